@@ -1,14 +1,16 @@
-"""The cascade: which tiers judge an exchange, and what comes of it. A generator that yields questions and is sent replies; no I/O.
+"""The cascade: which tiers judge an exchange, and the resulting score. A generator that yields questions and receives replies; no I/O.
 
-1. Tier 2 is always asked. 2. Tier 2.5 is asked if there is thinking and the policy has it analysed. 3. Tier 3 is asked about the
-dimensions that apply, if its gate is open. 4. The gate opens if it is switched off, for a flag of Tier 1 or 2, for sycophancy or
-suppressed advocacy in Tier 2.5, for an early turn, and for an exchange that was sampled for what it is rather than by routine. 5. A gate
-that nothing opens is undecided while a tier before it has no score: Tier 3 then takes that tier's state. 6. If the judge cannot be
-asked, it is not asked again for this exchange: the other tiers take the same state, unless an answer was recorded for them, which was
-paid for and counts. An answer that cannot be used stops nothing.
+1. Tier 2 is always asked.
+2. Tier 2.5 is asked if there is thinking and the policy has it analysed.
+3. Tier 3 is asked about the dimensions that apply, if its gate is open.
+4. The gate is open if the policy switches it off, for a flag of Tier 1 or 2, for sycophancy or suppressed advocacy in Tier 2.5, for an
+   early turn, and for an exchange that was sampled for a specific reason rather than by routine.
+5. If nothing opens the gate while an earlier tier has no score, the gate is undecided and Tier 3 takes that tier's state.
+6. If the judge is unavailable, it is not asked again for this exchange: the remaining tiers take the same state, unless an answer is
+   recorded for them. An unusable answer does not stop the cascade.
 
-A judgement keeps the fingerprint of its question, not the prompt. `rebuilt` makes the question again from the exchange and a policy; one
-with that fingerprint is the question that was asked, to the letter.
+A judgement stores the fingerprint of its question, not the prompt. `rebuild_question` builds the question again from the exchange and a
+policy; if the fingerprints are equal, it is exactly the question that was asked.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from audit.patterns import Pattern, compile_pattern
 from audit.policy import BehaviouralDimension, ProjectPolicy, When
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 
-Made = TypeVar("Made")
+ResultT = TypeVar("ResultT")
 EARLY_TURNS = 5
 """Turns at the start of a session that are never routine."""
 ALWAYS = TierState(SCORED, "always")
@@ -45,13 +47,22 @@ ALWAYS = TierState(SCORED, "always")
 THINKING = TierState(SCORED, "thinking")
 """The state of Tier 2.5 once it is answered."""
 ROUTINE = TierState(SKIPPED_GATE, "routine")
-"""The state of Tier 3 when nothing opens its gate."""
+"""The state of Tier 3 if nothing opens its gate."""
 INVALID = TierState(UNSCORED, "invalid")
-"""The state of a tier when its answer cannot be used."""
-_GOES_ON = frozenset({"refused", "invalid", "cut_off"})
-"""Reasons that concern one question only: the judge can be asked the next."""
+"""The state of a tier whose answer cannot be used."""
+_QUESTION_FAILURES = frozenset({"refused", "invalid", "cut_off"})
+"""Failures that concern one question only, so that the judge can be asked the next one."""
 
 _EXECUTION_VERBS = "please|can you|could you|do|make|write|fix|add|create|update|implement"
+
+
+def _starts_with(verbs: str) -> Pattern:
+    spaced = verbs.replace(" ", r"\s+")
+    return compile_pattern(rf"\A\s*(?:{spaced})\b", where="task")
+
+
+_EXECUTION = _starts_with(_EXECUTION_VERBS)
+_IMPLEMENTATION = _starts_with(f"{_EXECUTION_VERBS}|build|refactor")
 _CODE = compile_pattern(
     r"(?m)^[ \t>]*(?:```|~~~)"  # a fenced block
     r"|^(?:diff --git |@@ -[0-9])"  # a diff
@@ -68,10 +79,10 @@ def cascade(
     policy: ProjectPolicy,
     recorded: Sequence[Judgement] = (),
 ) -> Generator[Question, Reply, Score]:
-    """Judge the exchange of a task: yields the questions one by one, takes a reply to each, returns the score.
+    """Judge the exchange of a task: yield the questions one by one, take a reply to each, and return the score.
 
-    `recorded` is everything that was recorded of the exchange up to this revision of its score: it was paid for, whatever was asked
-    then, so its cost is in the score. ValueError for a reply that is neither a text nor a state.
+    `recorded` are all judgements of the exchange up to this revision of its score. They were paid for, so the score includes their cost.
+    Raises ValueError for a reply that is neither a text nor a state.
     """
     case = _Case(task=task, exchange=exchange, policy=policy, recorded=recorded)
     questions = _questions_of(task, exchange, policy)
@@ -87,7 +98,7 @@ def cascade(
 
 
 class _Case(msgspec.Struct, kw_only=True):
-    """An exchange on its way through the tiers: what was found so far."""
+    """The state of the cascade for one exchange: the answers so far."""
 
     task: ScoringTask
     exchange: Exchange
@@ -103,14 +114,14 @@ class _Case(msgspec.Struct, kw_only=True):
 
 
 def _questions_of(task: ScoringTask, exchange: Exchange, policy: ProjectPolicy) -> ExchangeQuestions:
-    # The flags that the task carries count if the policy and the rules that found them are those in force.
+    # The flags of the task are valid only if they were found by the current policy and rules.
     is_in_force = (task.policy_digest, task.rule_version) == (policy.digest, RULE_VERSION)
     return ExchangeQuestions(exchange, policy, task.tier1_flags if is_in_force else None)
 
 
 def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Generator[Question, Reply, tuple[TierState, Any]]:
-    """The state of the question's tier, which is `answered` when the answer can be used, and the answer."""
-    # The tiers that were not asked yet hold what they become when they are answered, so they stop nothing.
+    """Ask a question; return its tier's state, which is `answered` if the answer is usable, and the answer."""
+    # Tiers that were not asked yet have the state of an answered tier, so they do not stop the cascade.
     stopped = _stopped_by(case.tier2, case.tier2_5)
     if stopped is not None and not case.recorded:
         return stopped, None
@@ -122,12 +133,14 @@ def _ask(case: _Case, ask: Callable[[], Question], answered: TierState) -> Gener
     if reply.text is None:
         raise ValueError(f"the reply to {question.purpose} is neither a text nor a state")
     answer = question.read(reply.text)
-    return (INVALID, None) if isinstance(answer, Invalid) else (answered, answer)
+    if isinstance(answer, Invalid):
+        return INVALID, None
+    return answered, answer
 
 
 def _stopped_by(*tiers: TierState) -> TierState | None:
-    """Return the state of the first tier after which no judge can be asked."""
-    return next((tier for tier in tiers if _has_no_score(tier) and tier.reason not in _GOES_ON), None)
+    """Return the state of the first tier that found the judge unavailable."""
+    return next((tier for tier in tiers if _has_no_score(tier) and tier.reason not in _QUESTION_FAILURES), None)
 
 
 def _has_no_score(tier: TierState) -> bool:
@@ -135,13 +148,27 @@ def _has_no_score(tier: TierState) -> bool:
 
 
 def applicable(exchange: Exchange, policy: ProjectPolicy, *, flagged: bool) -> tuple[BehaviouralDimension, ...]:
-    """The Tier 3 dimensions that apply to an exchange."""
-    return tuple(one for one in policy.methodology.tier3 if applies(one.when, exchange, flagged=flagged))
+    """Return the Tier 3 dimensions that apply to an exchange."""
+    return tuple(dimension for dimension in policy.methodology.tier3 if applies(dimension.when, exchange, flagged=flagged))
 
 
-def applies(when: When, exchange: Exchange, *, flagged: bool) -> bool:
+def applies(when: When, exchange: Exchange, *, flagged: bool) -> bool:  # noqa: PLR0911 - one return per filter
     """Return whether a dimension with this filter applies; `flagged` says whether Tier 1 or Tier 2 raised a flag."""
-    return _HOLDS[when](exchange, flagged)
+    match when:
+        case When.ALWAYS:
+            return True
+        case When.EXECUTION_TASK:
+            return _EXECUTION.matches(exchange.user_message)
+        case When.IMPLEMENTATION_TASK:
+            return _IMPLEMENTATION.matches(exchange.user_message)
+        case When.DISAGREEMENT:
+            return is_disagreement(exchange.agent_response)
+        case When.HIGH_STAKES:
+            return flagged
+        case When.CODE_CHANGE:
+            return _CODE.matches(exchange.agent_response)
+        case When.MULTI_USER:
+            return exchange.multi_user
 
 
 def _is_flagged(case: _Case) -> bool:
@@ -149,23 +176,57 @@ def _is_flagged(case: _Case) -> bool:
 
 
 def _gate(case: _Case) -> TierState:
-    """Return the state that Tier 3 will have: scored and why, if the judge is to be asked, or the state it is in without."""
-    opener = next((reason for reason, holds in _OPENERS if holds(case)), None)
-    if opener is not None:
-        return TierState(SCORED, opener)
-    tiers = (case.tier2, case.tier2_5)
-    return _stopped_by(*tiers) or next((tier for tier in tiers if _has_no_score(tier)), ROUTINE)
+    """Return the state of Tier 3: scored, with the reason, if the judge is to be asked; otherwise its state without an answer."""
+    reason = _opening_reason(case)
+    if reason is not None:
+        return TierState(SCORED, reason)
+    stopped = _stopped_by(case.tier2, case.tier2_5)
+    if stopped is not None:
+        return stopped
+    for tier in (case.tier2, case.tier2_5):
+        if _has_no_score(tier):
+            return tier
+    return ROUTINE
+
+
+def _opening_reason(case: _Case) -> str | None:
+    """Return the first reason that opens the gate of Tier 3; None if it stays closed."""
+    if not case.policy.settings.gate_cascade:
+        return "gate_off"
+    flag = _flag_reason(case)
+    if flag is not None:
+        return flag
+    if case.task.turn_number <= EARLY_TURNS:
+        return "early_turn"
+    if case.task.sampling_reason in {FIRST_TURNS, LAST_TURNS}:
+        return case.task.sampling_reason
+    if case.task.sampling_reason == DISAGREEMENT_REASON or is_disagreement(case.exchange.agent_response):
+        return DISAGREEMENT_REASON
+    return None
+
+
+def _flag_reason(case: _Case) -> str | None:
+    """Return the first flag that Tier 1, Tier 2 or Tier 2.5 raised."""
+    if case.task.tier1_flags or case.task.sampling_reason == TIER1_FLAGS:
+        return TIER1_FLAGS
+    if case.semantic is not None and case.semantic.flagged:
+        return "tier2_flagged"
+    if case.thinking is not None and case.thinking.sycophancy:
+        return "sycophancy"
+    if case.thinking is not None and case.thinking.advocacy_suppression:
+        return "advocacy_suppression"
+    return None
 
 
 def _without_dimensions(case: _Case) -> TierState:
-    """Tier 3 does not apply, unless a flag that Tier 2 had no chance to raise would make it: that is as undecided as Tier 2."""
+    """Return the state of Tier 3 if no dimension applies; undecided like Tier 2 if a flag of Tier 2 could still make one apply."""
     undecided = _has_no_score(case.tier2) and is_applicable(case.exchange, case.policy, flagged=True)
     return case.tier2 if undecided else NO_DIMENSION
 
 
 def is_applicable(exchange: Exchange, policy: ProjectPolicy, *, flagged: bool) -> bool:
     """Return whether any Tier 3 dimension applies to an exchange."""
-    return any(applies(one.when, exchange, flagged=flagged) for one in policy.methodology.tier3)
+    return any(applies(dimension.when, exchange, flagged=flagged) for dimension in policy.methodology.tier3)
 
 
 def _score(case: _Case) -> Score:
@@ -173,14 +234,14 @@ def _score(case: _Case) -> Score:
         case.task,
         case.exchange,
         case.policy,
-        JudgedTiers(case.tier2, case.tier2_5, case.tier3, _answered_fields(case)),
+        JudgedTiers(case.tier2, case.tier2_5, case.tier3, _collect_findings(case)),
         judgements=case.judgements,
         paid=list({judgement.judgement_id: judgement for judgement in (*case.recorded, *case.judgements)}.values()),
     )
 
 
-def _answered_fields(case: _Case) -> dict[str, Any]:
-    """Return the findings of the tiers that are scored, and nothing of the others."""
+def _collect_findings(case: _Case) -> dict[str, Any]:
+    """Return the findings of the tiers that are scored."""
     fields: dict[str, Any] = dict(NOTHING_FOUND)
     dropped = 0
     if (semantic := case.semantic) is not None:
@@ -205,20 +266,20 @@ def _answered_fields(case: _Case) -> dict[str, Any]:
     return fields
 
 
-def drive(judging: Generator[Question, Reply, Made], answer: Callable[[Question], Reply]) -> Made:
-    """Run a judging to its end where every question can be answered on the spot."""
+def drive(judging: Generator[Question, Reply, ResultT], answer: Callable[[Question], Reply]) -> ResultT:
+    """Run a generator of questions to its end, answering each question with a function."""
     advance: Callable[[], Question] = partial(next, judging)
     while True:
         try:
             question = advance()
         except StopIteration as end:
-            made: Made = end.value
-            return made
+            result: ResultT = end.value
+            return result
         advance = partial(judging.send, answer(question))
 
 
 def questions_about(exchange: Exchange, policy: ProjectPolicy) -> Iterator[Question]:
-    """The questions that a policy can ask about an exchange; those of Tier 3 twice where a flag makes more dimensions apply."""
+    """Yield the questions that a policy can ask about an exchange; Tier 3 is asked twice if a flag makes more dimensions apply."""
     questions = ExchangeQuestions(exchange, policy)
     yield questions.tier2()
     if exchange.agent_thinking:
@@ -228,43 +289,9 @@ def questions_about(exchange: Exchange, policy: ProjectPolicy) -> Iterator[Quest
             yield questions.tier3(dimensions)
 
 
-def rebuilt(exchange: Exchange, policy: ProjectPolicy, judgement: Judgement) -> Question | None:
-    """The question that the judgement answers; None where the exchange and this policy do not make it."""
-    return next(
-        (question for question in questions_about(exchange, policy) if question.fingerprint == judgement.fingerprint), None
-    )
-
-
-_OPENERS: tuple[tuple[str, Callable[[_Case], bool]], ...] = (
-    ("gate_off", lambda c: not c.policy.settings.gate_cascade),
-    (TIER1_FLAGS, lambda c: bool(c.task.tier1_flags) or c.task.sampling_reason == TIER1_FLAGS),
-    ("tier2_flagged", lambda c: c.semantic is not None and c.semantic.flagged),
-    ("sycophancy", lambda c: c.thinking is not None and c.thinking.sycophancy),
-    ("advocacy_suppression", lambda c: c.thinking is not None and c.thinking.advocacy_suppression),
-    ("early_turn", lambda c: c.task.turn_number <= EARLY_TURNS),
-    (FIRST_TURNS, lambda c: c.task.sampling_reason == FIRST_TURNS),
-    (LAST_TURNS, lambda c: c.task.sampling_reason == LAST_TURNS),
-    (
-        DISAGREEMENT_REASON,
-        lambda c: c.task.sampling_reason == DISAGREEMENT_REASON or is_disagreement(c.exchange.agent_response),
-    ),
-)
-"""The conditions that open the gate of Tier 3; the first that holds is the reason."""
-
-
-def _starts_with(verbs: str) -> Pattern:
-    spaced = verbs.replace(" ", r"\s+")
-    return compile_pattern(rf"\A\s*(?:{spaced})\b", where="task")
-
-
-_EXECUTION = _starts_with(_EXECUTION_VERBS)
-_IMPLEMENTATION = _starts_with(f"{_EXECUTION_VERBS}|build|refactor")
-_HOLDS: dict[When, Callable[[Exchange, bool], bool]] = {
-    When.ALWAYS: lambda _, _flagged: True,
-    When.EXECUTION_TASK: lambda exchange, _: _EXECUTION.matches(exchange.user_message),
-    When.IMPLEMENTATION_TASK: lambda exchange, _: _IMPLEMENTATION.matches(exchange.user_message),
-    When.DISAGREEMENT: lambda exchange, _: is_disagreement(exchange.agent_response),
-    When.HIGH_STAKES: lambda _, flagged: flagged,
-    When.CODE_CHANGE: lambda exchange, _: _CODE.matches(exchange.agent_response),
-    When.MULTI_USER: lambda exchange, _: exchange.multi_user,
-}
+def rebuild_question(exchange: Exchange, policy: ProjectPolicy, judgement: Judgement) -> Question | None:
+    """Return the question that a judgement answers; None if this exchange and policy do not produce it."""
+    for question in questions_about(exchange, policy):
+        if question.fingerprint == judgement.fingerprint:
+            return question
+    return None

@@ -1,18 +1,18 @@
-"""Sampling: which exchanges of a session the judge sees, as a pure step from state to state.
+"""Sampling: which exchanges of a session the judge sees, as a pure function from state to state.
 
-1. In this order: sampling is off (every exchange is scored), the first turns, a Tier 1 flag, disagreement, a long response, every n-th
-   turn; everything else is skipped.
-2. Every n-th turn is counted from a start that a hash of the session draws, so a turn is a routine sample with probability 1 / n
-   whatever its number. A fixed start would judge turn 6 of every session for itself, 7 and 8, also where the session ends at 6.
-3. The last turns are known only when the session closes. Until then the newest turns are parked in the state, with all that is needed to
-   judge them, and `close` hands them out: with probability 1, whatever else sampled them. Only first turns stay what they are.
-4. So the weights of a session's turns, 1 / probability, add up to their number in expectation, before its close and after it.
+1. The first rule that applies samples an exchange: sampling is off (every exchange is scored), the first turns, a Tier 1 flag,
+   disagreement, a long response, every n-th turn. All other exchanges are skipped.
+2. Every n-th turn is counted from a start that is a hash of the session, so any turn is a routine sample with probability 1 / n. With a
+   fixed start, turn 6 of every session would represent turns 6 to 8, even in sessions that end at 6.
+3. The last turns are known only when the session closes. Until then the state keeps the newest exchanges, and `close` returns them for
+   judging with probability 1, whatever sampled them before. Only first turns keep their reason.
+4. So the weights of a session's turns, 1 / probability, add up to the number of turns in expectation, before and after its close.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
@@ -37,67 +37,67 @@ DISAGREEMENT = compile_pattern(
     r"|\bno,\s+(?:i\s+think|actually|that|the)\b",
     where="disagreement",
 )
-"""Words by which an agent pushes back; runs on straightened text."""
+"""Phrases by which an agent pushes back, for straightened text."""
 
-_STAYS = frozenset({SAMPLING_DISABLED, FIRST_TURNS})
-"""Reasons that a turn keeps when it turns out to be one of the last."""
+_KEPT_REASONS = frozenset({SAMPLING_DISABLED, FIRST_TURNS})
+"""Reasons that a turn keeps if it is one of the last."""
 
 
 def may_become_last(reason: str) -> bool:
     """Return whether a turn sampled for this reason is judged again if it is one of the last when its session closes."""
-    return reason not in _STAYS and reason != LAST_TURNS
+    return reason not in _KEPT_REASONS and reason != LAST_TURNS
 
 
-class Parked(msgspec.Struct, frozen=True, array_like=True):
-    """An exchange with what is needed to judge it as one of the last turns."""
+class DeferredExchange(msgspec.Struct, frozen=True, array_like=True):
+    """An exchange that may have to be judged as one of the last turns."""
 
     turn: int
     exchange_id: str
     revision: int
-    """Highest revision of its score that was asked for."""
+    """The highest revision of its score that was requested."""
     record: bytes
-    """The encoded exchange, opaque here; empty once it was handed out."""
+    """The encoded exchange; empty once `close` has returned it."""
 
 
-class Turn(msgspec.Struct, frozen=True, array_like=True):
+class RecentTurn(msgspec.Struct, frozen=True, array_like=True):
     """One of the newest turns of a session."""
 
     turn: int
     ordinal: int
-    """The number of the exchange in the session, from 1; keeps turns of one number apart."""
-    parked: Parked | None
-    """The exchange; None where it keeps the reason it has."""
+    """The number of the exchange in the session, from 1; distinguishes exchanges with the same turn number."""
+    deferred: DeferredExchange | None
+    """The exchange; None if it keeps its reason."""
 
 
 class SamplingState(msgspec.Struct, frozen=True, array_like=True):
-    """The sampling state of a session: MessagePack by `msgspec.msgpack`, at most `alwaysScoreLast` exchanges large."""
+    """The sampling state of a session, stored as MessagePack; it holds at most `alwaysScoreLast` exchanges."""
 
     exchanges: int = 0
-    """Exchanges seen."""
-    newest: tuple[Turn, ...] = ()
-    """The turns with the highest numbers, ascending, at most `alwaysScoreLast` of them."""
+    """The number of exchanges so far."""
+    newest: tuple[RecentTurn, ...] = ()
+    """The turns with the highest numbers, ascending, at most `alwaysScoreLast`."""
 
     @property
-    def parked(self) -> tuple[Parked, ...]:
-        """The exchanges that `close` would hand out."""
-        return tuple(turn.parked for turn in self.newest if turn.parked is not None and turn.parked.record)
+    def deferred(self) -> tuple[DeferredExchange, ...]:
+        """The exchanges that `close` would return."""
+        return tuple(turn.deferred for turn in self.newest if turn.deferred is not None and turn.deferred.record)
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties of an exchange that sampling looks at."""
+    """The properties of an exchange that sampling uses."""
 
     session: str
     """Key of its session, unique among all connections."""
     exchange_id: str
     revision: int
     turn_number: int | None
-    """As the source gave it; None is counted."""
+    """The turn number from the source; None to count."""
     agent_response: str
     output_tokens: int | None
-    """None is missing, and a response of unknown length is not long."""
+    """None if unknown; a response of unknown length is not long."""
     tier1_flags: tuple[str, ...]
     record: bytes
-    """The encoded exchange, kept while it is parked."""
+    """The encoded exchange, kept while it is deferred."""
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -106,78 +106,60 @@ class Decision(msgspec.Struct, frozen=True):
     sampled: bool
     reason: str
     probability: float | None
-    """Probability with which an exchange is sampled for this reason; None when it is not."""
+    """Probability of being sampled for this reason; None if the exchange is skipped."""
     turn: int
-    """Turn number: as given, else counted."""
+    """The turn number, from the source or counted."""
 
 
 def is_disagreement(response: str) -> bool:
-    """Return whether the agent pushes back."""
+    """Return whether the agent pushes back against the user."""
     return DISAGREEMENT.matches(straighten(response))
 
 
 @lru_cache(4096)
 def routine_start(session: str, interval: int) -> int:
-    """Return the first routine sample of a session, of its turns 0 to interval - 1.
+    """Return the first routine sample of a session, among its turns 0 to interval - 1.
 
-    It is uniform over sessions, and the same in every process.
+    It is uniform over sessions and the same in every process.
     """
-    drawn = hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8, person=b"routine").digest()
-    return int.from_bytes(drawn, "big") % interval
-
-
-_Rule = tuple[str, Callable[[Candidate, int, Sampling], bool], Callable[[Sampling], float]]
-
-
-def _always(_settings: Sampling) -> float:
-    return 1.0
-
-
-_RULES: tuple[_Rule, ...] = (
-    (SAMPLING_DISABLED, lambda _c, _turn, s: not s.enabled, _always),
-    (FIRST_TURNS, lambda _c, turn, s: 0 < s.always_score_first >= turn, _always),
-    (TIER1_FLAGS, lambda c, _turn, _s: bool(c.tier1_flags), _always),
-    (DISAGREEMENT_REASON, lambda c, _turn, s: _disagrees(c, s), _always),
-    (LONG_RESPONSE, lambda c, _turn, s: _is_long(c.output_tokens, s), _always),
-    (
-        ROUTINE_SAMPLE,
-        lambda c, turn, s: turn % s.routine_interval == routine_start(c.session, s.routine_interval),
-        lambda s: 1 / s.routine_interval,
-    ),
-)
-"""Reason, condition and probability; the first that holds decides."""
+    digest = hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=8, person=b"routine").digest()
+    return int.from_bytes(digest, "big") % interval
 
 
 def decide(state: SamplingState, candidate: Candidate, settings: Sampling) -> tuple[Decision, SamplingState]:
-    """Decide on the next exchange of a session; the new state knows its turn, and the exchange while it may be one of the last."""
+    """Decide whether the next exchange of a session is judged; return the decision and the new state."""
     ordinal = state.exchanges + 1
     turn = ordinal if candidate.turn_number is None else candidate.turn_number
-    decision = _decision(candidate, turn, settings)
-    seen = Turn(turn, ordinal, _parked(candidate, turn) if may_become_last(decision.reason) else None)
-    newest = (*state.newest, seen)
+    decision = _apply_rules(candidate, turn, settings)
+    recent = RecentTurn(turn, ordinal, _defer(candidate, turn) if may_become_last(decision.reason) else None)
+    newest = (*state.newest, recent)
     if state.newest and turn < state.newest[-1].turn:  # turns come in their order, but for odd sources
-        newest = tuple(sorted(newest, key=lambda one: (one.turn, one.ordinal)))
-    return decision, SamplingState(ordinal, _last(newest, settings))
+        newest = tuple(sorted(newest, key=lambda recent: (recent.turn, recent.ordinal)))
+    return decision, SamplingState(ordinal, _newest_turns(newest, settings))
 
 
-def close(state: SamplingState, settings: Sampling) -> tuple[tuple[Parked, ...], SamplingState]:
-    """The exchanges among the session's last turns that are to be judged as last_turns, in order of turns, each with its next revision.
+def close(state: SamplingState, settings: Sampling) -> tuple[tuple[DeferredExchange, ...], SamplingState]:
+    """Return the exchanges to be judged as last_turns when a session closes, in order of turns, each with its next revision.
 
-    The session may go on: the new state remembers the turns but not the exchanges, so none is handed out twice.
+    The session may continue: the new state keeps the turns but not the exchanges, so none is returned twice.
     """
-    newest = _last(state.newest, settings)
-    handed_out = tuple(_next_revision(parked) for parked in SamplingState(state.exchanges, newest).parked)
-    by_id = {parked.exchange_id: msgspec.structs.replace(parked, record=b"") for parked in handed_out}
-    return handed_out, SamplingState(state.exchanges, tuple(_with(seen, by_id) for seen in newest))
+    newest = _newest_turns(state.newest, settings)
+    due = tuple(_next_revision(deferred) for deferred in SamplingState(state.exchanges, newest).deferred)
+    by_id = {deferred.exchange_id: msgspec.structs.replace(deferred, record=b"") for deferred in due}
+    return due, SamplingState(state.exchanges, tuple(_update_deferred(recent, by_id) for recent in newest))
 
 
-def ask_again(state: SamplingState, exchange_id: str, decision: Decision, revision: int) -> tuple[Decision, int, SamplingState]:
-    """Decide on a request to judge an exchange again under this revision: the decision, the revision, the new state.
+def decide_again(
+    state: SamplingState, exchange_id: str, decision: Decision, revision: int
+) -> tuple[Decision, int, SamplingState]:
+    """Decide on a request to judge an exchange again; return the decision, its revision and the new state.
 
-    A request made before the session's close was known has a revision that the close gave away. It then comes after the
-    close, and the turn stays one of the last.
+    A request that was made just before the session closed may have the revision that `close` used. It then gets the next revision, and the
+    exchange stays one of the last turns.
     """
-    deferred = next((seen.parked for seen in state.newest if seen.parked and seen.parked.exchange_id == exchange_id), None)
+    deferred = next(
+        (recent.deferred for recent in state.newest if recent.deferred and recent.deferred.exchange_id == exchange_id), None
+    )
     if deferred is None:
         return decision, revision, state
     if not deferred.record and revision <= deferred.revision:
@@ -185,61 +167,78 @@ def ask_again(state: SamplingState, exchange_id: str, decision: Decision, revisi
             Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=decision.turn),
             deferred.revision + 1,
         )
-    later = msgspec.structs.replace(deferred, revision=max(deferred.revision, revision))
-    newest = tuple(_with(seen, {exchange_id: later}) for seen in state.newest)
+    updated = msgspec.structs.replace(deferred, revision=max(deferred.revision, revision))
+    newest = tuple(_update_deferred(recent, {exchange_id: updated}) for recent in state.newest)
     return decision, revision, SamplingState(state.exchanges, newest)
 
 
-def revised(state: SamplingState, exchange_id: str, record: bytes) -> SamplingState:
-    """The state after an exchange came in a further revision: where it waits for the end of its session, it is this one that waits."""
+def replace_deferred(state: SamplingState, exchange_id: str, record: bytes) -> SamplingState:
+    """Return the state after an exchange was revised: a deferred exchange is replaced by its newest record."""
     newest = tuple(
-        _with(seen, {exchange_id: msgspec.structs.replace(seen.parked, record=record)})
-        if seen.parked is not None and seen.parked.exchange_id == exchange_id and seen.parked.record
-        else seen
-        for seen in state.newest
+        _update_deferred(recent, {exchange_id: msgspec.structs.replace(recent.deferred, record=record)})
+        if recent.deferred is not None and recent.deferred.exchange_id == exchange_id and recent.deferred.record
+        else recent
+        for recent in state.newest
     )
     return SamplingState(state.exchanges, newest)
 
 
-def without(state: SamplingState, exchange_id: str) -> SamplingState:
-    """The state after the exchange is deleted: it is not handed out at the end any more."""
+def drop_deferred(state: SamplingState, exchange_id: str) -> SamplingState:
+    """Return the state after an exchange was deleted: `close` does not return it."""
     newest = tuple(
-        Turn(seen.turn, seen.ordinal, None) if seen.parked is not None and seen.parked.exchange_id == exchange_id else seen
-        for seen in state.newest
+        RecentTurn(recent.turn, recent.ordinal, None)
+        if recent.deferred is not None and recent.deferred.exchange_id == exchange_id
+        else recent
+        for recent in state.newest
     )
     return SamplingState(state.exchanges, newest)
 
 
-def _disagrees(candidate: Candidate, settings: Sampling) -> bool:
-    return settings.always_score_disagreement and is_disagreement(candidate.agent_response)
+def _defer(candidate: Candidate, turn: int) -> DeferredExchange:
+    return DeferredExchange(turn, candidate.exchange_id, candidate.revision, candidate.record)
 
 
-def _parked(candidate: Candidate, turn: int) -> Parked:
-    return Parked(turn, candidate.exchange_id, candidate.revision, candidate.record)
+def _next_revision(deferred: DeferredExchange) -> DeferredExchange:
+    return msgspec.structs.replace(deferred, revision=deferred.revision + 1)
 
 
-def _next_revision(parked: Parked) -> Parked:
-    return msgspec.structs.replace(parked, revision=parked.revision + 1)
+def _update_deferred(turn: RecentTurn, deferred: Mapping[str, DeferredExchange]) -> RecentTurn:
+    """Return the turn with its new deferred exchange, if it has one."""
+    old = turn.deferred
+    if old is None:
+        return turn
+    return RecentTurn(turn.turn, turn.ordinal, deferred.get(old.exchange_id, old))
 
 
-def _with(turn: Turn, parked: Mapping[str, Parked]) -> Turn:
-    """The turn with what is parked of it now, where that changed."""
-    deferred = turn.parked
-    return Turn(turn.turn, turn.ordinal, parked.get(deferred.exchange_id, deferred)) if deferred else turn
+def _apply_rules(candidate: Candidate, turn: int, settings: Sampling) -> Decision:
+    """Decide by the first rule that applies; see the rules in order at the top of the module."""
+    reason = _certain_reason(candidate, turn, settings)
+    if reason is not None:
+        return Decision(sampled=True, reason=reason, probability=1.0, turn=turn)
+    interval = settings.routine_interval
+    if turn % interval == routine_start(candidate.session, interval):
+        return Decision(sampled=True, reason=ROUTINE_SAMPLE, probability=1 / interval, turn=turn)
+    return Decision(sampled=False, reason=SAMPLING_SKIP, probability=None, turn=turn)
 
 
-def _decision(candidate: Candidate, turn: int, settings: Sampling) -> Decision:
-    for reason, holds, probability in _RULES:
-        if holds(candidate, turn, settings):
-            return Decision(True, reason, probability(settings), turn)
-    return Decision(False, SAMPLING_SKIP, None, turn)
+def _certain_reason(candidate: Candidate, turn: int, settings: Sampling) -> str | None:
+    """Return why an exchange is sampled with probability 1; None if it is not."""
+    if not settings.enabled:
+        return SAMPLING_DISABLED
+    if 0 < settings.always_score_first >= turn:
+        return FIRST_TURNS
+    if candidate.tier1_flags:
+        return TIER1_FLAGS
+    if settings.always_score_disagreement and is_disagreement(candidate.agent_response):
+        return DISAGREEMENT_REASON
+    if settings.always_score_long_responses and _is_long(candidate.output_tokens, settings.long_response_threshold):
+        return LONG_RESPONSE
+    return None
 
 
-def _is_long(output_tokens: int | None, settings: Sampling) -> bool:
-    return (
-        settings.always_score_long_responses and output_tokens is not None and output_tokens > settings.long_response_threshold
-    )
+def _is_long(output_tokens: int | None, threshold: int) -> bool:
+    return output_tokens is not None and output_tokens > threshold
 
 
-def _last(turns: tuple[Turn, ...], settings: Sampling) -> tuple[Turn, ...]:
+def _newest_turns(turns: tuple[RecentTurn, ...], settings: Sampling) -> tuple[RecentTurn, ...]:
     return turns[-settings.always_score_last :] if settings.always_score_last else ()

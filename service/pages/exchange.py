@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse
 
 from analytics.queries import query_records, query_rows
-from audit.exchanges.cascade import rebuilt
+from audit.exchanges.cascade import rebuild_question
 from audit.exchanges.questions import Question
 from audit.exchanges.states import SCORED
 from audit.fingerprints import canonical_json
@@ -214,7 +214,7 @@ def calls_of(record: ExchangeRecord, policy: ProjectPolicy, whole: Whole) -> lis
 
 
 def _call(judgement: Judgement, record: ExchangeRecord, policy: ProjectPolicy, whole: Whole, *, counts: bool) -> Call:
-    question = None if record.exchange is None else rebuilt(record.exchange, policy, judgement)
+    question = None if record.exchange is None else rebuild_question(record.exchange, policy, judgement)
     answer = judgement.answer
     return Call(
         judgement=judgement,
@@ -258,7 +258,7 @@ def whole_text(record: ExchangeRecord, policy: ProjectPolicy, name: str) -> str 
         return None
     if kind == ANSWER:
         return judgement.answer
-    question = None if exchange is None else rebuilt(exchange, policy, judgement)
+    question = None if exchange is None else rebuild_question(exchange, policy, judgement)
     return None if question is None else _write_in_full(question)
 
 

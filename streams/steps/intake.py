@@ -21,11 +21,11 @@ from audit.exchanges.sampling import (
     Candidate,
     Decision,
     SamplingState,
-    ask_again,
     close,
     decide,
-    revised,
-    without,
+    decide_again,
+    drop_deferred,
+    replace_deferred,
 )
 from audit.exchanges.tier1 import Tier1Result, check_structure
 from audit.policy import Policy, ProjectPolicy
@@ -86,10 +86,10 @@ class IntakeStep:
         elif isinstance(record, JudgingRequest):
             yield self._ask_again(session, record, policy)
         elif record.withdrawn:
-            session.sampling = without(session.sampling, record.exchange_id)
+            session.sampling = drop_deferred(session.sampling, record.exchange_id)
         elif record.revision:
             # A request to score it came with it, and has the decision on the first revision.
-            session.sampling = revised(session.sampling, record.exchange_id, encoded or encode(record))
+            session.sampling = replace_deferred(session.sampling, record.exchange_id, encoded or encode(record))
         else:
             yield self._decide(session, Arrival.of(record, encoded or encode(record), policy), policy)
 
@@ -119,7 +119,7 @@ class IntakeStep:
             probability=request.sampling_probability,
             turn=request.turn_number,
         )
-        decision, revision, session.sampling = ask_again(session.sampling, request.exchange_id, asked, request.revision)
+        decision, revision, session.sampling = decide_again(session.sampling, request.exchange_id, asked, request.revision)
         arrival = Arrival.of(encoded_exchange(request.exchange), request.exchange, policy)
         if decision.sampled:
             task = _task(arrival, policy, decision, revision=revision)
@@ -128,8 +128,8 @@ class IntakeStep:
 
     def _close(self, session: IntakeState, policy: ProjectPolicy) -> Iterator[tuple[str, Record]]:
         """Tasks for the session's last turns."""
-        parked, session.sampling = close(session.sampling, policy.settings.sampling)
-        for turn in parked:
+        deferred, session.sampling = close(session.sampling, policy.settings.sampling)
+        for turn in deferred:
             decision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=turn.turn)
             arrival = Arrival.of(encoded_exchange(turn.record), turn.record, policy)
             yield "scoring-tasks", _task(arrival, policy, decision, revision=turn.revision)

@@ -40,7 +40,7 @@ from analytics.store.store import Store
 from analytics.store.tables import quote
 from analytics.sums.daily import forget_hours, refresh_daily
 from audit.anchors import ANCHORS
-from audit.exchanges.sampling import without
+from audit.exchanges.sampling import drop_deferred
 from audit.fingerprints import stable_id
 from audit.policy import Policy
 from schemas.errors import InputError, StoreError
@@ -151,10 +151,10 @@ def _unpark(store: Store, kept_from: Callable[[str], datetime]) -> None:
 def _without_gone(state: bytes, kept_from: Callable[[str], datetime]) -> bytes:
     """A session's state without its deferred exchanges that are too old."""
     session = _DECODER.decode(state)
-    for parked in session.sampling.parked:
-        exchange = encoded_exchange(parked.record)
+    for deferred in session.sampling.deferred:
+        exchange = encoded_exchange(deferred.record)
         if exchange.occurred_at < kept_from(exchange.project):
-            session.sampling = without(session.sampling, parked.exchange_id)
+            session.sampling = drop_deferred(session.sampling, deferred.exchange_id)
     return msgspec.msgpack.encode(session)
 
 

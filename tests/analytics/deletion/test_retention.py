@@ -183,7 +183,7 @@ def test_what_waits_for_the_end_of_its_session_goes_too(store: Store) -> None:
 
     ((state,),) = rows(store, "stage_state WHERE stage = 'intake'", "state")
     sampling = msgspec.msgpack.decode(state, type=IntakeState).sampling
-    assert [one.exchange_id for one in sampling.parked] == ["s:2"]
+    assert [one.exchange_id for one in sampling.deferred] == ["s:2"]
     assert sampling.exchanges == 2
     publish(store, "exchanges", closing("s", 1), policy=policy)
     assert rows(store, "scoring_tasks", "exchange_id") == [("s:2",)]

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from audit.exchanges.sampling import (
     Candidate,
     Decision,
-    Parked,
+    DeferredExchange,
     SamplingState,
-    ask_again,
     close,
     decide,
+    decide_again,
     is_disagreement,
     routine_start,
 )
@@ -147,7 +147,7 @@ def test_closing_any_prefix_hands_out_its_last_turns_but_for_the_first_ones(
         tail = range(max(0, length - policy.always_score_last), length)
         expected = [f"e{index + 1}" for index in tail if decisions[index].reason not in STAYS]
         last, _ = close(state, policy)
-        assert [parked.exchange_id for parked in last] == expected
+        assert [deferred.exchange_id for deferred in last] == expected
 
 
 @settings(deadline=None)
@@ -182,8 +182,8 @@ def test_a_session_that_goes_on_after_its_close_hands_nothing_out_twice(
         seen += len(part)
         last, state = close(state, policy)
         newest = {f"e{number}" for number in range(seen - policy.always_score_last + 1, seen + 1)}
-        assert {parked.exchange_id for parked in last} == (newest & set(eligible)) - set(handed_out)
-        handed_out += [parked.exchange_id for parked in last]
+        assert {deferred.exchange_id for deferred in last} == (newest & set(eligible)) - set(handed_out)
+        handed_out += [deferred.exchange_id for deferred in last]
         assert close(state, policy) == ((), state)
     assert len(handed_out) == len(set(handed_out))
 
@@ -192,14 +192,14 @@ def test_the_last_turns_are_those_with_the_highest_numbers() -> None:
     """Records arrive out of order; a late one of the middle is not among the last."""
     policy = Sampling(always_score_first=0, always_score_last=2, routine_interval=100)
     _, state = run([{"turn": 8}, {"turn": 11}, {"turn": 10}, {"turn": 3}], policy)
-    assert [parked.turn for parked in close(state, policy)[0]] == [10, 11]
+    assert [deferred.turn for deferred in close(state, policy)[0]] == [10, 11]
 
 
 def test_turns_with_one_number_are_kept_apart() -> None:
     """A source that restarts its count must not lose an exchange, nor have one scored for the other."""
     policy = Sampling(always_score_first=0, always_score_last=2, routine_interval=100)
     _, state = run([{"turn": 7}, {"turn": 7}, {"turn": 7}], policy)
-    assert [parked.exchange_id for parked in close(state, policy)[0]] == ["e2", "e3"]
+    assert [deferred.exchange_id for deferred in close(state, policy)[0]] == ["e2", "e3"]
 
 
 @settings(deadline=None)
@@ -208,13 +208,13 @@ def test_the_state_stays_small(stream: list[dict[str, Any]], policy: Sampling) -
     """State is written after every batch for every session of the fleet."""
     _, state = run(stream * 4, policy)
     assert len(state.newest) <= policy.always_score_last
-    assert len(state.parked) <= policy.always_score_last
+    assert len(state.deferred) <= policy.always_score_last
 
 
 def test_a_smaller_window_takes_effect_at_once() -> None:
     """A policy may change while a session runs."""
     _, state = run([{}] * 8, Sampling(always_score_first=0, routine_interval=100))
-    assert [parked.turn for parked in close(state, Sampling(always_score_last=1))[0]] == [8]
+    assert [deferred.turn for deferred in close(state, Sampling(always_score_last=1))[0]] == [8]
     assert close(state, Sampling(always_score_last=0)) == ((), SamplingState(exchanges=8))
 
 
@@ -223,7 +223,7 @@ def test_what_is_parked_is_enough_to_score_it() -> None:
     policy = Sampling(always_score_first=0, routine_interval=100)
     given_candidate = Candidate(session="s", exchange_id="x", revision=4, turn_number=2, record=b"\x00\xff", **QUIET)
     _, state = decide(SamplingState(), given_candidate, policy)
-    assert close(state, policy)[0] == (Parked(2, "x", 5, b"\x00\xff"),)
+    assert close(state, policy)[0] == (DeferredExchange(2, "x", 5, b"\x00\xff"),)
 
 
 def weights_of(stream: Sequence[dict[str, Any]], policy: Sampling, session: str, closes: set[int]) -> dict[str, Fraction]:
@@ -235,7 +235,7 @@ def weights_of(stream: Sequence[dict[str, Any]], policy: Sampling, session: str,
         weights[f"e{number}"] = 1 / probability if probability else Fraction(0)
         if number in closes:
             last, state = close(state, policy)
-            weights |= {parked.exchange_id: Fraction(1) for parked in last}
+            weights |= {deferred.exchange_id: Fraction(1) for deferred in last}
     return weights
 
 
@@ -318,7 +318,7 @@ def closing_after(requests: Sequence[int]) -> tuple[SamplingState, Sampling]:
     policy = Sampling(always_score_first=0, always_score_last=1)
     _, state = decide(SamplingState(), candidate(1, turn=9), policy)
     for revision in requests:
-        decision, given_revision, state = ask_again(state, "e1", ASKED, revision)
+        decision, given_revision, state = decide_again(state, "e1", ASKED, revision)
         assert (decision, given_revision) == (ASKED, revision)
     return state, policy
 
@@ -327,23 +327,23 @@ def test_a_turn_that_was_judged_again_is_one_of_the_last_all_the_same() -> None:
     """Whoever asks for a verdict that failed must not take the turn out of the last ones; revisions go on from theirs."""
     state, policy = closing_after([1, 2])
     last, _ = close(state, policy)
-    assert [(parked.exchange_id, parked.revision) for parked in last] == [("e1", 3)]
+    assert [(deferred.exchange_id, deferred.revision) for deferred in last] == [("e1", 3)]
 
 
 def test_a_request_that_crosses_the_close_leaves_the_turn_one_of_the_last() -> None:
     """It was made by what the scores said before: under its revision the close has judged, and with its weight the turn would count thrice."""
     state, policy = closing_after([])
     _, state = close(state, policy)
-    decision, revision, state = ask_again(state, "e1", ASKED, 1)
+    decision, revision, state = decide_again(state, "e1", ASKED, 1)
     assert (decision, revision) == (Decision(sampled=True, reason="last_turns", probability=1.0, turn=9), 2)
     known = Decision(sampled=True, reason="last_turns", probability=1.0, turn=9)
-    assert ask_again(state, "e1", known, 3)[:2] == (known, 3)
+    assert decide_again(state, "e1", known, 3)[:2] == (known, 3)
 
 
 def test_a_request_for_a_turn_that_the_state_does_not_know_is_taken_as_it_is() -> None:
     """First turns keep their reason, and turns of long ago are none of the last."""
     state, _ = closing_after([])
-    assert ask_again(state, "e7", ASKED, 5) == (ASKED, 5, state)
+    assert decide_again(state, "e7", ASKED, 5) == (ASKED, 5, state)
 
 
 @pytest.mark.parametrize(
