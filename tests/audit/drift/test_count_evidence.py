@@ -1,4 +1,4 @@
-"""Shares of few runs: evidence by counts is an e-value whatever the share is, and a change is confirmed by no more than it supports."""
+"""Shares of few runs: the evidence of counts is an e-value for any share, and confirms no change that the counts do not support."""
 
 from __future__ import annotations
 
@@ -28,208 +28,221 @@ from audit.drift.series import (
 
 START = datetime(2026, 8, 3, tzinfo=UTC)
 FIRST = date(2026, 8, 3)
-sizes = st.integers(0, 12)
-stretches = st.integers(1, 40).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of)))
+SIZES = st.integers(0, 12)
+STRETCHES = st.integers(1, 40).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of)))
 Pair = tuple[int, int]
 DAYS_BETWEEN = 3
-"""The days on which the change of `runs` may have begun by its counts, with as much evidence each."""
+"""The days on which the change of `run_units` may have begun, each with the same evidence."""
 
 
-def evidence(before: Pair, after: Pair) -> float:
-    """The e-value of counts, each given with what they are of."""
-    return math.exp(float(log_count_evidence(*(Counts(*(np.array([one]) for one in pair)) for pair in (before, after)))[0]))
+def e_value(before: Pair, after: Pair) -> float:
+    """Return the e-value of two counts, each a pair of runs with the property and all runs."""
+    return math.exp(float(log_count_evidence(*(Counts(*(np.array([count]) for count in pair)) for pair in (before, after)))[0]))
 
 
 def binomial(having: int, of: int, share: float) -> float:
-    """How probable a count is."""
+    """Return the binomial probability of a count."""
     return math.comb(of, having) * share**having * (1 - share) ** (of - having)
 
 
-def off_of(units: Sequence[Unit], usual: float) -> Off:
-    """All of the units as those off a value."""
+def count_off(units: Sequence[Unit], usual: float) -> Off:
+    """Return the counts of units off the usual value."""
     return Off.of(rows_of(cells_of(units)).sum(axis=1), usual)
 
 
-def runs(before: Sequence[int], after: Sequence[int], *, hours: float = 6) -> list[Unit]:
-    """Runs of three weeks, and then one every few hours from the next day on; 1 has it, 0 has not."""
-    apart = timedelta(days=20) / max(1, len(before))
-    units = [Unit(START + place * apart, 1, 1.0, float(has)) for place, has in enumerate(before)]
-    begin = START + timedelta(days=21)
-    return units + [Unit(begin + place * timedelta(hours=hours), 1, 1.0, float(has)) for place, has in enumerate(after)]
+def run_units(before: Sequence[int], after: Sequence[int], *, hours: float = 6) -> list[Unit]:
+    """Return runs over three weeks, followed by one every few hours; 1 is a run with the property, 0 one without."""
+    interval = timedelta(days=20) / max(1, len(before))
+    units = [Unit(START + number * interval, 1, 1.0, float(has_property)) for number, has_property in enumerate(before)]
+    change_at = START + timedelta(days=21)
+    return units + [
+        Unit(change_at + number * timedelta(hours=hours), 1, 1.0, float(has_property))
+        for number, has_property in enumerate(after)
+    ]
 
 
-def change(before: Sequence[int], after: Sequence[int], *, hours: float = 6) -> Change | None:
-    """The change of a share that a check finds after the last run."""
-    units = runs(before, after, hours=hours)
+def find_share_change(before: Sequence[int], after: Sequence[int], *, hours: float = 6) -> Change | None:
+    """Return the change of a share that a check finds after the last run."""
+    units = run_units(before, after, hours=hours)
     return find_change(units, units[-1].at.date(), is_share=True)
 
 
-@given(sizes, sizes, st.floats(0, 1))
+@given(SIZES, SIZES, st.floats(0, 1))
 def test_whatever_the_share_is_it_is_1_on_average(before: int, after: int, share: float) -> None:
-    """That is what makes a sum of e-values keep its promise; a Bayes factor with a prior on the common share does not at small shares."""
+    """The false alarm rate rests on this; a Bayes factor with a prior on the common share exceeds 1 at small shares."""
     mean = sum(
-        binomial(first, before, share) * binomial(later, after, share) * evidence((first, before), (later, after))
-        for first in range(before + 1)
-        for later in range(after + 1)
+        binomial(having_before, before, share)
+        * binomial(having_after, after, share)
+        * e_value((having_before, before), (having_after, after))
+        for having_before in range(before + 1)
+        for having_after in range(after + 1)
     )
     assert mean <= 1 + 1e-9
 
 
-@given(stretches, stretches)
+@given(STRETCHES, STRETCHES)
 def test_it_is_the_order_of_runs_against_every_other_order(before: Pair, after: Pair) -> None:
-    """By the formula of the module, in whole numbers."""
+    """Computed by the module's formula in exact integers."""
     (k0, n0), (k1, n1) = before, after
     averaged = math.gamma(k1 + 0.5) * math.gamma(n1 - k1 + 0.5) / math.gamma(n1 + 1) / math.pi
-    assert evidence(before, after) == pytest.approx(averaged * math.comb(n0 + n1, k0 + k1) / math.comb(n0, k0), rel=1e-9)
+    assert e_value(before, after) == pytest.approx(averaged * math.comb(n0 + n1, k0 + k1) / math.comb(n0, k0), rel=1e-9)
 
 
-@given(stretches, stretches)
+@given(STRETCHES, STRETCHES)
 def test_having_and_not_having_are_alike(before: Pair, after: Pair) -> None:
-    """The share of safe runs falls as surely as that of unsafe ones rises."""
-    others = [(of - having, of) for having, of in (before, after)]
-    assert evidence(before, after) == pytest.approx(evidence(*others), rel=1e-9)
+    """A fall of the share of safe runs has the same evidence as the rise of the share of unsafe runs."""
+    complements = [(of - having, of) for having, of in (before, after)]
+    assert e_value(before, after) == pytest.approx(e_value(*complements), rel=1e-9)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.3])
 @pytest.mark.parametrize("before", [10, 30])
 @pytest.mark.parametrize("alarm", [100.0, SUSPECTED])
 def test_looking_after_every_run_does_not_make_it_likelier(share: float, before: int, alarm: float) -> None:
-    """The probability that it ever reaches a level within 120 runs, added up over all histories: at most one by that level."""
+    """The probability of reaching a level within 120 runs, summed over all histories, is at most 1 / level."""
     reached = 0.0
-    for first in range(before + 1):
-        alive, weight = np.array([1.0]), binomial(first, before, share)
+    for having_before in range(before + 1):
+        probabilities, weight = np.array([1.0]), binomial(having_before, before, share)
         for after in range(1, 121):
-            alive = np.append(alive * (1 - share), 0.0) + np.append(0.0, alive * share)
+            probabilities = np.append(probabilities * (1 - share), 0.0) + np.append(0.0, probabilities * share)
             having = np.arange(after + 1)
-            counts = Counts(np.full(after + 1, first), np.full(after + 1, before)), Counts(having, np.full(after + 1, after))
-            over = log_count_evidence(*counts) >= math.log(alarm)
-            reached += weight * float(alive[over].sum())
-            alive[over] = 0.0
+            counts = (
+                Counts(np.full(after + 1, having_before), np.full(after + 1, before)),
+                Counts(having, np.full(after + 1, after)),
+            )
+            is_alarm = log_count_evidence(*counts) >= math.log(alarm)
+            reached += weight * float(probabilities[is_alarm].sum())
+            probabilities[is_alarm] = 0.0
     assert reached <= 1 / alarm
 
 
 def test_two_of_two_after_none_of_thirty_is_no_alarm() -> None:
-    """Fisher's exact test has 1 in 496 for it; without any spread before, the normal approximation had 10 to the power of 20."""
-    assert evidence((0, 30), (2, 2)) == pytest.approx(186)
-    assert change([0] * 30, [1] * 2) is None
+    """Fisher's exact test gives 1 in 496; the normal approximation would give 10^20 to 1, because there was no variance before."""
+    assert e_value((0, 30), (2, 2)) == pytest.approx(186)
+    assert find_share_change([0] * 30, [1] * 2) is None
 
 
 def test_five_of_five_after_none_of_thirty_is_confirmed() -> None:
-    """A real break of an agent must still be told: one run a day, 80 000 to 1 by the counts."""
-    assert evidence((0, 30), (5, 5)) == pytest.approx(79_890, rel=1e-4)
-    found = change([0] * 30, [1] * 5, hours=24)
-    assert found is not None
-    assert found.confirmed_at is not None
-    assert math.log(SUSPECTED) <= found.log_evidence <= math.log(DAYS_BETWEEN * evidence((0, 30), (5, 5)))
+    """An agent that really breaks must be reported: with one run a day, the counts give 80 000 to 1."""
+    assert e_value((0, 30), (5, 5)) == pytest.approx(79_890, rel=1e-4)
+    change = find_share_change([0] * 30, [1] * 5, hours=24)
+    assert change is not None
+    assert change.confirmed_at is not None
+    assert math.log(SUSPECTED) <= change.log_evidence <= math.log(DAYS_BETWEEN * e_value((0, 30), (5, 5)))
 
 
-def correlation(*days: Pair) -> float:
-    """How much alike runs of one day are, measured over days with so many runs that have it of so many."""
-    counts = Counts(np.array([sum(one for one, _ in days)]), np.array([sum(of for _, of in days)]))
+def measured_correlation(*days: Pair) -> float:
+    """Return the correlation measured over days, each given by its runs with the property and all its runs."""
+    counts = Counts(np.array([sum(having for having, _ in days)]), np.array([sum(of for _, of in days)]))
     sums = Days(
-        *(np.array([float(sum(part))]) for part in zip(*((of * of, of * one, one * one) for one, of in days), strict=True))
+        *(
+            np.array([float(sum(part))])
+            for part in zip(*((of * of, of * having, having * having) for having, of in days), strict=True)
+        )
     )
     return float(day_correlation([(counts, sums)])[0])
 
 
 def test_where_nothing_failed_runs_of_a_day_are_taken_to_be_a_little_alike() -> None:
-    """No failure says nothing of whether they come together, and neither does a single day."""
-    assert correlation(*[(0, 10)] * 30) == pytest.approx(ASSUMED_CORRELATION)
-    assert correlation((6, 10)) == pytest.approx(ASSUMED_CORRELATION)
+    """Neither a history without failures nor a single day shows whether failures come together."""
+    assert measured_correlation(*[(0, 10)] * 30) == pytest.approx(ASSUMED_CORRELATION)
+    assert measured_correlation((6, 10)) == pytest.approx(ASSUMED_CORRELATION)
 
 
 def test_failures_that_come_together_count_for_less_and_those_that_come_alone_for_what_they_are() -> None:
-    """Three failures of one day are hardly more than one; three on three days tell that days are not alike."""
-    together, alone = correlation((3, 3), *[(0, 3)] * 29), correlation(*[(1, 3)] * 3, *[(0, 3)] * 27)
-    assert together > 2 * ASSUMED_CORRELATION > ASSUMED_CORRELATION > 2 * alone
+    """Three failures on one day are hardly more evidence than one; three on three days show that runs of a day are independent."""
+    together, separate = measured_correlation((3, 3), *[(0, 3)] * 29), measured_correlation(*[(1, 3)] * 3, *[(0, 3)] * 27)
+    assert together > 2 * ASSUMED_CORRELATION > ASSUMED_CORRELATION > 2 * separate
 
 
 @given(st.lists(st.integers(1, 8).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of))), min_size=1, max_size=20))
 def test_runs_are_alike_whichever_way_they_are_counted(days: list[Pair]) -> None:
-    """Having it and not having it are alike, and no correlation is below 0 or above 1."""
-    found = correlation(*days)
-    assert 0 <= found <= 1
-    if 2 * sum(one for one, _ in days) != sum(of for _, of in days):
-        assert found == pytest.approx(correlation(*((of - one, of) for one, of in days)), abs=1e-9)
+    """Counting runs without the property gives the same correlation, which is always between 0 and 1."""
+    correlation = measured_correlation(*days)
+    assert 0 <= correlation <= 1
+    if 2 * sum(having for having, _ in days) != sum(of for _, of in days):
+        assert correlation == pytest.approx(measured_correlation(*((of - having, of) for having, of in days)), abs=1e-9)
 
 
 def test_one_day_of_failures_confirms_nothing() -> None:
-    """An hour in which three runs failed together is one event, and not three: agents wait for the same service."""
+    """Three runs that fail within an hour are one event, because agents depend on the same services."""
     rng = random.Random(5)
     units = [
         Unit(START + timedelta(days=number, hours=rng.uniform(0, 24)), 1, 1.0, 0.0) for number in range(100) for _ in range(3)
     ]
-    at = START + timedelta(days=100, hours=12)
-    units += [Unit(at + place * timedelta(minutes=9), 1, 1.0, 1.0) for place in range(3)]
-    found = find_change(units, at.date(), is_share=True)
-    assert found is None or found.confirmed_at is None
+    failing_hour = START + timedelta(days=100, hours=12)
+    units += [Unit(failing_hour + number * timedelta(minutes=9), 1, 1.0, 1.0) for number in range(3)]
+    change = find_change(units, failing_hour.date(), is_share=True)
+    assert change is None or change.confirmed_at is None
 
 
 def test_the_levels_of_a_share_are_its_plain_counts() -> None:
-    """Weekends have unsafe runs and weekdays none: what is told of the time before is all of it, as people count it."""
-    before = [int((START + place * timedelta(hours=16)).weekday() == 5 and place % 3 == 0) for place in range(30)]
-    found = change(before, [1] * 12)
-    assert found is not None
-    kept = before[: found.units_before]
-    assert 28 <= len(kept) <= 30
-    assert sum(kept) > 0
-    assert found.mean_before == pytest.approx(sum(kept) / len(kept))
-    assert found.mean_after == pytest.approx((sum(before) - sum(kept) + 12) / found.units_after)
-    assert found.size == pytest.approx(found.mean_after - found.mean_before)
+    """Only weekends have unsafe runs; the level before is still the plain share of all runs, which people can check."""
+    before = [int((START + number * timedelta(hours=16)).weekday() == 5 and number % 3 == 0) for number in range(30)]
+    change = find_share_change(before, [1] * 12)
+    assert change is not None
+    before_change = before[: change.units_before]
+    assert 28 <= len(before_change) <= 30
+    assert sum(before_change) > 0
+    assert change.mean_before == pytest.approx(sum(before_change) / len(before_change))
+    assert change.mean_after == pytest.approx((sum(before) - sum(before_change) + 12) / change.units_after)
+    assert change.size == pytest.approx(change.mean_after - change.mean_before)
 
 
 @given(st.integers(0, 3), st.integers(6, 14), st.randoms(use_true_random=False))
 def test_the_interval_of_a_share_stays_on_its_scale(few: int, after: int, rng: random.Random) -> None:
-    """A change of 0.998 to 1.002 is none that there can be."""
+    """A share of 1.002 is impossible."""
     before = [1] * few + [0] * (30 - few)
     rng.shuffle(before)
-    found = change(before, [1] * after)
-    if found is not None:
-        assert -1 <= found.size_interval.low < found.size < found.size_interval.high + 1e-9 <= 1 + 2e-9
-        assert found.size_interval.high - found.size_interval.low > 0.05
+    change = find_share_change(before, [1] * after)
+    if change is not None:
+        assert -1 <= change.size_interval.low < change.size < change.size_interval.high + 1e-9 <= 1 + 2e-9
+        assert change.size_interval.high - change.size_interval.low > 0.05
 
 
 @pytest.mark.parametrize(("level", "drop"), [(0.99, 0.9), (0.02, 0.97)])
 def test_the_interval_of_bounded_scores_stays_on_their_scale(level: float, drop: float) -> None:
-    """Scores end at 0 and 1, so the difference of two means ends at 1 as well."""
+    """Scores are between 0 and 1, so the difference of two means is at most 1."""
     rng = random.Random(3)
     scores = [min(1.0, max(0.0, rng.gauss(level, 0.01))) for _ in range(60)]
     later = [min(1.0, max(0.0, rng.gauss(abs(level - drop), 0.3))) for _ in range(3)]
-    units = runs([], [])
-    units = [Unit(START + place * timedelta(hours=8), 1, 1.0, score) for place, score in enumerate(scores)]
-    units += [Unit(START + timedelta(days=21, hours=8 * place), 1, 1.0, score) for place, score in enumerate(later)]
-    found = find_change(units, units[-1].at.date(), bounds=(0.0, 1.0))
-    assert found is not None
-    assert -1 <= found.size_interval.low <= found.size <= found.size_interval.high <= 1
+    units = run_units([], [])
+    units = [Unit(START + number * timedelta(hours=8), 1, 1.0, score) for number, score in enumerate(scores)]
+    units += [Unit(START + timedelta(days=21, hours=8 * number), 1, 1.0, score) for number, score in enumerate(later)]
+    change = find_change(units, units[-1].at.date(), bounds=(0.0, 1.0))
+    assert change is not None
+    assert -1 <= change.size_interval.low <= change.size <= change.size_interval.high <= 1
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 50)), min_size=1, max_size=40), st.sampled_from([0.0, 1.0]))
 def test_no_more_units_count_as_off_than_are(drawn: list[tuple[float, float]], usual: float) -> None:
-    """However far each of them is off, and however much each weighs: evidence rests on the count."""
+    """The evidence uses this count, so it must hold for any deviations and weights."""
     scores = [(round(score, 3), weight) for score, weight in drawn]
-    units = [Unit(START + timedelta(minutes=place), 1, weight, weight * score) for place, (score, weight) in enumerate(scores)]
+    units = [
+        Unit(START + timedelta(minutes=minute), 1, weight, weight * score) for minute, (score, weight) in enumerate(scores)
+    ]
     actual = sum(score != usual for score, _ in scores)
-    assert off_of(units, usual).least <= actual + 1e-3
+    assert count_off(units, usual).least <= actual + 1e-3
 
 
 def test_units_that_are_off_alike_are_counted_exactly() -> None:
-    """Six sessions at 0.67 among 30 at 1 are six."""
-    units = [Unit(one.at, 1, 1.0, 1.0 - one.total / 3) for one in runs([0] * 24, [1] * 6)]
-    assert float(off_of(units, 1.0).least) == pytest.approx(6.0)
+    """Six sessions at 0.67 among 24 at 1 are counted as six."""
+    units = [Unit(unit.at, 1, 1.0, 1.0 - unit.total / 3) for unit in run_units([0] * 24, [1] * 6)]
+    assert float(count_off(units, 1.0).least) == pytest.approx(6.0)
 
 
 def test_scores_that_never_varied_say_nothing_of_how_far_the_next_may_lie() -> None:
-    """Tier 1 is often 1 for weeks: two sessions at 0.67 are two of two, and no certainty; six are found."""
-    units = [Unit(one.at, 1, 1.0, 1.0 - one.total / 3) for one in runs([0] * 30, [1] * 6)]
+    """Tier 1 is often 1 for weeks. Two sessions at 0.67 are two of two, which is not certain; six are a change."""
+    units = [Unit(unit.at, 1, 1.0, 1.0 - unit.total / 3) for unit in run_units([0] * 30, [1] * 6)]
     two, six = units[:32], units
     assert find_change(two, two[-1].at.date()) is None
-    found = find_change(six, six[-1].at.date())
-    assert found is not None
-    assert found.log_evidence < math.log(DAYS_BETWEEN * evidence((0, 30), (8, 8)))
+    change = find_change(six, six[-1].at.date())
+    assert change is not None
+    assert change.log_evidence < math.log(DAYS_BETWEEN * e_value((0, 30), (8, 8)))
 
 
 def test_quiet_years_of_rare_failures_confirm_nothing() -> None:
-    """One run a day, 1 % with a failure: of a hundred such years thirteen were confirmed as changes by the normal approximation."""
+    """With one run a day and 1 % failures, the normal approximation confirmed changes in 13 of 100 such years."""
     for seed in range(12):
         rng = random.Random(seed)
         units = [

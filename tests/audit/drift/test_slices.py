@@ -1,4 +1,4 @@
-"""Slices: the parts add up to the change, no order matters, and the slice that moved comes first."""
+"""Slices: the parts sum to the change, order does not matter, and the slice that moved is listed first."""
 
 from __future__ import annotations
 
@@ -23,58 +23,62 @@ SCORED = st.builds(
 SIDE = st.lists(SCORED, min_size=3, max_size=40)
 
 
-def explained(before: list[Scored], after: list[Scored], names: tuple[str, ...] = NAMES) -> Explanation | None:
-    """The change between exchanges, taken apart."""
-    (one, whole), (other, rest) = moments_of(before, names), moments_of(after, names)
-    return explain(one, other, (whole, rest))
+def explain_labels(before: list[Scored], after: list[Scored], names: tuple[str, ...] = NAMES) -> Explanation | None:
+    """Return the explanation of the change between two lists of exchanges."""
+    slices_before, total_before = moments_of(before, names)
+    slices_after, total_after = moments_of(after, names)
+    return explain(slices_before, slices_after, (total_before, total_after))
 
 
-def drawn(seed: int, sessions: int, fall: dict[str, float], shares: dict[str, float]) -> list[Scored]:
-    """Sessions of three exchanges with one version each; a version's scores lie so much lower."""
+def simulate_versions(seed: int, sessions: int, fall: dict[str, float], shares: dict[str, float]) -> list[Scored]:
+    """Return sessions of three exchanges with one version each; `fall` is subtracted from the scores of a version."""
     draw = random.Random(seed)
-    made = []
+    exchanges = []
     for number in range(sessions):
         (version,) = draw.choices(list(shares), list(shares.values()))
         labels = {"version": version, "tenant": draw.choice("xyz")}
         mean = draw.gauss(0.8, 0.05) - fall.get(version, 0.0)
-        made += [Scored(f"{seed}/{number}", labels, draw.gauss(mean, 0.05)) for _ in range(3)]
-    return made
+        exchanges += [Scored(f"{seed}/{number}", labels, draw.gauss(mean, 0.05)) for _ in range(3)]
+    return exchanges
 
 
 @given(SIDE, SIDE)
 def test_parts_add_up_to_the_change(before: list[Scored], after: list[Scored]) -> None:
-    """What mix and within of all slices of a label come to is the whole change, and nothing is told twice."""
-    found = explained(before, after)
-    for name in NAMES if found else ():
-        parts = [one for one in found.slices if one.key.label == name] if found else []
-        total = math.fsum(one.mix.amount + one.within.amount for one in parts)
-        assert not parts or found is None or math.isclose(found.change.amount, total, abs_tol=1e-9)
+    """Mix and within of all slices of a label sum to the whole change, so nothing is missing or counted twice."""
+    explanation = explain_labels(before, after)
+    if explanation is None:
+        return
+    for label in {piece.key.label for piece in explanation.slices}:
+        parts = [piece.mix.amount + piece.within.amount for piece in explanation.slices if piece.key.label == label]
+        assert math.fsum(parts) == pytest.approx(explanation.change.amount, abs=1e-9)
 
 
 @given(SIDE, SIDE, st.randoms(use_true_random=False))
 def test_the_order_of_exchanges_changes_nothing(before: list[Scored], after: list[Scored], draw: random.Random) -> None:
     """A database returns rows in any order."""
-    expected = explained(before, after)
+    expected = explain_labels(before, after)
     draw.shuffle(before)
     draw.shuffle(after)
-    assert explained(before, after) == expected
+    assert explain_labels(before, after) == expected
 
 
 @given(SIDE, SIDE)
 def test_intervals_hold_what_they_are_of(before: list[Scored], after: list[Scored]) -> None:
-    """An interval that leaves out its own estimate, or is no number, is none."""
-    found = explained(before, after)
-    for one in found.slices if found else ():
-        for part in (one.mix, one.within):
+    """Every interval contains its own estimate and is never NaN."""
+    explanation = explain_labels(before, after)
+    if explanation is None:
+        return
+    for piece in explanation.slices:
+        for part in (piece.mix, piece.within):
             assert part.low <= part.amount <= part.high
 
 
 def test_the_slice_that_fell_stands_out_from_inside() -> None:
-    """The plainest case: one version got worse, and its share stayed."""
+    """The simplest case: one version got worse, and its share stayed the same."""
     shares = {"1": 0.7, "2": 0.3}
-    found = explained(drawn(1, 300, {}, shares), drawn(2, 300, {"2": 0.2}, shares))
-    assert found is not None
-    best = found.slices[0]
+    explanation = explain_labels(simulate_versions(1, 300, {}, shares), simulate_versions(2, 300, {"2": 0.2}, shares))
+    assert explanation is not None
+    best = explanation.slices[0]
     assert (best.key, best.stands_out) == (Key("version", VALUE, "2"), True)
     assert best.within.high < 0
     assert abs(best.mix.amount) < 0.01
@@ -82,11 +86,13 @@ def test_the_slice_that_fell_stands_out_from_inside() -> None:
 
 
 def test_a_slice_that_grew_stands_out_by_the_mix() -> None:
-    """No version got worse: more exchanges are of the one that was bad before."""
+    """No version got worse, but more exchanges are of the one that was always bad."""
     low = {"2": 0.3}
-    found = explained(drawn(1, 300, low, {"1": 0.9, "2": 0.1}), drawn(2, 300, low, {"1": 0.5, "2": 0.5}))
-    assert found is not None
-    best = found.slices[0]
+    explanation = explain_labels(
+        simulate_versions(1, 300, low, {"1": 0.9, "2": 0.1}), simulate_versions(2, 300, low, {"1": 0.5, "2": 0.5})
+    )
+    assert explanation is not None
+    best = explanation.slices[0]
     assert (best.key, best.stands_out) == (Key("version", VALUE, "2"), True)
     assert best.mix.high < 0
     assert abs(best.within.amount) < abs(best.mix.amount) / 4
@@ -94,57 +100,66 @@ def test_a_slice_that_grew_stands_out_by_the_mix() -> None:
 
 def test_a_version_that_took_over_is_named_and_not_the_one_that_went() -> None:
     """A release replaces all of the traffic: the new version explains the fall."""
-    found = explained(drawn(1, 200, {}, {"1": 1.0}), drawn(2, 200, {"2": 0.2}, {"2": 1.0}))
-    assert found is not None
-    best = found.slices[0]
+    explanation = explain_labels(simulate_versions(1, 200, {}, {"1": 1.0}), simulate_versions(2, 200, {"2": 0.2}, {"2": 1.0}))
+    assert explanation is not None
+    best = explanation.slices[0]
     assert (best.key, best.mean_before, best.stands_out) == (Key("version", VALUE, "2"), None, True)
     assert best.explained == pytest.approx(1, abs=0.05)
 
 
 def test_a_change_everywhere_stands_out_nowhere() -> None:
-    """Naming a slice where all moved alike would send people to the wrong place."""
+    """If all slices moved equally, naming one would send people to the wrong place."""
     shares = {"1": 0.5, "2": 0.5}
-    found = explained(drawn(1, 300, {}, shares), drawn(2, 300, {"1": 0.2, "2": 0.2}, shares))
-    assert found is not None
-    assert not any(one.stands_out for one in found.slices)
-    assert found.unexplained == found.change.amount
+    explanation = explain_labels(simulate_versions(1, 300, {}, shares), simulate_versions(2, 300, {"1": 0.2, "2": 0.2}, shares))
+    assert explanation is not None
+    assert not any(piece.stands_out for piece in explanation.slices)
+    assert explanation.unexplained == explanation.change.amount
+
+
+def same_tenant(scored: Scored) -> Scored:
+    """Return the exchange with its version as its tenant."""
+    return scored._replace(labels={**scored.labels, "tenant": scored.labels["version"]})
 
 
 def test_labels_that_cut_alike_name_each_other() -> None:
-    """Version and model changed together: no figures can tell which of them it was."""
-    twins = [[one._replace(labels={**one.labels, "tenant": one.labels["version"]}) for one in side] for side in (
-        drawn(1, 100, {}, {"1": 0.5, "2": 0.5}), drawn(2, 100, {"2": 0.3}, {"1": 0.5, "2": 0.5}),
-    )]  # fmt: skip
-    found = explained(*twins)
-    assert found is not None
-    first, second = found.slices[:2]
+    """If two labels changed together, no data can tell which of them was the cause."""
+    before = [same_tenant(scored) for scored in simulate_versions(1, 100, {}, {"1": 0.5, "2": 0.5})]
+    after = [same_tenant(scored) for scored in simulate_versions(2, 100, {"2": 0.3}, {"1": 0.5, "2": 0.5})]
+    explanation = explain_labels(before, after)
+
+    assert explanation is not None
+    first, second = explanation.slices[:2]
     assert (Key("tenant", VALUE, "2"), Key("version", VALUE, "2")) == (first.key, second.key)
     assert ((second.key,), (first.key,)) == (first.same_as, second.same_as)
-    assert found.tried == 2
+    assert explanation.tried == 2
 
 
 def test_exchanges_without_a_label_are_a_slice() -> None:
-    """A part that nobody labelled can be the part that changed."""
+    """Unlabelled exchanges may be the ones that changed."""
 
     def bare(side: list[Scored]) -> list[Scored]:
-        return [one._replace(labels={}) if one.labels["version"] == "2" else one for one in side]
+        return [exchange._replace(labels={}) if exchange.labels["version"] == "2" else exchange for exchange in side]
 
     shares = {"1": 0.6, "2": 0.4}
-    found = explained(bare(drawn(1, 200, {}, shares)), bare(drawn(2, 200, {"2": 0.2}, shares)), ("version",))
-    assert found is not None
-    assert Key("version", NOT_GIVEN, "") == found.slices[0].key
+    explanation = explain_labels(
+        bare(simulate_versions(1, 200, {}, shares)), bare(simulate_versions(2, 200, {"2": 0.2}, shares)), ("version",)
+    )
+    assert explanation is not None
+    assert Key("version", NOT_GIVEN, "") == explanation.slices[0].key
 
 
 def test_with_too_few_sessions_nothing_is_said() -> None:
-    """Two sessions have no spread that could be measured."""
-    assert explained([Scored("a", {}, 0.5)] * 9, [Scored(str(place), {}, 0.1) for place in range(9)]) is None
+    """With two sessions, the variance cannot be measured."""
+    assert explain_labels([Scored("a", {}, 0.5)] * 9, [Scored(str(number), {}, 0.1) for number in range(9)]) is None
 
 
 MEANS = {"strong": 0.9, "weak": 0.7}
 
 
-def served(seed: int, sessions: int, shares: dict[str, float], means: dict[str, float], build: str = "1") -> list[Scored]:
-    """Sessions of one score by agents with these shares and means."""
+def simulate_agents(
+    seed: int, sessions: int, shares: dict[str, float], means: dict[str, float], build: str = "1"
+) -> list[Scored]:
+    """Return sessions of one score by agents with these shares and means."""
     draw = random.Random(seed)
     agents = draw.choices(list(shares), list(shares.values()), k=sessions)
     return [
@@ -156,36 +171,38 @@ def served(seed: int, sessions: int, shares: dict[str, float], means: dict[str, 
 
 
 def mix_of(before: list[Scored], after: list[Scored]) -> tuple[str, bool] | None:
-    """The label whose shares explain a change, and whether every part of it moved against the change; None without one."""
-    found = explained(before, after, ("agent", "tenant", "build"))
-    return None if found is None or found.mix is None else (found.mix.label, found.mix.all_better)
+    """Return the label whose shares explain a change, and whether all its slices moved against the change; None without one."""
+    explanation = explain_labels(before, after, ("agent", "tenant", "build"))
+    if explanation is None or explanation.mix is None:
+        return None
+    return explanation.mix.label, explanation.mix.all_better
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_mix_that_changes_is_not_the_agents(seed: int) -> None:
     """More traffic for the weaker agent lowers the mean, and no agent has to be repaired for it."""
-    before = served(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
+    before = simulate_agents(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
 
-    assert mix_of(before, served(seed + 100, 100, {"strong": 0.3, "weak": 0.7}, MEANS)) == ("agent", False)
+    assert mix_of(before, simulate_agents(seed + 100, 100, {"strong": 0.3, "weak": 0.7}, MEANS)) == ("agent", False)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_mean_falls_although_every_agent_improved(seed: int) -> None:
     """Simpson's paradox: a reader of the mean alone would roll back an improvement."""
-    before = served(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
-    better = {agent: mean + 0.05 for agent, mean in MEANS.items()}
+    before = simulate_agents(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
+    improved = {agent: mean + 0.05 for agent, mean in MEANS.items()}
 
-    assert mix_of(before, served(seed + 100, 150, {"strong": 0.3, "weak": 0.7}, better)) == ("agent", True)
+    assert mix_of(before, simulate_agents(seed + 100, 150, {"strong": 0.3, "weak": 0.7}, improved)) == ("agent", True)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_new_agent_is_part_of_the_mix(seed: int) -> None:
-    """It is at its own level from its first day: the others are as they were."""
-    before = served(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
-    found = mix_of(before, served(seed + 100, 100, {"strong": 0.4, "weak": 0.1, "new": 0.5}, {**MEANS, "new": 0.65}))
+    """It has its own level from its first day, and the other agents did not change."""
+    before = simulate_agents(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
+    mix = mix_of(before, simulate_agents(seed + 100, 100, {"strong": 0.4, "weak": 0.1, "new": 0.5}, {**MEANS, "new": 0.65}))
 
-    assert found is not None
-    assert found[0] == "agent"
+    assert mix is not None
+    assert mix[0] == "agent"
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -195,37 +212,40 @@ def test_a_new_agent_is_part_of_the_mix(seed: int) -> None:
     ids=["history ends", "records come late"],
 )
 def test_a_gap_where_imported_history_ends_is_no_fall(seed: int, arrivals: tuple[str, str], label: str | None) -> None:
-    """Two sources meet there. Records that come late after a fall may be late for the same reason: that stays a fall."""
+    """Two sources meet there. The opposite order stays a fall: records may be late for the same reason that lowered the scores."""
     before, after = (
-        [one._replace(labels={**one.labels, "arrival": arrival}) for one in scored]
+        [exchange._replace(labels={**exchange.labels, "arrival": arrival}) for exchange in scored]
         for arrival, scored in zip(
             arrivals,
-            (served(seed, 1400, {"strong": 1.0}, MEANS), served(seed + 100, 100, {"strong": 1.0}, {"strong": 0.7})),
+            (
+                simulate_agents(seed, 1400, {"strong": 1.0}, MEANS),
+                simulate_agents(seed + 100, 100, {"strong": 1.0}, {"strong": 0.7}),
+            ),
             strict=True,
         )
     )
-    found = explained(before, after, ("agent", "tenant", "arrival"))
+    explanation = explain_labels(before, after, ("agent", "tenant", "arrival"))
 
-    assert found is not None
-    assert (found.mix and found.mix.label) == label
+    assert explanation is not None
+    assert (explanation.mix and explanation.mix.label) == label
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("fallen", [("strong",), ("weak", "strong")])
 def test_an_agent_that_falls_is_no_mix(seed: int, fallen: tuple[str, ...]) -> None:
-    """Its share is what it was."""
-    before = served(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
+    """Its share did not change."""
+    before = simulate_agents(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
     worse = {agent: mean - 0.15 * (agent in fallen) for agent, mean in MEANS.items()}
 
-    assert mix_of(before, served(seed + 100, 100, {"strong": 0.8, "weak": 0.2}, worse)) is None
+    assert mix_of(before, simulate_agents(seed + 100, 100, {"strong": 0.8, "weak": 0.2}, worse)) is None
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("rollout", [0.5, 1.0])
 def test_a_worse_build_is_no_mix_whatever_its_label_is_called(seed: int, rollout: float) -> None:
-    """Another value that replaces one may be the same agent in a new state."""
-    before = served(seed, 1400, {"strong": 1.0}, MEANS)
-    after = served(seed + 100, int(100 * rollout), {"strong": 1.0}, {"strong": 0.7}, build="2")
-    after += served(seed + 200, 100 - int(100 * rollout), {"strong": 1.0}, MEANS)
+    """A new value of a label may be the same agent in a new state."""
+    before = simulate_agents(seed, 1400, {"strong": 1.0}, MEANS)
+    after = simulate_agents(seed + 100, int(100 * rollout), {"strong": 1.0}, {"strong": 0.7}, build="2")
+    after += simulate_agents(seed + 200, 100 - int(100 * rollout), {"strong": 1.0}, MEANS)
 
     assert mix_of(before, after) is None
