@@ -74,7 +74,7 @@ def _check_parameters(name: str, values: Mapping[str, Any] | None) -> tuple[str,
     """The text of a named query and its parameters; QueryError if they do not match."""
     query = queries().get(name)
     if query is None:
-        raise QueryError(f"no query is called {name}", hint=f"There are: {', '.join(queries())}.")
+        raise QueryError(f"there is no query {name}", hint=f"Queries: {', '.join(queries())}.")
     parameters = dict(values or {})
     if set(parameters) != set(query.parameters):
         wanted = ", ".join(query.parameters) or "none"

@@ -17,7 +17,7 @@ class Kind(NamedTuple):
 
 
 _CONVERT = "Write its rows as JSON lines first, in DuckDB for example: COPY (FROM 'FILE') TO 'events.jsonl' (FORMAT json)."
-_UNPACK = "Unpack it first, and give its files."
+_UNPACK = "Unpack it first and name its files."
 _NONE = "Name another file."
 EMPTY = Kind("empty", _NONE)
 PARQUET = Kind("a Parquet file", _CONVERT)
@@ -28,7 +28,7 @@ CLAUDE_CODE = Kind("a Claude Code transcript", "Import it with `driftline import
 CODEX = Kind("a Codex rollout", "Import it with `driftline import codex`.")
 CODEX_LOG = Kind(
     "a log of `codex exec --json`",
-    "It lacks prompts and times. Import the rollout that Codex wrote of the same run, below ~/.codex/sessions, with `driftline import codex`.",
+    "It lacks prompts and times. Import the rollout that Codex wrote for the same run, under ~/.codex/sessions, with `driftline import codex`.",
 )
 EVENTS = Kind("a file of runtime events", "Import it with `driftline import events`.")
 OTLP = Kind(
@@ -37,7 +37,7 @@ OTLP = Kind(
     '"resource" as {"resourceSpans": [LINE]}.',
 )
 SPANS = Kind(
-    "a file of spans as a program prints them, or as Jaeger's page gives them",
+    "a file of spans as printed by a program or exported from Jaeger",
     "Have the program, or a Collector, send OTLP to /v1/traces of `driftline serve` instead.",
 )
 BINARY = Kind("binary data", _NONE)

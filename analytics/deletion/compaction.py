@@ -123,11 +123,11 @@ def _copy(connection: duckdb.DuckDBPyConnection, path: Path, unfinished: Path) -
     connection.execute(f"SET temp_directory = {literal(f'{unfinished}.tmp')}")
     connection.execute(f"ATTACH {literal(str(path))} AS whole (READ_ONLY)")
     if _write_ahead_log(path).exists():
-        raise StoreError(f"{path}: another process has written to it meanwhile", hint="Stop that process, and try again.")
+        raise StoreError(f"{path}: another process wrote to it meanwhile", hint="Stop that process, and try again.")
     connection.execute(f"ATTACH {literal(str(unfinished))} AS compacted")
     connection.execute("COPY FROM DATABASE whole TO compacted")
     if _counts(connection, "whole") != _counts(connection, "compacted"):
-        raise StoreError(f"{path}: not every row was copied", hint="The file is as it was; check the disk.")
+        raise StoreError(f"{path}: some rows were not copied", hint="The file is unchanged; check the disk.")
     # Remove the mark only from the new file: a kill before the rename leaves the old one due for compaction.
     connection.execute("UPDATE compacted.log.watermarks SET next_position = 0 WHERE consumer = ?", [COMPACTION])
     connection.execute("CHECKPOINT compacted")

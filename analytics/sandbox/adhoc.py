@@ -49,10 +49,10 @@ ZONED = {"TIMESTAMP WITH TIME ZONE": "TIMESTAMP", "TIMESTAMPTZ_NS": "TIMESTAMP_N
 """DuckDB's types for times with a zone, which need a package that we do not install to fetch, and their equivalents in UTC."""
 HINTS = {
     "read-only mode": "The database is opened for reading only.",
-    "disabled by configuration": "A statement reads the database and nothing else: no files, no network, no extensions.",
-    "configuration has been locked": "A statement reads the database and changes no setting.",
-    "maximum execution time": "Ask for less: a shorter time, fewer sessions, no join of everything with everything.",
-    "Out of Memory": "Ask for less at once: fewer columns, a shorter time, fewer rows to sort.",
+    "disabled by configuration": "A statement can read only the database: no files, no network, no extensions.",
+    "configuration has been locked": "A statement cannot change settings.",
+    "maximum execution time": "Query less: a shorter time, fewer sessions, no cross joins.",
+    "Out of Memory": "Query less at once: fewer columns, a shorter time, fewer rows to sort.",
 }
 """Advice on an error, by a phrase of DuckDB's message."""
 READ_ONLY = "Give one that reads: SELECT, FROM, WITH, VALUES, PIVOT, SHOW, DESCRIBE, SUMMARIZE or EXPLAIN of one of these."
@@ -135,12 +135,12 @@ def only_statement(connection: duckdb.DuckDBPyConnection, statement: str) -> duc
         raise QueryError(f"the statement is not text: {error}", hint="Give it in UTF-8.") from error
     statements = connection.extract_statements(statement)
     if len(statements) != 1:
-        raise QueryError(f"{len(statements)} statements were given", hint="Give one statement that reads.")
+        raise QueryError(f"{len(statements)} statements were given", hint="Send one read-only statement.")
     kind = statements[0].type
     if kind.name not in _READING_TYPES:
-        raise QueryError(f"a statement of the type {kind.name} is not answered", hint=READ_ONLY)
+        raise QueryError(f"statements of the type {kind.name} are not allowed", hint=READ_ONLY)
     if not only_reads(statement):
-        raise QueryError("a statement that contains one that writes is not answered", hint=READ_ONLY)
+        raise QueryError("statements that contain a write are not allowed", hint=READ_ONLY)
     return statements[0]
 
 

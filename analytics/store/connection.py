@@ -30,13 +30,13 @@ from schemas.lazy import duckdb, pl
 _HOLDER = re.compile(r"\(PID (\d+)\)")
 _LOCKED = "could not set lock on file"
 IN_USE = (
-    "Another process has the file and takes no commands: a server that is not up yet takes them in a moment; if it is an import, "
-    "perhaps one that follows, wait for it or stop it."
+    "Another process holds the file and does not accept commands. A server accepts them once it has started; "
+    "wait for an import to end, or stop it."
 )
 """Advice on a file that another process has open."""
 _OPEN_HINTS = {
     _LOCKED: IN_USE,
-    "replaying wal file": "The write-ahead log is damaged: move the .wal file aside and bring again what came since; what is in the file stays.",
+    "replaying wal file": "The write-ahead log is damaged: move the .wal file aside and import the records received since; the file itself is intact.",
 }
 
 # DuckDB opens a CSV, JSON or Parquet file as a view in a database in memory, where all writes would be lost.
@@ -65,7 +65,7 @@ def connect(path: Path | None) -> duckdb.DuckDBPyConnection:
         raise store_error(path, error) from error
     if path is not None and connection.execute(_KEPT_IN).fetchone() == (None,):
         connection.close()
-        raise StoreError(f"{path}: is no DuckDB database", hint="Name the file of a database, or one that is not there yet.")
+        raise StoreError(f"{path}: is not a DuckDB database", hint="Name a database file, or a path that does not exist yet.")
     connection.execute("SET GLOBAL TimeZone = 'UTC'")  # otherwise cursors use the machine's zone
     return connection
 

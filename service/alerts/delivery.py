@@ -141,7 +141,7 @@ class Delivery:
         names = {channel.name for channel in self._alerts.channels}
         orphans = [alert for alert in due if alert.channel not in names]
         if orphans:
-            outcome = Outcome("never", "the settings no longer name this channel")
+            outcome = Outcome("never", "this channel is no longer configured")
             await asyncio.to_thread(self._note, orphans, outcome, tried=False)
 
     async def _deliver(self, client: httpx2.AsyncClient, channel: Channel, due: Sequence[Alert]) -> None:
@@ -159,9 +159,9 @@ class Delivery:
         self._alerts.outbox.settle(noted)
         given_up = [alert for alert in noted if alert.status == GIVEN_UP]
         for alert in given_up[:MOST_SINGLE]:
-            log.error("alert %s was given up after %d tries: %s", alert.alert_id, alert.attempts, alert.last_error)
+            log.error("gave up on alert %s after %d attempts: %s", alert.alert_id, alert.attempts, alert.last_error)
         if len(given_up) > MOST_SINGLE:
-            log.error("%d more alerts were given up with it", len(given_up) - MOST_SINGLE)
+            log.error("gave up on %d more alerts as well", len(given_up) - MOST_SINGLE)
 
     def _noted(self, alert: Alert, outcome: Outcome, now: datetime, *, tried: bool) -> Alert:
         attempts = alert.attempts + tried
@@ -395,8 +395,8 @@ def _failure_messages() -> tuple[tuple[type[Exception], str], ...]:
         (httpx2.TimeoutException, late),
         (TimeoutError, late),
         (httpx2.ConnectError, "no connection"),
-        (httpx2.ProxyError, "the proxy did not pass it on"),
-        (httpx2.TransportError, "the connection broke off"),
+        (httpx2.ProxyError, "the proxy did not forward it"),
+        (httpx2.TransportError, "the connection was lost"),
     )
 
 

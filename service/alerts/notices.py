@@ -24,8 +24,8 @@ MOST_NAMED = 10
 """Maximum number of sessions named in a notice."""
 INCIDENT, TELEMETRY, JUDGE, TEST = "incident", "telemetry", "judge", "test"
 _MISSED = {
-    "warning": "No sign of life for {minutes:g} min ({missed} missed intervals of {interval:g} min).",
-    "critical": "No sign of life for {minutes:g} min ({missed} missed intervals of {interval:g} min): it has stopped.",
+    "warning": "No heartbeat or record for {minutes:g} min ({missed} missed intervals of {interval:g} min).",
+    "critical": "No heartbeat or record for {minutes:g} min ({missed} missed intervals of {interval:g} min): it has stopped.",
 }
 _NOT_IN_DETAILS = frozenset({"id", "project", "severity", "title", "description", "moved", "why", "metadata"})
 """Fields of an incident that its alert has elsewhere or in short, and the evidence, which is too long."""
@@ -121,7 +121,7 @@ def fleet_notice(sessions: Sequence[OpenSession]) -> Notice:
         f"{newest.isoformat()} {level}",
         level,
         f"{len(sessions)} sessions of {first.project} {'have stopped' if level == 'critical' else 'are silent'}",
-        f"None of them has shown a sign of life since {newest:%Y-%m-%d %H:%M:%S} UTC. The longest silent: {names}.",
+        f"None has sent a heartbeat or record since {newest:%Y-%m-%d %H:%M:%S} UTC. The longest silent: {names}.",
         first.project,
         f"{API}/telemetry?project={quote(first.project, safe='')}",
         details,
@@ -142,7 +142,7 @@ def judge_notice(judge: UnreadableJudge) -> Notice:
         judge.model,
         judge.since.isoformat(),
         "warning",
-        f"The answers of the judge {judge.model} cannot be read",
+        f"The answers of judge {judge.model} are unreadable",
         f"{judge.summary}.\n\n{judge.consequence}.",
         details=details,
     )

@@ -30,15 +30,13 @@ GROUPS = (
     CommandGroup(
         "Start here",
         {
-            "demo": Command("demo.command.demo", "Audit a made-up fleet: offline, no key, about a minute.", TRIAL),
-            "doctor": Command("doctor.doctor", "Check the configuration: what is set, what is missing, what to do."),
+            "demo": Command("demo.command.demo", "Audit a synthetic fleet: offline, no key, about a minute.", TRIAL),
+            "doctor": Command("doctor.doctor", "Check the configuration and suggest fixes."),
             "serve": Command(
-                "serving.serve", "Run the server: take records over HTTP, score them, serve the API and the pages."
+                "serving.serve", "Run the server: accept records over HTTP, score them, serve the API and the pages."
             ),
-            "help": Command("helping.help_on", "Explain a command, or the exit codes of all of them."),
-            "completion": Command(
-                "helping.completion", "Print the script that lets a shell complete commands, options and values."
-            ),
+            "help": Command("helping.help_on", "Explain a command, or the exit codes."),
+            "completion": Command("helping.completion", "Print the shell completion script."),
         },
     ),
     CommandGroup(
@@ -46,7 +44,7 @@ GROUPS = (
         {
             "import": Command("importing.imports_app", "Import transcripts of agents, their events, or tables of exchanges."),
             "connections": Command("access.connections_app", "Connections that send records, and their tokens."),
-            "dead-letters": Command("dead_letters.letters_app", "List refused records, look at them, retry them."),
+            "dead-letters": Command("dead_letters.letters_app", "List, show and retry rejected records."),
             "deployments": Command(
                 "deployments.deployments_app", "Record and list deployments: charts mark them, and incidents name them."
             ),
@@ -58,8 +56,8 @@ GROUPS = (
             "runs": Command("listing.runs", "List the runs, newest first: readiness, trust, primary failure."),
             "run": Command("finished_runs.run", "Show one run: verdict, causes, evidence, remedies."),
             "scores": Command("listing.scores", "List the scores, newest first: tiers, sampling, anomalies."),
-            "wrap-quality": Command("finished_runs.wrap_quality", "Show how well sessions were wrapped up."),
-            "costs": Command("listing.costs", "Show what judging cost, by session, project, day or model."),
+            "wrap-quality": Command("finished_runs.wrap_quality", "Show the quality of session wrap-ups."),
+            "costs": Command("listing.costs", "Show judging costs by session, project, day or model."),
             "diagnose": Command("diagnosing.diagnose", "Diagnose sessions without a database."),
             "finalize": Command("finished_runs.finalize", "End a session manually and diagnose it."),
             "tune": Command("policy.tune", "Fit the detectors' thresholds to an agent's runs."),
@@ -78,7 +76,7 @@ GROUPS = (
             "check": Command("finished_runs.check", "Gate a build on the readiness or trust of runs."),
             "alerts": Command("alerts.alerts_app", "Test the alert channels, and list alerts."),
             "anchors": Command(
-                "anchors.anchors_app", "Exchanges that are judged again and again: has the judge changed, or the agent?"
+                "anchors.anchors_app", "Anchors: exchanges judged repeatedly, to tell a changed judge from a changed agent."
             ),
         },
     ),
@@ -107,13 +105,13 @@ GROUPS = (
             "retention": Command("database.retention_app", "Delete records that are past their retention."),
             "erase": Command("database.erase", "Erase all records of a session or a connection for good."),
             "compact": Command("database.compact", "Shrink a closed database."),
-            "rebuild": Command("database.rebuild", "Compute everything derived again, by the present rules."),
+            "rebuild": Command("database.rebuild", "Recompute all derived records with the current rules."),
         },
     ),
     CommandGroup(
         "Administer",
         {
-            "policy": Command("policy.policy_app", "The policy that agents are judged by."),
+            "policy": Command("policy.policy_app", "The policy that governs auditing."),
             "operators": Command("access.operators_app", "Operators who read and decide, and their tokens."),
             "worker": Command("serving.worker", "Run stages on Kafka."),
             "topics": Command("topics.topics_app", "The topics on Kafka: create, describe, check."),
@@ -136,10 +134,10 @@ def group_of(name: str) -> CommandGroup:
 
 
 FIRST_STEPS = (
-    ("driftline demo", "audit a fleet that is made up: offline, no key, a minute"),
+    ("driftline demo", "audit a synthetic fleet: offline, no key, a minute"),
     ("driftline import claude-code ~/.claude", "or openclaw, codex, exchanges, events: your own sessions"),
-    ("driftline serve", "the pages in a browser, and an address that agents send to"),
-    ("driftline doctor", "what is set, what is missing, what to do"),
+    ("driftline serve", "the pages in a browser, and an endpoint for agents"),
+    ("driftline doctor", "check the configuration and suggest fixes"),
 )
 """Commands to begin with, each with its purpose."""
 _WIDTH = max(len(command) for command, _ in FIRST_STEPS)
@@ -154,11 +152,11 @@ def start_page() -> str:
 def _start_lines() -> Iterator[str]:
     yield "Driftline tells you which of your agents got worse, since when, and why."
     yield ""
-    yield "Begin with one of these:"
+    yield "Start with one of these:"
     yield from (f"  {command:<{_WIDTH}}  {purpose}" for command, purpose in FIRST_STEPS)
     yield ""
     yield "Commands by topic:"
     yield from (f"  {group.title:<{_TITLES}}  {'  '.join(group.commands)}" for group in GROUPS)
     yield ""
-    yield "`driftline help COMMAND` explains one; `driftline --help` says what each is for."
+    yield "`driftline help COMMAND` explains a command; `driftline --help` lists them all."
     yield "`driftline completion bash` (or zsh, fish) lets your shell complete them."

@@ -85,7 +85,7 @@ class EvaluationClient:
     ) -> None:
         url = _url(server)
         if url.scheme == "http" and not insecure and not is_loopback(url.host):
-            raise SettingsError(f"--server: over http:// others on the way to {url.host} could read the token", hint=_SAFE_WAYS)
+            raise SettingsError(f"--server: over http:// the token is readable on the way to {url.host}", hint=_SAFE_WAYS)
         self._quiet = quiet
         self._sleep = sleep
         self._clock = clock

@@ -86,7 +86,7 @@ def _files(folder: Path, evaluated: Evaluated, row: EvaluationRow, number: int) 
 def _prompts(evaluated: Evaluated, row: EvaluationRow) -> str:
     """Return both prompts as sent."""
     return (
-        "# What the judge was sent\n\n"
+        "# Messages to the judge\n\n"
         f"- **Case:** {inline(row.case_id)}\n"
         f"- **Model:** {inline(row.model or 'not known')}\n"
         f"- **Run:** session {inline(row.run)}\n"
@@ -148,12 +148,12 @@ _MADE_OF = {
     "missing": "nothing: it has no score",
 }
 _HOW_TO_READ = (
-    "The final score is the judge's own verdict on the whole run, from 0 to 10. It is no mean of the dimensions.",
+    "The final score is the judge's own verdict on the whole run, from 0 to 10. It is not a mean of the dimensions.",
     "Deterministic is 10 x passed / mapped checks; a check that could not be decided counts as not passed.",
     "n/a under Deterministic: no check counts for the dimension.",
-    "Judge is the {method} over the answers that count. Final is what the profile makes of both; what it is made of stands below the table.",
-    "An answer that failed is in no score. The spread is the largest score less the smallest: the larger, the less one score says.",
-    "`judge_{number}.prompt.debug.md` has what the judge was sent, `raw_outputs/judge_{number}.json` all of its answers.",
+    "Judge is the {method} of the valid answers. Final combines both as the profile says; the weights are below the table.",
+    "Failed answers count in no score. The spread is the largest score minus the smallest: the larger it is, the less a single score means.",
+    "`judge_{number}.prompt.debug.md` holds the messages to the judge, `raw_outputs/judge_{number}.json` all of its answers.",
     "`raw_outputs/final_result_{number}.json` has this result for programs.",
 )
 
@@ -199,7 +199,7 @@ def _head(row: EvaluationRow, judge: JudgeResult, number: int) -> list[str]:
 
 def _overall(final: FinalResult) -> list[str]:
     if final.judge_overall is None:
-        return ["No answer of the judge counts, so there is no score and no assessment. The reasons are below."]
+        return ["The judge gave no valid answer, so there is no score and no assessment. The reasons are below."]
     return _listed(final.judge_overall.evidence, "The judge gave no evidence.")
 
 

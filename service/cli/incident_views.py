@@ -109,7 +109,7 @@ def _parts(incident: Incident, history: Sequence[IncidentEvent]) -> Iterator[Ren
             yield _slices_table(which)
     for made in evidence.deployments:
         yield Text(
-            f"Deployed when the change may have begun: {plain(made.name, 600)} at {plain(made.at, 32)} by {plain(made.by, 64)}"
+            f"Deployed around the start of the change: {plain(made.name, 600)} at {plain(made.at, 32)} by {plain(made.by, 64)}"
         )
     if evidence.sampling_mix:
         yield Text("\nSampling before and after", style="bold")
@@ -169,7 +169,7 @@ def _moved_table(moved: Sequence[Moved]) -> RenderableType:
             MISSING if change.after is None else f"{change.after:.3f}",
             f"{change.since}",
             f"{change.interval[0]} to {change.interval[1]}",
-            "moved too" if change.fell_too else f"{'confirmed' if change.confirmed else 'suspected'} {change.severity}",
+            "also changed" if change.fell_too else f"{'confirmed' if change.confirmed else 'suspected'} {change.severity}",
         ]
         for change in moved
     ]

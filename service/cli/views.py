@@ -125,7 +125,7 @@ def diagnosis_view(document: Mapping[str, Any], run: Run | None = None) -> Rende
         return Group(
             *parts,
             Text(""),
-            Text(f"{EXCHANGES_ONLY}. Trust and readiness rest on runtime events; `driftline scores` shows the exchanges."),
+            Text(f"{EXCHANGES_ONLY}. Trust and readiness need runtime events; `driftline scores` shows the exchanges."),
         )
     primary = document["primary_diagnosis"]
     if primary["root_cause_failure_type"] is None:

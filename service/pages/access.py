@@ -202,12 +202,12 @@ class Choice:
 
 
 CHOICES = (
-    Choice("Read", "See everything on the pages. Change nothing.", ("read",), "read {where}"),
+    Choice("Read", "View all pages; no changes.", ("read",), "read {where}"),
     Choice(
         "Review", "Read, score exchanges, and decide on incidents.", ("read", "review"), "read, review and decide in {where}"
     ),
-    Choice("Query", "Read, and ask in SQL. Sees all projects.", ("read", "query"), "read {where} and ask in SQL"),
-    Choice("Admin", "Everything, these pages too.", SCOPES, "do everything in {where}"),
+    Choice("Query", "View all pages and run SQL on all projects.", ("read", "query"), "read {where} and run SQL"),
+    Choice("Admin", "Everything, including administration.", SCOPES, "do everything in {where}"),
 )
 
 

@@ -150,7 +150,7 @@ def tiers_of(score: Score) -> list[Tier]:
     structure = Tier(
         name="tier1",
         state=SCORED,
-        why="Fixed rules check every exchange. " + (flags or "None of them found anything."),
+        why="Fixed rules check every exchange. " + (flags or "No check fired."),
         score=score.tier1_score,
         scale="0 to 1",
     )
@@ -190,7 +190,7 @@ def _describe_thinking(score: Score) -> Iterator[tuple[str, str]]:
 def _describe_behaviour(score: Score) -> Iterator[tuple[str, str]]:
     if score.tier3_anomaly:
         reason = score.tier3_anomaly_reason or "it gives no reason"
-        yield "The judge calls the exchange anomalous", f"{reason} (this alone is not an anomaly)"
+        yield "The judge considers the exchange anomalous", f"{reason} (not an anomaly by itself)"
 
 
 _JUDGED: Mapping[str, tuple[str, str, Callable[[Score], Iterator[tuple[str, str]]]]] = {

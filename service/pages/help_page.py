@@ -37,11 +37,11 @@ class Chapter(NamedTuple):
 _SCORES = (
     Word("exchange", "Exchange", "One turn of a session: a message to an agent and its answer."),
     Word("tier1", "Tier 1 · structure", "Checks without a judge, on every exchange. The score is 1 minus the share of checks that found something."),
-    Word("tier2", "Tier 2 · semantics", "The judge, a language model, rates from 0 to 1 whether the answer fits the question. It is asked about every sampled exchange."),
+    Word("tier2", "Tier 2 · semantics", "The judge, a language model, rates from 0 to 1 whether the answer fits the question. Every sampled exchange is judged."),
     Word("tier2_5", "Tier 2.5 · thinking", "Compares the agent's thinking with its answer, from 0 to 1: did it hold back a doubt, or give in against its own view? It needs an exchange with thinking."),
-    Word("tier3", "Tier 3 · behaviour", "The judge rates how the agent behaved, each dimension that applies from 1 to 5. It is asked only if a gate lets the exchange through."),
-    Word("gate", "Gate", "Decides whether to ask Tier 3, the most expensive tier. It opens for a finding of Tier 1, a flag in Tier 2 or 2.5, first and last turns, and an agent that disagrees. Few routine exchanges pass, so Tier 3 is a mean of the less ordinary ones."),
-    Word("sampling", "Sampling", "Only a sample of exchanges is judged. One drawn with a chance of one in three stands for three, so a weighted mean counts it three times. A mean as sampled counts each once, and moves when the sampling changes."),
+    Word("tier3", "Tier 3 · behaviour", "The judge rates how the agent behaved, each dimension that applies from 1 to 5. Only exchanges that pass the gate are judged."),
+    Word("gate", "Gate", "Decides whether an exchange is judged by Tier 3, the most expensive tier. It opens for a finding of Tier 1, a flag in Tier 2 or 2.5, first and last turns, and an agent that disagrees. Few routine exchanges pass, so Tier 3 is a mean of the less ordinary ones."),
+    Word("sampling", "Sampling", "Only a sample of exchanges is judged. An exchange drawn with a chance of one in three represents three, so a weighted mean counts it three times. A mean as sampled counts each once, and changes with the sampling."),
     Word("unscored", "Unscored", "The judge should have scored the exchange and did not: there is no judge, it failed, or a cap was reached. Means leave such exchanges out."),
     Word("anomaly", "Anomaly", "An exchange that deserves a review: Tier 1 found something, a dimension of Tier 3 is 2 or less, the answer contradicts the thinking (0.3 or less), or a text tries to sway the judge. Its page says which."),
 )  # fmt: skip
@@ -49,29 +49,29 @@ _CHANGES = (
     Word("health", "Health", "Critical: a confirmed critical incident is open or acknowledged. Warning: another confirmed incident is, or in the last seven days "
         f"{UNSCORED:.0%} of the exchanges due to be judged stayed unscored, a run was unsafe, or {ANOMALOUS:.0%} of the exchanges were anomalous. Not known yet: none of these, but the last seven days have fewer than {ENOUGH} exchanges and fewer than {ENOUGH} runs, "
         "or the project has not been checked for drift since its newest exchanges. Healthy: none of these."),
-    Word("worst", "Worst first", "The order of incidents in the inbox and on a project's page, and of the worst incident of each project: open or acknowledged first, then confirmed, then critical, then those that nobody has taken on. Of equals a drift comes before a spike of anomalies, which often tells of the same change and knows no cause, and then the incident whose series moved farthest. In the fleet, health comes first. Of projects with an incident, those come first whose worst one began in the last seven days, and of these the ones with more exchanges."),
-    Word("incident", "Incident", "A change that a rule found, with its evidence. Tiers and runs that moved the same way on the same days form one incident. It is open until a person acknowledges it (which only names an owner), resolves it or dismisses it. After two whole days of recovery it resolves itself."),
+    Word("worst", "Worst first", "The order of incidents in the inbox and on a project's page, and of the worst incident of each project: open or acknowledged first, then confirmed, then critical, then unacknowledged. Among equals, drift comes before an anomaly spike, which often reflects the same change without a cause; then comes the incident whose series changed most. In the fleet, health comes first. Among projects with an incident, those whose worst one began in the last seven days come first, and among these the ones with more exchanges."),
+    Word("incident", "Incident", "A change detected by a rule, with its evidence. Tiers and runs that changed in the same direction on the same days form one incident. It is open until a person acknowledges it (which only names an owner), resolves it or dismisses it. After two whole days of recovery it resolves itself."),
     Word("suspected", "Suspected and confirmed", "An incident whose evidence has just passed the threshold is suspected: it is shown, but sends no alert and does not affect the health. If the evidence holds, it is confirmed, and alerts go out; otherwise it disappears."),
-    Word("new-normal", "New normal", "A decision on an incident: the change is wanted, and comparisons begin with its first day. If you resolve it otherwise or dismiss it, comparisons leave out the days of the change."),
+    Word("new-normal", "New normal", "A decision on an incident: the change is intended, and comparisons start at its first day. If you resolve it in another way or dismiss it, comparisons leave out the days of the change."),
     Word("baseline", "Baseline", f"Mean and spread of the last two weeks' scores as sampled, computed every day. {WORDS['charts']['band']} A dotted line is the mean of all days before the change."),
     Word("sigma", "Sigma", "The standard deviation: the typical distance of scores from their mean."),
-    Word("drift", "Drift", "A tier's mean moved. " + EXPLAINED["sequential"] + " " + EXPLAINED["consecutive_days"]),
+    Word("drift", "Drift", "A tier's mean changed. " + EXPLAINED["sequential"] + " " + EXPLAINED["consecutive_days"]),
     Word("run-drift", "Drift of runs", "An agent's finished runs changed. " + EXPLAINED["runs"]),
     Word("no-alarm", "A line fell without an alarm", "An alarm needs at least 14 days and ten sessions with scores of the tier before the change and three after it, or "
-        f"{SHORTEST_RUN} days in a row off the baseline. Tiers that few exchanges reach, above all 2.5 and 3, take longer, and a wide band means that the tier always varies. First look for an incident of another tier since the same day: one cause often moves several."),
+        f"{SHORTEST_RUN} days in a row off the baseline. Tiers that few exchanges reach, above all 2.5 and 3, take longer, and a wide band means that the tier always varies. First look for an incident of another tier since the same day: one cause often changes several."),
     Word("spike", "Anomaly spike", f"More exchanges with an anomaly, since one of the last {SPIKE_DAYS} days, than earlier days and chance explain."),
-    Word("cause", "Cause", "Whether the agent changed, the judge, or the mix of the traffic. Anchors are exchanges that never change and are judged again and again; their change is compared with the tier's. Without anchors, or with too few rounds around the change, the cause is not known, and the incident says what is missing."),
+    Word("cause", "Cause", "Whether the agent, the judge or the mix of the traffic changed. Anchors are exchanges that never change and are judged again and again; their change is compared with the tier's. Without anchors, or with too few rounds around the change, the cause is unknown, and the incident says what is missing."),
 )  # fmt: skip
 _RUNS = (
     Word("run", "Run", "A finished session with its events: tool calls, retries, errors, memory."),
-    Word("version", "Version", "What exchanges name in the label agent_version, prompt_version or tool_version; where none does, the deployment before them. Agent health compares each agent's newest version with the one before it: the mean of Tier 2 (Tier 1 without a judge) and the share of unsafe runs, each with a 95 % interval. A difference whose interval includes 0 may be chance."),
+    Word("version", "Version", "The label agent_version, prompt_version or tool_version of the exchanges, or else the deployment before them. Agent health compares each agent's newest version with the one before it: the mean of Tier 2 (Tier 1 without a judge) and the share of unsafe runs, each with a 95 % interval. A difference whose interval includes 0 may be chance."),
     Word("trust", "Trust", "From 0 to 100: the weighted mean of the dimensions, each 100 minus the penalty of its detector's findings. Penalties are limited, so no run has less than "
         f"{LOWEST_TRUST}, and five duplicate refunds still leave 90. Decide by readiness, and use trust to rank runs of the same readiness. A gate on trust of {LOWEST_TRUST} or less fails no run. A run without events has no trust score."),
     Word("readiness", "Readiness", "The verdict on a run. Unsafe for production: a critical failure, or a trust below 60, "
         f"which no run has (the lowest is {LOWEST_TRUST}). Review recommended: a failure of high severity, or a trust below 80. Otherwise ready for runtime."),
     Word("primary-failure", "Primary failure", "The most severe finding of the detectors in a run, such as an endless loop of tool calls."),
     Word("wrap-up", "Wrap-up", "Whether the last exchanges of a session show the five steps of a proper end: a version, a changelog, lessons learned, a start for the next session, a commit. It suits agents that work on code. For others, such as bots that answer customers, switch it off with wrapQualityScoring: false in the policy."),
-    Word("anchor", "Anchor", "An exchange whose texts never change and that is judged again and again. If its score moves, the judge changed."),
+    Word("anchor", "Anchor", "An exchange whose texts never change and that is judged again and again. If its score changes, the judge changed."),
     Word("agreement", "Agreement", "How far people's scores and the judge's agree, as a kappa: 1 is full agreement, 0 no better than chance."),
     Word("simulated", "Simulated judge", "A judge that rates by simple rules and costs nothing. It shows how Driftline works and says nothing about agents."),
 )  # fmt: skip

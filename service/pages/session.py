@@ -47,7 +47,7 @@ OfConnection = Annotated[ConnectionName | None, Query()]
 Place = Annotated[int, Query(ge=1, le=2**31)]
 PartNumber = Annotated[int | None, Query(ge=0, le=2**31)]
 Only = Annotated[str | None, Query(pattern="^(anomalies)?$")]
-_GONE = "There is no session with this id. What was erased or is older than the retention leaves nothing behind."
+_GONE = "There is no session with this id. It may have been erased or be past its retention."
 
 
 @router.get("/projects/{project}/sessions/{session_id:path}")
@@ -108,7 +108,7 @@ async def _explain_gone(services: ApiContext, project: str, session_id: str) -> 
     for row in await services.ask(read_erasures):
         owner = services.access.holder("connection", str(row["connection"]))
         if owner is not None and owner.project == project:
-            return f"This session was erased: {row['requested_by']} asked for that on {day(row['occurred_at'])}."  # type: ignore[arg-type]
+            return f"This session was erased: {row['requested_by']} requested that on {day(row['occurred_at'])}."  # type: ignore[arg-type]
     return _GONE
 
 

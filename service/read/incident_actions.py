@@ -265,15 +265,15 @@ def which_part_words(which: WhichPart) -> str:
         )
     if which.state == NO_LABELS:
         return (
-            "The exchanges cannot be told apart: all are of one agent and one model, and none has labels. "
+            "There is nothing to slice by: all exchanges are from one agent and one model, and none has labels. "
             "Send labels such as agent_version with exchanges to see which part changed."
         )
     if which.state == EVERYWHERE or not which.slices:
         return f"No slice stands out: the change is similar in all {which.tried} slices by label, agent and model."
     best = which.slices[0]
     mixed = abs(best.mix.amount) > abs(best.within.amount)
-    how = f"the mix moved, its share went {best.shares}" if mixed else f"inside the slice the mean went {slice_means(best)}"
-    twins = f" The same exchanges are {', '.join(one.name for one in best.same_as)}." if best.same_as else ""
+    how = f"the mix changed: its share went {best.shares}" if mixed else f"the mean within the slice went {slice_means(best)}"
+    twins = f" Identical slices: {', '.join(one.name for one in best.same_as)}." if best.same_as else ""
     return (
         f"{best.name} explains {part_explained(best)} of the change: {how}.{twins} "
         f"{which.unexplained:+.3f} points of the change remain unexplained."
@@ -292,7 +292,7 @@ class Target(Answer, frozen=True):
     """A link of an action."""
 
     title: str
-    path: Annotated[str, Meta(description="Path on this server, or the address that was recorded with a deployment.")]
+    path: Annotated[str, Meta(description="Path on this server, or the URL recorded with a deployment.")]
     note: str = ""
     command: Annotated[str | None, Meta(description="The same on the command line.")] = None
 
@@ -302,7 +302,7 @@ class Action(Answer, frozen=True):
 
     id: Annotated[str, Meta(examples=["read_sessions", "roll_back", "anchors"])]
     title: str
-    because: Annotated[str, Meta(description="The evidence that speaks for it.")]
+    because: Annotated[str, Meta(description="The evidence for it.")]
     links: list[Target] = msgspec.field(default_factory=list)
     command: str | None = None
 
@@ -313,7 +313,7 @@ class Action(Answer, frozen=True):
 
 
 COMMAND_DOES: Mapping[str, str] = {
-    "roll_back": "Once it is rolled back, tell Driftline, so that charts and incidents know. This command only records it:"
+    "roll_back": "After rolling back, record it so that charts and incidents show it. This command only records the deployment:"
 }
 """Explanations of commands whose names may promise too much, by the action's id."""
 Rule = Callable[[Facts], Action | None]
@@ -337,7 +337,9 @@ def _read(facts: Facts) -> Action | None:
         (f"The first {len(examples)}", f"the last {len(usual)}") if len(usual) > 1 else ("The first ones", "the last one")
     )
     moved = f"moved {_name_series(facts)} most since {facts.since or 'the change'}"
-    because = f"{first} {moved}; {last} show{'s' if len(usual) == 1 else ''} how it was before." if usual else f"They {moved}."
+    because = (
+        f"{first} {moved}; {last} show{'s' if len(usual) == 1 else ''} the behaviour before." if usual else f"They {moved}."
+    )
     return Action("read_sessions", f"Read {_refer_to(len(links), 'session')}", because, links)
 
 
@@ -355,7 +357,7 @@ def _read_runs(facts: Facts) -> Action | None:
                 command=_write_command("runs", project=project),
             )
         )
-    others = " The last link leads to all others." if facts.since else ""
+    others = " The last link lists all the others." if facts.since else ""
     because = f"They had the largest effect on {_name_series(facts)}.{others}"
     return Action("read_runs", f"Read {_refer_to(len(examples), 'run')}", because, links)
 
@@ -374,13 +376,13 @@ def _propose_rollback(facts: Facts) -> Action | None:
     )
     title = f"Roll back {best.label} from {best.value}" + (f" to {usual.value}" if usual is not None else "")
     made = [one for one in facts.evidence.deployments if (one.label, one.version) == (best.label, best.value)]
-    links = [*_build_addresses(made), _link_page(facts, "part", "The parts of the traffic")]
+    links = [*_build_addresses(made), _link_page(facts, "part", "Parts of the traffic")]
     to = usual.value if usual is not None else "VERSION"
     command = _write_command("deployments", "add", to, project=facts.incident.project, label=best.label)
     return Action(
         "roll_back",
         plain(title),
-        f"{because} Roll back in your own system: Driftline deploys nothing.",
+        f"{because} Roll back in your own deployment system; Driftline does not deploy.",
         links,
         command,
     )
@@ -401,11 +403,9 @@ def _propose_look_inside(facts: Facts) -> Action | None:
     best = which.found if which is not None else None
     if best is None or facts.new_version is not None or facts.mix_words:
         return None
-    because = (
-        f"{best.name} explains {part_explained(best)} of the change, with {best.shares} of the traffic; other parts moved less."
-    )
+    because = f"{best.name} explains {part_explained(best)} of the change, with {best.shares} of the traffic; other parts changed less."
     return Action(
-        "look_at_part", f"Begin with {plain(best.name)}", because, [_link_page(facts, "part", "The parts of the traffic")]
+        "look_at_part", f"Begin with {plain(best.name)}", because, [_link_page(facts, "part", "Parts of the traffic")]
     )
 
 
@@ -413,10 +413,10 @@ def _propose_deployment(facts: Facts) -> Action | None:
     if not facts.evidence.deployments or _propose_rollback(facts) is not None:
         return None
     names = ", ".join(one.name for one in facts.evidence.deployments[:EXAMPLES])
-    because = f"Deployed on the days when the change may have begun: {names}. That they coincide does not make it the cause."
+    because = f"Deployed around the start of the change: {names}. Coincidence alone does not prove a cause."
     command = _write_command("deployments", "list", project=facts.incident.project)
     return Action(
-        "check_deployment", "Check what was deployed", because, _build_addresses(facts.evidence.deployments[:EXAMPLES]), command
+        "check_deployment", "Check the deployments", because, _build_addresses(facts.evidence.deployments[:EXAMPLES]), command
     )
 
 
@@ -427,7 +427,7 @@ def _propose_judge(facts: Facts) -> Action | None:
     return Action(
         "check_judge",
         "Check the judge before the agent",
-        f"{_name_values(facts)} Ask its provider what changed, or set another judge model in the policy. Another round of anchors checks it again.",
+        f"{_name_values(facts)} Ask the provider what changed, or set another judge model in the policy. Another round of anchors rechecks it.",
         [_link_page(facts, "sure", "How sure that is")],
         command,
     )
@@ -456,15 +456,13 @@ def _propose_mix(facts: Facts) -> Action | None:
     if which is None or which.mix is None or not facts.mix_words:
         return None
     if which.mix.label == ARRIVAL:
-        because = (
-            f"{which.mix.words} Import history of another level into a project of its own, or call this level the new normal."
-        )
+        because = f"{which.mix.words} Import history with a different level into a separate project, or accept this level as the new normal."
         return Action(
-            "check_mix", "Keep imported history apart", because, [_link_page(facts, "part", "The parts of the traffic")]
+            "check_mix", "Keep imported history separate", because, [_link_page(facts, "part", "Parts of the traffic")]
         )
     because = f"{which.mix.words} Look for what changed the traffic, such as routing, a campaign or a new customer."
     title = f"Check why the mix of {'agents' if which.mix.label == AGENT else plain(which.mix.label)} changed"
-    return Action("check_mix", title, because, [_link_page(facts, "part", "The parts of the traffic")])
+    return Action("check_mix", title, because, [_link_page(facts, "part", "Parts of the traffic")])
 
 
 def _propose_contradiction(facts: Facts) -> Action | None:
@@ -526,7 +524,7 @@ def _propose_labels(facts: Facts) -> Action | None:
 def _propose_again(facts: Facts) -> Action | None:
     if facts.incident.confidence != SUSPECTED:
         return None
-    because = "It is only suspected: the evidence does not yet suffice for an alarm. More exchanges confirm it, or it disappears by itself."
+    because = "The incident is only suspected: the evidence is not yet enough for an alarm. More exchanges will confirm it, or it disappears on its own."
     return Action(
         "check_again",
         "Check again after more exchanges",
@@ -539,13 +537,15 @@ def _propose_again(facts: Facts) -> Action | None:
 def _propose_normal(facts: Facts) -> Action | None:
     if facts.is_worse:
         return None
-    command = f"driftline incidents new-normal {shlex.quote(facts.incident.incident_id)} --reason {shlex.quote('The change is wanted.')}"
-    better = "Sessions differ less than before: the weaker may have improved, or the best become worse. Read some of both sides first."
+    command = f"driftline incidents new-normal {shlex.quote(facts.incident.incident_id)} --reason {shlex.quote('The change is intended.')}"
+    better = "Sessions differ less than before: the weakest may have improved, or the best become worse. First read some from both sides."
     if not (facts.moved and facts.moved[0].series.kind == SPREAD):
-        better = "The change is for the better."
-    because = f"{better} If it is meant to stay, comparisons should begin with it; otherwise falling back raises no alarm."
+        better = "The change is an improvement."
+    because = (
+        f"{better} If it is meant to stay, start comparisons from it; otherwise a fall back to the old level raises no alarm."
+    )
     return Action(
-        "new_normal", "Make it the new normal if it is wanted", because, [_link_page(facts, "decide", "Decide")], command
+        "new_normal", "Accept it as the new normal if it is intended", because, [_link_page(facts, "decide", "Decide")], command
     )
 
 

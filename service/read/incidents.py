@@ -75,13 +75,13 @@ class IncidentAnswer(Answer, frozen=True):
     acknowledged_by: str | None
     assignee: Annotated[
         str | None,
-        Meta(description="Person whose it is; null: nobody. Who acknowledges one that nobody has gets it."),
+        Meta(description="Assignee; null if unassigned. Acknowledging an unassigned incident assigns it."),
     ]
     assigned_at: Moment | None
     agent: str | None
     first_day: Annotated[date | None, Meta(description="First day of the change.")]
     last_day: Annotated[date | None, Meta(description="Last day of the change, once it is over.")]
-    moved: Annotated[list[Moved], Meta(description="Series that moved, the leading one first.")]
+    moved: Annotated[list[Moved], Meta(description="Series that changed, the leading one first.")]
     baseline_id: str | None
     checked_at: Moment | None
     revision: int
@@ -111,7 +111,7 @@ class IncidentEvent(Answer, frozen=True):
     by: str
     at: Moment
     status: Annotated[Decision | None, Meta(description="Of a decision.")]
-    assignee: Annotated[str | None, Meta(description="Of an assignment; null: to nobody.")]
+    assignee: Annotated[str | None, Meta(description="The new assignee of an assignment; null: unassigned.")]
     comment: str | None
 
 
@@ -147,7 +147,7 @@ class DriftCheck(Answer, frozen=True):
     project: str
     as_of: Moment
     exchanges: Annotated[int, Meta(description="Number checked; 0 if the last days had none.")]
-    not_compared: Annotated[list[str], Meta(description="What was not compared since when, and why, a sentence each.")]
+    not_compared: Annotated[list[str], Meta(description="What is not compared, since when and why, one sentence each.")]
     baseline: Annotated[ProjectBaseline | None, Meta(description="As of `GET /api/audit/{project}/baseline`.")]
     findings: list[RuleFinding]
     incidents: list[IncidentAnswer]
@@ -419,7 +419,7 @@ def read_address(pairs: Iterable[tuple[str, str]]) -> AddressParams:
                 *(_check_choice(name, current_status(one.strip())) for one in stripped.split(",")),
             ]
         elif name in params:
-            raise InputError(f"{name}: is given twice", hint="Give it once.")
+            raise InputError(f"{name}: given twice", hint="Give it once.")
         else:
             params[name] = [_check_choice(name, stripped)]
     if states := set(params.pop("status", ())):

@@ -33,12 +33,12 @@ class Installation(Answer, frozen=True):
     not_ready_because: str | None
     judge: Annotated[str, Meta(description="Who judges.", examples=["live"])]
     kafka: Annotated[
-        bool, Meta(description="Whether records go through Kafka; workers then score them, and their lag is theirs to tell.")
+        bool, Meta(description="Whether records go through Kafka; workers then score them and report their own lag.")
     ]
     database_bytes: Annotated[int | None, Meta(description="Of the DuckDB file; null for one in memory.")]
     access_bytes: Annotated[int, Meta(description="Of the file of tokens and the audit log.")]
     lag: Annotated[list[Lag], Meta(description="Stages that have not read everything.")]
-    dead_letters: Annotated[list[LetterReason], Meta(description="Records that were set aside, by stage and reason.")]
+    dead_letters: Annotated[list[LetterReason], Meta(description="Rejected records, by stage and reason.")]
 
 
 def installation(cursor: duckdb.DuckDBPyConnection, engine: RecordIntake, access: AccessStore) -> Installation:

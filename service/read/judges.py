@@ -146,9 +146,9 @@ class UnreadableJudge:
     def consequence(self) -> str:
         """Describe the effect on exchanges, and the remedy."""
         return (
-            "It is left alone for a while and then asked with one question at a time, at least every ten minutes: what is to be judged "
-            "waits, and is judged when its answers can be read again. Exchanges that it was asked about are unscored: driftline rejudge "
-            "has them judged again. See to the model and to the address of the judge: driftline doctor"
+            "The judge is paused and then probed with one call at a time, at least every ten minutes. Exchanges wait and are judged "
+            "once its answers are readable again. Exchanges already sent to it stay unscored until driftline rejudge judges them again. "
+            "Check the model and the address of the judge with driftline doctor"
         )
 
 

@@ -101,11 +101,11 @@ class Recent(Before, frozen=True):
     last_until: Annotated[
         date | None,
         Meta(
-            description="Without a score in these days: the newest earlier UTC day with one, to ask for as `until`; null otherwise."
+            description="If these days have no score: the newest earlier UTC day with one, to use as `until`; otherwise null."
         ),
     ]
     unscored: Annotated[int, Meta(description="Exchanges that the judge failed to score.")]
-    unscored_rate: Annotated[Share | None, Meta(description="Their share of those that the judge should have scored.")]
+    unscored_rate: Annotated[Share | None, Meta(description="Share of the exchanges that the judge should have scored.")]
     unsafe_runs: Annotated[int, Meta(description="Runs unsafe for production, that ended in these days.")]
     runs: Annotated[int, Meta(description="All runs with runtime events in those days.")]
     cost_usd: Annotated[float | None, Meta(description="The known costs of judging these exchanges; null without a score.")]
@@ -162,7 +162,7 @@ class ProjectCheck(Answer, frozen=True):
     state: Annotated[
         CheckState,
         Meta(
-            description="off: the policy switches auditing off; nothing: no scores; never: not checked yet; behind: newer exchanges "
+            description="off: the policy turns auditing off; nothing: no scores; never: not checked yet; behind: newer exchanges "
             "exist; learning: the history is shorter than a full baseline; quiet: nothing found; found: there are findings."
         ),
     ]
@@ -173,7 +173,7 @@ class ProjectCheck(Answer, frozen=True):
     not_compared: Annotated[
         list[str],
         Meta(
-            description="What is not compared since when, and why, a sentence each: a new judge, other judges, too few days, agents beyond the "
+            description="What is not compared, since when and why, one sentence each: a new judge, other judges, too few days, agents beyond the "
             "limit, agents that stopped, missing scores."
         ),
     ] = msgspec.field(default_factory=list)
@@ -216,7 +216,7 @@ class Project(Answer, frozen=True):
     recent: Recent
     before: Before
     check: ProjectCheck
-    change: Annotated[Change | None, Meta(description="Null where nothing is known of the days before.")] = None
+    change: Annotated[Change | None, Meta(description="Null if nothing is known of the days before.")] = None
 
     @property
     def newest(self) -> datetime | None:
@@ -414,7 +414,7 @@ def _describe_missing(project: Project) -> list[str]:
     exchanges = (
         f"{grouped(recent.unscored)} of {grouped(due)} exchanges of the last {RECENT_DAYS} days that were due to be judged"
     )
-    return [f"{exchanges} have no score: what is compared may differ from them."]
+    return [f"{exchanges} have no score, so comparisons may not represent them."]
 
 
 def _format_since(spot: Row) -> str:
@@ -438,13 +438,13 @@ _BLIND: Mapping[str, Callable[[Row], str]] = {
         + (f": {spot['subject']}." if spot["subject"] else ".")
     ),
     "agent_stopped": lambda spot: (
-        f"{spot['subject']} is not compared since {_format_since(spot)}, because it has no exchanges since then; it had some on "
+        f"{spot['subject']} is not compared since {_format_since(spot)}: it has had no exchanges since then; it had some on "
         f"{spot['count']} of the {spot['of']} days before."
     ),
 }
 """A blind spot in words, by its reason."""
 _CHECK_WORDS: Mapping[CheckState, Callable[[Project], str]] = {
-    "off": lambda _: "Not checked: the policy switches auditing off.",
+    "off": lambda _: "Not checked: the policy turns auditing off.",
     "nothing": lambda _: "Not checked yet: there are no scores to check.",
     "never": lambda _: "Not checked yet.",
     "behind": lambda project: (

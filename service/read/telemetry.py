@@ -41,13 +41,13 @@ class OpenSession(Answer, frozen=True):
     status: Annotated[
         Status,
         Meta(
-            description="green up to one interval without a sign of life, yellow up to three, red beyond; green while it waits for its user."
+            description="green: silent for at most one interval; yellow: at most three; red: longer. Green while the session waits for its user."
         ),
     ]
-    last_received: Annotated[Moment, Meta(description="Time of its last sign of life.")]
+    last_received: Annotated[Moment, Meta(description="Time of its last heartbeat or record.")]
     missed_intervals: int
     elapsed_ms: Annotated[int, Meta(description="Milliseconds of silence while this server was running.")]
-    interval_ms: Annotated[int, Meta(description="Milliseconds within which the policy expects a sign of life.")]
+    interval_ms: Annotated[int, Meta(description="Milliseconds within which the policy expects a heartbeat or record.")]
     connection: str
 
     @property
@@ -137,20 +137,20 @@ WORDS: Mapping[str, _State] = {
     UNKNOWN_KIND: _State(
         "span was not understood",
         "spans were not understood",
-        "Give them a kind that is read, such as gen_ai.operation.name = chat, or report the scope and the example, so that it is read.",
+        "Set a supported kind, such as gen_ai.operation.name = chat, or report the scope and the example so that support can be added.",
     ),
     NO_CONTENT: _State(
-        "span came without texts",
-        "spans came without texts",
-        "Have the sender record them: without texts there are no exchanges, and nothing can be scored.",
+        "span had no texts",
+        "spans had no texts",
+        "Make the sender record texts: without them there are no exchanges to score.",
     ),
     HELPER: _State(
         "request beside the turn, such as an embedding or a title", "requests beside turns, such as embeddings or titles"
     ),
     EVALUATION: _State("span of an evaluation or experiment", "spans of evaluations and experiments"),
-    REPEATED: _State("span that repeats what others say", "spans that repeat what others say"),
+    REPEATED: _State("span that duplicates others", "spans that duplicate others"),
     RETRIEVAL: _State("retrieval", "retrievals"),
-    NOT_A_MODEL_CALL: _State("span of no model, such as a call over HTTP", "spans of no model, such as calls over HTTP"),
+    NOT_A_MODEL_CALL: _State("span without a model, such as an HTTP call", "spans without a model, such as HTTP calls"),
 }
 
 

@@ -185,11 +185,11 @@ class AgentVersions:
         previous = self.previous
         newest = f"{_KINDS.get(self.newest.label, self.newest.label)} {self.newest.name}"
         if previous is None:
-            return f"{newest} is the only one seen, so there is nothing to compare it with."
+            return f"{newest} is the only version so far, so there is nothing to compare it with."
         verdicts = {
             "better": f"{newest} is better than {previous.name}",
             "worse": f"{newest} is worse than {previous.name}",
-            "mixed": f"{newest} is better than {previous.name} in one way and worse in the other",
+            "mixed": f"{newest} is better than {previous.name} in one measure and worse in the other",
             "no difference": f"{newest} is no different from {previous.name} beyond chance",
             "too early": f"Too early to tell whether {_lower_first(newest)} is better than {previous.name}",
         }

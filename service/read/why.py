@@ -42,8 +42,8 @@ _FLAGS: Mapping[str, tuple[str, str]] = {
 UNEXPLAINED = "unexplained"
 """The kind of the sentence for an incident without a known reason."""
 _NO_REASON = (
-    "The evidence names no reason: no check, dimension, failure or part of the traffic moved with it by more than chance. "
-    "Reading the sessions may."
+    "The evidence shows no reason: no check, dimension, failure or part of the traffic changed with it beyond chance. "
+    "Read the sessions to find one."
 )
 
 
@@ -61,8 +61,8 @@ class Statement(Answer, frozen=True):
     """A reason of an incident."""
 
     kind: Annotated[str, Meta(examples=["tier1_flags", "dimensions", "failures", "slice", "deployments"])]
-    text: Annotated[str, Meta(description="In a sentence. What coincides with the change is not called its cause.")]
-    counts: Annotated[list[BeforeAndAfter], Meta(description="The counts it rests on; empty for means and words.")] = (
+    text: Annotated[str, Meta(description="The reason, in a sentence. Coincidence is not called a cause.")]
+    counts: Annotated[list[BeforeAndAfter], Meta(description="The counts behind it; empty for means and quotations.")] = (
         msgspec.field(default_factory=list)
     )
 
@@ -181,7 +181,7 @@ def _explain_slices(facts: Facts) -> Iterator[Statement]:
     mixed = abs(best.mix.amount) > abs(best.within.amount)
     level = f"rate of anomalies went {slice_rates(best)}" if facts.is_spike else f"mean went {slice_means(best)}"
     how = f"its share went {best.shares}" if mixed else f"its {level}"
-    twins = f" The same exchanges are {', '.join(_quote_name(one.name) for one in best.same_as)}." if best.same_as else ""
+    twins = f" Identical slices: {', '.join(_quote_name(one.name) for one in best.same_as)}." if best.same_as else ""
     yield Statement(
         "slice",
         f"{_quote_name(best.name)} explains {part_explained(best)} of the change: {how}{_describe_exchanges(best, facts.unit)}.{twins}",
@@ -212,7 +212,7 @@ def _explain_moved(facts: Facts) -> Iterator[Statement]:
     others = [text for one in facts.moved[1:] if (text := level_words(one))]
     if others:
         more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
-        yield Statement("moved_too", f"Moved on the same days: {', '.join(others[:MOST_NAMED])}{more}.")
+        yield Statement("moved_too", f"Also changed on the same days: {', '.join(others[:MOST_NAMED])}{more}.")
 
 
 def _explain_cause(facts: Facts) -> Iterator[Statement]:
@@ -234,11 +234,11 @@ def _explain_sampling(facts: Facts) -> Iterator[Statement]:
     parts = [f"{_describe_sampled(first.name)} {_count_of(first)}, {_format_before(first)}"]
     parts += [f"{_describe_sampled(one.name)} {grouped(one.after)}, before {grouped(one.before)}" for one in rest]
     alone = (
-        "Anomalies that only the judge finds may be more for that reason alone."
+        "This alone can raise the number of anomalies that only the judge detects."
         if facts.is_spike
-        else "Scores count by their sampling probability, so this alone does not move the mean."
+        else "Scores are weighted by their sampling probability, so this alone does not change the mean."
     )
-    yield Statement.resting_on("sampling", f"Other turns were judged than before: {'; '.join(parts)}. {alone}", changed)
+    yield Statement.resting_on("sampling", f"The mix of judged turns changed: {'; '.join(parts)}. {alone}", changed)
 
 
 _KINDS: Mapping[str, Callable[[Facts], Iterator[Statement]]] = {
@@ -388,8 +388,8 @@ class Why(Answer, frozen=True):
     """The explanation of an incident and the recommended actions, derived from its evidence."""
 
     summary: Annotated[str, Meta(description="The most telling reason.")]
-    reasons: Annotated[list[Statement], Meta(description="The most telling one first.")]
-    actions: Annotated[list[Action], Meta(description="The first thing to do first.")]
+    reasons: Annotated[list[Statement], Meta(description="Strongest reason first.")]
+    actions: Annotated[list[Action], Meta(description="First action first.")]
 
     @property
     def lead(self) -> list[Statement]:

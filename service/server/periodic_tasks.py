@@ -138,11 +138,11 @@ def _open_notices(sessions: Sequence[OpenSession]) -> Iterator[Notice]:
 
 def _log(sessions: Sequence[OpenSession]) -> None:
     for session in sessions[:MANY]:
-        message = "session %s of connection %s (%s): no sign of life for %d s, %d intervals missed"
+        message = "session %s of connection %s (%s): no heartbeat or record for %d s, %d intervals missed"
         seconds, level = session.elapsed_ms / 1000, _LOG_LEVELS[session.level or "info"]
         log.log(level, message, session.session_id, session.connection, session.project, seconds, session.missed_intervals)
     if len(sessions) > MANY:
-        log.warning("%d more sessions have missed a sign of life", len(sessions) - MANY)
+        log.warning("%d more sessions are silent", len(sessions) - MANY)
 
 
 def _key_cause(session: OpenSession) -> str:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from service.http.otlp_grpc import Receiver
 
 _NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
-_ALREADY = "Another server has the database: stop it, or name another database with --db."
+_ALREADY = "Another server holds the database: stop it, or name another database with --db."
 Result = TypeVar("Result")
 MAX_CONNECTIONS = 512
 """Connections beyond which requests are answered 503."""
@@ -209,8 +209,8 @@ def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
         raise SettingsError(f"host {host}: {error.strerror}", hint="Name an address of this machine.") from error
     if not ipaddress.ip_address(address[0]).is_loopback and not expose:
         raise SettingsError(
-            f"{host} can be reached from other machines",
-            hint="Say --expose when that is wanted, and put TLS in front; without it only loopback is listened on.",
+            f"{host} is reachable from other machines",
+            hint="Add --expose if that is intended, and put TLS in front; without it the server listens on loopback only.",
         )
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -142,7 +142,7 @@ class Token(Answer, frozen=True):
     state: Literal["live", "expired", "revoked"]
     created_at: Moment
     expires_at: Annotated[Moment | None, Meta(description="When the token expires.")]
-    last_used_at: Annotated[Moment | None, Meta(description="When it last opened anything, to the minute; null: not yet.")]
+    last_used_at: Annotated[Moment | None, Meta(description="Time of its last use, to the minute; null if unused.")]
 
 
 def access_file(database: Path) -> Path:
@@ -195,11 +195,9 @@ class AccessStore:
         """
         for name in (holder.name, holder.project):
             if name is not None and not re.fullmatch(NAME, name):
-                raise InputError(f"{name[:64]!r} is no name", hint="Use a-z, 0-9, _ . - and at most 63 characters.")
+                raise InputError(f"{name[:64]!r} is not a valid name", hint="Use a-z, 0-9, _ . - and at most 63 characters.")
             if name is not None and is_reserved(name):
-                raise InputError(
-                    f"{name!r} is a name for anchors", hint="It is reserved; choose a name with another beginning."
-                )
+                raise InputError(f"{name!r} is reserved for anchors", hint="This prefix is reserved; choose another name.")
         if holder.name.startswith(f"{MARK}_"):
             raise InputError(f"{holder.name!r} looks like a token", hint="Names do not begin with dl_.")
         scopes = " ".join(one for one in SCOPES if one in scopes_of(holder.scopes)) if holder.kind == "operator" else None
@@ -211,7 +209,7 @@ class AccessStore:
                 {**row, "now": self._stamp()},
             )
             if not cursor.rowcount:
-                hint = f"driftline {holder.kind}s rotate {holder.name} prints another token; names are not reused."
+                hint = f"driftline {holder.kind}s rotate {holder.name} prints a new token; names are not reused."
                 raise InputError(f"there is {_article(holder.kind)} {holder.name} already", hint=hint)
             return self._issue(cursor, holder.kind, holder.name, lasts)
 
@@ -382,7 +380,7 @@ class SignIn(Answer, frozen=True):
     name: Annotated[str, Meta(description="The operator.", examples=["root"])]
     token: Annotated[str, Meta(description="Public prefix of the token.", examples=["dl_0f3a77c1b2d4"])]
     created_at: Moment
-    expires_at: Annotated[Moment, Meta(description="When it ends by itself.")]
+    expires_at: Annotated[Moment, Meta(description="Time when it expires.")]
 
 
 class SignIns:
@@ -588,7 +586,7 @@ class SavedViews:
             count = "SELECT count(*) FROM inbox_views WHERE owner = ? AND name <> ?"
             (others,) = cursor.execute(count, [view.owner, name]).fetchone()
             if others >= MAX_VIEWS:
-                raise InputError(f"name: you have {MAX_VIEWS} views already", hint="Delete one that you do not need.")
+                raise InputError(f"name: you already have {MAX_VIEWS} views", hint="Delete one you do not need.")
             cursor.execute(
                 "INSERT INTO inbox_views VALUES (?, ?, ?, ?, ?) ON CONFLICT (owner, name) "
                 "DO UPDATE SET query = excluded.query, is_shared = excluded.is_shared",
@@ -606,11 +604,11 @@ def checked_name(name: str) -> str:
     """Return the name of a view, stripped; InputError if it is invalid."""
     said = name.strip()
     if not said:
-        raise InputError("name: is blank", hint="Call the view something.")
+        raise InputError("name: is blank", hint="Give the view a name.")
     if len(said) > MAX_VIEW_NAME:
         raise InputError(f"name: has {len(said)} characters; at most {MAX_VIEW_NAME} are taken", hint="Shorten it.")
     if "/" in said or not said.isprintable():
-        raise InputError("name: has a slash or a character that does not print", hint="Use letters, digits and blanks.")
+        raise InputError("name: has a slash or an unprintable character", hint="Use letters, digits and blanks.")
     return said
 
 

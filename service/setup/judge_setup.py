@@ -105,7 +105,7 @@ def paid_note(server: ServerLink | None) -> str:
     """Describe the cost of sending exchanges to a server with a live judge; empty otherwise, because only a server asks a judge."""
     if server is None or server.call("judge", str) != LIVE:
         return ""
-    return "the server has a live judge and judges what comes in: calls are paid for, under each session's cap"
+    return "the server has a live judge and judges incoming exchanges: calls cost money, up to each session's cap"
 
 
 def is_unpriced(project: ProjectPolicy) -> bool:
@@ -125,7 +125,9 @@ def unpriced_note(policy: Policy) -> str:
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     if not found:
         return ""
-    return f"no price is known of the judge's model, so under a cap nothing is asked (unknown_price): {', '.join(named)}{more}"
+    return (
+        f"the judge's model has no known price, so sessions with a cap are not judged (unknown_price): {', '.join(named)}{more}"
+    )
 
 
 def traits_of(policy: Policy, model: str) -> tuple[int | None, bool]:
@@ -151,6 +153,6 @@ async def _simulates(base_url: str) -> bool | None:
 def _silent(address: str) -> str:
     """Explain the effect of a judge that does not answer."""
     return (
-        f"{address} does not answer: until it does, nothing is judged (provider_error, timeout); "
-        "`driftline rejudge` takes exchanges up later, the same `driftline evaluate` its runs"
+        f"{address} does not answer: until it does, nothing is judged (provider_error, timeout). "
+        "Judge exchanges later with `driftline rejudge`, and runs with the same `driftline evaluate`"
     )

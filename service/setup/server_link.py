@@ -53,7 +53,9 @@ CANCELLED = 499
 """The status of a cancelled operation: its caller hung up or the server is stopping."""
 _SAME_VERSION = "Restart the server, so that both have the same version."
 _ENDED = "Restart it, or repeat the command, which opens the database itself if no server has it. Earlier records are kept."
-STOP_IT = "A server has the database, and this cannot be done beside it: stop the server, run the command, and start it again."
+STOP_IT = (
+    "A server holds the database, and this command cannot run beside it: stop the server, run the command, and start it again."
+)
 """The advice for a command that needs exclusive access to the database."""
 FOLDER_SUFFIX = ".commands"
 SOCKET_NAME = "socket"
@@ -142,7 +144,7 @@ class ServerLink:
             raise error_class(message, hint=hint)
         if status == CANCELLED:
             raise self._ended()
-        raise StoreError(f"{self._database}: its server answered {status} to {operation}", hint="Look into the server's log.")
+        raise StoreError(f"{self._database}: its server answered {status} to {operation}", hint="Check the server's log.")
 
     def _request(self, connection: socket.socket, operation: str, arguments: tuple[Any, ...]) -> tuple[int, bytes]:
         import http.client  # noqa: PLC0415 - only beside a server
@@ -165,7 +167,7 @@ class ServerLink:
         return StoreError(message, hint=_SAME_VERSION)
 
     def _ended(self) -> StoreError:
-        return StoreError(f"{self._database}: the server that has it ended before it answered", hint=_ENDED)
+        return StoreError(f"{self._database}: its server ended before it answered", hint=_ENDED)
 
 
 def pack(value: Any) -> bytes:
@@ -271,7 +273,7 @@ def _require_own(folder: Path) -> None:
     """Raise a StoreError if the path is not a folder, or belongs to another user."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise StoreError(f"{folder}: is not a folder", hint="Remove it: a server makes one there for its socket.")
+        raise StoreError(f"{folder}: is not a folder", hint="Remove it: the server creates a folder there for its socket.")
     if found.st_uid != os.geteuid():
         raise _foreign_error(folder, found.st_uid)
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from streams.log.sink import Publisher
 
 CATCH_UP = (
-    "A server was stopped with work left: start it again, or run `driftline rejudge`. An import or a rebuild was cut short: "
-    "run it again. Each with the same policy."
+    "If a server was stopped with work left, start it again or run `driftline rejudge`. If an import or a rebuild was cut "
+    "short, run it again. Use the same policy."
 )
 """The advice for stages with unread records."""
 Clock = Callable[[], datetime]

@@ -27,7 +27,7 @@ DRAINED_SECONDS = 2.0
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 """Methods named in answers, logs and metrics; any other could be an arbitrary text."""
-_NO_FIELD = "is not a field of this call; /docs lists its fields"
+_NO_FIELD = "is not a field of this request; see /docs"
 _SECTIONS = frozenset({"body", "query", "path", "header"})
 
 

@@ -35,18 +35,18 @@ class ChangeBody(OperatorBody):
 
     status: GivenStatus | None = Field(
         None,
-        description="acknowledged: you work on it, and it stays red; resolved: it is over or fixed; dismissed: it does not matter; "
+        description="acknowledged: you are working on it, and it stays red; resolved: it is over or fixed; dismissed: it is unimportant; "
         "open: reopened. accepted is the earlier name of resolved with newNormal.",
     )
     new_normal: bool = Field(
         False,
         alias="newNormal",
-        description="With resolved: the change is the new normal, and comparisons begin with its first day.",
+        description="With resolved: the change is the new normal, and comparisons start at its first day.",
     )
     assignee: Id | None = Field(
         None,
-        description="Person whose it is from now on: an operator who may see the project, or me; null or nobody: nobody. "
-        "Left out: unchanged, except that who acknowledges an incident that nobody has gets it.",
+        description="New assignee: an operator who may see the project, or me; null or nobody unassigns it. If left out, it is "
+        "unchanged, except that acknowledging an unassigned incident assigns it.",
     )
     resolved_by: Id | None = Field(None, alias="resolvedBy", description="Person who does this; by default the operator.")
     comment: Annotated[Text, StringConstraints(max_length=MAX_COMMENT)] | None = Field(

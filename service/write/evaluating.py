@@ -66,9 +66,9 @@ class Reach:
             self._answered, self._lost = answered, lost
         if lost - self._lost >= self._most:
             raise JudgeOutOfReachError(
-                f"the judge has answered none of its last {lost - self._lost} questions",
-                hint="`driftline doctor` shows how it is reached. The same command goes on from here; "
-                "with --retry-failed it asks again for what got no answer.",
+                f"the judge answered none of its last {lost - self._lost} questions",
+                hint="`driftline doctor` shows its address. The same command continues from here; "
+                "--retry-failed repeats the calls without an answer.",
             )
 
 

@@ -168,9 +168,7 @@ class Source:
         """Return the layout of each file; InputError if a required field has no column, or two files have the same traces."""
         exports = {one.export for one in self.looks.values()}
         if {LANGFUSE, LANGFUSE_TRACES} <= exports:
-            raise InputError(
-                "traces and observations of Langfuse tell of the same exchanges", hint="Import the files of one of the two."
-            )
+            raise InputError("Langfuse's traces and observations hold the same exchanges", hint="Import only one of the two.")
         return {path: one.layout(redactor) for path, one in self.looks.items()}
 
 

@@ -115,7 +115,7 @@ class EmbeddedRunner:
         After an interrupted import or rebuild the judged stages run, too, without a judge: nobody has agreed to pay for them.
         """
         if self.finish():
-            log.warning("an import or a rebuild was cut short: it is finished first, without asking a judge")
+            log.warning("an import or a rebuild was cut short; finishing it first, without a judge")
         for stage in (INTAKE, stage_named("diagnosis")):
             while self.advance(stage):
                 pass

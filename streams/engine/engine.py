@@ -402,7 +402,7 @@ class Engine(RecordIntake):
     def _no_room(self) -> str:
         """The reason why no more records can be accepted at the moment; empty if they can."""
         is_full = len(self._waiting) + len(self._committing) >= self._limits.waiting
-        return "too much waits to be committed" if is_full else self._log.no_room()
+        return "too many records wait to be committed" if is_full else self._log.no_room()
 
     def _queues(self) -> Mapping[str, int]:
         queues = dict(self._log.queues(len(self._waiting) + len(self._committing)))
@@ -460,7 +460,7 @@ class Engine(RecordIntake):
 
     def failure(self) -> DriftlineError:
         """The error that broke the engine, with a hint."""
-        hint = "Make room where the file is, then start again: what was accepted is in the file, and is taken up."
+        hint = "Free disk space beside the file, then restart: accepted records are in the file and will be processed."
         return self._log.failure() or StoreError(f"{self.store.path}: {self.state().why_not}", hint=hint)
 
     def _begin_judging(self, stage: JudgedStage[Any], judge: Judge) -> JudgingPartition:
@@ -527,7 +527,7 @@ def _decisions(made: Sequence[tuple[str, Record]]) -> dict[Subject, ScoringTask 
 
 def _warn(tried: RetryCallState) -> None:
     error = tried.outcome.exception() if tried.outcome else None
-    log.warning("the log took no record of a stage, trying again in %g s: %s", tried.upcoming_sleep, first_line(error))
+    log.warning("the log accepted no record of a stage; trying again in %g s: %s", tried.upcoming_sleep, first_line(error))
 
 
 class SessionStates:

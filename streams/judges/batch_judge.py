@@ -327,7 +327,7 @@ class BatchJudge:
             if batch.status != _GONE:
                 await one.patience.bear(batch, f"batch {one.batch_id} cannot be looked at")
                 return False
-            one.lost = f"the API does not know the batch any more: {batch.words}"
+            one.lost = f"the API no longer knows the batch: {batch.words}"
             return True
         one.patience.over()
         one.seconds = batch.seconds
@@ -359,10 +359,10 @@ class BatchJudge:
                 if one.pending and reads < _READS:
                     await self._waiting.sleep(self._limits.first_poll)
             elif failure.status == _GONE:
-                one.lost = f"the results of the batch are gone: {failure.words}"
+                one.lost = f"the batch's results are no longer available: {failure.words}"
             else:
                 await one.patience.bear(failure, f"the results of batch {one.batch_id} cannot be read")
-        missing = Failure(words=one.lost or "no result came for the question", unreadable=one.lost is None)
+        missing = Failure(words=one.lost or "there was no result for this question", unreadable=one.lost is None)
         for pending in one.pending.values():
             verdict = pending.failed(missing)
             self._note_readability(pending.asking, verdict)

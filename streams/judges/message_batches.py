@@ -116,7 +116,7 @@ def _errored(error: Any) -> Failure:
     """The API answered the request with an error, which is not billed. It stands inside a response of the error, or alone."""
     inner = error.get("error") if isinstance(error, dict) else None
     said = inner if isinstance(inner, dict) else error if isinstance(error, dict) else {}
-    kind, words = str(said.get("type", "error")), str(said.get("message", "no more is said"))
+    kind, words = str(said.get("type", "error")), str(said.get("message", "no details"))
     return Failure(words=one_line(f"{kind}: {words}"), billed=False, blames_format=blames_format(words))
 
 

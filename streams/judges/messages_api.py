@@ -326,7 +326,7 @@ def failure_of(error: Exception, *, secret: str, wall: Callable[[], float]) -> F
             return failure
     name = type(cause).__name__
     if isinstance(error, APIConnectionError):
-        return Failure(words=f"the connection broke ({name})", again=True)
+        return Failure(words=f"the connection was lost ({name})", again=True)
     # The client refused the request or tripped over the response; its words may hold either.
     return Failure(words=f"the call failed ({name})")
 
@@ -340,7 +340,7 @@ def _of_status(error: APIStatusError, secret: str, wall: Callable[[], float]) ->
     after = retry_after(headers, wall) if again else None
     detail = one_line(said, secret) if after is None else f"retry after {math.ceil(after)} s"
     return Failure(
-        words=f"{_NAMES.get(status, f'HTTP {status}')}: {detail or 'no more is said'}",
+        words=f"{_NAMES.get(status, f'HTTP {status}')}: {detail or 'no details'}",
         billed=status in _GATEWAYS and error.type is None,
         again=again,
         after=after,

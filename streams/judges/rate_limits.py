@@ -240,7 +240,7 @@ class CircuitBreaker:
         """A question was answered."""
         circuit = self._circuits[model]
         if not circuit.is_closed:
-            _LOG.warning("the answers of %s can be read again", model)
+            _LOG.warning("the answers of %s are readable again", model)
         circuit.unreadable, circuit.pause = 0, FIRST_PAUSE_SECONDS
 
     def note_unreadable(self, model: str) -> None:
@@ -252,7 +252,7 @@ class CircuitBreaker:
             return
         circuit.resumes_at = self._waiting.now() + circuit.pause
         _LOG.error(
-            "%d answers of %s in a row cannot be read: it is asked again in %g s, and what is to be judged waits",
+            "%d answers of %s in a row are unreadable; retrying in %g s, exchanges wait",
             circuit.unreadable,
             model,
             circuit.pause,

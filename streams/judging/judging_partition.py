@@ -386,7 +386,7 @@ class TaskJudge:
         except StoppedError:
             raise
         except Exception as error:
-            log.exception("%s: %s could not be judged; it is set aside", stage.name, stage.id_of(task))
+            log.exception("%s: %s could not be judged and becomes a dead letter", stage.name, stage.id_of(task))
             admission().set_aside(result.dead, place, stage_failed(stage.name, error), encode(task))
         result.judgements = (*judging_task.recorded, *judging_task.asked) if judging_task is not None else ()
         result.spent = stage.spent_after(spent, judging_task)

@@ -84,7 +84,8 @@ class TopicAdministration:
         refused = [topic for topic in answer["topics"] if topic["error_code"] not in {0, _THERE_ALREADY}]
         if refused:
             raise BrokerError(
-                _refusals(refused), hint="Mend what the cluster names and create again: what is there stays as it is."
+                _refusals(refused),
+                hint="Fix the problem that the cluster reports and run create again; existing topics are unchanged.",
             )
         return sorted(missing[name].name for name in made)
 

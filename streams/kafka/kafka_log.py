@@ -100,12 +100,14 @@ class KafkaLog:
 
     async def flush(self, topic: str | None = None) -> None:
         """See `Log`."""
-        await self._until(lambda: not self.waiting(topic), "what was taken in is not in the tables yet")
+        await self._until(lambda: not self.waiting(topic), "accepted records are not in the tables yet")
 
     async def wait_for_tables(self, topic: str) -> None:
         """See `Log`."""
         ends = await self._sink.ends_of(topic)
-        await self._until(lambda: not self._sink.progress.behind(ends), f"the last records of {topic} have not landed yet")
+        await self._until(
+            lambda: not self._sink.progress.behind(ends), f"the last records of {topic} are not in the tables yet"
+        )
 
     async def settle(self, session: str) -> None:
         """See `Log`."""
@@ -115,7 +117,7 @@ class KafkaLog:
             # Until the tables have caught up after a start, they may lack records of other processes.
             return self._sink.progress.reached.is_set() and not self._pending.has_session(key)
 
-        await self._until(is_settled, "the session's last records have not landed yet")
+        await self._until(is_settled, "the session's last records are not in the tables yet")
 
     def is_current(self) -> bool:
         """See `Log`."""
@@ -144,12 +146,12 @@ class KafkaLog:
     def no_room(self) -> str:
         """See `Log`."""
         if not self._sink.progress.reached.is_set():
-            return f"what is on the topics lands first: {self._sink.progress.lag} records are left"
-        return "too much is on its way to the tables" if len(self._pending) >= MOST_PENDING else ""
+            return f"records on the topics are flushed first: {self._sink.progress.lag} records are left"
+        return "too many records wait for the tables" if len(self._pending) >= MOST_PENDING else ""
 
     def trouble(self) -> str:
         """See `Log`."""
-        return "what is on the topics lands no more" if self.broken.is_set() else self._sink.trouble
+        return "the sink has stopped writing records to the tables" if self.broken.is_set() else self._sink.trouble
 
     def queues(self, submissions: int) -> Mapping[str, int]:
         """See `Log`."""

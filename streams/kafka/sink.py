@@ -270,7 +270,7 @@ class Sink:
         except StoppedError:
             return False
         except duckdb.FatalException as error:
-            hint = "Make room where the file is, then start again: what is on the topics is taken up."
+            hint = "Free disk space beside the file, then restart: the records on the topics will be processed."
             raise StoreError(f"{self._store.path}: {first_line(error)}", hint=hint) from error
         self._stuck = ""
         return True
@@ -283,7 +283,7 @@ class Sink:
         """Log a problem when it changes."""
         reason = first_line(error)
         if reason != self._stuck:
-            log.warning("what is on the topics does not land, trying again: %s", reason)
+            log.warning("records on the topics cannot be written to the tables; trying again: %s", reason)
         self._stuck = reason
 
     async def _wait(self, seconds: float) -> None:

@@ -60,7 +60,7 @@ MAX_REDACTED_BYTES = 1024 * 1024
 """Of a longer body only the start is redacted: the kept bytes and `_OVERLAP` more, so that a secret at the cut is seen whole."""
 MAX_DETAIL = 1000
 """Characters of a reason that are kept."""
-TO_DO = "Where it is the same thing, there is nothing to do; where it is another one, give it an id of its own and deliver it again."
+TO_DO = "If it is the same record, do nothing; if it is a different one, give it its own id and send it again."
 """Advice to the sender of a record in conflict with the log."""
 _OVERLAP = 16 * 1024
 _LONGEST_MARKER = 64

@@ -35,7 +35,7 @@ MOST_PENDING = 50_000
 AGAIN_SECONDS = 1.0
 """Seconds after which a flush that failed is tried again."""
 
-_DISK = "Make room where the database is: nothing was written, and what was taken in before stays."
+_DISK = "Free disk space beside the database: nothing was written, and earlier records are safe."
 _DAMAGED = (
     "The write-ahead log is damaged, and records that were accepted may be in it alone. Put back a copy of it, or move it away: "
     "the database then goes on without them."
@@ -86,7 +86,7 @@ class LocalLog:
     async def start(self) -> None:
         """Flush the commits of an earlier process. StoreError if the database is an older copy, or the log is damaged."""
         if count := await asyncio.to_thread(self.recover):
-            log.warning("%d records were not in the tables when the last process ended: they are now", count)
+            log.warning("flushed %d records that were not in the tables when the last process ended", count)
         self._flusher = asyncio.create_task(self._flush_when_due())
 
     async def stop(self) -> None:
@@ -241,7 +241,7 @@ class LocalLog:
             try:
                 await self.flush()
             except trouble() as error:
-                log.warning("the tables do not take what was accepted, trying again: %s", first_line(error))
+                log.warning("accepted records cannot be written to the tables; trying again: %s", first_line(error))
                 await asyncio.sleep(AGAIN_SECONDS)
 
     def _trim(self, end: int) -> None:

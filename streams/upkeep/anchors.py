@@ -261,7 +261,7 @@ class AnchorRounds:
             log.exception("the anchors of %s could not be judged again", project)
             return
         self._begun[project] = begun.at
-        log.info("%d anchors of %s are judged again", begun.exchanges, project)
+        log.info("judging %d anchors of %s again", begun.exchanges, project)
 
     def _is_due(self, project: str, last: datetime | None) -> bool:
         settings = self._engine.policy.for_project(project).settings

@@ -164,7 +164,7 @@ FREE_SPACE = (
 )
 TOPICS = (
     "Records on Kafka's topics and the workers' state of open sessions: let the topics' retention.ms delete them, or delete "
-    "those before an offset with kafka-delete-records. Landed again, they are dropped."
+    "those before an offset with kafka-delete-records. If they are read again, they are dropped."
 )
 
 

@@ -73,7 +73,7 @@ MIX, HISTORY = "mix", "history"
 """The causes of a change that comes from the shares of the traffic's parts: no part of it explains the change by itself. Of `HISTORY` the
 parts are what came when it happened and what was imported later, so nothing happened on the day of the change."""
 CAUSES = {
-    "judge": "The anchors moved with it: the judge changed, not the agent.",
+    "judge": "The anchors changed with it: the judge changed, not the agent.",
     "agent": "The judge did not change, as far as anchors or rules show: the agent changed.",
 }
 """The cause in words, for incidents that keep no numbers of it."""
@@ -153,7 +153,7 @@ def _describe_cause(name: str, moved: Moved | None, attribution: Attribution) ->
         return f"{name} comes from fixed rules and not from the judge. The rules did not change, so the agent did."
     lacking = {
         "no_anchors": "none were judged",
-        "few_anchors": f"too few were judged before and since, {attribution.anchors} of {MIN_ANCHORS}",
+        "few_anchors": f"too few anchors were judged before and since, {attribution.anchors} of {MIN_ANCHORS}",
         "few_rounds_before": f"too few rounds before the change, {attribution.rounds_before} of {FEWEST_ROUNDS}",
         "few_rounds_since": f"too few rounds since the change, {attribution.rounds_since} of {FEWEST_ROUNDS}",
     }
@@ -164,9 +164,9 @@ def _describe_cause(name: str, moved: Moved | None, attribution: Attribution) ->
         f"{attribution.rounds_before} rounds before and {attribution.rounds_since} since), {name} by {_signed(moved):+.3f}"
     )
     if attribution.cause == "judge":
-        return f"{anchors}: the judge explains most of it."
+        return f"{anchors}: the judge explains most of the change."
     if attribution.cause == "agent":
-        return f"{anchors}: the judge explains less than half of it, so the agent changed."
+        return f"{anchors}: the judge explains less than half of the change, so the agent changed."
     return f"{anchors}: either the judge or the agent may have changed."
 
 
@@ -179,7 +179,7 @@ def combined(explanations: Mapping[str, Explanation]) -> Explanation:
     conclusive = {tier: explanation for tier, explanation in applicable.items() if explanation.cause is not None}
     if len({explanation.cause for explanation in conclusive.values()}) > 1:
         verdicts = ", ".join(f"{TIERS.get(tier, tier)} points to the {found.cause}" for tier, found in conclusive.items())
-        description = f"The tiers contradict each other: {verdicts}. Both may have changed."
+        description = f"The tiers disagree: {verdicts}. Both may have changed."
         return Explanation(None, description, Cause(cause=None, reason="contradiction", words=description, tiers=tiers))
     best = next(iter(conclusive.values()), next(iter(applicable.values())))
     return best if len(applicable) == 1 else replace(best, numbers=msgspec.structs.replace(best.numbers, tiers=tiers))

@@ -457,12 +457,12 @@ def _title(made: Due, explanation: Explanation) -> str:
     names = list(dict.fromkeys(one.name for one in made.moved if one.series != made.leads))
     if len(names) > NAMED:
         names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
-    return mix + made.lead.title + (f"; {' and '.join(names)} moved too" if names else "")
+    return mix + made.lead.title + (f"; {' and '.join(names)} also changed" if names else "")
 
 
 def _described(made: Due, evidence: Evidence, explanation: Explanation) -> str:
     others = [one.seen.title or "" for one in made.moved if one.series != made.leads]
-    also = f"It moved with: {'; '.join(one for one in others if one)}." if any(others) else None
+    also = f"Also changed: {'; '.join(one for one in others if one)}." if any(others) else None
     parts = [
         made.lead.description,
         also,

@@ -298,7 +298,7 @@ Which = tuple[str, str]
 Problem = Literal["not_found", "conflict"]
 PROBLEMS: dict[str, str] = {
     "not_found": "the project has no incident with this id",
-    "conflict": "another live incident is about the same tier and direction",
+    "conflict": "another live incident covers the same tier and direction",
 }
 """Why an incident was not changed, in words."""
 

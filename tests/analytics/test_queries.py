@@ -59,7 +59,7 @@ def test_queries_are_known_by_the_name_of_their_file_in_order() -> None:
 
 def test_an_unknown_query_is_refused_with_the_names_there_are() -> None:
     """A misspelt name is the commonest mistake."""
-    with Store(None) as store, pytest.raises(QueryError, match="no query is called run") as refused:
+    with Store(None) as store, pytest.raises(QueryError, match="there is no query run") as refused:
         run_query(store.cursor(), "run")
 
     assert ", runs, " in refused.value.hint

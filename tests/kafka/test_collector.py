@@ -245,7 +245,7 @@ def test_the_doctor_says_whether_the_topics_are_there_and_how_far_behind_the_sta
     assert (
         unread["detail"],
         unread["advice"],
-    ) == (f"{spans}: nothing of it was read yet", "driftline worker --stages collector")
+    ) == (f"{spans}: nothing has been read yet", "driftline worker --stages collector")
     assert logs["detail"] == f"there is no topic {named(kafka, LOGS_TOPIC)}"
 
     async def read() -> None:

@@ -351,9 +351,9 @@ def test_it_takes_no_more_than_it_can_keep_in_mind(
         async with gateway_over(store, kafka) as gateway:
             with held_back(gateway):
                 await gateway.publish("agent-events", [event("s", 1), event("s", 2)])
-                with pytest.raises(BusyError, match="on its way to the tables"):
+                with pytest.raises(BusyError, match="wait for the tables"):
                     await gateway.take_exchange(ASKED)
-                assert ((state := gateway.state()).ready, state.why_not) == (False, "too much is on its way to the tables")
+                assert ((state := gateway.state()).ready, state.why_not) == (False, "too many records wait for the tables")
             await until(lambda: gateway.state().ready, "the events to land")
             assert (await gateway.take_exchange(ASKED)).outcome == WRITTEN
 

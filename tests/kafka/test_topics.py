@@ -188,7 +188,7 @@ def test_the_commands_create_describe_and_check(kafka: KafkaConnection) -> None:
     shown = driftline(kafka, "describe")[1]
     assert all(f"there is no topic {one['topic']}" in shown for one in collected)
 
-    assert driftline(kafka, "check") == (0, f"{len(TOPICS)} topics: all are as they should be\n")
+    assert driftline(kafka, "check") == (0, f"{len(TOPICS)} topics: all are configured correctly\n")
     assert driftline(kafka, "check", "--partitions", "7")[0] == 1
 
 
@@ -208,7 +208,7 @@ def test_the_doctor_looks_at_the_cluster(administration: TopicAdministration, ka
 
     assert told() == (1, "problem", f"{kafka.bootstrap}: agent-events is missing, and {len(TOPICS) - 1} more")
     administration.create(partitions=PARTITIONS)
-    assert told() == (0, "ok", f"{kafka.bootstrap}: all topics are as they should be")
+    assert told() == (0, "ok", f"{kafka.bootstrap}: all topics are configured correctly")
     assert (*(nobody := told(DRIFTLINE_KAFKA="127.0.0.1:1"))[:2], nobody[2][:22]) == (1, "problem", "Kafka at 127.0.0.1:1: ")
 
 

@@ -96,7 +96,7 @@ def strict(tmp_path: Path, live: Path) -> Path:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Another process has the file."""
+    """Another process holds the file."""
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)],
         stdin=subprocess.PIPE,
@@ -287,7 +287,7 @@ def test_a_file_that_a_server_has_is_said_to_be_in_use(driftline: Command, live:
 
     assert (code, out) == (2, "")
     assert f"{live.name}: in use by process " in err
-    assert "Another process has the file" in err
+    assert "Another process holds the file" in err
 
 
 def test_a_file_that_is_no_database_of_this_version_is_refused(driftline: Command, tmp_path: Path, live: Path) -> None:

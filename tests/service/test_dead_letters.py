@@ -392,7 +392,7 @@ def test_while_another_process_has_the_file_it_is_said_what_to_do(driftline: Com
         answers = [driftline("dead-letters", *one) for one in (("list",), ("retry", "--stage", "intake"))]
 
     assert [code for code, _, _ in answers] == [2, 2]
-    assert all("in use by" in err and "wait for it or stop it" in err for _, _, err in answers)
+    assert all("in use by" in err and "wait for an import to end" in err for _, _, err in answers)
 
 
 def test_a_file_that_is_filled_from_kafka_takes_nothing_by_hand(driftline: Command, letters: Letters) -> None:

@@ -147,7 +147,7 @@ def test_traces_and_observations_of_langfuse_are_not_taken_together(driftline: C
     for name in ("langfuse_observations.jsonl", "langfuse_traces.json"):
         shutil.copy(EXPORTS / name, tmp_path)
     code, _, err = driftline("import", "exchanges", "langfuse_observations.jsonl", "langfuse_traces.json")
-    assert (code, "tell of the same exchanges" in err) == (2, True)
+    assert (code, "hold the same exchanges" in err) == (2, True)
     assert not (tmp_path / "driftline.duckdb").exists()
 
 

@@ -321,7 +321,7 @@ PAGES = (
         "give access",
         lambda _: LINKS.give,
         "Give someone access",
-        ("Change nothing.", "leave this empty for all", "Access ends"),
+        ("View all pages", "leave this empty for all", "Access ends"),
     ),
     Shown("person", lambda _: LINKS.person("ada"), "ada", ("this is you", "Revoke", "End all sign-ins")),
     Shown("connection", lambda _: LINKS.connection(QUIET), QUIET, ("Create a new token", "Revoke"), again=True),

@@ -85,7 +85,9 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
             holders: Sequence[Holding] = connections(access) if kind == "connection" else operators(access)
         show_rows(holders, _table, as_json=as_json, none=f"no {kind} yet (driftline {kind}s add)", document=document)
 
-    @app.command("rotate", help="Print another token, once; the old one stays valid until it is revoked or its grace ends.")
+    @app.command(
+        "rotate", help="Print a new token, once; the old one stays valid until it is revoked or its grace period ends."
+    )
     def rotate(
         name: Name, grace: Grace = None, expires: Lasts = None, database: Database = None, as_json: AsJson = False
     ) -> None:
@@ -152,7 +154,7 @@ def _show_token(name: str, token: str, *, as_json: bool) -> None:
         print_json(document(IssuedToken(name=name, token=token)))
     else:
         out.say(token)
-    err.print("The token is shown only once: keep it where you keep secrets. The server stores only its digest.")
+    err.print("The token is shown only once: store it with your secrets. The server stores only its digest.")
 
 
 def _table(holders: Sequence[Holding]) -> Table:

@@ -24,7 +24,7 @@ from streams.engine.engine import Engine
 from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 
 anchors_app = typer.Typer(
-    no_args_is_help=True, help="Exchanges that are judged again and again: has the judge changed, or the agent?"
+    no_args_is_help=True, help="Anchors: exchanges judged repeatedly, to tell a changed judge from a changed agent."
 )
 
 

@@ -58,7 +58,7 @@ def rebuild(
     if not settings.database.exists():
         raise SettingsError(f"no database at {settings.database}: there is nothing to rebuild from", hint=NO_COPY)
     with open_workspace(settings, writes=True, alone=STOP_IT) as workspace:
-        with working("computing everything derived again") as tell:
+        with working("recomputing derived records") as tell:
             runner = embedded_runner(settings, workspace.store, workspace.policy, workspace.redactor, workspace.now)
             runner.rebuild(lambda progress: tell(f"stage {progress.stage}: {progress.position} of {progress.end} records"))
         counts = {table: workspace.store.count(table) for table in derived_tables()}
@@ -82,7 +82,10 @@ def _land_again(settings: Settings) -> dict[str, int]:
     is_new = not settings.database.exists()
     if is_new:  # an empty file in place of a lost one would look like a successful rebuild
         asyncio.run(require_records(connection))
-    with open_workspace(settings, create=is_new, alone=STOP_IT) as workspace, working("landing the topics again") as tell:
+    with (
+        open_workspace(settings, create=is_new, alone=STOP_IT) as workspace,
+        working("rebuilding the tables from the topics") as tell,
+    ):
         store, redactor = workspace.store, workspace.redactor
         asyncio.run(
             land_again(
@@ -101,9 +104,7 @@ def _land_again(settings: Settings) -> dict[str, int]:
 
 retention_app = typer.Typer(no_args_is_help=True, help="Delete records that are past their retention.")
 MEGABYTE = 1_000_000
-ERASE_THERE = (
-    "A server has the database: ask it to erase (POST /api/audit/erasures, see /docs), or stop it, erase, and start it again."
-)
+ERASE_THERE = "A server holds the database: erase through it (POST /api/audit/erasures, see /docs), or stop it, erase, and start it again."
 """The advice if a server has the database: erase there, because the file is compacted after an erasure."""
 
 
@@ -122,7 +123,7 @@ def retention_run(
     A server does this once a day. The file does not shrink (driftline compact).
     """
     opened = open_workspace(settings_of(database, policy), now=clock_of(as_of))
-    with opened as workspace, working("deleting what is past its retention"):
+    with opened as workspace, working("deleting records past their retention"):
         now = workspace.now()
         if workspace.server is None:
             outcome = purged_records(purge(workspace.store, workspace.policy, now, days), workspace.policy, now, days)
@@ -133,7 +134,7 @@ def retention_run(
         return
     since = outcome.cutoff_date
     remaining = (
-        "history is kept for ever, unless a project sets a limit" if since is None else f"history begins on {since:%Y-%m-%d}"
+        "history is kept forever unless a project sets a limit" if since is None else f"history begins on {since:%Y-%m-%d}"
     )
     out.print(
         f"deleted: {counted(outcome.exchanges_purged, 'exchange')}, {counted(outcome.scores_purged, 'score')}; {remaining}"
@@ -156,7 +157,7 @@ def erase(
     settings = settings_of(database, policy)
     with open_workspace(settings, writes=True, alone=ERASE_THERE) as workspace:
         whose = f"connection {connection}" if session is None else f"session {session} of connection {connection}"
-        agree(f"Erase everything of {plain(whose)}? This cannot be undone.", yes=yes)
+        agree(f"Erase all records of {plain(whose)}? This cannot be undone.", yes=yes)
         redacted_comment = workspace.redactor.redact(comment)[0] if comment else None
         record = erasure(connection, session, getpass.getuser(), redacted_comment, workspace.now())
         accepted = Accepted()

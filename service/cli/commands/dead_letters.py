@@ -45,7 +45,7 @@ from service.write.dead_letters import Filters, Found, Outcome, ids_to_retry, le
 from service.write.dead_letters import retry as retried
 from streams.log.dead_letters import Return, Stays, is_whole
 
-letters_app = typer.Typer(no_args_is_help=True, help="List refused records, look at them, retry them.")
+letters_app = typer.Typer(no_args_is_help=True, help="List, show and retry rejected records.")
 Stage = Annotated[
     str | None, typer.Option("--stage", metavar="NAME", help="Only records refused by this stage, e.g. decoding.")
 ]

@@ -40,7 +40,7 @@ STYLES = {"ok": "green", "note": "cyan", "problem": "red"}
 
 
 class Finding(NamedTuple):
-    """One check. `state` is ok, note (something could be better) or problem (something does not work)."""
+    """One check. `state` is ok, note (something could be better) or problem (a check fails)."""
 
     subject: str
     state: str
@@ -48,7 +48,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-@fails_when("something does not work")
+@fails_when("a check fails")
 def doctor(
     database: Database = None,
     policy: PolicyFile = None,
@@ -83,7 +83,7 @@ def _look_at_policy(settings: Settings) -> Iterator[Finding]:
     else:
         yield Finding("policy", "ok", f"{settings.policy}: {len(policy.projects)} projects, digest {policy.digest}")
         if not policy.redaction.enabled:
-            yield Finding("redaction", "note", "switched off by the policy: secrets in texts are stored as they come")
+            yield Finding("redaction", "note", "turned off by the policy: secrets in texts are stored unredacted")
 
 
 def _look_at_redaction_key(settings: Settings) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def _look_at_database(settings: Settings) -> Iterator[Finding]:
     if waiting:
         detail = f"{counted(waiting, 'record')} in {log_folder(path)} {'is' if waiting == 1 else 'are'} not in the tables yet"
         yield Finding(
-            "write-ahead log", "note", detail, "they land with the next command that reads, or when the server starts"
+            "write-ahead log", "note", detail, "they are flushed by the next command that reads, or when the server starts"
         )
     if lag:
         yield Finding("stages", "problem", lag, CATCH_UP)
@@ -149,11 +149,11 @@ def _unused_spans(unused: Sequence[UnusedSpans]) -> Iterator[Finding]:
         yield Finding(
             "traces",
             "note",
-            f"{counted(spans, 'more span')} of other scopes made nothing",
+            f"{counted(spans, 'more span')} of other scopes were ignored",
             "driftline sql has all: unused_spans of trace_assemblies",
         )
     if expected := sum_up_expected(unused):
-        yield Finding("traces", "ok", f"left out as they should be, in a day: {expected}")
+        yield Finding("traces", "ok", f"ignored as intended, per day: {expected}")
 
 
 def _waiting(store: Store) -> int:
@@ -222,7 +222,7 @@ def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
         more = f", and {len(others)} more" if others else ""
         yield Finding("Kafka", "problem", f"{settings.kafka}: {first.topic} {first.what}{more}", "driftline topics check")
     else:
-        yield Finding("Kafka", "ok", f"{settings.kafka}: all topics are as they should be")
+        yield Finding("Kafka", "ok", f"{settings.kafka}: all topics are configured correctly")
     yield from _collector(collected)
 
 
@@ -231,15 +231,15 @@ def _collector(topics: Sequence[CollectorTopic]) -> Iterator[Finding]:
     subject = "Collector"
     if not any(topic.partitions for topic in topics):
         names = " and none ".join(topic.topic for topic in topics)
-        detail = f"no topic {names}: no OpenTelemetry Collector has put anything on this cluster"
-        yield Finding(subject, "note", detail, "see docs/how-to/collector.md if one should")
+        detail = f"no topic {names}: no OpenTelemetry Collector writes to this cluster"
+        yield Finding(subject, "note", detail, "see docs/how-to/collector.md to set one up")
         return
     for topic in topics:
         if not topic.partitions:
             yield Finding(subject, "note", f"there is no topic {topic.topic}")
         elif topic.unread is None:
             yield Finding(
-                subject, "note", f"{topic.topic}: nothing of it was read yet", f"driftline worker --stages {COLLECTOR}"
+                subject, "note", f"{topic.topic}: nothing has been read yet", f"driftline worker --stages {COLLECTOR}"
             )
         else:
             detail = f"{topic.topic}: {counted(topic.partitions, 'partition')}, {counted(topic.unread, 'message')} not read yet"
@@ -294,7 +294,7 @@ def _openclaw_plugin(state: OpenClawState) -> Finding:
     plugin, subject = state.plugin, "OpenClaw plugin"
     if plugin.is_on is None:
         config = state.folder / "openclaw.json"
-        return Finding(subject, "note", f"not known: {config} is not plain JSON", "ask it: openclaw plugins list")
+        return Finding(subject, "note", f"unknown: {config} is not plain JSON", "run openclaw plugins list")
     if not plugin.is_on:
         return Finding(subject, "note", "off: sessions come by import only", "see docs/openclaw.md to turn it on")
     if not plugin.reads_conversations:

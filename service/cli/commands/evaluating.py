@@ -61,10 +61,10 @@ Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Se
 OfConnection = Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Connection of the named sessions.")]
 Server = Annotated[
     str | None,
-    typer.Option("--server", metavar="URL", help="Let this server evaluate; its token is read from DRIFTLINE_TOKEN."),
+    typer.Option("--server", metavar="URL", help="Evaluate on this server; the token is read from DRIFTLINE_TOKEN."),
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Send the token over http:// to another machine, where others could read it.")
+    bool, typer.Option("--insecure", help="Allow sending the token unencrypted over http:// to another machine.")
 ]
 
 
@@ -93,8 +93,8 @@ class Agreement:
         if prepared.estimate.calls and not self.yes:
             if not sys.stdin.isatty():
                 raise SettingsError(
-                    "cannot ask before paying: there is no terminal",
-                    hint="Use --yes to pay, or --dry-run to see the cost only.",
+                    "cannot confirm the cost: there is no terminal",
+                    hint="Use --yes to accept the cost, or --dry-run to see it only.",
                 )
             agree("Ask the judge?", yes=False)
         return True
@@ -120,7 +120,7 @@ def evaluate(
     fail_under: Annotated[
         float | None, typer.Option("--fail-under", min=LOWEST, max=HIGHEST, help="Fail if a score is below this.")
     ] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also ask failed questions again.")] = False,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Also retry failed judge calls.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     server: Server = None,

@@ -133,13 +133,14 @@ class Filters:
         ),
     ] = None
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="NAME", help="Only those whose leading series or evidence names it.")
+        str | None,
+        typer.Option("--agent", metavar="NAME", help="Only incidents whose leading series or evidence names this agent."),
     ] = None
     assignee: Annotated[
-        str | None, typer.Option("--assignee", metavar="NAME", help="Only those of this person; me, or nobody.")
+        str | None, typer.Option("--assignee", metavar="NAME", help="Only incidents assigned to this person; me, or nobody.")
     ] = None
     text: Annotated[
-        str | None, typer.Option("--text", metavar="TEXT", help="Only those with this text in the title or description.")
+        str | None, typer.Option("--text", metavar="TEXT", help="Only incidents with this text in the title or description.")
     ] = None
     sort: Annotated[
         str,
@@ -196,20 +197,20 @@ def _add_decision(name: str, decision: str, summary: str, *, hidden: bool = Fals
 _add_decision(
     "acknowledge",
     ACKNOWLEDGED,
-    "Take on an incident: it is yours if nobody has it, stays red, and does not change the baseline.",
+    "Acknowledge an incident: it is assigned to you if unassigned, stays red, and does not change the baseline.",
 )
 _add_decision(
     "resolve",
     RESOLVED,
-    "Resolve an incident that is fixed. Its days do not count as normal; if the change persists, it is found again.",
+    "Resolve a fixed incident. Its days do not count as normal; if the change persists, it is detected again.",
 )
 _add_decision(
     "new-normal",
     NEW_NORMAL,
-    "Resolve an incident as the new normal: comparisons begin with the first day of the change.",
+    "Resolve an incident as the new normal: comparisons start at the first day of the change.",
 )
 _add_decision("accept", NEW_NORMAL, "Resolve an incident as the new normal (the name in earlier versions).", hidden=True)
-_add_decision("dismiss", DISMISSED, "Dismiss an incident that does not matter. The same change opens no other incident.")
+_add_decision("dismiss", DISMISSED, "Dismiss an unimportant incident. The same change opens no new incident.")
 _add_decision("reopen", OPEN, "Reopen an incident.")
 
 
@@ -273,7 +274,7 @@ FAILING: Mapping[FailOn, Callable[[Incident], bool]] = {
 """Which open or acknowledged incidents each kind means."""
 
 
-@fails_when("--fail-on is given and such an incident exists")
+@fails_when("--fail-on matches an incident")
 def check_drift(
     project: Project = None,
     fail_on: Annotated[list[FailOn] | None, typer.Option("--fail-on", metavar="KIND", help=FAIL_ON_HELP)] = None,

@@ -60,7 +60,7 @@ AsOf = Annotated[
     typer.Option(
         "--as-of",
         metavar="TIME",
-        help="Take this time as the present; sessions idle for longer than the session gap have ended.",
+        help="Use this time as now; sessions idle for longer than the session gap count as ended.",
     ),
 ]
 
@@ -85,8 +85,8 @@ ChosenJudge = Annotated[
         autocompletion=completed(("auto", "live", "none")),
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before what costs money or cannot be undone.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would be done, and what it would cost.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Skip confirmation of costs and of irreversible actions.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the actions and their cost without running them.")]
 
 
 def settings_of(database: Path | None = None, policy: Path | None = None, **given: Any) -> Settings:

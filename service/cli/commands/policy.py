@@ -37,19 +37,19 @@ from service.setup.judge_setup import OTHERS, PRICE_IT, unpriced_note
 from service.setup.workspace import Workspace, open_workspace
 from service.text.formats import MISSING, counted, plain
 
-policy_app = typer.Typer(no_args_is_help=True, help="The policy that agents are judged by.")
+policy_app = typer.Typer(no_args_is_help=True, help="The policy that governs auditing.")
 
 
 def tune(
     project: OfProject,
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="NAME", help="The agent; each agent of the project by default.")
+        str | None, typer.Option("--agent", metavar="NAME", help="The agent; every agent of the project by default.")
     ] = None,
     share: Annotated[
         float,
         typer.Option(min=0, max=0.5, help="Share of runs that a proposed threshold may flag: 0.01 is one in a hundred."),
     ] = 0.01,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Use the runs of this many days.")] = 90,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Number of days of runs to use.")] = 90,
     limit: Limit = 10_000,
     database: Database = None,
     policy: PolicyFile = None,

@@ -178,7 +178,9 @@ class Expected:
         """For people."""
         bulk, unscored_ones = self.bulk, f"{counted(self.bulk.exchanges, 'exchange')} unscored"
         if self.not_asked == bulk.exchanges:
-            return f"{unscored_ones}: not asked about, because their sessions have a cap and the price of their judge's model is not known"
+            return (
+                f"{unscored_ones}: not judged, because their sessions have a cap and the price of the judge's model is unknown"
+            )
         known_cost = f"and {bulk.expected_usd:.4f} USD, {bulk.at_most_usd:.4f} USD at most"
         cost = known_cost if self._is_priced else "at an unknown cost"
         calls = f"about {counted(bulk.calls, 'call')} {cost}, without Tier 3, which depends on the earlier tiers"
@@ -187,7 +189,7 @@ class Expected:
             parts.append(f"the cost of {bulk.unpriced} is not known and not included")
         if self.not_asked:
             parts.append(
-                f"{self.not_asked} will not be asked about: their sessions have a cap, and the price of their judge's model is not known"
+                f"{self.not_asked} will not be judged: their sessions have a cap, and the price of the judge's model is unknown"
             )
         return "; ".join(parts)
 

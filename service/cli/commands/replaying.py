@@ -57,8 +57,8 @@ def replay(
         Asking,
         typer.Option(
             "--judge",
-            help="recorded: use only recorded answers; live, batch: ask the judge for the others, one by one "
-            "or in batches at half the price; none: neither ask nor look up.",
+            help="recorded: use only recorded answers; live, batch: call the judge for the others, singly "
+            "or in batches at half the price; none: neither call nor look up.",
         ),
     ] = Asking.RECORDED,
     label: Annotated[

@@ -105,7 +105,7 @@ def check(kafka: Kafka = None, partitions: Partitions = None, as_json: AsJson = 
         for mismatch in mismatches:
             print_json(mismatch._asdict())
     elif not mismatches:
-        out.print(f"{counted(len(TOPICS), 'topic')}: all are as they should be")
+        out.print(f"{counted(len(TOPICS), 'topic')}: all are configured correctly")
     for topic in collected:
         if not as_json and topic.partitions:
             out.say(f"Collector, {topic.signal}: {topic.in_words()}")
@@ -128,7 +128,7 @@ class CollectorTopic(NamedTuple):
             return f"there is no topic {self.topic}; it is read as soon as the Collector has made it"
         partitions = counted(self.partitions, "partition")
         if self.unread is None:
-            return f"{self.topic}, {partitions}: nothing of it was read yet (driftline worker --stages {COLLECTOR})"
+            return f"{self.topic}, {partitions}: nothing has been read yet (driftline worker --stages {COLLECTOR})"
         return f"{self.topic}, {partitions}, {counted(self.unread, 'message')} not read yet"
 
 

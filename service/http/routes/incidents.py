@@ -97,7 +97,7 @@ async def list_incidents_of_all_projects(
     severity: Annotated[Literal["warning", "critical"] | None, Query(description="Only incidents of this severity.")] = None,
     agent: Annotated[Id | None, Query(description="Only incidents whose leading series or evidence names this agent.")] = None,
     assignee: Annotated[
-        Id | None, Query(description="Only incidents of this person; me: of the caller; nobody: without an assignee.")
+        Id | None, Query(description="Only incidents assigned to this person; me: to the caller; nobody: unassigned.")
     ] = None,
     text: Annotated[
         str | None,
@@ -110,8 +110,8 @@ async def list_incidents_of_all_projects(
     sort: Annotated[
         Sort,
         Query(
-            description="worst: live, confirmed, critical and open ones first, of equals a drift before a spike, then the one that moved "
-            "farthest; since: the newest first day first."
+            description="worst: live, confirmed, critical and open ones first; among equals drift before a spike, then the "
+            "largest change; since: the newest first day first."
         ),
     ] = "newest",
     limit: Limit = 100,
@@ -179,7 +179,7 @@ class ViewBody(OperatorBody):
     query: Annotated[str, StringConstraints(max_length=MAX_QUERY)] = Field(
         description="Filters, as in the address of the inbox.", examples=["assignee=me&severity=critical"]
     )
-    shared: bool = Field(False, description="Everybody sees it; needs the scope review.")
+    shared: bool = Field(False, description="Visible to everyone; needs the scope review.")
 
 
 @router.get(VIEWS, responses=documented())

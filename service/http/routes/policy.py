@@ -112,7 +112,7 @@ async def restore_policy(_: FleetAdmin, services: Services, request: Request, bo
     """Restore the text from before the last save; the present text becomes the previous one."""
     before = await asyncio.to_thread(policy_file(services).previous)
     if before is None:
-        raise ApiError(409, "conflict", "there is no policy from before to take back")
+        raise ApiError(409, "conflict", "there is no earlier policy to restore")
     return await _save_text(services, request, before, body.base)
 
 
@@ -124,9 +124,9 @@ async def apply_policy(_: FleetAdmin, services: Services) -> AppliedPolicy:
     """
     now = await asyncio.to_thread(standing, policy_file(services))
     if now.policy is None:
-        raise ApiError(409, "invalid_policy", f"the policy cannot be used: {now.problems[0].problem}")
+        raise ApiError(409, "invalid_policy", f"the policy is not valid: {now.problems[0].problem}")
     if services.restart is None:
-        raise ApiError(409, "conflict", "this server cannot start itself again; restart it by hand")
+        raise ApiError(409, "conflict", "this server cannot restart itself; restart it manually")
     services.restart()
     return AppliedPolicy(restarting=True)
 

@@ -167,7 +167,7 @@ _CONTENT: dict[str, Any] = {
 _BODY = {
     "requestBody": {"required": True, "description": "An export request of OTLP, perhaps gzip-compressed.", "content": _CONTENT}
 }
-_WORDS = "All that could be taken is durable; `partialSuccess` counts what could not, and says why"
+_WORDS = "Accepted records are durable; `partialSuccess` counts the rejected ones and says why"
 _ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": _WORDS, "content": _CONTENT}}
 
 

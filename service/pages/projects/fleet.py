@@ -344,7 +344,7 @@ def silence_words(days: Sequence[datetime], last_at: datetime | None, now: datet
     came = f"The last exchange came {moment_words(last_at) or f'on {days[-1]:%Y-%m-%d}'}, {ago.days} days ago."
     pauses = [later - earlier for earlier, later in pairwise(days)]
     if not pauses:
-        return f"{came} Whether that is usual is not known: no earlier day of that quarter has exchanges."
+        return f"{came} There is nothing to compare with: no earlier day of that quarter has exchanges."
     longest = max(pauses)
     usual = f"the longest time between two days with exchanges was {grouped_count(longest.days, 'day')} that quarter"
     return f"{came} That is {'usual' if ago <= longest + _DAY else 'unusual'}: {usual}."

@@ -72,10 +72,10 @@ async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice
             async with asyncio.timeout(limits.building):
                 _, stderr = await process.communicate()
         except TimeoutError:
-            raise StoreError(f"the snapshot was not made within {limits.building:g} seconds") from None
+            raise StoreError(f"the snapshot was not built within {limits.building:g} seconds") from None
     if process.returncode:
         lines = stderr.decode("utf-8", "replace").strip().splitlines()
-        raise StoreError(f"the snapshot was not made: {lines[-1] if lines else f'ended with {process.returncode}'}")
+        raise StoreError(f"the snapshot was not built: {lines[-1] if lines else f'ended with {process.returncode}'}")
 
 
 async def _exchange(process: asyncio.subprocess.Process, task: bytes, limits: QueryLimits) -> tuple[Outcome, bytes]:
@@ -187,7 +187,7 @@ class Snapshots:
             await asyncio.wait([self._making], timeout=patience)
         if self._current is None:
             if self._making is not None and not self._making.done():
-                raise BusyError(f"the first snapshot is still being made: {self._state.step}")
+                raise BusyError(f"the first snapshot is still being built: {self._state.step}")
             raise self._none_made()
         return self._current
 
@@ -258,7 +258,7 @@ class Snapshots:
         return message if self._store.path is None else message.replace(f"{self._store.path.absolute().parent}{os.sep}", "")
 
     def _none_made(self) -> StoreError:
-        return StoreError(f"the snapshot could not be made: {self._state.failure}", hint="See the server's log.")
+        return StoreError(f"the snapshot could not be built: {self._state.failure}", hint="See the server's log.")
 
     def _nice(self) -> int:
         """Return how many steps below the server's priority the next snapshot is made."""

@@ -60,7 +60,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TRACE_ID, SPAN_ID = 16, 8
 """Bytes of an id."""
 METRICS_REFUSED = "metrics are not stored, traces and logs are: OTEL_METRICS_EXPORTER=none stops them"
-SEND = "Send what an OTLP exporter sends: an ExportTraceServiceRequest or ExportLogsServiceRequest."
+SEND = "Send an ExportTraceServiceRequest or ExportLogsServiceRequest, as an OTLP exporter does."
 Json = dict[str, Any]
 Item = TypeVar("Item", Span, LogRecord)
 _SCOPE = ("scope", "instrumentation_library")
@@ -613,8 +613,8 @@ _METRICS = _form("metrics", ExportMetricsServiceRequest, Metric, "metrics")
 _ELSEWHERE = {
     name: (form, words)
     for form, words in (
-        (_TRACES, "spans belong into a request for traces: /v1/traces"),
-        (_LOGS, "log records belong into a request for logs: /v1/logs"),
+        (_TRACES, "spans belong in a trace request: /v1/traces"),
+        (_LOGS, "log records belong in a log request: /v1/logs"),
         (_METRICS, METRICS_REFUSED),
     )
     for name in form.groups.names

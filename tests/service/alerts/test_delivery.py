@@ -122,7 +122,7 @@ def test_what_is_refused_is_given_up_with_its_reason(desk: Desk, receiver: Recei
     desk.tell(notice())
     desk.deliver()
     assert desk.rows() == [("slack", "i1", "given_up", 1, "the answer was 404: no_service")]
-    assert "given up after 1 tries" in caplog.text
+    assert "gave up on alert" in caplog.text
     assert "404: no_service" in caplog.text
 
 
@@ -191,7 +191,7 @@ def test_what_fails_in_a_library_names_only_types() -> None:
     """The words of a library may hold an address."""
     error = httpx2.ReadError(f"no {HUSH}")
     error.__cause__ = OSError(HUSH)
-    assert posting._describe_failure(error) == "the connection broke off (OSError)"
+    assert posting._describe_failure(error) == "the connection was lost (OSError)"
 
 
 def test_alerts_on_a_subject_keep_their_order(desk: Desk, receiver: Receiver) -> None:
@@ -274,7 +274,7 @@ def test_what_was_meant_for_a_channel_that_is_gone_is_given_up(desk: Desk, recei
     desk.tell(notice())
     desk.channels = (webhook(receiver),)
     desk.deliver()
-    assert desk.rows() == [("slack", "i1", "given_up", 0, "the settings no longer name this channel")]
+    assert desk.rows() == [("slack", "i1", "given_up", 0, "this channel is no longer configured")]
 
 
 def test_an_incident_is_told_once_and_again_when_it_is_critical(desk: Desk, receiver: Receiver) -> None:

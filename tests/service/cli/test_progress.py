@@ -60,8 +60,8 @@ def test_long_work_shows_its_progress(driftline: Command, terminal: io.StringIO,
         (["export-runs", "runs"], "exporting runs"),
         (["backup", "copy"], "copying the database"),
         (["compact"], "compacting"),
-        (["rebuild"], "computing everything derived again"),
-        (["retention", "run"], "deleting what is past its retention"),
+        (["rebuild"], "recomputing derived records"),
+        (["retention", "run"], "deleting records past their retention"),
         (["erase", "--connection", "local", "--yes"], "erasing"),
     ):
         terminal.truncate(0)

@@ -14,7 +14,7 @@ from streams.engine.engine import Engine
 
 EVENT = {"session_id": "s", "event": "x", "event_id": "e"}
 FAULTS = {
-    "busy": (503, BusyError("too much waits to be committed")),
+    "busy": (503, BusyError("too many records wait to be committed")),
     "log_unavailable": (503, BrokerError("no broker answers")),
     "a full disk": (503, StoreError("no space left on device")),
     "a record that may not be written": (400, BoundsError("Exchange.turn_number: is too large")),

@@ -264,7 +264,7 @@ def test_an_incident_tells_what_since_when_and_how_sure(call: Call, tokens: Toke
     for one in (
         "since 2026-09-26", "Mean before 0.850 280 scores, 28 sessions, 2026-08-29 until the change", "Mean after 0.450 50 scores, 5 sessions",
         "Change -0.400 95 %: -0.450 to -0.350", "First day 2026-09-26 95 %: 2026-09-25 to 2026-09-27", "Sigma 0.030",
-        "Evidence 5 400 to 1", "The judge changed", "The anchors moved with it", "Days in a row", "4.2 \u03c3",
+        "Evidence 5 400 to 1", "The judge changed", "The anchors changed with it", "Days in a row", "4.2 \u03c3",
         "It strays.", "weight 3", "The policy is not the same before and after.", "aaaa", "bbbb", "SELECT 1 < 2", "tier=null",
     ):  # fmt: skip
         assert one in read, one

@@ -24,7 +24,7 @@ def project(name: str = "ops", *, enabled: bool = True, **fields: Any) -> Projec
     ("fields", "state", "words"),
     [
         ({}, "nothing", "no scores to check"),
-        ({"enabled": False, **FULL}, "off", "switches auditing off"),
+        ({"enabled": False, **FULL}, "off", "turns auditing off"),
         (FULL, "never", "Not checked yet."),
         ({**FULL, **CHECKED}, "quiet", "Checked 2026-11-02 09:30 UTC: nothing found."),
         (

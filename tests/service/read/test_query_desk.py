@@ -505,7 +505,7 @@ def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
     monkeypatch.setattr(keeping.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))  # type: ignore[attr-defined]
     with Store(tmp_path / "fleet.duckdb") as store, caplog.at_level(logging.ERROR):
         query_pool = QueryPool(store, now, LIMITS)
-        with pytest.raises(StoreError, match="the snapshot could not be made"):
+        with pytest.raises(StoreError, match="the snapshot could not be built"):
             loop.run(query_pool.answer(Question("SELECT 1")))
         put(store, 1)
         assert store.count("exchanges") == 1

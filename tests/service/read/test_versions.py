@@ -70,12 +70,12 @@ def test_better_answers_and_more_unsafe_runs_are_no_verdict_either_way() -> None
     """Which of both matters is for a person to say."""
     found = only(row("7", 20, GOOD, unsafe_runs=6, runs=6), row("6", 1, BAD, runs=30))
     assert found.verdict == "mixed"
-    assert found.sentence.startswith("Version 7 is better than 6 in one way and worse in the other: ")
+    assert found.sentence.startswith("Version 7 is better than 6 in one measure and worse in the other: ")
 
 
 def test_the_only_version_is_compared_with_nothing() -> None:
     """A first version is neither better nor worse."""
-    assert "Version 6 is the only one" in only(row("6", 1, GOOD)).sentence
+    assert "Version 6 is the only version" in only(row("6", 1, GOOD)).sentence
 
 
 def test_what_was_before_the_first_deployment_is_named_so() -> None:

@@ -154,7 +154,7 @@ def test_an_agent_that_answered_waits_for_its_user(yard: Yard, caplog: pytest.Lo
     yard.take("exchanges", answered(1, START))
     yard.take("agent-events", acted(2, START - timedelta(seconds=1), START + timedelta(seconds=5)))
     assert yard.watch(60) == []
-    assert [record.message for record in caplog.records if "no sign of life" in record.message] == []
+    assert [record.message for record in caplog.records if "no heartbeat or record" in record.message] == []
 
 
 def test_an_agent_that_stops_within_its_next_turn_is_told_of(yard: Yard) -> None:

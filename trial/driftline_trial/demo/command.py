@@ -83,7 +83,7 @@ def demo(
     policy = folder / "policy.yaml"
     policy.write_bytes(policy_file())
     settings = load_settings(database=folder / "demo.duckdb", policy=policy, project=PROJECT, connection="transcripts")
-    out.print("[bold]Driftline demo[/]: every session here is synthetic: made by a generator, not by an agent")
+    out.print("[bold]Driftline demo[/]: every session here is synthetic: written by a generator, not by an agent")
     out.print(f"The judge is a {SIMULATED}: it rates by simple rules, not by understanding, and costs nothing")
     with unwound_by_signals():
         _import_transcripts(folder, settings, end)

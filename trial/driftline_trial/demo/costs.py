@@ -213,12 +213,12 @@ def cost_report(
     bills = {name: bill(records, settings, savings, answers, strictness=strictness) for name, savings in VARIANTS.items()}
     configured = bills["as configured"]
     return Group(
-        heading(f"What judging cost at the prices of {settings.judge_model}; {SIMULATED}, so nothing was paid"),
+        heading(f"Judging costs at the prices of {settings.judge_model}; {SIMULATED}, so nothing was paid"),
         _agents_table(ledger, agents, configured),
         heading("Cost without each saving (the same exchanges in the same order)"),
         _variants_table(bills),
         Text(_compared(ledger, configured), style="dim"),
-        heading("Cost of a million exchanges like these, by the model that judges"),
+        heading("Cost of a million such exchanges, by judge model"),
         _models_table(records, settings, strictness),
     )
 

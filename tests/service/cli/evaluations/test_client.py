@@ -123,7 +123,7 @@ def test_what_the_server_refuses_is_said_in_its_words(
     code, _, err = driftline(*BASE[:5], "--session", "nobody", "--server", url)
     assert "400 there is no session 'nobody'" in err
     code, _, err = driftline(*BASE, "--server", url)
-    assert (code, "Use --yes to pay, or --dry-run" in err) == (2, True)
+    assert (code, "Use --yes to accept the cost, or --dry-run" in err) == (2, True)
     code, _, err = driftline(*BASE, "--server", url, "--db", "driftline.duckdb")
     assert code == 2
     assert "--server" in err
@@ -190,7 +190,7 @@ def asked(client_of: str, clock: Callable[[], float] = lambda: 0.0) -> Any:
 
 ASKED = {"id": "e", "attempt": 0, "caseId": "c", "sessionId": "s", "repetition": 1, "reused": False}
 PENDING = {"id": "e", "pending": True, "setAside": None, "evaluation": None}
-BUSY = (503, {"error": "too much waits", "code": "busy"})
+BUSY = (503, {"error": "too many records wait", "code": "busy"})
 
 
 def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
@@ -198,7 +198,7 @@ def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
     with answering(BUSY, BUSY, (202, {"evaluations": []})) as (url, heard):
         assert asked(url) == []
         assert heard == [("/api/audit/evaluations", "Bearer dl_token")] * 3
-    with answering(BUSY) as (url, heard), pytest.raises(ServerError, match="503 too much waits"):
+    with answering(BUSY) as (url, heard), pytest.raises(ServerError, match="503 too many records wait"):
         asked(url)
     assert len(heard) == 6
 
@@ -248,7 +248,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 @pytest.mark.parametrize("host", ["audit.example.com", "10.0.0.7", "[2001:db8::1]", "localhost.example.com"])
 def test_a_token_goes_in_plain_text_to_this_machine_only(host: str) -> None:
     """Everybody on the way to another one could read it, and act as an operator; who means it says so."""
-    with pytest.raises(SettingsError, match="could read the token") as caught:
+    with pytest.raises(SettingsError, match="token is readable") as caught:
         EvaluationClient(f"http://{host}:8377", "dl_token")
     assert all(way in caught.value.hint for way in ("https://", "ssh -L", "--insecure"))
     EvaluationClient(f"http://{host}:8377", "dl_token", insecure=True).close()
@@ -263,7 +263,7 @@ def test_the_command_asks_before_it_sends_a_token_in_plain_text(
     assert home.database.exists()
     monkeypatch.setenv("DRIFTLINE_TOKEN", "dl_token")
     code, out, err = driftline(*BASE, "--server", "http://192.0.2.1:8377")
-    assert (code, out, "could read the token" in err) == (2, "", True)
+    assert (code, out, "token is readable" in err) == (2, "", True)
     code, _, err = driftline(*BASE, "--insecure")
     assert (code, "--insecure needs --server" in err) == (2, True)
 

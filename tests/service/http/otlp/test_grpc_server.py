@@ -186,7 +186,7 @@ def test_a_request_that_unpacks_to_too_much_is_refused(export: Export, store: St
     assert stored(store) == 0
 
 
-@pytest.mark.parametrize("error", [BusyError("too much waits"), BrokerError("broker 10.0.0.7: refused")])
+@pytest.mark.parametrize("error", [BusyError("too many records wait"), BrokerError("broker 10.0.0.7: refused")])
 def test_a_log_that_takes_nothing_is_asked_again(
     export: Export, engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

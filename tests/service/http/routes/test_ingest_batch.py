@@ -124,7 +124,7 @@ def test_a_batch_that_finds_no_room_is_refused_whole(
     """The sender sends all of it again; what the log has by then is known."""
 
     async def busy(_: Any) -> Any:
-        raise BusyError("too much waits to be committed")
+        raise BusyError("too many records wait to be committed")
 
     monkeypatch.setattr(engine, "take_exchanges", busy)
     answer = call("POST", EXCHANGES, tokens.ops, json=[exchange_body()])

@@ -20,11 +20,14 @@ def test_a_server_that_takes_no_records_is_up_but_not_ready(
     call: Call, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody should send it anything, and nobody should restart it."""
-    state = replace(engine.state(), ready=False, why_not="too much waits")
+    state = replace(engine.state(), ready=False, why_not="too many records wait")
     monkeypatch.setattr(engine, "state", lambda: state)
     assert call("GET", "/healthz").status_code == 200
     response = call("GET", "/readyz")
-    assert (response.status_code, response.json()) == (503, {"ready": False, "error": "too much waits", "code": "not_ready"})
+    assert (response.status_code, response.json()) == (
+        503,
+        {"ready": False, "error": "too many records wait", "code": "not_ready"},
+    )
 
 
 def figures(text: str) -> dict[str, float]:

@@ -290,7 +290,7 @@ def test_a_project_with_two_sessions_of_an_id_asks_which(store: Store, look: Loo
 def test_a_session_that_is_gone_says_why(access: AccessStore, store: Store, look: Look) -> None:
     """An alert may link to what was erased since."""
     talk(store)
-    assert "erased or is older than the retention" in look(LINKS.session("ops", "nothing"), 404)
+    assert "erased or be past its retention" in look(LINKS.session("ops", "nothing"), 404)
     access.add(Holder("connection", "local", "ops"))
     put(
         store,
@@ -303,7 +303,7 @@ def test_a_session_that_is_gone_says_why(access: AccessStore, store: Store, look
     )
     page = look(LINKS.session("ops", "gone"), 404)
     assert "erased" in page
-    assert "ada asked for that on 2026-10-01" in page
+    assert "ada requested that on 2026-10-01" in page
     assert "ada asked" not in look(LINKS.session("web", "gone"), 404)
 
 

@@ -99,8 +99,8 @@ def test_a_new_version_is_rolled_back_to_the_one_that_was_well() -> None:
     assert re.search("agent_version 7 .*0.05 .*25 judged turns", because)
     assert re.search("agent_version 6 .*0.90 .*271 judged turns", because)
     assert "do not prove" in back.because
-    assert "in your own system" in because
-    assert "only records it" in back.command_does
+    assert "in your own deployment system" in because
+    assert "only records" in back.command_does
     assert back.links[0].path == "https://ci.example/7"
     assert back.command == "driftline deployments add 6 --project ops --label agent_version"
     assert not {"check_deployment", "look_at_part"} & found.keys()

@@ -168,18 +168,18 @@ def test_another_mix_of_judged_turns_is_a_caution() -> None:
         ]
     }
     assert texts(mix)[-1].startswith(
-        "Other turns were judged than before: Flagged by Tier 1 13 of 31, before 0 of 147. Scores count by"
+        "The mix of judged turns changed: Flagged by Tier 1 13 of 31, before 0 of 147. Scores are weighted by"
     )
     spike = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate_ratio"}
-    assert texts(mix, **spike)[-1].endswith("may be more for that reason alone.")
-    assert not [one for one in texts(mix, tier="tier1") if "judged than before" in one]
+    assert texts(mix, **spike)[-1].endswith("that only the judge detects.")
+    assert not [one for one in texts(mix, tier="tier1") if "mix of judged turns" in one]
 
 
 def test_evidence_that_says_nothing_is_said_to_say_nothing() -> None:
     """No sentence would be read as no trouble."""
     found = why(made({}))
     assert (found.is_explained, [one.kind for one in found.reasons]) == (False, ["unexplained"])
-    assert "names no reason" in found.summary
+    assert "shows no reason" in found.summary
 
 
 JUNK = st.recursive(

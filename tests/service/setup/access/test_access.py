@@ -156,7 +156,7 @@ def test_a_name_is_a_name(access: AccessStore, name: str) -> None:
 def test_names_of_anchors_are_nobodys(access: AccessStore, name: str) -> None:
     """What came under one would be taken for an exchange that is judged again, and left out of every sum."""
     for holder in (Holder("connection", name, "ops"), Holder("connection", "north", name), Holder("operator", "root", name)):
-        with pytest.raises(InputError, match="is a name for anchors"):
+        with pytest.raises(InputError, match="is reserved for anchors"):
             access.add(holder)
     with pytest.raises(SettingsError, match=r"DRIFTLINE_PROJECT: .*reserved for anchors"):
         load_settings(project=name)

@@ -49,7 +49,7 @@ def test_a_person_has_a_bounded_number_of_views(access: AccessStore) -> None:
     """A list that grows for ever is of use to nobody; one that is there can still be replaced."""
     for number in range(MAX_VIEWS):
         access.saved_views.save(View(f"v{number}", "ann", "", shared=False))
-    with pytest.raises(InputError, match="name: you have 50 views already"):
+    with pytest.raises(InputError, match="name: you already have 50 views"):
         access.saved_views.save(View("more", "ann", "", shared=False))
     access.saved_views.save(View("v1", "ann", "sort=newest", shared=False))
     access.saved_views.save(View("more", "bob", "", shared=False))

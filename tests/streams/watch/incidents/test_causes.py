@@ -77,7 +77,7 @@ def test_what_is_not_about_the_mean_of_a_tier_has_no_cause() -> None:
         (Attribution(cause=None, reason="few_anchors", anchors=5, rounds_before=4, rounds_since=3), "5 of 8"),
         (Attribution(cause=None, reason="few_rounds_before", rounds_before=1), "rounds before the change, 1 of 2"),
         (Attribution(cause=None, reason="few_rounds_since", rounds_before=9, rounds_since=1), "rounds since the change, 1 of 2"),
-        (Attribution(cause="judge", reason="explained", judge=-0.09, low=-0.12, high=-0.06), "the judge explains most of it"),
+        (Attribution(cause="judge", reason="explained", judge=-0.09, low=-0.12, high=-0.06), "the judge explains most of the change"),
         (Attribution(cause="agent", reason="unexplained", judge=0.01, low=-0.02, high=0.04), "so the agent changed"),
         (Attribution(cause=None, reason="unclear", judge=-0.05, low=-0.12, high=0.02), "the judge or the agent may have changed"),
     ],
@@ -116,6 +116,6 @@ def test_tiers_that_moved_together_have_one_cause_or_none(tiers: dict[str, Expla
 def test_a_contradiction_says_who_tells_what() -> None:
     """Both may have changed, and a person has to look."""
     made = combined({"tier1": one("agent"), "tier2": one("judge")})
-    assert all(name in made.words for name in ("contradict", "Tier 1", "agent", "Tier 2", "judge"))
+    assert all(name in made.words for name in ("disagree", "Tier 1", "agent", "Tier 2", "judge"))
     assert made.numbers.reason == "contradiction"
     assert set(made.numbers.tiers or ()) == {"tier1", "tier2"}

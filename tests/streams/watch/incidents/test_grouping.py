@@ -79,7 +79,7 @@ def test_a_tier_that_gets_worse_takes_the_lead() -> None:
     """The title says the worst that is known."""
     stored = opened(fell("tier2"))
     (revision,) = check([fell("tier2"), fell("tier3", severity=CRITICAL)], [stored], END + timedelta(minutes=1))
-    assert (revision.tier, revision.title) == ("tier3", "tier3 fell; Tier 2 moved too")
+    assert (revision.tier, revision.title) == ("tier3", "tier3 fell; Tier 2 also changed")
     assert stored.incident_id == revision.incident_id
 
 
