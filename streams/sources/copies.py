@@ -69,11 +69,11 @@ def join_accounts(path: Path, lines: Iterable[Line], copies: Sequence[Path], id_
         # A copy without a line in common tells its own story: it follows, so that what was read before stays as it is.
         shares = not keys.isdisjoint(_keys_or_none(copy, id_field))
         _collect_extra(copy, id_field, keys, following, first=_BEFORE if shares else _AFTER)
-    yield from _behind(_BEFORE, following)
+    yield from _lines_after(_BEFORE, following)
     for line in lines:
         yield line
-        yield from _behind(_key(line, id_field), following)
-    yield from _behind(_AFTER, following)
+        yield from _lines_after(_key(line, id_field), following)
+    yield from _lines_after(_AFTER, following)
 
 
 def _collect_extra(
@@ -96,12 +96,13 @@ def _collect_extra(
         return
 
 
-def _behind(key: Key, following: dict[Key, list[tuple[Key, Line]]]) -> Iterator[Line]:
-    waiting = [*reversed(following.pop(key, []))]
-    while waiting:
-        own, line = waiting.pop()
+def _lines_after(key: Key, following: dict[Key, list[tuple[Key, Line]]]) -> Iterator[Line]:
+    """Yield the extra lines after a line, each followed by those after it."""
+    pending = [*reversed(following.pop(key, []))]
+    while pending:
+        line_key, line = pending.pop()
         yield line
-        waiting += reversed(following.pop(own, []))
+        pending += reversed(following.pop(line_key, []))
 
 
 def count_own_lines(account: Account) -> int:
@@ -125,7 +126,10 @@ def _keys_of(path: Path, id_field: str | None, _size: int, _modified_ns: int) ->
 
 
 def _key(line: Line, id_field: str | None) -> Key:
-    body = None if id_field is None else decode_line(line)
-    named = body.get(id_field) if isinstance(body, dict) and id_field is not None else None
-    identity = f"id {named}".encode("utf-8", "replace") if isinstance(named, str) else line.body
+    identity = line.body
+    if id_field is not None:
+        body = decode_line(line)
+        line_id = body.get(id_field) if isinstance(body, dict) else None
+        if isinstance(line_id, str):
+            identity = f"id {line_id}".encode("utf-8", "replace")
     return blake2b(identity, digest_size=16).digest()

@@ -32,12 +32,12 @@ KEPT_BYTES = 64 * 1024
 """Bytes of a faulty line that are kept."""
 _BOM = b"\xef\xbb\xbf"
 _SKIPPED_CHUNK = 1024 * 1024
-_decoded = msgspec.json.Decoder().decode
+_decode = msgspec.json.Decoder().decode
 COMPRESSED = ".zst"
 """Suffix of a transcript that was compressed when nothing was added to it any more."""
 _CHUNK = 256 * 1024
 _COPY = re.compile(r"\.jsonl(?:~|[.\-_ ][^/]{0,120})?\Z")
-_NO_COPIES = (".zst", ".gz", ".tmp", ".lock", ".partial", ".swp")
+_OTHER_SUFFIXES = (".zst", ".gz", ".tmp", ".lock", ".partial", ".swp")
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -99,7 +99,7 @@ def decode_line(line: Line) -> dict[str, Any] | Problem:
     if line.size > MAX_LINE:
         return Problem("too_long", f"the line has {line.size} bytes; the longest that is read has {MAX_LINE}")
     try:
-        value = _decoded(body)
+        value = _decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         value = _decode_or_explain(body)
         if isinstance(value, Problem):
@@ -165,7 +165,7 @@ def _decode_with_surrogates(body: bytes) -> Any:
     if not _may_hold_surrogates(body):
         return None
     try:
-        value = json.loads(body, object_pairs_hook=_mend_names)
+        value = json.loads(body, object_pairs_hook=_repair_names)
         # Python's reader takes numbers that are no JSON: the strict one has the last word.
         msgspec.json.decode(json.dumps(mended(value), allow_nan=False))
     except (ValueError, RecursionError, msgspec.DecodeError):
@@ -173,7 +173,7 @@ def _decode_with_surrogates(body: bytes) -> Any:
     return value
 
 
-def _mend_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _repair_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object whose members have names that can be written: names are never ids."""
     return {mended_text(name): value for name, value in pairs}
 
@@ -209,7 +209,7 @@ class _CompressedTranscript(zstd.ZstdFile):
 
 def may_be_copy(name: str) -> bool:
     """Tell whether a name is that of a file of JSON lines, or of a backup of one: `a.jsonl`, `a.jsonl.bak`, `a.jsonl~`."""
-    return _COPY.search(name) is not None and not name.endswith(_NO_COPIES)
+    return _COPY.search(name) is not None and not name.endswith(_OTHER_SUFFIXES)
 
 
 def visible_files(folder: Path, patterns: Iterable[str]) -> list[Path]:

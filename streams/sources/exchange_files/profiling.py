@@ -37,12 +37,12 @@ from streams.sources.exchange_files.tables import EXCHANGES, table_of
 PROFILED_ROWS = 100
 """Rows that a profile is made of."""
 OWN = "Driftline's export"
-_NAMED = 40
+_NAMED_COLUMNS = 40
 """Columns that an error names."""
 DEPTH = 4
 """Levels of objects in which columns are looked for."""
-MOST_PATHS = 1_000
-MOST = 0.8
+MAX_PATHS = 1_000
+MIN_FITTING = 0.8
 """Share of a column's values that have to be what its name says."""
 NAMES: Mapping[str, tuple[str, ...]] = {
     "user_message": (
@@ -75,16 +75,16 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 """Names under which columns give a field, the best first; letters and digits alone count."""
 UNIQUE = frozenset({"exchange_id"})
 """Fields that differ from row to row, but for rows that come twice: an `id` may be that of a session, or of a user."""
-STANDS_IN = {"session_id": "exchange_id"}
+SUBSTITUTES = {"session_id": "exchange_id"}
 """Where no column gives the first, the column of the second does: then each row is a session of its own."""
 TIME_FORMATS = (
     "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M",
     "%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%Y/%m/%d",
 )  # fmt: skip
 """Forms of times that are tried where a column is no ISO 8601 and no number; two that both fit are none."""
-_OF = frozenset({"id", "name", "text", "content", "value"})
+_AMBIGUOUS_NAMES = frozenset({"id", "name", "text", "content", "value"})
 """Names that say nothing without what stands around them."""
-_ODD = re.compile(r"[^a-z0-9]")
+_PUNCTUATION = re.compile(r"[^a-z0-9]")
 _TOKENS: Mapping[str, Callable[[Any], int | None]] = {"input_tokens": input_tokens_in, "output_tokens": output_tokens_in}
 
 
@@ -98,7 +98,9 @@ class Layout(NamedTuple):
     @property
     def name(self) -> str:
         """The name of the file's kind."""
-        return OWN if self.own else self.export.name if self.export is not None else "a table"
+        if self.own:
+            return OWN
+        return "a table" if self.export is None else self.export.name
 
     @property
     def key(self) -> str:
@@ -123,7 +125,9 @@ class FileProfile(NamedTuple):
     @property
     def missing(self) -> list[str]:
         """The required fields that no column gives."""
-        return [] if self.own_table or self.export else [name for name in REQUIRED if name not in self.sources]
+        if self.own_table or self.export:
+            return []
+        return [name for name in REQUIRED if name not in self.sources]
 
     def layout(self, redactor: Redactor) -> Layout:
         """Return how the file is read; InputError that names the field where a required one has no column."""
@@ -137,43 +141,70 @@ class FileProfile(NamedTuple):
         if self.export is not None:
             return Layout(export=self.export)
         if self.missing:
-            names = ", ".join(self.columns[:_NAMED]) + (", …" if len(self.columns) > _NAMED else "")
-            # The first row of a table without a header holds more than names.
-            shown = redactor.redact(names)[0]
-            fields = ", ".join(self.missing)
-            problem = "" if self.time_problem is None else f"The {redactor.redact(self.time_problem)[0]}. "
-            hint = f"{problem}Its columns: {shown}. Write a mapping with --save-map map.yaml, name the column in it, import with --map map.yaml."
-            raise InputError(f"{self.path}: no column gives {fields}", hint=hint)
+            raise self._missing_columns(redactor)
         return Layout(fields=_fields(self.sources))
+
+    def _missing_columns(self, redactor: Redactor) -> InputError:
+        names = ", ".join(self.columns[:_NAMED_COLUMNS])
+        if len(self.columns) > _NAMED_COLUMNS:
+            names += ", …"
+        # Without a header, the first row of a table is data, which may hold secrets.
+        columns = redactor.redact(names)[0]
+        problem = "" if self.time_problem is None else f"The {redactor.redact(self.time_problem)[0]}. "
+        return InputError(
+            f"{self.path}: no column gives {', '.join(self.missing)}",
+            hint=f"{problem}Its columns: {columns}. "
+            "Write a mapping with --save-map map.yaml, name the column in it, import with --map map.yaml.",
+        )
 
 
 def _fields(sources: Mapping[str, Source]) -> Fields:
-    labels = {name.removeprefix("labels."): source for name, source in sources.items() if name.startswith("labels.")}
-    own: dict[str, Any] = {name: source for name, source in sources.items() if not name.startswith("labels.")}
-    return Fields(**own, labels=labels)
+    fields: dict[str, Any] = {}
+    labels: dict[str, Source] = {}
+    for name, source in sources.items():
+        if name.startswith("labels."):
+            labels[name.removeprefix("labels.")] = source
+        else:
+            fields[name] = source
+    return Fields(**fields, labels=labels)
 
 
 def profile_file(path: Path, mapping: Fields | None = None) -> FileProfile:
-    """Profile a file by its first rows. InputError where it holds no exchanges, or where a given mapping names a column that it does not have."""
+    """Profile a file by its first rows.
+
+    Raises InputError if the file holds no exchanges, or if the mapping names a column that the file lacks.
+    """
     form = detect_format(path).form
     rows = list(_first_rows(path))
     columns = parquet_columns(path) if form is Format.PARQUET else list(dict.fromkeys(name for row in rows for name in row))
-    table = None if mapping is not None else table_of(path, columns)
-    if not rows and table is None:
-        raise InputError(f"{path}: holds no row that can be read", hint="Check how it was written, or name another file.")
+    own_table = None if mapping is not None else table_of(path, columns)
+    if not rows and own_table is None:
+        raise InputError(f"{path}: has no readable row", hint="Check how it was written, or name another file.")
     if mapping is not None:
         _require_columns(path, mapping, rows, form)
         return FileProfile(path, form, columns, sources=mapping.sources())
-    export = next((one for one in SPAN_EXPORTS if one.known_by(frozenset(columns))), None) if table is None else None
-    sources = propose_sources(rows) if table is None and export is None else {}
-    problem = time_problem(rows) if sources and "occurred_at" not in sources else None
-    return FileProfile(path, form, columns, table, export, sources, problem)
+    if own_table is not None:
+        return FileProfile(path, form, columns, own_table)
+    export = _find_export(columns)
+    if export is not None:
+        return FileProfile(path, form, columns, export=export)
+    sources = propose_sources(rows)
+    problem = find_time_problem(rows) if sources and "occurred_at" not in sources else None
+    return FileProfile(path, form, columns, sources=sources, time_problem=problem)
+
+
+def _find_export(columns: Sequence[str]) -> SpanExport | None:
+    for export in SPAN_EXPORTS:
+        if export.known_by(frozenset(columns)):
+            return export
+    return None
 
 
 def _first_rows(path: Path) -> Iterator[Json]:
     with closing(read_rows(path)) as rows:
-        read = (row.value for row in islice(rows, PROFILED_ROWS) if isinstance(row, Row))
-        yield from (value for value in read if isinstance(value, dict))
+        for row in islice(rows, PROFILED_ROWS):
+            if isinstance(row, Row) and isinstance(row.value, dict):
+                yield row.value
 
 
 def _require_columns(path: Path, mapping: Fields, rows: Sequence[Json], form: Format) -> None:
@@ -188,25 +219,27 @@ def _require_columns(path: Path, mapping: Fields, rows: Sequence[Json], form: Fo
 
 
 def propose_sources(rows: Sequence[Json]) -> dict[str, Source]:
-    """Return the sources of the fields that columns of these rows give."""
+    """Return the sources of the fields for which these rows have a column."""
     columns = list(_columns(rows))
     sources: dict[str, Source] = {}
     for field, names in NAMES.items():
-        source = next(_fitting(field, names, columns), None)
+        source = next(_fitting_sources(field, names, columns), None)
         if source is not None:
             sources[field] = source
-    for field, other in STANDS_IN.items():
-        if field not in sources and other in sources:
-            sources[field] = sources[other]
-    return sources | {
-        field: source for field, read in _TOKENS.items() if (source := _whole_usage(sources.get(field), read, rows))
-    }
+    for field, substitute in SUBSTITUTES.items():
+        if field not in sources and substitute in sources:
+            sources[field] = sources[substitute]
+    for field, read_count in _TOKENS.items():
+        usage = _usage_source(sources.get(field), read_count, rows)
+        if usage is not None:
+            sources[field] = usage
+    return sources
 
 
 def _columns(rows: Sequence[Json]) -> Iterator[_Column]:
     """Yield the columns of some rows and those within their objects, from the outside in, with the values that are there."""
     paths = dict.fromkeys(path for row in rows for path in _paths(row, DEPTH))
-    for path in sorted(list(paths)[:MOST_PATHS], key=lambda path: path.count(".")):
+    for path in sorted(list(paths)[:MAX_PATHS], key=lambda path: path.count(".")):
         values = [value for row in rows if (value := find_value(row, path)) not in (None, "")]
         yield _Column(path, _names(path), values)
 
@@ -230,14 +263,14 @@ def _names(path: str) -> frozenset[str]:
     """Return the names of a column: its last step, and its last two, because an `id` alone does not say whose it is."""
     *around, last = map(_plain_name, path.split("."))
     pair = "".join((*around[-1:], last))
-    return frozenset({pair} if around and last in _OF else {last, pair})
+    return frozenset({pair} if around and last in _AMBIGUOUS_NAMES else {last, pair})
 
 
 def _plain_name(name: str) -> str:
-    return _ODD.sub("", name.lower())
+    return _PUNCTUATION.sub("", name.lower())
 
 
-def _fitting(field: str, names: Sequence[str], columns: Sequence[_Column]) -> Iterator[Source]:
+def _fitting_sources(field: str, names: Sequence[str], columns: Sequence[_Column]) -> Iterator[Source]:
     """Yield sources of a field, the best first: by the order of its names, then from the outside in."""
     for name in map(_plain_name, names):
         for column in columns:
@@ -249,29 +282,31 @@ def _source(field: str, column: _Column) -> Source | None:
     """Return the column as the source of a field; None where its values do not fit."""
     if field == "occurred_at":
         return _time_source(column)
-    if field in UNIQUE and len(set(map(str, column.values))) < MOST * len(column.values):
+    if field in UNIQUE and len(set(map(str, column.values))) < MIN_FITTING * len(column.values):
         return None
     # A conversation that is only asked in has the shape of one with answers.
     answers = [value for value in column.values if helper_output_in(value) is None]
-    if field == "agent_response" and not any(map(_accepts(_is_spoken(answer_in)), answers)):
+    if field == "agent_response" and not any(map(_accepts(_has_spoken_text(answer_in)), answers)):
         return None
     return Source(column=column.path) if _fits_most(_FITS[field], column) else None
 
 
 def _time_source(column: _Column) -> TimeSource | None:
-    def is_time(source: TimeSource) -> bool:
-        return _fits_most(_accepts(lambda value: time_in(value, source)), column)
-
-    if is_time(plain := TimeSource(column=column.path)):
+    plain = TimeSource(column=column.path)
+    if _is_time(plain, column):
         return plain
-    sources = [TimeSource(column=column.path, format=form) for form in TIME_FORMATS]
-    fitting = [source for source in sources if is_time(source)]
+    formats = [TimeSource(column=column.path, format=form) for form in TIME_FORMATS]
+    fitting = [source for source in formats if _is_time(source, column)]
     return fitting[0] if len(fitting) == 1 else None
+
+
+def _is_time(source: TimeSource, column: _Column) -> bool:
+    return _fits_most(_accepts(lambda value: time_in(value, source)), column)
 
 
 def _fits_most(fits: Callable[[Any], bool], column: _Column) -> bool:
     """Tell whether most values fit: a few rows of any table are broken."""
-    return bool(column.values) and sum(map(fits, column.values)) >= MOST * len(column.values)
+    return bool(column.values) and sum(map(fits, column.values)) >= MIN_FITTING * len(column.values)
 
 
 def _accepts(read: Callable[[Any], Any]) -> Callable[[Any], bool]:
@@ -284,7 +319,7 @@ def _accepts(read: Callable[[Any], Any]) -> Callable[[Any], bool]:
     return fits
 
 
-def _is_spoken(read: Callable[[Any], str]) -> Callable[[Any], bool]:
+def _has_spoken_text(read: Callable[[Any], str]) -> Callable[[Any], bool]:
     """Tell a text, or a conversation, that has something of the role; a number is none."""
 
     def is_said(value: Any) -> bool:
@@ -293,15 +328,18 @@ def _is_spoken(read: Callable[[Any], str]) -> Callable[[Any], bool]:
     return is_said
 
 
-def _whole_usage(source: Source | None, read: Callable[[Any], int | None], rows: Sequence[Json]) -> Source | None:
-    """The object around a count of tokens, where the object gives another number: Anthropic counts cached tokens beside the input."""
-    around = "" if source is None or source.column is None else source.column.rpartition(".")[0]
-    if not around or source is None:
+def _usage_source(source: Source | None, read_count: Callable[[Any], int | None], rows: Sequence[Json]) -> Source | None:
+    """Return the usage object around a token count if it gives another number: Anthropic's input excludes cached tokens."""
+    if source is None or source.column is None:
         return None
-    differ = [
-        _count(read, find_value(row, around)) not in (None, _count(read, find_value(row, source.column or ""))) for row in rows
-    ]
-    return Source(column=around) if any(differ) else None
+    parent = source.column.rpartition(".")[0]
+    if not parent:
+        return None
+    for row in rows:
+        total = _count(read_count, find_value(row, parent))
+        if total is not None and total != _count(read_count, find_value(row, source.column)):
+            return Source(column=parent)
+    return None
 
 
 def _count(read: Callable[[Any], int | None], value: Any) -> int | None:
@@ -311,11 +349,13 @@ def _count(read: Callable[[Any], int | None], value: Any) -> int | None:
         return None
 
 
-def time_problem(rows: Sequence[Json]) -> str | None:
-    """Return why the column that is named like a time is none, with a value of it; None where none is named so."""
+def find_time_problem(rows: Sequence[Json]) -> str | None:
+    """Return why a column with the name of a time cannot be read, with one of its values; None if there is no such column."""
     names = set(map(_plain_name, NAMES["occurred_at"]))
     for column in _columns(rows):
-        for value in column.values if names & column.names else ():
+        if names.isdisjoint(column.names):
+            continue
+        for value in column.values:
             try:
                 time_in(value, TimeSource(column=column.path))
             except ValueError as error:
@@ -335,7 +375,7 @@ def _may_be_answer(value: Any) -> bool:
 _FITS: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(NAMES, _accepts(name_in)),
     **dict.fromkeys(("input_tokens", "output_tokens", "turn_number"), _accepts(_is_count)),
-    "user_message": _accepts(_is_spoken(question_in)),
+    "user_message": _accepts(_has_spoken_text(question_in)),
     "agent_response": _accepts(_may_be_answer),
-    "agent_thinking": _accepts(_is_spoken(answer_in)),
+    "agent_thinking": _accepts(_has_spoken_text(answer_in)),
 }

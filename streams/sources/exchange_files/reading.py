@@ -1,7 +1,7 @@
 """Reading a file of exchanges: its rows as exchanges, those of an export of spans as exchanges and events, in order of time.
 
-Items are put aside on disk and given back in order of time, so that a file of any size and order is read in bounded memory: an export that
-has the newest first would have its sessions scored backwards. What is put aside is redacted already.
+Items are spooled to disk and given back in order of time, so that a file of any size and order is read in bounded memory: an export that
+has the newest first would have its sessions scored backwards. Spooled items are already redacted.
 """
 
 from __future__ import annotations
@@ -47,20 +47,24 @@ def read_exchange_file(
 
     `labels` are the attributes of spans that tell each label. `rows` are read at most, where it is given.
     """
-    with closing(read_rows(path)) as file_rows, _open_spool() as aside:
-        take = _row_reader(aside, context, layout, labels)
-        waiting = Reading()
+    with closing(read_rows(path)) as file_rows, _open_spool() as spool:
+        spool_row = _row_reader(spool, context, layout, labels)
+        reading = Reading()
         for row in islice(file_rows, rows):
             if not isinstance(row, Row):
-                _tear(waiting, path, context, line_fault(row.line, Problem("torn", "the last line is cut off")))
+                fault = line_fault(row.line, Problem("torn", "the last line is cut off"))
+                _note_torn_line(reading, path, context, fault)
                 continue
-            problems = [row.value] if isinstance(row.value, Problem) else take(row.value)
-            waiting.faults += map(row.fault, problems)
-            if len(waiting.faults) >= BATCH:
-                yield waiting
-                waiting = Reading(complete=waiting.complete)
-        yield waiting
-        yield from _read_traces(aside, context) if layout.export is not None else _read_exchanges(aside)
+            problems = [row.value] if isinstance(row.value, Problem) else spool_row(row.value)
+            reading.faults += map(row.fault, problems)
+            if len(reading.faults) >= BATCH:
+                yield reading
+                reading = Reading(complete=reading.complete)
+        yield reading
+        if layout.export is not None:
+            yield from _read_traces(spool, context)
+        else:
+            yield from _read_exchanges(spool)
 
 
 @contextmanager
@@ -79,7 +83,7 @@ class _Spool:
         connection.execute("CREATE TABLE items (place INTEGER PRIMARY KEY, name TEXT, at INTEGER, item BLOB)")
 
     def add(self, name: str, at: datetime, item: bytes) -> None:
-        """Put an item of a group aside."""
+        """Add an item to a group."""
         since = at - EPOCH
         microseconds = (since.days * 86_400 + since.seconds) * _MICROSECOND + since.microseconds
         self._connection.execute("INSERT INTO items (name, at, item) VALUES (?, ?, ?)", (name, microseconds, item))
@@ -98,10 +102,10 @@ class _Spool:
             yield (item for _, item in group)
 
 
-def _row_reader(aside: _Spool, context: ReadingContext, layout: Layout, labels: Labels) -> Callable[[Json], list[Problem]]:
-    """Return the function that puts the exchange or spans of a row aside and returns the row's problems."""
+def _row_reader(spool: _Spool, context: ReadingContext, layout: Layout, labels: Labels) -> Callable[[Json], list[Problem]]:
+    """Return the function that spools the exchange or spans of a row and returns the row's problems."""
     if layout.export is not None:
-        return _span_reader(aside, context, layout.export, labels)
+        return _span_reader(spool, context, layout.export, labels)
     if layout.fields is not None:
         read = TableReader(layout.fields, context).exchange
     else:
@@ -109,78 +113,80 @@ def _row_reader(aside: _Spool, context: ReadingContext, layout: Layout, labels: 
         def read(row: Json) -> Exchange | Problem:
             return exported_exchange(row, context)
 
-    def take(row: Json) -> list[Problem]:
+    def spool_row(row: Json) -> list[Problem]:
         exchange = read(row)
         if isinstance(exchange, Problem):
             return [exchange]
-        aside.add("", exchange.occurred_at, _encode(exchange))
+        spool.add("", exchange.occurred_at, _encode(exchange))
         return []
 
-    return take
+    return spool_row
 
 
-def _span_reader(aside: _Spool, context: ReadingContext, export: SpanExport, labels: Labels) -> Callable[[Json], list[Problem]]:
+def _span_reader(spool: _Spool, context: ReadingContext, export: SpanExport, labels: Labels) -> Callable[[Json], list[Problem]]:
     owner = SpanOwner(context.connection, context.project, context.agent)
 
-    def take(row: Json) -> list[Problem]:
+    def spool_row(row: Json) -> list[Problem]:
         problems = []
         for span in export.spans(row, context):
             if isinstance(span, Problem):
                 problems.append(span)
                 continue
             record = span_record(span, owner, context.redactor, context.ingested_at, labels)
-            aside.add(record.trace_id, record.started_at, _encode(record))
+            spool.add(record.trace_id, record.started_at, _encode(record))
         return problems
 
-    return take
+    return spool_row
 
 
-def _tear(waiting: Reading, path: Path, context: ReadingContext, fault: LineFault) -> None:
-    """Report a torn line if nothing was written to the file for long; else wait for the rest of it."""
-    written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    if context.ingested_at - written > context.session_gap:
-        waiting.faults.append(fault)
+def _note_torn_line(reading: Reading, path: Path, context: ReadingContext, fault: LineFault) -> None:
+    """Report a torn line if the file has not changed for long; otherwise leave the reading incomplete."""
+    modified_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    if context.ingested_at - modified_at > context.session_gap:
+        reading.faults.append(fault)
     else:
-        waiting.complete = False
+        reading.complete = False
 
 
-def _read_traces(aside: _Spool, context: ReadingContext) -> Iterator[Reading]:
+def _read_traces(spool: _Spool, context: ReadingContext) -> Iterator[Reading]:
     reading = GrowingReading()
-    for group in aside.groups():
+    for group in spool.groups():
         # A span that an export has twice counts once.
         spans = {span.span_id: span for span in map(_spans.decode, islice(group, MAX_SPANS))}
-        if rest := sum(1 for _ in group):
-            reading.faults.append(_left_out(next(iter(spans.values())), rest))
-        made = assemble(list(spans.values()), Decision(REASON, context.ingested_at))
-        if not made.exchanges:
-            reading.left_out[_left_out_for(made.decision)] += 1
-        reading.exchanges += made.exchanges
-        reading.events += made.events
+        excess = sum(1 for _ in group)
+        if excess:
+            reading.faults.append(_excess_fault(next(iter(spans.values())), excess))
+        assembly = assemble(list(spans.values()), Decision(REASON, context.ingested_at))
+        if not assembly.exchanges:
+            reading.left_out[_left_out_reason(assembly.decision)] += 1
+        reading.exchanges += assembly.exchanges
+        reading.events += assembly.events
         if len(reading.exchanges) + len(reading.events) >= BATCH:
-            yield _named(reading)
+            yield _with_session_ids(reading)
             reading = GrowingReading()
-    yield _named(reading)
+    yield _with_session_ids(reading)
 
 
-def _left_out(span: Span, spans: int) -> LineFault:
-    """Return the fault of a trace that is not put together whole."""
-    problem = Problem("too_many_spans", f"the trace has more than {MAX_SPANS} spans; {spans} of them are left out")
+def _excess_fault(span: Span, excess: int) -> LineFault:
+    """Return the fault of a trace with more spans than are read."""
+    problem = Problem("too_many_spans", f"the trace has more than {MAX_SPANS} spans; {excess} of them are left out")
     return value_fault(Line(0, b"", 0, ended=True), {"trace_id": span.trace_id}, problem)
 
 
-def _left_out_for(decision: TraceAssembly) -> LeftOut:
-    """The reason why a trace gave no exchange, with an example where the sender's own words are the reason."""
-    unused = decision.unused_spans
-    return LeftOut(decision.state, unused[0].example if unused and decision.state in _WITH_EXAMPLE else "")
+def _left_out_reason(decision: TraceAssembly) -> LeftOut:
+    """Return why a trace gave no exchange, with an example if the reason is what the sender wrote."""
+    if decision.state in _WITH_EXAMPLE and decision.unused_spans:
+        return LeftOut(decision.state, decision.unused_spans[0].example)
+    return LeftOut(decision.state, "")
 
 
-def _named(reading: Reading) -> Reading:
+def _with_session_ids(reading: Reading) -> Reading:
     sessions = [exchange.session_id for exchange in reading.exchanges] + [event.session_id for event in reading.events]
     reading.session_ids = list(dict.fromkeys(sessions))
     return reading
 
 
-def _read_exchanges(aside: _Spool) -> Iterator[Reading]:
-    items = map(_exchanges.decode, aside.items())
+def _read_exchanges(spool: _Spool) -> Iterator[Reading]:
+    items = map(_exchanges.decode, spool.items())
     while exchanges := list(islice(items, BATCH)):
-        yield Reading(exchanges=exchanges, session_ids=list(dict.fromkeys(one.session_id for one in exchanges)))
+        yield _with_session_ids(Reading(exchanges=exchanges))

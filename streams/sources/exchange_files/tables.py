@@ -44,7 +44,7 @@ from streams.sources.lines import Problem
 from streams.sources.openclaw.tree import outcome_of
 from streams.sources.source import ReadingContext
 
-EQUALS = 65_536
+MAX_COUNTED_CONTENTS = 65_536
 """Contents without an id of their own among which equal ones are counted."""
 _MAY_BE_EMPTY = frozenset({"agent_response"})
 """Required fields that need a column, and no text in every row: an agent may give no answer."""
@@ -72,7 +72,7 @@ class TableReader:
             redact=context.redactor.redact,
             agent=context.agent,
         )
-        self._met: OrderedDict[str, int] = OrderedDict()
+        self._equal_counts: OrderedDict[str, int] = OrderedDict()
 
     def exchange(self, row: Json) -> Exchange | Problem:
         """Return the exchange that a row is, or why it is none."""
@@ -94,22 +94,21 @@ class TableReader:
             value = source.value if source.column is None else find_value(row, source.column)
             label = name.removeprefix("labels.") if name.startswith("labels.") else None
             try:
-                read = name_in(value) if label is not None else _READ[name](value, source)
+                read = name_in(value) if label is not None else _READERS[name](value, source)
             except ValueError as error:
                 return Problem("wrong_type", f"{name}: {_describe_source(source)} {error}")
             if label is None:
                 values[name] = read
             elif read is not None:
                 labels[label] = read
-        missing = next((name for name in REQUIRED if name not in _MAY_BE_EMPTY and not values[name]), None)
-        if missing is not None:
-            return Problem("missing_field", f"{missing}: {_describe_source(self._sources[missing])} is empty")
+        for name in REQUIRED:
+            if name not in _MAY_BE_EMPTY and not values[name]:
+                return Problem("missing_field", f"{name}: {_describe_source(self._sources[name])} is empty")
         return _Cells(values, labels)
 
     def _build(self, values: Mapping[str, Any], labels: tuple[Label, ...]) -> Exchange:
-        question, answer, at, session = (
-            values[name] for name in ("user_message", "agent_response", "occurred_at", "session_id")
-        )
+        question, answer = values["user_message"], values["agent_response"]
+        at, session = values["occurred_at"], values["session_id"]
         stop = values.get("stop_reason")
         draft = ExchangeDraft(
             exchange_id=values.get("exchange_id") or self._id_of(session, at, question, answer),
@@ -135,11 +134,11 @@ class TableReader:
 
     def _id_of(self, session: str, at: datetime, question: str, answer: str) -> str:
         content = stable_id("exchange-content", session, at.isoformat(), question, answer)
-        equals = self._met.pop(content, 0)
-        self._met[content] = equals + 1
-        if len(self._met) > EQUALS:
-            self._met.popitem(last=False)
-        return content if not equals else stable_id("exchange-content", content, equals)
+        earlier = self._equal_counts.pop(content, 0)
+        self._equal_counts[content] = earlier + 1
+        if len(self._equal_counts) > MAX_COUNTED_CONTENTS:
+            self._equal_counts.popitem(last=False)
+        return content if not earlier else stable_id("exchange-content", content, earlier)
 
 
 class _Cells(NamedTuple):
@@ -164,11 +163,11 @@ def table_of(path: Path, columns: Collection[str]) -> str | None:
 
 def exported_exchange(row: Json, context: ReadingContext) -> Exchange | Problem:
     """Return the exchange of an exported row, or why it is none."""
-    fields = {name: _with_zone(value) for name, value in row.items() if name in _FIELDS and value is not None}
+    fields = {name: _add_utc(value) for name, value in row.items() if name in _FIELDS and value is not None}
     if context.agent is not None:
         fields["agent"] = context.agent
     try:
-        exchange = _without_secrets(msgspec.convert(fields, Exchange), context)
+        exchange = _redact(msgspec.convert(fields, Exchange), context)
         check_record(exchange, context.ingested_at)
     except msgspec.ValidationError as error:
         return Problem("wrong_type", str(error))
@@ -177,11 +176,11 @@ def exported_exchange(row: Json, context: ReadingContext) -> Exchange | Problem:
     return exchange
 
 
-def _with_zone(value: Any) -> Any:
+def _add_utc(value: Any) -> Any:
     return value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
 
 
-def _without_secrets(exchange: Exchange, context: ReadingContext) -> Exchange:
+def _redact(exchange: Exchange, context: ReadingContext) -> Exchange:
     redacted: Counter[str] = Counter()
     clean: dict[str, Any] = {}
     for name in (*_TEXTS, *_NAMES):
@@ -201,7 +200,7 @@ def _without_secrets(exchange: Exchange, context: ReadingContext) -> Exchange:
     return msgspec.structs.replace(exchange, **clean)
 
 
-def _time(value: Any, source: Source) -> datetime | None:
+def _read_time(value: Any, source: Source) -> datetime | None:
     return time_in(value, source if isinstance(source, TimeSource) else TimeSource(column="-"))
 
 
@@ -213,14 +212,14 @@ def _read_answer(value: Any) -> str:
     return answer_in(value)
 
 
-_READ: Mapping[str, Callable[[Any, Source], Any]] = {
+_READERS: Mapping[str, Callable[[Any, Source], Any]] = {
     **dict.fromkeys(
         ("exchange_id", "session_id", "agent", "agent_model", "stop_reason"), lambda value, _source: name_in(value)
     ),
     "turn_number": lambda value, _source: count_in(value),
     "input_tokens": lambda value, _source: input_tokens_in(value),
     "output_tokens": lambda value, _source: output_tokens_in(value),
-    "occurred_at": _time,
+    "occurred_at": _read_time,
     "user_message": lambda value, _source: question_in(value),
     "agent_response": lambda value, _source: _read_answer(value),
     "agent_thinking": lambda value, _source: answer_in(value) or None,

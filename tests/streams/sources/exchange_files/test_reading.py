@@ -102,7 +102,7 @@ def test_a_packed_file_that_was_cut_short_is_refused_as_one(tmp_path: Path, name
         ("a.jsonl", "", "is empty"),
         ("a", "%PDF-1.7 x", "is a PDF, not JSON lines, CSV or Parquet"),
         ("a.jsonl", '{"type": "session", "version": 3, "id": "s"}\n', "is an OpenClaw transcript, not JSON lines"),
-        ("a.csv", "prompt,response\n", "holds no row that can be read"),
+        ("a.csv", "prompt,response\n", "has no readable row"),
     ],
 )
 def test_a_file_of_another_format_is_refused_in_one_line(tmp_path: Path, name: str, content: str, words: str) -> None:
