@@ -84,11 +84,11 @@ def tiers() -> str:
         *_named(
             "sampling",
             _SAMPLING,
-            [*(rule[0] for rule in sampling._RULES), sampling.LAST_TURNS, SAMPLED, sampling.SAMPLING_SKIP],
+            list(_SAMPLING),
         ),
         "## Gates of Tier 3",
         "In this order; the first that holds is the reason of the tier's state.",
-        *_named("gate", _GATES, [name for name, _ in cascade._OPENERS]),
+        *_named("gate", _GATES, list(_GATES)),
         "## Reasons of states",
         "Besides the gates, which are the reasons of a Tier 3 that is scored. Tier 3 takes over the state of a tier before it that leaves its gate undecided.",
         table(
