@@ -48,7 +48,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, combinations
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import msgspec
@@ -110,9 +110,9 @@ NO_USE_NEEDED = frozenset(
     ]
 )
 """Tools whose result confirms, delivers or describes: an answer need not come back to it. Names are folded."""
-_LONG = 2000
+_COUNTED_CHARACTERS = 2000
 """Characters of an output from which counting its words takes longer than it saves."""
-_CUT = re.compile(
+_TRUNCATION = re.compile(
     r"\[cut: \d|\[?\.{3} ?\[?truncated|\[truncated|output truncated|\[showing lines|more characters\]", re.IGNORECASE
 )
 Json = dict[str, Any]
@@ -122,14 +122,14 @@ COMMANDS = frozenset({"exec", "bash", "shell", "process", "code_execution", "loc
 """Tools that run commands, by folded name."""
 MAX_QUESTION = 16 * 1024
 """Characters of a user's message in which skills are looked for."""
-_FILE = re.compile(r"([^/\\\s\"'`]{1,64})[/\\]SKILL\.md\b", re.IGNORECASE)
-_LEADING = re.compile(r"\s*/(?:skill\s+)?([A-Za-z0-9_.-]{1,64})(?=\s|$)")
-_DOLLAR = re.compile(r"(?<![\w\\$])\$([a-z][a-z0-9_-]{1,63})\b")
-_PHRASE = re.compile(
+_SKILL_FILE = re.compile(r"([^/\\\s\"'`]{1,64})[/\\]SKILL\.md\b", re.IGNORECASE)
+_SLASH_COMMAND = re.compile(r"\s*/(?:skill\s+)?([A-Za-z0-9_.-]{1,64})(?=\s|$)")
+_DOLLAR_SKILL = re.compile(r"(?<![\w\\$])\$([a-z][a-z0-9_-]{1,63})\b")
+_SKILL_PHRASE = re.compile(
     r"\b(?:use|using|with|via|follow|apply|run)\s{1,4}(?:the\s{1,4}|your\s{1,4}|my\s{1,4})?[`\"'*]{0,2}([\w.-]{1,64})[`\"'*]{0,2}\s{1,4}skill\b",
     re.IGNORECASE,
 )
-_NOT_FOUND = re.compile(r"\s*(?:\S*/)?(?:grep|egrep|fgrep|rg|diff|cmp|test|\[|pgrep|which|command)\s")
+_SEARCH_COMMAND = re.compile(r"\s*(?:\S*/)?(?:grep|egrep|fgrep|rg|diff|cmp|test|\[|pgrep|which|command)\s")
 _FAILED = frozenset({"error", "failed", "not_found"})
 MAX_LINES = 400
 """Lines of an output in which a report of trouble is looked for, the last ones."""
@@ -138,33 +138,33 @@ MAX_PAIRED = 16
 _MAX_LINE = 500
 _MAX_COLUMNS = 4
 _UNITS = (1.0, 60.0, 100.0, 1000.0, 1024.0, 3600.0, 10.0**6, 2.0**20)
-_SPAN = re.compile(
+_TIME_SPAN = re.compile(
     r"\d(?<!\w\d)\d{0,5}(?:[.,]\d{1,3})?[ -]?(?:days?|weeks?|months?|years?|hours?|minutes?|mins?|tagen?|wochen?|monaten?|jahren?|stunden?|dias?|"
     r"semanas?|meses|horas?|jours?|semaines?|mois|ans?|heures?)\b",
     re.IGNORECASE,
 )
-_CODE = re.compile(r"```[^`]*```|`[^`]*`")
-_ALARM = re.compile(
+_QUOTED_CODE = re.compile(r"```[^`]*```|`[^`]*`")
+_ALARM_PATTERN = re.compile(
     r"\b(?:ERROR|FATAL|CRITICAL|FAILED|FAILURE|PANIC|EMERG|ALERT)\b|\b(?:[Ee]rror|[Ff]atal|[Pp]anic|[Ff]ailed|[Ff]ailure):"
 )
 _ALARM_WORDS = ("ERROR", "FATAL", "CRITICAL", "FAIL", "PANIC", "EMERG", "ALERT", "rror:", "atal:", "anic:", "ailed:", "ailure:")
 """Without any of these no line can match."""
-_NO_ALARM = re.compile(
+_NO_ALARM_PATTERN = re.compile(
     r"\b(?:no|0|zero|without)\s{1,4}(?:\w{1,20}\s{1,4})?(?:errors?|fail\w{0,10}|problems?|warnings?)\b"
     r"|\b(?:errors?|failed|failures?)\s{0,4}[:=]\s{0,4}0\b",
     re.IGNORECASE,
 )
-_TROUBLE = re.compile(
+_TROUBLE_WORDS = re.compile(
     r"\b(?:err\w*|fail\w*|problem\w*|issue\w*|trouble\w*|broke\w*|crash\w*|denied|refused|full|mismatch\w*|corrupt\w*|warn\w*|"
     r"unhealthy|wrong|timeout|killed|died|fehler\w*|falh\w*|fallo\w*|échec\w*|but|however|although|aber|except)\b",
     re.IGNORECASE,
 )
-_DENIAL = re.compile(
+_DENIED_TROUBLE = re.compile(
     r"\b(?:no|without|zero|0|any|not|never|keine?\w{0,2}|ohne|sem|nenhum|sin|ningun\w?|sans|aucune?)\s{1,4}(?:\w{1,20}\s{1,4})?"
     r"(?:err|fail|problem|issue|trouble|warn|fehler|falh|fallo|wrong)\w*",
     re.IGNORECASE,
 )
-_REASSURES = re.compile(
+_REASSURANCE = re.compile(
     r"\b(?:fine|healthy|all good|all well|looks good|ok|okay|success\w*|passed|ran through|quiet|sleep well|everything works|"
     r"in ordnung|tudo certo|tudo bem|todo bien|tout va bien|no (?:errors?|problems?|issues?))\b",
     re.IGNORECASE,
@@ -175,22 +175,22 @@ MAX_TRIES = 64
 """The number of times that a term is looked for in one text."""
 MAX_TOKEN = 200
 """Characters of the longest token that is looked at."""
-_KEPT_TOKENS = 16 * 1024
+_CACHED_TOKENS = 16 * 1024
 """Tokens whose terms are kept: at most a few megabytes."""
-_KEPT_STRETCH = 40
+_MAX_CACHED_STRETCH = 40
 """Characters of a stretch whose terms are kept."""
-_KEPT_TEXTS = 32
+_CACHED_TEXTS = 32
 """Texts whose terms are kept: those of one exchange."""
 # Bounded repetitions: rows of points or dashes would otherwise be read once from each of them.
 TOKEN = re.compile(r"[^\W_](?:(?:[\w.:/@+=\-]|,(?=\d)){0,200}\w)?|[_/~.][\w./\-]{0,200}\w")
-_PART = re.compile(r"[^\W_]+")
+_WORD = re.compile(r"[^\W_]+")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 TIME = re.compile(
     r"\d{4}-\d\d(?!\d)(?:-\d\d(?:t[\d:.,]*z?)?)?|(?<![\d.])\d{1,2}:\d\d(?::\d\d)?(?!\d)(?:[.,]\d+)?z?", re.IGNORECASE
 )
 ESCAPES = re.compile(r"\\[nrtu\"\\/]")
-_ROUND = re.compile(r"(\d{1,15}(?:[.,]\d{1,3})*)([kmg])?", re.IGNORECASE | re.ASCII)
-_CHAIN = re.compile(r"[0-9](?<![^\W_][0-9])[0-9]*(?:[.,][0-9]+)*(?![^\W_])")
+_ROUNDABLE = re.compile(r"(\d{1,15}(?:[.,]\d{1,3})*)([kmg])?", re.IGNORECASE | re.ASCII)
+_FIGURE_SEQUENCE = re.compile(r"[0-9](?<![^\W_][0-9])[0-9]*(?:[.,][0-9]+)*(?![^\W_])")
 """A figure with no letter or digit beside it, or several with points and commas between. What begins with a set of characters is
 found by looking for those; a look behind at the start would be tried at each character.
 """
@@ -322,7 +322,7 @@ GRAMMAR = frozenset(
     ]
 )
 """Words that English sentences are held together by; the same list tells prose from lists."""
-Listed = tuple[str, bool]
+TermEntry = tuple[str, bool]
 """A term, and whether it is a word."""
 
 
@@ -376,13 +376,15 @@ class SessionTexts:
         return not self._is_full and self._figures.isdisjoint(_spell_mark(figure))
 
     def _forget(self) -> None:
-        self._is_full, self._figures, self._unread = True, set(), []
+        self._is_full = True
+        self._figures = set()
+        self._unread = []
 
 
 def _stated_figures(text: str) -> set[str]:
     """Every figure that stands alone in a text, as it is written; of `1,234.5` its parts, too, which stand apart."""
     figures: set[str] = set()
-    for sequence in _CHAIN.findall(text):
+    for sequence in _FIGURE_SEQUENCE.findall(text):
         parts = _SEPARATOR.split(sequence)
         # Parts and separators take turns.
         for first in range(0, len(parts), 2):
@@ -455,56 +457,67 @@ class ExchangeEvidence:
         self._session.add([self._question, *[text for _, text in self._spoken], *[output.text for output in self._outputs]])
 
     def _unused(self) -> list[Json]:
-        """The outputs after the last one that was taken up, each with why it counts as not used."""
+        """Return an event for each output after the last one that was used, with the reason why it counts as unused."""
         last = self._outputs[-1]
         if len(last.text) > MAX_TEXT or self._is_taken_up(last):
             return []
-        end = last.moment
-        answer = Answer(
-            "\n".join(text for moment, text in self._spoken if moment > end),
-            [figure for figure in self._claims(end) if self._session.lacks(figure)],
-        )
+        answer = self._answer_after(last.moment)
         judged = self._outputs[-MAX_JUDGED:]
         if not any(_may_have_reason(output.text, answer) for output in judged):
             return []
         if not answer.claims and not reassures(answer.text) and len(terms_of(answer.text).stems) < MIN_OWN_WORDS:
-            return []  # such an answer gives no reason
+            return []  # no reason can apply to such an answer
         spoken_terms = self._spoken_terms()
         events: list[Json] = []
         for output in reversed(judged):
-            # What is said for the first time after an output may come from it.
-            new = [term for term in spoken_terms if term.first > output.moment]
-            if len(output.text) > MAX_TEXT or len(new) > MAX_NEW_TERMS:
+            # Only terms that are said for the first time after an output may come from it.
+            new_terms = [term for term in spoken_terms if term.first > output.moment]
+            if len(output.text) > MAX_TEXT or len(new_terms) > MAX_NEW_TERMS:
                 break
             text = folded(output.text)
-            new_words = sum(term.is_word and _has_word(term.text, text) for term in new)
-            if new_words > 1 or _has_mark([term.text for term in new if not term.is_word], text):
+            repeated_words = sum(term.is_word and _has_word(term.text, text) for term in new_terms)
+            if repeated_words > 1 or _has_mark([term.text for term in new_terms if not term.is_word], text):
                 break
-            reason = self._reason(output.text, answer, has_words=new_words > 0)
-            if reason is not None and is_judged(output.event, output.call):
-                own = self._own_terms(output, spoken_terms)
-                events += [_unused_event(output, reason, own)] if own >= MIN_TERMS else []
+            reason = self._reason(output.text, answer, has_words=repeated_words > 0)
+            if reason is None or not is_judged(output.event, output.call):
+                continue
+            own_terms = self._own_terms(output, spoken_terms)
+            if own_terms >= MIN_TERMS:
+                events.append(_unused_event(output, reason, own_terms))
         return events[::-1]
 
-    def _is_taken_up(self, output: Output) -> bool:
-        """Tell whether it is certain that the output was taken up: most are, and their answers need not be looked at further.
+    def _answer_after(self, moment: int) -> Answer:
+        texts = [text for spoken_at, text in self._spoken if spoken_at > moment]
+        claims = [figure for figure in self._claims(moment) if self._session.lacks(figure)]
+        return Answer("\n".join(texts), claims)
 
-        A term is certainly new if it is in nothing that was said before, not even as a part of a longer word.
+    def _is_taken_up(self, output: Output) -> bool:
+        """Return whether the output was certainly used. Most are, and their answers need no further checks.
+
+        A term is certainly new if no earlier text has it, not even as part of a longer word.
         """
-        text, before = folded(output.text), ""
-        words_again: set[str] = set()
-        later = [_iterate_terms(said) for moment, said in self._spoken if moment > output.moment]
-        for term, is_word in chain.from_iterable(chain.from_iterable(later)):
-            if term not in text and (is_word or not term.isdigit()):  # most; of figures there are several spellings
+        text = folded(output.text)
+        earlier_text = ""
+        repeated_words: set[str] = set()
+        for term, is_word in self._terms_after(output.moment):
+            # A figure has several spellings, so its absence from the text proves nothing.
+            if term not in text and (is_word or not term.isdigit()):
                 continue
             if not (_has_word(term, text) if is_word else occurs(term, text)):
                 continue
-            before = before or self._folded_before(output.moment)
-            if term not in before:
-                if not is_word or (words_again and term not in words_again):
-                    return True
-                words_again.add(term)
+            earlier_text = earlier_text or self._folded_before(output.moment)
+            if term in earlier_text:
+                continue
+            if not is_word or (repeated_words and term not in repeated_words):
+                return True
+            repeated_words.add(term)
         return False
+
+    def _terms_after(self, moment: int) -> Iterator[TermEntry]:
+        for spoken_at, text in self._spoken:
+            if spoken_at > moment:
+                for entries in _iterate_terms(text):
+                    yield from entries
 
     def _folded_before(self, moment: int) -> str:
         """All texts up to a moment, the user's message first, folded for the search of terms; never empty.
@@ -527,21 +540,27 @@ class ExchangeEvidence:
 
     def _own_terms(self, output: Output, spoken_terms: list[_SpokenTerm]) -> int:
         """Count the terms of an output that no text before it has."""
-        before = {(term.text, term.is_word) for term in spoken_terms if term.first < output.moment}
+        earlier_marks = {term.text for term in spoken_terms if term.first < output.moment and not term.is_word}
+        earlier_words = {term.text for term in spoken_terms if term.first < output.moment and term.is_word}
         terms = terms_of(output.text)
-        return sum((mark, False) not in before for mark in terms.marks) + sum(
-            (word, True) not in before for word in terms.stems
-        )
+        return len(terms.marks - earlier_marks) + len(terms.stems - earlier_words)
 
-    def _claims(self, end: int) -> list[str]:
-        """The figures that the answer states and that were not stated before it in this exchange."""
-        before = [
-            self._question,
-            *(text for moment, text in self._spoken if moment < end),
-            *(output.text for output in self._outputs),
-        ]
-        claimed = (figure for moment, text in self._spoken if moment > end for figure in claimed_figures(text))
-        return [figure for figure in dict.fromkeys(claimed) if not any(states(text, figure) for text in before)]
+    def _claims(self, moment: int) -> list[str]:
+        """Return the figures that the answer after a moment states and no earlier text of the exchange does."""
+        earlier_texts = [self._question, *(output.text for output in self._outputs)]
+        earlier_texts += [text for spoken_at, text in self._spoken if spoken_at < moment]
+        claims: list[str] = []
+        checked: set[str] = set()
+        for spoken_at, text in self._spoken:
+            if spoken_at <= moment:
+                continue
+            for figure in claimed_figures(text):
+                if figure in checked:
+                    continue
+                checked.add(figure)
+                if not any(states(earlier, figure) for earlier in earlier_texts):
+                    claims.append(figure)
+        return claims
 
     def _reason(self, text: str, answer: Answer, *, has_words: bool) -> str | None:
         """Return why the answer shows that the output was passed over; `has_words` says that one word of it came again."""
@@ -618,12 +637,17 @@ def _write_json(arguments: Any) -> str:
 
 def _may_have_reason(text: str, answer: Answer) -> bool:
     """Prefilter: tell whether there may be a reason why an answer passed over an output. It misses none."""
-    return bool(answer.claims) or reports_trouble(text) or len(text) > _LONG or _count_grammar_words(text) >= MIN_PROSE
+    return (
+        bool(answer.claims)
+        or reports_trouble(text)
+        or len(text) > _COUNTED_CHARACTERS
+        or _count_grammar_words(text) >= MIN_PROSE
+    )
 
 
 def _count_grammar_words(text: str) -> int:
     """Count the different words of grammar in the text: prose has many, a list, a log or another language few."""
-    return len(GRAMMAR.intersection(_PART.findall(text[:MAX_TEXT].casefold())))
+    return len(GRAMMAR.intersection(_WORD.findall(text[:MAX_TEXT].casefold())))
 
 
 def _has_word(word: str, folded: str) -> bool:
@@ -661,7 +685,7 @@ def _rounded_figures(folded: str) -> set[str]:
 
 
 def _unused_event(output: Output, reason: str, terms: int) -> Json:
-    named: Json = {name: output.event[name] for name in ("tool", "tool_call_id", "via") if name in output.event}
+    call: Json = {name: output.event[name] for name in ("tool", "tool_call_id", "via") if name in output.event}
     return {
         "event": "output_use",
         "used": False,
@@ -669,32 +693,35 @@ def _unused_event(output: Output, reason: str, terms: int) -> Json:
         "terms": terms,
         "derived_by": OUTPUT_USE,
         "event_id": output.event_id,
-        **named,
+        **call,
     }
 
 
-def _iterate_terms(text: str) -> Iterator[Sequence[Listed]]:
+def _iterate_terms(text: str) -> Iterator[Sequence[TermEntry]]:
     """The same terms in the order of the text, some of them several times, by its stretches without white space: no token has any."""
     for stretch in _without_escapes(text[:MAX_TEXT]).split():
-        yield _terms_of_stretch(stretch) if len(stretch) <= _KEPT_STRETCH else _listed_terms(stretch)
+        yield _list_terms_cached(stretch) if len(stretch) <= _MAX_CACHED_STRETCH else _list_terms(stretch)
 
 
 def _without_escapes(text: str) -> str:
     return ESCAPES.sub(" ", text) if "\\" in text else text
 
 
-def _listed_terms(stretch: str) -> tuple[Listed, ...]:
-    """The terms of the tokens in a stretch of text, marks of a token first, each with whether it is a word."""
-    by_token = [_terms_of_token(token) for token in TOKEN.findall(stretch)]
-    return tuple(
-        (term, is_word)
-        for terms in by_token
-        for is_word, listed in ((False, terms.marks), (True, terms.stems))
-        for term in listed
-    )
+def _list_terms(stretch: str) -> tuple[TermEntry, ...]:
+    """Return the terms of the tokens in a stretch of text, the marks of a token first, each with whether it is a word."""
+    entries: list[TermEntry] = []
+    for token in TOKEN.findall(stretch):
+        terms = _terms_of_token(token)
+        entries += [(mark, False) for mark in terms.marks]
+        entries += [(word, True) for word in terms.stems]
+    return tuple(entries)
 
 
-@lru_cache(_KEPT_TOKENS)
+_list_terms_cached = lru_cache(_CACHED_TOKENS)(_list_terms)
+"""For short stretches, which recur."""
+
+
+@lru_cache(_CACHED_TOKENS)
 def _terms_of_token(token: str) -> Terms:
     """The terms of one token; kept, because the same tokens come again and again."""
     marks: set[str] = set()
@@ -716,7 +743,7 @@ def _add_terms(token: str, marks: set[str], stems: set[str]) -> None:
             _add_word(word, marks, stems)
     else:
         marks.add(token.casefold())
-        for part in _PART.findall(TIME.sub(" ", token)):
+        for part in _WORD.findall(TIME.sub(" ", token)):
             _add_part(part, marks, stems)
         _add_rounded(token, marks)
 
@@ -736,7 +763,7 @@ def _add_figure(figure: str, marks: set[str]) -> None:
 
 
 def _add_rounded(token: str, marks: set[str]) -> None:
-    match = _ROUND.fullmatch(token)
+    match = _ROUNDABLE.fullmatch(token)
     if match is None:
         return
     digits = match[1].replace(",", "").replace(".", "").strip("0")
@@ -763,11 +790,11 @@ class _SpokenTerm(NamedTuple):
 
 def _lacks_ground(figure: float, text: str) -> bool:
     """Tell whether an output states figures, and this one is not computed from them."""
-    figures = _read_figures(text, MAX_FIGURES + 1)
+    figures = _parse_figures(text, MAX_FIGURES + 1)
     return 2 <= len(figures) <= MAX_FIGURES and not is_computed(figure, figures)
 
 
-def _read_figures(text: str, limit: int) -> list[float]:
+def _parse_figures(text: str, limit: int) -> list[float]:
     """The figures of a text in order, the first `limit` of them; times are none."""
     figures = []
     for match in NUMBER.finditer(TIME.sub(" ", ESCAPES.sub(" ", text[:MAX_TEXT]))):
@@ -788,19 +815,24 @@ def is_judged(output: Json, call: Json) -> bool:
     if skill_files(tool, arguments) or has_failed(output) or output.get("tool_status") == "running":
         return False
     text = output.get("result")
-    return isinstance(text, str) and 0 < len(text) <= MAX_TEXT and not _CUT.search(text)
+    return isinstance(text, str) and 0 < len(text) <= MAX_TEXT and not _TRUNCATION.search(text)
 
 
 def named_skills(question: str, skills: frozenset[str]) -> list[str]:
     """The skills among these that a user's message asks for, in order."""
     if not skills:
         return []
-    by_command = {_command_name(name): name.casefold() for name in sorted(skills)}
+    skill_by_command = {_command_name(name): name.casefold() for name in sorted(skills)}
     text = question[:MAX_QUESTION]
-    leading = _LEADING.match(text)
-    names = [leading[1]] if leading else [match[1] for match in _DOLLAR.finditer(text)]
-    names += [match[1] for match in _PHRASE.finditer(text)]
-    return list(dict.fromkeys(by_command[name] for name in map(_command_name, names) if name in by_command))
+    slash_command = _SLASH_COMMAND.match(text)
+    mentions = [slash_command[1]] if slash_command else [match[1] for match in _DOLLAR_SKILL.finditer(text)]
+    mentions += [match[1] for match in _SKILL_PHRASE.finditer(text)]
+    named: list[str] = []
+    for mention in mentions:
+        skill = skill_by_command.get(_command_name(mention))
+        if skill is not None and skill not in named:
+            named.append(skill)
+    return named
 
 
 def _command_name(name: str) -> str:
@@ -815,7 +847,7 @@ def skill_files(tool: Any, arguments: Any) -> list[str]:
     texts = [
         value for value in arguments.values() if isinstance(value, str) and len(value) <= MAX_QUESTION and _may_name_file(value)
     ]
-    return [match[1].casefold() for text in texts for match in _FILE.finditer(text)] if texts else texts
+    return [match[1].casefold() for text in texts for match in _SKILL_FILE.finditer(text)]
 
 
 def _may_name_file(text: str) -> bool:
@@ -832,7 +864,7 @@ def has_failed(output: Json, call: Json | None = None) -> bool:
         return False
     arguments = (call or {}).get("arguments")
     command = arguments.get("command") if isinstance(arguments, dict) else None
-    return not (code == 1 and isinstance(command, str) and _NOT_FOUND.match(command))
+    return not (code == 1 and isinstance(command, str) and _SEARCH_COMMAND.match(command))
 
 
 def claimed_figures(answer: str) -> list[str]:
@@ -842,7 +874,7 @@ def claimed_figures(answer: str) -> list[str]:
     """
     figures = []
     text = answer[:MAX_TEXT]
-    text = _SPAN.sub(" ", _CODE.sub(" ", text) if "`" in text else text)
+    text = _TIME_SPAN.sub(" ", _QUOTED_CODE.sub(" ", text) if "`" in text else text)
     for token in TOKEN.findall(text):
         if not NUMBER.fullmatch(token) or TIME.fullmatch(token):
             continue
@@ -886,13 +918,13 @@ def reports_trouble(output: str) -> bool:
     if not any(word in output for word in _ALARM_WORDS):
         return False
     lines = ESCAPES.sub("\n", output).splitlines()[-MAX_LINES:]
-    return any(_ALARM.search(line[:_MAX_LINE]) and not _NO_ALARM.search(line[:_MAX_LINE]) for line in lines)
+    return any(_ALARM_PATTERN.search(line[:_MAX_LINE]) and not _NO_ALARM_PATTERN.search(line[:_MAX_LINE]) for line in lines)
 
 
 def reassures(answer: str) -> bool:
     """Tell whether an answer says that all is well, and names no trouble."""
     text = answer[:MAX_TEXT]
-    return bool(_REASSURES.search(text)) and not _TROUBLE.search(_DENIAL.sub(" ", text))
+    return bool(_REASSURANCE.search(text)) and not _TROUBLE_WORDS.search(_DENIED_TROUBLE.sub(" ", text))
 
 
 class Terms(NamedTuple):
@@ -907,7 +939,7 @@ def terms_of(text: str) -> Terms:
     return _terms_of_start(text[:MAX_TEXT])
 
 
-@lru_cache(_KEPT_TEXTS)
+@lru_cache(_CACHED_TEXTS)
 def _terms_of_start(text: str) -> Terms:
     """The terms of a text; kept, because an answer is looked at for several reasons."""
     marks: set[str] = set()
@@ -936,7 +968,3 @@ def stem(word: str) -> str:
             word = word[: -len(ending)]
             break
     return word[:5]
-
-
-_terms_of_stretch = lru_cache(_KEPT_TOKENS)(_listed_terms)
-"""The same of a short stretch; kept, because the same words come again and again."""

@@ -227,17 +227,18 @@ def read_session(
     transcript.read(lines)
     runs_are_complete = _emit_runs(transcript, notes or Notes(), trajectory or Trajectory(), window, context)
     tree = transcript.tree
-    # A line that is being written may be what an answer waits for: no silence ends it meanwhile.
-    idle, abandoned = tree.is_idle(context.ingested_at) and (is_abandoned or not transcript.is_torn), tree.abandoned()
-    if idle:
+    # An answer may wait for a line that is being written, so silence does not end it.
+    is_idle = tree.is_idle(context.ingested_at) and (is_abandoned or not transcript.is_torn)
+    if is_idle:
         transcript.end()
-    own = [answer for answer in tree.answers if answer.key in transcript.own_answers]
-    pending = [answer for answer in own if not (answer.sealed or idle)]
+    answers = [answer for answer in tree.answers if answer.key in transcript.own_answer_keys]
+    pending = [answer for answer in answers if not (answer.sealed or is_idle)]
     still_open = [answer for answer in pending if not answer.counts(ends_turns=dialect.ends_turns)]
-    keys = {answer.key for answer in still_open}
-    counted = [answer for answer in own if answer.key not in keys]
+    open_keys = {answer.key for answer in still_open}
+    counted = [answer for answer in answers if answer.key not in open_keys]
+    abandoned_keys = tree.abandoned()
     return Reading(
-        exchanges=builder.exchanges([(answer, answer.key in abandoned) for answer in counted]),
+        exchanges=builder.exchanges([(answer, answer.key in abandoned_keys) for answer in counted]),
         events=builder.events.records(transcript.session_id),
         faults=transcript.faults + (trajectory.faults if trajectory is not None else []),
         complete=not transcript.is_torn and not pending and (runs_are_complete or is_abandoned),
@@ -311,20 +312,30 @@ def _skill_names(window: Window, trajectory: Trajectory | None) -> frozenset[str
 
 
 def _emit_runs(transcript: Transcript, notes: Notes, trajectory: Trajectory, window: Window, context: ReadingContext) -> bool:
-    """Emit the events that only the trajectory has. Returns whether every run in it was settled."""
-    runs = list(trajectory.settled(context.ingested_at, context.session_gap))
-    begins = sorted(run.started_at for run in trajectory.runs.values() if run.started_at is not None)
-    for run in runs:
-        later = bisect_right(begins, run.last_at) if run.last_at is not None else len(begins)
-        until = begins[later] if later < len(begins) else None
-        for event, at in events_of_run(run, notes, until=until, fill=window.fill):
+    """Emit the events that only the trajectory has. Return whether every run in it is settled."""
+    settled = list(trajectory.settled(context.ingested_at, context.session_gap))
+    starts = sorted(run.started_at for run in trajectory.runs.values() if run.started_at is not None)
+    for run in settled:
+        next_index = bisect_right(starts, run.last_at) if run.last_at is not None else len(starts)
+        next_start = starts[next_index] if next_index < len(starts) else None
+        for event, at in events_of_run(run, notes, until=next_start, fill=window.fill):
             transcript.emit(event, at)
     if transcript.began_at is not None:
-        named = [tuple(run.skills) for run in trajectory.runs.values() if run.skills] or [window.skills]
-        for names in dict.fromkeys(filter(None, named)):
-            # The time is the session's: that of a run would change when OpenClaw forgets its first runs.
+        for names in _skill_lists(trajectory, window):
+            # The time is the session's: a run's would change when OpenClaw forgets its first runs.
             transcript.emit(skills_event(names), transcript.began_at)
-    return len(runs) == len(trajectory.runs) and not trajectory.is_torn
+    return len(settled) == len(trajectory.runs) and not trajectory.is_torn
+
+
+def _skill_lists(trajectory: Trajectory, window: Window) -> list[tuple[str, ...]]:
+    """Return the distinct lists of skills that the runs had; the session's list if no run has one."""
+    lists: list[tuple[str, ...]] = []
+    for run in trajectory.runs.values():
+        if run.skills and tuple(run.skills) not in lists:
+            lists.append(tuple(run.skills))
+    if not lists and window.skills:
+        lists.append(tuple(window.skills))
+    return lists
 
 
 def _open_answer(answer: Answer, transcript: Transcript, context: ReadingContext) -> OpenAnswer:
@@ -337,7 +348,7 @@ class Transcript:
     """Reads the lines of one transcript; `session_id` is valid until a session line before all other entries names another.
 
     `inherited` are the ids of entries that were copied from another session: they give the others their place, and nothing else,
-    for they count where they were written first. `began_at` is the time of the first entry that has one; `own_answers` are the keys of the answers that have an entry of this session.
+    for they count where they were written first. `began_at` is the time of the first entry that has one; `own_answer_keys` are the keys of the answers that have an entry of this session.
     """
 
     def __init__(
@@ -353,7 +364,7 @@ class Transcript:
         notes: Notes | None = None,
     ) -> None:
         self.session_id = session_id
-        self.own_answers: set[str] = set()
+        self.own_answer_keys: set[str] = set()
         self.faults: list[LineFault] = []
         self.tree = Tree(context.session_gap, ends_turns=dialect.ends_turns)
         self.is_torn = False
@@ -373,7 +384,7 @@ class Transcript:
 
     def read(self, lines: Iterable[Line]) -> None:
         """Read all lines, up to a torn last one."""
-        entries_of, take = self._dialect.entries, self._take
+        entries_of, add_entry = self._dialect.entries, self._add_entry
         for line in lines:
             value = decode_line(line)
             if isinstance(value, Problem):
@@ -387,7 +398,7 @@ class Transcript:
                 self._set_aside(line, entries, value.get(self._dialect.id_field))
                 continue
             for entry in entries:
-                problem = entry if isinstance(entry, Problem) else take(entry, line)
+                problem = entry if isinstance(entry, Problem) else add_entry(entry, line)
                 if problem is not None:
                     self.faults.append(line_fault(line, problem))
 
@@ -396,18 +407,17 @@ class Transcript:
         self.tree.add_damaged(entry_id)
         self.faults.append(line_fault(line, problem))
 
-    def _take(self, entry: Entry, line: Line) -> Problem | None:
+    def _add_entry(self, entry: Entry, line: Line) -> Problem | None:
         """Take one entry. Returns its problem, if any; it may be taken all the same."""
         content = line.body if entry.digest is None and line.size <= MAX_KEPT else self._content(entry, line)
         earlier = self._seen.get(entry.id)
         if earlier is not None:
-            problem = Problem("duplicate_id", f"id: {entry.id[:64]!r} belongs to an earlier entry")
-            return None if _is_same(earlier, content) else problem
+            return None if _is_same(earlier, content) else _duplicate_problem(entry)
         self._seen[entry.id] = content
         if self.began_at is None:
             self.began_at = entry.at
         if entry.kind == "session":
-            return self._take_header(entry)
+            return self._read_header(entry)
         self._follows_header = False
         self._last_at = at = entry.at or self._last_at
         tree = self.tree
@@ -424,7 +434,7 @@ class Transcript:
             return None
         if entry.is_copy or entry.id in self._inherited:
             if answer is not None and not answer.sealed and self._dialect.derives:
-                self._derived.take(entry, at, answer, None)
+                self._derived.add(entry, at, answer, None)
             return None
         self._emit_events(entry, at, placement)
         if entry.at is None and placement.problem is None and has_bad_time(entry):
@@ -436,9 +446,9 @@ class Transcript:
         answer = placement.answer
         events = self._dialect.events(entry, is_retry=placement.is_retry, wrapped=self._wrapped)
         if answer is not None:
-            self.own_answers.add(answer.key)
+            self.own_answer_keys.add(answer.key)
             if not answer.sealed and self._dialect.derives:
-                self._derived.take(entry, at, answer, events)
+                self._derived.add(entry, at, answer, events)
         if events:
             self._emit(entry, at, events, answer=answer)
 
@@ -454,7 +464,7 @@ class Transcript:
             return problem
         return problem._replace(detail=problem.detail.replace("parentId:", f"{self._dialect.parent_field}:", 1))
 
-    def _take_header(self, entry: Entry) -> Problem | None:
+    def _read_header(self, entry: Entry) -> Problem | None:
         self._last_at = entry.at or self._last_at
         if self._follows_header:
             self.session_id = entry.id
@@ -471,7 +481,7 @@ class Transcript:
 
     def _emit_derived(self, answer: Answer) -> None:
         for event, at in self._derived.over(answer):
-            if answer.key in self.own_answers:
+            if answer.key in self.own_answer_keys:
                 event["exchange_id"] = self.exchange_id(answer)
                 self.emit(event, at)
 
@@ -507,7 +517,7 @@ class Transcript:
             notes.calls.update(block["id"] for block in entry.calls if isinstance(block.get("id"), str))
             if not entry.is_mirror:
                 exchange = None if answer is None else self.exchange_id(answer)
-                notes.add(Note(at, _run_of(entry), exchange, entry.stop, entry.usage))
+                notes.add(Note(at, _run_id_of(entry), exchange, entry.stop, entry.usage))
         elif entry.role == "toolResult" and isinstance(entry.message.get("toolCallId"), str):
             notes.results.add(entry.message["toolCallId"])
 
@@ -521,7 +531,7 @@ class _DerivedEvents:
         self._read: set[str] = set()
         self._open: dict[str, _OpenAnswer] = {}
 
-    def take(self, entry: Entry, at: datetime, answer: Answer, events: Iterable[Json] | None) -> None:
+    def add(self, entry: Entry, at: datetime, answer: Answer, events: Iterable[Json] | None) -> None:
         """Take one entry of an answer and its raw events; None for an entry that counts in another session."""
         open_answer = self._open.get(answer.key)
         if open_answer is None:
@@ -532,7 +542,7 @@ class _DerivedEvents:
         if events is None:
             open_answer.evidence.add_text(entry.text)
         elif entry.role == "assistant" and not entry.is_mirror:
-            _take_message(open_answer.evidence, entry, events)
+            _add_message(open_answer.evidence, entry, events)
         elif entry.role == "toolResult":
             for output in events:
                 if output["event"] == "tool_output":
@@ -559,7 +569,7 @@ class _OpenAnswer(msgspec.Struct, gc=False):
     at: datetime
 
 
-def _take_message(evidence: ExchangeEvidence, entry: Entry, events: Iterable[Json]) -> None:
+def _add_message(evidence: ExchangeEvidence, entry: Entry, events: Iterable[Json]) -> None:
     for block in entry.blocks:
         kind = block.get("type")
         if kind == "text" or kind == "thinking":  # noqa: PLR1714 - it may be no text
@@ -572,12 +582,16 @@ def _take_message(evidence: ExchangeEvidence, entry: Entry, events: Iterable[Jso
                 evidence.called(call)
 
 
+def _duplicate_problem(entry: Entry) -> Problem:
+    return Problem("duplicate_id", f"id: {entry.id[:64]!r} belongs to an earlier entry")
+
+
 def _is_same(kept: bytes, content: bytes) -> bool:
     """Tell whether two entries with the same id have the same content, from the line or the digest that is kept of each."""
-    return kept == content or _compared(kept) == _compared(content)
+    return kept == content or _content_digest(kept) == _content_digest(content)
 
 
-def _compared(kept: bytes) -> bytes:
+def _content_digest(kept: bytes) -> bytes:
     """The digest of a kept line or digest: no entry's line is as short as a digest."""
     return kept if len(kept) == _DIGEST_SIZE else _digest(content_of(kept))
 
@@ -586,7 +600,7 @@ def _digest(content: bytes) -> bytes:
     return blake2b(content, digest_size=_DIGEST_SIZE).digest()
 
 
-def _run_of(entry: Entry) -> str | None:
+def _run_id_of(entry: Entry) -> str | None:
     """The run that wrote a message, where it says so."""
     own = entry.message.get("__openclaw")
     run = own.get("runId") if isinstance(own, dict) else None

@@ -51,9 +51,10 @@ def _plain(value: AnyValue, kind: str | None, depth: int) -> Any:
     if kind is None or not depth:
         return None
     if kind == "array_value":
-        return [_plain(one, one.WhichOneof("value"), depth - 1) for one in value.array_value.values]
+        return [_plain(item, item.WhichOneof("value"), depth - 1) for item in value.array_value.values]
     if kind == "kvlist_value":
-        return {one.key: _plain(one.value, one.value.WhichOneof("value"), depth - 1) for one in value.kvlist_value.values}
+        pairs = value.kvlist_value.values
+        return {pair.key: _plain(pair.value, pair.value.WhichOneof("value"), depth - 1) for pair in pairs}
     raw = getattr(value, kind)
     return raw.hex() if kind == "bytes_value" else raw
 
@@ -73,7 +74,7 @@ def parsed(value: Any) -> Parsed:
     if not isinstance(value, str) or value[:1].isalnum() or len(value) > MAX_PARSED:
         return Parsed(value)
     if not _IS_JSON(value):
-        inner = _decoded_again(value)
+        inner = _decode_again(value)
         read = Parsed(value) if inner is None else parsed(inner)
         return Parsed(value) if isinstance(read.value, str) else read
     try:
@@ -84,10 +85,10 @@ def parsed(value: Any) -> Parsed:
         if "trailing characters" in str(error):  # a text that begins with brackets, and no JSON that was cut
             return Parsed(value)
         whole = mended_escapes(value)
-        return _beginning(value) if whole == value else Parsed(parsed(whole).value, is_cut=True)
+        return _parse_cut(value) if whole == value else Parsed(parsed(whole).value, is_cut=True)
 
 
-def _decoded_again(text: str) -> str | None:
+def _decode_again(text: str) -> str | None:
     """The text of an object or a list that was encoded as JSON once more, or oftener; None for any other text."""
     for _ in range(MAX_ENCODED):
         if not _IS_ENCODED_AGAIN(text):
@@ -101,7 +102,7 @@ def _decoded_again(text: str) -> str | None:
     return None
 
 
-def _beginning(text: str) -> Parsed:
+def _parse_cut(text: str) -> Parsed:
     """Read the complete part of a text of JSON that was cut; the text itself where it is no JSON."""
     try:
         return Parsed(pydantic_core.from_json(text, allow_partial="trailing-strings", allow_inf_nan=False), is_cut=True)

@@ -34,10 +34,10 @@ _NAMES = ("scope", "unknown", "session_id", "agent", "service", "model", "respon
 """The facts that are names or ids of the sender's, beside the name of the span."""
 _TEXTS = ("question", "answer", "thinking")
 """The facts that are texts of the exchange."""
-_WHOLE = (*_TEXTS, "error")
+_CUT_LATER = (*_TEXTS, "error")
 """The facts that are texts, cut later."""
-_EVERY_TEXT = ("name", *_NAMES, *_WHOLE)
-_LIMITS = (1, 8, 64, 512)
+_ALL_TEXTS = ("name", *_NAMES, *_CUT_LATER)
+_TEXT_DIVISORS = (1, 8, 64, 512)
 """By how much the longest texts are shortened, in turn, until all of a span fits into a message."""
 Part = TypeVar("Part", ToolCall, ToolResult)
 _decoder = msgspec.json.Decoder(SpanFacts)
@@ -80,7 +80,7 @@ def draft_of(observed: Observed, owner: SpanOwner, reader: FactReader) -> SpanDr
 
 
 def _texts_of(facts: SpanFacts) -> list[str]:
-    texts = [text for text in _read_texts(facts) if text]
+    texts = [text for text in _all_texts(facts) if text]
     if facts.calls or facts.called is not None:
         for call in (*facts.calls[:MAX_CALLS], *_as_tuple(facts.called)):
             texts += filter(None, (call.name, call.call_id))
@@ -102,22 +102,22 @@ def _as_tuple(part: Part | None) -> tuple[Part, ...]:
     return () if part is None else (part,)
 
 
-_read_texts = attrgetter(*_EVERY_TEXT)
-_names, _every_name, _whole = attrgetter(*_NAMES), attrgetter("name", *_NAMES), attrgetter(*_WHOLE)
+_all_texts = attrgetter(*_ALL_TEXTS)
+_names, _names_with_own, _texts_cut_later = attrgetter(*_NAMES), attrgetter("name", *_NAMES), attrgetter(*_CUT_LATER)
 
 
 def record_of(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
     """The record of a draft, without secrets."""
     observed, owner = draft.observed, draft.owner
     facts = _clean(draft, redactor)
-    content = _encoded(facts)
+    content = _encode(facts)
     content_digest = digest(f"{observed.parent_id} {observed.started_at.isoformat()} {observed.ended_at.isoformat()} {content}")
     return Span(
         connection=owner.connection,
         project=owner.project,
         session_id=facts.session_id or observed.trace_id,
         trace_id=observed.trace_id,
-        span_id=f"{observed.span_id}:{_short(content_digest)}" if observed.is_log else observed.span_id,
+        span_id=f"{observed.span_id}:{_short_digest(content_digest)}" if observed.is_log else observed.span_id,
         parent_span_id=observed.parent_id,
         started_at=observed.started_at,
         ended_at=observed.ended_at,
@@ -139,7 +139,7 @@ def kept_span(record: Span) -> KeptSpan:
 def _clean(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
     """The facts without secrets, names and ids as long as a record takes. Field names are ours and hold no secrets, so only values are checked."""
     facts = draft.facts
-    if redactor.are_clean(draft.texts) and redactor.is_clean_json(draft.named) and _are_fit(facts):
+    if redactor.are_clean(draft.texts) and redactor.is_clean_json(draft.named) and _fits_record(facts):
         return facts
     changes = _clean_texts(facts, redactor)
     if facts.calls:
@@ -154,39 +154,41 @@ def _clean(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
         changes["labels"] = {name: text[:MAX_LABEL].strip() for name, text in redactor.redact_labels(facts.labels).items()}
     if facts.ratings:
         changes["ratings"] = tuple(
-            msgspec.convert(redactor.redact_json(msgspec.to_builtins(one))[0], Rating) for one in facts.ratings
+            msgspec.convert(redactor.redact_json(msgspec.to_builtins(rating))[0], Rating) for rating in facts.ratings
         )
     if len(facts.calls) > MAX_CALLS or len(facts.results) > MAX_CALLS:
         changes["tags"] = _tags(facts, is_cut=True)
     return msgspec.structs.replace(facts, **changes) if changes else facts
 
 
-def _are_fit(facts: SpanFacts) -> bool:
+def _fits_record(facts: SpanFacts) -> bool:
     """Tell whether a record takes facts without secrets as they are."""
     # All names but the agent's, which may be that of a token, were read as identifiers: they are too long at most.
-    if max(map(len, filter(None, _every_name(facts))), default=0) > MAX_ID or not (facts.agent is None or _is_fit(facts.agent)):
+    if max(map(len, filter(None, _names_with_own(facts))), default=0) > MAX_ID or not (
+        facts.agent is None or _is_valid_name(facts.agent)
+    ):
         return False
     if facts.ratings or (facts.labels and max(map(len, facts.labels.values())) > MAX_LABEL):
         return False
     if facts.calls or facts.called is not None:
         calls = (*facts.calls, *_as_tuple(facts.called))
-        if len(facts.calls) > MAX_CALLS or not all(map(_is_whole_call, calls)):
+        if len(facts.calls) > MAX_CALLS or not all(map(_is_valid_call, calls)):
             return False
     if facts.results or facts.returned is not None:
         results = (*facts.results, *_as_tuple(facts.returned))
-        return len(facts.results) <= MAX_CALLS and all(map(_has_fit_names, results))
+        return len(facts.results) <= MAX_CALLS and all(map(_has_valid_names, results))
     return True
 
 
-def _is_whole_call(call: ToolCall) -> bool:
-    return _has_fit_names(call) and not _is_too_deep(call.arguments)
+def _is_valid_call(call: ToolCall) -> bool:
+    return _has_valid_names(call) and not _is_too_deep(call.arguments)
 
 
-def _has_fit_names(part: ToolCall | ToolResult) -> bool:
-    return (part.name is None or _is_fit(part.name)) and (part.call_id is None or _is_fit(part.call_id))
+def _has_valid_names(part: ToolCall | ToolResult) -> bool:
+    return (part.name is None or _is_valid_name(part.name)) and (part.call_id is None or _is_valid_name(part.call_id))
 
 
-def _is_fit(name: str) -> bool:
+def _is_valid_name(name: str) -> bool:
     """Tell whether a record takes a name as it is."""
     return 0 < len(name) <= MAX_ID and not (name[0].isspace() or name[-1].isspace())
 
@@ -197,7 +199,7 @@ def _clean_texts(facts: SpanFacts, redactor: Redactor) -> dict[str, Any]:
     for field, name in zip(_NAMES, _names(facts), strict=True):
         if name is not None and (clean := _clean_name(name, redactor)) is not name:
             changes[field] = clean
-    for field, text in zip(_WHOLE, _whole(facts), strict=True):
+    for field, text in zip(_CUT_LATER, _texts_cut_later(facts), strict=True):
         if text is not None and (clean := redactor.redact_text(text)) is not text:
             changes[field] = clean
     if (clean := _clean_name(facts.name, redactor) or "") is not facts.name:
@@ -233,54 +235,56 @@ def _is_too_deep(arguments: Any) -> bool:
     return arguments is not None and is_too_deep(arguments, MAX_DEPTH - 8)
 
 
-def _encoded(facts: SpanFacts) -> str:
+def _encode(facts: SpanFacts) -> str:
     """The facts as JSON that fits into a message. Cuts come after secrets were taken out, which a cut could halve."""
     content = msgspec.json.encode(facts, order="sorted")
     if len(content) <= MAX_RESULT and not facts.ratings:
         return content.decode()  # the whole is shorter than the shortest limit of a text
-    for share in _LIMITS:
-        content = msgspec.json.encode(_cut(facts, share), order="sorted")
+    for divisor in _TEXT_DIVISORS:
+        content = msgspec.json.encode(_shorten(facts, divisor), order="sorted")
         if len(content) <= MAX_CONTENT:
             break
     return content.decode()
 
 
-def _cut(facts: SpanFacts, share: int) -> SpanFacts:
-    texts = {name: cut_bytes(text, MAX_TEXT // share) for name in _TEXTS if (text := getattr(facts, name)) is not None}
+def _shorten(facts: SpanFacts, divisor: int) -> SpanFacts:
+    texts = {name: cut_bytes(text, MAX_TEXT // divisor) for name in _TEXTS if (text := getattr(facts, name)) is not None}
     short = msgspec.structs.replace(
         facts,
         **texts,
-        calls=tuple(_cut_call(call, share) for call in facts.calls),
-        results=tuple(_cut_result(result, share) for result in facts.results),
-        called=None if facts.called is None else _cut_call(facts.called, share),
-        returned=None if facts.returned is None else _cut_result(facts.returned, share),
-        error=None if facts.error is None else cut(facts.error, MAX_RESULT // share),
-        ratings=tuple(_cut_rating(rating, share) for rating in facts.ratings[:MAX_RATINGS]),
+        calls=tuple(_shorten_call(call, divisor) for call in facts.calls),
+        results=tuple(_shorten_result(result, divisor) for result in facts.results),
+        called=None if facts.called is None else _shorten_call(facts.called, divisor),
+        returned=None if facts.returned is None else _shorten_result(facts.returned, divisor),
+        error=None if facts.error is None else cut(facts.error, MAX_RESULT // divisor),
+        ratings=tuple(_shorten_rating(rating, divisor) for rating in facts.ratings[:MAX_RATINGS]),
     )
-    return short if short == facts else msgspec.structs.replace(short, tags=_tags(facts, is_cut=any(_cut_texts(short, facts))))
+    return (
+        short if short == facts else msgspec.structs.replace(short, tags=_tags(facts, is_cut=any(_changed_texts(short, facts))))
+    )
 
 
-def _cut_texts(short: SpanFacts, facts: SpanFacts) -> list[bool]:
+def _changed_texts(short: SpanFacts, facts: SpanFacts) -> list[bool]:
     """Whether each text of the exchange was cut. Texts of tools are cut everywhere, so they do not mark the exchange as cut."""
     return [getattr(short, name) != getattr(facts, name) for name in _TEXTS]
 
 
-def _cut_call(call: ToolCall, share: int) -> ToolCall:
+def _shorten_call(call: ToolCall, divisor: int) -> ToolCall:
     if (
         call.arguments is None
-        or len(text := msgspec.json.encode(call.arguments, order="sorted").decode()) <= MAX_ARGUMENTS // share
+        or len(text := msgspec.json.encode(call.arguments, order="sorted").decode()) <= MAX_ARGUMENTS // divisor
     ):
         return call
-    return msgspec.structs.replace(call, arguments=cut(text, MAX_ARGUMENTS // share))
+    return msgspec.structs.replace(call, arguments=cut(text, MAX_ARGUMENTS // divisor))
 
 
-def _cut_result(result: ToolResult, share: int) -> ToolResult:
-    return msgspec.structs.replace(result, output=cut(result.output, MAX_RESULT // share))
+def _shorten_result(result: ToolResult, divisor: int) -> ToolResult:
+    return msgspec.structs.replace(result, output=cut(result.output, MAX_RESULT // divisor))
 
 
-def _cut_rating(rating: Rating, share: int) -> Rating:
+def _shorten_rating(rating: Rating, divisor: int) -> Rating:
     names = {name: _short_name(getattr(rating, name)) for name in ("label", "response_id")}
-    why = None if rating.explanation is None else cut(rating.explanation, MAX_ARGUMENTS // share)
+    why = None if rating.explanation is None else cut(rating.explanation, MAX_ARGUMENTS // divisor)
     return msgspec.structs.replace(rating, name=rating.name[:MAX_ID], explanation=why, **names)
 
 
@@ -288,5 +292,5 @@ def _tags(facts: SpanFacts, *, is_cut: bool) -> tuple[str, ...]:
     return tuple(sorted({*facts.tags, TRUNCATED})) if is_cut else facts.tags
 
 
-def _short(text: str) -> str:
+def _short_digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
