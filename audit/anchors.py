@@ -80,6 +80,10 @@ Reason = Literal[
 ]
 
 
+_REASONS: Mapping[Cause | None, Reason] = {"agent": "unexplained", "judge": "explained", None: "unclear"}
+"""The reason of each cause that the anchors name, or do not name."""
+
+
 def anchor_project(project: str) -> str:
     """The project under which the anchors of a project are judged; a name that grows too long is cut and told apart by its digest."""
     name = f"{_MARK}{project}"
@@ -91,7 +95,7 @@ def is_reserved(name: str) -> bool:
     return name == ANCHORS or name.startswith(_MARK)
 
 
-def checked_own_name(name: str) -> str:
+def refuse_reserved_name(name: str) -> str:
     """Return the name of a connection or project that records may be filed under; ValueError for one of anchors."""
     if is_reserved(name):
         raise ValueError("the name is reserved for anchors")
@@ -121,11 +125,11 @@ class Shift:
     """The part of the variance that comes from how rounds differ: all of it where only these anchors matter."""
     rounds: int
 
-    def moods_reach(self, confidence: float) -> float:
+    def round_half_width(self, confidence: float) -> float:
         """Half the width of an interval of the change of these very anchors."""
         return t_quantile((1 + confidence) / 2, self.rounds - 2) * math.sqrt(self.by_rounds)
 
-    def reach(self, more: float = 0.0) -> float:
+    def half_width(self, more: float = 0.0) -> float:
         """Half the width of the 95 % interval of the size, with more variance that comes from elsewhere."""
         return t_quantile((1 + CONFIDENCE) / 2, self.freedom) * math.sqrt(self.variance + more)
 
@@ -145,7 +149,7 @@ class Sides:
         return len(self.anchors) > 1 and min(len(self.before), len(self.since)) >= FEWEST_ROUNDS
 
 
-def by_round(verdicts: Sequence[Verdict]) -> dict[datetime, dict[str, float]]:
+def group_by_round(verdicts: Sequence[Verdict]) -> dict[datetime, dict[str, float]]:
     """The verdicts of each round by anchor, in order of time."""
     rounds: dict[datetime, dict[str, float]] = defaultdict(dict)
     for verdict in sorted(verdicts, key=lambda verdict: (verdict.at, verdict.anchor)):
@@ -153,57 +157,61 @@ def by_round(verdicts: Sequence[Verdict]) -> dict[datetime, dict[str, float]]:
     return rounds
 
 
-def sides(rounds: Rounds, before: Sequence[datetime], since: Sequence[datetime]) -> Sides:
+def comparable_sides(rounds: Rounds, before: Sequence[datetime], since: Sequence[datetime]) -> Sides:
     """Return the parts of two stretches of rounds that can be compared."""
-    anchors = _judged(rounds, before) & _judged(rounds, since)
-    return Sides(tuple(sorted(anchors)), _whole(rounds, before, anchors), _whole(rounds, since, anchors))
+    anchors = _judged_anchors(rounds, before) & _judged_anchors(rounds, since)
+    return Sides(tuple(sorted(anchors)), _complete_rounds(rounds, before, anchors), _complete_rounds(rounds, since, anchors))
 
 
-def _judged(rounds: Rounds, times: Sequence[datetime]) -> set[str]:
-    return {anchor for at in times for anchor in rounds[at]}
+def _judged_anchors(rounds: Rounds, times: Sequence[datetime]) -> set[str]:
+    return {anchor for time in times for anchor in rounds[time]}
 
 
-def _whole(rounds: Rounds, times: Sequence[datetime], anchors: set[str]) -> tuple[datetime, ...]:
+def _complete_rounds(rounds: Rounds, times: Sequence[datetime], anchors: set[str]) -> tuple[datetime, ...]:
     """The rounds that judged at least half of the anchors: the mean of a few says little of the judge's mood."""
-    return tuple(at for at in times if anchors and 2 * len(rounds[at].keys() & anchors) >= len(anchors))
+    return tuple(time for time in times if anchors and 2 * len(rounds[time].keys() & anchors) >= len(anchors))
 
 
-def shift_between(rounds: Rounds, sides: Sides) -> Shift | None:
+def estimate_shift(rounds: Rounds, compared: Sides) -> Shift | None:
     """The change of the anchors' mean, with the variance that rounds and anchors have in it; None where there is too little."""
-    if not sides.shift_is_known:
+    if not compared.shift_is_known:
         return None
-    means = [_means(rounds, sides.before, sides.anchors), _means(rounds, sides.since, sides.anchors)]
-    changes = [means[1][anchor] - means[0][anchor] for anchor in sides.anchors if anchor in means[0] and anchor in means[1]]
+    means = [_anchor_means(rounds, compared.before, compared.anchors), _anchor_means(rounds, compared.since, compared.anchors)]
+    changes = [means[1][anchor] - means[0][anchor] for anchor in compared.anchors if anchor in means[0] and anchor in means[1]]
     if len(changes) < 2:
         return None
-    off = [
-        [rounds[at][anchor] - known[anchor] for anchor in sides.anchors if anchor in rounds[at]]
-        for times, known in zip((sides.before, sides.since), means, strict=True)
-        for at in times
+    deviations = [
+        [rounds[time][anchor] - means_of_side[anchor] for anchor in compared.anchors if anchor in rounds[time]]
+        for times, means_of_side in zip((compared.before, compared.since), means, strict=True)
+        for time in times
     ]
-    per_round = 1 / len(sides.before) + 1 / len(sides.since)
-    return _estimate(changes, off, per_round)
+    per_round = 1 / len(compared.before) + 1 / len(compared.since)
+    return _estimate(changes, deviations, per_round)
 
 
-def _means(rounds: Rounds, times: Sequence[datetime], anchors: Sequence[str]) -> dict[str, float]:
+def _anchor_means(rounds: Rounds, times: Sequence[datetime], anchors: Sequence[str]) -> dict[str, float]:
     """The mean of each anchor over some rounds."""
-    values = {anchor: [rounds[at][anchor] for at in times if anchor in rounds[at]] for anchor in anchors}
-    return {anchor: math.fsum(known) / len(known) for anchor, known in values.items() if known}
+    values = {anchor: [rounds[time][anchor] for time in times if anchor in rounds[time]] for anchor in anchors}
+    return {anchor: math.fsum(verdicts) / len(verdicts) for anchor, verdicts in values.items() if verdicts}
 
 
-def _estimate(changes: Sequence[float], off: Sequence[Sequence[float]], per_round: float) -> Shift:
+def _estimate(changes: Sequence[float], deviations: Sequence[Sequence[float]], per_round: float) -> Shift:
     """The mean of the anchors' changes; `off` is by how much the verdicts of each round lie off their anchor's mean."""
-    count, freedom = len(changes), len(off) - 2
+    count, freedom = len(changes), len(deviations) - 2
     size = math.fsum(changes) / count
-    moods = [math.fsum(row) / len(row) for row in off]
-    by_rounds = math.fsum(mood * mood for mood in moods) / freedom * per_round
-    spread = math.fsum((change - size) ** 2 for change in changes) + 2 * _RESOLUTION**2
-    by_anchors = spread / ((count + 1) * (count + 2))
-    noise = math.fsum((one - mood) ** 2 for row, mood in zip(off, moods, strict=True) for one in row) / ((count - 1) * freedom)
+    round_deviations = [math.fsum(row) / len(row) for row in deviations]
+    by_rounds = math.fsum(round_deviation * round_deviation for round_deviation in round_deviations) / freedom * per_round
+    squares = math.fsum((change - size) ** 2 for change in changes) + 2 * _RESOLUTION**2
+    by_anchors = squares / ((count + 1) * (count + 2))
+    noise = math.fsum(
+        (deviation - round_deviation) ** 2
+        for row, round_deviation in zip(deviations, round_deviations, strict=True)
+        for deviation in row
+    ) / ((count - 1) * freedom)
     # The noise of single verdicts is in both, and counts once.
     variance = max(by_rounds, by_anchors, by_rounds + by_anchors - noise * per_round / count)
     freedom_of_sum = variance**2 / (by_rounds**2 / freedom + by_anchors**2 / (count + 1))
-    return Shift(size, variance, freedom_of_sum, by_rounds, len(off))
+    return Shift(size, variance, freedom_of_sum, by_rounds, len(deviations))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,14 +237,14 @@ class JudgeChange:
 
 def judge_change(verdicts: Sequence[Verdict]) -> JudgeChange:
     """Return whether a tier's judge has ever changed."""
-    rounds = by_round(verdicts)
+    rounds = group_by_round(verdicts)
     times = list(rounds)
-    starts = {split: 1 / (split * (split + 1)) for split in range(1, len(times))}
-    evidence, direction, best_start = max(_evidence(rounds, starts, sign) for sign in (1, -1)) if starts else (0.0, 0, 0)
+    stakes = {split: 1 / (split * (split + 1)) for split in range(1, len(times))}
+    evidence, direction, best_start = max(_bet_evidence(rounds, stakes, sign) for sign in (1, -1)) if stakes else (0.0, 0, 0)
     split = best_start if evidence >= 2 / ERROR else max(1, len(times) - FEWEST_ROUNDS)
-    compared = sides(rounds, times[:split], times[split:])
-    shift = shift_between(rounds, compared)
-    reach = math.nan if shift is None else shift.reach()
+    compared = comparable_sides(rounds, times[:split], times[split:])
+    shift = estimate_shift(rounds, compared)
+    half_width = math.nan if shift is None else shift.half_width()
     changed = evidence >= 2 / ERROR and shift is not None and _is_beyond_moods(shift, direction, len(times))
     return JudgeChange(
         changed=changed,
@@ -244,32 +252,36 @@ def judge_change(verdicts: Sequence[Verdict]) -> JudgeChange:
         since=times[best_start] if changed else None,
         evidence=evidence,
         size=None if shift is None else shift.size,
-        low=None if shift is None else shift.size - reach,
-        high=None if shift is None else shift.size + reach,
+        low=None if shift is None else shift.size - half_width,
+        high=None if shift is None else shift.size + half_width,
         anchors=len(compared.anchors),
         rounds=len(times),
     )
 
 
-def _evidence(rounds: Mapping[datetime, Mapping[str, float]], starts: Mapping[int, float], sign: int) -> tuple[float, int, int]:
+def _bet_evidence(
+    rounds: Mapping[datetime, Mapping[str, float]], starts: Mapping[int, float], sign: int
+) -> tuple[float, int, int]:
     """The highest that the bets on a direction ever came to, the direction, and where the bet that gave most began."""
     bets: dict[tuple[int, float], float] = {}
-    highest, began = 0.0, min(starts)
-    for index, shares in enumerate(_shares(rounds)):
+    highest, best_start = 0.0, min(starts)
+    for index, shares in enumerate(_rank_shares(rounds)):
         bets.update({(index, bet): 0.0 for bet in _BETS if index in starts})
-        won = {bet: math.fsum(math.log1p(sign * bet * share) for share in shares) for bet in _BETS}
-        bets = {key: gain + won[key[1]] for key, gain in bets.items()}
-        worth = {(start, bet): starts[start] / len(_BETS) * math.exp(min(gain, 700.0)) for (start, bet), gain in bets.items()}
+        gains = {bet: math.fsum(math.log1p(sign * bet * share) for share in shares) for bet in _BETS}
+        bets = {key: log_gain + gains[key[1]] for key, log_gain in bets.items()}
+        worth = {
+            (start, bet): starts[start] / len(_BETS) * math.exp(min(log_gain, 700.0)) for (start, bet), log_gain in bets.items()
+        }
         # The stake of bets that have not begun lies idle.
         total = math.fsum(worth.values()) + math.fsum(part for start, part in starts.items() if start > index)
         if total > highest:
             highest = total
             # Where verdicts stay as they are, all bets that begin before the change gain alike: the last of them is nearest to it.
-            began = max(bets, key=lambda key: (round(bets[key], 9), key[0]))[0] if bets else began
-    return highest, sign, began
+            best_start = max(bets, key=lambda key: (round(bets[key], 9), key[0]))[0] if bets else best_start
+    return highest, sign, best_start
 
 
-def _shares(rounds: Mapping[datetime, Mapping[str, float]]) -> Iterator[list[float]]:
+def _rank_shares(rounds: Mapping[datetime, Mapping[str, float]]) -> Iterator[list[float]]:
     """For each round and each anchor that was judged before: the share of earlier verdicts below, less that above, of all with the new one."""
     earlier: dict[str, list[float]] = defaultdict(list)
     for verdicts in rounds.values():
@@ -278,7 +290,10 @@ def _shares(rounds: Mapping[datetime, Mapping[str, float]]) -> Iterator[list[flo
             earlier_values = earlier[anchor]
             if earlier_values:
                 shares.append(
-                    (sum(one < value for one in earlier_values) - sum(one > value for one in earlier_values))
+                    (
+                        sum(earlier_value < value for earlier_value in earlier_values)
+                        - sum(earlier_value > value for earlier_value in earlier_values)
+                    )
                     / (len(earlier_values) + 1)
                 )
             earlier_values.append(value)
@@ -287,11 +302,11 @@ def _shares(rounds: Mapping[datetime, Mapping[str, float]]) -> Iterator[list[flo
 
 def _is_beyond_moods(shift: Shift, direction: int, rounds: int) -> bool:
     """Return whether a shift exceeds the differences between rounds, wherever among them it was looked for."""
-    return shift.size * direction > shift.moods_reach(1 - ERROR / rounds)
+    return shift.size * direction > shift.round_half_width(1 - ERROR / rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class IncidentChange:
     """The change that an incident made in a tier, in parts of the tier's scale."""
 
     direction: str
@@ -326,28 +341,27 @@ class Attribution:
     rounds_since: int = 0
 
 
-def attribute(verdicts: Sequence[Verdict], moved: Moved) -> Attribution:
+def attribute(verdicts: Sequence[Verdict], incident: IncidentChange) -> Attribution:
     """Return whether the judge or the agent moved a tier, by the verdicts on its anchors."""
-    rounds = by_round(verdicts)
-    before = [at for at in rounds if at.date() < moved.earliest]
-    since = [at for at in rounds if at.date() > moved.latest and (moved.until is None or at < moved.until)]
-    compared = sides(rounds, before[-NEAREST_ROUNDS:], since[:NEAREST_ROUNDS])
-    anchors, rounds_counted = len(compared.anchors), (len(before), len(since))
+    rounds = group_by_round(verdicts)
+    before = [at for at in rounds if at.date() < incident.earliest]
+    since = [at for at in rounds if at.date() > incident.latest and (incident.until is None or at < incident.until)]
+    compared = comparable_sides(rounds, before[-NEAREST_ROUNDS:], since[:NEAREST_ROUNDS])
+    rounds_before, rounds_since = len(before), len(since)
     if compared.anchors:
-        rounds_counted = len(compared.before), len(compared.since)
-    lacking = _lacking(anchors, *rounds_counted) if rounds else "no_anchors"
-    shift = None if lacking else shift_between(rounds, compared)
-    cause = None if shift is None else _cause(shift, moved)
-    reason: Reason = "unexplained" if cause == "agent" else "explained" if cause == "judge" else "unclear"
+        rounds_before, rounds_since = len(compared.before), len(compared.since)
+    lacking = _lacking(len(compared.anchors), rounds_before, rounds_since) if rounds else "no_anchors"
+    shift = None if lacking else estimate_shift(rounds, compared)
+    cause = None if shift is None else _cause(shift, incident)
     return Attribution(
         cause=cause,
-        reason=lacking or reason,
+        reason=lacking or _REASONS[cause],
         judge=None if shift is None else shift.size,
-        low=None if shift is None else shift.size - shift.reach(),
-        high=None if shift is None else shift.size + shift.reach(),
-        anchors=anchors,
-        rounds_before=rounds_counted[0],
-        rounds_since=rounds_counted[1],
+        low=None if shift is None else shift.size - shift.half_width(),
+        high=None if shift is None else shift.size + shift.half_width(),
+        anchors=len(compared.anchors),
+        rounds_before=rounds_before,
+        rounds_since=rounds_since,
     )
 
 
@@ -359,16 +373,16 @@ def _lacking(anchors: int, before: int, since: int) -> Reason | None:
     return "few_anchors" if anchors < MIN_ANCHORS else None
 
 
-def _cause(shift: Shift, moved: Moved) -> Cause | None:
-    along = shift.size if moved.direction == UP else -shift.size
+def _cause(shift: Shift, incident: IncidentChange) -> Cause | None:
+    explained = shift.size if incident.direction == UP else -shift.size
 
-    def beyond(share: float) -> tuple[float, float]:
+    def excess_interval(share: float) -> tuple[float, float]:
         """By how much the judge moved more than this share of the incident: both ends of the interval."""
-        centre, reach = along - share * moved.size, shift.reach((share * moved.error) ** 2)
-        return centre - reach, centre + reach
+        centre, half_width = explained - share * incident.size, shift.half_width((share * incident.error) ** 2)
+        return centre - half_width, centre + half_width
 
-    if beyond(EXPLAINS)[1] < 0:
+    if excess_interval(EXPLAINS)[1] < 0:
         return "agent"
-    if along >= EXPLAINS * moved.size and beyond(CERTAIN)[0] > 0:
+    if explained >= EXPLAINS * incident.size and excess_interval(CERTAIN)[0] > 0:
         return "judge"
     return None

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel
 
-from audit.anchors import anchor_project, checked_own_name, is_reserved
+from audit.anchors import anchor_project, is_reserved, refuse_reserved_name
 from audit.cost import MODEL_NAME, ModelPrice, nano_of, price_of
 from audit.detectors.thresholds import Detectors
 from audit.fingerprints import canonical_json, digest
@@ -187,7 +187,7 @@ def _compile_check(document: Document, check: PatternCheck, location: Location) 
     for index, text in enumerate(check.patterns):
         at = (*location, "patterns", index)
         try:
-            patterns.append(compile_pattern(straighten(text), where=f"{document.place(at)}: check {check.id!r}"))
+            patterns.append(compile_pattern(straighten(text), where=f"{document.describe_location(at)}: check {check.id!r}"))
         except PolicyError as error:
             document.note(at, str(error))
     return CustomCheck(id=check.id, description=check.description, patterns=tuple(patterns))
@@ -205,7 +205,7 @@ __all__ = [
 ]
 _MODEL_NAME = compile_pattern(MODEL_NAME, where="prices", ignore_case=False)
 ProjectName = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
-OwnName = Annotated[str, StringConstraints(pattern=f"^{NAME}$"), AfterValidator(checked_own_name)]
+OwnName = Annotated[str, StringConstraints(pattern=f"^{NAME}$"), AfterValidator(refuse_reserved_name)]
 """The name of a connection or project that records may be filed under."""
 
 MAX_NAMES = 10_000
@@ -572,7 +572,7 @@ def load_policy(path: Path, content: bytes | None = None, *, confined: Collectio
 def _check_secret_pattern(document: Document, index: int, secret: SecretPattern) -> None:
     location = ("redaction", "patterns", index, "pattern")
     try:
-        pattern = compile_pattern(secret.pattern, where=document.place(location), ignore_case=False)
+        pattern = compile_pattern(secret.pattern, where=document.describe_location(location), ignore_case=False)
     except PolicyError as error:
         document.note(location, str(error))
         return

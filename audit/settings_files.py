@@ -44,7 +44,7 @@ class Document:
         self.hint = hint
         self.lines: dict[Location, int] = {(): 1}
         self.problems: list[tuple[int, str]] = []
-        self._loader = _Loader(_text(path, _read(path) if content is None else content))
+        self._loader = _Loader(_decode_text(path, _read_bytes(path) if content is None else content))
         try:
             node = self._loader.get_single_node()
             self.value = self._construct(node, ()) if node is not None else None
@@ -58,13 +58,13 @@ class Document:
 
     def problem(self, location: Location, reason: str) -> None:
         """Note what is wrong with a field."""
-        self.note(location, f"{self.place(location)}: {reason}")
+        self.note(location, f"{self.describe_location(location)}: {reason}")
 
     def note(self, location: Location, message: str) -> None:
         """Note a message about a field that already says where."""
         self.problems.append((self.line(location), message))
 
-    def place(self, location: Location) -> str:
+    def describe_location(self, location: Location) -> str:
         """`FILE:LINE: field.path` of a field."""
         return f"{self.path}:{self.line(location)}: {_field_path(location)}"
 
@@ -80,9 +80,9 @@ class Document:
             result = model.model_validate(self.value, by_alias=True, by_name=False)
         except ValidationError as error:
             located = [(self._own_location(problem), problem) for problem in error.errors(include_url=False)]
-            for own, problem in located:
-                if not _is_consequence(own, problem, [location for location, _ in located]):
-                    self.problem(own, _reason_of(problem, model))
+            for own_location, problem in located:
+                if not _is_consequence(own_location, problem, [location for location, _ in located]):
+                    self.problem(own_location, _reason_of(problem, model))
             self.refuse_problems()
             raise  # unreachable: a ValidationError has at least one error
         self.refuse_problems()
@@ -99,12 +99,12 @@ class Document:
         Pydantic adds elements of its own: the kind chosen from several, and a mark for a bad key.
         """
         *around, last = problem["loc"] or ("",)
-        own: Location = ()
+        known_location: Location = ()
         for element in around:
-            own = (*own, element) if (*own, element) in self.lines else own
+            known_location = (*known_location, element) if (*known_location, element) in self.lines else known_location
         if problem["type"] in _KIND_PROBLEMS:
-            return (*own, last, problem["ctx"]["discriminator"].strip("'"))
-        return own if last in ("", "[key]") else (*own, last)
+            return (*known_location, last, problem["ctx"]["discriminator"].strip("'"))
+        return known_location if last in ("", "[key]") else (*known_location, last)
 
     def _unreadable(self, line: int, reason: str) -> PolicyError:
         return PolicyError(f"{self.path}:{line}: document: {reason}", hint="The file must be one YAML or JSON document.")
@@ -128,8 +128,8 @@ class Document:
                 raise _refusal("a field name must be text; quote it", key_node)
             line = key_node.start_mark.line + 1
             if key in result:
-                first = self.lines[(*location, key)]
-                message = f"{self.path}:{line}: {_field_path((*location, key))}: given twice, first on line {first}"
+                first_line = self.lines[(*location, key)]
+                message = f"{self.path}:{line}: {_field_path((*location, key))}: given twice, first on line {first_line}"
                 self.problems.append((line, message))
                 continue
             self.lines[(*location, key)] = line
@@ -162,12 +162,12 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def _refusal(reason: str, at: Any) -> yaml.MarkedYAMLError:
+def _refusal(reason: str, position: Any) -> yaml.MarkedYAMLError:
     """An error as YAML's own, at a node or event."""
-    return yaml.MarkedYAMLError(None, None, reason, at.start_mark)
+    return yaml.MarkedYAMLError(None, None, reason, position.start_mark)
 
 
-def _text(path: Path, data: bytes) -> str:
+def _decode_text(path: Path, data: bytes) -> str:
     if len(data) > MAX_FILE_BYTES:
         raise PolicyError(f"{path}:1: document: larger than {MAX_FILE_BYTES} bytes", hint="A settings file has a page or two.")
     if kind := binary_kind(data[:HEAD]):
@@ -184,7 +184,7 @@ def _text(path: Path, data: bytes) -> str:
     return text
 
 
-def _read(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     """At most one byte more than a settings file may have."""
     try:
         with path.open("rb") as file:
@@ -204,9 +204,12 @@ def _field_path(location: Location) -> str:
     return path.removeprefix(".") or "document"
 
 
-def _is_consequence(own: Location, problem: Any, places: Iterable[Location]) -> bool:
+def _is_consequence(location: Location, problem: Any, locations: Iterable[Location]) -> bool:
     """Return whether a list is only called too short because pydantic leaves out elements that have problems of their own."""
-    return problem["type"] == "too_short" and any(len(place) > len(own) and place[: len(own)] == own for place in places)
+    return problem["type"] == "too_short" and any(
+        len(describe_location) > len(location) and describe_location[: len(location)] == location
+        for describe_location in locations
+    )
 
 
 def _reason_of(problem: Any, model: type[BaseModel]) -> str:
@@ -219,9 +222,9 @@ def _reason_of(problem: Any, model: type[BaseModel]) -> str:
     if kind == "extra_forbidden":
         names = _field_names(model) - {str(location[-1])}
         return reason + _nearest(str(location[-1]), names)
-    shown = problem["input"]
-    is_plain = isinstance(shown, str | int | float) or shown is None
-    return f"{reason} (it is {shown!r:.80})" if kind != "missing" and is_plain else reason
+    value = problem["input"]
+    is_plain = isinstance(value, str | int | float) or value is None
+    return f"{reason} (it is {value!r:.80})" if kind != "missing" and is_plain else reason
 
 
 def _about_kinds(problem: Any, model: type[BaseModel]) -> str:

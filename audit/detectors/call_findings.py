@@ -24,8 +24,8 @@ NEAR_DUPLICATE_CALLS = FailureType(
     remediation="Tell the agent what an empty or unhelpful result means, so that it changes its approach instead of the "
     "wording of the same call",
 )
-_READ, _EDIT = ({"event": "tool_call", "tool": tool, "args": {"path": "a"}} for tool in ("read", "edit"))
-_ASKED, _REPHRASED, _OTHER = (
+_READ_CALL, _EDIT_CALL = ({"event": "tool_call", "tool": tool, "args": {"path": "a"}} for tool in ("read", "edit"))
+_FIRST_SEARCH, _REPHRASED_SEARCH, _OTHER_SEARCH = (
     {"event": "tool_call", "tool": "search", "args": {"q": text}}
     for text in ("where is the parcel sent on Monday", "Where is the parcel, sent on MONDAY", "refund for a broken lamp")
 )
@@ -36,7 +36,7 @@ _ASKED, _REPHRASED, _OTHER = (
     version=1,
     threshold="alternating_rounds",
     rule=Rule(fires="two calls n >= alternatingRounds times in turn", severity="medium", penalty="0"),
-    cases=Cases(found=[_READ, _EDIT] * 3, silent=[_READ, _EDIT, _OTHER] * 3),
+    cases=Cases(found=[_READ_CALL, _EDIT_CALL] * 3, silent=[_READ_CALL, _EDIT_CALL, _OTHER_SEARCH] * 3),
 )
 def alternating_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
     """Two calls in turn, each with the same arguments every time and no other call between: the longest such run (ping-pong).
@@ -45,12 +45,12 @@ def alternating_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list
     """
     if evidence.patterns is None or thresholds.alternating_rounds is None:
         return []
-    seen = evidence.patterns.alternation
-    if seen.rounds < thresholds.alternating_rounds:
+    alternation = evidence.patterns.alternation
+    if alternation.rounds < thresholds.alternating_rounds:
         return []
-    first, second = map(printable, seen.pair)
-    description = f"Two tool calls alternated for {seen.rounds} rounds with unchanged arguments. Tools: {first}, {second}."
-    return [ALTERNATING_CALLS.cause("medium", 0, description, seen.references, evidence_count=seen.calls)]
+    first_tool, second_tool = map(printable, alternation.pair)
+    description = f"Two tool calls alternated for {alternation.rounds} rounds with unchanged arguments. Tools: {first_tool}, {second_tool}."
+    return [ALTERNATING_CALLS.cause("medium", 0, description, alternation.references, evidence_count=alternation.calls)]
 
 
 @detector(
@@ -60,7 +60,7 @@ def alternating_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list
     rule=Rule(
         fires="n >= nearDuplicateCalls calls that nearly repeat one of the 10 before them", severity="medium", penalty="0"
     ),
-    cases=Cases(found=[_ASKED, _REPHRASED] * 3, silent=[_ASKED, _OTHER]),
+    cases=Cases(found=[_FIRST_SEARCH, _REPHRASED_SEARCH] * 3, silent=[_FIRST_SEARCH, _OTHER_SEARCH]),
 )
 def near_duplicate_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
     """Calls of a tool that say nearly what one of the 10 calls before them said: the same keys and numbers, nearly the same words.

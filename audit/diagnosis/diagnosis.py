@@ -37,7 +37,7 @@ NO_FAILURE = "No OpenClaw failure mode was detected from runtime evidence."
 """Explanation of a session in which nothing was found."""
 NO_EVENTS = "There are no runtime events, so no failure mode could be looked for."
 """Explanation of a session without events."""
-_COUNTED = {
+_COUNTED_EVENTS = {
     "tool_calls": "tool_call",
     "tool_outputs": "tool_output",
     "memory_events": "memory_event",
@@ -83,20 +83,24 @@ def rule_version(thresholds: Thresholds) -> str:
 
     Those that the thresholds have look for nothing are left out.
     """
-    placed = ".".join(str(one.version) for one in DETECTORS if one.order is not None)
-    named = (one for one in (*DETECTORS, *FINDERS) if one.order is None and one.is_enabled(thresholds))
-    return f"diagnosis-1:{placed}" + "".join(f"+{one.failure_type}-{one.version}" for one in named)
+    ordered_versions = ".".join(str(detector.version) for detector in DETECTORS if detector.order is not None)
+    named_detectors = (
+        detector for detector in (*DETECTORS, *FINDERS) if detector.order is None and detector.is_enabled(thresholds)
+    )
+    return f"diagnosis-1:{ordered_versions}" + "".join(
+        f"+{detector.failure_type}-{detector.version}" for detector in named_detectors
+    )
 
 
 def lowest_trust(failures: Iterable[FailureType]) -> int:
     """The trust score of a session in which each of these failures has its largest penalty: no session has a lower one."""
-    return _divided(sum((100 - failure.largest_penalty) * failure.weight for failure in failures), 100)
+    return _divide_half_even(sum((100 - failure.largest_penalty) * failure.weight for failure in failures), 100)
 
 
-def _divided(numerator: int, denominator: int) -> int:
+def _divide_half_even(numerator: int, denominator: int) -> int:
     """The quotient of integers from 0, rounded half to even."""
-    quotient, rest = divmod(numerator, denominator)
-    return quotient + (2 * rest > denominator or (2 * rest == denominator and quotient % 2))
+    quotient, remainder = divmod(numerator, denominator)
+    return quotient + (2 * remainder > denominator or (2 * remainder == denominator and quotient % 2))
 
 
 def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagnosis:
@@ -112,10 +116,10 @@ def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagno
         for failure in FAILURE_TYPES.values():
             score = scores[failure.dimension] = max(0, 100 - penalties.get(failure.name, 0))
             total += score * failure.weight
-        trust = _divided(total, 100)
+        trust = _divide_half_even(total, 100)
     return SessionDiagnosis(
         trust_score=trust,
-        readiness_level=_readiness(trust, causes),
+        readiness_level=_readiness_level(trust, causes),
         scores=scores,
         causes=causes,
         # min returns the first of equals
@@ -124,12 +128,12 @@ def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagno
         evidence_summary={
             "event_count": evidence.event_count,
             "event_counts": dict(sorted(evidence.event_counts.items())),
-            **{name: evidence.count(event) for name, event in _COUNTED.items()},
+            **{name: evidence.count(event) for name, event in _COUNTED_EVENTS.items()},
         },
     )
 
 
-def _readiness(trust: int | None, causes: Sequence[Cause]) -> str:
+def _readiness_level(trust: int | None, causes: Sequence[Cause]) -> str:
     severities = {cause.severity for cause in causes}
     if trust is None:
         return "insufficient_evidence"
@@ -142,7 +146,7 @@ def _readiness(trust: int | None, causes: Sequence[Cause]) -> str:
 
 def _cost_analysis(evidence: SessionEvidence, cost_penalty: int) -> CostAnalysis:
     duplicates, tokens = evidence.duplicate_calls, evidence.total_tokens
-    redundancy = _divided(100 * duplicates, max(1, evidence.count("tool_call")))
+    redundancy = _divide_half_even(100 * duplicates, max(1, evidence.count("tool_call")))
     return CostAnalysis(
         total_tokens=tokens,
         duplicate_calls=duplicates,
@@ -173,11 +177,11 @@ def diagnosis_document(
     Repeated event ids get a suffix, see `audit.diagnosis.events`. Evidence whose event is not among them appears with its id alone.
     """
     ids = unique_ids([event["event_id"] for event in events], reserved=FAILURE_NODES)
-    named = [
+    named_events = [
         event if event["event_id"] == name else {**event, "event_id": name} for event, name in zip(events, ids, strict=True)
     ]
-    at = range(len(events)) if positions is None else positions
-    event_at = dict(zip(at, named, strict=True))
+    positions_of_events = range(len(events)) if positions is None else positions
+    event_at = dict(zip(positions_of_events, named_events, strict=True))
     return {
         "session_id": session_id,
         "trust_score": result.trust_score,
@@ -187,7 +191,7 @@ def diagnosis_document(
         "primary_diagnosis": _primary_document(result),
         "cost_analysis": msgspec.structs.asdict(result.cost_analysis),
         "evidence_summary": result.evidence_summary,
-        "causal_graph": causal_graph(named, result.causes, dict(zip(at, ids, strict=True))),
+        "causal_graph": causal_graph(named_events, result.causes, dict(zip(positions_of_events, ids, strict=True))),
     }
 
 
@@ -307,10 +311,10 @@ def _first_scores(scores: Mapping[str, int | None]) -> DimensionScores:
 def _cause_records(causes: Sequence[Cause]) -> tuple[FailureCause, ...]:
     """The causes with the largest impact, the first of equals, in their own order."""
     order = sorted(range(len(causes)), key=lambda index: (causes[index].impact_score, index))[:CAUSES]
-    left, records = ALL_REFERENCES, []
+    references_left, records = ALL_REFERENCES, []
     for index in sorted(order):
-        records.append(_cause_record(causes[index], min(left, EVIDENCE_REFERENCES)))
-        left -= len(records[-1].evidence)
+        records.append(_cause_record(causes[index], min(references_left, EVIDENCE_REFERENCES)))
+        references_left -= len(records[-1].evidence)
     return tuple(records)
 
 
@@ -331,7 +335,7 @@ def _cause_record(cause: Cause, references: int) -> FailureCause:
 
 def _event_counts(evidence: SessionEvidence) -> tuple[EventCount, ...]:
     """The most frequent event types, by name; tool calls are always among them, because runs are listed with their number."""
-    order = sorted(evidence.event_counts.items(), key=lambda counted: (counted[0] != "tool_call", -counted[1], counted[0]))
+    order = sorted(evidence.event_counts.items(), key=lambda entry: (entry[0] != "tool_call", -entry[1], entry[0]))
     frequent = order[:EVENT_TYPES]
     return tuple(EventCount(event=event[:NAME_CHARACTERS], count=count) for event, count in sorted(frequent))
 
@@ -339,7 +343,9 @@ def _event_counts(evidence: SessionEvidence) -> tuple[EventCount, ...]:
 def evidence_digest(evidence: SessionEvidence) -> str:
     """Digest of the folded evidence: the same for every reference limit from EVIDENCE_REFERENCES up, and for none."""
     calls = {key: [calls.tool, calls.count, calls.references[:EVIDENCE_REFERENCES]] for key, calls in evidence.calls.items()}
-    problems = {event: [seen.count, seen.references[:EVIDENCE_REFERENCES]] for event, seen in evidence.problems.items()}
+    problems = {
+        event: [problem.count, problem.references[:EVIDENCE_REFERENCES]] for event, problem in evidence.problems.items()
+    }
     folded: list[Any] = [
         evidence.event_counts,
         calls,

@@ -485,7 +485,7 @@ def load_profile(path: Path) -> LoadedProfile:
     try:
         text = _system_prompt(path.parent / prompt_path)
     except ValueError as error:
-        location = document.place(("judge_system_prompt_path",))
+        location = document.describe_location(("judge_system_prompt_path",))
         raise PolicyError(f"{location}: the file {prompt_path!r} {error}", hint=_HINT) from None
     return LoadedProfile(profile, text)
 

@@ -51,20 +51,31 @@ from schemas.records import Exchange, FailureCause
 Status = Literal["answered", "no_response", "error", "aborted"]
 """The end of a run: the outcome of its last exchange."""
 _OUTCOMES: frozenset[str] = frozenset(get_args(Status))
-_ENDS: Mapping[Status, str] = {"error": "The run ended in an error.", "aborted": "The run was aborted."}
+_END_MESSAGES: Mapping[Status, str] = {"error": "The run ended in an error.", "aborted": "The run was aborted."}
 Event = Mapping[str, Any]
 _DRIVE = re.compile(r"[A-Za-z]:/")
-_OUTPUT = ("result", "output", "content", "text", "response", "data", "stdout", "message")
-_CONTENT = ("content", "excerpt", "text")
-_PATH = ("path", "file_path", "file", "filename", "name")
-_FINAL = ("final_response", "response", "answer", "output", "result", "text", "message", "content", "decision", "summary")
-_WORDS = ("message", "error", "errorMessage", "reason", "text", "description", "detail")
-_CALL_ID = ("tool_call_id", "call_id")
-_EXIT_CODE = ("exit_code", "exitCode", "returncode", "return_code")
+_OUTPUT_FIELDS = ("result", "output", "content", "text", "response", "data", "stdout", "message")
+_CONTENT_FIELDS = ("content", "excerpt", "text")
+_PATH_FIELDS = ("path", "file_path", "file", "filename", "name")
+_FINAL_FIELDS = (
+    "final_response",
+    "response",
+    "answer",
+    "output",
+    "result",
+    "text",
+    "message",
+    "content",
+    "decision",
+    "summary",
+)
+_MESSAGE_FIELDS = ("message", "error", "errorMessage", "reason", "text", "description", "detail")
+_CALL_ID_FIELDS = ("tool_call_id", "call_id")
+_EXIT_CODE_FIELDS = ("exit_code", "exitCode", "returncode", "return_code")
 FAILED_STATUSES = frozenset(
     {"error", "errored", "failed", "failure", "fail", "timeout", "timed_out", "crashed", "denied", "refused"}
 )
-_DELETED = frozenset({"delete", "deleted", "remove", "removed"})
+_DELETE_ACTIONS = frozenset({"delete", "deleted", "remove", "removed"})
 _STATUSES: Mapping[str, Status] = {
     **dict.fromkeys(("answered", "ok", "success", "succeeded", "completed", "complete", "done", "finished"), "answered"),
     **dict.fromkeys(FAILED_STATUSES, "error"),
@@ -74,9 +85,9 @@ _STATUSES: Mapping[str, Status] = {
 MAX_LENGTH = 500
 """Characters of the longest value that is taken for a name."""
 _SHORTEST_NAME, _LONG_NAME = 4, 12
-_SMALLEST = 10_000
+_SMALLEST_ID = 10_000
 """Integers below this are counts and ports as often as ids."""
-_ITSELF = frozenset({"id", "name", "path", "address", "ip", "digest"})
+_NESTED_NAME_FIELDS = frozenset({"id", "name", "path", "address", "ip", "digest"})
 """Fields that hold the name where a well-known field holds an object."""
 # fmt: off
 KEYS = frozenset({
@@ -91,8 +102,8 @@ KEYS = frozenset({
 # fmt: on
 """Fields whose values are names of infrastructure: in lower case, without anything but letters."""
 _NOT_A_LETTER = re.compile(r"[^a-z]")
-_TELLING = re.compile(r"[^A-Za-z]")
-_OUR_OWN = re.compile(r"event_\d+(#\d+)?")
+_NON_LETTER = re.compile(r"[^A-Za-z]")
+_GENERATED_ID = re.compile(r"event_\d+(#\d+)?")
 """Ids of events that came without one: they name nothing."""
 _INPUT_TOKENS = ("input", "input_tokens", "prompt_tokens")
 _OUTPUT_TOKENS = ("output", "output_tokens", "completion_tokens")
@@ -216,26 +227,28 @@ class SessionRecords:
 
 def run_of(session: SessionRecords, prices: Mapping[str, ModelPrice]) -> Run:
     """The run; `prices` are one's own prices of models, before the shipped ones."""
-    exchanges = sorted(session.exchanges, key=lambda one: (one.occurred_at, one.turn_number or 0, one.exchange_id))
+    exchanges = sorted(
+        session.exchanges, key=lambda exchange: (exchange.occurred_at, exchange.turn_number or 0, exchange.exchange_id)
+    )
     abandoned = {exchange.exchange_id for exchange in exchanges if "abandoned" in exchange.tags}
     active = [exchange for exchange in exchanges if exchange.exchange_id not in abandoned]
     # An id may be anything here, even what no set can be asked for.
     trace = trace_of(event for event in session.events if str(event.get("exchange_id")) not in abandoned)
-    turns = _turns(active, trace)
+    turns = _build_turns(active, trace)
     status = turns[-1].status if turns else trace.final_status or "no_response"
-    model = _last([exchange.agent_model for exchange in active]) or _last(_texts(session.events, "model"))
+    model = _last_text([exchange.agent_model for exchange in active]) or _last_text(_text_values(session.events, "model"))
     spending = spending_of(exchanges, session.events, model, prices) if session.is_whole else UNKNOWN
     times = [*(exchange.occurred_at for exchange in exchanges), *filter(None, (trace.first_at, trace.last_at))]
     return Run(
         connection=session.connection,
         project=session.project,
         session_id=session.session_id,
-        agent=_last([exchange.agent for exchange in exchanges]) or _last(_texts(session.events, "agent")),
+        agent=_last_text([exchange.agent for exchange in exchanges]) or _last_text(_text_values(session.events, "agent")),
         model=model,
         identifiers=identifiers_of(session.connection, session.session_id, exchanges, session.events),
         turns=turns,
         steps=tuple(trace.steps),
-        failures=tuple(_failures(session, trace, active, status)),
+        failures=tuple(_collect_failures(session, trace, active, status)),
         artifacts=tuple(trace.artifacts.values()),
         status=status,
         trust=session.trust,
@@ -258,27 +271,27 @@ def trace_of(events: Iterable[Event]) -> Trace:
     return trace
 
 
-def _turns(active: Sequence[Exchange], trace: Trace) -> tuple[Turn, ...]:
+def _build_turns(active: Sequence[Exchange], trace: Trace) -> tuple[Turn, ...]:
     turns_of_user = [exchange for exchange in active if "heartbeat" not in exchange.tags] or active
-    turns = tuple(Turn(exchange.user_message, exchange.agent_response, _status(exchange)) for exchange in turns_of_user)
+    turns = tuple(Turn(exchange.user_message, exchange.agent_response, _status_of(exchange)) for exchange in turns_of_user)
     if turns or not trace.final_text:
         return turns
     return (Turn("", trace.final_text, trace.final_status or "answered"),)
 
 
-def _status(exchange: Exchange) -> Status:
+def _status_of(exchange: Exchange) -> Status:
     """The outcome, where it is one that is known; a newer source may have others."""
     if exchange.outcome in _OUTCOMES:
         return exchange.outcome  # type: ignore[return-value]
     return "answered" if exchange.agent_response.strip() else "no_response"
 
 
-def _last(values: Sequence[str | None]) -> str | None:
+def _last_text(values: Sequence[str | None]) -> str | None:
     """The last that is not blank."""
     return next((value for value in reversed(values) if value and value.strip()), None)
 
 
-def _texts(events: Sequence[Mapping[str, Any]], name: str) -> list[str | None]:
+def _text_values(events: Sequence[Mapping[str, Any]], name: str) -> list[str | None]:
     values = [event.get(name) for event in events]
     return [value for value in values if isinstance(value, str)]
 
@@ -290,26 +303,26 @@ def spending_of(
 
     `model` is the agent's where a part names none; `prices` are one's own, before the shipped ones.
     """
-    answers = [_of_exchange(exchange, model) for exchange in exchanges if _was_answered(exchange)]
-    calls = [_of_event(event, model) for event in events if event.get("event") == "token_usage"]
-    tokens = _total(answers) or _total(calls)
+    answers = [_usage_of_exchange(exchange, model) for exchange in exchanges if _was_answered(exchange)]
+    calls = [_usage_of_event(event, model) for event in events if event.get("event") == "token_usage"]
+    tokens = _sum_usage(answers) or _sum_usage(calls)
     reported = [part.reported for part in calls]
     return Spending(
         input_tokens=tokens.prompt_tokens if tokens else None,
         output_tokens=tokens.output_tokens if tokens else None,
         reported_tokens=sum(filter(None, reported)) if reported and None not in reported else None,
-        cost_usd=_cost(answers, calls, prices),
+        cost_usd=_total_cost(answers, calls, prices),
     )
 
 
-def _of_exchange(exchange: Exchange, model: str | None) -> _Part:
+def _usage_of_exchange(exchange: Exchange, model: str | None) -> _UsageReport:
     read, written = exchange.input_tokens, exchange.output_tokens
     usage = None if read is None or written is None else Usage(read, written)
-    return _Part(exchange.agent_model or model, usage)
+    return _UsageReport(exchange.agent_model or model, usage)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _UsageReport:
     """One exchange or token_usage event."""
 
     model: str | None
@@ -323,15 +336,15 @@ def _was_answered(exchange: Exchange) -> bool:
     return has_tokens or bool(exchange.agent_response.strip())
 
 
-def _of_event(event: Mapping[str, Any], model: str | None) -> _Part:
+def _usage_of_event(event: Mapping[str, Any], model: str | None) -> _UsageReport:
     nested = event.get("usage")
     source = nested if isinstance(nested, Mapping) else event
-    read, written = _count(source, _INPUT_TOKENS), _count(source, _OUTPUT_TOKENS)
+    read, written = _first_number(source, _INPUT_TOKENS), _first_number(source, _OUTPUT_TOKENS)
     usage = None
     if read is not None and written is not None:
-        usage = Usage(read, written, _count(source, _CACHE_WRITTEN) or 0, _count(source, _CACHE_READ) or 0)
+        usage = Usage(read, written, _first_number(source, _CACHE_WRITTEN) or 0, _first_number(source, _CACHE_READ) or 0)
     model_name, cost = event.get("model"), source.get("cost_usd")
-    return _Part(
+    return _UsageReport(
         model_name if isinstance(model_name, str) and model_name else model,
         usage,
         token_total(event) if usage is None else usage.prompt_tokens + usage.output_tokens,
@@ -339,7 +352,7 @@ def _of_event(event: Mapping[str, Any], model: str | None) -> _Part:
     )
 
 
-def _count(source: Mapping[str, Any], names: Iterable[str]) -> int | None:
+def _first_number(source: Mapping[str, Any], names: Iterable[str]) -> int | None:
     """The first of these fields that is a number from 0."""
     for name in names:
         value = source.get(name)
@@ -348,7 +361,7 @@ def _count(source: Mapping[str, Any], names: Iterable[str]) -> int | None:
     return None
 
 
-def _total(parts: Sequence[_Part]) -> Usage | None:
+def _sum_usage(parts: Sequence[_UsageReport]) -> Usage | None:
     """All tokens together; None where a part does not tell them, and where there is no part."""
     usages = [part.usage for part in parts if part.usage is not None]
     if not parts or len(usages) < len(parts):
@@ -356,23 +369,29 @@ def _total(parts: Sequence[_Part]) -> Usage | None:
     return Usage(sum(usage.prompt_tokens for usage in usages), sum(usage.output_tokens for usage in usages))
 
 
-def _cost(answers: Sequence[_Part], calls: Sequence[_Part], prices: Mapping[str, ModelPrice]) -> float | None:
-    of_answers, of_calls = _total(answers), _total(calls)
-    sources = [calls, answers] if of_calls and (of_answers is None or _sum(of_calls) >= _sum(of_answers)) else [answers]
-    costs = (_priced(parts, prices) for parts in sources)
+def _total_cost(
+    answers: Sequence[_UsageReport], calls: Sequence[_UsageReport], prices: Mapping[str, ModelPrice]
+) -> float | None:
+    usage_of_answers, usage_of_calls = _sum_usage(answers), _sum_usage(calls)
+    sources = (
+        [calls, answers]
+        if usage_of_calls and (usage_of_answers is None or _token_count(usage_of_calls) >= _token_count(usage_of_answers))
+        else [answers]
+    )
+    costs = (_price_reports(parts, prices) for parts in sources)
     cost = next((cost for cost in costs if cost is not None), None)
     if cost is not None:
         return cost
-    counted = [part.cost_usd for part in calls]
+    reported_costs = [part.cost_usd for part in calls]
     # Sources write 0 for a model whose price they do not know.
-    return math.fsum(filter(None, counted)) or None if None not in counted else None
+    return math.fsum(filter(None, reported_costs)) or None if None not in reported_costs else None
 
 
-def _sum(usage: Usage) -> int:
+def _token_count(usage: Usage) -> int:
     return usage.prompt_tokens + usage.output_tokens
 
 
-def _priced(parts: Sequence[_Part], prices: Mapping[str, ModelPrice]) -> float | None:
+def _price_reports(parts: Sequence[_UsageReport], prices: Mapping[str, ModelPrice]) -> float | None:
     """USD of all parts; None where the tokens or the price of one are unknown, and without any."""
     costs = []
     for part in parts:
@@ -398,24 +417,24 @@ def _values_of_known_fields(event: Mapping[str, Any]) -> Iterator[str]:
     """Values of the well-known fields of an event, at every depth. Goes down level by level, as far as JSON may nest."""
     level: list[tuple[Any, bool]] = [(item, _is_key(field, within=False)) for field, item in event.items()]
     for _ in range(MAX_DEPTH + 1):
-        below: list[tuple[Any, bool]] = []
+        next_level: list[tuple[Any, bool]] = []
         for value, is_name in level:
             if isinstance(value, dict):
-                below += [(item, _is_key(field, within=is_name)) for field, item in value.items()]
+                next_level += [(item, _is_key(field, within=is_name)) for field, item in value.items()]
             elif isinstance(value, list | tuple):
-                below += [(item, is_name) for item in value]
+                next_level += [(item, is_name) for item in value]
             elif is_name and isinstance(value, str):
                 yield value
-            elif is_name and type(value) is int and _SMALLEST <= value < 2**63:
+            elif is_name and type(value) is int and _SMALLEST_ID <= value < 2**63:
                 yield str(value)
-        if not below:
+        if not next_level:
             return
-        level = below
+        level = next_level
 
 
 def _is_key(field: Any, *, within: bool) -> bool:
     key = _letters(field) if isinstance(field, str) and len(field) <= MAX_LENGTH else ""
-    return key in KEYS or (within and key in _ITSELF)
+    return key in KEYS or (within and key in _NESTED_NAME_FIELDS)
 
 
 @lru_cache(maxsize=4096)
@@ -426,49 +445,49 @@ def _letters(field: str) -> str:
 
 def _is_specific(name: str) -> bool:
     has_size = _SHORTEST_NAME <= len(name) <= MAX_LENGTH and "\n" not in name
-    return has_size and (len(name) >= _LONG_NAME or _TELLING.search(name) is not None) and not _OUR_OWN.fullmatch(name)
+    return has_size and (len(name) >= _LONG_NAME or _NON_LETTER.search(name) is not None) and not _GENERATED_ID.fullmatch(name)
 
 
-def _failures(session: SessionRecords, trace: Trace, active: Sequence[Exchange], status: Status) -> Iterator[Failure]:
+def _collect_failures(session: SessionRecords, trace: Trace, active: Sequence[Exchange], status: Status) -> Iterator[Failure]:
     """Errors in the order of the log, the end of the run where no error tells of it, then the causes of the diagnosis."""
-    errors = [error.failure for error in _unmended(trace.errors, active)]
+    errors = [error.failure for error in _unresolved_errors(trace.errors, active)]
     yield from errors
-    if status in _ENDS and not errors:
-        yield Failure(status, _ENDS[status])
+    if status in _END_MESSAGES and not errors:
+        yield Failure(status, _END_MESSAGES[status])
     yield from (Failure(cause.type, cause.description) for cause in session.failure_causes)
 
 
-def _unmended(errors: Sequence[OpenError], active: Sequence[Exchange]) -> Iterator[OpenError]:
+def _unresolved_errors(errors: Sequence[OpenError], active: Sequence[Exchange]) -> Iterator[OpenError]:
     """The errors that no answer mended: those that name a tool, and those whose exchange and all after it were not answered.
 
     The exchange of an error is the one it names, else the last that began before it; where neither is known, the last of all.
     """
-    begins = [exchange.occurred_at for exchange in active]
-    places = {exchange.exchange_id: place for place, exchange in enumerate(active)}
-    last_answer = max((place for place, exchange in enumerate(active) if _status(exchange) == "answered"), default=-1)
+    start_times = [exchange.occurred_at for exchange in active]
+    indexes = {exchange.exchange_id: index for index, exchange in enumerate(active)}
+    last_answer = max((index for index, exchange in enumerate(active) if _status_of(exchange) == "answered"), default=-1)
     for error in errors:
-        begun = len(active) if error.at is None else bisect_right(begins, error.at)
-        if error.tool is not None or last_answer < places.get(error.exchange_id or "", max(begun - 1, 0)):
+        earlier = len(active) if error.at is None else bisect_right(start_times, error.at)
+        if error.tool is not None or last_answer < indexes.get(error.exchange_id or "", max(earlier - 1, 0)):
             yield error
 
 
-def normalised(path: str) -> str:
+def normalize_path(path: str) -> str:
     """The path with slashes, without `./` and without `..` where a folder precedes it."""
     return posixpath.normpath(path.strip().replace("\\", "/"))
 
 
 def is_recorded_as(wanted: str, recorded: str) -> bool:
     """Return whether an artifact recorded under one path is the wanted one: an absolute recorded path matches by its end."""
-    path, own = normalised(wanted), normalised(recorded)
-    is_absolute = own.startswith(("/", "~/")) or _DRIVE.match(own) is not None
-    return path == own or (is_absolute and own.endswith("/" + path))
+    wanted_path, recorded_path = normalize_path(wanted), normalize_path(recorded)
+    is_absolute = recorded_path.startswith(("/", "~/")) or _DRIVE.match(recorded_path) is not None
+    return wanted_path == recorded_path or (is_absolute and recorded_path.endswith("/" + wanted_path))
 
 
 @dataclass(frozen=True, slots=True)
 class OpenError:
     """An error that nothing in the events mended so far."""
 
-    place: int
+    number: int
     """The place of the error among all errors."""
     tool: str | None
     exchange_id: str | None
@@ -490,95 +509,95 @@ class Trace:
     _tools: dict[str, str | None] = field(default_factory=dict)
     _errors: dict[str | None, list[OpenError]] = field(default_factory=dict)
     """By tool, so that mending takes no longer the more errors there are."""
-    _seen: int = 0
+    _error_count: int = 0
 
     def take(self, event: Event) -> None:
         """Take the next event; one of a type that says nothing to a judge gives its time alone."""
-        at = _time_of(event)
+        at = _parse_time(event)
         if at is not None:
             self.first_at = at if self.first_at is None else min(at, self.first_at)
             self.last_at = at if self.last_at is None else max(at, self.last_at)
-        reader = _READERS.get(_text(event, ("event",)))
+        reader = _READERS.get(_first_text(event, ("event",)))
         if reader is not None:
             reader(self, event)
 
     @property
     def errors(self) -> list[OpenError]:
         """The errors that no event mended, in the order of the log."""
-        return sorted((error for errors in self._errors.values() for error in errors), key=lambda error: error.place)
+        return sorted((error for errors in self._errors.values() for error in errors), key=lambda error: error.number)
 
     def _take_call(self, event: Event) -> None:
         tool = tool_name(event)
-        call_id = _text(event, _CALL_ID)
+        call_id = _first_text(event, _CALL_ID_FIELDS)
         if call_id:
             self._tools[call_id] = tool
         self.steps.append(ToolCall(tool, call_arguments(event)))
-        self._went_on()
+        self._resolve_errors()
 
     def _take_output(self, event: Event) -> None:
-        tool = tool_name(event) or self._tools.get(_text(event, _CALL_ID))
+        tool = tool_name(event) or self._tools.get(_first_text(event, _CALL_ID_FIELDS))
         failed = has_failed(event)
-        output = _first(event, _OUTPUT)
-        self.steps.append(ToolResult(tool, _first(event, ("error",)) if output is None and failed else output, failed))
+        output = _first_value(event, _OUTPUT_FIELDS)
+        self.steps.append(ToolResult(tool, _first_value(event, ("error",)) if output is None and failed else output, failed))
         if not failed:
-            self._went_on(tool)
+            self._resolve_errors(tool)
 
     def _take_artifact(self, event: Event) -> None:
-        path = _text(event, _PATH)
+        path = _first_text(event, _PATH_FIELDS)
         if not path:
             return
-        key, content = normalised(path), _first(event, _CONTENT)
+        key, content = normalize_path(path), _first_value(event, _CONTENT_FIELDS)
         before = self.artifacts.pop(key, None)
-        if _text(event, ("action",)).lower() not in _DELETED:
+        if _first_text(event, ("action",)).lower() not in _DELETE_ACTIONS:
             excerpt = before.excerpt if before else ""
-            self.artifacts[key] = Artifact(path, excerpt if content is None else _written(content))
-        self._went_on()
+            self.artifacts[key] = Artifact(path, excerpt if content is None else _content_text(content))
+        self._resolve_errors()
 
     def _take_error(self, event: Event) -> None:
         if any(event.get(name) is True for name in ("recovered", "resolved", "handled")):
             return
-        tool = _text(event, ("tool", "tool_name")) or None
+        tool = _first_text(event, ("tool", "tool_name")) or None
         inner = event.get("error")
         message = (
-            _text(event, _WORDS)
-            or (_text(inner, _WORDS) if isinstance(inner, dict) else "")
-            or _text(event, ("action", "status"))
+            _first_text(event, _MESSAGE_FIELDS)
+            or (_first_text(inner, _MESSAGE_FIELDS) if isinstance(inner, dict) else "")
+            or _first_text(event, ("action", "status"))
             or "no words"
         )
-        self._note(event, tool, Failure("error_event", f"{tool}: {message}" if tool else message))
+        self._add_error(event, tool, Failure("error_event", f"{tool}: {message}" if tool else message))
 
     def _take_decision(self, event: Event) -> None:
-        self._went_on()
+        self._resolve_errors()
         self._take_end(event)
 
     def _take_end(self, event: Event) -> None:
-        self.final_text = _text(event, _FINAL) or self.final_text
-        code = _first(event, _EXIT_CODE)
-        status = _STATUSES.get(_text(event, ("status", "outcome", "tool_status")).lower())
+        self.final_text = _first_text(event, _FINAL_FIELDS) or self.final_text
+        code = _first_value(event, _EXIT_CODE_FIELDS)
+        status = _STATUSES.get(_first_text(event, ("status", "outcome", "tool_status")).lower())
         self.final_status = status or ("error" if has_failed(event) else self.final_status)
         if event.get("event") == "process_end" and has_failed(event):
             message = f"ended with exit code {code}" if type(code) is int and code.bit_length() < 64 else "ended in an error"
-            self._note(event, None, Failure("process_end", message))
+            self._add_error(event, None, Failure("process_end", message))
 
-    def _went_on(self, tool: str | None = None) -> None:
+    def _resolve_errors(self, tool: str | None = None) -> None:
         """Everything is mended that names no tool, or this one."""
         self._errors.pop(None, None)
         self._errors.pop(tool, None)
 
-    def _note(self, event: Event, tool: str | None, failure: Failure) -> None:
-        error = OpenError(self._seen, tool, _text(event, ("exchange_id",)) or None, _time_of(event), failure)
+    def _add_error(self, event: Event, tool: str | None, failure: Failure) -> None:
+        error = OpenError(self._error_count, tool, _first_text(event, ("exchange_id",)) or None, _parse_time(event), failure)
         self._errors.setdefault(tool, []).append(error)
-        self._seen += 1
+        self._error_count += 1
 
 
-def _time_of(event: Event) -> datetime | None:
+def _parse_time(event: Event) -> datetime | None:
     try:
         return parse_timestamp(event.get("timestamp"))
     except ValueError:
         return None
 
 
-def _text(event: Event, names: Iterable[str]) -> str:
+def _first_text(event: Event, names: Iterable[str]) -> str:
     """The first of these fields that is a text and not blank; empty without any."""
     for name in names:
         value = event.get(name)
@@ -589,23 +608,23 @@ def _text(event: Event, names: Iterable[str]) -> str:
 
 def has_failed(event: Event) -> bool:
     """Return whether a result or an end says that it failed: by a flag, an error, an exit code or a status."""
-    error, code = event.get("error"), _first(event, _EXIT_CODE)
+    error, code = event.get("error"), _first_value(event, _EXIT_CODE_FIELDS)
     return (
         event.get("is_error") is True
         or error is True
         or (isinstance(error, str | dict) and bool(error))
         or any(event.get(name) is False for name in ("ok", "success"))
         or (type(code) in {int, float} and code != 0)
-        or any(_text(event, (name,)).lower() in FAILED_STATUSES for name in ("status", "tool_status"))
+        or any(_first_text(event, (name,)).lower() in FAILED_STATUSES for name in ("status", "tool_status"))
     )
 
 
-def _first(event: Event, names: Iterable[str]) -> Any:
+def _first_value(event: Event, names: Iterable[str]) -> Any:
     """The first of these fields that is there and not null."""
     return next((value for name in names if (value := event.get(name)) is not None), None)
 
 
-def _written(content: Any) -> str:
+def _content_text(content: Any) -> str:
     return content if isinstance(content, str) else canonical_json(content)
 
 

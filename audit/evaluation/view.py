@@ -28,7 +28,7 @@ from audit.evaluation.dimensions import MEANINGS
 from audit.evaluation.run import Artifact, Run, ToolCall, ToolResult, is_recorded_as
 from audit.evaluation.scrubbing import Scrubber, json_text
 from audit.fingerprints import digest
-from audit.injection import swaying
+from audit.injection import find_sway_attempts
 from audit.prompt_quoting import visible
 from schemas.records import CheckOutcome
 
@@ -103,7 +103,7 @@ def subject_view(case: Case, run: Run, checks: Sequence[CheckOutcome], max_chara
     sections = {**case_sections(case), **run_sections(case, run, checks)}
     frame = size(_document(case, run, checks, dict.fromkeys(sections, "")))
     rendered = _divide_room(sections, max_characters - frame)
-    attempts = swaying(shown_texts(run, max_characters))
+    attempts = find_sway_attempts(shown_texts(run, max_characters))
     return View(
         text=fill_in_mark(_document(case, run, checks, rendered)),
         warnings=(

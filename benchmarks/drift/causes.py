@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from audit.anchors import Moved, Verdict, attribute
+from audit.anchors import IncidentChange, Verdict, attribute
 from audit.comparison import beta_quantile
 
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)
@@ -120,7 +120,7 @@ def _answer(judge: Judge, rng: random.Random) -> str | None:
     total = judge.shift + judge.agent
     first = START + timedelta(days=judge.before)
     size = max(abs(total) * (1 + rng.gauss(0, ERROR_OF_SIZE)), 1e-3)
-    moved = Moved(
+    moved = IncidentChange(
         direction="up" if total > 0 else "down",
         size=size,
         error=ERROR_OF_SIZE * size,

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.inspect import LiteralType, StructType, Type, UnionType, multi_type_info
 
-from audit.anchors import checked_own_name
+from audit.anchors import refuse_reserved_name
 from schemas.bounds import NAME
 from schemas.errors import SettingsError
 from schemas.validation_messages import place_and_words
@@ -130,8 +130,8 @@ CLIENT_GRACE = 20.0
 RECORDING_SECONDS = 5.0
 """Seconds that recording the outcome of a call may take."""
 _RULES: Mapping[str, Callable[[str], object]] = {
-    "connection": checked_own_name,
-    "project": checked_own_name,
+    "connection": refuse_reserved_name,
+    "project": refuse_reserved_name,
     "quiet_hours": quiet_hours_of,
 }
 """Checks of texts beyond their pattern; each raises a ValueError that describes the problem."""

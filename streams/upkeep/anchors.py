@@ -25,8 +25,8 @@ from analytics.store.store import Store
 from audit.anchors import (
     ANCHORS,
     Attribution,
+    IncidentChange,
     JudgeChange,
-    Moved,
     Verdict,
     anchor_project,
     attribute,
@@ -142,7 +142,7 @@ def rounds_of(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime |
     return query_rows(cursor, "anchor_scores", {"judged_as": anchor_project(project), "from": start})
 
 
-def cause_of(store: Store, project: str, tier: str | None, moved: Moved | None) -> Attribution:
+def cause_of(store: Store, project: str, tier: str | None, moved: IncidentChange | None) -> Attribution:
     """Return the cause of a change in a tier of a project: agent or judge, or the reason why it is unknown.
 
     `moved` is the change on the tier's own scale.

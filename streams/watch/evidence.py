@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from analytics.queries import queries, query_rows
-from audit.anchors import FEWEST_ROUNDS, MIN_ANCHORS, Attribution, Moved
+from audit.anchors import FEWEST_ROUNDS, MIN_ANCHORS, Attribution, IncidentChange
 from audit.drift import incident_evidence as parts
 from audit.drift.incident_evidence import (
     EVERYWHERE,
@@ -98,7 +98,7 @@ UNEXPLAINED = Explanation(None, "", Cause())
 """The explanation if the question does not arise, as for a rate of anomalies."""
 
 
-def moved_by(finding: Finding) -> Moved | None:
+def moved_by(finding: Finding) -> IncidentChange | None:
     """Return how far a finding moved its tier, on the tier's own scale; None if it is not about the mean of one."""
     if finding.key.type != DRIFT or finding.key.direction is None or finding.expected is None or finding.kind == SPREAD:
         return None
@@ -109,7 +109,7 @@ def moved_by(finding: Finding) -> Moved | None:
     if not change:
         return None
     earliest, latest = finding.first_days
-    return Moved(
+    return IncidentChange(
         direction=finding.key.direction,
         size=abs(change),
         error=0.0 if interval is None else abs(interval[1] - interval[0]) / (2 * _NORMAL),
@@ -128,7 +128,7 @@ def _mean_of_days(finding: Finding) -> float | None:
     return math.fsum(average * count for average, count in days) / count - finding.expected
 
 
-def explained(tier: str | None, moved: Moved | None, attribution: Attribution) -> Explanation:
+def explained(tier: str | None, moved: IncidentChange | None, attribution: Attribution) -> Explanation:
     """Return the cause of a finding according to the anchors, in words and numbers."""
     if attribution.reason == "no_size":
         return UNEXPLAINED
@@ -148,7 +148,7 @@ def explained(tier: str | None, moved: Moved | None, attribution: Attribution) -
     return Explanation(attribution.cause, description, numbers)
 
 
-def _describe_cause(name: str, moved: Moved | None, attribution: Attribution) -> str:
+def _describe_cause(name: str, moved: IncidentChange | None, attribution: Attribution) -> str:
     if attribution.reason == "rules":
         return f"{name} comes from fixed rules and not from the judge. The rules did not change, so the agent did."
     lacking = {
@@ -193,7 +193,7 @@ def with_mix(explanation: Explanation, evidence: Evidence) -> Explanation:
     return replace(explanation, cause=HISTORY if mix.label == ARRIVAL else MIX, words=mix.words, shares=mix.shares)
 
 
-def _signed(moved: Moved | None) -> float:
+def _signed(moved: IncidentChange | None) -> float:
     """The change of the tier, below 0 where it fell."""
     return 0.0 if moved is None else moved.size if moved.direction == UP else -moved.size
 

@@ -33,7 +33,7 @@ ODD = tuple(
     for ignore_case in (True, False)
 )
 SHIPPED = (
-    *(pattern for needed in injection.NEEDED.values() for pattern in needed()),
+    *(pattern for needed in injection.REQUIRED_PATTERNS.values() for pattern in needed()),
     *(pattern for one in shipped_methodologies().values() for check in one.tier1 for pattern in check.patterns),
     DISAGREEMENT,
     TRIGGER,

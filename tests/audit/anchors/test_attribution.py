@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.anchors import MIN_ANCHORS, NEAREST_ROUNDS, Attribution, Moved, Verdict, attribute
+from audit.anchors import MIN_ANCHORS, NEAREST_ROUNDS, Attribution, IncidentChange, Verdict, attribute
 from benchmarks.drift.causes import Judge, answers, exact_interval, measure
 
 START = datetime(2026, 10, 1, 9, tzinfo=UTC)
@@ -33,21 +33,21 @@ def verdicts(
     ]
 
 
-def moved(size: float = 0.1, direction: str = "down", first: int = CHANGE, last: int | None = None) -> Moved:
+def moved(size: float = 0.1, direction: str = "down", first: int = CHANGE, last: int | None = None) -> IncidentChange:
     """An incident of a size that began between two days."""
-    return Moved(
+    return IncidentChange(
         direction=direction, size=size, error=size / 10, earliest=day(first), latest=day(first if last is None else last)
     )
 
 
-def asked(found: list[Verdict], incident: Moved | None = None) -> Attribution:
+def attribute_change(found: list[Verdict], incident: IncidentChange | None = None) -> Attribution:
     """What the anchors say."""
     return attribute(found, incident or moved())
 
 
 def test_the_judge_is_the_cause_where_the_anchors_moved_as_far_as_the_incident() -> None:
     """The same texts are scored lower: it cannot be the agent."""
-    found = asked(verdicts(random.Random(1), shift=-0.1))
+    found = attribute_change(verdicts(random.Random(1), shift=-0.1))
     assert (found.cause, found.reason) == ("judge", "explained")
     assert found.low is not None
     assert found.high is not None
@@ -57,39 +57,40 @@ def test_the_judge_is_the_cause_where_the_anchors_moved_as_far_as_the_incident()
 def test_the_agent_is_the_cause_where_the_judge_moved_by_less_than_half() -> None:
     """By nothing, by a fifth, or the other way."""
     for shift in (0.0, -0.02, 0.1):
-        found = asked(verdicts(random.Random(2), shift=shift))
+        found = attribute_change(verdicts(random.Random(2), shift=shift))
         assert (found.cause, found.reason) == ("agent", "unexplained")
 
 
 def test_the_size_of_the_incident_decides() -> None:
     """The same fall of the judge explains a small incident and not a large one."""
     fell = verdicts(random.Random(3), shift=-0.05)
-    assert [asked(fell, moved(size)).cause for size in (0.05, 0.1, 0.3)] == ["judge", None, "agent"]
+    assert [attribute_change(fell, moved(size)).cause for size in (0.05, 0.1, 0.3)] == ["judge", None, "agent"]
 
 
 def test_a_judge_that_changed_before_the_interval_of_the_first_day_explains_nothing() -> None:
     """Nor one whose change lies beyond the rounds that are nearest to it."""
     early = verdicts(random.Random(4), rounds=2 * NEAREST_ROUNDS + 10, shift=-0.2, change=2)
-    assert asked(early, moved(first=NEAREST_ROUNDS + 4)).cause == "agent"
+    assert attribute_change(early, moved(first=NEAREST_ROUNDS + 4)).cause == "agent"
 
 
 def test_rounds_within_the_interval_of_the_first_day_count_for_neither_side() -> None:
     """They could lie on either."""
     rows = verdicts(random.Random(5), shift=-0.1)
-    whole = asked(rows, moved(first=CHANGE - 2, last=CHANGE + 1))
+    whole = attribute_change(rows, moved(first=CHANGE - 2, last=CHANGE + 1))
     assert (whole.rounds_before, whole.rounds_since) == (CHANGE - 2, 20 - CHANGE - 2)
     odd = [
-        Verdict(one.anchor, one.at, 0.0 if day(CHANGE - 2) <= one.at.date() <= day(CHANGE + 1) else one.value) for one in rows
+        Verdict(verdict.anchor, verdict.at, 0.0 if day(CHANGE - 2) <= verdict.at.date() <= day(CHANGE + 1) else verdict.value)
+        for verdict in rows
     ]
-    assert asked(odd, moved(first=CHANGE - 2, last=CHANGE + 1)) == whole
+    assert attribute_change(odd, moved(first=CHANGE - 2, last=CHANGE + 1)) == whole
 
 
 def test_rounds_after_what_the_incident_rests_on_do_not_count() -> None:
     """A check of an earlier day says what it would have said then."""
     rows = verdicts(random.Random(6))
     until = START + timedelta(days=CHANGE + 3)
-    incident = Moved(direction="down", size=0.1, earliest=day(CHANGE), latest=day(CHANGE), until=until)
-    assert attribute([one for one in rows if one.at < until], incident) == attribute(rows, incident)
+    incident = IncidentChange(direction="down", size=0.1, earliest=day(CHANGE), latest=day(CHANGE), until=until)
+    assert attribute([verdict for verdict in rows if verdict.at < until], incident) == attribute(rows, incident)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +98,13 @@ def test_rounds_after_what_the_incident_rests_on_do_not_count() -> None:
     [
         ([], "no_anchors"),
         (verdicts(random.Random(7), rounds=CHANGE + 2), "few_rounds_since"),
-        ([one for one in verdicts(random.Random(7)) if one.at.date() >= day(CHANGE - 1)], "few_rounds_before"),
+        ([verdict for verdict in verdicts(random.Random(7)) if verdict.at.date() >= day(CHANGE - 1)], "few_rounds_before"),
         (verdicts(random.Random(7), anchors=MIN_ANCHORS - 1), "few_anchors"),
     ],
 )
 def test_too_little_is_not_known_and_says_what_lacks(rows: list[Verdict], reason: str) -> None:
     """Whoever reads it knows what to wait for."""
-    found = asked(rows)
+    found = attribute_change(rows)
     assert (found.cause, found.reason, found.judge) == (None, reason, None)
 
 
@@ -119,7 +120,9 @@ def test_whatever_was_judged_there_is_an_answer_and_its_order_does_not_matter(
     found = attribute(given_rows, incident)
     assert found == attribute(given_rows[::-1], incident)
     assert (found.judge is None) == (found.reason not in {"explained", "unexplained", "unclear"})
-    mirrored = attribute([Verdict(one.anchor, one.at, 1 - one.value) for one in given_rows], moved(size, "up", first=5))
+    mirrored = attribute(
+        [Verdict(verdict.anchor, verdict.at, 1 - verdict.value) for verdict in given_rows], moved(size, "up", first=5)
+    )
     assert found.rounds_since == mirrored.rounds_since
 
 

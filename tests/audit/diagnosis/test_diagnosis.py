@@ -29,7 +29,7 @@ from audit.diagnosis.diagnosis import (
     NO_FAILURE,
     SAFE_TRUST,
     SessionDiagnosis,
-    _divided,
+    _divide_half_even,
     diagnose,
     diagnose_events,
     diagnosis_document,
@@ -182,7 +182,7 @@ def test_readiness_thresholds(trust: int | None, level: str) -> None:
 @given(numerator=st.integers(0, 10**6), denominator=st.integers(1, 1000))
 def test_division_rounds_half_to_even(numerator: int, denominator: int) -> None:
     """In integers, so that no order of float additions can change a score."""
-    assert round(Fraction(numerator, denominator)) == _divided(numerator, denominator)
+    assert round(Fraction(numerator, denominator)) == _divide_half_even(numerator, denominator)
 
 
 def test_cost_analysis_by_hand() -> None:

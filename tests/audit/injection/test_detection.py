@@ -16,7 +16,7 @@ from support.yaml_files import read_yaml
 from audit.answers import answer_in
 from audit.exchanges.prompts import thinking_question, tier2_question
 from audit.exchanges.questions import Invalid
-from audit.injection import NEEDED, RECOGNISED, tamper_reasons, text_kinds
+from audit.injection import RECOGNIZERS, REQUIRED_PATTERNS, tamper_reasons, text_kinds
 from audit.policy import Policy
 from schemas.records import Exchange
 
@@ -92,8 +92,8 @@ def test_a_first_look_changes_no_finding(text: str) -> None:
 
 def test_each_kind_of_attempt_has_its_first_look() -> None:
     """A kind that the first look knows nothing of would be found only beside another one."""
-    assert list(NEEDED) == list(RECOGNISED)
-    assert all(needed() for needed in NEEDED.values())
+    assert list(REQUIRED_PATTERNS) == list(RECOGNIZERS)
+    assert all(needed() for needed in REQUIRED_PATTERNS.values())
 
 
 def test_the_corpus_is_as_large_as_it_claims() -> None:

@@ -17,7 +17,7 @@ from support import builders
 from support.effort import examples
 
 from audit.exchanges import prompts
-from audit.exchanges.prompts import _LONGEST, thinking_question, tier2_bound, tier2_question, tier3_question
+from audit.exchanges.prompts import _BYTES_PER_BYTE, thinking_question, tier2_bound, tier2_question, tier3_question
 from audit.exchanges.questions import Question, byte_tokens
 from audit.policy import Methodology, Policy, ProjectPolicy, shipped_methodologies
 from audit.prompt_quoting import MAX_SHOWN, literal, visible
@@ -301,4 +301,4 @@ def test_no_character_becomes_longer_in_a_question_than_the_bound_says() -> None
         (byte_tokens(literal(chr(code)).text) - 2) / len(chr(code).encode("utf-8", "surrogatepass"))
         for code in range(sys.maxunicode + 1)
     )
-    assert longest <= _LONGEST
+    assert longest <= _BYTES_PER_BYTE

@@ -17,7 +17,7 @@ from support.engines import engine_over, rows
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
-from audit.anchors import Moved
+from audit.anchors import IncidentChange
 from audit.cost import Usage
 from audit.exchanges.questions import Question
 from audit.policy import Anchors, Policy, ProjectSettings
@@ -108,9 +108,9 @@ async def chosen(engine: Engine, count: int = COUNT) -> list[Anchor]:
     return await choose(engine, "ops", found, "ann")
 
 
-def fell(first: datetime) -> Moved:
+def fell(first: datetime) -> IncidentChange:
     """An incident that fell by a fifth of the scale on a day."""
-    return Moved(direction="down", size=0.2, earliest=first.date(), latest=first.date())
+    return IncidentChange(direction="down", size=0.2, earliest=first.date(), latest=first.date())
 
 
 def policy_of(**settings: Any) -> Policy:

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from audit.anchors import Attribution, Moved
+from audit.anchors import Attribution, IncidentChange
 from audit.drift.incident_evidence import Cause, Numbers
 from audit.drift.watched_series import Key
 from streams.watch.evidence import UNEXPLAINED, Explanation, combined, explained, moved_by
 from streams.watch.findings import Finding, Source
 
 FIRST = date(2026, 11, 10)
-MOVED = Moved(direction="down", size=0.1, earliest=FIRST, latest=FIRST)
+MOVED = IncidentChange(direction="down", size=0.1, earliest=FIRST, latest=FIRST)
 
 
 def finding(numbers: dict[str, Any], **changes: Any) -> Finding:
