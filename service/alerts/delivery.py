@@ -119,17 +119,19 @@ class Delivery:
         await self._give_up_orphans(due)
         async with open_client() as client:
             channels = self._alerts.channels
-            await asyncio.gather(*(self._deliver(client, one, [a for a in due if a.channel == one.name]) for one in channels))
+            await asyncio.gather(
+                *(self._deliver(client, channel, [a for a in due if a.channel == channel.name]) for channel in channels)
+            )
 
     async def _tell_of_incidents(self) -> None:
         since = self._alerts.now() - RECENT
         incidents = await asyncio.to_thread(self._alerts.outbox.untold, since)
-        await self._alerts.raise_alerts([incident_notice(one) for one in incidents if self._alerts.wants(one)])
+        await self._alerts.raise_alerts([incident_notice(incident) for incident in incidents if self._alerts.wants(incident)])
 
     async def _tell_of_judges(self) -> None:
         end = self._alerts.store.end_of("judgements")
         if end != self._judgements:
-            await self._alerts.raise_alerts([judge_notice(one) for one in await asyncio.to_thread(self._unreadable_judges)])
+            await self._alerts.raise_alerts([judge_notice(judge) for judge in await asyncio.to_thread(self._unreadable_judges)])
             self._judgements = end
 
     def _unreadable_judges(self) -> tuple[UnreadableJudge, ...]:
@@ -380,11 +382,11 @@ def _build_outcome(response: httpx2.Response, body: str) -> Outcome:
 
 def _describe_failure(error: BaseException) -> str:
     """Describe why there was no answer, by the exception's type only, because its message may contain the address."""
-    words = next((words for kind, words in _failure_messages() if isinstance(error, kind)), "the call failed")
+    message = next((message for kind, message in _failure_messages() if isinstance(error, kind)), "the call failed")
     root = error
     while (deeper := root.__cause__ or root.__context__) is not None:
         root = deeper
-    return f"{words} ({type(root).__name__})"
+    return f"{message} ({type(root).__name__})"
 
 
 @cache

@@ -154,5 +154,5 @@ def trial_notice(now: datetime) -> Notice:
     return Notice(TEST, "test", now.isoformat(), "warning", "Driftline can reach this channel", text)
 
 
-def _severity(given: str) -> Severity:
-    return "critical" if given == "critical" else "warning"
+def _severity(severity_name: str) -> Severity:
+    return "critical" if severity_name == "critical" else "warning"

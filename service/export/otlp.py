@@ -64,21 +64,21 @@ def collector_of(settings: Settings, environment: Mapping[str, str]) -> Collecto
         raise SettingsError(
             "OTEL_EXPORTER_OTLP_ENDPOINT: is not an address", hint="Give one that begins with http:// or https://."
         )
-    given = environment.get("OTEL_EXPORTER_OTLP_LOGS_HEADERS") or environment.get("OTEL_EXPORTER_OTLP_HEADERS", "")
-    return Collector(url, _headers(given), settings.otlp_explanations)
+    headers_text = environment.get("OTEL_EXPORTER_OTLP_LOGS_HEADERS") or environment.get("OTEL_EXPORTER_OTLP_HEADERS", "")
+    return Collector(url, _headers(headers_text), settings.otlp_explanations)
 
 
 def _headers(text: str) -> dict[str, str]:
     """Return the headers in OpenTelemetry's form, `name=value,name=value`, percent-encoded."""
-    found = {}
+    headers = {}
     for part in filter(None, map(str.strip, text.split(","))):
         name, equals, value = part.partition("=")
         if not equals or not name.strip():
             raise SettingsError(
                 "OTEL_EXPORTER_OTLP_HEADERS: must have the form name=value,name=value", hint="Correct the variable."
             )
-        found[name.strip().lower()] = urllib.parse.unquote(value.strip())
-    return found
+        headers[name.strip().lower()] = urllib.parse.unquote(value.strip())
+    return headers
 
 
 EVENT = "gen_ai.evaluation.result"
@@ -145,16 +145,16 @@ def evaluations(row: Row, *, explain: bool) -> Iterator[dict[str, Any]]:
         if row[tier.state] == "unscored":
             yield {NAME: tier.name, ERROR: row[tier.reason] or "unscored"}
         elif row[tier.state] == "scored":
-            words = row[tier.words] if explain and tier.words else None
+            explanation = row[tier.words] if explain and tier.words else None
             yield {
                 NAME: tier.name,
                 VALUE: row[tier.value],
                 LABEL: FLAGGED if _is_flagged(row, tier.name) else PASS,
-                EXPLANATION: words,
+                EXPLANATION: explanation,
             }
             for dimension in row[tier.dimensions] if tier.dimensions else ():
-                words = dimension["reasoning"] if explain else None
-                yield {NAME: f"{tier.name}.{dimension['dimension']}", VALUE: dimension["score"], EXPLANATION: words}
+                explanation = dimension["reasoning"] if explain else None
+                yield {NAME: f"{tier.name}.{dimension['dimension']}", VALUE: dimension["score"], EXPLANATION: explanation}
 
 
 def _is_flagged(row: Row, tier: str) -> bool:
@@ -238,13 +238,13 @@ class ScoreEvents:
         with contextlib.closing(self._store.cursor()) as cursor:
             ends = {row["partition"]: row["next_position"] for row in query_rows(cursor, "score_positions")}
         with self._store.transaction() as transaction:
-            known = {partition: at for (_, partition), at in transaction.watermarks(CONSUMER).items()}
-            if not known:
+            watermarks = {partition: at for (_, partition), at in transaction.watermarks(CONSUMER).items()}
+            if not watermarks:
                 started = ends or {0: 0}
                 transaction.set_watermarks(CONSUMER, {(TOPIC, partition): at for partition, at in started.items()})
                 return started
         # Send partitions added later from their beginning. A rebuilt table may end before the watermark.
-        return {partition: min(known.get(partition, 0), end) for partition, end in ends.items()}
+        return {partition: min(watermarks.get(partition, 0), end) for partition, end in ends.items()}
 
     def _read(self, partition: int, position: int) -> list[dict[str, Any]]:
         with contextlib.closing(self._store.cursor()) as cursor:

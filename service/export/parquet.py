@@ -155,12 +155,12 @@ def _rows(schema: RecordSchema, selection: Selection) -> str:
     return f"SELECT {columns}, day FROM ({rows}) WHERE {selection.condition()} ORDER BY project, day, {order}"
 
 
-def _put(made: Path, place: Path) -> None:
+def _put(made: Path, target: Path) -> None:
     """Move a partition into place, replacing the previous one."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    before = place.with_name(f"{UNFINISHED}-{place.name}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    before = target.with_name(f"{UNFINISHED}-{target.name}")
     shutil.rmtree(before, ignore_errors=True)
-    if place.exists():
-        place.rename(before)
-    made.rename(place)
+    if target.exists():
+        target.rename(before)
+    made.rename(target)
     shutil.rmtree(before, ignore_errors=True)

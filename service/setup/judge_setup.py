@@ -71,22 +71,22 @@ async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, s
 
     The API is not called to test it. Only a custom address gets one call, to learn whether it is a simulated judge.
     """
-    found = credentials(environ)
-    if settings.judge == "none" or (settings.judge == "auto" and found == (None, None)):
+    api_credentials = credentials(environ)
+    if settings.judge == "none" or (settings.judge == "auto" and api_credentials == (None, None)):
         return OpenedJudge(None, NONE)
     from streams.judges.live import open_live_judge  # noqa: PLC0415 - the client of the API takes a second and 40 MB
 
     judge = open_live_judge(
-        *found,
+        *api_credentials,
         lambda model: traits_of(policy, model),
         deadline=settings.judge_deadline,
         concurrency=settings.judge_concurrency,
     )
-    if found.base_url is None:
+    if api_credentials.base_url is None:
         return OpenedJudge(judge, LIVE, DEFAULT_BASE_URL)
-    simulates = await _simulates(found.base_url)
-    note = _silent(found.base_url) if simulates is None else ""
-    return OpenedJudge(judge, SIMULATED if simulates else LIVE, found.base_url, note)
+    simulates = await _simulates(api_credentials.base_url)
+    note = _silent(api_credentials.base_url) if simulates is None else ""
+    return OpenedJudge(judge, SIMULATED if simulates else LIVE, api_credentials.base_url, note)
 
 
 def who_judges(settings: Settings, policy: Policy) -> OpenedJudge:
@@ -120,10 +120,10 @@ def unpriced_projects(policy: Policy) -> list[str]:
 
 def unpriced_note(policy: Policy) -> str:
     """Name the projects whose judge is not called because it has no price; empty if there are none."""
-    found = unpriced_projects(policy)
-    named = [f"{name or OTHERS} ({policy.for_project(name).settings.judge_model})" for name in found[:_NAMED]]
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    if not found:
+    projects = unpriced_projects(policy)
+    named = [f"{name or OTHERS} ({policy.for_project(name).settings.judge_model})" for name in projects[:_NAMED]]
+    more = f" and {len(projects) - _NAMED} more" if len(projects) > _NAMED else ""
+    if not projects:
         return ""
     return (
         f"the judge's model has no known price, so sessions with a cap are not judged (unknown_price): {', '.join(named)}{more}"

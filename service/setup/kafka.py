@@ -47,8 +47,8 @@ def collector_topics(settings: Settings) -> dict[str, str]:
             f"{PREFIX}KAFKA_OTLP_SPANS, …LOGS: {name} is a topic of Driftline", hint="Name the Collector's topics."
         )
     for name in set(signals["traces"]) & set(signals["logs"]):
-        words = f"{PREFIX}KAFKA_OTLP_SPANS, …LOGS: {name} cannot hold both"
-        raise SettingsError(words, hint="Let the Collector put spans and logs on topics of their own.")
+        message = f"{PREFIX}KAFKA_OTLP_SPANS, …LOGS: {name} cannot hold both"
+        raise SettingsError(message, hint="Let the Collector put spans and logs on topics of their own.")
     return {name: signal for signal, names in signals.items() for name in names}
 
 
@@ -70,15 +70,15 @@ def framing_of(settings: Settings) -> RegistryFraming | None:
     return RegistryFraming(settings.schema_registry, (name, password))
 
 
-def _bootstrap(given: str | None) -> str:
+def _bootstrap(addresses: str | None) -> str:
     """Return the checked addresses. Errors do not repeat them, because they may contain a password."""
-    if not given:
+    if not addresses:
         hint = f"Set {PREFIX}KAFKA=host:port, or give --kafka host:port."
         raise SettingsError(f"{PREFIX}KAFKA: no Kafka cluster is named", hint=hint)
-    if not all(_is_address(address.strip()) for address in given.split(",")):
+    if not all(_is_address(address.strip()) for address in addresses.split(",")):
         hint = "Give host:port, several separated by commas, without a scheme; a port is 1 to 65535."
         raise SettingsError(f"{PREFIX}KAFKA: an address is not of the form host:port", hint=hint)
-    return given
+    return addresses
 
 
 def _is_address(text: str) -> bool:

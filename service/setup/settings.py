@@ -222,20 +222,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.judge_deadline + RECORDING_SECONDS if self.stop_grace is None else self.stop_grace
 
 
-def load_settings(**given: object) -> Settings:
+def load_settings(**options: object) -> Settings:
     """Return the settings from the environment, overridden by the command line; SettingsError naming the variable."""
-    found = {name.lower(): value for name, value in os.environ.items()}
+    environment = {name.lower(): value for name, value in os.environ.items()}
     names = Settings.__struct_fields__
-    values: dict[str, object] = {name: found[key] for name in names if (key := f"{PREFIX}{name}".lower()) in found}
-    values |= {name: value for name, value in given.items() if value is not None}
+    values: dict[str, object] = {name: environment[key] for name in names if (key := f"{PREFIX}{name}".lower()) in environment}
+    values |= {name: value for name, value in options.items() if value is not None}
     for name in values:
         if Settings.__annotations__.get(name) == "bool":
             values[name] = _TRUTHS.get(str(values[name]).lower(), values[name])
     try:
         settings = msgspec.convert(values, Settings, strict=False, dec_hook=_made)
     except msgspec.ValidationError as error:
-        name, words = place_and_words(error)
-        raise _refused(name, _choices(name) or words.removesuffix(_AS_TEXT).replace(" or null", "")) from error
+        name, message = place_and_words(error)
+        raise _refused(name, _choices(name) or message.removesuffix(_AS_TEXT).replace(" or null", "")) from error
     for name, rule in _RULES.items():
         _check(name, rule, getattr(settings, name))
     return settings
@@ -243,9 +243,9 @@ def load_settings(**given: object) -> Settings:
 
 def kinds_of_settings() -> dict[str, tuple[Type, ...]]:
     """The types of each setting, with their bounds, as `msgspec.inspect` reports them."""
-    (told,) = multi_type_info([Settings])
-    fields = told.fields if isinstance(told, StructType) else ()
-    return {one.name: one.type.types if isinstance(one.type, UnionType) else (one.type,) for one in fields}
+    (kinds,) = multi_type_info([Settings])
+    fields = kinds.fields if isinstance(kinds, StructType) else ()
+    return {part.name: part.type.types if isinstance(part.type, UnionType) else (part.type,) for part in fields}
 
 
 def _made(kind: Callable[[Any], object], value: object) -> object:
@@ -270,5 +270,5 @@ def _check(name: str, rule: Callable[[str], object], value: str | None) -> None:
         raise _refused(name, str(error)) from error
 
 
-def _refused(name: str, words: str) -> SettingsError:
-    return SettingsError(f"{PREFIX}{name.upper()}: {words}", hint="Correct the variable or the option.")
+def _refused(name: str, message: str) -> SettingsError:
+    return SettingsError(f"{PREFIX}{name.upper()}: {message}", hint="Correct the variable or the option.")

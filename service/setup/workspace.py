@@ -129,7 +129,9 @@ def stages_behind(store: Store) -> str:
     """Name the stages with unread records; empty if there are none, or if workers on Kafka run the stages."""
     if is_fed_by_kafka(store):
         return ""
-    return ", ".join(f"stage {one.stage} has read {one.position} of {one.end} records" for one in lagging(store))
+    return ", ".join(
+        f"stage {progress.stage} has read {progress.position} of {progress.end} records" for progress in lagging(store)
+    )
 
 
 @contextlib.contextmanager

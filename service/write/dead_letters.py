@@ -73,9 +73,9 @@ class LetterBox:
         if self.connection is not None:
             asyncio.run(_produce(self.connection, returns, now))
         elif self.workspace is not None:
-            accepted = encode_all([("reviews", one.review(now)) for one in returns])
-            for one in returns:
-                accepted.add(one.topic, one.message)
+            accepted = encode_all([("reviews", letter.review(now)) for letter in returns])
+            for letter in returns:
+                accepted.add(letter.topic, letter.message)
             self.workspace.runner.publish(accepted)
 
     def ways_back(self, letters: Sequence[DeadLetter]) -> list[Return | Stays]:
@@ -110,12 +110,12 @@ def letter_box(settings: Settings) -> Iterator[LetterBox]:
 
 def letter_of(store: Store, start: str) -> Found:
     """Return the one letter whose id starts with this text; InputError if there is none or more than one."""
-    found = _records(store, [start]) if start else []
-    exact = [one for one in found if one.letter.dead_letter_id == start] or found
+    matches = _records(store, [start]) if start else []
+    exact = [match for match in matches if match.letter.dead_letter_id == start] or matches
     if not exact:
         raise InputError(f"there is no dead letter {plain(start, 64)!r}", hint="`driftline dead-letters list` lists them.")
     if len(exact) > 1:
-        named = ", ".join(one.letter.dead_letter_id for one in exact[:3])
+        named = ", ".join(match.letter.dead_letter_id for match in exact[:3])
         raise InputError(
             f"{counted(len(exact), 'dead letter')} start with {plain(start, 64)!r}: {named}", hint="Give more of the id."
         )
@@ -127,8 +127,8 @@ def ids_to_retry(store: Store, starts: Sequence[str], filters: Filters, limit: i
     if not starts:
         letters = open_letters(store.cursor(), vars(filters), ALL)
         return [letter.id for letter in reversed(letters)][:limit], []
-    named = {found.letter.dead_letter_id: found for found in (letter_of(store, start) for start in starts)}
-    done = [name for name, found in named.items() if found.retried_at is not None]
+    named = {stored.letter.dead_letter_id: stored for stored in (letter_of(store, start) for start in starts)}
+    done = [name for name, stored in named.items() if stored.retried_at is not None]
     return [name for name in named if name not in done][:limit], done
 
 
@@ -149,7 +149,7 @@ def retry(box: LetterBox, ids: Sequence[str]) -> Outcome:
     before = _open_ids(box.store)
     returned, stays = list[Return](), list[Stays]()
     for start in range(0, len(ids), AT_ONCE):
-        ways = box.ways_back([found.letter for found in _records(box.store, ids[start : start + AT_ONCE])])
+        ways = box.ways_back([stored.letter for stored in _records(box.store, ids[start : start + AT_ONCE])])
         going = [way for way in ways if isinstance(way, Return)]
         if going:
             box.put_back(going)

@@ -117,12 +117,12 @@ class RequestedEvaluations(Answer, frozen=True):
 
 def requested_evaluations(prepared: Prepared) -> RequestedEvaluations:
     """Return every prepared evaluation, in order, with their estimate."""
-    reused = [_requested(found.evaluation, found.evaluation.revision, reused=True) for found in prepared.reused]
-    asked = [_requested(request, request.attempt, reused=False) for request in prepared.asked]
+    reused = [_requested(item.evaluation, item.evaluation.revision, reused=True) for item in prepared.reused]
+    requests = [_requested(request, request.attempt, reused=False) for request in prepared.asked]
     return RequestedEvaluations(
         sessions=prepared.sessions,
         estimate=evaluation_estimate(prepared.estimate),
-        evaluations=sorted((*reused, *asked), key=lambda evaluation: prepared.order[evaluation.evaluation_id]),
+        evaluations=sorted((*reused, *requests), key=lambda evaluation: prepared.order[evaluation.evaluation_id]),
     )
 
 
@@ -297,22 +297,24 @@ class _Evaluating:
                 self._reach.hear(calls)
 
 
-def _made(workspace: Workspace, asked: Sequence[EvaluationRequest]) -> list[Evaluated]:
+def _made(workspace: Workspace, requests: Sequence[EvaluationRequest]) -> list[Evaluated]:
     """Return the results of the requests, or an earlier finished evaluation for a failed request. InputError if there is neither."""
-    ids = {"evaluations": [one.evaluation_id for one in asked]}
+    ids = {"evaluations": [item.evaluation_id for item in requests]}
     with contextlib.closing(workspace.store.cursor()) as cursor:
         rows = query_records(cursor, "evaluations_by_id", Evaluation, ids)
-        found = {one.evaluation_id: one for one in rows}
+        evaluations = {item.evaluation_id: item for item in rows}
         answered = {row["evaluation_id"]: row["made"] for row in query_rows(cursor, "evaluation_attempts", ids)}
     made = [
-        Evaluated(numbered(found[one.evaluation_id], one.attempt, one.repetition), one.system_prompt, one.user_prompt)
-        for one in asked
-        if one.evaluation_id in found and answered[one.evaluation_id] >= one.attempt
+        Evaluated(
+            numbered(evaluations[item.evaluation_id], item.attempt, item.repetition), item.system_prompt, item.user_prompt
+        )
+        for item in requests
+        if item.evaluation_id in evaluations and answered[item.evaluation_id] >= item.attempt
     ]
-    if len(made) < len(asked):
-        there = {one.evaluation.evaluation_id for one in made}
-        missing = [f"{one.case_id} on {one.session_id}" for one in asked if one.evaluation_id not in there]
-        raise failed_evaluations(missing, len(asked), "`driftline dead-letters list --stage evaluation`")
+    if len(made) < len(requests):
+        there = {item.evaluation.evaluation_id for item in made}
+        missing = [f"{item.case_id} on {item.session_id}" for item in requests if item.evaluation_id not in there]
+        raise failed_evaluations(missing, len(requests), "`driftline dead-letters list --stage evaluation`")
     return made
 
 
@@ -325,10 +327,10 @@ def failed_evaluations(missing: Sequence[str], total: int, reasons: str) -> Inpu
     )
 
 
-def numbered(found: Evaluation, attempt: int, repetition: int) -> Evaluation:
+def numbered(evaluation: Evaluation, attempt: int, repetition: int) -> Evaluation:
     """Return the evaluation under the requested number, with a warning if it is an earlier one because the request failed."""
-    late = [LATER_ATTEMPT_FAILED] if found.revision < attempt else []
-    return msgspec.structs.replace(found, repetition=repetition, warnings=(*found.warnings, *late))
+    late = [LATER_ATTEMPT_FAILED] if evaluation.revision < attempt else []
+    return msgspec.structs.replace(evaluation, repetition=repetition, warnings=(*evaluation.warnings, *late))
 
 
 def _asks_to_stop(stopping: asyncio.Event) -> Callable[[signal.Signals], None]:

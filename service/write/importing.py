@@ -224,7 +224,7 @@ class Importer:
     def _changed(self, source: str, accounts: Iterable[Account], report: Report) -> list[tuple[Account, Stamp]]:
         """Return the accounts whose files were not yet completely imported in their present state and with the present settings."""
         rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": source}).iter_rows()
-        taken = {path: known for path, *known in rows}
+        taken = {path: stored for path, *stored in rows}
         changed = []
         for account in accounts:
             path, stamp = account.path, stamp_of_account(account)
@@ -268,7 +268,7 @@ class Importer:
     def _flush(self) -> None:
         """Publish the pending records and run the stages over them."""
         revised = self._revise()
-        progress = [replace(one, complete=one.complete and one.path not in self._waiting) for one in self._progress]
+        progress = [replace(entry, complete=entry.complete and entry.path not in self._waiting) for entry in self._progress]
         done = self._workspace.runner.publish(self._accepted, progress, are_own=not revised)
         for appended in done.values():
             self._summary.known += appended.known

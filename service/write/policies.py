@@ -73,7 +73,7 @@ class SettingChange(Answer, frozen=True):
 
 def changes(before: Policy, after: Policy) -> list[SettingChange]:
     """Return the changed settings between two policies; empty if there are none."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+    projects_by_change: dict[tuple[str, str, str], list[str]] = {}
     values: dict[tuple[str, str, str], tuple[Any, Any]] = {}
     for project in (FLEET, EVERY_OTHER, *sorted({*before.projects, *after.projects})):
         old, new = effective(before, project), effective(after, project)
@@ -81,9 +81,9 @@ def changes(before: Policy, after: Policy) -> list[SettingChange]:
             was, will = old.get(setting), new.get(setting)
             if was != will:
                 key = (setting, repr(was), repr(will))
-                found.setdefault(key, []).append(project)
+                projects_by_change.setdefault(key, []).append(project)
                 values[key] = (was, will)
-    return [SettingChange(key[0], *values[key], projects) for key, projects in sorted(found.items())]
+    return [SettingChange(key[0], *values[key], projects) for key, projects in sorted(projects_by_change.items())]
 
 
 def effective(policy: Policy, project: str) -> dict[str, Any]:
@@ -212,13 +212,13 @@ class PolicyFile:
                 raise ReadOnlyError(f"{self.path}: {error.strerror}") from error
 
 
-def check(file: PolicyFile, text: str, known: Collection[str]) -> Policy | list[PolicyProblem]:
+def check(file: PolicyFile, text: str, known_projects: Collection[str]) -> Policy | list[PolicyProblem]:
     """Return the policy in a text, or its problems by line.
 
     Methodology files outside the folder are refused, except the `known` ones.
     """
     try:
-        return load_policy(file.place, text.encode(), confined=known)
+        return load_policy(file.place, text.encode(), confined=known_projects)
     except PolicyError as error:
         return _find_problems(file.place, str(error))
     except UnicodeEncodeError:
@@ -236,19 +236,19 @@ def compared(before: str, after: str) -> list[str]:
     return list(lines)[2:]
 
 
-def _find_problems(place: Path, message: str) -> list[PolicyProblem]:
+def _find_problems(file: Path, message: str) -> list[PolicyProblem]:
     """Return the problems in a PolicyError's message; lines without a position belong to the previous problem."""
-    start = re.compile(rf"{re.escape(str(place))}:(\d+): (.*)", re.DOTALL)
-    found: list[PolicyProblem] = []
+    start = re.compile(rf"{re.escape(str(file))}:(\d+): (.*)", re.DOTALL)
+    problems: list[PolicyProblem] = []
     for line in message.splitlines():
         matched = start.fullmatch(line)
         if matched:
-            found.append(PolicyProblem(int(matched[1]), matched[2]))
-        elif found:
-            found[-1] = PolicyProblem(found[-1].line, f"{found[-1].problem}\n{line}")
+            problems.append(PolicyProblem(int(matched[1]), matched[2]))
+        elif problems:
+            problems[-1] = PolicyProblem(problems[-1].line, f"{problems[-1].problem}\n{line}")
         else:
-            found.append(PolicyProblem(None, line))
-    return found
+            problems.append(PolicyProblem(None, line))
+    return problems
 
 
 def _previous_path(path: Path) -> Path:
@@ -319,12 +319,13 @@ def effects(
 ) -> list[PolicyEffect]:
     """Return the effect on those `projects` that have exchanges and are affected by a change, at most EFFECT_PROJECTS."""
     named = {*before.projects, *after.projects}
-    concerned = {one for change in found if change.setting.startswith(ESTIMATED_SETTINGS) for one in change.projects}
-    wanted = [one for one in projects if one in concerned or (EVERY_OTHER in concerned and one not in named)]
+    concerned = {project for change in found if change.setting.startswith(ESTIMATED_SETTINGS) for project in change.projects}
+    wanted = [project for project in projects if project in concerned or (EVERY_OTHER in concerned and project not in named)]
     estimates = (
-        _estimate_effect(cursor, one, before.for_project(one), after.for_project(one), now) for one in wanted[:EFFECT_PROJECTS]
+        _estimate_effect(cursor, project, before.for_project(project), after.for_project(project), now)
+        for project in wanted[:EFFECT_PROJECTS]
     )
-    return [one for one in estimates if one is not None]
+    return [project for project in estimates if project is not None]
 
 
 def _estimate_effect(
@@ -336,15 +337,15 @@ def _estimate_effect(
         return None
     was, will = _count_judged(sample, before), _count_judged(sample, after)
     spent = _read_usage(cursor, project, start, now)
-    known, factor = _cost_per_month(spent, before.price), will / was if was else None
+    cost_before, factor = _cost_per_month(spent, before.price), will / was if was else None
     changed = before.settings.judge_model != after.settings.judge_model or before.price != after.price
-    per_sample = _cost_per_month(spent, after.price) if changed else known
+    per_sample = _cost_per_month(spent, after.price) if changed else cost_before
     return PolicyEffect(
         project=project,
         exchanges=sample[0]["total"],
         judged_before=was / len(sample),
         judged_after=will / len(sample),
-        usd_per_month_before=known,
+        usd_per_month_before=cost_before,
         usd_per_month_after=None if per_sample is None or factor is None else per_sample * factor,
     )
 

@@ -177,8 +177,8 @@ class Replay:
         """Estimate without asking a judge."""
         whole = Estimate()
         with _locked(self.files):
-            for found in self._work(Aim.ESTIMATE, tell):
-                whole.add(found)
+            for estimate in self._work(Aim.ESTIMATE, tell):
+                whole.add(estimate)
         if not self.is_begun and self.plan.origin.kind != TOPICS:
             shutil.rmtree(self.files.parts)
         return whole
@@ -196,10 +196,10 @@ class Replay:
 
     def who_judges(self) -> OpenedJudge:
         """Return the judge that would judge; SettingsError if one is needed and there is none."""
-        found = who_judges(self.settings, policy_of(self.settings))
-        if found.name == NONE:
+        judge = who_judges(self.settings, policy_of(self.settings))
+        if judge.name == NONE:
             raise SettingsError(f"--judge {self.plan.asking}: there is no judge", hint=NAME_A_JUDGE)
-        return found
+        return judge
 
     def _work(self, aim: Aim, tell: Tell) -> list[Estimate]:
         job = ReplayJob(self.settings, self.plan, aim, min(self.workers, len(self.plan.parts)))
@@ -245,9 +245,9 @@ def replays_in(database: Path) -> Iterator[Outcome | Plan]:
     labels = {path.stem for path in [*folder.glob("*.duckdb"), *folder.glob("*.parts")]}
     for label in sorted(labels):
         files = ReplayFiles(database, label)
-        found = outcome_in(files.result) if files.result.exists() else files.plan()
-        if found is not None:
-            yield found
+        record = outcome_in(files.result) if files.result.exists() else files.plan()
+        if record is not None:
+            yield record
 
 
 def _origin(settings: Settings, wanted: Wanted) -> Origin:
@@ -289,9 +289,9 @@ def _made_ready(settings: Settings) -> str:
     return f"the live scores are not complete: {behind}" if behind else ""
 
 
-def _check_same(options: Plan, known: Plan) -> None:
+def _check_same(options: Plan, stored: Plan) -> None:
     """SettingsError if the label belongs to a replay with other options."""
-    others = options.differs_from(known)
+    others = options.differs_from(stored)
     if others:
         raise SettingsError(
             f"--label: {options.label} is a replay with another {', '.join(others)}",
