@@ -20,7 +20,6 @@ import typer
 from typer.core import TyperGroup
 
 from schemas.errors import DriftlineError, SettingsError
-from schemas.validation_messages import words_of
 from service.cli.command_groups import COMMANDS, group_of, place_of, start_page
 from service.cli.completion import ASK, answer
 from service.cli.exit_codes import ExitCode
@@ -178,6 +177,8 @@ def usage_message(error: typer.TyperException) -> str:
     cause: Any = error.__cause__
     parameter = getattr(error, "param", None)
     if parameter is not None and hasattr(cause, "errors"):
+        from schemas.validation_messages import words_of  # noqa: PLC0415 - help needs no schemas, which take a while to load
+
         is_option = parameter.param_type_name == "option"
         name = parameter.opts[0] if is_option else parameter.metavar or parameter.name.upper()
         return f"{name}: {words_of(cause.errors()[0])}"
