@@ -174,9 +174,9 @@ def test_readiness_follows_from_severity(events: list[dict[str, Any]], trust: in
 )
 def test_readiness_thresholds(trust: int | None, level: str) -> None:
     """Today's caps cannot reach them, a new failure type may."""
-    from audit.diagnosis.diagnosis import _readiness
+    from audit.diagnosis.diagnosis import _readiness_level
 
-    assert _readiness(trust, ()) == level
+    assert _readiness_level(trust, ()) == level
 
 
 @given(numerator=st.integers(0, 10**6), denominator=st.integers(1, 1000))
