@@ -55,13 +55,19 @@ SOURCE = "claude-code"
 Json = dict[str, Any]
 _CONVERSATION = frozenset({"user", "assistant", "system", "attachment", "progress", "result"})
 _COMPACTIONS = {"compact_boundary": "compaction", "microcompact_boundary": "microcompaction"}
-_META = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "turnCompanion")
-_OUTPUTS = ("<local-command-stdout>", "<local-command-stderr>", "<local-command-caveat>", "<bash-stdout>", "<bash-stderr>")
+_PROGRAM_FLAGS = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "turnCompanion")
+_COMMAND_OUTPUTS = (
+    "<local-command-stdout>",
+    "<local-command-stderr>",
+    "<local-command-caveat>",
+    "<bash-stdout>",
+    "<bash-stderr>",
+)
 _COMMANDS = ("<command-name>", "<command-message>", "<bash-input>")
 _INTERRUPTION = "[Request interrupted by user"
 _RUN_FACTS = ("subtype", "is_error", "num_turns", "duration_ms", "duration_api_ms", "total_cost_usd")
 _NOTIFICATION = "<task-notification>"
-MAX_SAID = 256 * 1024
+MAX_REPEATED_TEXT = 256 * 1024
 """Characters of a message's earlier texts that are repeated with each of its lines; more than an exchange keeps."""
 _USAGE = {
     "input_tokens": "input",
@@ -225,11 +231,11 @@ class ClaudeCodeDialect(AgentDialect):
         self._repeated: set[str] = set()
         self._positions = Positions()
         self._unknown = UnknownKinds()
-        self._last: Message[_Spoken] | None = None
+        self._last: Message[_MessageSoFar] | None = None
         self._has_failed = False
-        self._spent: dict[str, int | float] = {}
-        """The tokens that the messages of a run counted so far; `_whole` has those that its results count."""
-        self._whole: dict[str, int | float] = {}
+        self._counted_usage: dict[str, int | float] = {}
+        """The tokens that the messages of a run counted so far; `_total_usage` has those that its results count."""
+        self._total_usage: dict[str, int | float] = {}
         self._session_id: str | None = None
         self._is_subagent = False
         self._models: dict[bool, str] = {}
@@ -239,7 +245,7 @@ class ClaudeCodeDialect(AgentDialect):
         """The entries of one line."""
         kind = body.get("type")
         if not isinstance(kind, str):
-            return _missing("type", kind)
+            return _field_problem("type", kind)
         header = self._header(body)
         if kind in BOOKKEEPING:
             return header
@@ -323,10 +329,10 @@ class ClaudeCodeDialect(AgentDialect):
     def _ask(self, body: Json, position: Position, text: str) -> list[Entry | Problem]:
         """The entries of a text in the user's name. A text that is not the user's is deferred until the agent answers it."""
         uuid = body["uuid"]
-        is_meta = any(body.get(name) is True for name in _META)
+        is_meta = any(body.get(name) is True for name in _PROGRAM_FLAGS)
         is_prompt = _is_from_program(body, text)
         waiting = position.question
-        if text.startswith(_OUTPUTS) or (position.is_under_way and (is_meta or (is_prompt and waiting is None))):
+        if text.startswith(_COMMAND_OUTPUTS) or (position.is_under_way and (is_meta or (is_prompt and waiting is None))):
             self._positions.stand_in(uuid, position)
             return []
         # A question that may repeat another waits for its answer; a further one shows that it was asked all the same.
@@ -371,7 +377,7 @@ class ClaudeCodeDialect(AgentDialect):
         if is_copy:
             self._copied_calls.update(tools)
         spoken_message = self._positions.message(
-            body["uuid"], message.get("id"), body.get("requestId"), side=side, begin=_Spoken
+            body["uuid"], message.get("id"), body.get("requestId"), side=side, begin=_MessageSoFar
         )
         added = spoken_message.content.add_blocks(blocks)
         if (
@@ -390,7 +396,7 @@ class ClaudeCodeDialect(AgentDialect):
         entries: list[Entry | Problem] = [*questions, *self._model_change(body, position, is_copy=is_copy)]
         fields, shown_blocks, results = _read_message_line(spoken_message.content, message, added)
         self._has_failed = False
-        self._spend(fields.get("usage", {}))
+        self._count_usage(fields.get("usage", {}))
         entries.append(
             self._entry("message", body, position, message=fields, blocks=shown_blocks, own_blocks=blocks, is_copy=is_copy)
         )
@@ -414,8 +420,8 @@ class ClaudeCodeDialect(AgentDialect):
     def _end(self, body: Json, position: Position) -> list[Entry | Problem]:
         """The end of a run, in a log: its last answer or its error, the tokens that no message counted, and facts of the run."""
         for ours, count in usage_of(body.get("usage")).items():
-            self._whole[ours] = self._whole.get(ours, 0) + count
-        usage = {ours: max(count - self._spent.get(ours, 0), 0) for ours, count in self._whole.items()}
+            self._total_usage[ours] = self._total_usage.get(ours, 0) + count
+        usage = {ours: max(count - self._counted_usage.get(ours, 0), 0) for ours, count in self._total_usage.items()}
         answer, is_error = body.get("result"), body.get("is_error") is True
         entries: list[Entry | Problem] = []
         new_message = self._new_message(body)
@@ -423,7 +429,7 @@ class ClaudeCodeDialect(AgentDialect):
             message = _last_message(body)
             if any(usage.values()):
                 message["usage"] = usage
-                self._spend(usage)
+                self._count_usage(usage)
             if not answer and self._last is not None:
                 answer = self._last.content.text
             blocks = [{"type": "text", "text": answer}] if isinstance(answer, str) and not is_error else []
@@ -440,13 +446,13 @@ class ClaudeCodeDialect(AgentDialect):
         run = self._entry(EVENTS, body, position, suffix="run", body_fields={"events": [event]})
         return [*entries, run, self._entry(TURN_END, body, position, suffix="end")]
 
-    def _spend(self, usage: Json) -> None:
+    def _count_usage(self, usage: Json) -> None:
         for name, count in usage.items():
-            self._spent[name] = self._spent.get(name, 0) + count
+            self._counted_usage[name] = self._counted_usage.get(name, 0) + count
 
-    def _new_message(self, body: Json) -> Message[_Spoken]:
+    def _new_message(self, body: Json) -> Message[_MessageSoFar]:
         """A message of one line, without an id."""
-        return self._positions.message(body["uuid"], None, None, side=self._is_side(body), begin=_Spoken)
+        return self._positions.message(body["uuid"], None, None, side=self._is_side(body), begin=_MessageSoFar)
 
     def _model_change(self, body: Json, position: Position, *, is_copy: bool) -> list[Entry | Problem]:
         model, side = body["message"].get("model"), self._is_side(body)
@@ -489,12 +495,16 @@ class ClaudeCodeDialect(AgentDialect):
         return body.get("isSidechain") is True and not self._is_subagent
 
     def _unknown_blocks(self, blocks: Sequence[Json], known_kinds: frozenset[str]) -> list[Problem]:
-        kinds = (kind for block in blocks if (kind := str(block.get("type"))) not in known_kinds)
-        return [problem for kind in kinds for problem in self._unknown.report(f"block of type {kind}")]
+        problems: list[Problem] = []
+        for block in blocks:
+            kind = str(block.get("type"))
+            if kind not in known_kinds:
+                problems += self._unknown.report(f"block of type {kind}")
+        return problems
 
 
 @dataclass(slots=True)
-class _Spoken:
+class _MessageSoFar:
     """The lines of one message so far: its text, the largest count of each kind of tokens, its blocks, and why it stopped."""
 
     text: str | None = None
@@ -518,7 +528,7 @@ class _Spoken:
         return any((number_of(counts.get(name)) or 0) > self.usage.get(name, 0) for name in _USAGE)
 
 
-def _missing(name: str, value: Any) -> Problem:
+def _field_problem(name: str, value: Any) -> Problem:
     if value is None:
         return Problem("missing_field", f"{name}: is missing")
     return Problem("wrong_type", f"{name}: is {json_type(value)}, not a string")
@@ -570,16 +580,16 @@ def _read_results(blocks: Sequence[Json], body: Json, tools: Mapping[str, str]) 
 
     `body` is the line, which says more of a result where it has only one; `tools` has the names of the tools that were called.
     """
-    results = [block for block in blocks if _type(block).endswith("tool_result")]
-    return [_result(block, body if len(results) == 1 else {}, tools) for block in results]
+    results = [block for block in blocks if _block_type(block).endswith("tool_result")]
+    return [_build_result(block, body if len(results) == 1 else {}, tools) for block in results]
 
 
-def _type(block: Json) -> str:
+def _block_type(block: Json) -> str:
     kind = block.get("type")
     return kind if isinstance(kind, str) else ""
 
 
-def _result(block: Json, body: Json, tools: Mapping[str, str]) -> tuple[Json, str]:
+def _build_result(block: Json, body: Json, tools: Mapping[str, str]) -> tuple[Json, str]:
     content = block.get("content")
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else content
     text = text_of(parts)
@@ -590,7 +600,7 @@ def _result(block: Json, body: Json, tools: Mapping[str, str]) -> tuple[Json, st
         message["toolCallId"] = call
         if call in tools:
             message["toolName"] = tools[call]
-    details = dict(_details(body.get("toolUseResult")))
+    details = dict(_result_details(body.get("toolUseResult")))
     code = _EXIT_CODE.match(text) if message["isError"] else None
     if code is not None:
         details["exitCode"] = int(code.group(1))
@@ -599,7 +609,7 @@ def _result(block: Json, body: Json, tools: Mapping[str, str]) -> tuple[Json, st
     return message, text
 
 
-def _details(result: Any) -> Iterator[tuple[str, Any]]:
+def _result_details(result: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(result, dict):
         return
     for name in ("durationMs", "totalDurationMs"):
@@ -623,45 +633,54 @@ def _called_tools(blocks: Sequence[Json]) -> dict[str, str]:
     return {
         block["id"]: block["name"]
         for block in blocks
-        if _type(block) in _CALLS and isinstance(block.get("id"), str) and isinstance(block.get("name"), str)
+        if _block_type(block) in _CALLS and isinstance(block.get("id"), str) and isinstance(block.get("name"), str)
     }
 
 
-def _read_message_line(message_so_far: _Spoken, message: Json, blocks: Sequence[Json]) -> tuple[Json, list[Json], list[Json]]:
+def _read_message_line(so_far: _MessageSoFar, message: Json, blocks: Sequence[Json]) -> tuple[Json, list[Json], list[Json]]:
     """Return what a line adds to a message: fields and blocks as OpenClaw writes them, and results of tools at the provider.
 
     The text is that of the whole message so far, because that is the answer; there is none if the message asks for a tool.
     """
-    calls = [call_block(block.get("id"), block.get("name"), block.get("input")) for block in blocks if _type(block) in _CALLS]
-    thoughts = [block for block in blocks if _type(block) == "thinking"]
-    results = [block for block in blocks if _type(block).endswith("_tool_result")]
+    calls = [
+        call_block(block.get("id"), block.get("name"), block.get("input")) for block in blocks if _block_type(block) in _CALLS
+    ]
+    thoughts = [block for block in blocks if _block_type(block) == "thinking"]
+    results = [block for block in blocks if _block_type(block).endswith("_tool_result")]
     text = text_of(blocks)
-    if text and (message_so_far.text is None or len(message_so_far.text) < MAX_SAID):
-        message_so_far.text = text if message_so_far.text is None else f"{message_so_far.text}\n{text}"
-    stop = message.get("stop_reason")
-    stop = stop if isinstance(stop, str) else "tool_use" if calls else None if blocks else message_so_far.stop
-    message_so_far.stop = stop
+    if text and (so_far.text is None or len(so_far.text) < MAX_REPEATED_TEXT):
+        so_far.text = text if so_far.text is None else f"{so_far.text}\n{text}"
+    so_far.stop = stop = _stop_reason(so_far, message, has_calls=bool(calls), has_blocks=bool(blocks))
     fields: Json = {"role": "assistant", "stopReason": stop}
     if isinstance(message.get("model"), str):
         fields["model"] = message["model"]
-    usage = _added_usage(message_so_far, message.get("usage"))
+    usage = _added_usage(so_far, message.get("usage"))
     if usage is not None:
         fields["usage"] = usage
     if stop != "tool_use":
-        calls.append({"type": "text", "text": message_so_far.text or ""})
+        calls.append({"type": "text", "text": so_far.text or ""})
     return fields, thoughts + calls, results
 
 
-def _added_usage(message_so_far: _Spoken, usage: Any) -> Json | None:
+def _stop_reason(so_far: _MessageSoFar, message: Json, *, has_calls: bool, has_blocks: bool) -> str | None:
+    stop = message.get("stop_reason")
+    if isinstance(stop, str):
+        return stop
+    if has_calls:
+        return "tool_use"
+    return None if has_blocks else so_far.stop
+
+
+def _added_usage(so_far: _MessageSoFar, usage: Any) -> Json | None:
     """Return the usage that the line adds to that of the message's other lines; None if it repeats them."""
     if not isinstance(usage, dict) or number_of(usage.get("input_tokens")) is None:
         return None
     added: Json = {}
     for theirs, ours in _USAGE.items():
         count = number_of(usage.get(theirs)) or 0
-        counted = message_so_far.usage.get(theirs, 0)
+        counted = so_far.usage.get(theirs, 0)
         added[ours] = max(count - counted, 0)
-        message_so_far.usage[theirs] = max(count, counted)
+        so_far.usage[theirs] = max(count, counted)
     return added if any(added.values()) else None
 
 
@@ -688,8 +707,10 @@ def session_of(line: dict[str, Any]) -> str | None:
     session, agent = line.get("sessionId"), line.get("agentId")
     if not is_identifier(session):
         return None
-    is_agents = line.get("isSidechain") is True and is_identifier(agent) and len(f"{session}.agent-{agent}") <= MAX_ID
-    return f"{session}.agent-{agent}" if is_agents else str(session)
+    subagent_session = f"{session}.agent-{agent}"
+    if line.get("isSidechain") is True and is_identifier(agent) and len(subagent_session) <= MAX_ID:
+        return subagent_session
+    return str(session)
 
 
 def question_digest(text: str) -> bytes:
@@ -700,7 +721,12 @@ def question_digest(text: str) -> bytes:
 def usage_of(usage: Any) -> dict[str, int | float]:
     """Return the tokens that a usage counts, by OpenClaw's names; nothing where there is none."""
     counts = usage if isinstance(usage, dict) else {}
-    return {ours: count for theirs, ours in _USAGE.items() if (count := number_of(counts.get(theirs))) is not None}
+    tokens: dict[str, int | float] = {}
+    for theirs, ours in _USAGE.items():
+        count = number_of(counts.get(theirs))
+        if count is not None:
+            tokens[ours] = count
+    return tokens
 
 
 def texts_of(blocks: Sequence[Json]) -> str:
@@ -781,15 +807,17 @@ class Positions:
 
     def replay(self, uuid: str, position: Position, message: Message[Any]) -> None:
         """Give a line that repeats a message, and what led to it, the position of the message."""
-        position.question, position.leaf, position.is_under_way = None, message.position.leaf, message.position.is_under_way
+        position.question = None
+        position.leaf = message.position.leaf
+        position.is_under_way = message.position.is_under_way
         self._by_uuid.setdefault(uuid, message.position)
 
     def message(
         self, uuid: str, message_id: Any, request_id: Any, *, side: bool, begin: Callable[[], Content]
     ) -> Message[Content]:
         """The message with these ids, begun where it is new; a line without a message id is a message by itself."""
-        named = message_id if isinstance(message_id, str) else f"/{uuid}"
-        key = side, named, request_id if isinstance(request_id, str) else None
+        message_key = message_id if isinstance(message_id, str) else f"/{uuid}"
+        key = side, message_key, request_id if isinstance(request_id, str) else None
         return self._messages.setdefault(key, Message(Position(None), begin()))
 
     def say(self, uuid: str, message: Message[Any], stop: Any) -> None:

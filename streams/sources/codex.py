@@ -294,7 +294,7 @@ CALLS = frozenset(
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_search_output", "mcp_tool_call_output"})
 """Kinds of items that hold the output of a tool."""
 _ARGUMENTS = ("arguments", "input", "action", "query")
-_PASSED = "internal_chat_message_metadata_passthrough"
+_PASSTHROUGH = "internal_chat_message_metadata_passthrough"
 _CONTEXTS = (
     "<environment_context>",
     "<user_instructions>",
@@ -309,10 +309,10 @@ _CONTEXTS = (
     "# AGENTS.md instructions",
 )
 """The beginnings of the program's texts in the user's role, in versions that do not say who wrote a text."""
-_HEADER = 1024
-_EXITED = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d{1,9})$", re.MULTILINE)
-_TOOK = re.compile(r"^Wall time: (\d{1,9}(?:\.\d{1,9})?) seconds$", re.MULTILINE)
-_REFUSED = ("unsupported call: ", "unsupported custom tool call: ", "failed to parse function arguments: ")
+_OUTPUT_HEADER_CHARACTERS = 1024
+_EXIT_CODE = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d{1,9})$", re.MULTILINE)
+_WALL_TIME = re.compile(r"^Wall time: (\d{1,9}(?:\.\d{1,9})?) seconds$", re.MULTILINE)
+_REJECTIONS = ("unsupported call: ", "unsupported custom tool call: ", "failed to parse function arguments: ")
 _OUTPUT = "\nOutput:\n"
 _FAILED = frozenset({"failed", "declined", "errored"})
 _MAX_OUTCOMES = 100_000
@@ -542,18 +542,21 @@ class CodexDialect(AgentDialect):
         if not is_users:
             self._deferred = None if self._is_under_way else question
             return []
-        self._deferred, self._is_asked, self._is_under_way = None, True, True
+        self._deferred = None
+        self._is_asked = self._is_under_way = True
         return [question]
 
     def _add_answer(self, line: Json, blocks: Sequence[Json], *, stop: str, **fields: Any) -> list[Entry | Problem]:
         """An assistant message, after the question that was deferred until its answer. A message without a question stands alone."""
-        question, self._deferred = self._deferred if not self._is_under_way else None, None
+        question = None if self._is_under_way else self._deferred
+        self._deferred = None
         is_alone = not self._is_asked and question is None
         self._is_asked = self._is_asked or question is not None
         self._is_under_way = stop in ("tool_use", "error")
         self._has_failed = stop == "error"
         message: Json = {"role": "assistant", "stopReason": stop, **fields, **self._model_fields()}
-        self._stop, self._text = ("stop" if stop == "stop" else "tool_use"), text_of(blocks)
+        self._stop = "stop" if stop == "stop" else "tool_use"
+        self._text = text_of(blocks)
         entry = make_entry(
             "message", line["_id"], line, position=EntryPosition(linked=is_alone), message=message, blocks=blocks
         )
@@ -575,8 +578,10 @@ class CodexDialect(AgentDialect):
 
     def _end(self, line: Json, payload: Json) -> list[Entry | Problem]:
         """A turn ended, perhaps in an error that no line before it reported."""
-        error, was_told = payload.get("error"), self._has_failed
-        entries = [] if was_told or not isinstance(error, dict) else self._fail(line, error)
+        error = payload.get("error")
+        entries: list[Entry | Problem] = []
+        if isinstance(error, dict) and not self._has_failed:
+            entries = self._fail(line, error)
         self._is_under_way = False
         return [*entries, _turn_end(line)]
 
@@ -607,8 +612,8 @@ class CodexDialect(AgentDialect):
         return [make_entry("message", line["_id"], line, message=message, blocks=[{"type": "text", "text": self._text}])]
 
     def _model_fields(self) -> Json:
-        named = {"provider": self._provider, "model": self._model}
-        return {name: value for name, value in named.items() if value is not None}
+        fields = {"provider": self._provider, "model": self._model}
+        return {name: value for name, value in fields.items() if value is not None}
 
     def _compacted(self, line: Json, payload: Json) -> list[Entry | Problem]:
         """The history was replaced by a summary."""
@@ -641,7 +646,7 @@ class _UsageCounter:
             return None
         if isinstance(response, str):
             self._responses.add(response)
-        return self._count_once("token_usage_record", _usage(usage))
+        return self._count_once("token_usage_record", _convert_usage(usage))
 
     def take(self, info: Any) -> tuple[Json | None, Json | None]:
         """As `take_record` for a `token_count`, and how full the context is; None for each that is missing or not new."""
@@ -652,7 +657,7 @@ class _UsageCounter:
         is_new = isinstance(total, dict) and total != self._total
         if is_new:
             self._total = total
-        usage = self._count_once("token_count", _usage(last)) if is_new else None
+        usage = self._count_once("token_count", _convert_usage(last)) if is_new else None
         return usage, self._fill(last, info.get("model_context_window"))
 
     def _count_once(self, line: _UsageLine, usage: Json | None) -> Json | None:
@@ -677,7 +682,7 @@ class _UsageCounter:
         return {"saturation": round(100 * tokens / size, 2), "tokens": tokens, "context_window": size}
 
 
-def _usage(last: Json) -> Json | None:
+def _convert_usage(last: Json) -> Json | None:
     read, written = number_of(last.get("input_tokens")), number_of(last.get("output_tokens"))
     if read is None or written is None or read < 0 or written < 0:
         return None
@@ -767,7 +772,7 @@ def _milliseconds(duration: Any) -> float | None:
 
 def asked_text(payload: Json, blocks: Sequence[Json]) -> str | None:
     """Return the user's own text in a message of the user's role; None if nothing of it is the user's."""
-    passed = payload.get(_PASSED)
+    passed = payload.get(_PASSTHROUGH)
     kinds = passed.get("content_item_kinds") if isinstance(passed, dict) else None
     if isinstance(kinds, list) and len(kinds) == len(blocks) and kinds:
         own = [block for block, kind in zip(blocks, kinds, strict=True) if isinstance(kind, str) and kind.startswith("user.")]
@@ -813,7 +818,7 @@ def output_of(payload: Json, tools: Mapping[str, str], outcomes: Outcomes) -> tu
     text, details = _read_output(payload.get("output", payload.get("tools")))
     call_id = payload.get("call_id")
     facts = dict(outcomes.of(call_id))
-    failed = facts.pop("failed", False) or details.pop("failed", False) or text.startswith(_REFUSED)
+    failed = facts.pop("failed", False) or details.pop("failed", False) or text.startswith(_REJECTIONS)
     details |= facts
     code = details.get("exitCode")
     message: Json = {"role": "toolResult", "isError": bool(failed or (code is not None and code != 0))}
@@ -845,14 +850,14 @@ def _read_output(output: Any) -> tuple[str, Json]:
         if (seconds := number_of(metadata.get("duration_seconds"))) is not None:
             details["durationMs"] = round(seconds * 1000, 3)
         return wrapped["output"], details
-    head, separator, rest = output[:_HEADER].partition(_OUTPUT)
+    head, separator, rest = output[:_OUTPUT_HEADER_CHARACTERS].partition(_OUTPUT)
     if separator:
-        if (exited := _EXITED.search(head)) is not None:
+        if (exited := _EXIT_CODE.search(head)) is not None:
             details["exitCode"] = int(exited.group(1))
-        if (took := _TOOK.search(head)) is not None:
+        if (took := _WALL_TIME.search(head)) is not None:
             details["durationMs"] = round(float(took.group(1)) * 1000, 3)
         if details:
-            return rest + output[_HEADER:], details
+            return rest + output[_OUTPUT_HEADER_CHARACTERS:], details
     return output, details
 
 

@@ -4,7 +4,7 @@
    flat (`{"session_id", "event": "tool_call", …}`) or wrapped (`{"session_id", "event": {…}}`), or a session
    (`{"session_id", "events": [{…}, …]}`). A flat event names its type as `event` or `type`: an object with neither, and no `events`, is no
    event.
-2. Each object may name `connection`, `project` and `agent`; where it does not, those of the reading count. A session may be spread over
+2. Each object may name `connection`, `project` and `agent`; where it does not, those of the reading count. A session may be open_sessions over
    the file.
 3. An event's `seq` is its position in its session over the whole file. Events that cannot be taken are counted, too, so that
    mending one changes neither the positions nor the ids of the others.
@@ -129,15 +129,17 @@ def _build_items(
             continue
         agent = context.agent or part.agent
         owner = Owner(part.connection or context.connection, part.project or context.project, agent, part.session_id)
-        memory = sessions[owner.connection, owner.session_id]
+        state = sessions[owner.connection, owner.session_id]
         for position, raw in part.events:
-            item = memory.record(raw, position, owner, context)
+            item = state.record(raw, position, owner, context)
             yield value_fault(line, raw, item) if isinstance(item, Problem) else item
 
 
 def _refused_part(value: Any) -> Refused | None:
     """Return the session and events of a value that could not be taken; None if it does not name them."""
-    session_id, connection = (value.get("session_id"), value.get("connection")) if isinstance(value, dict) else (None, None)
+    if not isinstance(value, dict):
+        return None
+    session_id, connection = value.get("session_id"), value.get("connection")
     if not isinstance(session_id, str) or not 0 < len(session_id) <= MAX_ID or not isinstance(connection, str | None):
         return None
     events = value.get("events", [value])
@@ -156,7 +158,7 @@ def read_sessions(stream: BinaryIO, name: str, report: Report | None = None) -> 
     as an import calls it. `report` is called with lines that cannot be taken, and the rest goes on; without one it is an InputError that
     names the line. A transcript's faults are part of its session instead.
     """
-    report = report or _refuser(name)
+    report = report or _raise_on_fault(name)
     name = "standard input" if name == "-" else Path(name).stem[:MAX_ID]
     values = read_values(stream)
     first = next(values, None)
@@ -169,7 +171,7 @@ def read_sessions(stream: BinaryIO, name: str, report: Report | None = None) -> 
         yield from _plain_sessions(values, name, report)
 
 
-def _refuser(name: str) -> Report:
+def _raise_on_fault(name: str) -> Report:
     def refuse(line: int, detail: str) -> None:
         raise InputError(f"{name}:{line}: {detail}", hint="Correct the line, or import the file to set it aside.")
 
@@ -189,7 +191,7 @@ def _transcript(lines: Iterable[Line], name: str) -> Session:
 
 def _plain_sessions(values: Iterable[tuple[Line, _Value]], name: str, report: Report) -> Iterator[Session]:
     """Sessions given whole as they come, then those that were given event by event."""
-    spread: dict[str, tuple[Session, SessionEvents]] = {}
+    open_sessions: dict[str, tuple[Session, SessionEvents]] = {}
     for line, value in values:
         if value is None:
             report(line.number, "the line is cut off: the file is incomplete")
@@ -198,16 +200,16 @@ def _plain_sessions(values: Iterable[tuple[Line, _Value]], name: str, report: Re
             if isinstance(part, Problem):
                 report(line.number, part.detail)
                 refused = _refused_part(source)
-                if refused is not None and refused.session_id in spread:
-                    spread[refused.session_id][1].skip(refused.events)
+                if refused is not None and refused.session_id in open_sessions:
+                    open_sessions[refused.session_id][1].skip(refused.events)
                 continue
             begun = Session(part.session_id, [], line.number), SessionEvents()
             if isinstance(value, dict | Document) and _is_whole(value):
                 _add_events(part, *begun, partial(report, line.number))
                 yield begun[0]
             else:
-                _add_events(part, *spread.setdefault(part.session_id, begun), partial(report, line.number))
-    yield from (session for session, _ in spread.values())
+                _add_events(part, *open_sessions.setdefault(part.session_id, begun), partial(report, line.number))
+    yield from (session for session, _ in open_sessions.values())
 
 
 def _is_whole(value: Json | Document) -> bool:
@@ -262,7 +264,7 @@ def read_values(stream: BinaryIO) -> Iterator[tuple[Line, Json | Document | Prob
         if document is not None:
             yield _line(head), document
             return
-    for line in read_lines(io.BufferedReader(_Joined(head, stream))):
+    for line in read_lines(io.BufferedReader(_Prepended(head, stream))):
         value = decode_line(line)
         yield line, None if is_torn(line, value) else value
 
@@ -283,7 +285,7 @@ def _document(body: bytes) -> Document | None:
         return None
 
 
-class _Joined(io.RawIOBase):
+class _Prepended(io.RawIOBase):
     """Bytes that were read ahead, and then the rest of the stream they came from."""
 
     def __init__(self, head: bytes, rest: BinaryIO) -> None:
@@ -383,7 +385,7 @@ class SessionEvents:
 
     def __init__(self) -> None:
         self._count = 0
-        self._taken: set[str] = set()
+        self._used_ids: set[str] = set()
         self._copies: dict[str, int] = {}
         self._has_lost = False
 
@@ -396,12 +398,12 @@ class SessionEvents:
         """The record of the session's next event, or why it cannot be taken; `position` says where in its line it stood."""
         seq = self._count
         self._count += 1
-        if problem := _broken_id(raw, position):
+        if problem := _id_problem(raw, position):
             return problem
         try:
             event = self._with_unique_id(normalise_event(context.redactor.redact_json(raw)[0], seq))
         except InputError as error:
-            return _explain_malformed(raw, error, seq, position)
+            return _malformed_problem(raw, error, seq, position)
         try:
             labels = read_labels(event.payload.get(FIELD), context.redactor, f"{position}.{FIELD}".lstrip("."))
         except InputError as error:
@@ -435,11 +437,11 @@ class SessionEvents:
         """
         seq = self._count
         self._count += 1
-        problem = _broken_id(raw, position)
+        problem = _id_problem(raw, position)
         try:
             event = problem or clean_payload(raw, seq)
         except InputError as error:
-            event = _explain_malformed(raw, error, seq, position)
+            event = _malformed_problem(raw, error, seq, position)
         if isinstance(event, Problem):
             self._has_lost = True
             return event
@@ -448,23 +450,23 @@ class SessionEvents:
     def _with_unique_id(self, event: NormalisedEvent) -> NormalisedEvent:
         """The event with an id that no event of the session before it has."""
         name = event.event_id
-        while name in self._taken or name in FAILURE_NODES:
+        while name in self._used_ids or name in FAILURE_NODES:
             self._copies[event.event_id] = copy = self._copies.get(event.event_id, 1) + 1
             name = f"{event.event_id}#{copy}"
-        self._taken.add(name)
+        self._used_ids.add(name)
         if name == event.event_id:
             return event
         return msgspec.structs.replace(event, event_id=name, payload={**event.payload, "event_id": name})
 
 
-def _broken_id(raw: Any, position: str) -> Problem | None:
+def _id_problem(raw: Any, position: str) -> Problem | None:
     """Return the problem of an event id that no record can keep as it is: repaired, it could become another event's."""
     if not isinstance(raw, dict) or not has_broken_id(raw):
         return None
     return Problem("malformed_event", f"{position}.event_id: {NOT_UNICODE}".lstrip("."))
 
 
-def _explain_malformed(raw: Any, error: InputError, seq: int, position: str) -> Problem:
+def _malformed_problem(raw: Any, error: InputError, seq: int, position: str) -> Problem:
     """Return why the value is no event, with its position in the file."""
     if not isinstance(raw, dict):
         return Problem("malformed_event", f"{position or 'the event'}: is {json_type(raw)}, not an object")

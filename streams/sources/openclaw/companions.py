@@ -38,12 +38,12 @@ from streams.sources.openclaw.trajectory import Fill, Trajectory
 
 WINDOWS, NODES, IDENTITIES = "session_windows", "session_nodes", "transcript_event_identities"
 _GROUPS = frozenset({"group", "channel"})
-_MARKS = {":subagent:": "subagent", ":cron:": "cron", ":heartbeat": "heartbeat", ":acp:": "acp"}
-_SHARED = (":group:", ":channel:")
-"""Marks in the key of a conversation that several people share; `_MARKS` say who began it, with the tag of its exchanges."""
+_TAG_BY_KEY_PART = {":subagent:": "subagent", ":cron:": "cron", ":heartbeat": "heartbeat", ":acp:": "acp"}
+_SHARED_KEY_PARTS = (":group:", ":channel:")
+"""Marks in the key of a conversation that several people share; `_TAG_BY_KEY_PART` say who began it, with the tag of its exchanges."""
 MAX_ENTRY = 16 * 1024 * 1024
 """Bytes of the largest entry that is read."""
-_READ = ("session_id", "session_key", "chat_type", "spawned_by")
+_WINDOW_COLUMNS = ("session_id", "session_key", "chat_type", "spawned_by")
 _COPIES = f"""
 WITH repeated AS (SELECT event_id FROM {IDENTITIES} GROUP BY event_id HAVING count(*) > 1)
 SELECT event_id, session_id FROM {IDENTITIES} JOIN repeated USING (event_id) JOIN {WINDOWS} USING (session_id)
@@ -81,11 +81,11 @@ def read_windows(connection: sqlite3.Connection, tables: Mapping[str, frozenset[
     """Read the windows of a database by session id; empty if it has no such table."""
     if WINDOWS not in tables or not {"session_id", "session_key"} <= tables[WINDOWS]:
         return {}
-    wanted = ", ".join(name if name in tables[WINDOWS] else f"NULL AS {name}" for name in _READ)
+    columns = ", ".join(name if name in tables[WINDOWS] else f"NULL AS {name}" for name in _WINDOW_COLUMNS)
     copied = _read_copied(connection, tables)
     entries = _read_entries(connection, tables)
     windows = {}
-    for row in connection.execute(f"SELECT {wanted} FROM {WINDOWS}"):
+    for row in connection.execute(f"SELECT {columns} FROM {WINDOWS}"):
         session, key, chat, spawned_by = (_decode_text(value) for value in row)
         window = window_of(key, chat, spawned_by, entries.get(session))
         windows[session] = window._replace(inherited=frozenset(copied.get(session, ())))
@@ -149,8 +149,10 @@ class SessionEntry(msgspec.Struct, rename="camel"):
 
 def window_of(key: str, chat: str, spawned_by: str, entry: SessionEntry | None) -> Window:
     """Return the facts about a session from the key of its conversation, its type of chat, its spawner, and its entry."""
-    tags = {tag for mark, tag in _MARKS.items() if mark in key} | ({"subagent"} if spawned_by else set())
-    multi_user = chat in _GROUPS or any(mark in key for mark in _SHARED)
+    tags = {tag for part, tag in _TAG_BY_KEY_PART.items() if part in key}
+    if spawned_by:
+        tags.add("subagent")
+    multi_user = chat in _GROUPS or any(part in key for part in _SHARED_KEY_PARTS)
     if entry is None:
         return Window(frozenset(tags), multi_user)
     snapshot = entry.skills_snapshot.skills if entry.skills_snapshot is not None else []
@@ -168,7 +170,8 @@ def is_set_aside(name: str) -> bool:
 
 def stem_of(name: str) -> str:
     """The name of a transcript without its suffix, also that of one that was put aside."""
-    return name[: aside.start()] if (aside := _SET_ASIDE.search(name)) else name.removesuffix(".jsonl")
+    suffix = _SET_ASIDE.search(name)
+    return name.removesuffix(".jsonl") if suffix is None else name[: suffix.start()]
 
 
 def trajectory_beside(transcript: Path) -> Path:

@@ -62,7 +62,7 @@ MAX_SKILLS = 256
 MAX_SKILL_NAME = 128
 """Characters of a skill's name that are kept."""
 _FAILED = frozenset({"error", "aborted"})
-_BETWEEN = ":"
+_ID_SEPARATOR = ":"
 _RunEvent = tuple[str, str, Json, datetime]
 
 
@@ -137,7 +137,7 @@ class Trajectory:
             if is_torn(line, value):
                 self.is_torn = True
                 return
-            problem = value if isinstance(value, Problem) else self._take(value)
+            problem = value if isinstance(value, Problem) else self._add_event(value)
             if problem is not None:
                 detail = f"trajectory, {problem.detail}"
                 self.faults.append(line_fault(line, Problem(f"trajectory_{problem.reason}", detail)))
@@ -150,7 +150,7 @@ class Trajectory:
             if run.last_at is not None and now - run.last_at > waits:
                 yield run
 
-    def _take(self, event: Json) -> Problem | None:
+    def _add_event(self, event: Json) -> Problem | None:
         kind, run_id, data = event.get("type"), event.get("runId"), event.get("data")
         if not (isinstance(kind, str) and isinstance(run_id, str) and isinstance(data, dict)):
             return Problem("wrong_type", "type, runId and data: are not a string, a string and an object")
@@ -163,7 +163,9 @@ class Trajectory:
         if run is None:
             if len(self.runs) >= MAX_RUNS:
                 return None
-            run = self.runs[run_id] = Run(run_id, provider=_word(event.get("provider")), model=_word(event.get("modelId")))
+            run = self.runs[run_id] = Run(
+                run_id, provider=_valid_text(event.get("provider")), model=_valid_text(event.get("modelId"))
+            )
         run.last_at = at if run.last_at is None else max(run.last_at, at)
         _add(run, kind, at, data)
         return None
@@ -202,7 +204,7 @@ def _time(value: Any) -> datetime | None:
         return None
 
 
-def _word(value: Any) -> str | None:
+def _valid_text(value: Any) -> str | None:
     return value if isinstance(value, str) and not has_surrogates(value) else None
 
 
@@ -245,7 +247,7 @@ def _read_skill_names(skills: Any) -> list[str] | None:
 
 def _error(messages: Any) -> str | None:
     last = messages[-1] if isinstance(messages, list) and messages else None
-    return _word(last.get("errorMessage")) if isinstance(last, dict) else None
+    return _valid_text(last.get("errorMessage")) if isinstance(last, dict) else None
 
 
 def _prompt_tokens(cache: Any) -> int:
@@ -256,7 +258,9 @@ def _prompt_tokens(cache: Any) -> int:
     context = call.get("contextUsage")
     counted = context.get("promptTokens") if isinstance(context, dict) else None
     usage = counts_of(call)
-    return counted if type(counted) is int and counted > 0 else usage.read if usage is not None else 0
+    if type(counted) is int and counted > 0:
+        return counted
+    return 0 if usage is None else usage.read
 
 
 class Fill(NamedTuple):
@@ -327,7 +331,7 @@ def _run_events(run: Run, notes: Notes, messages: list[Note], fill: Fill | None)
 
 
 def _tool_events(call_id: str, tool: ToolRecord, notes: Notes) -> Iterator[_RunEvent]:
-    if any(part in notes.wrapped or part in notes.calls for part in call_id.split(_BETWEEN)[1:-1]):
+    if any(part in notes.wrapped or part in notes.calls for part in call_id.split(_ID_SEPARATOR)[1:-1]):
         return
     if call_id not in notes.calls and tool.called_at is not None:
         block = {"id": call_id, "name": tool.call.get("name"), "arguments": tool.call.get("args")}
@@ -382,8 +386,8 @@ def _has_failed_message(messages: list[Note], attempts: list[Attempt], index: in
 def _failure_fields(run: Run, attempt: Attempt) -> Json:
     """The message of a failure, and the model that was asked."""
     message = attempt.error or attempt.completion.get("promptError")
-    named = {"message": message if isinstance(message, str) else None, "provider": run.provider, "model": run.model}
-    return {name: value for name, value in named.items() if value is not None}
+    fields = {"message": message if isinstance(message, str) else None, "provider": run.provider, "model": run.model}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _usage_event(run: Run, messages: list[Note]) -> Iterator[_RunEvent]:
@@ -426,8 +430,8 @@ def _saturation_event(run: Run, fill: Fill | None) -> Iterator[_RunEvent]:
 
 def _event_id(run: str, kind: str, key: str) -> str:
     """The id of an event: always the same for a run, a kind and a key; digested where it would be too long."""
-    name = _BETWEEN.join(part for part in (TRAJECTORY, run, kind, key) if part)
-    return name if len(name) <= MAX_ID else f"{TRAJECTORY}{_BETWEEN}{blake2b(name.encode(), digest_size=16).hexdigest()}"
+    name = _ID_SEPARATOR.join(part for part in (TRAJECTORY, run, kind, key) if part)
+    return name if len(name) <= MAX_ID else f"{TRAJECTORY}{_ID_SEPARATOR}{blake2b(name.encode(), digest_size=16).hexdigest()}"
 
 
 def skills_event(names: Sequence[str]) -> Json:
