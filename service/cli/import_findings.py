@@ -22,7 +22,7 @@ from schemas.records import Incident
 from service.cli.incident_views import check_limits, state_words
 from service.cli.terminal import heading
 from service.read.project import moment_words
-from service.read.runs import Wanted, worst_runs
+from service.read.runs import RunFilter, worst_runs
 from service.setup.workspace import Workspace
 from service.text.formats import counted, plain
 from streams.watch.checking import Checked
@@ -201,7 +201,7 @@ def _steps(
     cursor: duckdb.DuckDBPyConnection, project: str, agents: list[dict[str, Any]], database: str
 ) -> Iterator[tuple[str, str]]:
     """Return commands that show more, each with its purpose."""
-    (worst,) = worst_runs(cursor, project, Wanted(), None, 1)
+    (worst,) = worst_runs(cursor, project, RunFilter(), None, 1)
     is_failing = any(row["unsafe"] or row["review"] for row in agents)
     shown = "the worst run, with causes and evidence" if is_failing else "a run, with its verdict"
     yield shown, f"run {worst.run_id} --project {project} --db {database}"

@@ -28,7 +28,7 @@ from service.pages.viewing import ShownProject, Viewer
 from service.read.incident_actions import Facts, slice_counts, slice_means, slice_rates, which_part_words
 from service.read.incidents import IncidentType, history_of, incident_records, people_of
 from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
-from service.read.runs import Wanted, worst_runs
+from service.read.runs import RunFilter, worst_runs
 from service.read.why import APART, suspected_cause, twins_of, why_of
 from service.text.answers import Place, after, page_of
 from service.text.window import Window, bounds, last_period, listed_window
@@ -227,14 +227,14 @@ def since_of(incident: Incident) -> str | None:
     return Facts(incident).since
 
 
-def _select_runs(evidence: Evidence) -> Wanted | None:
+def _select_runs(evidence: Evidence) -> RunFilter | None:
     """Return the filter for runs of an incident's agents that ended in its days; None if the evidence names no agents."""
     seen = evidence.rules.values()
     named = [*(one.agent for one in evidence.exchanges), *(one.agent for one in evidence.runs)]
     agents = sorted({agent for agent in named if agent is not None})
     if not seen or not agents:
         return None
-    return Wanted(agents=agents, since=min(one.since for one in seen), until=max(one.until for one in seen))
+    return RunFilter(agents=agents, since=min(one.since for one in seen), until=max(one.until for one in seen))
 
 
 def _list_sightings(incident: Incident, evidence: Evidence) -> list[Sighting]:

@@ -47,7 +47,7 @@ OfConnection = Annotated[ConnectionName | None, Query()]
 Place = Annotated[int, Query(ge=1, le=2**31)]
 PartNumber = Annotated[int | None, Query(ge=0, le=2**31)]
 Only = Annotated[str | None, Query(pattern="^(anomalies)?$")]
-_GONE = "There is no session with this id. It may have been erased or be past its retention."
+_NO_SUCH_SESSION = "There is no session with this id. It may have been erased, or its retention period has passed."
 
 
 @router.get("/projects/{project}/sessions/{session_id:path}")
@@ -69,7 +69,7 @@ async def session(
     selection = TurnSelection(only=only or None, turn=turn, exchange=exchange, part=part, step=step)
     places = await services.ask(lambda cursor: session_places(cursor, session_id, [project], connection))
     if not places:
-        raise ApiError(404, "not_found", await _explain_gone(services, project, session_id))
+        raise ApiError(404, "not_found", await _explain_absence(services, project, session_id))
     if len(places) > 1:
         return _offer_choice(request, session_id, places)
     # Read in two threads: half of the time is DuckDB's planning, which is single-threaded.
@@ -85,11 +85,11 @@ async def session(
 
 @router.get("/sessions/{session_id:path}")
 async def session_by_id(request: Request, *, viewer: Viewer, services: Services, session_id: SessionId) -> Response:
-    """Lead to the session of an id, or to those of the projects that the viewer may see."""
+    """Redirect to the session with an id, or offer a choice if several projects of the viewer have one."""
     projects = None if viewer.project is None else [viewer.project]
     places = await services.ask(lambda cursor: session_places(cursor, session_id, projects))
     if not places:
-        raise ApiError(404, "not_found", _GONE)
+        raise ApiError(404, "not_found", _NO_SUCH_SESSION)
     if len(places) > 1:
         return _offer_choice(request, session_id, places)
     return RedirectResponse(_links.session(places[0].project, session_id), 303)
@@ -99,7 +99,7 @@ def _offer_choice(request: Request, session_id: str, places: list[SessionPlace])
     return page(request, "session_choice.html", {"session_id": session_id, "places": places})
 
 
-async def _explain_gone(services: ApiContext, project: str, session_id: str) -> str:
+async def _explain_absence(services: ApiContext, project: str, session_id: str) -> str:
     """Report that a session was erased, with the time, if a connection of the project had it; otherwise that it does not exist."""
 
     def read_erasures(cursor: duckdb.DuckDBPyConnection) -> list[dict[str, object]]:
@@ -109,11 +109,13 @@ async def _explain_gone(services: ApiContext, project: str, session_id: str) -> 
         owner = services.access.holder("connection", str(row["connection"]))
         if owner is not None and owner.project == project:
             return f"This session was erased: {row['requested_by']} requested that on {day(row['occurred_at'])}."  # type: ignore[arg-type]
-    return _GONE
+    return _NO_SUCH_SESSION
 
 
-TURNS, STEPS_ALONE = 20, 100
-"""Turns per page, and events per page of a single part."""
+TURNS = 20
+"""Turns per page."""
+STEPS_PER_PAGE = 100
+"""Events per page of a single part."""
 TEXT_SHOWN = 3_000
 """Characters of a text: the exchange's own page has more."""
 KINDS = 6
@@ -181,8 +183,8 @@ def session_values(read: SessionRead, shown: Mapping[str, Any], selection: TurnS
         "findings": read.findings,
         "links_of": partial(finding_links, read.place),
         "link_to_event": partial(event_link, read.place),
-        "asked": selection,
-        "tokens": _last_known(read.session.input_tokens, read.session.output_tokens),
+        "selection": selection,
+        "tokens": _sum_known(read.session.input_tokens, read.session.output_tokens),
         **shown,
     }
 
@@ -192,24 +194,29 @@ def shown_part(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, sele
 
     A session without turns has a single part of events.
     """
-    alone = selection.part if selection.part is not None or of_session.has_turns else 0
-    shown = (
-        _build_turns(cursor, of_session, selection)
-        if alone is None
-        else _build_alone(cursor, of_session, alone, selection.step)
-    )
-    return {"alone": alone, **shown}
+    part = selection.part
+    if part is None and not of_session.has_turns:
+        part = 0
+    if part is None:
+        return {"part": None, **_build_turns(cursor, of_session, selection)}
+    return {"part": part, **_build_part(cursor, of_session, part, selection.step)}
 
 
 def _build_turns(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selection: TurnSelection) -> dict[str, Any]:
-    skip, anomalies = (selection.turn - 1) // TURNS * TURNS, selection.only == "anomalies"
-    part = Part(skip=skip, exchange=selection.exchange, limit=TURNS, anomalies=anomalies, longest=TEXT_SHOWN)
+    part = Part(
+        skip=(selection.turn - 1) // TURNS * TURNS,
+        exchange=selection.exchange,
+        limit=TURNS,
+        anomalies=selection.only == "anomalies",
+        longest=TEXT_SHOWN,
+    )
     rows = session_turns(cursor, of_session, part)
     parts = {row["place"] for row in rows}
     if rows and rows[0]["place"] == 1:
         parts.add(0)
     steps = _read_steps(cursor, of_session, parts, (1, STEPS))
-    total, first = (rows[0]["places"], rows[0]["row"]) if rows else (0, 1)
+    total = rows[0]["places"] if rows else 0
+    first = rows[0]["row"] if rows else 1
     return {
         "opening": steps.get(0),
         "turns": [_build_turn(of_session.project, row, steps.get(row["place"])) for row in rows],
@@ -220,15 +227,15 @@ def _build_turns(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, se
     }
 
 
-def _build_alone(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, part: int, step: int) -> dict[str, Any]:
-    first = (step - 1) // STEPS_ALONE * STEPS_ALONE + 1
-    steps = _read_steps(cursor, of_session, {part}, (first, first + STEPS_ALONE - 1)).get(part)
+def _build_part(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, part: int, step: int) -> dict[str, Any]:
+    first = (step - 1) // STEPS_PER_PAGE * STEPS_PER_PAGE + 1
+    steps = _read_steps(cursor, of_session, {part}, (first, first + STEPS_PER_PAGE - 1)).get(part)
     events = steps.events if steps else 0
     return {
         "steps": steps,
         "first_step": first,
-        "previous_step": first - STEPS_ALONE if first > STEPS_ALONE else None,
-        "next_step": first + STEPS_ALONE if first + STEPS_ALONE <= events else None,
+        "previous_step": first - STEPS_PER_PAGE if first > STEPS_PER_PAGE else None,
+        "next_step": first + STEPS_PER_PAGE if first + STEPS_PER_PAGE <= events else None,
     }
 
 
@@ -242,7 +249,7 @@ def _read_steps(
 
 
 def _build_steps(part: int, row: Row, payloads: Mapping[int, Row]) -> Steps:
-    kinds = [f"{one['count']} {one['event']}" for one in row["kinds"][:KINDS]]
+    kinds = [f"{kind['count']} {kind['event']}" for kind in row["kinds"][:KINDS]]
     return Steps(
         part=part,
         events=row["events"],
@@ -252,14 +259,14 @@ def _build_steps(part: int, row: Row, payloads: Mapping[int, Row]) -> Steps:
 
 
 def _build_step(step: Row, payloads: Mapping[int, Row]) -> Row:
-    kept = payloads.get(step["place"], {"payload": "", "characters": 0})
-    is_cut = kept["characters"] > PAYLOAD_SHOWN
+    stored = payloads.get(step["place"], {"payload": "", "characters": 0})
+    is_cut = stored["characters"] > PAYLOAD_SHOWN
     return {
         **step,
-        "is_failed": not is_cut and tells_of_failure({"event": step["event"], **kept}),
-        "gist": gist(kept["payload"], is_cut=is_cut),
-        "payload": kept["payload"] if is_cut else indented(kept["payload"]),
-        "characters": kept["characters"],
+        "is_failed": not is_cut and tells_of_failure({"event": step["event"], **stored}),
+        "gist": gist(stored["payload"], is_cut=is_cut),
+        "payload": stored["payload"] if is_cut else indented(stored["payload"]),
+        "characters": stored["characters"],
         "is_cut": is_cut,
     }
 
@@ -282,7 +289,7 @@ def _build_turn(project: str, row: Row, steps: Steps | None) -> Turn:
     )
 
 
-def _last_known(*numbers: int | None) -> int | None:
+def _sum_known(*numbers: int | None) -> int | None:
     """Return the sum of the known values; None if all are unknown."""
-    numbers_known = [one for one in numbers if one is not None]
-    return sum(numbers_known) if numbers_known else None
+    known_numbers = [number for number in numbers if number is not None]
+    return sum(known_numbers) if known_numbers else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -85,7 +86,19 @@ Form = Annotated[Fields, Depends(_read_fields)]
 
 router = APIRouter(include_in_schema=False)
 _FILES = Path(__file__).parent / "static"
-_KINDS = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticFile:
+    """A file that pages load."""
+
+    content: bytes
+    compressed: bytes
+    """The content compressed with gzip."""
+    media_type: str
+    etag: str
+    """The strong entity tag, in quotes."""
 
 
 @router.get("/sign-in")
@@ -100,22 +113,26 @@ def static(request: Request, name: str) -> Response:
     file = _load_files().get(name)
     if file is None:
         raise ApiError(404, "not_found", "there is no such file")
-    content, small, kind, tag = file
-    headers = {"ETag": f"W/{tag}", "Cache-Control": "no-cache", "Vary": VARIES}
-    if request.headers.get("if-none-match") in {tag, f"W/{tag}"}:
+    headers = {"ETag": f"W/{file.etag}", "Cache-Control": "no-cache", "Vary": VARIES}
+    if request.headers.get("if-none-match") in {file.etag, f"W/{file.etag}"}:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     if takes_gzip(request.scope):
-        return Response(small, media_type=kind, headers={**headers, "Content-Encoding": "gzip"})
-    return Response(content, media_type=kind, headers=headers)
+        return Response(file.compressed, media_type=file.media_type, headers={**headers, "Content-Encoding": "gzip"})
+    return Response(file.content, media_type=file.media_type, headers=headers)
 
 
 @cache
-def _load_files() -> dict[str, tuple[bytes, bytes, str, str]]:
-    """Return content, compressed content, type and ETag of each file."""
+def _load_files() -> dict[str, StaticFile]:
+    """Return the static files by their path below the folder."""
     files = {}
     for path in sorted(_FILES.rglob("*")):
-        if path.suffix in _KINDS:
-            content = path.read_bytes()
-            tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            files[path.relative_to(_FILES).as_posix()] = (content, packed(content), _KINDS[path.suffix], tag)
+        if path.suffix not in _MEDIA_TYPES:
+            continue
+        content = path.read_bytes()
+        files[path.relative_to(_FILES).as_posix()] = StaticFile(
+            content=content,
+            compressed=packed(content),
+            media_type=_MEDIA_TYPES[path.suffix],
+            etag=f'"{hashlib.sha256(content).hexdigest()[:32]}"',
+        )
     return files

@@ -121,17 +121,23 @@ def with_run_ids(cursor: duckdb.DuckDBPyConnection, project: str, sessions: Sequ
 
     Both are None for a session that has never ended; `run_id` also until the end has been diagnosed.
     """
-    named = {"connections": [one["connection"] for one in sessions], "sessions": [one["session_id"] for one in sessions]}
-    params = {"project": project, **named}
+    params = {
+        "project": project,
+        "connections": [session["connection"] for session in sessions],
+        "sessions": [session["session_id"] for session in sessions],
+    }
     ended = {(row["connection"], row["session_id"]): row for row in query_rows(cursor, "runs_of_sessions", params)}
-    never = {"run_id": None, "closed_at": None}
-    with_ends = [(one, ended.get((one["connection"], one["session_id"]), never)) for one in sessions]
-    return [{**one, "run_id": end["run_id"], "closed_at": end["closed_at"]} for one, end in with_ends]
+    never_ended = {"run_id": None, "closed_at": None}
+    rows = []
+    for session in sessions:
+        end = ended.get((session["connection"], session["session_id"]), never_ended)
+        rows.append({**session, "run_id": end["run_id"], "closed_at": end["closed_at"]})
+    return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The runs of a project to show; None is any."""
+class RunFilter:
+    """A filter for the runs of a project; None matches any."""
 
     readiness: str | None = None
     agents: Sequence[str] | None = None
@@ -139,20 +145,20 @@ class Wanted:
     until: date | None = None
     """The last day, UTC, on which a run ended."""
     between: Between = ANY_TIME
-    """When a run ended, where no days are asked for."""
+    """When a run ended; used if no days are given."""
 
 
 def worst_runs(
-    cursor: duckdb.DuckDBPyConnection, project: str, wanted: Wanted, after: tuple[int, float | None, int] | None, limit: int
+    cursor: duckdb.DuckDBPyConnection, project: str, filters: RunFilter, after: tuple[int, float | None, int] | None, limit: int
 ) -> list[Run]:
     """Return a page of a project's runs by readiness, worst first, then by trust, lowest first; from the start or after a place."""
     level, trust, number = after or (None, None, None)
     params = {
         "project": project,
-        "readiness": wanted.readiness,
-        "agents": list(wanted.agents) if wanted.agents else None,
-        "since": wanted.since or wanted.between[0],
-        "until": wanted.until + timedelta(days=1) if wanted.until else wanted.between[1],
+        "readiness": filters.readiness,
+        "agents": list(filters.agents) if filters.agents else None,
+        "since": filters.since or filters.between[0],
+        "until": filters.until + timedelta(days=1) if filters.until else filters.between[1],
         "after_level": level,
         "after_trust": _NO_TRUST if trust is None else trust,
         "after_number": number,

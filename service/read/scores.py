@@ -221,19 +221,32 @@ class ProjectSummary(Answer, frozen=True):
     suspected_incidents: int
 
 
-_NOTHING: Row = {
-    **dict.fromkeys(("exchanges", "scored", "pending", "skipped_sampling", "skipped_cost_cap", "unscored", "scores"), 0),
-    **dict.fromkeys(("anomalies", "unknown_costs", "simulated", "open_incidents", "suspected_incidents"), 0),
-    **dict.fromkeys(("mean_tier1", "mean_tier2", "mean_tier2_5", "mean_tier3")),
-    "cost_usd": 0.0,
+_EMPTY_SUMMARY_ROW: Row = {
+    "exchanges": 0,
+    "scored": 0,
+    "pending": 0,
+    "skipped_sampling": 0,
+    "skipped_cost_cap": 0,
+    "unscored": 0,
     "unscored_reasons": (),
+    "scores": 0,
+    "anomalies": 0,
+    "mean_tier1": None,
+    "mean_tier2": None,
+    "mean_tier2_5": None,
+    "mean_tier3": None,
+    "cost_usd": 0.0,
+    "unknown_costs": 0,
+    "simulated": 0,
+    "open_incidents": 0,
+    "suspected_incidents": 0,
 }
 """The row of a project without records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The scores to show."""
+class ScoreFilter:
+    """A filter for a list of scores, and its page."""
 
     start: datetime | None = None
     """Only exchanges at or after this time."""
@@ -249,30 +262,29 @@ class Wanted:
     """The end of the last page: the exchange's time, the score's id, the turn (-1 if there is none)."""
 
 
-def project_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, wanted: Wanted) -> list[Score]:
+def project_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, filters: ScoreFilter) -> list[Score]:
     """Return the current scores of one project or all, newest exchange first; at equal times the later turn comes first."""
-    at, identity, turn = wanted.after or (None, None, None)
+    after_at, after_id, after_turn = filters.after or (None, None, None)
     values = {
         "project": project,
-        "from": wanted.start,
-        "to": wanted.end,
-        "since": wanted.since,
-        "session": wanted.session,
-        "anomalies": wanted.anomalies,
-        "limit": wanted.limit,
-        "after_at": at,
-        "after_turn": turn,
-        "after_id": identity,
+        "from": filters.start,
+        "to": filters.end,
+        "since": filters.since,
+        "session": filters.session,
+        "anomalies": filters.anomalies,
+        "limit": filters.limit,
+        "after_at": after_at,
+        "after_turn": after_turn,
+        "after_id": after_id,
     }
     return [_build_score(row) for row in query_rows(cursor, "project_scores", values)]
 
 
 def newest_score(cursor: duckdb.DuckDBPyConnection, project: str | None, until: datetime | None = None) -> datetime | None:
     """Return the time of the newest scored exchange of one project or all, before a time (None: any); None if there is none."""
-    at: datetime | None = next(
-        (row["exchange_at"] for row in query_rows(cursor, "newest_score", {"project": project, "until": until})), None
-    )
-    return at
+    rows = query_rows(cursor, "newest_score", {"project": project, "until": until})
+    newest_at: datetime | None = rows[0]["exchange_at"] if rows else None
+    return newest_at
 
 
 def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None = None) -> Score | None:
@@ -283,7 +295,8 @@ def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, 
 
 def project_summary(cursor: duckdb.DuckDBPyConnection, project: str, baseline: ProjectBaseline | None = None) -> ProjectSummary:
     """Return the state of a project; all zeros for an unknown one."""
-    row = next(iter(query_days(cursor, "project_summary", {"project": project})), _NOTHING)
+    rows = query_days(cursor, "project_summary", {"project": project})
+    row = rows[0] if rows else _EMPTY_SUMMARY_ROW
     reasons = {reason["reason"]: reason["exchanges"] for reason in row["unscored_reasons"]}
     return ProjectSummary.of(
         row,
@@ -296,7 +309,9 @@ def project_summary(cursor: duckdb.DuckDBPyConnection, project: str, baseline: P
 
 def _build_score(row: Row) -> Score:
     """Build the score from a row of the query `project_scores` or `score_by_id`."""
-    dimensions = {each["dimension"]: Dimension(each["score"], each["reasoning"]) for each in row["tier3_dimensions"]}
+    dimensions = {
+        dimension["dimension"]: Dimension(dimension["score"], dimension["reasoning"]) for dimension in row["tier3_dimensions"]
+    }
     return Score.of(
         row,
         tier2_reasoning=_build_reasoning(row["tier2_dimensions"]),
@@ -310,7 +325,7 @@ def _build_score(row: Row) -> Score:
 
 def _build_reasoning(dimensions: Sequence[Row]) -> str | None:
     """Return the judge's comments, one dimension per line; None if there are none."""
-    lines = [f"{each['dimension']}: {each['reasoning']}" for each in dimensions if each["reasoning"]]
+    lines = [f"{row['dimension']}: {row['reasoning']}" for row in dimensions if row["reasoning"]]
     return "\n".join(lines) or None
 
 
@@ -369,10 +384,13 @@ def exchanges_by_id(
 
 def _build_detail(cursor: duckdb.DuckDBPyConnection, row: Mapping[str, Any]) -> ExchangeDetail:
     subjects = [{"connection": row["connection"], "subject_id": row["exchange_id"]}]
+    score = None
+    if row["score_id"] is not None:
+        score = score_by_id(cursor, row["project"], row["score_id"], row["occurred_at"])
     return ExchangeDetail(
         exchange=Exchange.of(row, labels={label["name"]: label["value"] for label in row["labels"]}),
-        score=row["score_id"] and score_by_id(cursor, row["project"], row["score_id"], row["occurred_at"]),
-        judgements=[Judgement.of(judged) for judged in query_rows(cursor, "judgements_of", {"subjects": subjects})],
+        score=score,
+        judgements=[Judgement.of(judgement) for judgement in query_rows(cursor, "judgements_of", {"subjects": subjects})],
     )
 
 
@@ -436,8 +454,8 @@ def trends(cursor: duckdb.DuckDBPyConnection, project: str, name: Length, window
     for row in rows:
         means = {f"avg_{tier}": row[f"{tier}_mean"] for tier in TIERS}
         means |= {f"weighted_{tier}": row[f"{tier}_weighted_mean"] for tier in TIERS[1:]}
-        shown = {field: None if mean is None else round(mean, _DIGITS) for field, mean in means.items()}
-        days.append(TrendDay.of(row, date=row["day"], **shown))
+        rounded = {field: _round_figure(mean) for field, mean in means.items()}
+        days.append(TrendDay.of(row, date=row["day"], **rounded))
     return Trends(
         project=project,
         window=name,
@@ -490,21 +508,25 @@ def wrap_ups(
     after: tuple[datetime, str] | None = None,
 ) -> list[WrapUp]:
     """Return a page of wrap-ups of one project or all, newest first; empty if the policy switches them off."""
-    at, identity = after or (None, None)
-    values = {"project": project, "limit": limit, "after_at": at, "after_id": identity, "from": None, "to": None}
+    after_at, after_id = after or (None, None)
+    values = {"project": project, "limit": limit, "after_at": after_at, "after_id": after_id, "from": None, "to": None}
     return [
-        WrapUp.of(
-            row,
-            last_timestamp=row["last_at"],
-            score=quality.score,
-            steps_found=list(quality.steps_found),
-            steps_missing=list(quality.steps_missing),
-            total_steps=len(STEPS),
-        )
+        _build_wrap_up(row)
         for row in query_rows(cursor, "wrap_exchanges", values)
         if policy.for_project(row["project"]).settings.wrap_quality_scoring
-        for quality in [wrap_quality(row["texts"])]
     ]
+
+
+def _build_wrap_up(row: Row) -> WrapUp:
+    quality = wrap_quality(row["texts"])
+    return WrapUp.of(
+        row,
+        last_timestamp=row["last_at"],
+        score=quality.score,
+        steps_found=list(quality.steps_found),
+        steps_missing=list(quality.steps_missing),
+        total_steps=len(STEPS),
+    )
 
 
 class JudgeCost(Answer, frozen=True):
@@ -546,8 +568,8 @@ def judge_costs(
 ) -> list[JudgeCost]:
     """Return the costs of one project or all within a period, grouped by project, day, model or session, or as one total.
 
-    Groups have no stable place in a list, so a page starts after a number of groups. There may be as many groups as sessions, so only
-    those of the page are turned into answers.
+    Groups have no stable position in a list, so a page starts after a number of groups. There may be as many groups as sessions, so only
+    the groups of the page are converted.
     """
     groups = run_query(cursor, "judge_costs", {"by": by, "project": project, "from": start, "to": end})
     return [JudgeCost.of(row) for row in groups.slice(min(skip, groups.height), limit).iter_rows(named=True)]

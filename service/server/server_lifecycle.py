@@ -50,8 +50,8 @@ except ImportError:  # uvloop does not exist for Windows
 if TYPE_CHECKING:
     from service.http.otlp_grpc import Receiver
 
-_NOBODY = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
-_ALREADY = "Another server holds the database: stop it, or name another database with --db."
+_NO_OPERATOR = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
+_DATABASE_IN_USE = "Another server is using the database: stop it, or pass another database with --db."
 Result = TypeVar("Result")
 MAX_CONNECTIONS = 512
 """Connections beyond which requests are answered 503."""
@@ -60,7 +60,7 @@ MAX_HEAD = 16 * 1024
 KEEP_ALIVE = 10
 """Seconds for which an idle connection is kept."""
 LEAVING_SECONDS = 1.0
-"""Seconds that a stopping server waits for the first request of an accepted connection."""
+"""How long a stopping server waits for the first request of an accepted connection, in seconds."""
 log = logging.getLogger(__name__)
 Announce = Callable[[str, str, Sequence[str]], None]
 """Called with the address of a started server, its judge, and the reasons why exchanges are not judged."""
@@ -95,51 +95,78 @@ async def _serve(
 ) -> bool:
     """Serve until asked to stop; return whether to start again."""
     # Open the judge first: if its key is missing, no file is created or opened.
-    by_workers = settings.kafka is not None
-    opened = OpenedJudge(None, WORKERS) if by_workers else await open_judge(settings, policy_of(settings), os.environ)
-    judge = opened.judge
+    if settings.kafka is not None:
+        opened = OpenedJudge(None, WORKERS)
+    else:
+        opened = await open_judge(settings, policy_of(settings), os.environ)
     async with contextlib.AsyncExitStack() as stack:
-        if judge is not None:
-            stack.push_async_callback(judge.aclose)
-        compact_at_start(settings.database)
-        now = utc_now if as_of is None else _start_clock(as_of)
-        workspace = stack.enter_context(open_workspace(settings, now=now, create=True, writes=not by_workers, alone=_ALREADY))
-        workspace.store.give_memory_back()
+        if opened.judge is not None:
+            stack.push_async_callback(opened.judge.aclose)
+        workspace = _enter_workspace(stack, settings, as_of)
         # Tokens expire by the real clock, whatever time the server shows.
         access = stack.enter_context(AccessStore(access_file(settings.database), utc_now))
-        engine = _open_engine_over_kafka(workspace) if by_workers else _open_engine(workspace, opened)
+        engine = _open_engine(workspace, opened) if settings.kafka is None else _open_engine_over_kafka(workspace)
         app = create_app(engine, access, api_settings(settings, names))
         stack.push_async_callback(app.state.query_pool.close)
         spans = listen_for_spans(settings, app.state.context)
-        host, port = listener.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        http = server_of(app, host, port)
-        http.config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
         notes = _write_notes(opened, workspace.policy, access)
-        notes += [] if spans is None else [f"OpenTelemetry over gRPC is taken at {spans.address}"]
-        server = _Server(http, listener, partial(announce, f"http://{shown}:{port}", opened.name, notes))
-        app.state.context.restart = server.start_again
-        with handled_in_loop(server.asked_to_stop):
-            # Report wrong settings before anything starts.
-            periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context, watches=as_of is None))
-            await engine.start()
-            prepare_routes(app)
-            # Objects loaded so far stay: searching them for garbage would delay all calls by a tenth of a second.
-            collect_in_short_pauses()
-            engine.has_more = partial(periodic_tasks.poke, TraceAssembler.name)
-            periodic_tasks.start()
-            watch = asyncio.create_task(server.stopped_by(engine.broken))
-            try:
-                async with taking_commands(settings.database, engine, app.state.context.watch), _take_spans(spans):
-                    # uvicorn closes its sockets, and the listener is needed if the server starts again.
-                    await server.serve(sockets=[listener.dup()])
-                if engine.broken.is_set():
-                    raise engine.failure()
-            finally:
-                watch.cancel()
-                await periodic_tasks.stop()
-                await _stop(engine, 0 if engine.broken.is_set() else settings.judge_grace, server.hurry)
-    return server.starts_again
+        if spans is not None:
+            notes.append(f"OpenTelemetry over gRPC is accepted at {spans.address}")
+        server = _build_server(settings, listener, app, partial(announce, _listener_url(listener), opened.name, notes))
+        with handled_in_loop(server.handle_stop_signal):
+            await _run_until_stopped(settings, engine, app, server, spans, watches=as_of is None)
+    return server.restart_requested
+
+
+def _enter_workspace(stack: contextlib.AsyncExitStack, settings: Settings, as_of: datetime | None) -> Workspace:
+    """Compact and open the database; the stack closes it. With Kafka, the workers write and this process only reads."""
+    compact_at_start(settings.database)
+    now = utc_now if as_of is None else _start_clock(as_of)
+    workspace = stack.enter_context(
+        open_workspace(settings, now=now, create=True, writes=settings.kafka is None, alone=_DATABASE_IN_USE)
+    )
+    workspace.store.give_memory_back()
+    return workspace
+
+
+def _listener_url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _build_server(settings: Settings, listener: socket.socket, app: FastAPI, on_started: Callable[[], None]) -> _Server:
+    """Build the server that the application can ask to start again."""
+    host, port = listener.getsockname()[:2]
+    http = server_of(app, host, port)
+    http.config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
+    server = _Server(http, listener, on_started)
+    app.state.context.restart = server.start_again
+    return server
+
+
+async def _run_until_stopped(
+    settings: Settings, engine: Engine, app: FastAPI, server: _Server, spans: Receiver | None, *, watches: bool
+) -> None:
+    """Start the engine and its periodic tasks, serve until the server stops, and stop them. Raises the engine's failure if it broke."""
+    # Report wrong settings before anything starts.
+    periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context, watches=watches))
+    await engine.start()
+    prepare_routes(app)
+    # Objects loaded so far stay: searching them for garbage would delay all calls by a tenth of a second.
+    collect_in_short_pauses()
+    engine.has_more = partial(periodic_tasks.poke, TraceAssembler.name)
+    periodic_tasks.start()
+    watch = asyncio.create_task(server.stop_when_set(engine.broken))
+    try:
+        async with taking_commands(settings.database, engine, app.state.context.watch), _receive_spans(spans):
+            # uvicorn closes its sockets, and the listener is needed if the server starts again.
+            await server.serve(sockets=[server.listener.dup()])
+        if engine.broken.is_set():
+            raise engine.failure()
+    finally:
+        watch.cancel()
+        await periodic_tasks.stop()
+        await _stop(engine, 0 if engine.broken.is_set() else settings.judge_grace, server.hurry)
 
 
 def listen_for_spans(settings: Settings, services: ApiContext) -> Receiver | None:
@@ -156,16 +183,20 @@ def listen_for_spans(settings: Settings, services: ApiContext) -> Receiver | Non
     return Receiver(settings.host, settings.otlp_grpc_port, services)
 
 
-def _take_spans(spans: Receiver | None) -> contextlib.AbstractAsyncContextManager[None]:
+def _receive_spans(spans: Receiver | None) -> contextlib.AbstractAsyncContextManager[None]:
     return contextlib.nullcontext() if spans is None else spans.taking()
 
 
 def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
     """Return the host names that the server answers to, and the ones behind a TLS proxy."""
     public = urlsplit(settings.public_url or "")
-    allowed = LOOPBACK_NAMES | {settings.host} | set(names) | ({public.hostname} if public.hostname else set())
-    encrypted = frozenset({public.netloc.lower().removesuffix(":443")} if public.scheme == "https" else ())
-    return ApiSettings(allowed_hosts=frozenset(allowed), encrypted_hosts=encrypted, policy_file=settings.policy)
+    allowed_hosts = LOOPBACK_NAMES | {settings.host} | set(names)
+    if public.hostname:
+        allowed_hosts |= {public.hostname}
+    encrypted_hosts = {public.netloc.lower().removesuffix(":443")} if public.scheme == "https" else set()
+    return ApiSettings(
+        allowed_hosts=frozenset(allowed_hosts), encrypted_hosts=frozenset(encrypted_hosts), policy_file=settings.policy
+    )
 
 
 def _open_engine(workspace: Workspace, opened: OpenedJudge) -> Engine:
@@ -187,13 +218,18 @@ def _open_engine_over_kafka(workspace: Workspace) -> Engine:
 
 def _write_notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:
     """Return the reasons why a configured judge cannot judge, or people cannot sign in."""
-    notes = [note for note in (opened.note, unpriced_note(policy)) if note and opened.judge is not None]
-    return notes if access.holders("operator") else [*notes, _NOBODY]
+    notes = []
+    if opened.judge is not None:
+        notes = [note for note in (opened.note, unpriced_note(policy)) if note]
+    if not access.holders("operator"):
+        notes.append(_NO_OPERATOR)
+    return notes
 
 
 async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> None:
     """Stop the engine, after a second signal without waiting for judgements in progress. Pending records are always committed."""
-    stopping, hurried = asyncio.create_task(engine.stop(grace)), asyncio.create_task(hurry.wait())
+    stopping = asyncio.create_task(engine.stop(grace))
+    hurried = asyncio.create_task(hurry.wait())
     await asyncio.wait([stopping, hurried], return_when=asyncio.FIRST_COMPLETED)
     hurried.cancel()
     if not stopping.done():
@@ -206,11 +242,11 @@ def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
     try:
         (family, kind, protocol, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise SettingsError(f"host {host}: {error.strerror}", hint="Name an address of this machine.") from error
+        raise SettingsError(f"host {host}: {error.strerror}", hint="Pass an address of this machine.") from error
     if not ipaddress.ip_address(address[0]).is_loopback and not expose:
         raise SettingsError(
             f"{host} is reachable from other machines",
-            hint="Add --expose if that is intended, and put TLS in front; without it the server listens on loopback only.",
+            hint="Pass --expose to allow this, and put TLS in front; without it the server listens on loopback only.",
         )
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -220,16 +256,16 @@ def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
     except OSError as error:
         listener.close()
         raise SettingsError(
-            f"{host} port {port}: {error.strerror}", hint="Name another with --port; 0 takes a free one."
+            f"{host} port {port}: {error.strerror}", hint="Pass another with --port; 0 picks a free one."
         ) from error
     return listener
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server, which also ends connections that send no request, and waits for first requests when it stops.
+    """A uvicorn server that also closes connections that send no request, and waits for first requests when it stops.
 
-    uvicorn closes a connection that is idle after an answer, but waits for ever for a first request and for the rest of a head, so
-    slow senders could occupy all `MAX_CONNECTIONS`.
+    uvicorn closes a connection that is idle after a response, but has no time limit for the first request or for the rest of a head,
+    so slow senders could occupy all `MAX_CONNECTIONS`.
     """
 
     def __init__(self, config: uvicorn.Config, head_seconds: float) -> None:
@@ -237,11 +273,12 @@ class HttpServer(uvicorn.Server):
         super().__init__(config)
         self.head_seconds = head_seconds
         self._without_request: dict[H11Protocol, tuple[object, float]] = {}
-        """The connections without a request in progress: their last request, and the time since when."""
+        """Connections without a request in progress: the last request of each, and when that request ended."""
 
     async def on_tick(self, counter: int) -> bool:
         """Close connections that have waited too long for a request. uvicorn calls this ten times a second."""
-        now, before = asyncio.get_running_loop().time(), self._without_request
+        now = asyncio.get_running_loop().time()
+        before = self._without_request
         self._without_request = {}
         for connection in self._connections():
             last = connection.cycle
@@ -262,7 +299,7 @@ class HttpServer(uvicorn.Server):
             server.close()
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + LEAVING_SECONDS
-        while loop.time() < ends_at and any(connection.cycle is None for connection in self._connections()):  # noqa: ASYNC110 - uvicorn tells nobody
+        while loop.time() < ends_at and any(connection.cycle is None for connection in self._connections()):  # noqa: ASYNC110 - uvicorn has no event for this
             await asyncio.sleep(0.05)
         await super().shutdown(sockets)
 
@@ -299,15 +336,15 @@ def server_of(app: FastAPI, host: str, port: int) -> HttpServer:
 
 
 class _Server(HttpServer):
-    """Announces when it accepts calls. Its caller handles signals, because the engine has to commit pending records after it."""
+    """A server that announces when it accepts calls. Its caller handles signals, because the engine commits pending records last."""
 
     def __init__(self, http: HttpServer, listener: socket.socket, started: Callable[[], None]) -> None:
         super().__init__(http.config, http.head_seconds)
-        self._listener = listener
+        self.listener = listener
         self.hurry = asyncio.Event()
-        """Set by a second signal."""
-        self.starts_again = False
-        """Whether it stops in order to start again."""
+        """Set by the second stop signal."""
+        self.restart_requested = False
+        """Whether the caller is to start a new server after this one has stopped."""
         self._announce = started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -317,30 +354,30 @@ class _Server(HttpServer):
             self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop as usual. New calls are refused at once unless the server starts again to answer them."""
-        if not self.starts_again:
-            self._listener.close()
+        """Stop as usual. New calls are refused immediately unless a new server is about to answer them."""
+        if not self.restart_requested:
+            self.listener.close()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone."""
+        """Install no signal handlers; the caller of the server does."""
         yield
 
-    async def stopped_by(self, event: asyncio.Event) -> None:
+    async def stop_when_set(self, event: asyncio.Event) -> None:
         """Stop when the event is set."""
         await event.wait()
         self.should_exit = True
 
     def start_again(self) -> None:
-        """Stop and have the caller start again, unless it is already stopping. A second call changes nothing."""
+        """Stop and have the caller start a new server. Does nothing if the server is already stopping."""
         if not self.should_exit:
-            self.starts_again = self.should_exit = True
+            self.restart_requested = self.should_exit = True
 
-    def asked_to_stop(self, _signal: signal.Signals) -> None:
-        """Stop, and hurry at the second request. No number of requests interrupts a step halfway."""
-        if self.should_exit and not self.starts_again:
+    def handle_stop_signal(self, _signal: signal.Signals) -> None:
+        """Stop; at the second signal, do not wait for judgements. Signals never interrupt a step halfway."""
+        if self.should_exit and not self.restart_requested:
             self.force_exit = True
             self.hurry.set()
-        self.starts_again = False
+        self.restart_requested = False
         self.should_exit = True

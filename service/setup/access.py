@@ -228,7 +228,7 @@ class AccessStore:
                 cursor.execute(
                     "UPDATE tokens SET expires_at = min(coalesce(expires_at, :end), :end) WHERE kind = :kind AND name = :name "
                     "AND revoked_at IS NULL",
-                    {"kind": kind, "name": name, "end": stamped(self._now() + grace)},
+                    {"kind": kind, "name": name, "end": format_timestamp(self._now() + grace)},
                 )
             return self._issue(cursor, kind, name, lasts)
 
@@ -331,7 +331,7 @@ class AccessStore:
 
     def _issue(self, cursor: sqlite3.Cursor, kind: Kind, name: str, lasts: timedelta | None) -> str:
         token = new_token()
-        expires = None if lasts is None else stamped(self._now() + lasts)
+        expires = None if lasts is None else format_timestamp(self._now() + lasts)
         values = [prefix_of(token.encode()), digest_of(token.encode()), kind, name, self._stamp(), expires]
         cursor.execute(
             "INSERT INTO tokens (prefix, digest, kind, name, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)", values
@@ -346,7 +346,7 @@ class AccessStore:
         return [prefix for (prefix,) in cursor.execute(statement, values)]
 
     def _stamp(self) -> str:
-        return stamped(self._now())
+        return format_timestamp(self._now())
 
 
 def _read_holder(row: Sequence[Any]) -> Holder:
@@ -395,10 +395,10 @@ class SignIns:
         secret = secrets.token_urlsafe(32)
         now = self._now()
         with self._file.transaction() as cursor:
-            cursor.execute("DELETE FROM sign_ins WHERE expires_at <= ?", [stamped(now)])
+            cursor.execute("DELETE FROM sign_ins WHERE expires_at <= ?", [format_timestamp(now)])
             cursor.execute(
                 "INSERT INTO sign_ins VALUES (?, ?, ?, ?)",
-                [_digest_secret(secret.encode()), prefix, stamped(now), stamped(now + SIGN_IN_LASTS)],
+                [_digest_secret(secret.encode()), prefix, format_timestamp(now), format_timestamp(now + SIGN_IN_LASTS)],
             )
         return secret
 
@@ -406,7 +406,7 @@ class SignIns:
         """Return the token prefix behind a cookie; None if the cookie is unknown, malformed or ended."""
         if not SECRET_FORM.fullmatch(secret):
             return None
-        values = [_digest_secret(secret), stamped(self._now())]
+        values = [_digest_secret(secret), format_timestamp(self._now())]
         rows = self._file.rows("SELECT prefix FROM sign_ins WHERE digest = ? AND expires_at > ?", values)
         return str(rows[0][0]) if rows else None
 
@@ -416,7 +416,7 @@ class SignIns:
             "SELECT t.name, 'dl_' || s.prefix, s.created_at, s.expires_at FROM sign_ins s JOIN tokens t USING (prefix) "
             "WHERE s.expires_at > :now AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > :now) "
             "ORDER BY s.created_at DESC, s.rowid DESC",
-            {"now": stamped(self._now())},
+            {"now": format_timestamp(self._now())},
         )
         return [SignIn(name, token, *map(datetime.fromisoformat, times)) for name, token, *times in rows]
 
@@ -505,7 +505,7 @@ class AuditLog:
     def begin(self, write: Write) -> int:
         """Record a requested change; return the number of its line. StoreError on failure."""
         values = [
-            stamped(self._now()),
+            format_timestamp(self._now()),
             write.kind,
             write.name,
             write.token,
@@ -523,7 +523,7 @@ class AuditLog:
             )
             line = cursor.lastrowid or 0
             if line % PRUNED_EVERY == 0:
-                oldest = [stamped(self._now() - LINES_KEPT), line - MAX_LINES]
+                oldest = [format_timestamp(self._now() - LINES_KEPT), line - MAX_LINES]
                 cursor.execute("DELETE FROM writes WHERE at < ? OR id <= ?", oldest)
             return line
 
@@ -590,11 +590,11 @@ class SavedViews:
             cursor.execute(
                 "INSERT INTO inbox_views VALUES (?, ?, ?, ?, ?) ON CONFLICT (owner, name) "
                 "DO UPDATE SET query = excluded.query, is_shared = excluded.is_shared",
-                [view.owner, name, view.query, int(view.shared), stamped(self._now())],
+                [view.owner, name, view.query, int(view.shared), format_timestamp(self._now())],
             )
 
     def delete(self, owner: str, name: str) -> bool:
-        """Delete a view; tell whether there was one."""
+        """Delete a view; return whether it existed."""
         with self._file.transaction() as cursor:
             cursor.execute("DELETE FROM inbox_views WHERE owner = ? AND name = ?", [owner, name])
             return cursor.rowcount > 0
@@ -602,33 +602,34 @@ class SavedViews:
 
 def checked_name(name: str) -> str:
     """Return the name of a view, stripped; InputError if it is invalid."""
-    said = name.strip()
-    if not said:
+    stripped = name.strip()
+    if not stripped:
         raise InputError("name: is blank", hint="Give the view a name.")
-    if len(said) > MAX_VIEW_NAME:
-        raise InputError(f"name: has {len(said)} characters; at most {MAX_VIEW_NAME} are taken", hint="Shorten it.")
-    if "/" in said or not said.isprintable():
+    if len(stripped) > MAX_VIEW_NAME:
+        raise InputError(f"name: has {len(stripped)} characters; the limit is {MAX_VIEW_NAME}", hint="Shorten it.")
+    if "/" in stripped or not stripped.isprintable():
         raise InputError("name: has a slash or an unprintable character", hint="Use letters, digits and blanks.")
-    return said
+    return stripped
 
 
 class SharedFile:
-    """The open file; created if missing. It can be shared between threads. StoreError if it cannot be used.
+    """An open SQLite file, created if missing. It can be shared between threads. Raises StoreError if the file cannot be used.
 
     Readers have their own connection, so that they never wait for a writer, neither for its disk nor in another process.
     """
 
     def __init__(self, path: Path, migrations: Migrations) -> None:
         self.path = path
-        self._lock, self._reading_lock = threading.Lock(), threading.Lock()
-        with self._told():
+        self._lock = threading.Lock()
+        self._reading_lock = threading.Lock()
+        with self._wrap_errors():
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
             path.chmod(0o600)
-            self._connection = _open_connection(path)
+            self._connection = _connect(path)
         try:
-            with self._told():
+            with self._wrap_errors():
                 self._migrate(migrations)
-                self._reading = _open_connection(path)
+                self._reading = _connect(path)
         except BaseException:
             self._connection.close()
             raise
@@ -641,19 +642,19 @@ class SharedFile:
 
     def rows(self, statement: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> list[Any]:
         """Return the rows of a reading statement over committed data."""
-        with self._reading_lock, self._told():
+        with self._reading_lock, self._wrap_errors():
             return self._reading.execute(statement, values).fetchall()
 
     def version(self) -> int:
         """Return a number that changes with every commit of any process. Reading it is far cheaper than reading a row."""
-        with self._reading_lock, self._told():
+        with self._reading_lock, self._wrap_errors():
             (version,) = self._reading.execute("PRAGMA data_version").fetchone()
             return int(version)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Cursor]:
         """Open a cursor whose changes are committed together."""
-        with self._lock, self._told(), contextlib.closing(self._connection.cursor()) as cursor:
+        with self._lock, self._wrap_errors(), contextlib.closing(self._connection.cursor()) as cursor:
             cursor.execute("BEGIN IMMEDIATE")
             try:
                 yield cursor
@@ -675,8 +676,8 @@ class SharedFile:
             cursor.execute(f"PRAGMA user_version = {len(migrations)}")
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Convert an error of SQLite or the system into one of our errors."""
+    def _wrap_errors(self) -> Iterator[None]:
+        """Raise errors of SQLite and of the system as StoreError."""
         try:
             yield
         except (sqlite3.Error, OSError) as error:
@@ -686,19 +687,19 @@ class SharedFile:
 
 
 def copy_shared(source: Path, target: Path) -> None:
-    """Copy such a file as of one moment, even while others have it open. StoreError if it cannot be read."""
+    """Copy a consistent snapshot of a shared file, even while it is in use. Raises StoreError if it cannot be read."""
     try:
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        with contextlib.closing(_open_connection(source)) as reading, contextlib.closing(_open_connection(target)) as writing:
+        with contextlib.closing(_connect(source)) as reading, contextlib.closing(_connect(target)) as writing:
             reading.backup(writing)
     except sqlite3.Error as error:
         raise StoreError(f"{source}: {error}", hint="Check its permissions and that it holds tokens.") from error
 
 
-def stamped(moment: datetime) -> str:
-    """Format a time so that texts sort like times."""
+def format_timestamp(moment: datetime) -> str:
+    """Format a time so that the texts sort in order of time."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-def _open_connection(path: Path) -> sqlite3.Connection:
+def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)

@@ -20,7 +20,7 @@ from driftline_trial.simulator.server import running
 from schemas.codec.single_object import encode
 from schemas.records import Incident, Record
 from service.cli.views import scores_table
-from service.read.scores import Wanted, project_scores
+from service.read.scores import ScoreFilter, project_scores
 from service.setup.judge_setup import unpriced_note, unpriced_projects
 
 Command = Callable[..., tuple[int, str, str]]
@@ -219,7 +219,7 @@ def test_the_table_of_scores_says_why_an_exchange_is_unscored() -> None:
         with store.transaction() as transaction:
             for turn, states in ((1, spoiled), (2, {})):
                 transaction.append("scores", [encode(score(session, turn, agent="support-desk", **states))])
-        console.print(scores_table(project_scores(store.cursor(), None, Wanted())))
+        console.print(scores_table(project_scores(store.cursor(), None, ScoreFilter())))
     header, _, first, *second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
 
     assert " ".join(header.split()) == "exchange at project agent session turn sampling tiers 1, 2, 2.5, 3 judged, anomalies"

@@ -286,7 +286,7 @@ def test_a_second_server_on_a_database_says_so(children: Nursery, home: Home) ->
     url = first.serving()
     second = children.serve(home)
     assert second.wait() == 2
-    assert "Another server holds the database" in second.logged
+    assert "Another server is using the database" in second.logged
     code, said = children.run(home, "doctor", "--json")
     [database] = [finding for finding in json.loads(said) if finding["subject"] == "database"]
     assert (code, database["state"]) == (0, "ok")
@@ -297,8 +297,8 @@ def test_a_second_server_on_a_database_says_so(children: Nursery, home: Home) ->
 @pytest.mark.parametrize(
     ("arguments", "environment", "words"),
     [
-        (["--host", "0.0.0.0"], {}, "Add --expose"),  # noqa: S104 - what is refused
-        (["--port", "{taken}"], {}, "Name another with --port"),
+        (["--host", "0.0.0.0"], {}, "Pass --expose"),  # noqa: S104 - what is refused
+        (["--port", "{taken}"], {}, "Pass another with --port"),
         (["--judge", "live"], {"ANTHROPIC_BASE_URL": ""}, "Set ANTHROPIC_API_KEY"),
         ([], {"DRIFTLINE_JUDGE": "live", "ANTHROPIC_BASE_URL": ""}, "Set ANTHROPIC_API_KEY"),
         (["--judge", "live"], {"ANTHROPIC_BASE_URL": "ftp://judge"}, "Set ANTHROPIC_BASE_URL"),

@@ -31,7 +31,7 @@ from service.cli.terminal import err
 from service.cli.views import costs_table, runs_table, scores_table
 from service.read.known_projects import require_known
 from service.read.runs import Run, runs_of
-from service.read.scores import Wanted, judge_costs, project_scores
+from service.read.scores import ScoreFilter, judge_costs, project_scores
 from service.setup.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
 from service.text.answers import document
 
@@ -65,7 +65,7 @@ def scores(
     """List the scores, newest exchange first: the tiers, why each was sampled or not, anomalies."""
     start = since_of(since)
     with opened_to_show(database, project) as workspace:
-        wanted = Wanted(session=session, anomalies=anomalies, limit=limit + 1)
+        wanted = ScoreFilter(session=session, anomalies=anomalies, limit=limit + 1)
         matches = project_scores(workspace.store.cursor(), project, wanted)
     shown = newest(matches, start, lambda score: score.exchange_at)
     show_rows(shown, scores_table, as_json=as_json, none="no score matches", limit=limit, document=document)

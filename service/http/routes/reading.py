@@ -23,9 +23,9 @@ from service.read.scores import (
     ProjectSummary,
     SamplingMix,
     Score,
+    ScoreFilter,
     Scores,
     Trends,
-    Wanted,
     WrapUpList,
     exchanges_by_id,
     judge_costs,
@@ -147,8 +147,8 @@ async def projects(
     Recent figures count back from today, also for a project that has fallen silent; `until` selects the days up to another one.
     """
     visible = await projects_of(services, caller.project, until)
-    wanted = [one for one in visible if health in (None, one.health) and (cursor is None or one.project > cursor.id)]
-    shown, following = page_of(wanted, limit, lambda one: Place(EARLIEST, one.project))
+    filters = [one for one in visible if health in (None, one.health) and (cursor is None or one.project > cursor.id)]
+    shown, following = page_of(filters, limit, lambda one: Place(EARLIEST, one.project))
     shown = await with_their_changes(services, shown, caller.project)
     with_spots = await services.ask(lambda asked: with_blind_spots(asked, shown, caller.project))
     return Projects(projects=with_spots, count=len(with_spots), next_cursor=following)
@@ -187,7 +187,7 @@ def require_window(start: datetime | None, end: datetime | None) -> None:
         raise ApiError(400, "invalid", "from: must not be after to")
 
 
-def _read_wanted(
+def _read_filters(
     *,
     start: From = None,
     end: To = None,
@@ -195,13 +195,13 @@ def _read_wanted(
     session: Session = None,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> Wanted:
+) -> ScoreFilter:
     require_window(start, end)
     after = None if cursor is None else (cursor.at, cursor.id, cursor.number)
-    return Wanted(start=start, end=end, since=since, session=session, limit=limit, after=after)
+    return ScoreFilter(start=start, end=end, since=since, session=session, limit=limit, after=after)
 
 
-WantedScores = Annotated[Wanted, Depends(_read_wanted)]
+ScoreFilters = Annotated[ScoreFilter, Depends(_read_filters)]
 
 
 @router.get(f"{PROJECT}/scores", responses=documented(404))
@@ -209,21 +209,21 @@ async def scores(
     _: Reader,
     project: VisibleProject,
     services: Services,
-    wanted: WantedScores,
+    filters: ScoreFilters,
     anomalies: Annotated[bool, Query(description="Only exchanges with an anomaly.")] = False,
 ) -> Scores:
     """List the scores of a project, newest exchange first."""
-    page, following = await _read_scores(services, project, dataclasses.replace(wanted, anomalies=anomalies))
+    page, following = await _read_scores(services, project, dataclasses.replace(filters, anomalies=anomalies))
     return Scores(scores=page, count=len(page), next_cursor=following)
 
 
 @router.get(f"{PROJECT}/anomalies", responses=documented(404))
-async def anomalies(_: Reader, project: VisibleProject, services: Services, wanted: WantedScores) -> Anomalies:
+async def anomalies(_: Reader, project: VisibleProject, services: Services, filters: ScoreFilters) -> Anomalies:
     """List the scores of a project that have an anomaly, newest exchange first.
 
     An exchange is listed once it has a score, moments after the ingest has answered with the result of Tier 1.
     """
-    page, following = await _read_scores(services, project, dataclasses.replace(wanted, anomalies=True))
+    page, following = await _read_scores(services, project, dataclasses.replace(filters, anomalies=True))
     return Anomalies(anomalies=page, count=len(page), next_cursor=following)
 
 
@@ -254,11 +254,11 @@ async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
     return banner_text(settings, summary.open_incidents, engine.judge_name, check_words(summary))
 
 
-async def _read_scores(services: ApiContext, project: str, wanted: Wanted) -> tuple[list[Score], str | None]:
+async def _read_scores(services: ApiContext, project: str, filters: ScoreFilter) -> tuple[list[Score], str | None]:
     """Return a page of scores, and the cursor of the next one."""
-    one_more = dataclasses.replace(wanted, limit=wanted.limit + 1)
+    one_more = dataclasses.replace(filters, limit=filters.limit + 1)
     entries = await services.ask(lambda cursor: project_scores(cursor, project, one_more))
-    return page_of(entries, wanted.limit, score_place)
+    return page_of(entries, filters.limit, score_place)
 
 
 def score_place(score: Score) -> Place:

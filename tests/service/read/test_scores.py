@@ -17,7 +17,7 @@ from analytics.store.store import Store
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Exchange, Incident, Record, Redaction, Review
-from service.read.scores import Wanted, project_scores, project_summary, score_by_id
+from service.read.scores import ScoreFilter, project_scores, project_summary, score_by_id
 from service.text.answers import document
 
 SCORE_FIELDS = (
@@ -93,7 +93,7 @@ def review(score_id: str, value: int, comment: str | None, at: datetime) -> Revi
 
 def only_document(store: Store) -> dict[str, Any]:
     """The document of the only score of the project ops."""
-    [only] = project_scores(store.cursor(), "ops", Wanted())
+    [only] = project_scores(store.cursor(), "ops", ScoreFilter())
     return document(only)
 
 
@@ -180,14 +180,14 @@ TIERS = {"tier2": "SemanticScore", "tier2_5": "AlignmentScore", "tier3": "Behavi
 def test_turn_0_and_cost_0_are_no_null(store: Store) -> None:
     """Zero is a number; an unknown cost is none."""
     put(store, score("s", 0, cost_usd=0.0), score("s", 1, cost_usd=None))
-    newest, oldest = project_scores(store.cursor(), "ops", Wanted())
+    newest, oldest = project_scores(store.cursor(), "ops", ScoreFilter())
     assert [(one.turn_number, one.cost_usd) for one in (oldest, newest)] == [(0, 0.0), (1, None)]
 
 
 def test_a_score_is_found_by_its_id_in_its_own_project_only(store: Store) -> None:
     """The same document as in the list; who may read one project must not guess ids of another."""
     put(store, score("s", 1, **JUDGED), score("t", 1, project="web"), review("score s:1", 4, None, START))
-    [listed] = project_scores(store.cursor(), "ops", Wanted())
+    [listed] = project_scores(store.cursor(), "ops", ScoreFilter())
 
     assert listed == score_by_id(store.cursor(), "ops", "score s:1")
     assert None is score_by_id(store.cursor(), "ops", "score t:1")
@@ -199,7 +199,7 @@ def test_what_is_asked_for_of_a_list_is_what_comes(store: Store) -> None:
     cursor, east = store.cursor(), timezone(timedelta(hours=2))
 
     def turns(**asked: Any) -> list[int | None]:
-        return [found.turn_number for found in project_scores(cursor, "ops", Wanted(**asked))]
+        return [found.turn_number for found in project_scores(cursor, "ops", ScoreFilter(**asked))]
 
     assert turns() == [5, 4, 3, 2, 1, 0]
     assert turns(limit=2) == [5, 4]

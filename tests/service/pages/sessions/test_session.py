@@ -17,7 +17,7 @@ from support.watch_histories import put
 from analytics.store.store import Store
 from schemas.records import DimensionScore, Erasure, Heartbeat, Label, Redaction
 from service.pages.run_view import STEPS
-from service.pages.session import STEPS_ALONE, TEXT_SHOWN, TURNS
+from service.pages.session import STEPS_PER_PAGE, TEXT_SHOWN, TURNS
 from service.setup.access import AccessStore, Holder
 from service.text.links import Links
 from streams.engine.engine import Engine
@@ -149,16 +149,16 @@ def test_only_the_anomalies_of_a_session(store: Store, look: Look) -> None:
 def test_many_events_of_a_turn_have_a_page_of_their_own(store: Store, look: Look) -> None:
     """A turn may call ten thousand tools: some are shown, all can be reached."""
     talk(store, turns=1)
-    count = STEPS_ALONE + STEPS
+    count = STEPS_PER_PAGE + STEPS
     put(store, "agent-events", [event("s", 61 + one, event="tool_call", tool=f"tool-{one}.") for one in range(count)])
     page = look(LINKS.session("ops", "s"))
     assert f"All {count} events of this turn" in page
     assert f"tool-{STEPS - 1}." in page
     assert f"tool-{STEPS}." not in page
     alone = look(LINKS.session("ops", "s", "local", part=1))
-    assert f"1 to {STEPS_ALONE} of {count}" in alone
+    assert f"1 to {STEPS_PER_PAGE} of {count}" in alone
     assert "Back to the conversation" in alone
-    assert f"tool-{count - 1}." in look(LINKS.session("ops", "s", part=1, step=STEPS_ALONE + 1))
+    assert f"tool-{count - 1}." in look(LINKS.session("ops", "s", part=1, step=STEPS_PER_PAGE + 1))
     assert "There are no events here" in look(LINKS.session("ops", "s", part=7))
 
 
@@ -290,7 +290,7 @@ def test_a_project_with_two_sessions_of_an_id_asks_which(store: Store, look: Loo
 def test_a_session_that_is_gone_says_why(access: AccessStore, store: Store, look: Look) -> None:
     """An alert may link to what was erased since."""
     talk(store)
-    assert "erased or be past its retention" in look(LINKS.session("ops", "nothing"), 404)
+    assert "It may have been erased, or its retention period has passed." in look(LINKS.session("ops", "nothing"), 404)
     access.add(Holder("connection", "local", "ops"))
     put(
         store,
