@@ -1,5 +1,5 @@
 -- purpose: the incidents of the whole fleet, or of a project, that match filters, a page at a time, in one of several orders
--- grain: one row per incident in its latest revision, with the columns of its record; total: how many match; sort_number and sort_text: its place in the order, before its time and its id
+-- grain: one row per incident in its latest revision, with the columns of its record; total: how many match; sort_number and sort_text: its position in the order, before its time and its id
 -- parameters: $project (NULL for all), $statuses (list, NULL: any), $type (NULL: any), $confidence (suspected or confirmed, NULL: any), $severity (NULL: any), $agent (of its leading series, or named in its evidence; NULL: any), $assignee (NULL: any; an empty text: nobody), $text (in lower case, in the title, the description, the project, the agent or the beginning of the id; NULL: any), $since (found then or later) and $until (found before; each NULL: any), $sort (worst, newest, oldest, since, project, state or assignee), $after_number, $after_text, $after_at and $after_id (of the last one that was shown; NULL for the first page), $limit, $outlined (whether metadata has nothing but its members moved and rules; NULL: it has all)
 WITH latest AS (
     SELECT incident_id, max((revision, _offset)) AS version

@@ -1,4 +1,4 @@
--- purpose: the exchanges that moved a tier's mean, or the rate of anomalies, most: those farthest off what was expected, on the side of the change, or on either side of a spread's; one that stands for several counts as many times
+-- purpose: the exchanges that changed a tier's mean, or the rate of anomalies, most: those farthest off what was expected, on the side of the change, or on either side of a spread's; one that stands for several counts as many times
 -- grain: one row per exchange: its score, how many exchanges it stands for, how far it is off (weight times distance), and what the judge or the rules say of it
 -- parameters: $project, $tier (tier1, tier2, tier2_5 or tier3; NULL: anomalies), $since (inclusive), $until (exclusive), $expected, $direction (up, down, or NULL for both), $limit
 WITH latest AS (

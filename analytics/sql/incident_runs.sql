@@ -1,4 +1,4 @@
--- purpose: the runs that moved a series of an agent's runs most: those farthest off what was expected, on the side of the change, of equals the least trusted and the newest first
+-- purpose: the runs that changed a series of an agent's runs most: those farthest off what was expected, on the side of the change, among equals the least trusted and the newest first
 -- grain: one row per run: its value in the series, how far that is off, and its verdict
 -- parameters: $project, $agent ('' for runs of no named agent), $series (trust, unsafe, or failure: and a type), $since (inclusive) and $until (exclusive), when runs ended, $expected, $direction (up or down), $limit
 WITH latest AS (

@@ -1,6 +1,6 @@
--- purpose: the sessions of a project by what judging their exchanges cost, whenever the judge answered, filtered and sorted as one likes, a page at a time
--- grain: one row per session; a question about no exchange (an evaluation), or about one that is gone, counts by the time of its answer; last_at: the hour of the newest of them; cost_usd: the sum of the known costs, simulated ones included; NULL where all are unknown; sort_number, sort_text, sort_id: its place in the order
--- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange, $agent ('' for none named; NULL: any), $least and $most (bounds of the cost in USD, both inclusive; NULL: none), $sort (at, session, agent, judgements, input, output, writes, reads or cost), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
+-- purpose: the sessions of a project by the cost of judging their exchanges, whenever the judge answered, filtered, sorted and paged
+-- grain: one row per session; a question about no exchange (an evaluation), or about one that is gone, counts by the time of its answer; last_at: the hour of the newest of them; cost_usd: the sum of the known costs, simulated ones included; NULL where all are unknown; sort_number, sort_text, sort_id: its position in the order
+-- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange, $agent ('' for unnamed; NULL: any), $least and $most (bounds of the cost in USD, both inclusive; NULL: none), $sort (at, session, agent, judgements, input, output, writes, reads or cost), $down (true: the largest first), $last_number, $last_text, $last_id (position of the row to continue after; NULL: from the first), $limit
 WITH sessions AS (
     SELECT
         connection, session_id, max(agent) AS agent, max(hour) AS last_at, sum(judgements)::BIGINT AS judgements,

@@ -1,6 +1,6 @@
--- purpose: the evaluations of a project with their scores, filtered and sorted as one likes, a page at a time
--- grain: one row per evaluation, in its latest revision that finished, or the latest if none did; sort_number, sort_text, sort_id: its place in the order
--- parameters: $project, $since (inclusive) and $until (exclusive) of when it was judged (NULL: no bound), $case, $model (of the audited agent), $agent ('' for none named), $judge (model that judged; NULL: any, of all four), $failed (true: only those without a score, false: only those with one; NULL: any), $least and $most (bounds of the final score, both inclusive; NULL: none), $sort (at, case, session, score, spread, model, judge, warnings or cost), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
+-- purpose: the evaluations of a project with their scores, filtered, sorted and paged
+-- grain: one row per evaluation, in its latest revision that finished, or the latest if none did; sort_number, sort_text, sort_id: its position in the order
+-- parameters: $project, $since (inclusive) and $until (exclusive) of when it was judged (NULL: no bound), $case, $model (of the audited agent), $agent ('' for unnamed), $judge (model that judged; NULL: any, of all four), $failed (true: only those without a score, false: only those with one; NULL: any), $least and $most (bounds of the final score, both inclusive; NULL: none), $sort (at, case, session, score, spread, model, judge, warnings or cost), $down (true: the largest first), $last_number, $last_text, $last_id (position of the row to continue after; NULL: from the first), $limit
 WITH current AS (
     SELECT *
     FROM log.evaluations

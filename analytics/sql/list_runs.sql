@@ -1,6 +1,6 @@
--- purpose: the runs of a project with their verdicts, filtered and sorted as one likes, a page at a time
--- grain: one row per run, that is a finalized session; last_at: when it ended, or was closed where that is not known; sort_number, sort_text, sort_id: its place in the order
--- parameters: $project, $since (inclusive) and $until (exclusive) of last_at (NULL: no bound), $readiness (only runs of this level; NULL: any), $agents (list; '' for none named; NULL: any), $failure (primary failure, '' for none; NULL: any), $least and $most (bounds of trust, both inclusive; NULL: none), $sort (at, run, trust, trust_score, failure, agent, session, calls or events; trust: by readiness, of one level by trust), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
+-- purpose: the runs of a project with their verdicts, filtered, sorted and paged
+-- grain: one row per run, that is a finalized session; last_at: when it ended, or was closed if that is unknown; sort_number, sort_text, sort_id: its position in the order
+-- parameters: $project, $since (inclusive) and $until (exclusive) of last_at (NULL: no bound), $readiness (only runs of this level; NULL: any), $agents (list; '' for unnamed; NULL: any), $failure (primary failure, '' for none; NULL: any), $least and $most (bounds of trust, both inclusive; NULL: none), $sort (at, run, trust, trust_score, failure, agent, session, calls or events; trust: by readiness, of one level by trust), $down (true: the largest first), $last_number, $last_text, $last_id (position of the row to continue after; NULL: from the first), $limit
 WITH wanted AS (
     SELECT
         n.number, d.connection, d.session_id, d.agent, coalesce(d.ended_at, d.closed_at) AS last_at, d.readiness_level, d.trust_score,

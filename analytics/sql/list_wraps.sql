@@ -1,6 +1,6 @@
--- purpose: how the sessions of a project were wrapped up: the steps of a proper end in their last five exchanges, filtered and sorted as one likes, a page at a time
--- grain: one row per session whose last exchange lies in the time, with all of its exchanges counted; found: the number of steps; score: found / expected; sort_number, sort_text, sort_id: its place in the order
--- parameters: $project, $since (inclusive) and $until (exclusive) of a session's last exchange (NULL: no bound), $agent ('' for none named; NULL: any), $missing (a step that is missing; NULL: any), $least and $most (bounds of the number of steps, both inclusive; NULL: none), $sort (at, session, agent, exchanges or found), $down (true: the largest first), $last_number, $last_text, $last_id (place of the row after which to go on; NULL: from the first one), $limit
+-- purpose: how the sessions of a project were wrapped up: the steps of a proper end in their last five exchanges, filtered, sorted and paged
+-- grain: one row per session whose last exchange lies in the time, with all of its exchanges counted; found: the number of steps; score: found / expected; sort_number, sort_text, sort_id: its position in the order
+-- parameters: $project, $since (inclusive) and $until (exclusive) of a session's last exchange (NULL: no bound), $agent ('' for unnamed; NULL: any), $missing (a step that is missing; NULL: any), $least and $most (bounds of the number of steps, both inclusive; NULL: none), $sort (at, session, agent, exchanges or found), $down (true: the largest first), $last_number, $last_text, $last_id (position of the row to continue after; NULL: from the first), $limit
 WITH recent AS (
     -- If only the newest are requested, the first page lies among the sessions of the last exchanges, if these cover enough sessions.
     -- There is no join here, because only then does the scan begin with the last rows.

@@ -1,5 +1,5 @@
 -- purpose: a page of the runs of a project with their verdicts, the one that ended last first
--- grain: one row per run, that is a finalized session; exchanges_only: it has no runtime events, so no trust score; last_at: when it ended, or was closed where that is not known; ids count up within a project in the order in which runs were finished
+-- grain: one row per run, that is a finalized session; exchanges_only: it has no runtime events, so no trust score; last_at: when it ended, or was closed if that is unknown; ids count up within a project in the order in which runs were finished
 -- parameters: $project, $before_at and $before (last_at and number of a run: only those before it; NULL: from the newest), $readiness (only runs of this level; NULL: all), $from (inclusive) and $to (exclusive) of when a run ended (NULL: no bound), $limit
 WITH edge AS (
     -- The end of a page is found by times alone, so numbers are looked up only for the page's runs.

@@ -1,4 +1,4 @@
--- purpose: where a project stands: what became of its exchanges, means of the tiers over the scores that have them, what judging cost, what is open
+-- purpose: the state of a project: the outcomes of its exchanges, means of the tiers over the scores that have them, judging costs, open incidents
 -- grain: one row per project; pending: no score yet; unscored_reasons: each unscored exchange once for every reason of its unscored tiers; cost_usd: the known costs of its judgements, whatever they were about, simulated ones included; NULL where all are unknown
 -- parameters: $project (NULL for all)
 WITH kept AS (

@@ -1,6 +1,6 @@
 -- purpose: the runs around one of a project: those of its agent up to it, how it did before; and those of any agent that ended just before and after it
 -- grain: one row per run, the one that ended last first; of_agent: the run itself, and the earlier ones of its agent with evidence, at most $limit of them in all
--- parameters: $project, $number (of the run) and $at (when it ended, or was closed where that is not known), $agent (NULL for runs whose agent nobody named), $since and $until (when the runs ended that are looked at, both inclusive; NULL: no bound), $limit
+-- parameters: $project, $number (of the run) and $at (when it ended, or was closed if that is unknown), $agent (NULL for runs whose agent nobody named), $since and $until (when the runs ended that are looked at, both inclusive; NULL: no bound), $limit
 WITH ends AS (
     SELECT
         connection, session_id, coalesce(ended_at, closed_at) AS last_at, readiness_level, trust_score, primary_failure_type,

@@ -1,4 +1,4 @@
--- purpose: what the watch reads of runs: trust, whether it is unsafe and the types of its failures, by the end of the run (when it was closed where that is not known), with what made the diagnosis; runs without evidence are left out
+-- purpose: what the watch reads of runs: trust, whether it is unsafe and the types of its failures, by the end of the run (when it was closed if that is unknown), with what made the diagnosis; runs without evidence are left out
 -- grain: one row per run in its latest revision, of the agents of a project with the most runs; where these have more than 4 000 runs in the window, the runs of an agent that end within one hour (more than 4 agents: six hours) and were diagnosed alike are added up, on every day of the window, and connection and session_id are empty; runs: how many; trust: the sum; unsafe: how many are; failures: each type once for each run that has it
 -- parameters: $projects (list), $since (inclusive) and $until (exclusive), when runs ended; $most_agents: of a project, so many agents
 WITH wanted AS (

@@ -1,6 +1,6 @@
--- purpose: a page of the runs of a project with their verdicts, the worst readiness first, of one level the lowest trust first, of equals the one that was finished last; also those of some agents in some time
+-- purpose: a page of the runs of a project with their verdicts, the worst readiness first, of one level the lowest trust first, among equals the one that was finished last; also those of some agents in some time
 -- grain: one row per run, that is a finalized session; exchanges_only: it has no runtime events, so no trust score; level: 0 unsafe for production, 1 review recommended, 2 ready for runtime, 3 without evidence, so without a trust score
--- parameters: $project, $readiness (only runs of this level; NULL: all), $agents (only runs of these; NULL: of all), $since (inclusive), $until (exclusive; when a run ended, or was closed where that is not known; NULL: any time), $after_level, $after_trust and $after_number (only what comes after that run; -1 is no trust score; NULL: from the worst on), $limit
+-- parameters: $project, $readiness (only runs of this level; NULL: all), $agents (only runs of these; NULL: of all), $since (inclusive), $until (exclusive; when a run ended, or was closed if that is unknown; NULL: any time), $after_level, $after_trust and $after_number (only what comes after that run; -1 is no trust score; NULL: from the worst on), $limit
 WITH page AS (
     SELECT
         n.number, d.*, coalesce(d.trust_score, 'infinity'::DOUBLE) AS place, coalesce(d.ended_at, d.closed_at) AS last_at,
