@@ -51,7 +51,7 @@ def _check(reading: Reading, context: ReadingContext) -> None:
     assert {"exchanges", "agent-events"} >= accepted.messages.keys(), "dead letters"
     assert len(reading.exchanges) + len(reading.events) == accepted.records
     assert len(reading.events) == len({event.event_id for event in reading.events})
-    assert len(reading.exchanges) == len({one.exchange_id for one in reading.exchanges})
+    assert len(reading.exchanges) == len({exchange.exchange_id for exchange in reading.exchanges})
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -104,9 +104,9 @@ def test_a_file_that_is_cut_anywhere_and_goes_on_gives_the_same_records(
     part = _read(name, body[: data.draw(st.integers(0, len(body)))], soon)
     whole = _read(name, body, soon)
     assert part.events == whole.events[: len(part.events)]
-    bare = [replace_tags(one) for one in whole.exchanges]
-    assert all(replace_tags(one) in bare or one.exchange_id in whole.revisable for one in part.exchanges)
-    assert {one.exchange_id for one in part.exchanges} <= {one.exchange_id for one in whole.exchanges}
+    bare = [replace_tags(exchange) for exchange in whole.exchanges]
+    assert all(replace_tags(exchange) in bare or exchange.exchange_id in whole.revisable for exchange in part.exchanges)
+    assert {exchange.exchange_id for exchange in part.exchanges} <= {exchange.exchange_id for exchange in whole.exchanges}
     assert part.faults == whole.faults[: len(part.faults)]
 
 

@@ -83,7 +83,7 @@ def _check(source: TranscriptSource, root: Path, context: ReadingContext) -> Non
     assert reading.faults == []
     answers = [f"Answer {number}." for number in range(len(QUESTIONS))]
     assert sorted(zip(QUESTIONS, answers, strict=True)) == sorted(
-        (one.user_message, one.agent_response) for one in reading.exchanges
+        (exchange.user_message, exchange.agent_response) for exchange in reading.exchanges
     )
 
 
@@ -148,4 +148,4 @@ def test_a_copy_with_new_uuids_keeps_the_ids_of_the_sessions_own_file(context: R
     _check(source, root, context)
     [account] = source.accounts_in(source.files_in([root]))
     [joined] = source.read(account.path, replace(context, copies=account.copies), EVERY_SESSION)
-    assert [one.exchange_id for one in alone.exchanges] == [one.exchange_id for one in joined.exchanges][:2]
+    assert [exchange.exchange_id for exchange in alone.exchanges] == [exchange.exchange_id for exchange in joined.exchanges][:2]

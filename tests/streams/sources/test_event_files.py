@@ -153,23 +153,23 @@ def test_repeated_ids_become_those_of_a_diagnosis(events: list[tuple[str, Any]],
         records = [event for reading in read_event_file(_stream(lines), context) for event in reading.events]
     for session in read_sessions(_stream(lines), "f"):
         expected = normalise_session(session.events, reserved=FAILURE_NODES)
-        found = [record for record in records if record.session_id == session.session_id]
-        assert [record.event_id for record in found] == [event.event_id for event in expected]
-        assert [json.loads(record.payload) for record in found] == [event.payload for event in expected]
+        session_records = [record for record in records if record.session_id == session.session_id]
+        assert [record.event_id for record in session_records] == [event.event_id for event in expected]
+        assert [json.loads(record.payload) for record in session_records] == [event.payload for event in expected]
     assert len(lines) == len({(record.session_id, record.event_id) for record in records})
 
 
 def test_a_bad_event_does_not_cost_a_session_its_diagnosis(context: ReadingContext) -> None:
     """What is wrong is told with its place; the others keep the ids that an import gives them."""
-    told: list[tuple[int, str]] = []
+    reports: list[tuple[int, str]] = []
     lines = [{"session_id": "s", "events": [CALL, 5, OUTPUT]}, {"session_id": "t", **CALL}, {"session_id": "t", "n": 1}]
     lines += [{"session_id": "t", "project": "../etc", **CALL}, {"session_id": "t", **OUTPUT}]
-    sessions = list(read_sessions(_stream(lines), "f", lambda line, detail: told.append((line, detail))))
-    assert [line for line, _ in told] == [1, 3, 4]
-    assert told[0][1] == "events[1]: is a number, not an object"
-    assert "neither an event nor a session" in told[1][1]
+    sessions = list(read_sessions(_stream(lines), "f", lambda line, detail: reports.append((line, detail))))
+    assert [line for line, _ in reports] == [1, 3, 4]
+    assert reports[0][1] == "events[1]: is a number, not an object"
+    assert "neither an event nor a session" in reports[1][1]
     (reading,) = read_event_file(_stream(lines), context)
-    named = [(one.session_id, event.event_id) for one in sessions for event in normalise_session(one.events)]
+    named = [(session.session_id, event.event_id) for session in sessions for event in normalise_session(session.events)]
     assert named == [("s", "event_0"), ("s", "event_2"), ("t", "event_0"), ("t", "event_3")]
     assert named == [(event.session_id, event.event_id) for event in reading.events]
 
@@ -266,9 +266,9 @@ def test_an_id_that_holds_half_a_surrogate_pair_is_a_fault_that_names_its_field(
     (reading,) = read_event_file(_stream([line, {"session_id": "x\ufffd", **CALL}]), context)
     assert [(fault.line, fault.detail) for fault in reading.faults] == [(1, f"{field}: {NOT_UNICODE}")]
     assert [event.session_id for event in reading.events] == ["x\ufffd"]
-    told: list[tuple[int, str]] = []
-    list(read_sessions(_stream([line]), "f", lambda number, detail: told.append((number, detail))))
-    assert told == [(1, f"{field}: {NOT_UNICODE}")]
+    reports: list[tuple[int, str]] = []
+    list(read_sessions(_stream([line]), "f", lambda number, detail: reports.append((number, detail))))
+    assert reports == [(1, f"{field}: {NOT_UNICODE}")]
 
 
 @pytest.mark.parametrize("indent", [None, 2])

@@ -33,11 +33,11 @@ def read_claude(context: ReadingContext) -> Read:
 
 
 def _payloads(reading: Reading, event: str) -> list[dict[str, Any]]:
-    return [json.loads(one.payload) for one in reading.events if one.event == event]
+    return [json.loads(record.payload) for record in reading.events if record.event == event]
 
 
 def _answers(reading: Reading) -> list[tuple[str, str, str]]:
-    return [(one.user_message, one.agent_response, one.outcome) for one in reading.exchanges]
+    return [(exchange.user_message, exchange.agent_response, exchange.outcome) for exchange in reading.exchanges]
 
 
 def test_a_transcript_comes_to_these_exchanges(read_claude: Read) -> None:
@@ -52,16 +52,16 @@ def test_a_transcript_comes_to_these_exchanges(read_claude: Read) -> None:
         ("Stop.", "", "aborted"),
         ("Again?", "", "error"),
     ]
-    assert [one.tags for one in reading.exchanges] == [(), (), ("internal",), (), ()]
+    assert [exchange.tags for exchange in reading.exchanges] == [(), (), ("internal",), (), ()]
     assert reading.exchanges[0].agent_thinking == "Look at the log."
-    assert [one.agent_model for one in reading.exchanges[:2]] == ["claude-x", "claude-y"]
+    assert [exchange.agent_model for exchange in reading.exchanges[:2]] == ["claude-x", "claude-y"]
     assert [reading.exchanges[index].stop_reason for index in (0, 3, 4)] == ["end_turn", "aborted", "error"]
 
 
 def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(read_claude: Read) -> None:
     """Thresholds go by the source, and costs by the exchange."""
     reading = read_claude(everything())
-    ids = {one.exchange_id for one in reading.exchanges}
+    ids = {exchange.exchange_id for exchange in reading.exchanges}
     payloads = [json.loads(event.payload) for event in reading.events]
     assert {payload["source"] for payload in payloads} == {"claude-code"}
     assert ids >= {payload["exchange_id"] for payload in payloads}
@@ -91,12 +91,12 @@ def test_results_of_parallel_calls_leave_one_answer(read_claude: Read) -> None:
     """The program hangs each result below the line that called, and the next message below the result that came last."""
     reading = read_claude(everything())
     outputs = _payloads(reading, "tool_output")
-    assert [(one["tool"], one["is_error"], one.get("exit_code")) for one in outputs] == [
+    assert [(output["tool"], output["is_error"], output.get("exit_code")) for output in outputs] == [
         ("Read", True, None),
         ("Bash", True, 3),
     ]
     assert outputs[1]["duration_ms"] == 84
-    assert sum(one.user_message == "Is the backup healthy?" for one in reading.exchanges) == 1
+    assert sum(exchange.user_message == "Is the backup healthy?" for exchange in reading.exchanges) == 1
 
 
 def test_a_failed_request_is_an_error_and_what_follows_a_retry(read_claude: Read) -> None:
@@ -113,10 +113,10 @@ def test_a_failed_request_is_an_error_and_what_follows_a_retry(read_claude: Read
 def test_a_compaction_and_changes_of_the_model_are_events(read_claude: Read) -> None:
     """The first model is told, too: a diagnosis asks which one it was."""
     reading = read_claude(everything())
-    assert [{name: one[name] for name in ("action", "tokens_before")} for one in _payloads(reading, "context_event")] == [
-        {"action": "compaction", "tokens_before": 900}
-    ]
-    assert [one["model"] for one in _payloads(reading, "state_transition")] == ["claude-x", "claude-y"]
+    assert [
+        {name: payload[name] for name in ("action", "tokens_before")} for payload in _payloads(reading, "context_event")
+    ] == [{"action": "compaction", "tokens_before": 900}]
+    assert [payload["model"] for payload in _payloads(reading, "state_transition")] == ["claude-x", "claude-y"]
 
 
 def test_an_answer_that_ended_with_a_call_has_no_text(read_claude: Read) -> None:
@@ -136,7 +136,7 @@ def test_a_slash_command_is_a_question_only_when_the_agent_answers_it(read_claud
     lines.user("Review the change …", isMeta=True)
     lines.said("m1", text("It is good."))
     reading = read_claude(lines.lines)
-    assert [(one.user_message, one.agent_response) for one in reading.exchanges] == [
+    assert [(exchange.user_message, exchange.agent_response) for exchange in reading.exchanges] == [
         ("<command-message>review</command-message>\n<command-name>/review</command-name>", "It is good.")
     ]
     assert reading.exchanges[0].tags == ()
@@ -152,7 +152,7 @@ def test_what_the_program_says_in_the_middle_of_an_answer_is_part_of_it(read_cla
     lines.said("m2", text("Done."))
     lines.user("Hook says: go on", isMeta=True)
     lines.said("m3", text("More."))
-    assert [one[:2] for one in _answers(read_claude(lines.lines))] == [("Well?", "Done."), ("Hook says: go on", "More.")]
+    assert [answer[:2] for answer in _answers(read_claude(lines.lines))] == [("Well?", "Done."), ("Hook says: go on", "More.")]
 
 
 @pytest.mark.parametrize("prompt", ["And db4, please.", [{"type": "text", "text": "And db4, please."}]])
@@ -236,7 +236,10 @@ def test_a_sidechain_in_the_file_of_its_session_is_tagged_and_moves_nothing(read
     lines.said("s1", text("Nothing."), isSidechain=True)
     lines.said("m1", text("Done."), parent=asked)
     reading = read_claude(lines.lines)
-    assert [(one.user_message, one.tags) for one in reading.exchanges] == [("Well?", ()), ("Look around.", ("subagent",))]
+    assert [(exchange.user_message, exchange.tags) for exchange in reading.exchanges] == [
+        ("Well?", ()),
+        ("Look around.", ("subagent",)),
+    ]
 
 
 def test_a_subagents_file_is_a_session_of_its_own(read_claude: Read) -> None:
@@ -246,7 +249,7 @@ def test_a_subagents_file_is_a_session_of_its_own(read_claude: Read) -> None:
     lines.said("s1", text("Nothing."))
     reading = read_claude(lines.lines)
     assert reading.session_ids == [f"{SESSION}.agent-ab1"]
-    assert [one.tags for one in reading.exchanges] == [("subagent",)]
+    assert [exchange.tags for exchange in reading.exchanges] == [("subagent",)]
 
 
 def test_a_line_below_one_that_was_damaged_stands_where_that_stood(read_claude: Read) -> None:
@@ -305,7 +308,7 @@ def test_a_fork_counts_only_what_it_adds(
     _write(folder / f"{names[0]}.jsonl", _with_head(names[0], head, first.lines))
     _write(folder / f"{names[1]}.jsonl", _with_head(names[1], head, fork.lines, copies))
     readings = [read_claude_code(path, context) for path in find_claude_code(tmp_path)]
-    exchanges = [(one.user_message, one.session_id) for reading in readings for one in reading.exchanges]
+    exchanges = [(exchange.user_message, exchange.session_id) for reading in readings for exchange in reading.exchanges]
     assert sorted([("One?", names[0]), ("Two?", names[0]), ("Three?", names[1]), ("Four?", names[0])]) == sorted(exchanges)
     assert sum(event.event == "token_usage" for reading in readings for event in reading.events) == 3
 
@@ -332,8 +335,8 @@ def test_transcripts_are_found_by_place_or_by_content(tmp_path: Path) -> None:
     _write(tmp_path / "copied" / "b.jsonl", everything())
     _write(projects / "-srv" / ".hidden.jsonl", everything())
     (projects / "-srv" / "link.jsonl").symlink_to(projects / "-srv" / "a.jsonl")
-    found = [str(path.relative_to(tmp_path)) for path in find_claude_code(tmp_path)]
-    assert found == ["copied/b.jsonl", "projects/-srv/a/subagents/agent-1.jsonl", "projects/-srv/a.jsonl"]
+    names = [str(path.relative_to(tmp_path)) for path in find_claude_code(tmp_path)]
+    assert names == ["copied/b.jsonl", "projects/-srv/a/subagents/agent-1.jsonl", "projects/-srv/a.jsonl"]
 
 
 @pytest.mark.parametrize(

@@ -183,8 +183,8 @@ def test_a_subagent_is_a_session_of_its_own_with_the_prompt_of_its_call(tmp_path
     log.said("msg_2", text("Nothing."))
     log.end("Nothing.")
     main, helper = _read(_write(tmp_path / "job.jsonl", log.lines), later)
-    assert [(one.user_message, one.agent_response) for one in main.exchanges] == [(PROMPT, "Nothing.")]
-    assert [(one.user_message, one.agent_response, one.tags) for one in helper.exchanges] == [
+    assert [(exchange.user_message, exchange.agent_response) for exchange in main.exchanges] == [(PROMPT, "Nothing.")]
+    assert [(exchange.user_message, exchange.agent_response, exchange.tags) for exchange in helper.exchanges] == [
         ("Look around.", "Nothing here.", ("subagent",))
     ]
     assert helper.session_ids == [f"{main.session_ids[0]}.agent-a1"]
@@ -195,7 +195,9 @@ def test_a_log_of_the_result_alone_is_an_exchange(tmp_path: Path, later: Reading
     log = Log(has_times=False)
     log.end("Two files.")
     [reading] = _read(_write(tmp_path / "job.jsonl", log.lines), later)
-    assert [(one.agent_response, one.input_tokens, one.output_tokens) for one in reading.exchanges] == [("Two files.", 220, 40)]
+    assert [(exchange.agent_response, exchange.input_tokens, exchange.output_tokens) for exchange in reading.exchanges] == [
+        ("Two files.", 220, 40)
+    ]
 
 
 @pytest.mark.parametrize("has_times", [True, False])

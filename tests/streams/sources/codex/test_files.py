@@ -33,7 +33,7 @@ def read_rollout(context: ReadingContext) -> Read:
 
 
 def _payloads(reading: Reading, event: str) -> list[dict[str, Any]]:
-    return [json.loads(one.payload) for one in reading.events if one.event == event]
+    return [json.loads(record.payload) for record in reading.events if record.event == event]
 
 
 def test_a_rollout_comes_to_these_exchanges(read_rollout: Read) -> None:
@@ -41,7 +41,9 @@ def test_a_rollout_comes_to_these_exchanges(read_rollout: Read) -> None:
     reading = read_rollout(everything())
     assert reading.session_ids == [SESSION]
     assert reading.faults == []
-    assert [(one.user_message, one.agent_response, one.outcome, one.tags) for one in reading.exchanges] == [
+    assert [
+        (exchange.user_message, exchange.agent_response, exchange.outcome, exchange.tags) for exchange in reading.exchanges
+    ] == [
         ("Is the backup healthy?", "No: the disk is full.", "answered", ()),
         ("And db3?", "It is fine.", "answered", ()),
         ("<goal_context>go on</goal_context>", "I go on.", "answered", ("internal",)),
@@ -49,14 +51,14 @@ def test_a_rollout_comes_to_these_exchanges(read_rollout: Read) -> None:
         ("Again?", "", "error", ()),
     ]
     assert reading.exchanges[0].agent_thinking == "Look at the log."
-    assert [one.agent_model for one in reading.exchanges[:2]] == ["gpt-x", "gpt-y"]
-    assert [one.stop_reason for one in reading.exchanges] == ["stop", "stop", "stop", "aborted", "error"]
+    assert [exchange.agent_model for exchange in reading.exchanges[:2]] == ["gpt-x", "gpt-y"]
+    assert [exchange.stop_reason for exchange in reading.exchanges] == ["stop", "stop", "stop", "aborted", "error"]
 
 
 def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(read_rollout: Read) -> None:
     """Thresholds go by the source, and costs by the exchange."""
     reading = read_rollout(everything())
-    ids = {one.exchange_id for one in reading.exchanges}
+    ids = {exchange.exchange_id for exchange in reading.exchanges}
     payloads = [json.loads(event.payload) for event in reading.events]
     assert {payload["source"] for payload in payloads} == {"codex"}
     assert ids == {payload["exchange_id"] for payload in payloads if "exchange_id" in payload}
@@ -67,7 +69,7 @@ def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(r
 def test_a_usage_that_is_repeated_counts_once(read_rollout: Read) -> None:
     """The program writes the last count again with each output of a tool."""
     reading = read_rollout(everything())
-    assert [one["usage"]["total"] for one in _payloads(reading, "token_usage")] == [110, 220, 330, 165, 176]
+    assert [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")] == [110, 220, 330, 165, 176]
     first = _payloads(reading, "token_usage")[0]["usage"]
     assert first == {"input": 50, "cache_read": 50, "cache_write": 0, "output": 10, "total": 110}
     assert (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens) == (300, 30)
@@ -95,7 +97,7 @@ def test_a_response_that_two_kinds_of_lines_tell_counts_once(read_rollout: Read,
                 lines.usage(read, written)
     reading = read_rollout(lines.lines)
     assert reading.faults == []
-    assert [one["usage"]["total"] for one in _payloads(reading, "token_usage")] == [110, 44]
+    assert [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")] == [110, 44]
     assert (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens) == (140, 14)
 
 
@@ -109,7 +111,7 @@ def test_the_request_of_a_compaction_counts(read_rollout: Read) -> None:
     _record_usage(lines, 900, 90)
     lines.add("compacted", message="", replacement_history=[])
     reading = read_rollout(lines.lines)
-    assert [one["usage"]["total"] for one in _payloads(reading, "token_usage")] == [110, 990]
+    assert [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")] == [110, 990]
 
 
 def _record_usage(lines: Lines, read: int, written: int) -> None:
@@ -122,18 +124,18 @@ def test_the_fill_of_the_context_is_told_in_percent(read_rollout: Read) -> None:
     reading = read_rollout(everything())
     fills = [event.saturation for event in reading.events if event.event == "context_event"]
     assert fills == [11.0, 22.0, 33.0, None, 16.5, 17.6]
-    compaction = next(one for one in _payloads(reading, "context_event") if one["action"] == "compaction")
+    compaction = next(payload for payload in _payloads(reading, "context_event") if payload["action"] == "compaction")
     assert (compaction["tokens_before"], compaction["summary"]) == (330, "So far: the disk is full.")
 
 
 def test_the_end_of_a_command_is_told_by_code_and_duration(read_rollout: Read) -> None:
     """What the program says of a command counts before what the model is told of it."""
     outputs = _payloads(read_rollout(everything()), "tool_output")
-    assert [(one["tool"], one["is_error"], one["exit_code"], one.get("duration_ms")) for one in outputs] == [
+    assert [(output["tool"], output["is_error"], output["exit_code"], output.get("duration_ms")) for output in outputs] == [
         ("exec_command", True, 3, 1500.0),
         ("apply_patch", False, 0, None),
     ]
-    assert [one["result"] for one in outputs] == ["ERROR: disk full", "ok"]
+    assert [output["result"] for output in outputs] == ["ERROR: disk full", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -156,8 +158,8 @@ def test_an_output_alone_tells_whether_the_call_failed(
     lines.turn("Well?")
     lines.call("c1", "exec_command", cmd="x")
     lines.output("c1", output)
-    found = _payloads(read_rollout(lines.lines), "tool_output")
-    assert [(one["is_error"], one.get("exit_code")) for one in found] == [(is_error, code)]
+    outputs = _payloads(read_rollout(lines.lines), "tool_output")
+    assert [(output["is_error"], output.get("exit_code")) for output in outputs] == [(is_error, code)]
 
 
 def test_a_tool_of_a_namespace_is_named_with_it(read_rollout: Read) -> None:
@@ -176,9 +178,9 @@ def test_a_failure_ends_in_an_error_and_what_follows_is_a_retry(read_rollout: Re
     lines.event("error", message="502")
     lines.event("task_complete", error={"message": "502"})
     reading = read_rollout(everything())
-    assert [one["message"] for one in _payloads(reading, "error_event")] == ["503", "interrupted", "400 scripted"]
+    assert [payload["message"] for payload in _payloads(reading, "error_event")] == ["503", "interrupted", "400 scripted"]
     assert len(_payloads(reading, "retry_event")) == 1
-    assert [one["message"] for one in _payloads(read_rollout(lines.lines), "error_event")] == ["502"]
+    assert [payload["message"] for payload in _payloads(read_rollout(lines.lines), "error_event")] == ["502"]
 
 
 def test_an_answer_that_ended_with_a_call_has_no_text(read_rollout: Read) -> None:
@@ -188,7 +190,9 @@ def test_an_answer_that_ended_with_a_call_has_no_text(read_rollout: Read) -> Non
     lines.said("Let me look.")
     lines.call("c1", "exec_command", cmd="x")
     lines.usage(10, 1)
-    assert [(one.agent_response, one.outcome) for one in read_rollout(lines.lines).exchanges] == [("", "no_response")]
+    assert [(exchange.agent_response, exchange.outcome) for exchange in read_rollout(lines.lines).exchanges] == [
+        ("", "no_response")
+    ]
 
 
 def test_versions_without_ordinals_and_kinds_are_read_by_line_and_by_how_a_text_begins(read_rollout: Read) -> None:
@@ -200,7 +204,7 @@ def test_versions_without_ordinals_and_kinds_are_read_by_line_and_by_how_a_text_
     lines.user("Well?", None)
     lines.said("Yes.")
     reading = read_rollout(lines.lines)
-    assert [(one.user_message, one.agent_response, one.exchange_id) for one in reading.exchanges] == [
+    assert [(exchange.user_message, exchange.agent_response, exchange.exchange_id) for exchange in reading.exchanges] == [
         ("Well?", "Yes.", f"{SESSION}:line-5")
     ]
 
@@ -214,7 +218,7 @@ def test_an_answer_to_a_question_that_was_damaged_is_not_given_to_the_one_before
     lines.add("response_item", type="message", role="user", content=5)
     lines.said("Two.")
     reading = read_rollout(lines.lines)
-    assert [(one.user_message, one.agent_response) for one in reading.exchanges] == [("One?", "One.")]
+    assert [(exchange.user_message, exchange.agent_response) for exchange in reading.exchanges] == [("One?", "One.")]
     assert [fault.reason for fault in reading.faults] == ["wrong_type"]
 
 
@@ -224,7 +228,7 @@ def test_a_subagents_rollout_is_tagged(read_rollout: Read, meta: dict[str, Any])
     lines = Lines(**meta)
     lines.turn("Look around.")
     lines.said("Nothing.")
-    assert [one.tags for one in read_rollout(lines.lines).exchanges] == [("subagent",)]
+    assert [exchange.tags for exchange in read_rollout(lines.lines).exchanges] == [("subagent",)]
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -240,9 +244,9 @@ def test_old_rollouts_are_read_compressed(tmp_path: Path, context: ReadingContex
     _write(day / "rollout-a.jsonl.zst", zstd.compress(plain))
     _write(day / "rollout-b.jsonl.zst", zstd.compress(plain))
     _write(day / "other.jsonl", plain)
-    found = find_codex(tmp_path)
-    assert [path.name for path in found] == ["rollout-a.jsonl", "rollout-b.jsonl.zst"]
-    first, second = (read_codex(path, context) for path in found)
+    paths = find_codex(tmp_path)
+    assert [path.name for path in paths] == ["rollout-a.jsonl", "rollout-b.jsonl.zst"]
+    first, second = (read_codex(path, context) for path in paths)
     assert first == second
     assert len(first.exchanges) == 5
 

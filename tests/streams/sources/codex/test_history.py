@@ -165,7 +165,7 @@ def test_a_fork_that_asks_what_its_parent_asked_next_counts_its_own_answer(tmp_p
     _write(tmp_path, PARENT, parent.lines)
     _write(tmp_path, CHILD, child.lines)
     exchanges = _read_all(tmp_path, context)[CHILD].exchanges
-    assert [(one.user_message, one.agent_response) for one in exchanges] == [("Try again.", "Now it is empty.")]
+    assert [(exchange.user_message, exchange.agent_response) for exchange in exchanges] == [("Try again.", "Now it is empty.")]
 
 
 def test_a_fork_that_is_cut_anywhere_and_goes_on_gives_the_same_records(tmp_path: Path, context: ReadingContext) -> None:

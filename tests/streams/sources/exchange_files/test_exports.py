@@ -25,17 +25,17 @@ SAID = [
 """What was said in each of them: session, question, answer."""
 
 
-def said(exchanges: list[Exchange]) -> list[tuple[str, str, str]]:
+def texts_of(exchanges: list[Exchange]) -> list[tuple[str, str, str]]:
     """What was said."""
-    return [(one.session_id, one.user_message, one.agent_response) for one in exchanges]
+    return [(exchange.session_id, exchange.user_message, exchange.agent_response) for exchange in exchanges]
 
 
 @pytest.mark.parametrize("name", [*PHOENIX, *LANGFUSE, "langfuse_traces.json"])
 def test_a_known_export_needs_no_mapping(read_file: Read, name: str) -> None:
     """Whoever comes from there has no columns to explain."""
-    found = read_file(EXPORTS / name)
-    assert said(found.exchanges) == SAID
-    assert found.faults == []
+    reading = read_file(EXPORTS / name)
+    assert texts_of(reading.exchanges) == SAID
+    assert reading.faults == []
 
 
 @pytest.mark.parametrize("names", [PHOENIX, LANGFUSE])
@@ -50,14 +50,14 @@ def test_an_export_gives_the_same_records_in_every_format(read_file: Read, names
 @pytest.mark.parametrize("name", [PHOENIX[0], LANGFUSE[0]])
 def test_calls_of_tools_and_tokens_come_as_events(read_file: Read, name: str) -> None:
     """So a run of an export has evidence, and not a conversation alone."""
-    found = read_file(EXPORTS / name)
-    kinds = [(event.session_id, event.event, event.tool) for event in found.events]
+    reading = read_file(EXPORTS / name)
+    kinds = [(event.session_id, event.event, event.tool) for event in reading.events]
     assert kinds.count(("s-1", "tool_call", "find_order")) + kinds.count(("s-2", "tool_call", "find_order")) == 2
-    assert any('"is_error":true' in event.payload for event in found.events if event.event == "tool_output")
-    assert found.exchanges[0].agent == "support"
-    assert found.exchanges[0].agent_model == "gpt-4o-mini"
-    assert found.exchanges[0].input_tokens == 282
-    assert found.exchanges[0].output_tokens == 62
+    assert any('"is_error":true' in event.payload for event in reading.events if event.event == "tool_output")
+    assert reading.exchanges[0].agent == "support"
+    assert reading.exchanges[0].agent_model == "gpt-4o-mini"
+    assert reading.exchanges[0].input_tokens == 282
+    assert reading.exchanges[0].output_tokens == 62
 
 
 def test_a_span_without_its_ids_costs_itself(tmp_path: Path, read_file: Read) -> None:
@@ -66,10 +66,10 @@ def test_a_span_without_its_ids_costs_itself(tmp_path: Path, read_file: Read) ->
     broken = [
         json.loads(lines[0]) | change for change in ({"context.trace_id": None}, {"start_time": "never"}, {"start_time": None})
     ]
-    found = read_file(write_lines(tmp_path / "spans.jsonl", [*lines, *map(json.dumps, broken)]))
-    assert said(found.exchanges) == SAID
+    reading = read_file(write_lines(tmp_path / "spans.jsonl", [*lines, *map(json.dumps, broken)]))
+    assert texts_of(reading.exchanges) == SAID
     first = len(lines) + 1
-    assert [(fault.line, fault.reason) for fault in found.faults] == [
+    assert [(fault.line, fault.reason) for fault in reading.faults] == [
         (first, "missing_field"),
         (first + 1, "wrong_type"),
         (first + 2, "missing_field"),
@@ -88,9 +88,9 @@ def test_spans_in_any_order_and_twice_give_the_same_records(tmp_path: Path, read
 def test_a_trace_without_end_is_cut_and_said(read_file: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trace is put together in memory: a loop that was traced for a week must not fill it."""
     monkeypatch.setattr(reading, "MAX_SPANS", 2)
-    found = read_file(EXPORTS / "phoenix_spans.jsonl")
-    assert [fault.reason for fault in found.faults] == ["too_many_spans"] * 2
-    assert len(found.exchanges) == 3
+    cut = read_file(EXPORTS / "phoenix_spans.jsonl")
+    assert [fault.reason for fault in cut.faults] == ["too_many_spans"] * 2
+    assert len(cut.exchanges) == 3
 
 
 def test_one_trace_downloaded_from_langfuse_is_read(tmp_path: Path, read_file: Read) -> None:
@@ -111,7 +111,7 @@ def test_one_trace_downloaded_from_langfuse_is_read(tmp_path: Path, read_file: R
     ):
         path = tmp_path / "trace.json"
         path.write_text(json.dumps(document, indent=2))
-        assert said(read_file(path).exchanges) == SAID[:1]
+        assert texts_of(read_file(path).exchanges) == SAID[:1]
 
 
 def test_the_answer_of_an_api_is_read(tmp_path: Path, read_file: Read) -> None:
@@ -119,7 +119,7 @@ def test_the_answer_of_an_api_is_read(tmp_path: Path, read_file: Read) -> None:
     rows = [json.loads(line) for line in (EXPORTS / "langfuse_observations.jsonl").read_text("utf-8").splitlines()]
     path = tmp_path / "answer.json"
     path.write_text(json.dumps({"data": rows, "meta": {"cursor": None}}))
-    assert said(read_file(path).exchanges) == SAID
+    assert texts_of(read_file(path).exchanges) == SAID
 
 
 def test_an_export_of_langfuse_is_not_taken_for_a_transcript() -> None:
@@ -167,14 +167,16 @@ def test_evaluators_and_experiments_of_langfuse_are_no_agents(tmp_path: Path, re
         observation("t-2", None),
         *(observation(f"e-{number}", name) for number, name in enumerate(internal)),
     ]
-    found = read_file(write_lines(tmp_path / "observations.jsonl", lines))
-    assert [(one.session_id, {label.name: label.value for label in one.labels}) for one in found.exchanges] == [
+    reading = read_file(write_lines(tmp_path / "observations.jsonl", lines))
+    assert [
+        (exchange.session_id, {label.name: label.value for label in exchange.labels}) for exchange in reading.exchanges
+    ] == [
         ("s-t-1", {"deployment": "production"}),
         ("s-t-2", {}),
     ]
-    assert {*found.session_ids} == {"s-t-1", "s-t-2"}
-    assert dict(found.left_out) == {("evaluation", f"langfuse.environment = {name}"): 1 for name in internal}
-    assert found.faults == []
+    assert {*reading.session_ids} == {"s-t-1", "s-t-2"}
+    assert dict(reading.left_out) == {("evaluation", f"langfuse.environment = {name}"): 1 for name in internal}
+    assert reading.faults == []
 
 
 @pytest.mark.parametrize(
@@ -187,6 +189,8 @@ def test_whatever_a_helper_gave_costs_no_export(tmp_path: Path, read_file: Read,
         observation("t1", "production", id="o1", input=question, output=answer),
         observation("t2", "production", id="o2", type="EMBEDDING", input="pier", output=output),
     ]
-    found = read_file(write_lines(tmp_path / "observations.jsonl", lines))
-    assert [(one.user_message, one.agent_response) for one in found.exchanges] == [("Is the pier open?", "Until dusk.")]
-    assert found.faults == []
+    reading = read_file(write_lines(tmp_path / "observations.jsonl", lines))
+    assert [(exchange.user_message, exchange.agent_response) for exchange in reading.exchanges] == [
+        ("Is the pier open?", "Until dusk.")
+    ]
+    assert reading.faults == []

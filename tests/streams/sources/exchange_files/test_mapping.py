@@ -61,8 +61,8 @@ ANYTHING = st.recursive(
 @given(st.dictionaries(st.sampled_from("stqaln"), ANYTHING | st.datetimes()))
 def test_any_row_is_an_exchange_or_a_problem_that_names_a_field(redacting: ReadingContext, row: dict[str, Any]) -> None:
     """Whatever stands in a table: a row may cost itself, never the import."""
-    found = TableReader(Fields.model_validate(MAPPED), redacting).exchange(row)
-    assert isinstance(found, Exchange) or (isinstance(found, Problem) and ":" in found.detail)
+    result = TableReader(Fields.model_validate(MAPPED), redacting).exchange(row)
+    assert isinstance(result, Exchange) or (isinstance(result, Problem) and ":" in result.detail)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -271,9 +271,9 @@ def test_the_usage_of_an_answer_gives_all_tokens_without_a_mapping(
     named = {"session_id": "session_id", "occurred_at": "timestamp", "user_message": "question", "agent_response": "answer"}
     mapping = Fields.model_validate({**named, "input_tokens": "usage", "output_tokens": "usage"})
     mapped = read_file(tmp_path / "rows.jsonl", mapping)
-    told = [(one.input_tokens, one.output_tokens) for one in (exchange, *mapped.exchanges)]
+    results = [(one.input_tokens, one.output_tokens) for one in (exchange, *mapped.exchanges)]
     expected = tokens if "promptTokenCount" not in usage else (None, None)  # which no column of a count is named like
-    assert told == [expected, tokens]
+    assert results == [expected, tokens]
 
 
 def test_a_usage_that_contradicts_itself_is_set_aside() -> None:
@@ -346,9 +346,9 @@ def test_what_a_helper_gave_is_set_aside_as_such(tmp_path: Path, read_file: Read
         for number, answer in enumerate(answers)
     ]
     reading = read_file(write_lines(tmp_path / "log.jsonl", rows))
-    told = {exchange.exchange_id: (exchange.agent_response, exchange.outcome) for exchange in reading.exchanges}
-    assert {"r-1", "r-2"}.isdisjoint(told)
-    assert [told[name] for name in ("r-0", "r-3", "r-4")] == [
+    results = {exchange.exchange_id: (exchange.agent_response, exchange.outcome) for exchange in reading.exchanges}
+    assert {"r-1", "r-2"}.isdisjoint(results)
+    assert [results[name] for name in ("r-0", "r-3", "r-4")] == [
         ("Until dusk.", "answered"),
         ("", "no_response"),
         ('{"ok":true}', "answered"),

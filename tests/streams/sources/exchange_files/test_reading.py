@@ -33,15 +33,15 @@ FORMATS = ("rows.jsonl", "rows.csv", "rows.parquet", "rows.json")
 
 def test_every_format_gives_the_same_exchanges(tmp_path: Path, read_file: Read) -> None:
     """What somebody exports as CSV today is Parquet tomorrow: it must be known again."""
-    made = [
+    exchanges_by_format = [
         read_file(
             write_lines(tmp_path / name, ROWS) if name.endswith("jsonl") else write_table(tmp_path / name, ROWS)
         ).exchanges
         for name in FORMATS
     ]
-    first = made[0]
+    first = exchanges_by_format[0]
 
-    assert all(first == other for other in made)
+    assert all(first == other for other in exchanges_by_format)
     assert [one.exchange_id for one in first] == [row["id"] for row in ROWS]
     assert [one.agent_response for one in first] == [row["response"] for row in ROWS]
     assert first[0].input_tokens == 10
@@ -124,7 +124,7 @@ def test_a_broken_row_costs_itself(tmp_path: Path, read_file: Read) -> None:
     path = write_lines(tmp_path / "rows.jsonl", [*ROWS[:2], *broken, *ROWS[2:]])
     reading = read_file(path)
 
-    assert [one.exchange_id for one in reading.exchanges] == [row["id"] for row in ROWS]
+    assert [exchange.exchange_id for exchange in reading.exchanges] == [row["id"] for row in ROWS]
     assert [(fault.line, fault.reason) for fault in reading.faults] == [
         (3, "not_json"),
         (4, "not_an_object"),
@@ -144,7 +144,7 @@ def test_a_broken_row_of_csv_is_named_by_its_first_line_and_kept(tmp_path: Path,
     )
     reading = read_file(path)
 
-    assert [one.user_message for one in reading.exchanges] == ["a\nb", "d"]
+    assert [exchange.user_message for exchange in reading.exchanges] == ["a\nb", "d"]
     assert [(fault.line, fault.reason, fault.body) for fault in reading.faults] == [
         (4, "columns", b"s,2026-11-01T10:01:00Z,too few")
     ]
@@ -167,7 +167,7 @@ def test_bytes_that_are_no_text_cost_their_row(tmp_path: Path, read_file: Read) 
         b"session_id,timestamp,prompt,response\ns,2026-11-01T10:00:00Z,caf\xe9,a\ns,2026-11-01T10:00:00Z,caf\xc3\xa9,a\n"
     )
     reading = read_file(path)
-    assert [one.user_message for one in reading.exchanges] == ["café"]
+    assert [exchange.user_message for exchange in reading.exchanges] == ["café"]
     assert [(fault.line, fault.reason) for fault in reading.faults] == [(2, "not_utf8")]
 
 
@@ -188,7 +188,7 @@ def test_ids_are_of_the_content_in_whatever_order_the_rows_come(
     """A later export has more rows, in another order: what both have is the same exchange, and equal rows stay several."""
     shuffled = random.sample(rows, len(rows))  # type: ignore[attr-defined]
     ids = [
-        [one.exchange_id for one in read_file(write_lines(tmp_path / "a.jsonl", given_rows)).exchanges]
+        [exchange.exchange_id for exchange in read_file(write_lines(tmp_path / "a.jsonl", given_rows)).exchanges]
         for given_rows in (rows, shuffled)
     ]
     assert len(rows) == len(set(ids[0]))

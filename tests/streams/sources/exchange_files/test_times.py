@@ -64,8 +64,8 @@ def test_a_time_is_read_as_its_program_means_it(text: str, moment: datetime) -> 
 @pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
 def test_a_zone_in_the_text_wins_over_that_of_the_mapping(zone: str | None) -> None:
     """The mapping's is of times that say none."""
-    said = ("2026-03-06 17:05:09 UTC", "Fri, 06 Mar 2026 18:05:09 +0100", "2026-03-06 18:05:09 Europe/Berlin")
-    assert [read(text, zone) for text in said] == [AT] * 3
+    texts = ("2026-03-06 17:05:09 UTC", "Fri, 06 Mar 2026 18:05:09 +0100", "2026-03-06 18:05:09 Europe/Berlin")
+    assert [read(text, zone) for text in texts] == [AT] * 3
 
 
 @pytest.mark.parametrize(

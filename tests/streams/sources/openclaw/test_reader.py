@@ -147,7 +147,7 @@ def test_an_exchange_is_held_back_until_it_is_over(read: Read, context: ReadingC
     followed = read([*entries, _message("u2", "a1", "user", "And?")], dataclasses.replace(context, ingested_at=at))
     assert (early.exchanges, early.complete) == ([], False)
     assert [(one.exchange_id, one.asked_at, one.counts_at) for one in early.open] == [("file:u1", at, at + context.session_gap)]
-    assert ([one.exchange_id for one in late.exchanges], late.complete, late.open) == (["file:u1"], True, [])
+    assert ([exchange.exchange_id for exchange in late.exchanges], late.complete, late.open) == (["file:u1"], True, [])
     assert ([exchange.exchange_id for exchange in followed.exchanges], followed.complete) == (["file:u1"], False)
     assert [one.exchange_id for one in followed.open] == ["file:u2"]
     assert early.open[0].reason != followed.open[0].reason

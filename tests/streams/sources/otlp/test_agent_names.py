@@ -14,10 +14,10 @@ from schemas.records import Exchange
 TALK = {"openinference.span.kind": "AGENT", "session.id": "s1", "input.value": "Is it late?", "output.value": "By an hour."}
 
 
-def exchange_of(name: str, **told: Any) -> Exchange:
+def exchange_of(name: str, **attributes: Any) -> Exchange:
     """The exchange of an agent's span."""
-    sent = request(span(0, name=name, attributes={**TALK, **told}), resource={"service.name": "desk"})
-    [assembly] = assembled(records_of([sent]))
+    payload = request(span(0, name=name, attributes={**TALK, **attributes}), resource={"service.name": "desk"})
+    [assembly] = assembled(records_of([payload]))
     [exchange] = assembly.exchanges
     return exchange
 
@@ -42,15 +42,18 @@ def test_a_method_is_no_part_of_a_name(name: str, agent: str) -> None:
 
 def test_a_node_names_its_agent_before_the_span_does() -> None:
     """CrewAI's spans are named after a method of the framework, and the node after the role."""
-    told = {"graph.node.id": "harbour master"}
-    assert exchange_of("registrar._execute_core", **told).agent == "harbour master"
+    attributes = {"graph.node.id": "harbour master"}
+    assert exchange_of("registrar._execute_core", **attributes).agent == "harbour master"
 
 
 @pytest.mark.parametrize("write", [json.dumps, dict])
 def test_metadata_names_agent_and_session(write: Any) -> None:
     """LangChain passes both on in its metadata and nowhere else."""
-    told = {"session.id": None, "metadata": write({"lc_agent_name": "pilot", "thread_id": "t-7", "langgraph_node": "model"})}
-    exchange = exchange_of("LangGraph", **told)
+    attributes = {
+        "session.id": None,
+        "metadata": write({"lc_agent_name": "pilot", "thread_id": "t-7", "langgraph_node": "model"}),
+    }
+    exchange = exchange_of("LangGraph", **attributes)
     assert (exchange.agent, exchange.session_id) == ("pilot", "t-7")
 
 

@@ -78,19 +78,19 @@ def nested(draw: st.DrawFn, messages: list[Any], names: list[str]) -> Any:
 @given(st.data())
 def test_any_nesting_gives_the_question_and_answer_of_the_plain_form(data: st.DataObject) -> None:
     """A shape that is not told apart leaves a turn without its words, or with JSON for them."""
-    sent = data.draw(nested([data.draw(as_message("user", QUESTION))], ["messages", "contents", "input", "history"]))
-    came = data.draw(nested([data.draw(as_message("assistant", ANSWER))], ["messages", "output", "choices", "candidates"]))
-    assert texts(sent) == [("user", QUESTION)]
-    assert texts(came, "assistant") == [("assistant", ANSWER)]
+    request = data.draw(nested([data.draw(as_message("user", QUESTION))], ["messages", "contents", "input", "history"]))
+    response = data.draw(nested([data.draw(as_message("assistant", ANSWER))], ["messages", "output", "choices", "candidates"]))
+    assert texts(request) == [("user", QUESTION)]
+    assert texts(response, "assistant") == [("assistant", ANSWER)]
 
 
 @settings(max_examples=examples(100))
 @given(st.data())
 def test_a_span_says_so_too(data: st.DataObject) -> None:
     """As an attribute that is a text, a list of texts or an object."""
-    sent = data.draw(nested([data.draw(as_message("user", QUESTION))], ["messages"]))
-    came = data.draw(nested([data.draw(as_message("assistant", ANSWER))], ["messages"]))
-    exchange = exchange_of(agent(attributes={"gen_ai.input.messages": sent, "gen_ai.output.messages": came}))
+    request = data.draw(nested([data.draw(as_message("user", QUESTION))], ["messages"]))
+    response = data.draw(nested([data.draw(as_message("assistant", ANSWER))], ["messages"]))
+    exchange = exchange_of(agent(attributes={"gen_ai.input.messages": request, "gen_ai.output.messages": response}))
     assert (exchange.user_message, exchange.agent_response) == (QUESTION, ANSWER)
 
 
@@ -121,10 +121,10 @@ RESULTS = [
 @pytest.mark.parametrize("block", CALLS, ids=lambda block: next(iter(block)) + str(block.get("type", "")))
 def test_a_call_is_read_by_its_fields(block: Json) -> None:
     """In the content of a message, beside others, and alone in a list; as itself and as JSON."""
-    wanted = [ToolCall("book", "c1", {"seats": 2})]
+    expected = [ToolCall("book", "c1", {"seats": 2})]
     for value in ([{"role": "assistant", "content": [{"text": "Wait."}, block]}], [block], json.dumps([block])):
         messages = messages_of(value, "assistant")
-        assert [call for message in messages for call in message.calls] == wanted
+        assert [call for message in messages for call in message.calls] == expected
 
 
 @pytest.mark.parametrize("block", RESULTS, ids=lambda block: next(iter(block)) + str(block.get("type", "")))
@@ -282,10 +282,10 @@ def test_a_turn_of_what_is_no_text_is_its_placeholder(block: Json, placeholder: 
     """Else an earlier question would stand above the new answer. Beside a text, the text alone is the question."""
     history = [{"role": "user", "content": "What does it cost?"}, {"role": "assistant", "content": "Four euros."}]
     for name in ("content", "parts"):
-        sent = json.dumps([*history, {"role": "user", name: [block]}])
-        assert exchange_of(agent(attributes={"gen_ai.input.messages": sent})).user_message == placeholder
-        sent = json.dumps([*history, {"role": "user", name: [block, {"type": "text", "text": "And this?"}]}])
-        assert exchange_of(agent(attributes={"gen_ai.input.messages": sent})).user_message == "And this?"
+        request = json.dumps([*history, {"role": "user", name: [block]}])
+        assert exchange_of(agent(attributes={"gen_ai.input.messages": request})).user_message == placeholder
+        request = json.dumps([*history, {"role": "user", name: [block, {"type": "text", "text": "And this?"}]}])
+        assert exchange_of(agent(attributes={"gen_ai.input.messages": request})).user_message == "And this?"
 
 
 def test_an_image_of_openinference_is_a_placeholder() -> None:
@@ -317,6 +317,6 @@ def test_what_a_voice_said_is_a_text() -> None:
 def test_an_image_that_a_tool_took_is_no_turn_of_the_user() -> None:
     """A message of the user's role that brings a tool's output is none of the user's."""
     carried = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}, MEDIA[5][0]]}
-    sent = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": [CALLS[1]]}, carried]
-    assert [message.asks and message.role == "user" for message in messages_of(sent)] == [True, False, False]
+    request = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": [CALLS[1]]}, carried]
+    assert [message.asks and message.role == "user" for message in messages_of(request)] == [True, False, False]
     assert not Message("user").asks

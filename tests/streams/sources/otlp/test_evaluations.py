@@ -23,31 +23,31 @@ def assembly_of(*spans: Any, resource: dict[str, Any] | None = None) -> Assembly
 @pytest.mark.parametrize("is_on_resource", [False, True])
 def test_a_run_of_an_evaluator_makes_nothing_and_is_counted(environment: str, *, is_on_resource: bool) -> None:
     """Its questions and answers are a judge's: scored as an agent's they would move that agent's scores."""
-    said = {"langfuse.environment": environment}
-    own = {} if is_on_resource else said
-    spans = [agent(0, attributes=own), chat(1, attributes=own), tool(2, 1, attributes=own)]
-    made = assembly_of(*spans, resource=said if is_on_resource else None)
-    assert (made.exchanges, made.events, made.decision.state) == ([], [], "evaluation")
-    [unused] = made.decision.unused_spans
+    marker = {"langfuse.environment": environment}
+    span_attributes = {} if is_on_resource else marker
+    spans = [agent(0, attributes=span_attributes), chat(1, attributes=span_attributes), tool(2, 1, attributes=span_attributes)]
+    assembly = assembly_of(*spans, resource=marker if is_on_resource else None)
+    assert (assembly.exchanges, assembly.events, assembly.decision.state) == ([], [], "evaluation")
+    [unused] = assembly.decision.unused_spans
     assert (unused.state, unused.example, unused.spans) == ("evaluation", f"langfuse.environment = {environment}", 3)
 
 
 def test_what_stands_within_an_evaluation_belongs_to_it() -> None:
     """Instrumentors that know nothing of the platform write their spans below its."""
-    made = assembly_of(span(0, attributes=JUDGE), agent(1, 0), chat(2, 1))
-    assert (made.exchanges, made.events, made.decision.state) == ([], [], "evaluation")
+    assembly = assembly_of(span(0, attributes=JUDGE), agent(1, 0), chat(2, 1))
+    assert (assembly.exchanges, assembly.events, assembly.decision.state) == ([], [], "evaluation")
 
 
 def test_an_evaluation_beside_a_turn_leaves_the_turn() -> None:
     """An application that judges its own answer does so in the trace of the turn."""
     turn = [agent(0), chat(1), tool(2)]
-    made = assembly_of(*turn, span(3, 0, attributes=JUDGE | {"gen_ai.operation.name": "chat"}), chat(4, 3))
+    assembly = assembly_of(*turn, span(3, 0, attributes=JUDGE | {"gen_ai.operation.name": "chat"}), chat(4, 3))
     alone = assembly_of(*turn)
-    assert (alone.exchanges, alone.events) == (made.exchanges, made.events)
+    assert (alone.exchanges, alone.events) == (assembly.exchanges, assembly.events)
 
 
 @pytest.mark.parametrize("environment", ["production", "default", "my-langfuse-tests", "sdk"])
 def test_other_environments_are_the_agents_own(environment: str) -> None:
     """Langfuse reserves names that begin with its own; any other is the user's."""
-    made = assembly_of(agent(0, attributes={"langfuse.environment": environment}), chat(1))
-    assert (len(made.exchanges), made.decision.state) == (1, "complete")
+    assembly = assembly_of(agent(0, attributes={"langfuse.environment": environment}), chat(1))
+    assert (len(assembly.exchanges), assembly.decision.state) == (1, "complete")

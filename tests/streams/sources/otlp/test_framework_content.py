@@ -33,7 +33,7 @@ def made_of(*spans: Json, records: Sequence[Json] = ()) -> tuple[list[Exchange],
     return assembly.exchanges, assembly.events, assembly.decision.state
 
 
-def said(*spans: Json, records: Sequence[Json] = ()) -> tuple[str, str]:
+def question_and_answer(*spans: Json, records: Sequence[Json] = ()) -> tuple[str, str]:
     """The question and answer of the one exchange of a trace."""
     [exchange], _, _ = made_of(*spans, records=records)
     return exchange.user_message, exchange.agent_response
@@ -42,7 +42,7 @@ def said(*spans: Json, records: Sequence[Json] = ()) -> tuple[str, str]:
 def called(*spans: Json) -> list[tuple[Any, Any]]:
     """The arguments and outputs of the calls of a trace."""
     _, events, _ = made_of(*spans)
-    payloads = [json.loads(made.payload) for made in events]
+    payloads = [json.loads(event.payload) for event in events]
     arguments = [payload.get("arguments") for payload in payloads if payload["event"] == "tool_call"]
     outputs = [payload["result"] for payload in payloads if payload["event"] == "tool_output"]
     return list(zip(arguments, outputs or [None] * len(arguments), strict=True))
@@ -60,15 +60,15 @@ def test_f1_a_list_of_one_whole_answer_is_read() -> None:
         "input.value": json.dumps({"messages": SENT}),
         "output.value": json.dumps([answer]),
     }
-    assert said(span(0, attributes=attrs)) == (QUESTION, ANSWER)
+    assert question_and_answer(span(0, attributes=attrs)) == (QUESTION, ANSWER)
 
 
-@pytest.mark.parametrize("came", [ANSWER, json.dumps([{"text": ANSWER}])], ids=["text", "blocks"])
-def test_f2_events_hold_blocks_without_types_and_messages_that_are_texts(came: str) -> None:
+@pytest.mark.parametrize("completion", [ANSWER, json.dumps([{"text": ANSWER}])], ids=["text", "blocks"])
+def test_f2_events_hold_blocks_without_types_and_messages_that_are_texts(completion: str) -> None:
     """As Strands writes them on the spans of its agent and of its requests."""
     events = [
         event("gen_ai.user.message", content=json.dumps([{"text": QUESTION}])),
-        event("gen_ai.choice", message=came, finish_reason="end_turn"),
+        event("gen_ai.choice", message=completion, finish_reason="end_turn"),
     ]
     for operation in ("chat", "invoke_agent"):
         [exchange], _, _ = made_of(span(0, attributes={**CHAT, "gen_ai.operation.name": operation}, events=events))
@@ -122,7 +122,7 @@ def test_f3_what_adk_keeps_to_itself_is_no_content() -> None:
     }
     exchanges, events, state = made_of(span(0, attributes=chat), span(1, 0, attributes=tool))
     assert (exchanges, state) == ([], "no_content")
-    [call] = [json.loads(made.payload) for made in events]
+    [call] = [json.loads(event.payload) for event in events]
     assert {"arguments", "tool_call_id"}.isdisjoint(call)
 
 
@@ -147,7 +147,7 @@ def test_f3_openinference_for_adk() -> None:
     }
     output = json.dumps({"id": "c-9", "name": "tide", "response": {"result": "low"}})
     tool = {"openinference.span.kind": "TOOL", "tool.name": "tide", "input.value": '{"hour": 9}', "output.value": output}
-    assert said(span(0, attributes=root), span(1, 0, attributes=tool)) == (QUESTION, ANSWER)
+    assert question_and_answer(span(0, attributes=root), span(1, 0, attributes=tool)) == (QUESTION, ANSWER)
     assert called(span(0, attributes=root), span(1, 0, attributes=tool)) == [({"hour": 9}, '{"result":"low"}')]
 
 
@@ -159,20 +159,20 @@ def test_f4_mastra_in_its_own_words() -> None:
         "mastra.agent_run.input": json.dumps(SENT),
         "mastra.agent_run.output": json.dumps({"text": ANSWER, "files": []}),
     }
-    assert said(span(0, attributes=run)) == (QUESTION, ANSWER)
+    assert question_and_answer(span(0, attributes=run)) == (QUESTION, ANSWER)
     model = {
         "mastra.span.type": "model_generation",
         "mastra.model_generation.input": json.dumps({"messages": SENT}),
         "mastra.model_generation.output": json.dumps({"text": ANSWER}),
     }
-    assert said(span(0, attributes=model)) == (QUESTION, ANSWER)
+    assert question_and_answer(span(0, attributes=model)) == (QUESTION, ANSWER)
 
 
 def test_f5_a_models_answer_wins_over_a_repr() -> None:
     """What LlamaIndex prints of its last event is not what the agent said."""
     root = {"openinference.span.kind": "CHAIN", "input.value": json.dumps({"user_msg": QUESTION}), "output.value": REPR}
     inner = {**CHAT, "gen_ai.input.messages": json.dumps(SENT), "gen_ai.output.messages": json.dumps(CAME)}
-    assert said(span(0, attributes=root), span(1, 0, attributes=inner)) == (QUESTION, ANSWER)
+    assert question_and_answer(span(0, attributes=root), span(1, 0, attributes=inner)) == (QUESTION, ANSWER)
     assert made_of(span(0, attributes={**root, "openinference.span.kind": "AGENT", "input.value": REPR}))[::2] == (
         [],
         "no_content",
@@ -230,7 +230,7 @@ def test_f6_the_question_is_what_the_root_was_called_with(given: Json, gave: str
     """Not the prompt that a framework makes of it."""
     root = {"openinference.span.kind": "AGENT", "input.value": json.dumps(given), "output.value": gave}
     prompt = {**CHAT, "gen_ai.input.messages": json.dumps([{"role": "user", "content": f"New task:\n{QUESTION}"}])}
-    assert said(span(0, attributes=root), span(1, 0, attributes=prompt)) == (QUESTION, ANSWER)
+    assert question_and_answer(span(0, attributes=root), span(1, 0, attributes=prompt)) == (QUESTION, ANSWER)
 
 
 @pytest.mark.parametrize(("description", "question"), [(QUESTION, QUESTION), ("Describe the {sea}", "the prompt")])
@@ -243,7 +243,7 @@ def test_f6_the_only_task_of_a_crew_is_its_question(description: str, question: 
         "output.value": ANSWER,
     }
     prompt = {**CHAT, "gen_ai.input.messages": json.dumps([{"role": "user", "content": "the prompt"}])}
-    assert said(span(0, attributes=root), span(1, 0, attributes=prompt)) == (question, ANSWER)
+    assert question_and_answer(span(0, attributes=root), span(1, 0, attributes=prompt)) == (question, ANSWER)
 
 
 def test_f8_reprs_alone_are_no_content() -> None:
@@ -268,7 +268,7 @@ def test_f8_a_logs_body_is_json() -> None:
     """Semantic Kernel logs messages with Python's logging."""
     choice = {"message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop", "index": 0}
     records = [log(1, "gen_ai.user.message", SENT[0]), log(2, "gen_ai.choice", choice)]
-    assert said(span(0, attributes=CHAT), records=records) == (QUESTION, ANSWER)
+    assert question_and_answer(span(0, attributes=CHAT), records=records) == (QUESTION, ANSWER)
 
 
 def test_f9_an_empty_message_ends_no_search() -> None:
@@ -373,7 +373,7 @@ FAMILIES: dict[str, tuple[Json, list[Json]]] = {
 def test_a_family_of_attributes_tells_question_and_answer(family: str) -> None:
     """Each writes them under names of its own."""
     attrs, events = FAMILIES[family]
-    assert said(span(0, attributes=attrs, events=events)) == (QUESTION, ANSWER)
+    assert question_and_answer(span(0, attributes=attrs, events=events)) == (QUESTION, ANSWER)
 
 
 @pytest.mark.parametrize("family", ["mlflow", "genkit"])
@@ -411,7 +411,7 @@ def test_f1_an_answer_with_settings_of_its_reasoning_is_no_block() -> None:
     """A Responses API's answer has a member that blocks have, too."""
     answer = {"id": "r-1", "reasoning": {"effort": "low"}, "output": [{"type": "message", **CAME[0]}]}
     attrs = {"openinference.span.kind": "LLM", "input.value": json.dumps(SENT), "output.value": json.dumps([answer])}
-    assert said(span(0, attributes=attrs)) == (QUESTION, ANSWER)
+    assert question_and_answer(span(0, attributes=attrs)) == (QUESTION, ANSWER)
 
 
 def test_f3_a_failed_call_that_adk_keeps_to_itself_has_the_words_of_its_span() -> None:
@@ -420,7 +420,7 @@ def test_f3_a_failed_call_that_adk_keeps_to_itself_has_the_words_of_its_span() -
     chat = {"gen_ai.request.model": "g", "gcp.vertex.agent.llm_request": json.dumps(ADK_SENT)}
     failed = span(1, 0, attributes=tool, status={"code": 2, "message": "no tide here"})
     _, events, _ = made_of(span(0, attributes=chat), failed)
-    [output] = [json.loads(made.payload) for made in events if made.event == "tool_output"]
+    [output] = [json.loads(event.payload) for event in events if event.event == "tool_output"]
     assert (output["result"], output["is_error"]) == ("no tide here", True)
 
 
@@ -432,25 +432,25 @@ def test_f6_an_answer_that_a_tool_gives_is_the_answer() -> None:
         "output.value": "ToolOutput(id='1', output=None)ActionOutput(output='x')",
     }
     final = {"openinference.span.kind": "TOOL", "tool.name": "final_answer", "output.value": ANSWER}
-    assert said(span(0, attributes=root), span(1, 0, attributes=final)) == (QUESTION, ANSWER)
+    assert question_and_answer(span(0, attributes=root), span(1, 0, attributes=final)) == (QUESTION, ANSWER)
 
 
 def test_f8_the_question_in_the_state_that_came_back_counts_where_a_repr_was_sent() -> None:
     """Haystack prints what it cannot write as JSON, such as a callback among the arguments."""
-    sent = "{'messages': [ChatMessage(_role=<ChatRole.USER: 'user'>, _content=[TextContent(text='Hi')])]}"
+    request = "{'messages': [ChatMessage(_role=<ChatRole.USER: 'user'>, _content=[TextContent(text='Hi')])]}"
     state = {"messages": [{"role": one["role"], "content": [{"text": one["content"]}]} for one in (*SENT, *CAME)]}
-    attrs = {"haystack.agent.max_steps": 9, "haystack.agent.input": sent, "haystack.agent.output": json.dumps(state)}
-    assert said(span(0, name="haystack.agent.run", attributes=attrs)) == (QUESTION, ANSWER)
+    attrs = {"haystack.agent.max_steps": 9, "haystack.agent.input": request, "haystack.agent.output": json.dumps(state)}
+    assert question_and_answer(span(0, name="haystack.agent.run", attributes=attrs)) == (QUESTION, ANSWER)
 
 
 @pytest.mark.parametrize("session", [None, "s-1"])
 def test_f9_a_request_that_waits_for_a_tool_is_no_exchange_of_its_own(session: str | None) -> None:
     """LiteLLM has a trace for each request; without a session nothing says where the answer is."""
     call = {"gen_ai.completion.0.function_call.name": "tide", "gen_ai.completion.0.function_call.arguments": "{}"}
-    sent = {"gen_ai.input.messages": json.dumps(SENT), **({"session.id": session} if session else {})}
-    exchanges, events, _ = made_of(span(0, attributes={**CHAT, **sent, **call}))
+    request = {"gen_ai.input.messages": json.dumps(SENT), **({"session.id": session} if session else {})}
+    exchanges, events, _ = made_of(span(0, attributes={**CHAT, **request, **call}))
     assert len(exchanges) == (0 if session is None else 1)
-    assert [made.event for made in events] == ["tool_call"]
+    assert [event.event for event in events] == ["tool_call"]
 
 
 def test_two_spans_of_one_call_tell_it_together() -> None:
@@ -459,9 +459,9 @@ def test_two_spans_of_one_call_tell_it_together() -> None:
     inner = {**TOOL, "gen_ai.tool.call.id": "c-1"}
     chat = {**CHAT, "gen_ai.input.messages": json.dumps(SENT), "gen_ai.output.messages": json.dumps(CAME)}
     _, events, _ = made_of(span(0, attributes=chat), span(1, attributes=outer), span(2, 1, attributes=inner))
-    told = [json.loads(made.payload) for made in events]
-    assert [(one["event"], one["tool_call_id"]) for one in told] == [("tool_call", "c-1"), ("tool_output", "c-1")]
-    assert (told[0]["arguments"], told[1]["result"]) == ({"hour": 9}, "low")
+    payloads = [json.loads(event.payload) for event in events]
+    assert [(item["event"], item["tool_call_id"]) for item in payloads] == [("tool_call", "c-1"), ("tool_output", "c-1")]
+    assert (payloads[0]["arguments"], payloads[1]["result"]) == ({"hour": 9}, "low")
 
 
 def test_the_body_of_an_event_may_be_an_attribute() -> None:
@@ -471,7 +471,7 @@ def test_the_body_of_an_event_may_be_an_attribute() -> None:
         event("gen_ai.user.message", body=json.dumps({"content": QUESTION})),
         event("gen_ai.choice", body=json.dumps({"index": 0, "message": {"role": "assistant", "content": ANSWER}})),
     ]
-    assert said(span(0, attributes=CHAT, events=events)) == (QUESTION, ANSWER)
+    assert question_and_answer(span(0, attributes=CHAT, events=events)) == (QUESTION, ANSWER)
 
 
 def test_claude_code_tells_calls_and_tokens_without_an_answer() -> None:
@@ -483,7 +483,7 @@ def test_claude_code_tells_calls_and_tokens_without_an_answer() -> None:
         span(1, 0, attributes={"span.type": "llm_request", "gen_ai.request.model": "m-1", **counts}),
         span(2, 0, attributes=tool, events=[event("tool.output", output="in")]),
     )
-    payloads = [json.loads(made.payload) for made in events]
+    payloads = [json.loads(event.payload) for event in events]
     [usage] = [payload["usage"] for payload in payloads if payload["event"] == "token_usage"]
     [call] = [payload for payload in payloads if payload["event"] == "tool_call"]
     [output] = [payload for payload in payloads if payload["event"] == "tool_output"]

@@ -53,7 +53,7 @@ def test_any_casing_of_a_known_value_says_the_same(known: tuple[str, str, str], 
 
 
 @pytest.mark.parametrize(
-    "told",
+    "attributes",
     [
         {"gen_ai.operation.name": "agenerate", **TALK},
         {"openinference.span.kind": "model", "llm.model_name": "m", "input.value": "Is it late?", "output.value": "No."},
@@ -68,9 +68,9 @@ def test_any_casing_of_a_known_value_says_the_same(known: tuple[str, str, str], 
         {"openinference.span.kind": "PROMPT", **TALK},
     ],
 )
-def test_a_span_with_a_model_and_messages_is_a_request_whatever_it_is_called(told: dict[str, Any]) -> None:
+def test_a_span_with_a_model_and_messages_is_a_request_whatever_it_is_called(attributes: dict[str, Any]) -> None:
     """Every convention allows values of one's own; a conversation behind one was lost with an answer of 200."""
-    [exchange] = exchanges_of(span(0, attributes=told))
+    [exchange] = exchanges_of(span(0, attributes=attributes))
     assert exchange.user_message
     assert exchange.agent_response
 
@@ -81,7 +81,7 @@ def test_an_unknown_value_leaves_the_word_to_the_next_attribute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "kind"),
+    ("attributes", "kind"),
     [
         ({"gen_ai.operation.name": "call_function", "gen_ai.tool.name": "book", "gen_ai.tool.call.id": "1"}, "tool"),
         ({"gen_ai.operation.name": "function", "tool.name": "book", "input.value": "{}"}, "tool"),
@@ -90,9 +90,9 @@ def test_an_unknown_value_leaves_the_word_to_the_next_attribute() -> None:
         ({"gen_ai.operation.name": "run"}, "other"),
     ],
 )
-def test_signs_tell_a_tool_from_an_agent(told: dict[str, Any], kind: str) -> None:
+def test_signs_tell_a_tool_from_an_agent(attributes: dict[str, Any], kind: str) -> None:
     """A name of an agent alone is on every span of some SDKs, a query of a database included."""
-    assert facts_of(**told).kind == kind
+    assert facts_of(**attributes).kind == kind
 
 
 @pytest.mark.parametrize(

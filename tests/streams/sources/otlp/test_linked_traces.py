@@ -30,11 +30,11 @@ def output(call_id: str, result: str = "result of c1") -> Json:
     return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call_id, "response": result}]}
 
 
-def asked(number: int, trace: str, sent: list[Json], came: Json, **told: Any) -> Json:
+def chat_request(number: int, trace: str, messages: list[Json], response: Json, **attributes: Any) -> Json:
     """A request of a session, in a trace of its own."""
-    texts = {"gen_ai.input.messages": json.dumps(sent), "gen_ai.output.messages": json.dumps([came])}
-    made = chat(number, None, trace=trace, attributes={**USAGE, "session.id": "s1", **texts, **told})
-    return {**made, "endTimeUnixNano": str(int(made["startTimeUnixNano"]) + 500_000_000)}
+    texts = {"gen_ai.input.messages": json.dumps(messages), "gen_ai.output.messages": json.dumps([response])}
+    assembly = chat(number, None, trace=trace, attributes={**USAGE, "session.id": "s1", **texts, **attributes})
+    return {**assembly, "endTimeUnixNano": str(int(assembly["startTimeUnixNano"]) + 500_000_000)}
 
 
 def answer(text: str) -> Json:
@@ -48,79 +48,81 @@ def made_of(*spans: Json) -> Assembly:
     return assemble(records, Decision("settled", NOW, trace_id=records[0].trace_id))
 
 
-def payloads(made: Assembly, kind: str) -> list[Json]:
+def payloads(assembly: Assembly, kind: str) -> list[Json]:
     """The payloads of events of a type."""
-    return [json.loads(event.payload) for event in made.events if event.event == kind]
+    return [json.loads(event.payload) for event in assembly.events if event.event == kind]
 
 
 def steps() -> list[Json]:
     """A turn of three requests and two calls, each request in a trace of its own."""
     return [
-        asked(1, A, [QUESTION], calling("c1")),
-        asked(3, B, [QUESTION, calling("c1"), output("c1")], calling("c2")),
-        asked(5, C, [QUESTION, calling("c1"), output("c1"), calling("c2"), output("c2", "result of c2")], answer("Gate 4")),
+        chat_request(1, A, [QUESTION], calling("c1")),
+        chat_request(3, B, [QUESTION, calling("c1"), output("c1")], calling("c2")),
+        chat_request(
+            5, C, [QUESTION, calling("c1"), output("c1"), calling("c2"), output("c2", "result of c2")], answer("Gate 4")
+        ),
     ]
 
 
 def test_a_turn_with_a_trace_for_each_request_is_one_exchange() -> None:
     """Each of them gave an exchange with the same question."""
-    made = made_of(*steps())
-    [exchange] = made.exchanges
+    assembly = made_of(*steps())
+    [exchange] = assembly.exchanges
     assert exchange.user_message == "Which gate?"
     assert exchange.agent_response == "Gate 4"
     assert exchange.input_tokens == 30
     assert exchange.output_tokens == 6
     assert exchange.exchange_id.startswith(A)
-    assert {event.exchange_id for event in made.events} == {exchange.exchange_id}
-    assert [(said["tool_call_id"], said["result"]) for said in payloads(made, "tool_output")] == [
+    assert {event.exchange_id for event in assembly.events} == {exchange.exchange_id}
+    assert [(payload["tool_call_id"], payload["result"]) for payload in payloads(assembly, "tool_output")] == [
         ("c1", "result of c1"),
         ("c2", "result of c2"),
     ]
-    assert len(payloads(made, "tool_call")) == 2
+    assert len(payloads(assembly, "tool_call")) == 2
 
 
 def test_a_new_question_in_a_later_trace_is_a_turn_of_its_own() -> None:
     """Ids of calls may be the same in each turn: the outputs are those of the turn."""
     again = [
-        asked(7, "d" * 32, [QUESTION, answer("Gate 4"), QUESTION], calling("c1")),
-        asked(
+        chat_request(7, "d" * 32, [QUESTION, answer("Gate 4"), QUESTION], calling("c1")),
+        chat_request(
             9, "e" * 32, [QUESTION, answer("Gate 4"), QUESTION, calling("c1"), output("c1", "again")], answer("Still gate 4")
         ),
     ]
-    made = made_of(*steps(), *again)
-    assert [exchange.agent_response for exchange in made.exchanges] == ["Gate 4", "Still gate 4"]
-    assert [exchange.input_tokens for exchange in made.exchanges] == [30, 20]
-    assert [said["result"] for said in payloads(made, "tool_output")] == ["result of c1", "result of c2", "again"]
+    assembly = made_of(*steps(), *again)
+    assert [exchange.agent_response for exchange in assembly.exchanges] == ["Gate 4", "Still gate 4"]
+    assert [exchange.input_tokens for exchange in assembly.exchanges] == [30, 20]
+    assert [payload["result"] for payload in payloads(assembly, "tool_output")] == ["result of c1", "result of c2", "again"]
 
 
 def test_a_tool_with_a_trace_of_its_own_is_the_call_of_the_request() -> None:
     """Message and span tell of one call."""
     own = tool(2, None, trace=B, attributes={"gen_ai.tool.call.id": "c1", "session.id": "s1"})
-    made = made_of(asked(1, A, [QUESTION], calling("c1")), own)
-    assert [said["tool_call_id"] for said in payloads(made, "tool_call")] == ["c1"]
-    assert [said["result"] for said in payloads(made, "tool_output")] == ["result 2"]
+    assembly = made_of(chat_request(1, A, [QUESTION], calling("c1")), own)
+    assert [payload["tool_call_id"] for payload in payloads(assembly, "tool_call")] == ["c1"]
+    assert [payload["result"] for payload in payloads(assembly, "tool_output")] == ["result 2"]
 
 
 @pytest.mark.parametrize("ids", [True, False])
 def test_two_instrumentors_with_traces_of_their_own_tell_of_one_exchange(ids: bool) -> None:
     """Its tokens and calls count once, whether both have the id of the answer or neither."""
     texts = {"gen_ai.input.messages": json.dumps([QUESTION]), "gen_ai.output.messages": json.dumps([answer("Gate 4")])}
-    told = {**USAGE, **texts, "gen_ai.response.id": "r1" if ids else None}
+    attributes = {**USAGE, **texts, "gen_ai.response.id": "r1" if ids else None}
     call = {"gen_ai.tool.call.id": None, "gen_ai.tool.call.arguments": '{"n": 1}'}
     spans: list[Json] = []
     for trace in (A, B):
         spans += [
             agent(0, None, "Which gate?", "Gate 4", trace=trace, endTimeUnixNano=str(START + 60_000_000_000)),
             tool(1, 0, trace=trace, attributes=call),
-            chat(2, 0, trace=trace, attributes=told),
+            chat(2, 0, trace=trace, attributes=attributes),
         ]
-    spans.append(chat(2, None, trace=C, attributes=told))
-    made = made_of(*spans)
-    [exchange] = made.exchanges
+    spans.append(chat(2, None, trace=C, attributes=attributes))
+    assembly = made_of(*spans)
+    [exchange] = assembly.exchanges
     assert (exchange.agent_response, exchange.input_tokens, exchange.output_tokens) == ("Gate 4", 10, 2)
-    assert len(payloads(made, "token_usage")) == 1
-    assert len(payloads(made, "tool_call")) == 1
-    assert len(payloads(made, "tool_output")) == 1
+    assert len(payloads(assembly, "token_usage")) == 1
+    assert len(payloads(assembly, "tool_call")) == 1
+    assert len(payloads(assembly, "tool_output")) == 1
 
 
 def test_the_decision_is_of_the_trace_that_is_complete() -> None:
@@ -141,8 +143,8 @@ def kept(*spans: Json) -> list[Any]:
 def test_a_trace_with_both_sides_of_its_calls_needs_no_other() -> None:
     """Most traces are of a whole turn: nothing is looked for then."""
     whole = [
-        asked(1, A, [QUESTION], calling("c1")),
-        asked(3, A, [QUESTION, calling("c1"), output("c1")], answer("Gate 4")),
+        chat_request(1, A, [QUESTION], calling("c1")),
+        chat_request(3, A, [QUESTION, calling("c1"), output("c1")], answer("Gate 4")),
     ]
     assert not links_of(kept(*whole)).texts
     assert not links_of(kept(agent(0), chat(1))).texts
@@ -169,16 +171,18 @@ def test_a_request_is_told_twice_where_it_is_told_at_the_same_time() -> None:
     assert list(recent.add([later], "z")) == []
 
 
-def told_in(trace: str, session: str | None, **told: Any) -> ReportedRequest:
+def reported_request(trace: str, session: str | None, **attributes: Any) -> ReportedRequest:
     """The one request of a trace, whose root has the session."""
     texts = {"gen_ai.input.messages": json.dumps([QUESTION]), "gen_ai.output.messages": json.dumps([answer("Gate 4")])}
     root = span(0, None, trace=trace, attributes={} if session is None else {"session.id": session})
-    [request] = links_of(kept(root, chat(1, 0, trace=trace, attributes={**texts, "gen_ai.response.id": None, **told}))).requests
+    [request] = links_of(
+        kept(root, chat(1, 0, trace=trace, attributes={**texts, "gen_ai.response.id": None, **attributes}))
+    ).requests
     return request
 
 
 @pytest.mark.parametrize(
-    ("session", "told", "same"),
+    ("session", "attributes", "same"),
     [
         ("s2", {}, False),
         ("s1", {}, True),
@@ -186,11 +190,11 @@ def told_in(trace: str, session: str | None, **told: Any) -> ReportedRequest:
         ("s2", {"gen_ai.response.id": "r1"}, True),
     ],
 )
-def test_two_users_who_ask_the_same_are_two(session: str | None, told: Json, same: bool) -> None:
+def test_two_users_who_ask_the_same_are_two(session: str | None, attributes: Json, same: bool) -> None:
     """A desk gets the same question many times a minute and gives the same answer: words alone join no sessions."""
     recent: RecentRequests[str] = RecentRequests()
-    assert list(recent.add([told_in(A, "s1", **told)], "x")) == []
-    assert list(recent.add([told_in(B, session, **told)], "y")) == (["x"] if same else [])
+    assert list(recent.add([reported_request(A, "s1", **attributes)], "x")) == []
+    assert list(recent.add([reported_request(B, session, **attributes)], "y")) == (["x"] if same else [])
 
 
 def test_linked_traces_in_any_order_make_the_same() -> None:

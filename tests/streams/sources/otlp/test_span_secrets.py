@@ -19,9 +19,9 @@ SECRET = "AKIA" + "QXDR7TVWCB2MHJ5K"
 REDACTOR = Redactor(Policy().redaction)
 
 
-def record_of(attributes: Mapping[str, Any], **given: Any) -> Span:
+def record_of(attributes: Mapping[str, Any], **overrides: Any) -> Span:
     """The record of a span with these attributes."""
-    told = {"name": "span", "scope": "", "resource": {}, "events": (), **given}
+    fields = {"name": "span", "scope": "", "resource": {}, "events": (), **overrides}
     observed = Observed(
         trace_id="1" * 32,
         span_id="2" * 16,
@@ -29,7 +29,7 @@ def record_of(attributes: Mapping[str, Any], **given: Any) -> Span:
         started_at=build.START,
         ended_at=build.START,
         attributes=attributes,
-        **told,
+        **fields,
     )
     return span_record(observed, SpanOwner("c", "p"), REDACTOR, build.START, {"deployment": ("deployment.environment.name",)})
 

@@ -47,7 +47,7 @@ SUCCEEDED: list[Any] = [
 
 def errors_of(*spans: Any) -> list[bool | None]:
     """What the outputs of tools say of their success."""
-    payloads = [json.loads(event.payload) for made in assembled(records_of([request(*spans)])) for event in made.events]
+    payloads = [json.loads(event.payload) for assembly in assembled(records_of([request(*spans)])) for event in assembly.events]
     return [payload.get("is_error") for payload in payloads if payload["event"] == "tool_output"]
 
 
@@ -55,8 +55,8 @@ def errors_of(*spans: Any) -> list[bool | None]:
 @pytest.mark.parametrize("name", ["gen_ai.tool.call.result", "output.value"])
 def test_a_result_that_says_it_failed_is_a_failure(result: Any, name: str) -> None:
     """MCP, Strands, Vercel, Anthropic and JSON-RPC each say it in the result, and the span's status is unset."""
-    told = {"gen_ai.tool.call.result": None, name: json.dumps(result)}
-    assert errors_of(agent(0), tool(1, 0, attributes=told)) == [True]
+    attributes = {"gen_ai.tool.call.result": None, name: json.dumps(result)}
+    assert errors_of(agent(0), tool(1, 0, attributes=attributes)) == [True]
 
 
 @pytest.mark.parametrize("result", SUCCEEDED)
@@ -64,12 +64,12 @@ def test_a_result_that_talks_of_errors_is_none(result: Any) -> None:
     """A tool that reads a log, or a ticket, answers with the errors of others."""
     assert failed_by_result(result) is not True
     if result not in (None, ""):
-        told = {"gen_ai.tool.call.result": result if isinstance(result, str) else json.dumps(result)}
-        assert errors_of(agent(0), tool(1, 0, attributes=told)) == [False]
+        attributes = {"gen_ai.tool.call.result": result if isinstance(result, str) else json.dumps(result)}
+        assert errors_of(agent(0), tool(1, 0, attributes=attributes)) == [False]
 
 
 @pytest.mark.parametrize(
-    "told",
+    "attributes",
     [
         {"error.type": "GateClosed"},
         {"gen_ai.tool.status": "ERROR"},
@@ -79,33 +79,35 @@ def test_a_result_that_talks_of_errors_is_none(result: Any) -> None:
         {"langfuse.observation.level": "ERROR"},
     ],
 )
-def test_attributes_of_a_span_say_that_its_tool_failed(told: dict[str, Any]) -> None:
+def test_attributes_of_a_span_say_that_its_tool_failed(attributes: dict[str, Any]) -> None:
     """The result is a sentence for the model."""
-    assert errors_of(agent(0), tool(1, 0, attributes=told)) == [True]
+    assert errors_of(agent(0), tool(1, 0, attributes=attributes)) == [True]
 
 
-@pytest.mark.parametrize("told", [{"gen_ai.tool.status": "success"}, {"gen_ai.tool.is_error": False}, {"error.type": ""}])
-def test_attributes_that_say_a_tool_succeeded_are_no_failure(told: dict[str, Any]) -> None:
+@pytest.mark.parametrize("attributes", [{"gen_ai.tool.status": "success"}, {"gen_ai.tool.is_error": False}, {"error.type": ""}])
+def test_attributes_that_say_a_tool_succeeded_are_no_failure(attributes: dict[str, Any]) -> None:
     """They are there in every span of some SDKs."""
-    assert errors_of(agent(0), tool(1, 0, attributes=told)) == [False]
+    assert errors_of(agent(0), tool(1, 0, attributes=attributes)) == [False]
 
 
 def test_a_failure_without_a_result_tells_the_error() -> None:
     """Else a page has an empty output."""
-    told = {"gen_ai.tool.call.result": None, "error.type": "GateClosed"}
-    made = assembled(records_of([request(agent(0), tool(1, 0, attributes=told))]))
-    [payload] = [json.loads(event.payload) for one in made for event in one.events if event.event == "tool_output"]
+    attributes = {"gen_ai.tool.call.result": None, "error.type": "GateClosed"}
+    assemblies = assembled(records_of([request(agent(0), tool(1, 0, attributes=attributes))]))
+    [payload] = [
+        json.loads(event.payload) for assembly in assemblies for event in assembly.events if event.event == "tool_output"
+    ]
     assert (payload["result"], payload["is_error"]) == ("GateClosed", True)
 
 
 def test_a_message_that_says_its_tool_failed_is_believed_over_a_span_that_does_not_say() -> None:
     """The span has the text that the model saw; the message says what it was."""
-    told = [
+    attributes = [
         {"role": "user", "parts": [{"type": "text", "content": "Open gate 4"}]},
         {"role": "assistant", "parts": [{"type": "tool_call", "id": "call-1", "name": "exec", "arguments": {"n": 1}}]},
         {"role": "tool", "content": [{"type": "tool_result", "tool_use_id": "call-1", "is_error": True, "content": "no"}]},
     ]
-    asked = chat(2, 0, attributes={"gen_ai.input.messages": json.dumps(told)})
+    asked = chat(2, 0, attributes={"gen_ai.input.messages": json.dumps(attributes)})
     assert errors_of(agent(0), tool(1, 0), asked) == [True]
 
 
@@ -117,9 +119,9 @@ def test_a_result_in_a_message_that_says_it_failed_is_a_failure(result: Any, wri
     parts = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": written(result)}]}
     flat = {"role": "tool", "tool_call_id": "c1", "content": json.dumps(result)}
     for output in (parts, flat):
-        told = {"gen_ai.input.messages": json.dumps([{"role": "user", "content": "Open it"}, call, output])}
+        attributes = {"gen_ai.input.messages": json.dumps([{"role": "user", "content": "Open it"}, call, output])}
         first = chat(1, 0, attributes={"gen_ai.output.messages": json.dumps([call])})
-        assert errors_of(agent(0), first, chat(2, 0, attributes=told)) == [True]
+        assert errors_of(agent(0), first, chat(2, 0, attributes=attributes)) == [True]
 
 
 @settings(max_examples=60, deadline=None)
@@ -143,8 +145,8 @@ def test_a_tools_name_is_that_of_its_object() -> None:
     span_of_tool = span(1, 0, name="number.__call__", attributes={"openinference.span.kind": "TOOL", "input.value": "{}"})
     [call] = [
         json.loads(event.payload)
-        for made in assembled(records_of([request(agent(0), span_of_tool)]))
-        for event in made.events
+        for assembly in assembled(records_of([request(agent(0), span_of_tool)]))
+        for event in assembly.events
         if event.event == "tool_call"
     ]
     assert call["tool"] == "number"

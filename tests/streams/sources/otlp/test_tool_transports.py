@@ -45,9 +45,9 @@ def beside_all(spans: Sequence[KeptSpan]) -> set[str]:
 
 
 @given(st.lists(st.tuples(CALLS, st.integers(0, 5), st.integers(0, 3)), max_size=12))
-def test_it_is_what_looking_at_each_beside_all_finds(told: list[tuple[ToolCall | None, int, int]]) -> None:
+def test_it_is_what_looking_at_each_beside_all_finds(calls_and_times: list[tuple[ToolCall | None, int, int]]) -> None:
     """A transport that counts as a call of its own doubles every call over MCP."""
-    spans = [tool(number, *one) for number, one in enumerate(told)]
+    spans = [tool(number, *arguments) for number, arguments in enumerate(calls_and_times)]
     assert beside_all(spans) == find_transports(spans)
 
 
@@ -95,9 +95,9 @@ SERVER, INTERNAL = 2, 1
 
 def served(number: int, parent: int | None = None, *, kind: int = SERVER, **more: Any) -> Json:
     """The span of a tool's server, as an MCP server writes it."""
-    told = {"mcp.method.name": "tools/call", "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "depth"}
+    attributes = {"mcp.method.name": "tools/call", "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "depth"}
     content = {"gen_ai.tool.call.arguments": '{"port": 3}', "gen_ai.tool.call.result": "4 m"}
-    return span(number, parent, kind=kind, attributes={**told, **content, **more})
+    return span(number, parent, kind=kind, attributes={**attributes, **content, **more})
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def served(number: int, parent: int | None = None, *, kind: int = SERVER, **more
 )
 def test_a_trace_of_a_server_of_tools_counts_no_call_again(spans: list[Json], calls: int) -> None:
     """The agent tells the call in a trace of its own, where nothing passes the context on; the server became an agent with a run."""
-    [made] = assembled(records_of([request(*spans)]))
-    assert [event.event for event in made.events].count("tool_call") == calls
+    [assembly] = assembled(records_of([request(*spans)]))
+    assert [event.event for event in assembly.events].count("tool_call") == calls
     if not calls:
-        assert (made.decision.state, made.events) == ("no_model", [])
-        assert len(spans) == sum(group.spans for group in made.decision.unused_spans)
+        assert (assembly.decision.state, assembly.events) == ("no_model", [])
+        assert len(spans) == sum(group.spans for group in assembly.decision.unused_spans)

@@ -32,29 +32,33 @@ def text(role: str, content: str) -> Json:
 
 def history(turns: list[tuple[str, str]], question: str) -> str:
     """What is sent with a question after these turns."""
-    sent = [message for asked, answered in turns for message in (text("user", asked), text("assistant", answered))]
+    sent = [
+        message
+        for earlier_question, earlier_answer in turns
+        for message in (text("user", earlier_question), text("assistant", earlier_answer))
+    ]
     return json.dumps([*sent, text("user", question)])
 
 
-def said(number: int, parent: int | None, **attributes: Any) -> Json:
+def chat_span(number: int, parent: int | None, **attributes: Any) -> Json:
     """A request to a model."""
     return chat(number, parent, name=attributes.pop("name", "chat"), attributes={**USAGE, **attributes})
 
 
 def turn_request(number: int, parent: int | None, turns: list[tuple[str, str]], question: str, answer: str) -> Json:
     """The request of a turn with the history before it."""
-    told = {"gen_ai.input.messages": history(turns, question), "gen_ai.output.messages": messages("assistant", answer)}
-    return brief(said(number, parent, **told))
+    attributes = {"gen_ai.input.messages": history(turns, question), "gen_ai.output.messages": messages("assistant", answer)}
+    return brief(chat_span(number, parent, **attributes))
 
 
-def brief(made: Json) -> Json:
+def brief(span_json: Json) -> Json:
     """The span, over before the next one begins."""
-    return {**made, "endTimeUnixNano": str(int(made["startTimeUnixNano"]) + 1_000_000)}
+    return {**span_json, "endTimeUnixNano": str(int(span_json["startTimeUnixNano"]) + 1_000_000)}
 
 
-def long(made: Json) -> Json:
+def long(span_json: Json) -> Json:
     """The span, which lasts as long as the conversation."""
-    return {**made, "endTimeUnixNano": str(int(made["startTimeUnixNano"]) + 1_000_000_000_000)}
+    return {**span_json, "endTimeUnixNano": str(int(span_json["startTimeUnixNano"]) + 1_000_000_000_000)}
 
 
 def root(kind: str, number: int = 0, **fields: Any) -> Json:
@@ -97,12 +101,14 @@ def test_a_turn_with_calls_is_one_exchange_under_any_root(kind: str) -> None:
     question, answer = TURNS[0]
     call = {"role": "assistant", "parts": [{"type": "tool_call", "id": "call-2", "name": "exec", "arguments": {"n": 2}}]}
     output = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call-2", "response": "result 2"}]}
-    first = said(1, 0, **{"gen_ai.input.messages": messages("user", question), "gen_ai.output.messages": json.dumps([call])})
+    first = chat_span(
+        1, 0, **{"gen_ai.input.messages": messages("user", question), "gen_ai.output.messages": json.dumps([call])}
+    )
     second = {
         "gen_ai.input.messages": json.dumps([text("user", question), call, output]),
         "gen_ai.output.messages": messages("assistant", answer),
     }
-    exchanges, events = made_of(root(kind), brief(first), brief(tool(2, 0)), brief(said(3, 0, **second)))
+    exchanges, events = made_of(root(kind), brief(first), brief(tool(2, 0)), brief(chat_span(3, 0, **second)))
     assert talk(exchanges) == [(question, answer)]
     assert exchanges[0].input_tokens == 20
     assert [event.event for event in events if event.event.startswith("tool")] == ["tool_call", "tool_output"]
@@ -141,7 +147,7 @@ def test_a_critique_by_another_model_is_no_message_of_the_user() -> None:
     """The critic's answer is sent to the writer in the user's role."""
     draft = ("Write a poem", "Roses are read")
     critic = brief(
-        said(
+        chat_span(
             2,
             0,
             **{"gen_ai.input.messages": messages("user", draft[1]), "gen_ai.output.messages": messages("assistant", "Mend it")},
@@ -218,7 +224,7 @@ def test_no_depth_of_tools_is_too_deep() -> None:
 def test_a_turn_that_did_not_end_goes_on() -> None:
     """A framework that gives up after some steps asks for an answer in words of its own, which it sends as the user."""
     call = json.dumps([{"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "exec", "arguments": {}}]}])
-    first = brief(said(1, 0, **{"gen_ai.input.messages": history([], "Is it late?"), "gen_ai.output.messages": call}))
+    first = brief(chat_span(1, 0, **{"gen_ai.input.messages": history([], "Is it late?"), "gen_ai.output.messages": call}))
     forced = turn_request(3, 0, [("Is it late?", "I look")], "Answer from what you have", "I do not know")
     exchanges, _ = made_of(root("agent"), first, brief(tool(2, 0)), forced)
     assert talk(exchanges) == [("Is it late?", "I do not know")]
@@ -232,8 +238,8 @@ def test_an_agent_that_tells_its_question_is_whole() -> None:
     assert [exchange.user_message for exchange in exchanges] == ["Is it late?"]
 
 
-@pytest.mark.parametrize("told", [{}, {"gen_ai.response.id": "r1"}])
-def test_two_instrumentors_of_one_trace_tell_of_one_request_and_one_call(told: Json) -> None:
+@pytest.mark.parametrize("attributes", [{}, {"gen_ai.response.id": "r1"}])
+def test_two_instrumentors_of_one_trace_tell_of_one_request_and_one_call(attributes: Json) -> None:
     """Both wrap the framework, side by side, and one of them knows the id of the answer."""
     sent = {
         "gen_ai.input.messages": history([], "Is it late?"),
@@ -242,8 +248,8 @@ def test_two_instrumentors_of_one_trace_tell_of_one_request_and_one_call(told: J
     }
     around = long(span(0, name="root", attributes=ROOTS["agent"]))
     call = tool(2, 0, attributes={"gen_ai.tool.call.id": None})
-    one = request(around, said(1, 0, **sent), call, scope="openinference.instrumentation.langchain")
-    other = request(said(3, 0, **{**sent, **told}), tool(4, 0), scope="opentelemetry.instrumentation.langchain")
+    one = request(around, chat_span(1, 0, **sent), call, scope="openinference.instrumentation.langchain")
+    other = request(chat_span(3, 0, **{**sent, **attributes}), tool(4, 0), scope="opentelemetry.instrumentation.langchain")
     at = {
         name: one.request["resourceSpans"][0]["scopeSpans"][0]["spans"][1][name]
         for name in ("startTimeUnixNano", "endTimeUnixNano")
@@ -277,7 +283,7 @@ def test_a_helpers_request_is_neither_question_nor_answer(helper: str, kind: str
     number = 1 if at == "before" else 5
     around = brief(span(number, 0, name=helper, attributes=HELPERS.get(helper, {"openinference.span.kind": "CHAIN"})))
     inner = {"gen_ai.input.messages": messages("user", "Look at this"), "gen_ai.output.messages": messages("assistant", "safe")}
-    helping = brief(said(number + 1, number, **inner, **{"gen_ai.usage.input_tokens": 7}))
+    helping = brief(chat_span(number + 1, number, **inner, **{"gen_ai.usage.input_tokens": 7}))
     exchanges, events = made_of(root(kind), around, helping, turn_request(3, 0, [], question, answer))
     assert talk(exchanges) == [(question, answer)]
     assert (exchanges[0].input_tokens, exchanges[0].output_tokens) == (10, 2)
@@ -290,14 +296,14 @@ def test_a_helpers_request_is_neither_question_nor_answer(helper: str, kind: str
 @pytest.mark.parametrize("name", NAMED)
 def test_a_request_itself_may_be_named_after_its_task(name: str) -> None:
     """Without a span around it."""
-    exchanges, _ = made_of(root("server"), turn_request(1, 0, [], *TURNS[0]), brief(said(2, 0, name=name)))
+    exchanges, _ = made_of(root("server"), turn_request(1, 0, [], *TURNS[0]), brief(chat_span(2, 0, name=name)))
     assert talk(exchanges) == TURNS[:1]
 
 
 @pytest.mark.parametrize("operation", ["generate_title", "summarize_history", "memory_extraction"])
 def test_an_operation_that_is_a_helpers_task_is_no_request(operation: str) -> None:
     """It says what it is for, and not only what its span is called."""
-    helping = brief(said(2, 0, **{"gen_ai.operation.name": operation}))
+    helping = brief(chat_span(2, 0, **{"gen_ai.operation.name": operation}))
     exchanges, _ = made_of(root("plain"), turn_request(1, 0, [], *TURNS[0]), helping)
     assert talk(exchanges) == TURNS[:1]
 
@@ -318,12 +324,12 @@ def test_a_name_that_only_sounds_like_a_helper_is_none(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "told", [{"gen_ai.operation.name": "embeddings"}, {"llm.request.type": "rerank"}, {"ai.operationId": "ai.embedMany"}]
+    "attributes", [{"gen_ai.operation.name": "embeddings"}, {"llm.request.type": "rerank"}, {"ai.operationId": "ai.embedMany"}]
 )
-def test_embeddings_and_reranking_alone_make_nothing(told: Json) -> None:
+def test_embeddings_and_reranking_alone_make_nothing(attributes: Json) -> None:
     """A job that indexes documents is no session of anybody."""
     exchanges, events = made_of(
-        span(0, attributes={**told, "gen_ai.request.model": "e", "gen_ai.prompt.0.content": "a", **USAGE})
+        span(0, attributes={**attributes, "gen_ai.request.model": "e", "gen_ai.prompt.0.content": "a", **USAGE})
     )
     assert exchanges == []
     assert events == []
@@ -345,12 +351,14 @@ def test_a_handoff_is_one_call(called: str, name: str) -> None:
     """The model calls a tool, and the framework has a span of another name for what it does then."""
     call = {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": called, "arguments": {}}]}
     handoff = {"openinference.span.kind": "TOOL", "tool.name": name, "input.value": '{"to_agent": "Billing Desk"}'}
-    _, events = made_of(agent(0), said(1, 0, **{"gen_ai.output.messages": json.dumps([call])}), span(2, 0, attributes=handoff))
+    _, events = made_of(
+        agent(0), chat_span(1, 0, **{"gen_ai.output.messages": json.dumps([call])}), span(2, 0, attributes=handoff)
+    )
     [payload] = [json.loads(event.payload) for event in events if event.event == "tool_call"]
     assert (payload["tool"], payload["tool_call_id"]) == (called, "c1")
 
 
 def test_spans_of_two_traces_may_have_one_id() -> None:
     """An id of a span is unique within its trace alone: events of the second were taken for those of the first."""
-    made = assembled(records_of([request(chat(0, None)), request(chat(0, None, trace="b" * 32))]))
-    assert len({event.event_id for one in made for event in one.events}) == 2
+    assemblies = assembled(records_of([request(chat(0, None)), request(chat(0, None, trace="b" * 32))]))
+    assert len({event.event_id for assembly in assemblies for event in assembly.events}) == 2

@@ -63,8 +63,8 @@ def test_spans_of_the_application_and_repetitions_are_told_apart() -> None:
     ]
     decision = decision_of(*spans)
     assert decision.state == "complete"
-    wanted = {unused("repeated", "step"), unused("retrieval", "search"), unused("not_a_model_call", "SELECT")}
-    assert set(decision.unused_spans) == wanted
+    expected = {unused("repeated", "step"), unused("retrieval", "search"), unused("not_a_model_call", "SELECT")}
+    assert set(decision.unused_spans) == expected
 
 
 def test_a_secret_in_an_unknown_value_is_not_shown() -> None:
@@ -78,11 +78,11 @@ def test_a_secret_in_an_unknown_value_is_not_shown() -> None:
 
 def test_groups_are_bounded_and_what_can_be_acted_on_stays() -> None:
     """A sender can make up scopes without end."""
-    sent = [
+    spans = [
         request(span(number, name="plain", attributes={"a": 1}), scope=f"scope {number}") for number in range(MAX_GROUPS + 9)
     ]
     strange = request(span(900, attributes={"gen_ai.operation.name": "ponder"}))
-    [assembly] = assembled(records_of([*sent, strange]))
+    [assembly] = assembled(records_of([*spans, strange]))
     assert len(assembly.decision.unused_spans) == MAX_GROUPS
     assert assembly.decision.unused_spans[0].state == "unknown_kind"
 
@@ -92,11 +92,11 @@ def test_groups_are_bounded_and_what_can_be_acted_on_stays() -> None:
 @pytest.mark.parametrize("attribute", ["gen_ai.operation.name", "openinference.span.kind", "traceloop.span.kind"])
 def test_no_value_of_ones_own_loses_a_request_with_a_model_and_messages(attribute: str, value: str) -> None:
     """Conventions allow values of one's own: either it is read as a request, or it is known as something else."""
-    told = {
+    attributes = {
         attribute: value,
         **MODEL,
         "gen_ai.input.messages": messages("user", "When do you open?"),
         "gen_ai.output.messages": messages("assistant", "At nine."),
     }
-    decision = decision_of(span(0, attributes=told))
+    decision = decision_of(span(0, attributes=attributes))
     assert decision.exchanges == 1 or decision.unused_spans

@@ -228,8 +228,8 @@ DIALECTS: dict[str, tuple[dict[str, Any], Usage]] = {
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_count_means_the_same_in_every_dialect(dialect: str) -> None:
     """A fleet that compares agents of two frameworks compares like with like."""
-    attributes, wanted = DIALECTS[dialect]
-    assert usage_of(attributes) == UsageReading(wanted, is_clear=True)
+    attributes, expected = DIALECTS[dialect]
+    assert usage_of(attributes) == UsageReading(expected, is_clear=True)
 
 
 def test_a_total_decides_between_readings() -> None:

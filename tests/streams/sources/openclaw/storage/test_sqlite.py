@@ -355,7 +355,7 @@ def test_ranges_cover_every_session_once(count: int, tmp_path: Path, context: Re
     for name in names:
         _fill(path, name, ['{"type":"reset","id":"r1"}'])
     ranges = session_ranges(path, count)
-    read = [reading.session_ids[0] for one in ranges for reading in read_database(path, context, one)]
+    read = [reading.session_ids[0] for session_range in ranges for reading in read_database(path, context, session_range)]
     assert [reading.session_ids[0] for reading in read_database(path, context)] == read
     assert len(names) == len(read)
     assert len(ranges) <= count
@@ -369,7 +369,7 @@ def test_a_session_that_comes_later_lies_in_a_range(tmp_path: Path, context: Rea
     ranges = session_ranges(path, 3)
     for name in ("a", "g", "z"):
         _fill(path, name, ['{"type":"reset","id":"r1"}'])
-    read = [reading.session_ids[0] for one in ranges for reading in read_database(path, context, one)]
+    read = [reading.session_ids[0] for session_range in ranges for reading in read_database(path, context, session_range)]
     assert read == ["a", "f", "g", "k", "p", "z"]
 
 

@@ -79,8 +79,8 @@ def test_the_newest_version_and_every_form_are_told(tmp_path: Path) -> None:
     database(root, "fresh", "2026.10.1")
     (root / "agents" / "old" / "sessions").mkdir(parents=True)
     (root / "agents" / "old" / "sessions" / "a.jsonl").write_text("{}\n", "utf-8")
-    found = look_at_state(root)
-    assert (found.version, found.forms, found.agents) == ("2026.9.6", (CURRENT_SQLITE, FIRST_SQLITE, JSONL), 4)
+    state = look_at_state(root)
+    assert (state.version, state.forms, state.agents) == ("2026.9.6", (CURRENT_SQLITE, FIRST_SQLITE, JSONL), 4)
 
 
 def test_without_a_database_the_configuration_tells_the_version(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     broken = root / "agents" / "broken" / "agent" / "openclaw-agent.sqlite"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"SQLite format 3\x00 and then garbage" * 50)
-    found = look_at_state(root)
-    assert found.version == "2026.9.6"
-    assert str(broken) in " ".join(found.unreadable)
+    state = look_at_state(root)
+    assert state.version == "2026.9.6"
+    assert str(broken) in " ".join(state.unreadable)
 
 
 def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
