@@ -1,1 +1,0 @@
-"""Commands that run or set up processes: serve, worker, doctor, access, alerts."""
