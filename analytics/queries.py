@@ -87,7 +87,7 @@ def query_rows(
 ) -> list[dict[str, Any]]:
     """The rows of a named query by column name, with times marked as UTC.
 
-    `kept` names the macros for which the query reads only the kept sums: see `analytics.sums.hours`.
+    `kept` names the macros for which the query reads only the kept sums: see `analytics.sums.daily`.
     """
     text, parameters = _check_parameters(name, values)
     for macro in kept:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from analytics.sandbox.snapshots import build_snapshot, copy_database
+from analytics.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from benchmarks.measure import print_table
 from service.read.queries.pool import ask

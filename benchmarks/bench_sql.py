@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import duckdb
 
+from analytics.adhoc import frame_of
 from analytics.queries import queries
-from analytics.sandbox.result_formats import frame_of
 from analytics.store.connection import connect
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily

@@ -6,9 +6,9 @@ import contextlib
 from dataclasses import dataclass
 from typing import Protocol
 
-from analytics.store.inserting import PARTITION
 from analytics.store.positions import watermarks_of
 from analytics.store.store import Store
+from analytics.store.tables import PARTITION
 
 SOURCES = {
     "intake": "exchanges",

@@ -13,9 +13,8 @@ import polars as pl
 import pytest
 from support.sample_evaluations import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
 
-from analytics.sandbox.adhoc import limited_frame, open_snapshot, read_only_rows
-from analytics.sandbox.result_formats import FORMATS
-from analytics.sandbox.snapshots import build_snapshot, copy_database
+from analytics.adhoc import FORMATS, limited_frame, open_snapshot, read_only_rows
+from analytics.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Incident, Judgement, Record, Review, Score

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from analytics.store.inserting import BATCH, registered
 from analytics.store.positions import PLACE, RETENTION
-from analytics.store.tables import full_name
+from analytics.store.tables import BATCH, full_name, registered
 from analytics.sums.kept import Day, KeptSums
 from schemas.lazy import duckdb, pl
 from schemas.registry import RecordSchema, current_schemas, schema_of, topics

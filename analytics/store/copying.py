@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from analytics.sandbox.subprocesses import command, end_with_parent, environment
+from analytics.subprocesses import command, end_with_parent, environment
 from schemas.errors import StoreError
 
 OVERTAKEN = 3

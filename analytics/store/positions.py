@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from analytics.identity.identity_index import Hashes
+from analytics.identity.duplicate_matching import Hashes
 from analytics.store.tables import full_name
 from analytics.sums.macros import RETENTION
 from schemas.lazy import duckdb

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analytics.store.inserting import BATCH, registered
 from analytics.store.positions import RUN_NUMBERS
+from analytics.store.tables import BATCH, registered
 from schemas.lazy import duckdb, pl
 
 _OUTLINE = """

@@ -111,7 +111,7 @@ _SCORE_DAYS = f"""
         )'''
     )
 }"""
-# For windows of whole days without new scores (`analytics.sums.hours`); planning takes a third of the time.
+# For windows of whole days without new scores (`analytics.sums.daily`); planning takes a third of the time.
 _KEPT_SCORE_DAYS = f"""
     SELECT * EXCLUDE (_topic, _partition, _offset) REPLACE ({WHOLE_DAYS})
     FROM log.daily_scores

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analytics.store.store import Store
-from analytics.store.transaction import Partition
+from analytics.store.store import Partition, Store
 from audit.policy import Policy
 from audit.redaction import Redactor
 from benchmarks.streams.meter import Meter

@@ -35,8 +35,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from analytics.store.outbox import DELIVERED, GIVEN_UP, WAITING, Outbox
-from analytics.store.store import Store
+from analytics.store.store import DELIVERED, GIVEN_UP, WAITING, Outbox, Store
 from audit.fingerprints import stable_id
 from audit.policy import Policy
 from audit.redaction import Redactor

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from analytics.sandbox.snapshots import copy_database
+from analytics.snapshots import copy_database
 from analytics.store.connection import attached, reading
 from analytics.store.copying import sync
 from schemas.errors import InputError

@@ -15,7 +15,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from analytics.queries import query_rows
-from analytics.sums.hours import read_hours
+from analytics.sums.daily import read_hours
 from audit.prompt_quoting import hidden_parts
 from schemas.lazy import duckdb
 from schemas.records import Incident

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from analytics.queries import query_rows
-from analytics.sums.hours import query_days
+from analytics.sums.daily import query_days
 from audit.drift.anomaly_rate import CRITICAL as CRITICAL_RATE
 from audit.drift.anomaly_rate import DAYS as RATE_DAYS
 from audit.drift.anomaly_rate import FEWEST_ANOMALIES, HISTORY_DAYS

@@ -18,9 +18,9 @@ import msgspec
 from markupsafe import Markup, escape
 from starlette.datastructures import QueryParams
 
+from analytics.adhoc import FORMULA
 from analytics.queries import queries, query_rows
-from analytics.sandbox.result_formats import FORMULA
-from analytics.sums.hours import query_days
+from analytics.sums.daily import query_days
 from audit.prompt_quoting import hidden_parts
 from audit.times import iso_time
 from schemas.lazy import duckdb

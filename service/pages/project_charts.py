@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from analytics.queries import query_rows
-from analytics.sums.hours import query_days
+from analytics.sums.daily import query_days
 from audit.drift.consecutive_days import SMALLEST_SIGMA
 from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident, TierStatistics

@@ -13,7 +13,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from analytics.sandbox.snapshots import readable_catalogue
+from analytics.snapshots import readable_catalogue
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.queries.protocol import DEFAULT_ROWS, MAX_ROWS

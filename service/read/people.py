@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, field
 
 from analytics.queries import query_records, query_rows
-from analytics.sums.hours import query_days
+from analytics.sums.daily import query_days
 from audit.agreement import Estimate as MeasuredEstimate
 from audit.agreement import Label, agreement
 from schemas.lazy import duckdb

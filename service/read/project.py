@@ -30,7 +30,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from analytics.queries import query_rows
-from analytics.sums.hours import query_days
+from analytics.sums.daily import query_days
 from audit.drift.anomaly_rate import FEWEST_ANOMALIES
 from audit.drift.watched_series import DOWN, SPIKE, TIERS, UP, Key, bounds_of
 from audit.policy import Policy, ProjectSettings, Sampling

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta, field
 
 from analytics.queries import query_rows, run_query
-from analytics.sums.hours import query_days
+from analytics.sums.daily import query_days
 from audit.exchanges.states import SCORED
 from audit.exchanges.wrap_quality import STEPS, wrap_quality
 from schemas.lazy import duckdb

@@ -30,7 +30,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from analytics.identity.duplicate_matching import unknown
-from analytics.sandbox.snapshots import copy_database
+from analytics.snapshots import copy_database
 from analytics.sums.daily import refresh_daily
 from schemas.codec.arrow import decode_batch
 from schemas.codec.single_object import decode, writer_schema

@@ -33,8 +33,7 @@ import msgspec
 
 from analytics.identity.duplicate_matching import Met
 from analytics.store.positions import stored_ends
-from analytics.store.store import Store
-from analytics.store.transaction import Appended, Transaction
+from analytics.store.store import Appended, Store, Transaction
 from schemas import errors
 from schemas.codec.single_object import encode
 from schemas.errors import DriftlineError, StoreError

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
 from analytics.deletion.deleting import ERASURES
-from analytics.store.inserting import PARTITION
 from analytics.store.positions import KnownSessions, states_of_stages, stored_states
 from analytics.store.store import Store
+from analytics.store.tables import PARTITION
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.errors import BrokerError, BusyError, DriftlineError, StoreError, first_line

@@ -21,8 +21,7 @@ from typing import NamedTuple, Self
 
 import xxhash
 
-from analytics.identity.duplicate_matching import CONTENT
-from analytics.identity.identity_index import identity_of
+from analytics.identity.duplicate_matching import CONTENT, identity_of
 from audit.redaction import Redactor
 from schemas.bounds import EARLIEST, LATEST
 from schemas.codec.arrow import INDEX, DecodedBatch, Rejected, decode_batch

@@ -21,7 +21,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.conn import AIOKafkaConnection, create_conn
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
-from analytics.store.transaction import Partition
+from analytics.store.store import Partition
 from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
 

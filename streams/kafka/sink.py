@@ -28,9 +28,8 @@ from typing import TypeVar, cast
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
-from analytics.identity.identity_index import KnownIdentities
-from analytics.store.store import Store
-from analytics.store.transaction import Appended, Partition, Transaction
+from analytics.identity.duplicate_matching import KnownIdentities
+from analytics.store.store import Appended, Partition, Store, Transaction
 from audit.redaction import Redactor
 from schemas.codec.arrow import INDEX, Rejected
 from schemas.codec.single_object import decode

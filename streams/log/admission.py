@@ -29,10 +29,8 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 import msgspec
 
 from analytics.deletion.deleting import ERASURES, Erased, erased_in, schemas_of_sessions
-from analytics.identity.duplicate_matching import CONTENT, may_have_twin, unknown
-from analytics.identity.identity_index import Identity, KnownIdentities, identities_of
-from analytics.store.store import Store
-from analytics.store.transaction import Partition
+from analytics.identity.duplicate_matching import CONTENT, Identity, KnownIdentities, identities_of, may_have_twin, unknown
+from analytics.store.store import Partition, Store
 from audit.diagnosis.duplicate_rules import describe_differences
 from audit.fingerprints import canonical_json, stable_id
 from audit.redaction import Redactor

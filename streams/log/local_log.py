@@ -19,8 +19,8 @@ from typing import NamedTuple, cast
 import msgspec
 from rocksdict import DBRecoveryMode, Options, Rdict, WriteOptions
 
-from analytics.store.inserting import PARTITION
 from analytics.store.store import Store
+from analytics.store.tables import PARTITION
 from schemas.errors import StoreError, first_line
 from schemas.records import Record
 from streams.log.admission import NewRecords

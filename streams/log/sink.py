@@ -13,9 +13,9 @@ from datetime import datetime
 from functools import cache
 from typing import Protocol
 
-from analytics.store.inserting import PARTITION
 from analytics.store.positions import AHEAD, watermarks_of
 from analytics.store.store import Store, Transaction
+from analytics.store.tables import PARTITION
 from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError, first_line

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from analytics.store.connection import FileLock, connect, fetch, store_error
-from analytics.store.inserting import BATCH, registered
-from analytics.store.tables import LOG, columns_of, default_of, literal, quote
+from analytics.store.tables import BATCH, LOG, columns_of, default_of, literal, quote, registered
 from audit.file_kinds import HEAD, binary_kind, unlike_json
 from audit.file_kinds import PARQUET as PARQUET_FILE
 from schemas.codec.arrow import rows_as_records

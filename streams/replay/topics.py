@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from analytics.store.store import Store
-from analytics.store.transaction import Partition
+from analytics.store.store import Partition, Store
 from audit.times import parse_timestamp
 from schemas.errors import InputError, SettingsError
 from schemas.lazy import pl

@@ -21,11 +21,11 @@ from typing import Any
 import msgspec
 
 from analytics.deletion.deleting import ERASURES, STAGE, Erased
-from analytics.deletion.erasure import Erasing
 from analytics.deletion.retention import (
     CUT,
     FOR_EVER,
     Cutoffs,
+    Erasing,
     Purged,
     Retention,
     RetentionPlan,
@@ -35,8 +35,7 @@ from analytics.deletion.retention import (
 )
 from analytics.queries import query_rows
 from analytics.store.connection import attached
-from analytics.store.outbox import Outbox
-from analytics.store.store import Store
+from analytics.store.store import Outbox, Store
 from analytics.store.tables import quote
 from analytics.sums.daily import forget_hours, refresh_daily
 from audit.anchors import ANCHORS

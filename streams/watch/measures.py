@@ -27,7 +27,7 @@ from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analytics.queries import query_tuples
-from analytics.sums.hours import read_hours
+from analytics.sums.daily import read_hours
 from audit.drift.anomaly_rate import Day
 from audit.drift.change_detector import Unit
 from audit.drift.consecutive_days import DAYS, DailyAverage

@@ -22,7 +22,7 @@ from support.kafka_workers import contents
 from support.sample_records import SampleMaker, lawful
 from support.servers import PATIENCE
 
-from analytics.identity.identity_index import KnownIdentities
+from analytics.identity.duplicate_matching import KnownIdentities
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor

@@ -14,7 +14,7 @@ from simulation.world import World
 from support.invariants import encoded, rows
 
 from analytics.deletion.deleting import schemas_of_sessions
-from analytics.identity.identity_index import identity_of
+from analytics.identity.duplicate_matching import identity_of
 from analytics.store.positions import PLACE
 from analytics.store.store import Store
 from analytics.store.tables import full_name, quote

@@ -22,9 +22,8 @@ import pytest
 from support.yaml_files import read_yaml
 
 from analytics.identity.duplicate_matching import Met
-from analytics.store.inserting import replace
-from analytics.store.store import Store
-from analytics.store.transaction import Transaction
+from analytics.store.store import Store, Transaction
+from analytics.store.tables import replace
 from schemas.codec.single_object import encode
 from schemas.records import RECORD_TYPES, Record
 from schemas.registry import Json, schema_of, topics

@@ -30,7 +30,7 @@ import pytest
 from support.effort import SOAK
 from support.servers import PATIENCE, PRELOADED, ROOT
 
-from analytics.sandbox.subprocesses import environment
+from analytics.subprocesses import environment
 from service.read.queries import pool as query_processes
 
 COMMAND = "service.cli.main"

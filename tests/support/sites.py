@@ -22,8 +22,7 @@ from support.sample_evaluations import SET, evaluated
 from support.servers import PATIENCE, until
 from support.watch_histories import fallen, history, put
 
-from analytics.store.outbox import Outbox
-from analytics.store.store import Store
+from analytics.store.store import Outbox, Store
 from audit.policy import Policy, load_policy
 from audit.redaction import Redactor
 from schemas.records import Alert, DimensionScore, Heartbeat, Score

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analytics.queries import queries as named_queries
-from analytics.sandbox.snapshots import readable_catalogue
+from analytics.snapshots import readable_catalogue
 from reference.markdown import code, page, table, words
 
 

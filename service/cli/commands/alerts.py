@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from analytics.store.outbox import STATUSES
+from analytics.store.store import STATUSES
 from schemas.errors import InputError, SettingsError
 from service.alerts.delivery import Channel, Letter, Outcome, channels_of
 from service.alerts.notices import trial_notice

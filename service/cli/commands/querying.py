@@ -17,9 +17,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from analytics.adhoc import FORMATS, frame_of_query, frame_of_statement, read_only_rows
 from analytics.queries import Query, queries
-from analytics.sandbox.adhoc import frame_of_query, frame_of_statement, read_only_rows
-from analytics.sandbox.result_formats import FORMATS
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from schemas.errors import QueryError, SettingsError, StoreError

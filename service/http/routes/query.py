@@ -12,7 +12,7 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 from pydantic import ConfigDict, Field, StringConstraints
 
-from analytics.sandbox.result_formats import FORMATS
+from analytics.adhoc import FORMATS
 from audit.times import iso_time
 from schemas.errors import QueryError, StoreError
 from service.read.queries import pool as query_pool

@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from analytics.sandbox.snapshots import build_snapshot
-from analytics.sandbox.subprocesses import end_with_parent
+from analytics.snapshots import build_snapshot
+from analytics.subprocesses import end_with_parent
 from schemas.errors import StoreError
 
 

@@ -17,9 +17,8 @@ from contextlib import suppress
 
 import msgspec
 
-from analytics.sandbox.adhoc import LOOK_FIRST, limited_frame, open_snapshot
-from analytics.sandbox.result_formats import FORMATS
-from analytics.sandbox.subprocesses import end_with_parent
+from analytics.adhoc import FORMATS, LOOK_FIRST, limited_frame, open_snapshot
+from analytics.subprocesses import end_with_parent
 from schemas.errors import QueryError
 from service.read.queries.protocol import Outcome, QueryLimits, Task
 

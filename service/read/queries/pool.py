@@ -30,9 +30,9 @@ from pathlib import Path
 
 import msgspec
 
-from analytics.sandbox.snapshots import Changes, changes_of, copy_database, progress_of
-from analytics.sandbox.subprocesses import started
+from analytics.snapshots import Changes, changes_of, copy_database, progress_of
 from analytics.store.store import Store
+from analytics.subprocesses import started
 from schemas.errors import BusyError, DriftlineError, QueryError, StoreError
 from schemas.lazy import duckdb
 from service.read.queries.child import TOO_MUCH

@@ -285,7 +285,7 @@ def test_every_incident_that_tells_of_it_is_blackened(
     store: Store, samples: SampleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many there are: they are read some at a time, and rewritten while others are still to be read."""
-    monkeypatch.setattr("analytics.deletion.erasure.READ_AT_ONCE", 2)
+    monkeypatch.setattr("analytics.deletion.retention.READ_AT_ONCE", 2)
     evidence = msgspec.json.encode({"exchanges": [{"connection": "local", "sessionId": SESSION, "reason": MARKER}]}).decode()
     (one,) = samples.records("Incident", 1)
     many = [msgspec.structs.replace(one, incident_id=f"i{number}", revision=0, metadata=evidence) for number in range(5)]

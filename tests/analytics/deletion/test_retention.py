@@ -17,8 +17,7 @@ from support.sample_records import SampleMaker
 
 from analytics.deletion.retention import CUT, SESSION_STAGES, whole_since
 from analytics.queries import query_rows
-from analytics.store.outbox import Outbox
-from analytics.store.store import Store, Transaction
+from analytics.store.store import Outbox, Store, Transaction
 from analytics.sums.daily import refresh_daily
 from audit.policy import Policy, ProjectSettings, Sampling
 from audit.redaction import Redactor

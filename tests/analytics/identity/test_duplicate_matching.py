@@ -10,8 +10,7 @@ import polars as pl
 import pytest
 from support import builders as build
 
-from analytics.identity.duplicate_matching import Met, contradictions
-from analytics.identity.identity_index import KnownIdentities
+from analytics.identity.duplicate_matching import KnownIdentities, Met, contradictions
 from analytics.store.store import Appended, Store
 from audit.diagnosis.duplicate_rules import read_digest
 from audit.fingerprints import canonical_json

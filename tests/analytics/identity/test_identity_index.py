@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.builders import closing, exchange, score
 
-import analytics.identity.identity_index
-from analytics.identity.duplicate_matching import unknown
-from analytics.identity.identity_index import KnownIdentities, identities_of
+import analytics.identity.duplicate_matching
+from analytics.identity.duplicate_matching import KnownIdentities, identities_of, unknown
 from analytics.store.store import Appended, Store
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
@@ -71,8 +70,8 @@ def test_another_content_is_a_conflict() -> None:
 
 def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes that wait are sorted in with the others, and positions are read in parts; nothing is lost in between."""
-    monkeypatch.setattr(analytics.identity.identity_index, "RECENT", 10)
-    monkeypatch.setattr(analytics.identity.identity_index, "AT_ONCE", 7)
+    monkeypatch.setattr(analytics.identity.duplicate_matching, "RECENT", 10)
+    monkeypatch.setattr(analytics.identity.duplicate_matching, "AT_ONCE", 7)
     records = [exchange("s", number) for number in range(64)]
     with Store(None) as store:
         known = KnownIdentities()

@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 from support.builders import START, event, exchange
 
-from analytics.sandbox.adhoc import LOCKED, only_statement, read_only_rows
+from analytics.adhoc import LOCKED, only_statement, read_only_rows
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import QueryError, StoreError
@@ -39,7 +39,7 @@ os._exit(9)
 NEW_YORK = """
 import sys
 from pathlib import Path
-from analytics.sandbox.adhoc import read_only_rows
+from analytics.adhoc import read_only_rows
 
 statement = "SELECT TIMESTAMPTZ '2026-10-01 11:00:00+02', occurred_at, occurred_at::TIMESTAMPTZ FROM agent_events WHERE seq = 0"
 print(*read_only_rows(Path(sys.argv[1]), statement, 1)[1][0], sep=",")
@@ -47,7 +47,7 @@ print(*read_only_rows(Path(sys.argv[1]), statement, 1)[1][0], sep=",")
 PROGRESS = """
 import sys
 from pathlib import Path
-from analytics.sandbox.adhoc import read_only_rows
+from analytics.adhoc import read_only_rows
 
 print(read_only_rows(Path(sys.argv[1]), "SELECT current_setting('enable_progress_bar')", 1)[1][0][0])
 """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.sandbox.snapshots import build_snapshot, copy_database, readable_catalogue
+from analytics.snapshots import build_snapshot, copy_database, readable_catalogue
 from analytics.store.store import Store
 
 

@@ -14,7 +14,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from analytics.sandbox.result_formats import FORMATS, csv_of, frame_of, json_of
+from analytics.adhoc import FORMATS, csv_of, frame_of, json_of
 
 AT = datetime(2026, 10, 1, 9, tzinfo=UTC)
 VALUES: dict[str, tuple[str, Any]] = {

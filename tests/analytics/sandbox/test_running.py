@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from analytics.sandbox.subprocesses import started
+from analytics.subprocesses import started
 
 
 def has_ended(process_id: int) -> bool:

@@ -13,8 +13,8 @@ import duckdb
 import pytest
 from support import builders as build
 
-from analytics.sandbox import snapshots
-from analytics.sandbox.snapshots import build_snapshot, copy_database
+from analytics import snapshots
+from analytics.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 

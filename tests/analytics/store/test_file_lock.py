@@ -13,10 +13,10 @@ import pytest
 from support.builders import exchange
 from support.database_files import OPENED, assert_ours, locked_files, opened_elsewhere
 
+from analytics import snapshots
+from analytics.adhoc import open_read_only
 from analytics.deletion.compaction import compact, space_of
-from analytics.sandbox import snapshots
-from analytics.sandbox.adhoc import open_read_only
-from analytics.sandbox.snapshots import changes_of, copy_database
+from analytics.snapshots import changes_of, copy_database
 from analytics.store import copying
 from analytics.store.connection import FileLock, attached, lock_file
 from analytics.store.store import Store

@@ -21,8 +21,7 @@ from support import builders as build
 
 from analytics.store import store as store_module
 from analytics.store.connection import IN_USE
-from analytics.store.store import Appended, Store, fetch
-from analytics.store.transaction import BATCH
+from analytics.store.store import BATCH, Appended, Store, fetch
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.errors import RecordError, StoreError

@@ -12,7 +12,7 @@ import pytest
 from support.builders import exchange as heard_at
 from support.builders import judgement
 
-from analytics.identity.identity_index import KnownIdentities
+from analytics.identity.duplicate_matching import KnownIdentities
 from analytics.queries import query_rows
 from analytics.store.positions import PLACE
 from analytics.store.store import Store

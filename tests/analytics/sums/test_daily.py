@@ -12,7 +12,7 @@ import pytest
 from support.builders import score
 from support.random_scores import publish, publish_by_chance, score_by_chance
 
-from analytics.identity.identity_index import KnownIdentities
+from analytics.identity.duplicate_matching import KnownIdentities
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from analytics.sums import daily

@@ -20,8 +20,7 @@ from support.random_scores import publish, publish_by_chance, same, score_by_cha
 from analytics.queries import run_query
 from analytics.store.connection import fetch
 from analytics.store.store import Store
-from analytics.sums.daily import refresh_daily
-from analytics.sums.hours import read_hours
+from analytics.sums.daily import read_hours, refresh_daily
 from analytics.sums.kept import SCORE_SUMS
 from benchmarks.one_by_one import ONE_BY_ONE
 from schemas.records import Score

@@ -9,7 +9,7 @@ from support.builders import incident
 from support.engines import rows
 
 from analytics.deletion.deleting import Erased
-from analytics.deletion.erasure import Erasing
+from analytics.deletion.retention import Erasing
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from schemas.codec.single_object import encode

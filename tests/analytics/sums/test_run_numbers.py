@@ -11,7 +11,7 @@ from support.clocks import TickingClock
 from support.engines import rows
 
 from analytics.deletion.deleting import Erased
-from analytics.deletion.erasure import Erasing
+from analytics.deletion.retention import Erasing
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor

@@ -13,9 +13,8 @@ from support.random_scores import publish_by_chance, same, score_by_chance
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
-from analytics.sums import hours
-from analytics.sums.daily import refresh_daily
-from analytics.sums.hours import query_days
+from analytics.sums import daily
+from analytics.sums.daily import query_days, refresh_daily
 from schemas.codec.single_object import encode
 from schemas.records import Record, Score
 
@@ -39,7 +38,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
         found.append(set(kept))
         return query_rows(*asked, kept=kept)
 
-    monkeypatch.setattr(hours, "query_rows", noted)
+    monkeypatch.setattr(daily, "query_rows", noted)
     return found
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from support.receivers import Answer, Receiver
 
-from analytics.store.outbox import Outbox
-from analytics.store.store import Store
+from analytics.store.store import Outbox, Store
 from schemas.errors import SettingsError
 from schemas.records import Alert
 from service.setup.settings import load_settings

@@ -18,9 +18,8 @@ from support.builders import START, incident
 from support.pages import Elements, chart_table, cookie, drawn_charts, from_page, signed_in
 from support.watch_histories import ended_run, fallen, history, put, steady
 
-from analytics.sandbox.snapshots import copy_database
-from analytics.store.outbox import Outbox
-from analytics.store.store import Store
+from analytics.snapshots import copy_database
+from analytics.store.store import Outbox, Store
 from audit.drift.incident_evidence import Sighting
 from schemas.records import Alert, Incident
 from service.cli.main import run

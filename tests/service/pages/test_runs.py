@@ -14,8 +14,8 @@ from support.builders import START
 from support.stored_sessions import diagnosed
 from support.watch_histories import put
 
-from analytics.sandbox.adhoc import read_only_rows
-from analytics.sandbox.snapshots import copy_database
+from analytics.adhoc import read_only_rows
+from analytics.snapshots import copy_database
 from analytics.store.store import Store
 from schemas.bounds import EARLIEST
 from service.pages.projects.telemetry import SHOWN as PAGE

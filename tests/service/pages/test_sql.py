@@ -10,7 +10,7 @@ import pytest
 from support.api_server import Call, Tokens
 from support.pages import cookie, from_page, signed_in
 
-from analytics.sandbox.snapshots import readable_catalogue
+from analytics.snapshots import readable_catalogue
 from service.pages.sql import FIRST, worked_examples
 from service.setup.access import AccessStore, Holder
 

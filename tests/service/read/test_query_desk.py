@@ -26,7 +26,7 @@ from support.builders import exchange
 from support.forking import forked
 from support.servers import LONG
 
-from analytics.sandbox.snapshots import LEFT_OUT, WORK, copy_database, shown_columns, shown_schemas
+from analytics.snapshots import LEFT_OUT, WORK, copy_database, shown_columns, shown_schemas
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError

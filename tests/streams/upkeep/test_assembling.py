@@ -22,7 +22,7 @@ from support.engines import engine_over, rows, runner_over
 from support.otlp_captures import LABELS, OWNER, REDACTOR, Json
 from support.otlp_spans import START, TRACE, agent, attributes, chat, request, span, span_id, tool
 
-from analytics.identity.identity_index import KnownIdentities
+from analytics.identity.duplicate_matching import KnownIdentities
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily

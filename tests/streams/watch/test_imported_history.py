@@ -10,8 +10,7 @@ import pytest
 from support.builders import exchange
 from support.watch_histories import END, ended_run, fallen, history, put, steady
 
-from analytics.store.outbox import Outbox
-from analytics.store.store import Store
+from analytics.store.store import Outbox, Store
 from audit.policy import Policy
 from schemas.records import Score
 from service.alerts.delivery import RECENT

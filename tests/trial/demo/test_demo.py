@@ -20,9 +20,9 @@ import pytest
 from support.servers import Child, Home, nursery, until
 from support.typed_guides import Terminal, is_shown, typed_in
 
+from analytics.adhoc import limited_frame, open_snapshot, read_only_rows
 from analytics.queries import query_rows
-from analytics.sandbox.adhoc import limited_frame, open_snapshot, read_only_rows
-from analytics.sandbox.snapshots import build_snapshot, copy_database
+from analytics.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from audit.anchors import anchor_project
 from audit.drift.incident_evidence import evidence_of

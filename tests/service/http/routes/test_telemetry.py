@@ -10,8 +10,7 @@ import pytest
 from support.api_server import NOW, Call, Tokens
 from support.builders import exchange
 
-from analytics.store.outbox import Outbox
-from analytics.store.store import Store
+from analytics.store.store import Outbox, Store
 from audit.times import iso_time
 from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat

@@ -10,8 +10,7 @@ import pytest
 from support.api_server import NOW, Call, Tokens
 from support.pages import cookie, signed_in
 
-from analytics.store.outbox import Outbox
-from analytics.store.store import Store
+from analytics.store.store import Outbox, Store
 from schemas.codec.single_object import encode
 from schemas.records import Alert, Heartbeat
 from service.pages.projects import telemetry as page_module

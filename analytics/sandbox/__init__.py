@@ -1,1 +1,0 @@
-"""SQL of analysts: statements are classified, bounded and run against snapshots, with access to nothing else."""
