@@ -38,10 +38,10 @@ def evidence_of(raw_events: list[Raw], profile: Profile = ON, limit: int | None 
     return evidence
 
 
-def found(raw_events: list[Raw], profile: Profile = ON) -> dict[str, Cause]:
+def find_causes(raw_events: list[Raw], profile: Profile = ON) -> dict[str, Cause]:
     """The findings in a session."""
     evidence = evidence_of(raw_events, profile)
-    return {cause.type: cause for one in FINDERS for cause in one.detect(evidence, profile.thresholds)}
+    return {cause.type: cause for detector in FINDERS for cause in detector.detect(evidence, profile.thresholds)}
 
 
 def seqs(cause: Cause) -> list[int]:
@@ -65,15 +65,15 @@ def seqs(cause: Cause) -> list[int]:
 )
 def test_two_calls_in_turn_are_found_with_every_call_of_the_longest_run(calls: list[Raw], expected: list[int] | None) -> None:
     """Undoing and redoing gets nowhere; another call between, or other arguments, may be what was missing."""
-    cause = found(calls).get("alternating_calls")
+    cause = find_causes(calls).get("alternating_calls")
     assert (None if cause is None else seqs(cause)) == expected
 
 
 def test_what_is_said_of_alternation_names_rounds_and_tools_in_their_order() -> None:
     """Names are an agent's: they are shown without control characters."""
-    cause = found([C, *[call("write\u202e"), A] * 3, call("write\u202e")])["alternating_calls"]
-    said = "Two tool calls alternated for 3 rounds with unchanged arguments. Tools: write, read."
-    assert cause.description == said
+    cause = find_causes([C, *[call("write\u202e"), A] * 3, call("write\u202e")])["alternating_calls"]
+    description = "Two tool calls alternated for 3 rounds with unchanged arguments. Tools: write, read."
+    assert cause.description == description
     assert cause.severity == "medium"
     assert cause.impact_score == 0
     assert cause.evidence_count == 7
@@ -128,7 +128,7 @@ def test_near_duplicates_are_looked_for_among_the_last_calls_only() -> None:
 def test_what_is_said_of_near_duplicates_counts_the_repeats() -> None:
     """The first call was right; evidence are those that came after it."""
     wordings = [QUESTION, QUESTION.upper(), QUESTION.title()]
-    cause = found([call("search", {"q": wording}) for wording in wordings])["near_duplicate_calls"]
+    cause = find_causes([call("search", {"q": wording}) for wording in wordings])["near_duplicate_calls"]
     assert cause.description.startswith("2 tool calls ")
     assert "First tool: search." in cause.description
     assert cause.impact_score == 0
@@ -139,14 +139,16 @@ def test_polling_is_neither() -> None:
     """Asking again how something is getting on, in between and in other words, is how one waits."""
     polling = Profile.of("events", {"alternating_rounds": 3, "near_duplicate_calls": 1, "polling_tools": ("status",)})
     asked = [call("status", {"q": QUESTION}), call("status", {"q": QUESTION.upper()})]
-    assert found([*asked, A] * 5, polling) == {}
-    assert set(found([step for pair in [(A, asked[0]), (B, asked[1])] * 3 for step in pair], polling)) == {"alternating_calls"}
+    assert find_causes([*asked, A] * 5, polling) == {}
+    assert set(find_causes([step for pair in [(A, asked[0]), (B, asked[1])] * 3 for step in pair], polling)) == {
+        "alternating_calls"
+    }
     transcript = [
         call("process", {"action": "poll", "id": "x"}, source="openclaw", exchange_id="e"),
         {**A, "source": "openclaw", "exchange_id": "e"},
     ]
     recorded = Profile.of("transcripts", {"alternating_rounds": 2, "near_duplicate_calls": 1})
-    assert found(transcript * 5, recorded) == {}
+    assert find_causes(transcript * 5, recorded) == {}
 
 
 def test_of_a_transcript_both_are_looked_for_within_an_exchange() -> None:
@@ -154,17 +156,21 @@ def test_of_a_transcript_both_are_looked_for_within_an_exchange() -> None:
     recorded = Profile.of("transcripts", {"alternating_rounds": 3, "near_duplicate_calls": 2})
     words = [call("search", {"q": QUESTION}), call("search", {"q": QUESTION.upper()}), call("search", {"q": QUESTION.title()})]
 
-    def told(exchange: str, calls: list[Raw]) -> list[Raw]:
-        return [{**one, "source": "openclaw", "exchange_id": exchange} for one in calls]
+    def in_exchange(exchange: str, calls: list[Raw]) -> list[Raw]:
+        return [{**event, "source": "openclaw", "exchange_id": exchange} for event in calls]
 
     assert (
-        found(
-            [one for day in "123" for one in told(day, [A, B])] + [one for n in range(3) for one in told(f"w{n}", [words[n]])],
+        find_causes(
+            [event for day in "123" for event in in_exchange(day, [A, B])]
+            + [event for n in range(3) for event in in_exchange(f"w{n}", [words[n]])],
             recorded,
         )
         == {}
     )
-    assert set(found(told("1", [A, B] * 3) + told("2", words), recorded)) == {"alternating_calls", "near_duplicate_calls"}
+    assert set(find_causes(in_exchange("1", [A, B] * 3) + in_exchange("2", words), recorded)) == {
+        "alternating_calls",
+        "near_duplicate_calls",
+    }
 
 
 CALLS = st.lists(
@@ -179,9 +185,9 @@ def test_they_are_off_by_default_and_change_no_score_when_on(raw_events: list[Ra
     """The diagnosis of the published rules stays what it is, to the letter but for what was asked for besides."""
     off = diagnose_events("s", raw_events)
     on = diagnose_events("s", raw_events, ON)
-    mine = [one for one in on["failure_causes"] if one["type"] in FINDING_TYPES]
-    assert [one for one in off["failure_causes"] if one["type"] in FINDING_TYPES] == []
-    assert off["failure_causes"] == [one for one in on["failure_causes"] if one not in mine]
+    mine = [cause for cause in on["failure_causes"] if cause["type"] in FINDING_TYPES]
+    assert [cause for cause in off["failure_causes"] if cause["type"] in FINDING_TYPES] == []
+    assert off["failure_causes"] == [cause for cause in on["failure_causes"] if cause not in mine]
     for name in ("trust_score", "readiness_level", "scores", "cost_analysis", "evidence_summary"):
         assert off[name] == on[name]
     if off["failure_causes"]:
@@ -200,13 +206,13 @@ def test_batches_stored_state_and_limits_change_nothing_but_references(
         evidence = msgspec.msgpack.decode(msgspec.msgpack.encode(evidence), type=SessionEvidence)
         fold_columns({"s": evidence}, rows[start:end])
     assert evidence_of(raw_events, limit=limit) == evidence
-    whole, cut = diagnose(evidence_of(raw_events), ON.thresholds).causes, diagnose(evidence, ON.thresholds).causes
-    assert [(one.type, one.description, one.evidence_count) for one in whole] == [
-        (one.type, one.description, one.evidence_count) for one in cut
+    uncut_causes, cut = diagnose(evidence_of(raw_events), ON.thresholds).causes, diagnose(evidence, ON.thresholds).causes
+    assert [(cause.type, cause.description, cause.evidence_count) for cause in uncut_causes] == [
+        (cause.type, cause.description, cause.evidence_count) for cause in cut
     ]
     if limit is not None:
-        assert [one.evidence[:limit] for one in whole if one.type in FINDING_TYPES] == [
-            one.evidence for one in cut if one.type in FINDING_TYPES
+        assert [cause.evidence[:limit] for cause in uncut_causes if cause.type in FINDING_TYPES] == [
+            cause.evidence for cause in cut if cause.type in FINDING_TYPES
         ]
 
 
@@ -214,7 +220,7 @@ def test_batches_stored_state_and_limits_change_nothing_but_references(
 @given(CALLS, CALLS)
 def test_another_event_takes_no_finding_away(raw_events: list[Raw], more: list[Raw]) -> None:
     """An agent must not be able to make a finding smaller by doing more."""
-    before, after = found(raw_events), found([*raw_events, *more])
+    before, after = find_causes(raw_events), find_causes([*raw_events, *more])
     for name, cause in before.items():
         assert len(cause.evidence) == len(set(cause.evidence)) == cause.evidence_count
         assert cause.evidence_count <= after[name].evidence_count
@@ -272,4 +278,4 @@ def test_a_finding_is_documented_and_has_no_part_in_the_score(finder: Detector) 
     assert finding.remediation
     assert len(finding.causal_chain) >= 3
     assert not FINDING_TYPES.keys() & FAILURE_TYPES.keys()
-    assert not {one.failure_type for one in DETECTORS} & {one.failure_type for one in FINDERS}
+    assert not {detector.failure_type for detector in DETECTORS} & {detector.failure_type for detector in FINDERS}

@@ -33,15 +33,15 @@ def series(draw: Draw, rate: int, days: int, change: int = CHANGE, seed: int = 1
     """So many sessions of one score on each day, evenly over it."""
     rng = random.Random(f"{seed} {rate}")
     return [
-        unit(draw(rng, number >= change), START + timedelta(days=number, hours=24 * (place + 0.5) / rate))
+        unit(draw(rng, number >= change), START + timedelta(days=number, hours=24 * (number_in_day + 0.5) / rate))
         for number in range(days)
-        for place in range(rate)
+        for number_in_day in range(rate)
     ]
 
 
-def unit(score: float, at: datetime, weight: float = 1.0) -> Unit:
+def unit(score: float, time: datetime, weight: float = 1.0) -> Unit:
     """A session of one score."""
-    return Unit(at, 1, weight, weight * score)
+    return Unit(time, 1, weight, weight * score)
 
 
 def falls(sigmas: float) -> Draw:
@@ -54,15 +54,15 @@ def alarms(units: Iterable[Unit], days: int) -> list[float]:
     series = Series(cells_of(units), day(0), day(days - 1))
     looks = looks_of(series, range(series.length))
     raised = [series.time(int(cell)) for cell in looks.cells[looks.log_evidence >= math.log(SUSPECTED)]]
-    return [(at.replace(tzinfo=UTC) - START) / timedelta(days=1) for at in raised]
+    return [(time.replace(tzinfo=UTC) - START) / timedelta(days=1) for time in raised]
 
 
 def alarm(units: Iterable[Unit]) -> float | None:
     """Days from the change to the first alarm at or after it, looked at after every hour; None when there is none."""
-    return next((at - CHANGE for at in alarms(units, CHANGE + 60) if at >= CHANGE), None)
+    return next((time - CHANGE for time in alarms(units, CHANGE + 60) if time >= CHANGE), None)
 
 
-def must(change: Change | None) -> Change:
+def require_change(change: Change | None) -> Change:
     """The change that is there."""
     assert change is not None
     return change
@@ -75,10 +75,10 @@ def must(change: Change | None) -> Change:
 def test_a_change_is_found_in_time(sigmas: float, rate: int, bar: float) -> None:
     """Half of the changes are found within the bar, and none is missed within 60 days."""
     delays = [alarm(series(falls(sigmas), rate, CHANGE + 60, seed=seed)) for seed in range(9)]
-    found = [delay for delay in delays if delay is not None]
+    found_delays = [delay for delay in delays if delay is not None]
 
-    assert len(delays) == len(found)
-    assert statistics.median(found) <= bar
+    assert len(delays) == len(found_delays)
+    assert statistics.median(found_delays) <= bar
 
 
 def test_quiet_years_are_quiet() -> None:
@@ -88,23 +88,23 @@ def test_quiet_years_are_quiet() -> None:
 
 def test_a_change_tells_since_when_and_how_large() -> None:
     """A person wants the day, the size, and how sure both are."""
-    found = must(find_change(series(falls(1), 10, CHANGE + 6), day(CHANGE + 5)))
+    change = require_change(find_change(series(falls(1), 10, CHANGE + 6), day(CHANGE + 5)))
 
-    assert found.direction == "down"
-    assert found.earliest_day <= day(CHANGE) <= found.latest_day
-    assert abs((found.first_day - day(CHANGE)).days) <= 1
-    assert found.size_interval.low <= found.size <= found.size_interval.high
-    assert found.size == pytest.approx(found.mean_after - found.mean_before)
-    assert found.size == pytest.approx(-0.1, abs=0.05)
-    assert found.sigma == pytest.approx(0.1, abs=0.02)
-    assert found.scores_before + found.scores_after == found.units_before + found.units_after == 10 * (CHANGE + 6)
-    assert (START + timedelta(days=CHANGE)).replace(tzinfo=None) <= found.alarm_at <= found.seen_at
-    assert found.log_evidence >= math.log(SUSPECTED)
+    assert change.direction == "down"
+    assert change.earliest_day <= day(CHANGE) <= change.latest_day
+    assert abs((change.first_day - day(CHANGE)).days) <= 1
+    assert change.size_interval.low <= change.size <= change.size_interval.high
+    assert change.size == pytest.approx(change.mean_after - change.mean_before)
+    assert change.size == pytest.approx(-0.1, abs=0.05)
+    assert change.sigma == pytest.approx(0.1, abs=0.02)
+    assert change.scores_before + change.scores_after == change.units_before + change.units_after == 10 * (CHANGE + 6)
+    assert (START + timedelta(days=CHANGE)).replace(tzinfo=None) <= change.alarm_at <= change.seen_at
+    assert change.log_evidence >= math.log(SUSPECTED)
 
 
 def test_severity_is_by_the_size_in_sigma() -> None:
     """Beyond two sigma it is critical."""
-    severities = [must(find_change(series(falls(size), 10, CHANGE + 7), day(CHANGE + 6))).severity for size in (1, 4)]
+    severities = [require_change(find_change(series(falls(size), 10, CHANGE + 7), day(CHANGE + 6))).severity for size in (1, 4)]
 
     assert severities == ["warning", "critical"]
 
@@ -115,7 +115,7 @@ def test_the_level_rises_to_an_alarm() -> None:
     levels = [standing(units, day(number)) for number in (CHANGE - 1, CHANGE + 9)]
 
     assert levels[0].level < 1 <= levels[1].level
-    assert [one.change and one.change.direction for one in levels] == [None, "down"]
+    assert [unit.change and unit.change.direction for unit in levels] == [None, "down"]
 
 
 @pytest.mark.parametrize("days", [0, 1, REFERENCE_DAYS])
@@ -149,16 +149,16 @@ def test_a_dip_that_is_over_hides_no_later_change() -> None:
         return rng.gauss(0.85 - 0.15 * (number in dip) - 0.1 * (number >= CHANGE + 15), 0.1)
 
     units = [
-        unit(score(number), START + timedelta(days=number, hours=2 * place))
+        unit(score(number), START + timedelta(days=number, hours=2 * number_in_day))
         for number in range(CHANGE + 19)
-        for place in range(10)
+        for number_in_day in range(10)
     ]
     over = Reference(cut=((day(CHANGE), day(CHANGE + 4)),))
 
     assert find_change(units, day(CHANGE + 14), reference=over) is None
-    found = must(find_change(units, day(CHANGE + 18), reference=over))
-    assert found.direction == "down"
-    assert abs((found.first_day - day(CHANGE + 15)).days) <= 1
+    change = require_change(find_change(units, day(CHANGE + 18), reference=over))
+    assert change.direction == "down"
+    assert abs((change.first_day - day(CHANGE + 15)).days) <= 1
 
 
 def test_a_large_change_is_found_on_the_second_session() -> None:
@@ -169,7 +169,7 @@ def test_a_large_change_is_found_on_the_second_session() -> None:
     ]
 
     assert find_change(units[:31], day(30)) is None
-    assert must(find_change(units, day(31))).direction == "down"
+    assert require_change(find_change(units, day(31))).direction == "down"
 
 
 def test_a_ramp_of_a_year_is_found_in_months() -> None:
@@ -178,9 +178,12 @@ def test_a_ramp_of_a_year_is_found_in_months() -> None:
     for seed in range(5):
         rng = random.Random(seed)
         units = [
-            unit(rng.gauss(0.75 - 0.1 * max(0, number - CHANGE) / 365, 0.1), START + timedelta(days=number, hours=2 * place))
+            unit(
+                rng.gauss(0.75 - 0.1 * max(0, number - CHANGE) / 365, 0.1),
+                START + timedelta(days=number, hours=2 * number_in_day),
+            )
             for number in range(CHANGE + 180)
-            for place in range(10)
+            for number_in_day in range(10)
         ]
         delays.append(min(alarms(units, CHANGE + 180)) - CHANGE)
 
@@ -192,9 +195,9 @@ def test_another_volume_is_no_change(rates: tuple[int, int]) -> None:
     """Two thousand sessions a day say more than five, and mean the same; the morning of a busy day is like any other morning."""
     rng = random.Random(7)
     units = [
-        unit(rng.gauss(0.6, 0.1), START + timedelta(days=number, seconds=86_400 * (place + 0.5) / rates[number >= 24]))
+        unit(rng.gauss(0.6, 0.1), START + timedelta(days=number, seconds=86_400 * (number_in_day + 0.5) / rates[number >= 24]))
         for number in range(30)
-        for place in range(rates[number >= 24] // (3 if number == 29 else 1))
+        for number_in_day in range(rates[number >= 24] // (3 if number == 29 else 1))
     ]
 
     assert find_change(units, day(29)) is None
@@ -207,9 +210,11 @@ def test_longer_or_shorter_sessions_are_no_change(before: int, after: int) -> No
     units = []
     for number in range(60):
         length = after if number >= CHANGE else before
-        for place in range(10):
+        for number_in_day in range(10):
             scores = [rng.gauss(0.6, 0.1) for _ in range(length)]
-            units.append(Unit(START + timedelta(days=number, hours=2 * place), length, float(length), math.fsum(scores)))
+            units.append(
+                Unit(START + timedelta(days=number, hours=2 * number_in_day), length, float(length), math.fsum(scores))
+            )
 
     assert find_change(units, day(59)) is None
 
@@ -226,16 +231,16 @@ def test_nights_and_weekends_are_no_change() -> None:
     """Whoever asks at night asks something else; so do people on Sundays. A check at any hour compares like with like."""
     rng = random.Random(9)
 
-    def score(at: datetime) -> float:
-        return rng.gauss(0.7 - 0.05 * (at.hour < 8) - 0.1 * (at.weekday() >= 5), 0.1)
+    def score(time: datetime) -> float:
+        return rng.gauss(0.7 - 0.05 * (time.hour < 8) - 0.1 * (time.weekday() >= 5), 0.1)
 
-    times = [START + timedelta(days=number, minutes=12 * place) for number in range(60) for place in range(120)]
-    units = [unit(score(at), at) for at in times]
+    times = [START + timedelta(days=number, minutes=12 * number_in_day) for number in range(60) for number_in_day in range(120)]
+    units = [unit(score(time), time) for time in times]
 
     assert not [
         hour
         for hour in range(0, 24, 5)
-        if find_change([one for one in units if one.at < times[-1] - timedelta(hours=hour)], day(59))
+        if find_change([unit for unit in units if unit.at < times[-1] - timedelta(hours=hour)], day(59))
     ]
 
 
@@ -245,37 +250,37 @@ def test_the_intervals_hold_at_any_hour_of_the_change(hour: int) -> None:
     held = []
     for seed in range(20):
         rng = random.Random(f"{seed} {hour}")
-        change = START + timedelta(days=CHANGE, hours=hour)
+        changed_at = START + timedelta(days=CHANGE, hours=hour)
         times = [
-            START + timedelta(days=number, hours=2.4 * (place + rng.random()))
+            START + timedelta(days=number, hours=2.4 * (number_in_day + rng.random()))
             for number in range(CHANGE + 4)
-            for place in range(10)
+            for number_in_day in range(10)
         ]
-        units = [unit(rng.gauss(0.6 - 0.1 * (at >= change), 0.1), at) for at in times]
-        found = find_change(units, day(CHANGE + 3))
-        if found is not None:
+        units = [unit(rng.gauss(0.6 - 0.1 * (time >= changed_at), 0.1), time) for time in times]
+        change = find_change(units, day(CHANGE + 3))
+        if change is not None:
             held.append(
-                found.earliest_day <= day(CHANGE) <= found.latest_day
-                and found.size_interval.low <= -0.1 <= found.size_interval.high
+                change.earliest_day <= day(CHANGE) <= change.latest_day
+                and change.size_interval.low <= -0.1 <= change.size_interval.high
             )
 
     assert len(held) >= 10
     assert held.count(False) <= 3
 
 
-def on_days(kept: Callable[[int], bool], count: int, level: Callable[[int], float], days: int, seed: str) -> list[Unit]:
+def on_days(has_data: Callable[[int], bool], count: int, level: Callable[[int], float], days: int, seed: str) -> list[Unit]:
     """Sessions of one score in the working hours of the days kept, around the level of each day."""
     rng = random.Random(seed)
     return [
         unit(rng.gauss(level(number), 0.1), START + timedelta(days=number, hours=8 + 12 * rng.random()))
         for number in range(days)
-        if kept(number)
+        if has_data(number)
         for _ in range(count)
     ]
 
 
 @pytest.mark.parametrize(
-    ("kept", "count", "looked_after"),
+    ("has_data", "count", "looked_after"),
     [
         (lambda number: number % 7 < 5, 50, 1),
         (lambda number: number % 7 == 0, 300, 0),
@@ -285,17 +290,17 @@ def on_days(kept: Callable[[int], bool], count: int, level: Callable[[int], floa
 )
 @pytest.mark.parametrize("fall", [0.07, 0.1, 0.2])
 def test_the_first_day_of_a_change_after_a_gap_is_the_first_day_with_data(
-    kept: Callable[[int], bool], count: int, looked_after: int, fall: float
+    has_data: Callable[[int], bool], count: int, looked_after: int, fall: float
 ) -> None:
     """A change that shows on Monday began after the last data of Friday: its cause is not to be found on Friday."""
     change = 63
     first_days = []
     for seed in range(6):
-        units = on_days(kept, count, lambda number: 0.7 - fall * (number >= change), change + 15, f"{fall} {seed}")
-        found = find_change(units, day(change + looked_after))
-        if found is not None:
-            assert found.earliest_day <= day(change) <= found.latest_day
-            first_days.append(found.first_day)
+        units = on_days(has_data, count, lambda number: 0.7 - fall * (number >= change), change + 15, f"{fall} {seed}")
+        found_change = find_change(units, day(change + looked_after))
+        if found_change is not None:
+            assert found_change.earliest_day <= day(change) <= found_change.latest_day
+            first_days.append(found_change.first_day)
 
     assert len(first_days) >= 3
     assert first_days.count(day(change)) >= len(first_days) - 1
@@ -319,8 +324,8 @@ def test_a_few_days_with_data_are_no_history() -> None:
     """Fourteen calendar days with data on five of them are not enough to compare with; six days are."""
 
     def fallen(history: int) -> list[Unit]:
-        kept = {*range(0, 3 * history, 3), 40}
-        return on_days(lambda number: number in kept, 50, lambda number: 0.7 - 0.2 * (number == 40), 41, f"{history}")
+        has_data = {*range(0, 3 * history, 3), 40}
+        return on_days(lambda number: number in has_data, 50, lambda number: 0.7 - 0.2 * (number == 40), 41, f"{history}")
 
     assert find_change(fallen(5), day(40)) is None
     assert find_change(fallen(6), day(40)) is not None
@@ -330,7 +335,7 @@ def test_a_change_is_suspected_first_and_confirmed_by_more() -> None:
     """Whoever is woken is woken for something: four times in a thousand years a tier, not once in eight years."""
     units = series(falls(1), 10, CHANGE + 8)
     first = next(number for number in range(CHANGE, CHANGE + 8) if find_change(units, day(number)))
-    last = must(find_change(units, day(CHANGE + 7)))
+    last = require_change(find_change(units, day(CHANGE + 7)))
 
     assert SUSPECTED < CONFIRMED
     assert first < CHANGE + 4
@@ -343,23 +348,25 @@ def test_a_change_is_suspected_first_and_confirmed_by_more() -> None:
 def test_one_odd_session_in_a_constant_series_is_no_change(usual: float, odd: float) -> None:
     """Where Tier 1 was always 1, one flagged exchange is an anomaly of its own, and five of one day are; those of a second day are a change."""
     units = series(lambda _rng, _after: usual, 10, 40)
-    one, five, more = ([*units[:-count], *(unit(odd, given.at) for given in units[-count:])] for count in (1, 5, 15))
+
+    def replace_last(count: int) -> list[Unit]:
+        return [*units[:-count], *(unit(odd, session.at) for session in units[-count:])]
 
     assert find_change(units, day(39)) is None
-    assert find_change(one, day(39)) is None
-    assert find_change(five, day(39)) is None
-    assert find_change(more, day(39)) is not None
+    assert find_change(replace_last(1), day(39)) is None
+    assert find_change(replace_last(5), day(39)) is None
+    assert find_change(replace_last(15), day(39)) is not None
 
 
 @pytest.mark.parametrize("earlier", [0, 1])
 def test_flagged_sessions_of_one_hour_are_no_change_of_scores_that_are_nearly_always_1(earlier: int) -> None:
     """Three sessions a day that were at 1 for months do not say how far off, or how often, those of one bad hour are."""
     units = series(lambda _rng, _after: 1.0, 3, 120)
-    bad = [unit(2 / 3, START + timedelta(days=100, hours=12, minutes=10 * place)) for place in range(3)]
-    rare = [unit(2 / 3, START + timedelta(days=30, hours=11 + place)) for place in range(earlier)]
+    bad = [unit(2 / 3, START + timedelta(days=100, hours=12, minutes=10 * number_in_day)) for number_in_day in range(3)]
+    rare = [unit(2 / 3, START + timedelta(days=30, hours=11 + number_in_day)) for number_in_day in range(earlier)]
 
     for last in range(100, 120):
-        seen = [one for one in (*units, *bad, *rare) if one.at.date() <= day(last)]
+        seen = [unit for unit in (*units, *bad, *rare) if unit.at.date() <= day(last)]
         assert find_change(seen, day(last)) is None
 
 
@@ -369,14 +376,14 @@ def test_another_mix_of_sampled_turns_is_no_change() -> None:
     units, plain = [], []
     for number in range(60):
         share, weight = (9, 1.0) if number >= CHANGE else (3, 3.0)
-        for place in range(6):
+        for number_in_day in range(6):
             scores = [(rng.gauss(0.7, 0.1), 1.0) for _ in range(5)] + [(rng.gauss(0.9, 0.1), weight) for _ in range(share)]
-            at = START + timedelta(days=number, hours=4 * place)
-            units.append(Unit(at, len(scores), sum(w for _, w in scores), sum(x * w for x, w in scores)))
-            plain.append(Unit(at, len(scores), len(scores), sum(x for x, _ in scores)))
+            time = START + timedelta(days=number, hours=4 * number_in_day)
+            units.append(Unit(time, len(scores), sum(w for _, w in scores), sum(x * w for x, w in scores)))
+            plain.append(Unit(time, len(scores), len(scores), sum(x for x, _ in scores)))
 
     assert find_change(units, day(59)) is None
-    assert must(find_change(plain, day(59))).direction == "up"
+    assert require_change(find_change(plain, day(59))).direction == "up"
 
 
 @settings(max_examples=15, deadline=None)
@@ -384,9 +391,9 @@ def test_another_mix_of_sampled_turns_is_no_change() -> None:
 def test_neither_the_order_nor_what_lies_outside_the_window_matters(seed: int, rng: random.Random) -> None:
     """Also where sessions end at the same time; a late check and a rerun see the same."""
     as_of = day(WINDOW_DAYS + 5)
-    units = [unit(one.total, one.at.replace(hour=12, minute=0)) for one in series(falls(1), 2, WINDOW_DAYS + 10, 375, seed)]
+    units = [unit(unit.total, unit.at.replace(hour=12, minute=0)) for unit in series(falls(1), 2, WINDOW_DAYS + 10, 375, seed)]
     first = as_of - timedelta(days=WINDOW_DAYS - 1)
-    inside = [one for one in units if first <= one.at.date() <= as_of]
+    inside = [unit for unit in units if first <= unit.at.date() <= as_of]
     rng.shuffle(units)
 
     assert standing(inside, as_of) == standing(units, as_of)
@@ -405,9 +412,9 @@ def test_a_look_never_depends_on_what_comes_later(seed: int, last: int) -> None:
 @pytest.mark.parametrize("sigmas", [0, 0.7, 4])
 def test_looks_that_are_left_out_could_not_have_raised_an_alarm(sigmas: float) -> None:
     """They are left out by a bound, so a check pays for what may be an alarm; a bound that is too low would miss some."""
-    known = Series(cells_of(series(falls(sigmas), 8, 60)), day(0), day(59))
+    whole_series = Series(cells_of(series(falls(sigmas), 8, 60)), day(0), day(59))
     least = math.log(SUSPECTED)
-    every, some = looks_of(known, range(60)), looks_of(known, range(60), least)
+    every, some = looks_of(whole_series, range(60)), looks_of(whole_series, range(60), least)
     raised = [
         list(zip(looks.cells[may], looks.log_evidence[may], strict=True))
         for looks in (every, some)
@@ -432,8 +439,8 @@ def test_sums_say_what_single_sessions_say(seed: int, parts: int) -> None:
 
 def merged(parts: Iterable[Cells]) -> Cells:
     """Cells of parts of the same sessions as those of all of them."""
-    known = [part for part in parts if len(part.last)]
-    columns = [np.concatenate(column) for column in zip(*known, strict=True)]
+    filled = [part for part in parts if len(part.last)]
+    columns = [np.concatenate(column) for column in zip(*filled, strict=True)]
     hours = columns[0].astype("datetime64[h]")
     order = np.argsort(hours, kind="stable")
     starts = np.flatnonzero(np.diff(hours[order].astype(np.int64), prepend=-1))

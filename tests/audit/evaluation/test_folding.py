@@ -24,7 +24,7 @@ from audit.evaluation.run import (
     Trace,
     Turn,
     is_recorded_as,
-    normalised,
+    normalize_path,
     run_of,
     trace_of,
 )
@@ -397,7 +397,7 @@ def test_a_path_is_the_same_however_it_is_written(parts: list[str], start: str, 
     """The case is written on one machine, the artifact recorded on another."""
     wanted, written = "/".join(parts), start + slash.join(parts)
 
-    assert normalised(wanted) == normalised(written)
+    assert normalize_path(wanted) == normalize_path(written)
     assert is_recorded_as(written, wanted)
     assert is_recorded_as(written, f"/home/joe/{wanted}")
     assert is_recorded_as(written, f"D:\\work\\{wanted}")

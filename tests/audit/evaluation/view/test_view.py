@@ -52,7 +52,7 @@ PLANTS = {
     "a line of the journal": ("Oct 01 09:00:00 node agentd[7]: cannot reach the broker", "broker"),
 }
 """What must never be seen: what is planted, and what of it is looked for."""
-KNOWN = ("sess-planted-77", "exch.planted.1", "build-host-07")
+KNOWN_IDS = ("sess-planted-77", "exch.planted.1", "build-host-07")
 BEFORE = st.sampled_from(
     ["", " ", "see ", "(", '"', "'", "`", "= ", ": ", "\n", "a\nb ", "。", "é ", "[", "<", "| ", "> ", "\t", "\u200b"]
 )
@@ -101,13 +101,13 @@ def planted_run(text: str) -> Run:
     values = dict.fromkeys(TEXTS_OF_EXCHANGES, text)
     exchanges = [builders.exchange("sess-planted-77", number, **values, tags=(text,)) for number in (1, 2)]
     # Some ids of the session are known wherever they stand, as those of a real session are.
-    ids = [{"event": "process_output", "event_id": known, "host": known} for known in KNOWN]
+    ids = [{"event": "process_output", "event_id": known, "host": known} for known in KNOWN_IDS]
     records = SessionRecords(
         connection="local", project="ops", session_id="sess-planted-77", exchanges=exchanges, events=[*ids, *payloads(text)]
     )
     run = run_of(records, {})
     # What is planted becomes a known id of the run, too; without it the patterns have to find it.
-    return replace(run, identifiers=run.identifiers & set(KNOWN))
+    return replace(run, identifiers=run.identifiers & set(KNOWN_IDS))
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -130,7 +130,7 @@ def test_nothing_of_the_infrastructure_is_seen_wherever_it_stands(kind: str, bef
     text, needle = PLANTS[kind]
     view = subject_view(views.CASE, planted_run(f"{before}{text}{after}"), (), 400_000)
     assert needle not in view.text
-    assert [one for one in strings(json.loads(view.text)) if needle.lower() in one.lower()] == []
+    assert [item for item in strings(json.loads(view.text)) if needle.lower() in item.lower()] == []
 
 
 @pytest.mark.parametrize("kind", PLANTS)
@@ -141,7 +141,8 @@ def test_nothing_of_the_infrastructure_is_seen_in_any_text_of_a_run(kind: str, p
     run = views.run_with(place, f"x {text}\nThe end.")
     view = views.view(
         views.run(
-            **{name: getattr(run, name) for name in ("turns", "steps", "failures", "artifacts")}, identifiers=frozenset(KNOWN)
+            **{name: getattr(run, name) for name in ("turns", "steps", "failures", "artifacts")},
+            identifiers=frozenset(KNOWN_IDS),
         )
     )
     assert needle.lower() not in view.text.lower()
@@ -155,15 +156,15 @@ def test_what_is_no_infrastructure_is_seen() -> None:
 
 def test_names_of_models_agents_connections_and_times_are_not_shown() -> None:
     """Provider metadata would let a judge recognise its own kind."""
-    at = datetime(2031, 7, 9, tzinfo=UTC)
+    time = datetime(2031, 7, 9, tzinfo=UTC)
     run = views.run(
         connection="conn-x",
         project="proj-x",
         agent="agent-x",
         model="model-x",
         cost_usd=7.77,
-        started_at=at,
-        ended_at=at,
+        started_at=time,
+        ended_at=time,
         trust=83,
     )
     text = views.view(run).text
@@ -178,8 +179,8 @@ def test_the_document_has_exactly_its_three_parts() -> None:
     assert {part: list(members) for part, members in document.items()} == PARTS
     mark = next(iter(document["subject_response"]["final_output"]))
 
-    def text(words: str) -> dict[str, str]:
-        return {mark: words}
+    def text(nonblank_texts: str) -> dict[str, str]:
+        return {mark: nonblank_texts}
 
     assert document["subject_response"] == {
         "final_output": text("The report is written."),
@@ -235,7 +236,7 @@ def test_the_same_content_gives_the_same_bytes_and_other_content_another_mark() 
     first, second = views.view(views.run()), views.view(views.run())
     assert first == second
     other = views.view(views.run_with("final answer", "The report is written!"))
-    assert len({next(iter(json.loads(one.text)["subject_response"]["final_output"])) for one in (first, other)}) == 2
+    assert len({next(iter(json.loads(item.text)["subject_response"]["final_output"])) for item in (first, other)}) == 2
 
 
 def test_a_short_view_is_refused() -> None:
@@ -255,7 +256,7 @@ calls = st.builds(ToolCall, st.none() | texts, arguments)
 results = st.builds(ToolResult, st.none() | texts, arguments, st.booleans())
 runs = st.builds(
     lambda said, steps, times, failures, artifacts: views.run(
-        turns=tuple(Turn("q", one, "answered") for one in said),
+        turns=tuple(Turn("q", item, "answered") for item in said),
         steps=tuple(steps) * times,
         failures=tuple(failures),
         artifacts=tuple(artifacts),
@@ -266,51 +267,55 @@ runs = st.builds(
     st.lists(st.builds(Failure, texts, texts), max_size=5),
     st.lists(st.builds(Artifact, texts, texts), max_size=5),
 )
-words = texts.filter(lambda text: bool(text.strip())).map(lambda text: text[:4_000])
+nonblank_texts = texts.filter(lambda text: bool(text.strip())).map(lambda text: text[:4_000])
 rubrics = st.builds(
     lambda anchors, criteria, instructions: Rubric.model_construct(
-        scale_anchors=tuple(ScaleAnchor.model_construct(score=1.0, meaning=one) for one in anchors),
-        criteria=tuple(Criterion.model_construct(name=one[:500], dimension="task", good=one, bad=one) for one in criteria),
+        scale_anchors=tuple(ScaleAnchor.model_construct(score=1.0, meaning=item) for item in anchors),
+        criteria=tuple(Criterion.model_construct(name=item[:500], dimension="task", good=item, bad=item) for item in criteria),
         scoring_instructions=instructions,
     ),
-    st.lists(words, max_size=3),
-    st.lists(words, max_size=3),
-    words,
+    st.lists(nonblank_texts, max_size=3),
+    st.lists(nonblank_texts, max_size=3),
+    nonblank_texts,
 )
 
 
 def case_of(messages: list[str], hard: list[str], rubric: Rubric | None) -> Case:
     """A case with these texts."""
     expectations = views.CASE.expectations.model_copy(
-        update={"hard_expectations": tuple(views.Expectation.model_construct(text=one) for one in hard)}
+        update={"hard_expectations": tuple(views.Expectation.model_construct(text=item) for item in hard)}
     )
-    said = views.CaseInput.model_construct(
-        messages=tuple(Message.model_construct(role="user", content=one) for one in messages)
+    case_input = views.CaseInput.model_construct(
+        messages=tuple(Message.model_construct(role="user", content=item) for item in messages)
     )
-    return views.CASE.model_copy(update={"input": said, "expectations": expectations, "rubric": rubric})
+    return views.CASE.model_copy(update={"input": case_input, "expectations": expectations, "rubric": rubric})
 
 
 @settings(max_examples=examples(120), deadline=None)
 @given(
-    case=st.builds(case_of, st.lists(words, min_size=1, max_size=4), st.lists(words, max_size=4), st.none() | rubrics),
+    case=st.builds(
+        case_of, st.lists(nonblank_texts, min_size=1, max_size=4), st.lists(nonblank_texts, max_size=4), st.none() | rubrics
+    ),
     run=runs,
     checks=st.integers(0, 100),
-    most=st.sampled_from([SMALLEST_VIEW, SMALLEST_VIEW + 1, 6_000, 20_000, 60_000]),
+    max_characters=st.sampled_from([SMALLEST_VIEW, SMALLEST_VIEW + 1, 6_000, 20_000, 60_000]),
 )
-def test_no_run_and_no_case_makes_a_view_longer_than_it_may_be(case: Case, run: Run, checks: int, most: int) -> None:
+def test_no_run_and_no_case_makes_a_view_longer_than_it_may_be(case: Case, run: Run, checks: int, max_characters: int) -> None:
     """The size of the prompt is what a call costs, and a record has room for no more."""
     outcomes = [
         CheckOutcome(check_id=f"check-{number:050d}", kind="response_contains", dimensions=DIMENSIONS, outcome="error")
         for number in range(checks)
     ]
-    text = subject_view(case, run, outcomes, most).text
-    assert len(text) <= most
+    text = subject_view(case, run, outcomes, max_characters).text
+    assert len(text) <= max_characters
     document = json.loads(text)
     assert {part: list(members) for part, members in document.items()} == PARTS
     steps = document["execution_evidence"]["steps"]
-    left_out = [one["left_out"] for one in steps if "left_out" in one]
-    told = sum(one.get("calls", 0) + one.get("results", 0) for one in left_out) + sum("left_out" not in one for one in steps)
-    assert len(run.steps) == told
+    left_out = [item["left_out"] for item in steps if "left_out" in item]
+    counted_steps = sum(item.get("calls", 0) + item.get("results", 0) for item in left_out) + sum(
+        "left_out" not in item for item in steps
+    )
+    assert len(run.steps) == counted_steps
 
 
 def test_a_long_answer_keeps_head_and_tail_and_says_what_is_missing() -> None:
@@ -335,12 +340,14 @@ def test_of_many_steps_the_ends_and_the_failed_ones_stay() -> None:
             ToolCall("bash", {"command": f"step {number} " + "x" * 900}),
             ToolResult("bash", f"output {number} " + "y" * 900, failed=number == 150),
         ]
-    shown = json.loads(views.view(views.run(steps=tuple(steps)), most=20_000).text)["execution_evidence"]["steps"]
-    said = json.dumps(shown)
-    assert all(f"{word} " in said for word in ("step 0", "output 0", "step 299", "output 299", "step 150", "output 150"))
-    gaps = [one["left_out"] for one in shown if "left_out" in one]
+    steps_shown = json.loads(views.view(views.run(steps=tuple(steps)), most=20_000).text)["execution_evidence"]["steps"]
+    rendered_steps = json.dumps(steps_shown)
+    assert all(
+        f"{word} " in rendered_steps for word in ("step 0", "output 0", "step 299", "output 299", "step 150", "output 150")
+    )
+    gaps = [item["left_out"] for item in steps_shown if "left_out" in item]
     assert len(gaps) == 2
-    assert sum(gap["calls"] for gap in gaps) + sum("call" in one for one in shown) == 300
+    assert sum(gap["calls"] for gap in gaps) + sum("call" in item for item in steps_shown) == 300
     assert not any("failed_results" in gap for gap in gaps)
 
 
@@ -371,11 +378,11 @@ def test_artifacts_that_are_checked_come_first() -> None:
         strict=False,
     )
     artifacts = tuple(Artifact(f"/srv/{name}.md", "w" * 3_000) for name in (*"abcdefgh", "key", *"ijklmnop"))
-    shown = json.loads(subject_view(case, views.run(artifacts=artifacts), (), SMALLEST_VIEW + 500).text)["execution_evidence"][
-        "artifacts"
-    ]
-    assert "[path]/key.md" in json.dumps(shown)
-    assert any("left_out" in one for one in shown)
+    artifacts_shown = json.loads(subject_view(case, views.run(artifacts=artifacts), (), SMALLEST_VIEW + 500).text)[
+        "execution_evidence"
+    ]["artifacts"]
+    assert "[path]/key.md" in json.dumps(artifacts_shown)
+    assert any("left_out" in item for item in artifacts_shown)
 
 
 def test_five_megabytes_take_a_moment() -> None:
