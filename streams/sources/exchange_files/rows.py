@@ -40,16 +40,17 @@ FETCHED = 1_000
 SEPARATORS = (",", ";", "\t", "|")
 _ITEMS = "data"
 """The member of a document that holds its rows, as answers of APIs have it."""
-_WHOLE = frozenset({_ITEMS, "meta"})
+_DOCUMENT_MEMBERS = frozenset({_ITEMS, "meta"})
 """The members of such an answer, which may be one line."""
-_PLAIN = (str, int, float, bool, date, datetime, NoneType)
+_JSON_TYPES = (str, int, float, bool, date, datetime, NoneType)
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 _SHOWN_CHARACTERS = 80
 """Characters of a column's name that an error has."""
 _PARQUET = "read_parquet(?, hive_types_autocast=false)"
 WORDS = "JSON lines, CSV or Parquet"
-UNPACKED_HINT = "Check whether the file was copied completely."
+COPY_HINT = "Check whether the file was copied completely."
 PACKED = {".gz": GZIP, ".zst": ZSTANDARD}
+_DUCKDB_COMPRESSION: dict[Kind | None, str] = {None: "none", GZIP: "gzip", ZSTANDARD: "zstd"}
 
 
 class Row(NamedTuple):
@@ -126,7 +127,7 @@ def _clean_value(value: Any) -> Any:
     """Return a value as JSON has it; only times stay as they are."""
     if isinstance(value, float) and math.isnan(value):
         return None
-    return value if isinstance(value, _PLAIN) else msgspec.to_builtins(value, str_keys=True, enc_hook=str)
+    return value if isinstance(value, _JSON_TYPES) else msgspec.to_builtins(value, str_keys=True, enc_hook=str)
 
 
 @contextmanager
@@ -145,7 +146,7 @@ def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
             else:
                 yield raw
     except (gzip.BadGzipFile, EOFError, zstd.ZstdError) as error:
-        raise InputError(f"{path}: cannot be unpacked ({error})", hint=UNPACKED_HINT) from error
+        raise InputError(f"{path}: cannot be unpacked ({error})", hint=COPY_HINT) from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})", hint="Check the path and its permissions.") from error
 
@@ -160,12 +161,15 @@ def _csv_rows(path: Path, stream: BinaryIO) -> Iterator[Row]:
 
 def _rows_of_text(path: Path, text: io.TextIOWrapper) -> Iterator[Row]:
     first = text.readline(MAX_LINE)
-    lines = _Counted(first, text)
-    named = _SEPARATOR_LINE.fullmatch(first)
-    if named is not None:  # Excel's first line, before the header
+    lines = _CountedLines(first, text)
+    separator_line = _SEPARATOR_LINE.fullmatch(first)
+    if separator_line is None:
+        separator = _guess_separator(first)
+    else:  # Excel writes this line before the header
+        separator = separator_line[1]
         next(lines)
-        lines.taken(1)
-    reader = csv.reader(lines, delimiter=named[1] if named is not None else _separator(first))
+        lines.take_line(1)
+    reader = csv.reader(lines, delimiter=separator)
     header: list[str] | None = None
     repeats = False
     while True:
@@ -175,9 +179,9 @@ def _rows_of_text(path: Path, text: io.TextIOWrapper) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield Row(number, Problem("not_csv", f"the row is not CSV: {error}"), lines.taken(number))
+            yield Row(number, Problem("not_csv", f"the row is not CSV: {error}"), lines.take_line(number))
             continue
-        line = lines.taken(number)
+        line = lines.take_line(number)
         if header is None:
             header = [cell.strip() for cell in cells]
             repeats = len({*header}) < len(header)
@@ -187,22 +191,22 @@ def _rows_of_text(path: Path, text: io.TextIOWrapper) -> Iterator[Row]:
             yield Row(number, _record(header, cells), line)
 
 
-class _Counted:
+class _CountedLines:
     """The lines of a text, counted. A line that is too long comes in pieces, which are no rows of the table."""
 
     def __init__(self, first: str, rest: io.TextIOWrapper) -> None:
         self._ahead = first
         self._rest = rest
-        self._since: list[str] = []
+        self._pending: list[str] = []
         self.read = 0
 
-    def taken(self, number: int) -> Line:
+    def take_line(self, number: int) -> Line:
         """Return the text that was read since the last call, as the line with this number."""
-        body = "".join(self._since).rstrip("\r\n").encode("utf-8", "surrogateescape")
-        self._since.clear()
+        body = "".join(self._pending).rstrip("\r\n").encode("utf-8", "surrogateescape")
+        self._pending.clear()
         return Line(number, body, len(body), ended=True)
 
-    def __iter__(self) -> _Counted:
+    def __iter__(self) -> _CountedLines:
         return self
 
     def __next__(self) -> str:
@@ -210,11 +214,11 @@ class _Counted:
         if not line:
             raise StopIteration
         self.read += 1
-        self._since.append(line)
+        self._pending.append(line)
         return line
 
 
-def _separator(header: str) -> str:
+def _guess_separator(header: str) -> str:
     """Return the separator that makes the most columns of the header."""
     return max(SEPARATORS, key=lambda separator: len(next(csv.reader([header], delimiter=separator), [])))
 
@@ -245,7 +249,7 @@ def _json_rows(stream: BinaryIO) -> Iterator[Row | Torn]:
     for line, value in read_values(stream):
         if value is None:
             yield Torn(line)
-        elif isinstance(value, Document) or (isinstance(value, dict) and value.keys() >= _WHOLE):
+        elif isinstance(value, Document) or (isinstance(value, dict) and value.keys() >= _DOCUMENT_MEMBERS):
             for number, item in enumerate(_rows_of_document(value.value if isinstance(value, Document) else value), 1):
                 yield _row_of(number, item)
         else:
@@ -272,7 +276,7 @@ def _writable(value: Json, body: bytes) -> Json:
 
 
 def _array_rows(path: Path, detected: _DetectedFormat) -> Iterator[Row]:
-    packed = "none" if detected.packed is None else "gzip" if "gzip" in detected.packed.name else "zstd"
+    packed = _DUCKDB_COMPRESSION[detected.packed]
     options = f"format='array', compression='{packed}', maximum_object_size={MAX_LINE}"
     statement = f"SELECT json::VARCHAR FROM read_json_objects(?, {options})"  # noqa: S608 - words of ours
     for number, (text,) in enumerate(_fetch(path, statement), 1):
@@ -303,7 +307,7 @@ class Format(StrEnum):
 
 def detect_format(path: Path) -> _DetectedFormat:
     """Return the format of a file. InputError where it holds no exchanges, or something else than its name says."""
-    packed = _packed(path)
+    packed = _detect_packing(path)
     with _open_unpacked(path) as stream:
         head = stream.read(HEAD)
     kind = exchanges_kind(head)
@@ -319,7 +323,7 @@ def detect_format(path: Path) -> _DetectedFormat:
     return _DetectedFormat(_FORMATS[kind], packed)
 
 
-def _packed(path: Path) -> Kind | None:
+def _detect_packing(path: Path) -> Kind | None:
     try:
         with path.open("rb") as stream:
             kind = binary_kind(stream.read(HEAD))

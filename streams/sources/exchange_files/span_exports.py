@@ -77,8 +77,9 @@ def _flatten(name: str, value: Any, into: dict[str, Any]) -> None:
         return
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         for index, item in enumerate(value):
-            for key, inner in item.items() if isinstance(item, dict) else ():
-                _flatten(f"{name}.{index}.{key}", inner, into)
+            if isinstance(item, dict):
+                for key, inner in item.items():
+                    _flatten(f"{name}.{index}.{key}", inner, into)
     elif value is not None:
         into[name] = value
 
@@ -162,29 +163,21 @@ def _event(event: Any) -> Event:
 
 
 def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Problem]:
-    nested = as_json(row["observations"]) if isinstance(row.get("observations"), str) else row.get("observations")
-    if isinstance(nested, list) and any(isinstance(observation, dict) for observation in nested):
-        trace = row["trace"] if isinstance(row.get("trace"), dict) else row
-        around = {
-            "traceId": trace.get("id"),
-            "sessionId": _field(trace, "session_id"),
-            "traceName": trace.get("name"),
-            "environment": trace.get("environment"),
-        }
-        for observation in nested:
-            if isinstance(observation, dict):
-                yield from _langfuse_spans(
-                    {**around, **{name: value for name, value in observation.items() if value is not None}}, context
-                )
+    observations = row.get("observations")
+    if isinstance(observations, str):
+        observations = as_json(observations)
+    if isinstance(observations, list) and any(isinstance(observation, dict) for observation in observations):
+        yield from _nested_langfuse_spans(row, observations, context)
         return
     is_trace = _field(row, "trace_id") is None
     kind = "span" if is_trace else str(row.get("type") or "span").lower()
     name = _name_in_row(row.get("name"))
-    question, answered = _content(row.get("input"), question_in, "user"), _content(row.get("output"), answer_in, "assistant")
+    question = _content(row.get("input"), question_in, "user")
+    answer = _content(row.get("output"), answer_in, "assistant")
     attributes = {
         "langfuse.observation.type": kind,
         "langfuse.observation.input": question,
-        "langfuse.observation.output": answered,
+        "langfuse.observation.output": answer,
         "langfuse.session.id": _field(row, "session_id"),
         "langfuse.environment": row.get("environment"),
         "langfuse.observation.model.name": _field(row, "provided_model_name") or row.get("model"),
@@ -208,6 +201,21 @@ def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[Observed | P
         failed=row.get("level") == "ERROR",
         message=_field(row, "status_message"),
     )
+
+
+def _nested_langfuse_spans(row: Json, observations: list[Any], context: ReadingContext) -> Iterator[Observed | Problem]:
+    """Yield the spans of the observations in a row; each takes from its trace what it lacks."""
+    trace = row["trace"] if isinstance(row.get("trace"), dict) else row
+    trace_fields = {
+        "traceId": trace.get("id"),
+        "sessionId": _field(trace, "session_id"),
+        "traceName": trace.get("name"),
+        "environment": trace.get("environment"),
+    }
+    for observation in observations:
+        if isinstance(observation, dict):
+            own_fields = {name: value for name, value in observation.items() if value is not None}
+            yield from _langfuse_spans({**trace_fields, **own_fields}, context)
 
 
 def _field(row: Json, name: str) -> Any:
@@ -242,7 +250,8 @@ def _usage(row: Json) -> dict[str, Any]:
 def _pairs(value: Any) -> dict[str, Any]:
     """Return a map of Parquet, which may be a list of keys and values, as an object."""
     if isinstance(value, list):
-        return {one["key"]: one["value"] for one in value if isinstance(one, dict) and {"key", "value"} <= one.keys()}
+        pairs = [pair for pair in value if isinstance(pair, dict) and {"key", "value"} <= pair.keys()]
+        return {pair["key"]: pair["value"] for pair in pairs}
     return value if isinstance(value, dict) else {}
 
 
@@ -251,19 +260,15 @@ def _is_phoenix(columns: frozenset[str]) -> bool:
 
 
 def _is_langfuse_observations(columns: frozenset[str]) -> bool:
-    return any(
-        {"id", "type", *names} <= columns
-        for names in (("traceId", "startTime", "parentObservationId"), ("trace_id", "start_time", "parent_observation_id"))
-    )
+    in_pages = {"id", "type", "traceId", "startTime", "parentObservationId"}
+    in_buckets = {"id", "type", "trace_id", "start_time", "parent_observation_id"}
+    return in_pages <= columns or in_buckets <= columns
 
 
 def _is_langfuse_traces(columns: frozenset[str]) -> bool:
-    sorts = (
-        {"id", "timestamp", "name", "input", "output", "public", "bookmarked"},
-        {"id", "timestamp", "observations"},
-        {"trace", "observations"},
-    )
-    return any(names <= columns for names in sorts)
+    if {"id", "timestamp", "name", "input", "output", "public", "bookmarked"} <= columns:
+        return True
+    return {"id", "timestamp", "observations"} <= columns or {"trace", "observations"} <= columns
 
 
 PHOENIX = SpanExport("Phoenix spans", _is_phoenix, _phoenix_spans)

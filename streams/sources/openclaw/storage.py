@@ -57,28 +57,28 @@ MAX_COMPRESSED = 64 * 1024 * 1024
 MAX_ARCHIVE = 2 * 1024 * 1024 * 1024
 """Bytes that an archive may have when it is decompressed."""
 # A row that is too long is not loaded: only its start is.
-_TEXT = (
+_BOUNDED_TEXT = (
     "CAST(CASE WHEN length(CAST(event_json AS BLOB)) <= :longest THEN event_json ELSE substr(event_json, 1, :kept) END AS BLOB)"
 )
-_ROWS = {
-    False: f"SELECT {_TEXT}, length(CAST(event_json AS BLOB)), NULL FROM {EVENTS} WHERE session_id = :session ORDER BY seq",
+_EVENT_STATEMENTS = {
+    False: f"SELECT {_BOUNDED_TEXT}, length(CAST(event_json AS BLOB)), NULL FROM {EVENTS} WHERE session_id = :session ORDER BY seq",
     True: (
-        f"SELECT {_TEXT}, coalesce(event_utf8_bytes, length(CAST(event_json AS BLOB))), "
+        f"SELECT {_BOUNDED_TEXT}, coalesce(event_utf8_bytes, length(CAST(event_json AS BLOB))), "
         "CASE WHEN length(event_zstd) <= :longest THEN event_zstd END "
         f"FROM {EVENTS} WHERE session_id = :session ORDER BY seq"
     ),
 }
 """The statement for rows without and with compression."""
-_TRAJECTORY_ROWS = (
-    f"SELECT {_TEXT}, length(CAST(event_json AS BLOB)) FROM {TRAJECTORY_EVENTS} WHERE session_id = :session "
+_TRAJECTORY_STATEMENT = (
+    f"SELECT {_BOUNDED_TEXT}, length(CAST(event_json AS BLOB)) FROM {TRAJECTORY_EVENTS} WHERE session_id = :session "
     + "".join(f'AND instr(substr(event_json, 1, 512), \'"type":"{kind}"\') = 0 ' for kind in SKIPPED)
     + "ORDER BY seq"
 )
-_ARCHIVED = f"""
+_ARCHIVE_STATEMENT = f"""
 SELECT generation, encoding, CASE WHEN length(archive_blob) <= :largest THEN archive_blob END, archive_sha256
 FROM {ARCHIVES} WHERE session_id = :session ORDER BY created_at, generation
 """
-_COLD = f"""
+_COLD_STATEMENT = f"""
 SELECT archive_name, storage, CASE WHEN length(archive_blob) <= :largest THEN archive_blob END, archive_sha256
 FROM {COLD} WHERE session_id = :session
 """
@@ -247,7 +247,7 @@ class _SessionRows:
     def _rows(self) -> Iterator[Line]:
         if EVENTS not in self._tables:
             return
-        statement = _ROWS["event_zstd" in self._tables[EVENTS]]
+        statement = _EVENT_STATEMENTS["event_zstd" in self._tables[EVENTS]]
         values = {"session": self._session, "longest": MAX_LINE, "kept": KEPT_BYTES}
         for number, (body, size, compressed) in enumerate(self._connection.execute(statement, values), start=1):
             if compressed is None:
@@ -256,7 +256,7 @@ class _SessionRows:
             try:
                 text = _decompress(compressed)
             except (zstd.ZstdError, _TooLargeError) as error:
-                self._set_aside(number, "not_zstd", f"event_zstd: cannot be decompressed ({error})", compressed)
+                self._add_fault(number, "not_zstd", f"event_zstd: cannot be decompressed ({error})", compressed)
             else:
                 yield Line(number, text, len(text), ended=True)
 
@@ -265,16 +265,16 @@ class _SessionRows:
         if TRAJECTORY_EVENTS not in self._tables:
             return
         values = {"session": self._session, "longest": MAX_LINE, "kept": KEPT_BYTES}
-        for number, (body, size) in enumerate(self._connection.execute(_TRAJECTORY_ROWS, values), start=1):
+        for number, (body, size) in enumerate(self._connection.execute(_TRAJECTORY_STATEMENT, values), start=1):
             yield Line(number, body or b"null", size or 0, ended=True)
 
     def _archived(self) -> Iterator[Line]:
-        for generation, encoding, blob, digest in self._archives(ARCHIVES, _ARCHIVED):
+        for generation, encoding, blob, digest in self._archives(ARCHIVES, _ARCHIVE_STATEMENT):
             where = f"{ARCHIVES}, generation {_decode_text(generation)}"
             yield from self._read_archive(where, blob, digest, read_lines, compressed=_decode_text(encoding) == "zstd")
 
     def _cold(self) -> Iterator[Line]:
-        for name, storage, kept, digest in self._archives(COLD, _COLD):
+        for name, storage, kept, digest in self._archives(COLD, _COLD_STATEMENT):
             blob = self._cold_file(_decode_text(name)) if _decode_text(storage) == "file" else kept
             yield from self._read_archive(f"{COLD}, {_decode_text(name)}", blob, digest, _read_records, compressed=True)
 
@@ -294,7 +294,7 @@ class _SessionRows:
         try:
             yield from read(stream)
         except (EOFError, zstd.ZstdError, _TooLargeError) as error:
-            self._set_aside(0, "archive_damaged", f"{where}: cannot be decompressed ({error})", b"")
+            self._add_fault(0, "archive_damaged", f"{where}: cannot be decompressed ({error})", b"")
 
     def _cold_file(self, name: str) -> bytes | None:
         """The bytes of a cold archive beside the database; None where it is missing, too large, or not named as one."""
@@ -308,17 +308,17 @@ class _SessionRows:
         """The archive's content, where its bytes are those of the digest."""
         if blob is None:
             detail = f"{where}: is missing, or has more than {MAX_COMPRESSED} bytes; restore it from a backup and import again"
-            self._set_aside(0, "archive_missing", detail, b"")
+            self._add_fault(0, "archive_missing", detail, b"")
             return None
         if hashlib.sha256(blob).hexdigest() != _decode_text(digest):
-            self._set_aside(0, "archive_damaged", f"{where}: its bytes do not match the registered digest", blob)
+            self._add_fault(0, "archive_damaged", f"{where}: its bytes do not match the registered digest", blob)
             return None
         stream: BinaryIO = io.BytesIO(blob)
         if compressed:
-            stream = cast("BinaryIO", io.BufferedReader(_Bounded(zstd.ZstdFile(stream), MAX_ARCHIVE)))
+            stream = cast("BinaryIO", io.BufferedReader(_BoundedReader(zstd.ZstdFile(stream), MAX_ARCHIVE)))
         return stream
 
-    def _set_aside(self, number: int, reason: str, detail: str, body: bytes) -> None:
+    def _add_fault(self, number: int, reason: str, detail: str, body: bytes) -> None:
         self.faults.append(line_fault(Line(number, body, len(body), ended=True), Problem(reason, detail)))
 
 
@@ -365,12 +365,12 @@ class _ColdRecord(msgspec.Struct):
     row: _ColdRow = msgspec.field(default_factory=_ColdRow)
 
 
-class _Bounded(io.RawIOBase):
+class _BoundedReader(io.RawIOBase):
     """Bytes of a compressed stream, up to a bound: a small archive can hold any amount."""
 
     def __init__(self, stream: zstd.ZstdFile, bound: int) -> None:
         self._stream = stream
-        self._left = bound
+        self._remaining = bound
 
     def readable(self) -> bool:
         """It is read only."""
@@ -379,8 +379,8 @@ class _Bounded(io.RawIOBase):
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         """Fill the buffer; 0 at the end."""
         data = self._stream.read1(len(buffer))
-        self._left -= len(data)
-        if self._left < 0:
+        self._remaining -= len(data)
+        if self._remaining < 0:
             raise _TooLargeError(f"it holds more than {MAX_ARCHIVE} bytes")
         buffer[: len(data)] = data
         return len(data)

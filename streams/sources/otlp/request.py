@@ -66,8 +66,8 @@ Item = TypeVar("Item", Span, LogRecord)
 _SCOPE = ("scope", "instrumentation_library")
 _EARLIEST = (EARLIEST - EPOCH) // timedelta(microseconds=1) * 1000
 _MAX_EVENTS = 1_024
-_OURS = "gen_ai."
-_SHOWN = 200
+_GEN_AI_PREFIX = "gen_ai."
+_MAX_SHOWN = 200
 Strict = TypeVar("Strict", bound=Message)
 
 
@@ -151,10 +151,10 @@ class Refused(NamedTuple):
 
 def read_traces(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
     """The spans of a request; InputError when the whole of it cannot be read."""
-    return _observed(_parts(body, _TRACES, is_json=is_json), _span, now)
+    return _read_parts(_parts(body, _TRACES, is_json=is_json), _build_span, now)
 
 
-def _observed(
+def _read_parts(
     parts: Iterator[_Part[Item]], read: Callable[[_Part[Item], datetime], Observed | Refused | None], now: datetime
 ) -> ReadItems:
     for part in parts:
@@ -213,7 +213,7 @@ def _json_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
     request, is_whole = _decode_request(body)
     if not isinstance(request, dict):
         raise InputError(f"the body is {json_type(request)}, not an object", hint=SEND)
-    for name in _ELSEWHERE.keys() & request.keys() - set(form.groups.names):
+    for name in _SIGNAL_BY_LIST.keys() & request.keys() - set(form.groups.names):
         yield _Part({}, _Scope(), _refuse_other_signal(name, request[name]))
     for group in _members(request, form.groups):
         resource, unread, is_cut = _json_resource(group, is_whole=is_whole)
@@ -241,7 +241,7 @@ def _decode_request(body: bytes) -> tuple[Any, bool]:
 
 def _refuse_other_signal(name: str, groups: Any) -> Refused:
     """The refusal of the items of another signal's request."""
-    form, message = _ELSEWHERE[name]
+    form, message = _SIGNAL_BY_LIST[name]
     scopes = (scope for group in _members({name: groups}, form.groups) for scope in _members(group, form.scopes))
     return Refused(f"{name}: {message}", json_bytes(groups), sum(1 for scope in scopes for _ in _members(scope, form.items)))
 
@@ -260,9 +260,9 @@ def _members(parent: Any, level: _Level) -> Iterator[Any]:
             yield from value
         elif value is not None:
             yield Refused(f"{name}: is {json_type(value)}, not an array", json_bytes(value))
-    others = [name for name in parent if name not in level.beside and name not in _ELSEWHERE]
+    others = [name for name in parent if name not in level.beside and name not in _SIGNAL_BY_LIST]
     if others and parent.keys().isdisjoint(level.names):
-        message = f"{level.names[0]}: is missing, and what is there is not read: {', '.join(others)[:_SHOWN]}"
+        message = f"{level.names[0]}: is missing, and what is there is not read: {', '.join(others)[:_MAX_SHOWN]}"
         yield Refused(message, json_bytes(parent))
 
 
@@ -279,7 +279,7 @@ def _json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], li
             attributes.append(ParseDict(attribute, KeyValue(), ignore_unknown_fields=True))
         except (ParseError, AttributeError, TypeError, RecursionError) as error:
             # It costs no span, so it counts as none.
-            unread.append(Refused(f"resource.attributes: {str(error)[:_SHOWN]}", json_bytes(attribute), 0))
+            unread.append(Refused(f"resource.attributes: {str(error)[:_MAX_SHOWN]}", json_bytes(attribute), 0))
     return attributes_of(attributes), unread, whole != listed
 
 
@@ -318,7 +318,7 @@ def _json_item(item: Any, form: _Form) -> Any:
     try:
         return ParseDict(_with_binary_ids(item), form.make(), ignore_unknown_fields=True)
     except (ParseError, ValueError, RecursionError) as error:
-        return Refused(f"{name}: {str(error)[:_SHOWN]}", json_bytes(item))
+        return Refused(f"{name}: {str(error)[:_MAX_SHOWN]}", json_bytes(item))
 
 
 def _with_binary_ids(item: Json) -> Json:
@@ -364,19 +364,19 @@ def _repaired_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
             repaired = repair(scoped.scope, InstrumentationScope).message
             scope = _Scope(repaired.name, repaired.version)
             for item in getattr(scoped, form.items.field):
-                _bound(item)
+                _drop_unread_fields(item)
                 part = repair(item, form.make)
                 yield _Part(attributes, scope, part.message, resource.is_cut or part.is_cut)
 
 
-def _bound(item: Any) -> None:
+def _drop_unread_fields(item: Any) -> None:
     """Drop fields that are not read, so that they are not repaired."""
     for name, limit in (("attributes", MAX_ATTRIBUTES + 1), ("events", _MAX_EVENTS + 1), ("links", 0)):
         if name in item.DESCRIPTOR.fields_by_name:
             del getattr(item, name)[limit:]
 
 
-def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
+def _build_span(part: _Part[Span], now: datetime) -> Observed | Refused:
     span = part.item
     if isinstance(span, Refused):
         return span
@@ -384,16 +384,16 @@ def _span(part: _Part[Span], now: datetime) -> Observed | Refused:
     problem = _id_problem(trace_id, span_id) or _time_problem(began, now)
     if problem:
         return Refused(problem, _refused_bytes(span, span.name))
-    started, events, attributes, status = _moment(began), span.events, span.attributes, span.status
+    started, events, attributes, status = _to_time(began), span.events, span.attributes, span.status
     # By place, which takes half the time.
     return Observed(
         trace_id.hex(),
         span_id.hex(),
-        _parent(span.parent_span_id),
+        _parent_id(span.parent_span_id),
         span.name,
         part.scope.name,
         started,
-        started if ended <= began or _time_problem(ended, now) else _moment(ended),
+        started if ended <= began or _time_problem(ended, now) else _to_time(ended),
         attributes_of(attributes),
         part.resource,
         tuple(Event(event.name, attributes_of(event.attributes)) for event in events[:_MAX_EVENTS]) if events else (),
@@ -441,28 +441,28 @@ def _refused_bytes(item: Any, name: str) -> bytes:
     return json_bytes({**ids, "attributes": attributes_of(item.attributes), "events": events})
 
 
-def _moment(nanoseconds: int) -> datetime:
+def _to_time(nanoseconds: int) -> datetime:
     return EPOCH + timedelta(0, 0, nanoseconds // 1000)
 
 
-def _parent(span_id: bytes) -> str | None:
+def _parent_id(span_id: bytes) -> str | None:
     """The id of a span's parent; one of zeros says that there is none."""
     return span_id.hex() if any(span_id) else None
 
 
 def read_logs(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
     """The records of a request for logs; InputError when the whole of it cannot be read."""
-    return _observed(_parts(body, _LOGS, is_json=is_json), _record, now)
+    return _read_parts(_parts(body, _LOGS, is_json=is_json), _build_log, now)
 
 
-def _record(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
+def _build_log(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
     """The record; None for one that does not concern a model: an application's whole log may come along."""
     record = part.item
     if isinstance(record, Refused):
         return record
     attributes = attributes_of(record.attributes)
     name = record.event_name or str(attributes.get("event.name", ""))
-    if not name.startswith(_OURS):
+    if not name.startswith(_GEN_AI_PREFIX):
         return None
     at = record.time_unix_nano or record.observed_time_unix_nano
     problem = _id_problem(record.trace_id, record.span_id) or _time_problem(at, now)
@@ -470,7 +470,7 @@ def _record(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
         return Refused(problem, _refused_bytes(record, name))
     body = plain(record.body)
     values = {**attributes, **body} if isinstance(body, dict) else {**attributes, "content": body}
-    moment = _moment(at)
+    moment = _to_time(at)
     return Observed(
         trace_id=record.trace_id.hex(),
         span_id=record.span_id.hex(),
@@ -610,7 +610,7 @@ ReadItems = Iterator[Observed | Refused | None]
 _TRACES = _form("spans", ExportTraceServiceRequest, Span, "spans")
 _LOGS = _form("logs", ExportLogsServiceRequest, LogRecord, "log_records", "logs")
 _METRICS = _form("metrics", ExportMetricsServiceRequest, Metric, "metrics")
-_ELSEWHERE = {
+_SIGNAL_BY_LIST = {
     name: (form, words)
     for form, words in (
         (_TRACES, "spans belong in a trace request: /v1/traces"),
