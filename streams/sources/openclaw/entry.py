@@ -28,8 +28,8 @@ MAX_TOKENS = 2**53
 """Largest token count that is taken for one: the largest integer every JSON reader keeps exactly."""
 TURN_END = "turn_end"
 """Kind of an entry that ends the turn: it has no events, and no line of OpenClaw becomes one."""
-_NONE: list[Json] = []
-_NO_MESSAGE: Any = ({}, _NONE, None, "", _NONE, None, None, False)
+_NO_BLOCKS: list[Json] = []
+_NO_MESSAGE: Any = ({}, _NO_BLOCKS, None, "", _NO_BLOCKS, None, None, False)
 _IDS = ("id", "parentId")
 _KINDS = frozenset({"message", "session", "model_change", "thinking_level_change", "compaction", "leaf", "custom"})
 """Types that most entries have: they need no closer look."""
@@ -101,13 +101,13 @@ def entry_of(
 ) -> Entry:
     """The entry with these checked fields; see `Entry`."""
     role = message.get("role")
-    text, calls = _contents(blocks, role)
-    stop, usage, is_mirror = _answered(message, blocks, calls) if role == "assistant" else (None, None, False)
+    text, calls = _text_and_calls(blocks, role)
+    stop, usage, is_mirror = _read_ending(message, blocks, calls) if role == "assistant" else (None, None, False)
     fixed = (kind, entry_id, parent, linked, side, at, body, role, message, blocks, digest, is_copy)
     return Entry(*fixed, text, calls, stop, usage, is_mirror)
 
 
-def _contents(blocks: list[Json], role: str | None) -> tuple[str, list[Json]]:
+def _text_and_calls(blocks: list[Json], role: str | None) -> tuple[str, list[Json]]:
     """The text of the text blocks, of a user's message without any the placeholders of what it shows; and the blocks that call tools."""
     if len(blocks) == 1 and blocks[0].get("type") == "text":  # as most
         text = blocks[0].get("text")
@@ -115,18 +115,20 @@ def _contents(blocks: list[Json], role: str | None) -> tuple[str, list[Json]]:
     texts: list[str] = []
     calls: list[Json] = []
     for block in blocks:
-        shown = block.get("type")
-        if shown == "text":
+        kind = block.get("type")
+        if kind == "text":
             text = block.get("text")
             if isinstance(text, str):
                 texts.append(text)
-        elif shown == "toolCall":
+        elif kind == "toolCall":
             calls.append(block)
     text = texts[0] if len(texts) == 1 else "\n".join(texts)
-    return text or (placeholders_in(blocks) if role == "user" else ""), calls
+    if not text and role == "user":
+        text = placeholders_in(blocks)
+    return text, calls
 
 
-def _answered(message: Json, blocks: list[Json], calls: list[Json]) -> tuple[str | None, Usage | None, bool]:
+def _read_ending(message: Json, blocks: list[Json], calls: list[Json]) -> tuple[str | None, Usage | None, bool]:
     """The reason for which an assistant's message ended, its usage, and whether it is a copy of what was delivered."""
     stop, usage = message.get("stopReason"), counts_of(message.get("usage"))
     if not isinstance(stop, str):
@@ -154,10 +156,10 @@ def read_entry(body: Json, *, is_whole: bool = False) -> Entry | Problem:
             return checked
         message, blocks = body["message"], checked
         role = message["role"]
-        text, calls = _contents(blocks, role)
+        text, calls = _text_and_calls(blocks, role)
         if role == "assistant":
-            stop, usage, is_mirror = _answered(message, blocks, calls)
-    at, linked, side = _moment(body, message), "parentId" in body, get("appendMode") == "side"
+            stop, usage, is_mirror = _read_ending(message, blocks, calls)
+    at, linked, side = _entry_time(body, message), "parentId" in body, get("appendMode") == "side"
     fixed = (body["type"], body["id"], get("parentId"), linked, side, at, body, role, message, blocks, None, False)
     return Entry(*fixed, text, calls, stop, usage, is_mirror)
 
@@ -174,8 +176,10 @@ def _envelope_problem(body: Json) -> Problem | None:
     parent = body.get("parentId")
     if parent is not None and not isinstance(parent, str):
         return Problem("wrong_type", f"parentId: is {json_type(parent)}, not a string")
-    broken = next((name for name in _IDS if has_surrogates(body.get(name) or "")), None)
-    return None if broken is None else Problem("bounds", f"{broken}: {NOT_UNICODE}")
+    for name in _IDS:
+        if has_surrogates(body.get(name) or ""):
+            return Problem("bounds", f"{name}: {NOT_UNICODE}")
+    return None
 
 
 def _message_blocks(message: Any) -> list[Json] | Problem:
@@ -187,7 +191,7 @@ def _message_blocks(message: Any) -> list[Json] | Problem:
     return blocks_of("message.content", message.get("content"))
 
 
-def _moment(body: Json, message: Json) -> datetime | None:
+def _entry_time(body: Json, message: Json) -> datetime | None:
     for source in (body, message):
         value = source.get("timestamp")
         if isinstance(value, (str, int, float)):
@@ -242,13 +246,13 @@ def has_bad_time(entry: Entry) -> bool:
 def blocks_of(name: str, content: Any) -> list[Json] | Problem:
     """A content as a list of blocks, a string being one text block; what is wrong with it."""
     if content is None:
-        return _NONE
+        return _NO_BLOCKS
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     if not isinstance(content, list):
         return Problem("wrong_type", f"{name}: is {json_type(content)}, not a string or an array")
     for block in content:
         if type(block) is not dict:
-            index = next(place for place, other in enumerate(content) if type(other) is not dict)
+            index = next(position for position, other in enumerate(content) if type(other) is not dict)
             return Problem("wrong_type", f"{name}[{index}]: is {json_type(block)}, not an object")
     return content

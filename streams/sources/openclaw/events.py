@@ -43,29 +43,29 @@ _ARGUMENTS = ("args", "arguments")
 _NO_CALLS: Mapping[str, str] = {}
 _MEMORY_TOOLS = frozenset({"memory_search", "memory_get"})
 _MAX_PARSED = 1024 * 1024
-_NO_HITS = ("", "[]", "{}", "null", "no results", "no results.", "no matches", "no matches.")
-_CALL: Names = (("name", "tool"), ("id", "tool_call_id"))
-_OUTPUT: Names = (("toolName", "tool"), ("toolCallId", "tool_call_id"))
-_STATUS: Names = (("status", "tool_status"),)
-_MEASURED: Names = (("exitCode", "exit_code"), ("durationMs", "duration_ms"))
-_MODEL: Names = (("provider", "provider"), ("model", "model"))
-_FAILURE: Names = (("errorMessage", "message"), *_MODEL)
-_USAGE: Names = (("input", "input"), ("output", "output"), ("cacheRead", "cache_read"), ("cacheWrite", "cache_write"))
-_COMPACTION = {"tokensBefore": "tokens_before", "firstKeptEntryId": "first_kept_entry_id", "summary": "summary"}
+_EMPTY_RECALLS = ("", "[]", "{}", "null", "no results", "no results.", "no matches", "no matches.")
+_CALL_FIELDS: Names = (("name", "tool"), ("id", "tool_call_id"))
+_OUTPUT_FIELDS: Names = (("toolName", "tool"), ("toolCallId", "tool_call_id"))
+_STATUS_FIELDS: Names = (("status", "tool_status"),)
+_MEASURE_FIELDS: Names = (("exitCode", "exit_code"), ("durationMs", "duration_ms"))
+_MODEL_FIELDS: Names = (("provider", "provider"), ("model", "model"))
+_FAILURE_FIELDS: Names = (("errorMessage", "message"), *_MODEL_FIELDS)
+_USAGE_FIELDS: Names = (("input", "input"), ("output", "output"), ("cacheRead", "cache_read"), ("cacheWrite", "cache_write"))
+_COMPACTION_FIELDS = {"tokensBefore": "tokens_before", "firstKeptEntryId": "first_kept_entry_id", "summary": "summary"}
 _TRANSITIONS: dict[str, Json] = {
     "model_change": {"provider": "provider", "modelId": "model"},
     "thinking_level_change": {"thinkingLevel": "thinking_level"},
     "reset": {"firstKeptEntryId": "first_kept_entry_id"},
 }
-_PLAIN = frozenset({str, int, float})
-_LIMITS = {
+_COPIED_TYPES = frozenset({str, int, float})
+_TEXT_LIMITS = {
     "result": MAX_RESULT,
     "summary": MAX_RESULT,
     "message": MAX_RESULT,
     "arguments": MAX_ARGUMENTS,
     "exchange_id": 4 * MAX_NAME,
 }
-_OURS = frozenset(
+_TRUSTED_FIELDS = frozenset(
     {
         *("event", "event_id", "entry_id", "exchange_id", "tool_call_id", "run_id", "first_kept_entry_id"),
         *("timestamp", "usage", "source", "told_by"),
@@ -87,22 +87,22 @@ def events_of(entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str] = _NO_
     if transition is not None:
         return [{"event": "state_transition", "action": entry.kind, **_select_fields(entry.body, transition)}]
     if entry.kind == "compaction":
-        return [{"event": "context_event", "action": "compaction", **_select_fields(entry.body, _COMPACTION)}]
+        return [{"event": "context_event", "action": "compaction", **_select_fields(entry.body, _COMPACTION_FIELDS)}]
     return []
 
 
 def _select_fields(source: Json, fields: Json) -> Json:
     """The fields of `source` that hold text or numbers, under our names."""
-    named: Json = {}
-    _copy_fields(named, source, tuple(fields.items()))
-    return named
+    selected: Json = {}
+    _copy_fields(selected, source, tuple(fields.items()))
+    return selected
 
 
 def _copy_fields(event: Json, source: Json, fields: Names) -> None:
     """Give an event the fields of `source` that hold text or numbers, under our names."""
     for theirs, ours in fields:
         value = source.get(theirs)
-        if type(value) in _PLAIN:
+        if type(value) in _COPIED_TYPES:
             event[ours] = value
 
 
@@ -116,7 +116,7 @@ def shortened(event: Json) -> Json:
 
 def _shorten_text(name: str, text: str) -> str:
     """The text of a field of an event, cut where it is long."""
-    return text if len(text) <= MAX_NAME else cut(text, _LIMITS.get(name, MAX_NAME))
+    return text if len(text) <= MAX_NAME else cut(text, _TEXT_LIMITS.get(name, MAX_NAME))
 
 
 def _shorten_arguments(arguments: Any) -> Any:
@@ -130,8 +130,12 @@ def _shorten_arguments(arguments: Any) -> Any:
 
 def wrapped_calls(entry: Entry) -> dict[str, str]:
     """The tools inside the wrapped calls of an entry, by the ids of the calls."""
-    wrappers = [block for block in entry.calls if block.get("name") == WRAPPER and isinstance(block.get("id"), str)]
-    return {block["id"]: inner[0] for block in wrappers if (inner := _inner_call(block)) is not None} if wrappers else {}
+    tools: dict[str, str] = {}
+    for block in entry.calls:
+        inner = _inner_call(block)
+        if inner is not None and isinstance(block.get("id"), str):
+            tools[block["id"]] = inner[0]
+    return tools
 
 
 def _inner_call(block: Json) -> tuple[str, Any] | None:
@@ -153,7 +157,7 @@ def _inner_call(block: Json) -> tuple[str, Any] | None:
 def call_event(block: Json) -> Json:
     """The event of a call of a tool: a block with `id`, `name` and `arguments`."""
     call: Json = {"event": "tool_call"}
-    _copy_fields(call, block, _CALL)
+    _copy_fields(call, block, _CALL_FIELDS)
     inner = _inner_call(block) if block.get("name") == WRAPPER else None
     if inner is not None:
         call |= {"tool": inner[0], "arguments": inner[1], "via": WRAPPER}
@@ -167,7 +171,7 @@ def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> list[
     details = message.get("details")
     details = details if isinstance(details, dict) else {}
     output: Json = {"event": "tool_output"}
-    _copy_fields(output, message, _OUTPUT)
+    _copy_fields(output, message, _OUTPUT_FIELDS)
     inner = wrapped.get(output.get("tool_call_id", "")) if output.get("tool") == WRAPPER else None
     if inner is not None:
         output |= {"tool": inner, "via": WRAPPER}
@@ -176,12 +180,12 @@ def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> list[
         details = inside if isinstance(inside, dict) else details
     output["is_error"] = message.get("isError") is True
     if details:
-        for theirs, ours in _MEASURED:
+        for theirs, ours in _MEASURE_FIELDS:
             value = details.get(theirs)
             if type(value) is int or type(value) is float:
                 output[ours] = value
         # Not `status`: that field of an event says whether the agent used the output, and a tool does not get to say that.
-        _copy_fields(output, details, _STATUS)
+        _copy_fields(output, details, _STATUS_FIELDS)
     output["result"] = text
     if output.get("tool") not in _MEMORY_TOOLS:
         return [output]
@@ -200,7 +204,7 @@ def _recall_action(text: str, details: Json, *, is_error: bool) -> str:
     if isinstance(content, list):
         return "hit" if content else "miss"
     recalled = content if isinstance(content, str) else text
-    return "miss" if recalled.strip().lower() in _NO_HITS else "hit"
+    return "miss" if recalled.strip().lower() in _EMPTY_RECALLS else "hit"
 
 
 def _parse_json(text: str) -> Any:
@@ -230,7 +234,7 @@ class SessionEvents:
 
     def _record(self, raw: Json, seq: int, at: datetime, session_id: str) -> AgentEvent:
         redact = self._context.redactor.redact_json
-        clean = {name: value if name in _OURS else redact(value)[0] for name, value in raw.items()}
+        clean = {name: value if name in _TRUSTED_FIELDS else redact(value)[0] for name, value in raw.items()}
         event = normalise_event(shortened(clean), seq)
         return to_record(
             event,
@@ -250,18 +254,18 @@ def _assistant_events(entry: Entry, _wrapped: Mapping[str, str]) -> list[Json]:
     usage, message = entry.usage, entry.message
     if usage is not None and not entry.is_mirror:
         usage_event = {"event": "token_usage", "usage": _usage_counts(message["usage"], sum(usage))}
-        _copy_fields(usage_event, message, _MODEL)
+        _copy_fields(usage_event, message, _MODEL_FIELDS)
         events.append(usage_event)
     if entry.stop == "error" or entry.stop == "aborted":  # noqa: PLR1714 - as most have ended otherwise, a tuple costs more
         failed: Json = {"event": "error_event", "action": entry.stop}
-        _copy_fields(failed, message, _FAILURE)
+        _copy_fields(failed, message, _FAILURE_FIELDS)
         events.append(failed)
     return events
 
 
 def _usage_counts(counted: Json, total: int) -> Json:
     counts: Json = {"total": total}
-    for theirs, ours in _USAGE:
+    for theirs, ours in _USAGE_FIELDS:
         value = counted.get(theirs)
         if type(value) is int or type(value) is float:
             counts[ours] = value

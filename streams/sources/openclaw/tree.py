@@ -41,17 +41,17 @@ MAX_JOINED = 64 * 1024
 _ORIGINS = {"inter_session": "inter_session", "internal_system": "internal", "subagent_task": "subagent"}
 """Messages that no user wrote, by the kind of their provenance, and the tag that their exchanges get."""
 _ROOT = -1
-_NOBODY = -1
+_NO_ANSWER = -1
 Chain = tuple[Any, str]
 """Texts linked from the last to the first: (those before or None, the last one)."""
 _FAILURES = {"error": "error", "aborted": "aborted"}
-_AWAITED = {
+_REASON_BY_STOP = {
     "toolUse": "a tool was called, and the agent has not answered since",
     "tool_use": "a tool was called, and the agent has not answered since",
     "error": "a request failed, and may be tried again",
     "aborted": "it was interrupted, and may go on",
 }
-_ENDED = frozenset({"stop", "length", "end_turn", "max_tokens", "stop_sequence", "refusal"})
+_FINAL_STOPS = frozenset({"stop", "length", "end_turn", "max_tokens", "stop_sequence", "refusal"})
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -71,9 +71,9 @@ class Tree:
         self.just_sealed: list[Answer] = []
         self._gap = gap
         self._parents: list[int] = []
-        self._belonging: list[int] = []
+        self._answer_indices: list[int] = []
         self._folds: list[Fold] = []
-        self._lost: set[int] = set()
+        self._damaged_indices: set[int] = set()
         self._index: dict[str, int] = {}
         self._leaf = _ROOT
         self._damaged: int | None = None
@@ -95,52 +95,52 @@ class Tree:
             return Placement(None, is_retry=False, problem=self._move_leaf(entry, parent) or problem)
         role = entry.role
         if role == "assistant" or role == "user":  # noqa: PLR1714 - a set of two costs more
-            answer, fold, refused = self._belongs(entry, parent, at)
+            answer, fold, refused = self._place_message(entry, parent, at)
             problem = problem or refused
         elif parent == _ROOT:
-            answer, fold = _NOBODY, _EMPTY
+            answer, fold = _NO_ANSWER, _EMPTY
         else:
-            answer, fold = self._belonging[parent], self._folds[parent]
+            answer, fold = self._answer_indices[parent], self._folds[parent]
         self._index[entry.id] = index = len(self._parents)
         if not entry.side:
             self._leaf = index
-        self._stand(parent, answer, fold)
-        if answer == _NOBODY:
-            return _ASIDE if problem is None else Placement(None, is_retry=False, problem=problem)
-        own = self.answers[answer]
+        self._append(parent, answer, fold)
+        if answer == _NO_ANSWER:
+            return _UNPLACED if problem is None else Placement(None, is_retry=False, problem=problem)
+        placed_in = self.answers[answer]
         if entry.kind == TURN_END:
-            own.is_turn_over = True
+            placed_in.is_turn_over = True
         else:
-            own.last_at = at
+            placed_in.last_at = at
         may_retry = role == "assistant" and (bool(self._failed) or entry.stop == "error")
-        return Placement(own, may_retry and self._is_retry(entry, own), problem)
+        return Placement(placed_in, may_retry and self._is_retry(entry, placed_in), problem)
 
-    def _base(self, index: int) -> tuple[int, Fold]:
+    def _state_at(self, index: int) -> tuple[int, Fold]:
         """The answer of the entry at an index, and its fold up to there."""
-        return (_NOBODY, _EMPTY) if index == _ROOT else (self._belonging[index], self._folds[index])
+        return (_NO_ANSWER, _EMPTY) if index == _ROOT else (self._answer_indices[index], self._folds[index])
 
-    def _stand(self, parent: int, answer: int, fold: Fold) -> None:
+    def _append(self, parent: int, answer: int, fold: Fold) -> None:
         self._parents.append(parent)
-        self._belonging.append(answer)
+        self._answer_indices.append(answer)
         self._folds.append(fold)
 
     def add_damaged(self, entry_id: object = None) -> None:
         """Note that a line could not be read here: its children, or entries that name an unknown parent, stand under it."""
-        (answer, fold), index = self._base(self._leaf), len(self._parents)
+        (answer, fold), index = self._state_at(self._leaf), len(self._parents)
         if not isinstance(entry_id, str):
             self._damaged = index
         else:
             self._index.setdefault(entry_id, index)
-        self._lost.add(index)
-        self._stand(self._leaf, answer, fold)
+        self._damaged_indices.add(index)
+        self._append(self._leaf, answer, fold)
 
     def abandoned(self) -> set[str]:
         """Keys of the answers whose last message is not on the active path."""
         active: set[int] = set()
         index = self._leaf
         while index != _ROOT:
-            answer = self._belonging[index]
-            if answer != _NOBODY and self._folds[index].length == self.answers[answer].fold.length:
+            answer = self._answer_indices[index]
+            if answer != _NO_ANSWER and self._folds[index].length == self.answers[answer].fold.length:
                 active.add(answer)
             index = self._parents[index]
         return {answer.key for index, answer in enumerate(self.answers) if index not in active}
@@ -155,7 +155,10 @@ class Tree:
             return False
         turn = answer.question.turn
         is_retry = turn in self._failed
-        (self._failed.add if entry.stop == "error" else self._failed.discard)(turn)
+        if entry.stop == "error":
+            self._failed.add(turn)
+        else:
+            self._failed.discard(turn)
         return is_retry
 
     def _parent_of(self, entry: Entry) -> tuple[int, Problem | None]:
@@ -180,17 +183,17 @@ class Tree:
         self._leaf = self._index[entry.id] = _ROOT if index is None else index
         return None
 
-    def _belongs(self, entry: Entry, parent: int, at: datetime) -> tuple[int, Fold, Problem | None]:
+    def _place_message(self, entry: Entry, parent: int, at: datetime) -> tuple[int, Fold, Problem | None]:
         """The answer that a message of the user or the assistant belongs to, and its fold with this entry."""
-        index, before = self._base(parent)
+        index, before = self._state_at(parent)
         if entry.role == "user":
             joined = entry.message.get("joins") is True and self._join(entry, index, before)
             return (index, before, None) if joined else self._ask(entry, index, at)
-        if index == _NOBODY:
+        if index == _NO_ANSWER:
             return index, before, None
-        if parent in self._lost and before.has_ended:
+        if parent in self._damaged_indices and before.has_ended:
             # After an answer that ended, the damaged line was a question: this answers what nobody can read.
-            return _NOBODY, _EMPTY, None
+            return _NO_ANSWER, _EMPTY, None
         answer = self.answers[index]
         # A mirror may hang beside the message it repeats: it is part of the answer all the same, and no branch.
         if before.length == answer.fold.length and not answer.sealed and (answer.side or not entry.side):
@@ -200,7 +203,7 @@ class Tree:
 
     def _join(self, entry: Entry, index: int, before: Fold) -> bool:
         """Add a message of the user to the question whose answer is under way at an index; False where none is."""
-        answer = None if index == _NOBODY else self.answers[index]
+        answer = None if index == _NO_ANSWER else self.answers[index]
         if answer is None or answer.sealed or before.length != answer.fold.length or answer.side != entry.side:
             return False
         question = answer.question
@@ -212,7 +215,7 @@ class Tree:
     def _ask(self, entry: Entry, index: int, at: datetime) -> tuple[int, Fold, None]:
         if not entry.side:
             self._seal()
-        elif index != _NOBODY and self.answers[index].side:
+        elif index != _NO_ANSWER and self.answers[index].side:
             self._seal_one(self.answers[index])
         self._turns += 1
         origin = entry.message.get("provenance")
@@ -226,7 +229,7 @@ class Tree:
         self._shared += len(question.text) + shared.thinking_characters
         if self._shared > MAX_SHARED:
             return (
-                _NOBODY,
+                _NO_ANSWER,
                 _EMPTY,
                 Problem("too_many_answers", "parentId: the session branches into more answers than are kept"),
             )
@@ -283,7 +286,7 @@ class Fold(msgspec.Struct, frozen=True):
     @property
     def has_ended(self) -> bool:
         """True if the last message ended the answer: after it only a user message is expected."""
-        return self.stop in _ENDED
+        return self.stop in _FINAL_STOPS
 
     @property
     def outcome(self) -> str:
@@ -335,7 +338,7 @@ class Answer(msgspec.Struct, gc=False):
         """A sentence that says what is awaited before the answer counts."""
         if not self.fold.length:
             return "it has no answer yet"
-        return _AWAITED.get(self.fold.stop or "", "its turn has not ended")
+        return _REASON_BY_STOP.get(self.fold.stop or "", "its turn has not ended")
 
 
 def outcome_of(text: str, stop: str | None) -> str:
@@ -345,10 +348,10 @@ def outcome_of(text: str, stop: str | None) -> str:
 
 def key_of(*entry_ids: str) -> str:
     """The key of an answer within its session: the ids of the user message and, of a further answer, of its first message."""
-    return _escaped(entry_ids[0]) if len(entry_ids) == 1 else "~".join(map(_escaped, entry_ids))
+    return _escape(entry_ids[0]) if len(entry_ids) == 1 else "~".join(map(_escape, entry_ids))
 
 
-def _escaped(part: str) -> str:
+def _escape(part: str) -> str:
     if part.isalnum():  # as most
         return part
     return part.replace("%", "%25").replace(":", "%3A").replace("~", "%7E")
@@ -356,20 +359,20 @@ def _escaped(part: str) -> str:
 
 def exchange_id_of(session_id: str, key: str) -> str:
     """The id of the exchange of an answer, unique per session and answer."""
-    return f"{_escaped(session_id)}:{key}"
+    return f"{_escape(session_id)}:{key}"
 
 
 def folded(fold: Fold, entry: Entry) -> Fold:
     """The fold with one more assistant message."""
     if entry.is_mirror:
-        named, stop = fold.model or MIRROR_MODEL, fold.stop or entry.stop
-        return msgspec.structs.replace(fold, mirror=entry.text, model=named, stop=stop)
+        model, stop = fold.model or MIRROR_MODEL, fold.stop or entry.stop
+        return msgspec.structs.replace(fold, mirror=entry.text, model=model, stop=stop)
     thinking, characters = fold.thinking, fold.thinking_characters
     for block in entry.blocks:
         thought = block.get("thinking")
         if isinstance(thought, str) and thought:
             thinking, characters = (thinking, thought), characters + len(thought) + 2
-    usage, stop, model = entry.usage, entry.stop, entry.message.get("model")
+    usage, stop, model_name = entry.usage, entry.stop, entry.message.get("model")
     return Fold(
         fold.length + 1,
         thinking,
@@ -378,7 +381,7 @@ def folded(fold: Fold, entry: Entry) -> Fold:
         fold.mirror,
         fold.input_tokens if usage is None else min((fold.input_tokens or 0) + usage.read, MAX_TOKENS),
         fold.output_tokens if usage is None else min((fold.output_tokens or 0) + usage.output, MAX_TOKENS),
-        model if isinstance(model, str) else fold.model,
+        model_name if isinstance(model_name, str) else fold.model,
         stop,
     )
 
@@ -393,5 +396,5 @@ def thinking_text(fold: Fold) -> str | None:
 
 
 _EMPTY = Fold()
-_ASIDE = Placement(None, is_retry=False, problem=None)
+_UNPLACED = Placement(None, is_retry=False, problem=None)
 """The placement of an entry that belongs to no answer."""
