@@ -115,7 +115,7 @@ def test_the_level_rises_to_an_alarm() -> None:
     levels = [standing(units, day(number)) for number in (CHANGE - 1, CHANGE + 9)]
 
     assert levels[0].level < 1 <= levels[1].level
-    assert [unit.change and unit.change.direction for unit in levels] == [None, "down"]
+    assert [level.change and level.change.direction for level in levels] == [None, "down"]
 
 
 @pytest.mark.parametrize("days", [0, 1, REFERENCE_DAYS])
@@ -391,7 +391,10 @@ def test_another_mix_of_sampled_turns_is_no_change() -> None:
 def test_neither_the_order_nor_what_lies_outside_the_window_matters(seed: int, rng: random.Random) -> None:
     """Also where sessions end at the same time; a late check and a rerun see the same."""
     as_of = day(WINDOW_DAYS + 5)
-    units = [unit(unit.total, unit.at.replace(hour=12, minute=0)) for unit in series(falls(1), 2, WINDOW_DAYS + 10, 375, seed)]
+    units = [
+        unit(session.total, session.at.replace(hour=12, minute=0))
+        for session in series(falls(1), 2, WINDOW_DAYS + 10, 375, seed)
+    ]
     first = as_of - timedelta(days=WINDOW_DAYS - 1)
     inside = [unit for unit in units if first <= unit.at.date() <= as_of]
     rng.shuffle(units)
