@@ -211,10 +211,10 @@ class Redactor:
         suspects = {distinct[row] for row in self._holding(list(map(encode, distinct)))}
         names = list(dict.fromkeys(named))
         telling = [names[row] for row in _first_look((TELLING_NAME,)).rows(list(map(encode, names)))] if names else ()
-        looked = copy.copy(self)
-        looked._clean = frozenset(distinct).difference(suspects) if suspects else frozenset(distinct)  # noqa: SLF001 - its own kind
-        looked._nameless = looked._clean.intersection(names).difference(telling)  # noqa: SLF001 - its own kind
-        return looked
+        copied = copy.copy(self)
+        copied._clean = frozenset(distinct).difference(suspects) if suspects else frozenset(distinct)  # noqa: SLF001 - its own kind
+        copied._nameless = copied._clean.intersection(names).difference(telling)  # noqa: SLF001 - its own kind
+        return copied
 
     def _holding(self, data: Sequence[bytes]) -> Iterator[int]:
         """The places of the texts that may hold a secret."""
@@ -335,20 +335,20 @@ class Redactor:
             counts.update(counts_of_text)
             return redacted
         if isinstance(value, dict):
-            named = _is_named_secret(value)
+            is_named = _is_named_secret(value)
             return {
                 self._walk(key, counts, depth + 1): self._child(
-                    item, counts, depth + 1, whole=_is_secret_key(key) or (named and key in _VALUE_KEYS)
+                    item, counts, depth + 1, is_secret=_is_secret_key(key) or (is_named and key in _VALUE_KEYS)
                 )
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):
             secrets = _secret_positions(value)
-            return [self._child(item, counts, depth + 1, whole=index in secrets) for index, item in enumerate(value)]
+            return [self._child(item, counts, depth + 1, is_secret=index in secrets) for index, item in enumerate(value)]
         return value
 
-    def _child(self, value: Any, counts: Counter[str], depth: int, *, whole: bool) -> Any:
-        return self._blank(value, counts, depth) if whole else self._walk(value, counts, depth)
+    def _child(self, value: Any, counts: Counter[str], depth: int, *, is_secret: bool) -> Any:
+        return self._blank(value, counts, depth) if is_secret else self._walk(value, counts, depth)
 
     def _blank(self, value: Any, counts: Counter[str], depth: int) -> Any:
         """The value with every text and number in it replaced; booleans, null and empty texts say nothing and stay."""

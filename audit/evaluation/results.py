@@ -161,8 +161,8 @@ def aggregate(answers: Mapping[int, EvaluationAnswer], method: Method) -> Aggreg
     median_answer = answers[nearest]
     return Aggregates(
         {
-            dimension: _aggregate([answers[number].dimensions[dimension] for number in numbers], method, one.evidence)
-            for dimension, one in median_answer.dimensions.items()
+            dimension: _aggregate([answers[number].dimensions[dimension] for number in numbers], method, item.evidence)
+            for dimension, item in median_answer.dimensions.items()
         },
         _aggregate([answers[number].overall for number in numbers], method, median_answer.overall.evidence),
         nearest,
@@ -281,11 +281,11 @@ def _final_result(request: EvaluationRequest, findings: Findings) -> FinalResult
         evaluation_status="failed" if aggregates is None else "completed",
         final_score=aggregates.overall.score if aggregates else None,
         judge_overall=_score(aggregates.overall) if aggregates else None,
-        judge_dimensions={one: _score(score) for one, score in (aggregates.dimensions if aggregates else {}).items()},
-        deterministic_dimensions={one.dimension: one.deterministic for one in findings.resolutions},
-        final_dimensions={one.dimension: one.final for one in findings.resolutions},
-        dimension_resolutions={one.dimension: _resolution(one) for one in findings.resolutions},
-        checks=tuple(CheckResult.model_validate(one, from_attributes=True) for one in findings.terms.checks),
+        judge_dimensions={item: _score(score) for item, score in (aggregates.dimensions if aggregates else {}).items()},
+        deterministic_dimensions={item.dimension: item.deterministic for item in findings.resolutions},
+        final_dimensions={item.dimension: item.final for item in findings.resolutions},
+        dimension_resolutions={item.dimension: _resolution(item) for item in findings.resolutions},
+        checks=tuple(CheckResult.model_validate(item, from_attributes=True) for item in findings.terms.checks),
         summary=_summary(findings),
         warnings=findings.warnings,
         anomaly_reasons=request.anomaly_reasons,
@@ -429,7 +429,7 @@ class AggregateScore(_Document):
 
 def _in_order(by_dimension: Mapping[Dimension, Value]) -> Mapping[Dimension, Value]:
     """JSON objects that were sorted by name are shown in the dimensions' own order all the same."""
-    return {one: by_dimension[one] for one in DIMENSIONS if one in by_dimension}
+    return {dimension: by_dimension[dimension] for dimension in DIMENSIONS if dimension in by_dimension}
 
 
 ByDimension = Annotated[Mapping[Dimension, Value], AfterValidator(_in_order)]

@@ -49,7 +49,7 @@ class TierState(NamedTuple):
 
 NO_JUDGE = TierState(UNSCORED, "no_judge")
 """The state of the judged tiers when no judge is configured."""
-LEFT_OUT = TierState(SKIPPED_SAMPLING, "sampling_skip")
+NOT_SAMPLED = TierState(SKIPPED_SAMPLING, "sampling_skip")
 """The state of the judged tiers when the exchange was not sampled."""
 NO_THINKING = TierState(NOT_APPLICABLE, "no_thinking")
 """The state of Tier 2.5 when there is no thinking to compare with."""
@@ -83,7 +83,7 @@ class JudgedTiers(NamedTuple):
     tier2: TierState
     tier2_5: TierState
     tier3: TierState
-    found: Mapping[str, Any] = NOTHING_FOUND
+    findings: Mapping[str, Any] = NOTHING_FOUND
 
     @property
     def disposition(self) -> str:
@@ -119,9 +119,9 @@ def thinking_state(exchange: Exchange, policy: ProjectPolicy, otherwise: TierSta
     return otherwise if policy.settings.thinking_block_analysis else THINKING_OFF
 
 
-def structural_score(sampled: Sampled, exchange: Exchange, policy: ProjectPolicy, judged: TierState) -> Score:
+def structural_score(sampled: Sampled, exchange: Exchange, policy: ProjectPolicy, state: TierState) -> Score:
     """The score of an exchange that no judge is to see: Tier 1, and the state `judged` for the tiers that want one."""
-    return score_of(sampled, exchange, policy, JudgedTiers(judged, thinking_state(exchange, policy, judged), judged))
+    return score_of(sampled, exchange, policy, JudgedTiers(state, thinking_state(exchange, policy, state), state))
 
 
 def score_of(
@@ -137,8 +137,8 @@ def score_of(
 
     `paid` is everything the exchange was judged by so far, these and others: what it cost.
     """
-    tier_fields = tiers.found
-    dimensions = {one.dimension: one.score for one in tier_fields["tier3_dimensions"]}
+    tier_fields = tiers.findings
+    dimensions = {item.dimension: item.score for item in tier_fields["tier3_dimensions"]}
     reasons = anomaly_reasons(task.tier1_flags, dimensions, tier_fields["tier2_5_alignment"], tamper_reasons(exchange))
     return Score(
         score_id=score_id(exchange.connection, exchange.exchange_id),
@@ -150,7 +150,7 @@ def score_of(
         session_id=exchange.session_id,
         turn_number=task.turn_number,
         exchange_at=exchange.occurred_at,
-        scored_at=max([exchange.ingested_at, *(one.judged_at for one in judgements)]),
+        scored_at=max([exchange.ingested_at, *(judgement.judged_at for judgement in judgements)]),
         disposition=tiers.disposition,
         sampling_reason=task.sampling_reason,
         sampling_probability=task.sampling_probability,
@@ -166,8 +166,8 @@ def score_of(
         anomaly=bool(reasons),
         anomaly_reasons=reasons,
         judge_model=_judge_model(judgements),
-        simulated=any(one.simulated for one in judgements),
-        judgement_ids=tuple([one.judgement_id for one in judgements]),
+        simulated=any(judgement.simulated for judgement in judgements),
+        judgement_ids=tuple([judgement.judgement_id for judgement in judgements]),
         cost_usd=total_cost(paid),
         methodology=policy.methodology.name,
         methodology_version=policy.methodology.version,
@@ -180,7 +180,7 @@ def score_of(
 
 def _judge_model(judgements: Sequence[Judgement]) -> str | None:
     """The model that answered last, else the one that was asked last, else none."""
-    answered = [one for one in judgements if one.outcome == "answered"]
+    answered = [judgement for judgement in judgements if judgement.outcome == "answered"]
     if answered:
         return answered[-1].answering_model or answered[-1].requested_model
     return judgements[-1].requested_model if judgements else None
@@ -188,7 +188,7 @@ def _judge_model(judgements: Sequence[Judgement]) -> str | None:
 
 def total_cost(judgements: Sequence[Judgement]) -> float | None:
     """The exact sum in USD, 0 when nothing was asked; None when the cost of one is unknown."""
-    costs = [one.cost_usd for one in judgements]
+    costs = [judgement.cost_usd for judgement in judgements]
     known_costs = [nano_of(cost) for cost in costs if cost is not None]
     return usd_of(sum(known_costs)) if len(known_costs) == len(costs) else None
 

@@ -101,8 +101,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         The boundary is drawn for each request, so no author of a text can have known it.
         """
         if self.verbatim:
-            return "".join(one.literal for one in self.materials)
-        fenced = [f"<{one.name} {boundary}>\n{one.literal}\n</{one.name} {boundary}>" for one in self.materials]
+            return "".join(material.literal for material in self.materials)
+        fenced = [
+            f"<{material.name} {boundary}>\n{material.literal}\n</{material.name} {boundary}>" for material in self.materials
+        ]
         return "\n\n".join([*fenced, self.task])
 
     @property
@@ -114,7 +116,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     def texts_size(self) -> int:
         """Most tokens of everything of the request that depends on the question; see `byte_tokens`."""
         schema = byte_tokens(json.dumps(self.schema)) if self.schema_size is None else self.schema_size
-        texts = (self.task, *(one.literal for one in self.materials))
+        texts = (self.task, *(material.literal for material in self.materials))
         return _instructions_size(self.instructions) + schema + sum(map(byte_tokens, texts))
 
 
@@ -145,18 +147,20 @@ def recorded_reply(records: Sequence[Judgement], revision: int) -> Reply | None:
     it was given to: the same question is not paid for twice. A failure counts for its own revision only: a new revision asks
     again. The reply rests on everything in sight, because everything in sight was paid for.
     """
-    seen = _up_to_revision(records, revision)
-    answer = next((one for one in seen if one.outcome == ANSWERED), None)
+    visible = _up_to_revision(records, revision)
+    answer = next((record for record in visible if record.outcome == ANSWERED), None)
     if answer is not None:
-        return Reply(text=answer.answer or "", judgements=seen)
-    failures = [one for one in seen if one.subject_revision == revision and one.outcome != INTERRUPTED]
-    return Reply(state=outcome_state(failures[-1].outcome), judgements=seen) if failures else None
+        return Reply(text=answer.answer or "", judgements=visible)
+    failures = [record for record in visible if record.subject_revision == revision and record.outcome != INTERRUPTED]
+    return Reply(state=outcome_state(failures[-1].outcome), judgements=visible) if failures else None
 
 
 def _up_to_revision(records: Iterable[Judgement], revision: int) -> tuple[Judgement, ...]:
     """Return the records that this revision may see, in an order that does not depend on how they came together."""
-    seen = (judgement for judgement in records if judgement.subject_revision <= revision)
-    return tuple(sorted(seen, key=lambda judgement: (judgement.subject_revision, judgement.judged_at, judgement.judgement_id)))
+    visible = (judgement for judgement in records if judgement.subject_revision <= revision)
+    return tuple(
+        sorted(visible, key=lambda judgement: (judgement.subject_revision, judgement.judged_at, judgement.judgement_id))
+    )
 
 
 def charged(records: Iterable[Judgement], revision: int) -> int:
@@ -164,22 +168,22 @@ def charged(records: Iterable[Judgement], revision: int) -> int:
 
     The revisions before it have been charged for what they asked, so nothing is charged twice. A call without a known price counts 0.
     """
-    return sum(nano_of(one.cost_usd or 0) for one in records if one.subject_revision == revision)
+    return sum(nano_of(record.cost_usd or 0) for record in records if record.subject_revision == revision)
 
 
 def with_earlier(request: _Request, recorded: Sequence[Judgement]) -> _Request:
     """The request with what was recorded, in that order; the oldest failures are left out first where there is no room."""
-    encoded = [encode(one) for one in recorded]
+    encoded = [encode(record) for record in recorded]
     room = MAX_ADMITTED_BYTES - len(encode(request)) - _LENGTHS
-    kept = set()
+    kept_indexes = set()
     # Answers were paid for and still hold; of failures the newest say most.
     newest_first = range(len(recorded) - 1, -1, -1)
     for index in sorted(newest_first, key=lambda index: recorded[index].outcome != ANSWERED):
         room -= len(encoded[index]) + _LENGTHS
         if room < 0:
             break
-        kept.add(index)
-    return msgspec.structs.replace(request, earlier_judgements=tuple(encoded[index] for index in sorted(kept)))
+        kept_indexes.add(index)
+    return msgspec.structs.replace(request, earlier_judgements=tuple(encoded[index] for index in sorted(kept_indexes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,14 +206,14 @@ def estimate(question: Question, price: ModelPrice | None, *, cached: bool, batc
     call of the run has written them; without one this call writes them. A model whose smallest prefix is unknown is taken to cache nothing.
     """
     prefix = _tokens(question.instructions)
-    rest = _tokens(question.task, str(question.schema), *(one.literal for one in question.materials))
+    rest = _tokens(question.task, str(question.schema), *(material.literal for material in question.materials))
     minimum = price.cache_minimum if price is not None else None
-    kept = prefix if minimum is not None and prefix >= minimum else 0
+    cached_tokens = prefix if minimum is not None and prefix >= minimum else 0
     usage = Usage(
-        input_tokens=rest + prefix - kept,
+        input_tokens=rest + prefix - cached_tokens,
         output_tokens=min(EXPECTED_OUTPUT.get(question.purpose, question.max_tokens), question.max_tokens),
-        cache_read_tokens=kept if cached else 0,
-        cache_write_tokens=0 if cached else kept,
+        cache_read_tokens=cached_tokens if cached else 0,
+        cache_write_tokens=0 if cached else cached_tokens,
     )
     return Estimate(
         input=usage.input_tokens,

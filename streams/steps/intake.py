@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from audit.exchanges.outcomes import LEFT_OUT, RULE_VERSION, Sampled, structural_score
+from audit.exchanges.outcomes import NOT_SAMPLED, RULE_VERSION, Sampled, structural_score
 from audit.exchanges.sampling import (
     LAST_TURNS,
     SAMPLING_SKIP,
@@ -138,7 +138,7 @@ class IntakeStep:
 def _left_out(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> Score:
     """The score of an unsampled exchange."""
     sampled = Sampled(revision, decision.turn, decision.reason, None, arrival.tier1.score, arrival.tier1.flags)
-    return structural_score(sampled, arrival.exchange, policy, LEFT_OUT)
+    return structural_score(sampled, arrival.exchange, policy, NOT_SAMPLED)
 
 
 def _task(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> ScoringTask:
