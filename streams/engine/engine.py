@@ -52,7 +52,7 @@ READ_BACK = frozenset({ERASURES, "anchors", "baselines", "incidents"})
 """Topics that are flushed before their sender gets an answer: their writers read the tables to make the next record."""
 TASKS_AT_ONCE = 50
 """Tasks that are read together for a judge; each holds texts of up to a megabyte."""
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 """Seconds before a stage that could not read tries again."""
 PAUSES = wait_exponential(multiplier=0.5, max=10.0)
 """Seconds between two tries to commit a stage's records: half a second, then twice as long, up to ten."""
@@ -321,7 +321,7 @@ class Engine(RecordIntake):
                 log.warning("%s; trying again", self._stuck)
                 note_fatal(error, self.broken)
                 if not is_last:
-                    await asyncio.sleep(AGAIN_SECONDS)
+                    await asyncio.sleep(RETRY_SECONDS)
             except StoppedError:
                 return
 
@@ -378,31 +378,31 @@ class Engine(RecordIntake):
 
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
         """The pending events of a session, which the store does not show yet: id and position."""
-        return self._log.events_of(named_session(connection, session_id))
+        return self._log.pending_events(named_session(connection, session_id))
 
     async def _commit_records(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
         if not records:
             return Committed({topic: ()}, {}, {})
         if self._given_up.is_set():
             raise BusyError("the log is closed")
-        if why_not := self._no_room():
-            raise BusyError(why_not)
+        if reason := self._backpressure_reason():
+            raise BusyError(reason)
         committed = await self._submit(Submission({topic: records}, {topic: messages}))
         if topic in READ_BACK:
             await self.flush()
         return committed
 
-    async def _settled(self, connection: str, session_id: str) -> None:
-        await self._log.settle(named_session(connection, session_id))
+    async def _flush_session(self, connection: str, session_id: str) -> None:
+        await self._log.flush_session(named_session(connection, session_id))
 
     async def _shows_now(self) -> bool:
         await self.flush()
         return self._log.is_current()
 
-    def _no_room(self) -> str:
-        """The reason why no more records can be accepted at the moment; empty if they can."""
+    def _backpressure_reason(self) -> str:
+        """Return the reason why no more records can be accepted at the moment; empty if they can."""
         is_full = len(self._waiting) + len(self._committing) >= self._limits.waiting
-        return "too many records wait to be committed" if is_full else self._log.no_room()
+        return "too many records wait to be committed" if is_full else self._log.backpressure_reason()
 
     def _queues(self) -> Mapping[str, int]:
         queues = dict(self._log.queues(len(self._waiting) + len(self._committing)))
@@ -430,10 +430,10 @@ class Engine(RecordIntake):
         if ended:
             return f"{ended} ended by a fault of Driftline"
         if self.broken.is_set():
-            return self._log.trouble()
+            return self._log.warning()
         if self._clock() - self._failed_at < RECENT:
             return f"{self._log.name} did not take a record"
-        return self._log.trouble() or self._stuck or self._no_room()
+        return self._log.warning() or self._stuck or self._backpressure_reason()
 
     async def drained(self) -> None:
         """Return when everything accepted is judged. StoreError when that is no longer possible."""

@@ -214,7 +214,7 @@ class RecordIntake(ABC):
 
     async def finalize(self, connection: str, session_id: str) -> bool:
         """Record that a session ended, once the tables have its last records; False if the session has no records."""
-        await self._settled(connection, session_id)
+        await self._flush_session(connection, session_id)
         return await self._ends.end(connection, session_id)
 
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> int:
@@ -244,7 +244,7 @@ class RecordIntake(ABC):
         """Make the new records durable; the messages are the encoded records."""
 
     @abstractmethod
-    async def _settled(self, connection: str, session_id: str) -> None:
+    async def _flush_session(self, connection: str, session_id: str) -> None:
         """Return when the store shows all accepted records of a session."""
 
     @abstractmethod

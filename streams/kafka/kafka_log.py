@@ -109,7 +109,7 @@ class KafkaLog:
             lambda: not self._sink.progress.behind(ends), f"the last records of {topic} are not in the tables yet"
         )
 
-    async def settle(self, session: str) -> None:
+    async def flush_session(self, session: str) -> None:
         """See `Log`."""
         key = session.encode()
 
@@ -139,17 +139,17 @@ class KafkaLog:
         """See `Log`."""
         return {}
 
-    def events_of(self, session: str) -> Mapping[str, int]:
+    def pending_events(self, session: str) -> Mapping[str, int]:
         """See `Log`."""
         return self._pending.events_of(session.encode())
 
-    def no_room(self) -> str:
+    def backpressure_reason(self) -> str:
         """See `Log`."""
         if not self._sink.progress.reached.is_set():
             return f"records on the topics are flushed first: {self._sink.progress.lag} records are left"
         return "too many records wait for the tables" if len(self._pending) >= MOST_PENDING else ""
 
-    def trouble(self) -> str:
+    def warning(self) -> str:
         """See `Log`."""
         return "the sink has stopped writing records to the tables" if self.broken.is_set() else self._sink.trouble
 

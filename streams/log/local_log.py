@@ -32,16 +32,16 @@ FLUSH_RECORDS = 5_000
 """Pending records from which on the log is flushed early."""
 MOST_PENDING = 50_000
 """Most pending records; beyond that an append waits for a flush."""
-AGAIN_SECONDS = 1.0
-"""Seconds after which a flush that failed is tried again."""
+RETRY_SECONDS = 1.0
+"""Seconds between a failed flush and the next try."""
 
-_DISK = "Free disk space beside the database: nothing was written, and earlier records are safe."
+_DISK = "Free disk space beside the database. Nothing was written; records accepted earlier are safe."
 _DAMAGED = (
-    "The write-ahead log is damaged, and records that were accepted may be in it alone. Put back a copy of it, or move it away: "
-    "the database then goes on without them."
+    "The write-ahead log is damaged, and accepted records may exist only there. Restore it from a backup, or move it away to "
+    "continue without them."
 )
 _KEPT_FILES = 2
-"""Log files that RocksDB keeps of its own activity; its default is a thousand."""
+"""Number of RocksDB's own activity logs to keep; its default is a thousand."""
 _COMMIT = b"c"
 """Prefix of the keys of commits. The keys of version 0.2.0 have no prefix, and its entries another format."""
 _NUMBER = 8
@@ -57,9 +57,9 @@ class Pending(NamedTuple):
 
 
 class LocalLog:
-    """See the module; a `streams.log.log.Log`. Appends are sequential; `states` may be called in any thread.
+    """A `streams.log.log.Log` beside a DuckDB file; see the module. Appends are sequential; `states` may be called in any thread.
 
-    `folder` None means in memory. `flush_seconds` is how long a record may stay in the log alone if nobody asks for it.
+    Without a `folder` the log is in memory. `flush_seconds` is how long a record may be in the log alone if nobody asks for it.
     """
 
     name = "the log"
@@ -74,17 +74,18 @@ class LocalLog:
         self._has_recovered = False
         self._pending: deque[tuple[int, Commit]] = deque()
         self._ends: dict[str, int] = {}
-        self._waiting: Counter[str] = Counter()
+        self._pending_counts: Counter[str] = Counter()
         self._states: dict[str, dict[str, bytes]] = defaultdict(dict)
-        self._has_pending, self._has_much = asyncio.Event(), asyncio.Event()
+        self._has_pending = asyncio.Event()
+        self._flush_threshold_reached = asyncio.Event()
         self._flushing: asyncio.Task[None] | None = None
         self._flusher: asyncio.Task[None] | None = None
-        self._not_flushed = ""
+        self._last_flush_error = ""
         self.broken = asyncio.Event()
         self.flushed: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Flush the commits of an earlier process. StoreError if the database is an older copy, or the log is damaged."""
+        """Flush the commits of an earlier process. Raises StoreError if the database is an older copy, or the log is damaged."""
         if count := await asyncio.to_thread(self.recover):
             log.warning("flushed %d records that were not in the tables when the last process ended", count)
         self._flusher = asyncio.create_task(self._flush_when_due())
@@ -97,11 +98,11 @@ class LocalLog:
         try:
             await self.flush()
         except trouble() as error:
-            log.warning("the log stays for the next start: %s", error)
+            log.warning("the log could not be flushed and is kept for the next start: %s", error)
         self.close()
 
     def recover(self) -> int:
-        """Flush the commits of an earlier process; returns the number of records. StoreError as in `start`."""
+        """Flush the commits of an earlier process; returns the number of records. Raises StoreError as in `start`."""
         self.read()
         pending, count = self.pending, self.waiting()
         # The earlier process may have had other schemas.
@@ -110,11 +111,11 @@ class LocalLog:
         return count
 
     def read(self) -> None:
-        """Read the commits of an earlier process. StoreError as in `start`."""
+        """Read the commits of an earlier process. Raises StoreError as in `start`."""
         with contextlib.closing(self._store.cursor()) as cursor:
             self._next = next_commit(cursor)
         if self._folder is not None and self._folder.exists():
-            self._read(self._folder, self._next)
+            self._read_folder(self._folder, self._next)
         self._has_recovered = True
 
     def close(self) -> None:
@@ -130,7 +131,7 @@ class LocalLog:
         return Pending([commit for _, commit in self._pending], self._next)
 
     async def outcomes(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
-        """See `Log`. Possibly known records are compared with the tables after a full flush; nothing is appended meanwhile."""
+        """See `Log`. Possible duplicates are compared with the tables after a full flush; nothing is appended meanwhile."""
         if not self._new.has_read(topic):
             await asyncio.to_thread(self._new.read, topic)
         outcomes = self._new.outcomes(topic, records)
@@ -139,22 +140,22 @@ class LocalLog:
         return await self._new.look_up(topic, outcomes, messages)
 
     async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
-        """See `Log`. StoreError: nothing was appended."""
+        """See `Log`. If it raises StoreError, nothing was appended."""
         if self.waiting() >= MOST_PENDING:
             await self.flush()
         if self._folder is not None:
             self._write(self._folder, commit)
-        self._keep(self._next, commit)
+        self._add_pending(self._next, commit)
         self._next += 1
         for topic, of_topic in records.items():
             self._new.add(topic, of_topic, self.end_of(topic))
         self._has_pending.set()
         if self.waiting() >= FLUSH_RECORDS:
-            self._has_much.set()
+            self._flush_threshold_reached.set()
 
     async def flush(self, topic: str | None = None) -> None:
         """See `Log`."""
-        if topic is not None and not self._waiting[topic]:
+        if topic is not None and not self._pending_counts[topic]:
             return
         end = self._next
         while self._pending and self._pending[0][0] < end:
@@ -163,11 +164,11 @@ class LocalLog:
             # The waiting caller may be cancelled; the flush continues.
             await asyncio.shield(self._flushing)
 
-    async def wait_for_tables(self, topic: str) -> None:  # noqa: ARG002 - nobody else appends
+    async def wait_for_tables(self, topic: str) -> None:  # noqa: ARG002 - there is no other writer
         """See `Log`."""
         await self.flush()
 
-    async def settle(self, session: str) -> None:  # noqa: ARG002 - a flush of all costs no more
+    async def flush_session(self, session: str) -> None:  # noqa: ARG002 - flushing one session costs as much as flushing all
         """See `Log`."""
         await self.flush()
 
@@ -185,26 +186,28 @@ class LocalLog:
 
     def waiting(self, topic: str | None = None) -> int:
         """See `Log`."""
-        return self._waiting.total() if topic is None else self._waiting[topic]
+        return self._pending_counts.total() if topic is None else self._pending_counts[topic]
 
     def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
         """See `Log`."""
         states = self._states.get(stage, {})
         return {key: state for key in keys if (state := states.get(key)) is not None}
 
-    def events_of(self, session: str) -> Mapping[str, int]:  # noqa: ARG002 - who asks has flushed
+    def pending_events(self, session: str) -> Mapping[str, int]:  # noqa: ARG002 - callers flush the session first
         """See `Log`."""
         return {}
 
-    def no_room(self) -> str:
-        """See `Log`: an append waits for room."""
+    def backpressure_reason(self) -> str:
+        """See `Log`: always empty, because an append waits for a flush instead."""
         return ""
 
-    def trouble(self) -> str:
+    def warning(self) -> str:
         """See `Log`."""
         if self.broken.is_set():
-            return "the database has given up and has to be opened again"
-        return self._not_flushed and f"the tables do not take what was accepted: {self._not_flushed}"
+            return "the database failed and must be reopened"
+        if self._last_flush_error:
+            return f"accepted records cannot be written to the tables: {self._last_flush_error}"
+        return ""
 
     def queues(self, submissions: int) -> Mapping[str, int]:
         """See `Log`."""
@@ -218,12 +221,12 @@ class LocalLog:
         try:
             await asyncio.to_thread(write_commits, self._store, pending.commits, pending.end)
         except trouble() as error:
-            self._not_flushed = first_line(error)
+            self._last_flush_error = first_line(error)
             note_fatal(error, self.broken)
             raise
         finally:
             self._flushing = None
-        self._not_flushed = ""
+        self._last_flush_error = ""
         self._trim(pending.end)
         self.flushed()
 
@@ -232,33 +235,35 @@ class LocalLog:
         while True:
             if not self._pending:
                 self._has_pending.clear()
-                self._has_much.clear()
+                self._flush_threshold_reached.clear()
                 await self._has_pending.wait()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._flush_seconds):
-                    await self._has_much.wait()
-            self._has_much.clear()
+                    await self._flush_threshold_reached.wait()
+            self._flush_threshold_reached.clear()
             try:
                 await self.flush()
             except trouble() as error:
-                log.warning("accepted records cannot be written to the tables; trying again: %s", first_line(error))
-                await asyncio.sleep(AGAIN_SECONDS)
+                log.warning("flush failed, retrying: %s", first_line(error))
+                await asyncio.sleep(RETRY_SECONDS)
 
     def _trim(self, end: int) -> None:
         """Delete the commits before the number `end`: the tables have them."""
         if self._pending and self._folder is not None:
-            with contextlib.suppress(Exception):  # its number shows that it was flushed
+            with contextlib.suppress(Exception):  # entries left behind are skipped by their number
                 self._folder.delete(_key(self._pending[0][0]), _key(end))
-        left = [(number, commit) for number, commit in self._pending if number >= end]
+        remaining = [(number, commit) for number, commit in self._pending if number >= end]
         # Build new objects, because a thread may be reading the old ones.
-        self._pending, self._waiting, self._states = deque(), Counter(), defaultdict(dict)
-        for number, commit in left:
-            self._keep(number, commit)
+        self._pending = deque()
+        self._pending_counts = Counter()
+        self._states = defaultdict(dict)
+        for number, commit in remaining:
+            self._add_pending(number, commit)
 
-    def _keep(self, number: int, commit: Commit) -> None:
+    def _add_pending(self, number: int, commit: Commit) -> None:
         self._pending.append((number, commit))
         for topic, messages in commit.records.items():
-            self._waiting[topic] += len(messages)
+            self._pending_counts[topic] += len(messages)
             self._ends[topic] = commit.offsets[topic] + len(messages)
         for stage, states in commit.states.items():
             self._states[stage] |= states
@@ -273,18 +278,18 @@ class LocalLog:
             folder.close()
             raise StoreError(f"{folder.path}: {error}", hint=_DISK) from error
 
-    def _read(self, folder: LogFolder, flushed: int) -> None:
-        for number, entry in sorted(map(_decoded, folder.entries()), key=itemgetter(0)):
+    def _read_folder(self, folder: LogFolder, flushed: int) -> None:
+        for number, entry in sorted(map(_decode_entry, folder.entries()), key=itemgetter(0)):
             self._next = max(self._next, number + 1)
             if number < flushed:
                 continue
             if not self._pending and number > flushed:
                 raise StoreError(
                     f"{folder.path}: begins with entry {number}, and the database has flushed {flushed}",
-                    hint=f"The database is an older copy than {folder.path.name}. Put back the database that belongs to it, or move "
-                    f"{folder.path.name} away: what is in it is then not in the tables.",
+                    hint=f"The database is an older copy than {folder.path.name}. Restore the matching database, or move "
+                    f"{folder.path.name} away: its records are then lost to the tables.",
                 )
-            self._keep(number, entry.as_commit(self.end_of) if isinstance(entry, _Entry) else entry)
+            self._add_pending(number, entry.as_commit(self.end_of) if isinstance(entry, _Entry) else entry)
 
 
 class LogFolder:
@@ -295,11 +300,11 @@ class LogFolder:
         self._files: Rdict | None = None
 
     def exists(self) -> bool:
-        """Tell whether an earlier process left the folder, or this one has written to it."""
+        """Return whether an earlier process left the folder, or this one has written to it."""
         return self.path.exists()
 
     def entries(self) -> list[tuple[bytes, bytes]]:
-        """Every complete entry: the last may have been truncated. StoreError if the folder is damaged."""
+        """Return every complete entry; the last may have been truncated. Raises StoreError if the folder is damaged."""
         return cast("list[tuple[bytes, bytes]]", list(self._open().items()))
 
     def write(self, key: bytes, entry: bytes) -> None:
@@ -341,22 +346,22 @@ class LogFolder:
 
 
 def local_log(store: Store, flush_seconds: float = 0.5) -> LocalLog:
-    """The log beside a database."""
+    """Return the log beside a database."""
     folder = None if store.path is None else LogFolder(log_folder(store.path))
     return LocalLog(store, folder, flush_seconds=flush_seconds)
 
 
 def recover_closed(store: Store) -> int:
     """Flush the log of a killed process, for a command that takes no records; returns the number of records."""
-    with contextlib.closing(local_log(store)) as left:
-        return left.recover()
+    with contextlib.closing(local_log(store)) as killed_log:
+        return killed_log.recover()
 
 
 def waiting_in(store: Store) -> int:
-    """The number of records that a killed process left in the log; none is flushed. StoreError as in `LocalLog.start`."""
-    with contextlib.closing(local_log(store)) as left:
-        left.read()
-        return left.waiting()
+    """Return the number of records that a killed process left in the log, without flushing them. Raises StoreError as in `LocalLog.start`."""
+    with contextlib.closing(local_log(store)) as killed_log:
+        killed_log.read()
+        return killed_log.waiting()
 
 
 def _key(number: int) -> bytes:
@@ -378,7 +383,7 @@ class _Entry(msgspec.Struct, array_like=True, frozen=True):
     decided_marks: dict[str, int] = {}
 
     def as_commit(self, end_of: Callable[[str], int]) -> Commit:
-        """The same commit in today's format; `end_of` gives the ends of the topics before it."""
+        """Return the same commit in the current format; `end_of` gives the ends of the topics before it."""
         records: dict[str, list[bytes]] = defaultdict(list)
         for part in ({SOURCES["intake"]: self.exchanges}, self.decided, self.made, self.others):
             for topic, messages in part.items():
@@ -395,8 +400,8 @@ class _Entry(msgspec.Struct, array_like=True, frozen=True):
         return Commit(dict(records), offsets, states, positions)
 
 
-def _decoded(item: tuple[bytes, bytes]) -> tuple[int, Commit | _Entry]:
-    """The number and the content of an entry of the folder."""
+def _decode_entry(item: tuple[bytes, bytes]) -> tuple[int, Commit | _Entry]:
+    """Return the number and the content of an entry of the folder."""
     key, value = item
     number = int.from_bytes(key[-_NUMBER:], "big")
     if len(key) == _NUMBER:

@@ -85,48 +85,48 @@ class Log(Protocol):
         """Return when the tables have everything on the topic, whoever appended it; BusyError when that takes too long."""
         ...
 
-    async def settle(self, session: str) -> None:
+    async def flush_session(self, session: str) -> None:
         """Return when the tables have all records of this session key that were appended here; BusyError as above."""
         ...
 
     def is_current(self) -> bool:
-        """Tell whether the tables have everything that was acknowledged to senders, within moments."""
+        """Return whether the tables have everything that was acknowledged to senders, apart from the last moments."""
         ...
 
     def end_of(self, topic: str) -> int:
-        """The offset of the topic's next record; on Kafka the end of what the tables have."""
+        """Return the offset of the topic's next record; on Kafka the end of the topic in the tables."""
         ...
 
     def ends_in_tables(self, topic: str) -> Mapping[int, int]:
-        """The offset up to which the tables have a topic, by partition."""
+        """Return the offset up to which the tables have a topic, by partition."""
         ...
 
     def waiting(self, topic: str | None = None) -> int:
-        """The number of records appended here that the tables do not have, of one topic or of all."""
+        """Return the number of records appended here that the tables do not have, of one topic or of all."""
         ...
 
     def states(self, stage: str, keys: Sequence[str]) -> Mapping[str, bytes]:
-        """The newest states of a stage that the tables do not have yet; for any thread."""
+        """Return the newest states of a stage that the tables do not have yet; safe in any thread."""
         ...
 
-    def events_of(self, session: str) -> Mapping[str, int]:
-        """The events of this session key that were appended here and that the tables do not have: id and position."""
+    def pending_events(self, session: str) -> Mapping[str, int]:
+        """Return the position of each event of this session key that was appended here and is not in the tables, by event id."""
         ...
 
-    def no_room(self) -> str:
-        """The reason why no more records can be appended at the moment; empty if they can."""
+    def backpressure_reason(self) -> str:
+        """Return the reason why no records can be appended at the moment; empty if they can."""
         ...
 
-    def trouble(self) -> str:
-        """Any other trouble as text; empty if there is none."""
+    def warning(self) -> str:
+        """Return any other problem as text; empty if there is none."""
         ...
 
     def queues(self, submissions: int) -> Mapping[str, int]:
-        """The queues by name, given the number of submissions that wait for their commit; see `EngineState.queues`."""
+        """Return the queue lengths by name, given the number of submissions that wait for their commit; see `EngineState.queues`."""
         ...
 
     def failure(self) -> DriftlineError | None:
-        """The error that broke the log, if it has one of its own."""
+        """Return the error that broke the log, if the log has its own."""
         ...
 
 
@@ -135,29 +135,29 @@ SINK = "sink"
 
 
 def log_folder(database: Path) -> Path:
-    """Return the folder of a database's write-ahead log; it exists while a server has the database, and after a server was killed."""
+    """Return the folder of a database's write-ahead log; it exists while a server uses the database, and after a server was killed."""
     return database.with_name(f"{database.name}.ahead")
 
 
 def is_fed_by_kafka(store: Store) -> bool:
-    """Whether a sink has ever read topics into the database."""
+    """Return whether a sink has ever read topics into the database."""
     with contextlib.closing(store.cursor()) as cursor:
         return bool(watermarks_of(cursor, SINK))
 
 
 def require_embedded(store: Store) -> None:
-    """SettingsError if records come from Kafka: records written directly would be on no topic, and no worker would see them."""
+    """Raise SettingsError if records come from Kafka: no worker would see records that are written directly."""
     if is_fed_by_kafka(store):
         raise SettingsError(
             f"{store.path} is filled from Kafka",
-            hint="Its server takes records, ends of sessions and what is to be judged again over HTTP (/docs), and evaluates: "
-            "`driftline evaluate --server`. `driftline serve` and `driftline rebuild` have it with --kafka. Or name another database "
-            "with --db.",
+            hint="Use its server instead: it accepts records, session ends and rejudging requests over HTTP (/docs), and evaluates with "
+            "`driftline evaluate --server`. `driftline serve` and `driftline rebuild` open the database with --kafka. Or name another "
+            "database with --db.",
         )
 
 
 def require_kafka(store: Store) -> None:
-    """SettingsError if the database has records that did not come from Kafka."""
+    """Raise SettingsError if the database has records that did not come from Kafka."""
     if any(store.end_of(topic) for topic in topics()) and not is_fed_by_kafka(store):
         raise SettingsError(
             f"{store.path} holds records that did not come from Kafka",

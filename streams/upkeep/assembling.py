@@ -56,9 +56,25 @@ from streams.topology import ASSEMBLING, OpenTrace
 from streams.upkeep.annotations import REVIEWS, SeenVersions, evaluator_score
 from streams.upkeep.annotations import TOPIC as DEPLOYMENTS
 
+TRACES_AT_ONCE = 500
+"""Traces that are assembled together. Callers wait meanwhile if this process decides on their exchanges."""
+RETRY_SECONDS = 1.0
+"""Seconds between a failure and the next try."""
+LONGEST_PAUSE = 60.0
+"""The longest pause in seconds, because somebody may set the clock."""
+MAX_SPANS = 20_000
+"""Most spans of a trace; a trace with more becomes a dead letter."""
+TOO_MANY = "too_many_spans"
+LATE = "late_spans"
+EXCHANGES = "exchanges"
+EVENTS = "agent-events"
+DECISIONS = "trace-assemblies"
+log = logging.getLogger(__name__)
+
 Key = tuple[str, str]
 """Connection and trace."""
 Load = Callable[[Sequence[Key]], Mapping[Key, list[Span]]]
+"""Reads the spans of traces."""
 
 
 class Part(NamedTuple):
@@ -84,68 +100,77 @@ class TraceLinker:
         self._recent = RecentRequests[Key]()
 
     def groups(self, cursor: duckdb.DuckDBPyConnection, parts: Sequence[Part], load: Load) -> list[dict[Key, list[Span]]]:
-        """The groups of several traces that `parts` belong to, with the spans of each trace, read by `load`."""
+        """Return the groups of several traces that `parts` belong to, with the spans of each trace, read by `load`."""
         groups = _Groups(part.key for part in parts)
         for part in parts:
             scoped = [request._replace(key=f"{part.key[0]} {request.key}") for request in part.links.requests]
             for other in self._recent.add(scoped, part.key):
                 groups.join(part.key, other)
         asking = [part for part in parts if part.links.texts and part.session_id is not None]
-        for part, others in _others(cursor, [(part, part.links.texts) for part in asking]):
-            for key in _of_turn(part, others):
+        for part, others in _find_linked_traces(cursor, [(part, part.links.texts) for part in asking]):
+            for key in _select_turn(part, others):
                 groups.join(part.key, key)
         linked = groups.linked()
         spans = load([key for keys in linked for key in keys])
-        found = [{key: spans[key] for key in keys if key in spans} for keys in linked]
-        _add_tools(cursor, found, {part.key: part for part in asking}, load)
-        return [group for group in found if len(group) > 1]
+        spans_by_group = [{key: spans[key] for key in keys if key in spans} for keys in linked]
+        _add_tool_traces(cursor, spans_by_group, {part.key: part for part in asking}, load)
+        return [group for group in spans_by_group if len(group) > 1]
 
 
 class _Groups:
-    """Keys that belong together."""
+    """Keys that belong together, as a union-find forest."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
-        self._groups: dict[Key, set[Key]] = {key: {key} for key in keys}
+        self._parents: dict[Key, Key] = {key: key for key in keys}
 
     def join(self, key: Key, other: Key) -> None:
         """Merge the groups of two keys."""
-        joined = self._groups.setdefault(key, {key}) | self._groups.setdefault(other, {other})
-        for one in joined:
-            self._groups[one] = joined
+        self._parents[self._find_root(key)] = self._find_root(other)
 
     def linked(self) -> list[list[Key]]:
-        """The groups of more than one key, in order."""
-        distinct = {id(group): group for group in self._groups.values()}
-        return sorted(sorted(group) for group in distinct.values() if len(group) > 1)
+        """Return the groups of more than one key, in order."""
+        groups: dict[Key, list[Key]] = defaultdict(list)
+        for key in sorted(self._parents):
+            groups[self._find_root(key)].append(key)
+        return sorted(group for group in groups.values() if len(group) > 1)
+
+    def _find_root(self, key: Key) -> Key:
+        root = self._parents.setdefault(key, key)
+        while root != self._parents[root]:
+            root = self._parents[root]
+        self._parents[key] = root
+        return root
 
 
-def _others(cursor: duckdb.DuckDBPyConnection, asking: Sequence[tuple[Part, Iterable[str]]]) -> list[tuple[Part, list[_Other]]]:
-    """The other traces of each part's session that share one of these texts."""
+def _find_linked_traces(
+    cursor: duckdb.DuckDBPyConnection, asking: Sequence[tuple[Part, Iterable[str]]]
+) -> list[tuple[Part, list[_Other]]]:
+    """Return the other traces of each part's session that share one of these texts."""
     rows = [(*part.key, part.session_id, text) for part, texts in asking for text in sorted(texts)]
     if not rows:
         return []
-    names = ("connections", "trace_ids", "sessions", "links")
-    values = {name: [row[place] for row in rows] for place, name in enumerate(names)}
-    found: dict[Key, list[_Other]] = {}
+    connections, trace_ids, sessions, links = zip(*rows, strict=True)
+    values = {"connections": list(connections), "trace_ids": list(trace_ids), "sessions": list(sessions), "links": list(links)}
+    by_part: dict[Key, list[_Other]] = defaultdict(list)
     for row in query_rows(cursor, "linked_traces", values):
         other = _Other((row["connection"], row["other_id"]), row["started_at"], row["resumes"])
-        found.setdefault((row["connection"], row["trace_id"]), []).append(other)
-    return [(part, found[part.key]) for part, _ in asking if part.key in found]
+        by_part[row["connection"], row["trace_id"]].append(other)
+    return [(part, by_part[part.key]) for part, _ in asking if part.key in by_part]
 
 
-def _of_turn(part: Part, others: Iterable[_Other]) -> list[Key]:
-    """The traces of a part's turn: from the trace that starts it up to the next trace that starts a turn."""
-    own = _Other(part.key, part.links.started_at, part.links.resumes)
-    ordered = sorted([own, *others], key=lambda one: (one.started_at, one.key))
-    first = last = ordered.index(own)
+def _select_turn(part: Part, others: Iterable[_Other]) -> list[Key]:
+    """Return the traces of a part's turn: from the trace that starts it up to the next trace that starts a turn."""
+    this = _Other(part.key, part.links.started_at, part.links.resumes)
+    ordered = sorted([this, *others], key=lambda trace: (trace.started_at, trace.key))
+    first = last = ordered.index(this)
     while first > 0 and ordered[first].resumes is not False:
         first -= 1
     while last + 1 < len(ordered) and ordered[last + 1].resumes is not False:
         last += 1
-    return [one.key for one in ordered[first : last + 1]]
+    return [trace.key for trace in ordered[first : last + 1]]
 
 
-def _add_tools(
+def _add_tool_traces(
     cursor: duckdb.DuckDBPyConnection, groups: Sequence[dict[Key, list[Span]]], parts: Mapping[Key, Part], load: Load
 ) -> None:
     """Add the traces with tools alone that have a call of a group."""
@@ -157,28 +182,11 @@ def _add_tools(
             links = links_of(kept_span(span) for spans in group.values() for span in spans)
             asking.append((part._replace(links=links), links.calls))
             group_of[part.key] = group
-    for part, others in _others(cursor, asking):
+    for part, others in _find_linked_traces(cursor, asking):
         group = group_of[part.key]
-        within = [
-            one.key
-            for one in others
-            if one.resumes is None and part.links.started_at <= one.started_at <= part.links.ended_at and one.key not in group
-        ]
-        group.update(load(within))
-
-
-TRACES_AT_ONCE = 500
-"""Traces that are assembled together. Callers wait meanwhile if this process decides on their exchanges."""
-AGAIN_SECONDS = 1.0
-"""Seconds between a failure and the next try."""
-LONGEST_PAUSE = 60.0
-"""The longest pause in seconds: somebody may set the clock."""
-MAX_SPANS = 20_000
-"""Most spans of a trace; a trace with more becomes a dead letter."""
-TOO_MANY, LATE = "too_many_spans", "late_spans"
-EXCHANGES, EVENTS, DECISIONS = "exchanges", "agent-events", "trace-assemblies"
-"""Connection and trace."""
-log = logging.getLogger(__name__)
+        started, ended = part.links.started_at, part.links.ended_at
+        tool_traces = [other for other in others if other.resumes is None and started <= other.started_at <= ended]
+        group.update(load([trace.key for trace in tool_traces if trace.key not in group]))
 
 
 class Due(NamedTuple):
@@ -204,7 +212,7 @@ class _Draft(NamedTuple):
 
 
 @dataclass
-class Made:
+class AssemblyResult:
     """The records assembled from some traces."""
 
     assemblies: list[Assembly] = field(default_factory=list)
@@ -212,9 +220,9 @@ class Made:
     """Further revisions of exchanges, with the requests to score them."""
     deferred: set[Key] = field(default_factory=set)
     """Traces that must be assembled again a little later."""
-    letters: Accepted = field(default_factory=Accepted)
+    dead_letters: Accepted = field(default_factory=Accepted)
     late: int = 0
-    """Spans that came too late to be assembled."""
+    """Number of spans that came too late to be assembled."""
 
     @property
     def has_withdrawn(self) -> bool:
@@ -229,7 +237,7 @@ class TraceAssembler:
 
     def __init__(self, engine: RecordIntake, count_late: Callable[[int], None] = lambda _: None) -> None:
         """`count_late` is called with the number of spans that came too late to be assembled."""
-        self.interval = AGAIN_SECONDS
+        self.interval = RETRY_SECONDS
         self._engine = engine
         self._count_late = count_late
         self._is_read = False
@@ -250,7 +258,7 @@ class TraceAssembler:
 
     async def run(self) -> None:
         """Read new spans and assemble complete traces."""
-        self.interval = AGAIN_SECONDS
+        self.interval = RETRY_SECONDS
         try:
             while self._engine.state().ready:
                 if not self._is_read:
@@ -266,11 +274,11 @@ class TraceAssembler:
     async def _read(self) -> None:
         """Load the stage's states and positions from the log."""
         await self._engine.flush()
-        self._open, self._committed = await asyncio.to_thread(self._stored)
+        self._open, self._committed = await asyncio.to_thread(self._load_states)
         self._positions, self._changed = dict(self._committed), set()
         if not self._committed:
             self._positions = {number: end for number, end in self._engine.ends_in_tables(ASSEMBLING.source).items() if end}
-            self._open = await asyncio.to_thread(self._undecided)
+            self._open = await asyncio.to_thread(self._load_undecided)
             self._changed = set(self._open)
         self._queue, self._inherited = [], set(self._open)
         for key in self._open:
@@ -278,16 +286,16 @@ class TraceAssembler:
         self._versions = SeenVersions(self._engine.store, self._engine.redactor)
         self._is_read = True
 
-    def _stored(self) -> tuple[dict[Key, OpenTrace], dict[int, int]]:
-        """The open traces and the positions in the tables."""
+    def _load_states(self) -> tuple[dict[Key, OpenTrace], dict[int, int]]:
+        """Read the open traces and the positions from the tables."""
         with contextlib.closing(self._engine.store.cursor()) as cursor:
             states = all_states(cursor, self.name)
             positions = {partition: position for (_, partition), position in watermarks_of(cursor, self.name).items()}
         decoder = msgspec.msgpack.Decoder(OpenTrace)
         return {_key_of_state(name): decoder.decode(state) for name, state in states.items()}, positions
 
-    def _undecided(self) -> dict[Key, OpenTrace]:
-        """The open traces of a database from a version without states of them."""
+    def _load_undecided(self) -> dict[Key, OpenTrace]:
+        """Read the open traces of a database from a version without states of them."""
         with contextlib.closing(self._engine.store.cursor()) as cursor:
             return {_key(row): _open_trace(row) for row in query_rows(cursor, "undecided_traces")}
 
@@ -296,13 +304,15 @@ class TraceAssembler:
         engine = self._engine
         ends = engine.ends_in_tables(ASSEMBLING.source)
         if any(end > self._positions.get(partition, 0) for partition, end in ends.items()):
-            await asyncio.to_thread(self._take_up, ends)
-        due = self._complete(engine.now())
+            await asyncio.to_thread(self._read_new_spans, ends)
+        due = self._pop_due(engine.now())
         if not due and self._positions == self._committed:
             return False
-        made, submission = await self._make(due) if due else (Made(), Submission())
+        result, submission = AssemblyResult(), Submission()
+        if due:
+            result, submission = await self._assemble_due(due)
         for key in due:
-            if key in made.deferred:
+            if key in result.deferred:
                 self._open[key] = msgspec.structs.replace(self._open[key], last_at=engine.now())
                 self._schedule(key)
             else:
@@ -314,24 +324,25 @@ class TraceAssembler:
         await engine.commit(replace(submission, commit=commit))
         self._committed, self._changed = positions, set()
         self._inherited.difference_update(due)
-        if made.late:
-            self._count_late(made.late)
-        if made.has_withdrawn:
+        if result.late:
+            self._count_late(result.late)
+        if result.has_withdrawn:
             await engine.flush()
             await asyncio.to_thread(forget_withdrawn, engine.store)
         return True
 
-    def _take_up(self, ends: Mapping[int, int]) -> None:
-        """Note the traces of new spans, a batch per partition."""
+    def _read_new_spans(self, ends: Mapping[int, int]) -> None:
+        """Read a batch of new spans per partition, and track their traces."""
         with contextlib.closing(self._engine.store.cursor()) as cursor:
             for partition, end in ends.items():
                 start = self._positions.get(partition, 0)
                 position = min(end, start + ASSEMBLING.records_at_once)
                 if start < position:
-                    self._note(query_rows(cursor, "arrived_spans", {"partition": partition, "start": start, "end": position}))
+                    values = {"partition": partition, "start": start, "end": position}
+                    self._track_arrivals(query_rows(cursor, "arrived_spans", values))
                     self._positions[partition] = position
 
-    def _note(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def _track_arrivals(self, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:
             key, arrived = _key(row), _open_trace(row)
             before = self._open.get(key)
@@ -348,10 +359,12 @@ class TraceAssembler:
         at, reason = trace.completion(self._engine.policy.for_project(trace.project).settings.traces)
         return Due(at, key, reason)
 
-    def _complete(self, now: datetime) -> dict[Key, Due]:
-        """A batch of complete traces, longest waiting first."""
+    def _pop_due(self, now: datetime) -> dict[Key, Due]:
+        """Take a batch of complete traces from the queue, longest waiting first."""
         # Rounded to seconds, because a round takes nearly as long for a few traces as for hundreds.
-        second, due, spans = now.replace(microsecond=0), dict[Key, Due](), 0
+        second = now.replace(microsecond=0)
+        due: dict[Key, Due] = {}
+        spans = 0
         while self._queue and self._queue[0].at <= second:
             if len(due) >= TRACES_AT_ONCE or spans >= ASSEMBLING.records_at_once:
                 break
@@ -362,115 +375,138 @@ class TraceAssembler:
         return due
 
     def _pause(self) -> float:
-        """Seconds until the next trace is complete."""
+        """Return the seconds until the next trace is complete."""
         if not self._queue:
             return LONGEST_PAUSE
         second = self._queue[0].at + timedelta(seconds=1) - timedelta.resolution
         return min(LONGEST_PAUSE, max(0.0, (second.replace(microsecond=0) - self._engine.now()).total_seconds()))
 
     def _state_of(self, key: Key) -> bytes:
-        """The state of a trace; empty if it is no longer open."""
+        """Encode the state of a trace; empty if it is no longer open."""
         return msgspec.msgpack.encode(self._open[key]) if key in self._open else b""
 
-    async def _make(self, due: Mapping[Key, Due]) -> tuple[Made, Submission]:
+    async def _assemble_due(self, due: Mapping[Key, Due]) -> tuple[AssemblyResult, Submission]:
         """Assemble complete traces; also returns their records as a submission."""
-        # Exchanges, events and decisions that the tables lack would be made a second time.
+        # Exchanges, events and decisions that the tables lack would be created a second time.
         for topic in (EXCHANGES, EVENTS, DECISIONS):
             await self._engine.wait_for_tables(topic)
-        made = await asyncio.to_thread(self._assemble_all, due)
+        result = await asyncio.to_thread(self._assemble_all, due)
         # Other senders may add events to the same sessions.
         await self._engine.wait_for_tables(EVENTS)
-        return made, await asyncio.to_thread(self._submission, made)
+        return result, await asyncio.to_thread(self._submission, result)
 
-    def _submission(self, made: Made) -> Submission:
-        """The records by topic."""
-        new = [exchange for assembly in made.assemblies for exchange in assembly.exchanges]
-        exchanges = [*new, *(record for record in made.revised if isinstance(record, Exchange))]
+    def _submission(self, result: AssemblyResult) -> Submission:
+        """Return the records by topic."""
+        new = [exchange for assembly in result.assemblies for exchange in assembly.exchanges]
+        exchanges = [*new, *(record for record in result.revised if isinstance(record, Exchange))]
         by_topic: dict[str, Sequence[Record]] = {
             DEPLOYMENTS: list(self._versions.deployments(exchanges, self._engine.now())),
-            EXCHANGES: [*new, *made.revised],
-            EVENTS: self._continued([event for assembly in made.assemblies for event in assembly.events]),
-            REVIEWS: list(self._reviews(made)),
+            EXCHANGES: [*new, *result.revised],
+            EVENTS: self._renumber_new([event for assembly in result.assemblies for event in assembly.events]),
+            REVIEWS: list(self._reviews(result)),
         }
         records: dict[str, list[Record]] = defaultdict(list)
         messages: dict[str, list[bytes]] = defaultdict(list)
         for topic, of_topic in by_topic.items():
             for record in of_topic:
-                if (message := self._admitted(made, record)) is not None:
+                if (message := self._encode_admissible(result, record)) is not None:
                     records[topic].append(record)
                     messages[topic].append(message)
-        for message in made.letters.messages.get(DEAD_LETTERS, ()):
+        for message in result.dead_letters.messages.get(DEAD_LETTERS, ()):
             records[DEAD_LETTERS].append(decode(message))
             messages[DEAD_LETTERS].append(message)
-        for assembly in made.assemblies:
+        for assembly in result.assemblies:
             records[DECISIONS].append(assembly.decision)
             messages[DECISIONS].append(encode(assembly.decision))
         return Submission(records, messages)
 
-    def _assemble_all(self, due: Mapping[Key, Due]) -> Made:
-        made = Made()
-        names = _names(due)
+    def _assemble_all(self, due: Mapping[Key, Due]) -> AssemblyResult:
+        """Assemble each trace by itself, then the linked ones together."""
+        result = AssemblyResult()
         with contextlib.closing(self._engine.store.cursor()) as cursor:
-            decided = {_key(row): row for row in query_rows(cursor, "assembled_traces", names)}
-            spans = _spans(cursor, names, 0 if decided else min(self._open[key].first_offset for key in due))
-            made_before = [key for key in due if key in decided or key in self._inherited]
-            exchanges, events = _exchanges(cursor, made_before), _events(cursor, made_before)
-            drafts = list[_Draft]()
-            for key in due:
-                earlier, records = decided.get(key), spans.get(key, [])
-                if not records:
-                    continue  # erased meanwhile
-                if earlier is not None and earlier["spans"] >= len(records):
-                    # The other spans were deleted, or all spans were in the tables when the trace was assembled.
-                    self._note_late(made, [span for span in records if span.ingested_at > earlier["assembled_at"]])
-                    continue
-                decision = Decision(
-                    due[key].reason,
-                    self._engine.now(),
-                    revision=0 if earlier is None else earlier["revision"] + 1,
-                    earlier=exchanges.get(key, ()),
-                    earlier_events=events.get(key, ()),
-                    session=key[1] if earlier is not None and earlier["is_filed_by_trace"] else None,
-                )
-                if (assembly := self._assembled(made, records, decision)) is not None:
-                    drafts.append(_Draft(key, decision, assembly))
-            joined = set[Key]()
-            for group in self._linker.groups(cursor, [draft.part for draft in drafts], lambda keys: _spans_of(cursor, keys)):
-                members = [draft for draft in drafts if draft.key in group and draft.key not in joined]
-                if sum(map(len, group.values())) <= MAX_SPANS and self._join(cursor, made, group, members):
-                    joined.update(draft.key for draft in members)
+            drafts = self._assemble_alone(cursor, result, due)
+            joined = self._assemble_groups(cursor, result, drafts)
         for draft in drafts:
             if draft.key not in joined:
-                self._add(made, draft.assembly, draft.decision, [draft.key])
-        return made
+                self._add(result, draft.assembly, draft.decision, [draft.key])
+        return result
+
+    def _assemble_alone(
+        self, cursor: duckdb.DuckDBPyConnection, result: AssemblyResult, due: Mapping[Key, Due]
+    ) -> list[_Draft]:
+        """Assemble each trace by itself; late spans and failures are noted in `result`."""
+        names = _trace_parameters(due)
+        decided = {_key(row): row for row in query_rows(cursor, "assembled_traces", names)}
+        spans = _load_spans(cursor, names, 0 if decided else min(self._open[key].first_offset for key in due))
+        may_have_records = [key for key in due if key in decided or key in self._inherited]
+        exchanges = _load_exchanges(cursor, may_have_records)
+        events = _load_events(cursor, may_have_records)
+        drafts = list[_Draft]()
+        for key in due:
+            earlier = decided.get(key)
+            records = spans.get(key, [])
+            if not records:
+                continue  # erased meanwhile
+            if earlier is not None and earlier["spans"] >= len(records):
+                # The other spans were deleted, or all spans were in the tables when the trace was assembled.
+                self._note_late(result, [span for span in records if span.ingested_at > earlier["assembled_at"]])
+                continue
+            decision = Decision(
+                due[key].reason,
+                self._engine.now(),
+                revision=0 if earlier is None else earlier["revision"] + 1,
+                earlier=exchanges.get(key, ()),
+                earlier_events=events.get(key, ()),
+                session=key[1] if earlier is not None and earlier["is_filed_by_trace"] else None,
+            )
+            assembly = self._assemble(result, records, decision)
+            if assembly is not None:
+                drafts.append(_Draft(key, decision, assembly))
+        return drafts
+
+    def _assemble_groups(self, cursor: duckdb.DuckDBPyConnection, result: AssemblyResult, drafts: Sequence[_Draft]) -> set[Key]:
+        """Assemble linked traces as one; returns the traces of `drafts` that were assembled that way."""
+        joined = set[Key]()
+        parts = [draft.part for draft in drafts]
+        for group in self._linker.groups(cursor, parts, lambda keys: _load_spans_of(cursor, keys)):
+            members = [draft for draft in drafts if draft.key in group and draft.key not in joined]
+            if sum(map(len, group.values())) <= MAX_SPANS and self._join(cursor, result, group, members):
+                joined.update(draft.key for draft in members)
+        return joined
 
     def _join(
-        self, cursor: duckdb.DuckDBPyConnection, made: Made, group: Mapping[Key, Sequence[Span]], members: Sequence[_Draft]
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        result: AssemblyResult,
+        group: Mapping[Key, Sequence[Span]],
+        members: Sequence[_Draft],
     ) -> bool:
         """Assemble linked traces as one; `members` are the newly complete ones. Returns whether that was possible."""
         keys = list(group)
-        exchanges, events = _exchanges(cursor, keys), _events(cursor, keys)
+        exchanges, events = _load_exchanges(cursor, keys), _load_events(cursor, keys)
         earlier = sorted(
             (exchange for of_trace in exchanges.values() for exchange in of_trace),
             key=lambda exchange: (exchange.occurred_at, exchange.exchange_id),
         )
-        told = [event for of_trace in events.values() for event in of_trace]
+        earlier_events = [event for of_trace in events.values() for event in of_trace]
         records = [span for of_trace in group.values() for span in of_trace]
         assemblies = list[tuple[Assembly, Decision]]()
         for draft in members:
-            decision = draft.decision._replace(earlier=earlier, earlier_events=told, session=None, trace_id=draft.key[1])
-            if (assembly := self._assembled(made, records, decision)) is None:
+            decision = draft.decision._replace(
+                earlier=earlier, earlier_events=earlier_events, session=None, trace_id=draft.key[1]
+            )
+            if (assembly := self._assemble(result, records, decision)) is None:
                 return False
             assemblies.append((assembly, decision))
         (first, decision), *others = assemblies
-        if self._add(made, first, decision, [draft.key for draft in members]):
+        if self._add(result, first, decision, [draft.key for draft in members]):
             # The common records exist once; the completion of each trace is a decision of its own.
-            made.assemblies += [assembly._replace(exchanges=[], events=[], ratings=[]) for assembly, _ in others]
+            result.assemblies += [assembly._replace(exchanges=[], events=[], ratings=[]) for assembly, _ in others]
         return True
 
-    def _reviews(self, made: Made) -> Iterator[Review]:
-        """Reviews from the ratings of the traces that are numbers on their project's scale."""
-        for assembly in made.assemblies:
+    def _reviews(self, result: AssemblyResult) -> Iterator[Review]:
+        """Yield reviews from the ratings of the traces that are numbers on their project's scale."""
+        for assembly in result.assemblies:
             project, connection = assembly.decision.project, assembly.decision.connection
             scale = self._engine.policy.for_project(project).settings.traces.ratings
             for rating in assembly.ratings:
@@ -478,31 +514,29 @@ class TraceAssembler:
                 if review is not None:
                     yield review
 
-    def _assembled(self, made: Made, records: Sequence[Span], decision: Decision) -> Assembly | None:
+    def _assemble(self, result: AssemblyResult, records: Sequence[Span], decision: Decision) -> Assembly | None:
         """Assemble a trace; None if it cannot be assembled and becomes a dead letter."""
         if len(records) > MAX_SPANS:
-            detail = (
-                f"trace {records[0].trace_id} has {len(records)} spans; {MAX_SPANS} are assembled at most: end its root earlier"
-            )
-            self._set_aside(made, records[0], TOO_MANY, detail)
+            detail = f"trace {records[0].trace_id} has {len(records)} spans, more than the limit of {MAX_SPANS}: end its root span earlier"
+            self._set_aside(result, records[0], TOO_MANY, detail)
             return None
         try:
             return assemble(records, decision)
         except Exception as error:
-            log.exception("the trace %s cannot be assembled; it is set aside", records[0].trace_id)
-            self._set_aside(made, records[0], "unassembled", str(error))
+            log.exception("trace %s cannot be assembled; it becomes a dead letter", records[0].trace_id)
+            self._set_aside(result, records[0], "unassembled", str(error))
             return None
 
-    def _add(self, made: Made, assembly: Assembly, decision: Decision, keys: Sequence[Key]) -> bool:
+    def _add(self, result: AssemblyResult, assembly: Assembly, decision: Decision, keys: Sequence[Key]) -> bool:
         """Revise an assembly's exchanges and add it; returns False if it is deferred, with all of these traces."""
-        revised = self._revised(made, assembly, decision)
+        revised = self._revise(result, assembly, decision)
         if revised is None:
-            made.deferred.update(keys)
+            result.deferred.update(keys)
             return False
-        made.assemblies.append(revised)
+        result.assemblies.append(revised)
         return True
 
-    def _revised(self, made: Made, assembly: Assembly, decision: Decision) -> Assembly | None:
+    def _revise(self, result: AssemblyResult, assembly: Assembly, decision: Decision) -> Assembly | None:
         """Revise the known exchanges of an assembly; returns it with the new exchanges alone, or None if it must wait."""
         if not decision.earlier:
             return assembly
@@ -513,8 +547,8 @@ class TraceAssembler:
         if revisions.waiting:
             return None
         further = [record for record in revisions.records if isinstance(record, JudgingRequest) or record.revision]
-        refused = {record.exchange_id for record in further if self._admitted(made, record) is None}
-        made.revised += [record for record in further if record.exchange_id not in refused]
+        refused = {record.exchange_id for record in further if self._encode_admissible(result, record) is None}
+        result.revised += [record for record in further if record.exchange_id not in refused]
         return assembly._replace(
             exchanges=[exchange for exchange in assembly.exchanges if exchange.exchange_id not in earlier],
             decision=msgspec.structs.replace(
@@ -522,49 +556,49 @@ class TraceAssembler:
             ),
         )
 
-    def _admitted(self, made: Made, record: Record) -> bytes | None:
-        """The encoded record; None if it may not be written and becomes a dead letter."""
+    def _encode_admissible(self, result: AssemblyResult, record: Record) -> bytes | None:
+        """Encode a record; None if it may not be written and becomes a dead letter."""
         try:
             return admissible(record)
         except RecordError as error:
-            self._set_aside(made, record, error.code, str(error))
+            self._set_aside(result, record, error.code, str(error))
             return None
 
-    def _note_late(self, made: Made, late: Sequence[Span]) -> None:
+    def _note_late(self, result: AssemblyResult, late: Sequence[Span]) -> None:
         """Report spans that arrived after the earlier spans of their trace were deleted."""
         if not late:
             return
         detail = (
-            f"{len(late)} spans of the trace {late[0].trace_id} came after its other spans were deleted, a day after those came: "
-            "they make nothing; export spans within a day"
+            f"{len(late)} spans of trace {late[0].trace_id} arrived after the trace's earlier spans expired and were dropped; "
+            "export spans within one day"
         )
-        self._set_aside(made, late[0], LATE, detail)
-        made.late += len(late)
+        self._set_aside(result, late[0], LATE, detail)
+        result.late += len(late)
         log.warning("%s", detail)
 
-    def _set_aside(self, made: Made, record: Record, reason: str, detail: str) -> None:
+    def _set_aside(self, result: AssemblyResult, record: Record, reason: str, detail: str) -> None:
         admission = Admission(self._engine.redactor, self._engine.now())
-        admission.set_aside(made.letters, Place("traces", 0), Refusal(self.name, reason, detail), json_bytes(record))
+        admission.set_aside(result.dead_letters, Place("traces", 0), Refusal(self.name, reason, detail), json_bytes(record))
 
-    def _continued(self, events: Sequence[AgentEvent]) -> list[AgentEvent]:
-        """The events that the tables do not have, numbered after the stored events of their sessions."""
-        continued: list[AgentEvent] = []
-        by_connection: dict[str, list[AgentEvent]] = {}
+    def _renumber_new(self, events: Sequence[AgentEvent]) -> list[AgentEvent]:
+        """Return the events that the tables do not have, numbered after the stored events of their sessions."""
+        renumbered: list[AgentEvent] = []
+        by_connection: dict[str, list[AgentEvent]] = defaultdict(list)
         for event in events:
-            by_connection.setdefault(event.connection, []).append(event)
+            by_connection[event.connection].append(event)
         with contextlib.closing(self._engine.store.cursor()) as cursor:
-            for connection, own in by_connection.items():
+            for connection, of_connection in by_connection.items():
                 values = {
                     "connection": connection,
-                    "sessions": [event.session_id for event in own],
-                    "event_ids": [event.event_id for event in own],
+                    "sessions": [event.session_id for event in of_connection],
+                    "event_ids": [event.event_id for event in of_connection],
                 }
                 rows = {row["session_id"]: row for row in query_rows(cursor, "session_positions", values)}
-                continued += _renumbered(own, rows)
-        return continued
+                renumbered += _renumber(of_connection, rows)
+        return renumbered
 
 
-def _renumbered(events: Sequence[AgentEvent], rows: Mapping[str, Mapping[str, Any]]) -> Iterator[AgentEvent]:
+def _renumber(events: Sequence[AgentEvent], rows: Mapping[str, Mapping[str, Any]]) -> Iterator[AgentEvent]:
     following = {session: row["next_seq"] for session, row in rows.items()}
     stored = {session: frozenset(row["known"]) for session, row in rows.items()}
     for event in events:
@@ -574,38 +608,38 @@ def _renumbered(events: Sequence[AgentEvent], rows: Mapping[str, Mapping[str, An
             yield msgspec.structs.replace(event, seq=seq)
 
 
-def _spans_of(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[Span]]:
-    return _spans(cursor, _names(keys), 0) if keys else {}
+def _load_spans_of(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[Span]]:
+    return _load_spans(cursor, _trace_parameters(keys), 0) if keys else {}
 
 
-def _spans(cursor: duckdb.DuckDBPyConnection, names: dict[str, list[str]], least: int) -> dict[Key, list[Span]]:
+def _load_spans(cursor: duckdb.DuckDBPyConnection, names: dict[str, list[str]], least: int) -> dict[Key, list[Span]]:
     by_trace: dict[Key, list[Span]] = {}
     for span in query_records(cursor, "trace_spans", Span, {**names, "least": least}):
         by_trace.setdefault((span.connection, span.trace_id), []).append(span)
     return by_trace
 
 
-def _exchanges(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[Exchange]]:
-    """The newest revisions of the exchanges made from some traces; the oldest exchange of a trace first."""
+def _load_exchanges(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[Exchange]]:
+    """Return the newest revisions of the exchanges of some traces; the oldest exchange of a trace first."""
     by_trace: dict[Key, list[Exchange]] = {}
     if keys:
-        for exchange in query_records(cursor, "trace_exchanges", Exchange, _names(keys)):
+        for exchange in query_records(cursor, "trace_exchanges", Exchange, _trace_parameters(keys)):
             trace_id = exchange.exchange_id.partition(":")[0]
             by_trace.setdefault((exchange.connection, trace_id), []).append(exchange)
     return by_trace
 
 
-def _events(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[EarlierEvent]]:
-    """The events made from some traces, in the order in which they were made."""
+def _load_events(cursor: duckdb.DuckDBPyConnection, keys: Sequence[Key]) -> dict[Key, list[EarlierEvent]]:
+    """Return the events of some traces, in the order in which they were created."""
     by_trace: dict[Key, list[EarlierEvent]] = {}
     if keys:
-        for row in query_rows(cursor, "trace_events", _names(keys)):
+        for row in query_rows(cursor, "trace_events", _trace_parameters(keys)):
             event = EarlierEvent(row["event_id"], msgspec.json.decode(row["payload"]))
             by_trace.setdefault(_key(row), []).append(event)
     return by_trace
 
 
-def _names(keys: Collection[Key]) -> dict[str, list[str]]:
+def _trace_parameters(keys: Collection[Key]) -> dict[str, list[str]]:
     return {"connections": [connection for connection, _ in keys], "trace_ids": [trace_id for _, trace_id in keys]}
 
 

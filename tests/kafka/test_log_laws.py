@@ -28,7 +28,7 @@ def opened_over(store: Store, connection: KafkaConnection) -> Opened:
         clock = TickingClock(NOW + timedelta(days=1))
         log = KafkaLog(store, Redactor(Policy().redaction), clock, connection, sink_limits=QUICK)
         await log.start()
-        await until(lambda: not log.no_room(), "the log to take records")
+        await until(lambda: not log.backpressure_reason(), "the log to take records")
         yield log
         if is_killed:
             for task in log._sink._tasks:

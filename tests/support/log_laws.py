@@ -87,7 +87,7 @@ async def a_flush_returns_when_the_tables_have_everything(store: Store, opened: 
         assert len(in_tables(store)) == 20
         assert (log.waiting(), log.waiting(TOPIC)) == (0, 0)
         await brought(log, build.exchange("t", 1))
-        await log.settle("local/t")
+        await log.flush_session("local/t")
         assert len(in_tables(store)) == 21
 
 

@@ -222,7 +222,7 @@ def test_a_stage_that_the_tables_stopped_goes_on_by_itself(monkeypatch: pytest.M
         await engine.drained()
         return engine.store.count("scores"), engine.store.count("dead_letters")
 
-    monkeypatch.setattr(engine_module, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(engine_module, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(engine_module, "next_batch", next_batch)
     assert run(work)[0] == (1, 0)
     assert errors == []

@@ -403,7 +403,7 @@ def test_a_flush_that_fails_is_said_and_tried_again(store: Store, monkeypatch: p
         async with engine_over(store, limits=EngineLimits(flush_seconds=0.01)) as engine:
             with monkeypatch.context() as patched:
                 patched.setattr("streams.log.local_log.write_commits", full)
-                patched.setattr("streams.log.local_log.AGAIN_SECONDS", 0.01)
+                patched.setattr("streams.log.local_log.RETRY_SECONDS", 0.01)
                 await engine.take_exchanges(turns("s"))
                 while not engine.state().why_not:  # noqa: ASYNC110 - nothing tells that a flush has failed
                     await asyncio.sleep(0)
