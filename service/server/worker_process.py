@@ -94,7 +94,7 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
 def _open_states(stage: Stage, parts: _Parts) -> StateTopic:
     """Return the states of the stage."""
     return StateTopic(
-        parts.connection, stage.name, parts.producer, source=stage.source, holds=stage.state_type, redactor=parts.redactor
+        parts.connection, stage.name, parts.producer, source=stage.source, state_type=stage.state_type, redactor=parts.redactor
     )
 
 

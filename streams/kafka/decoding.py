@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import chain
@@ -187,7 +187,7 @@ def time_of(record: RawRecord) -> datetime:
 WINDOW = 512
 """Records of a session whose identities are kept."""
 ENTRY_BYTES = 16
-"""Of one record in a window: eight of the identity's hash, eight of the content's."""
+"""Bytes of a record in a window: eight for the hash of its identity, eight for the hash of its content."""
 _SEPARATOR = "\x1f"
 
 
@@ -209,69 +209,70 @@ class Window:
 
 
 @dataclass
-class Sifted:
-    """A batch without repetitions, the windows of its sessions, and the records that conflict with the first record of their identity."""
+class DeduplicationResult:
+    """A batch without duplicates, and the windows of its sessions."""
 
     batch: StageBatch
     windows: dict[str, Window] = field(default_factory=dict)
     conflicts: frozenset[int] = frozenset()
-    """Offsets of conflicting records."""
+    """Offsets of records whose content differs from the first record of the same identity."""
 
 
-class _Rows(NamedTuple):
-    """Offset, session, and hashes of identity and content of each record of a batch."""
+class _RecordHash(NamedTuple):
+    """The hashes of a record."""
 
-    offsets: list[int]
-    keys: list[str]
-    identities: list[int]
-    contents: list[int]
+    offset: int
+    key: str
+    identity: int
+    content: int
 
 
-def sift(batch: StageBatch, carried: Mapping[str, bytes]) -> Sifted:
-    """Drop duplicates. `carried` has the windows of the sessions' states; the batch has no record that a state has seen."""
-    windows = {key: Window.of(carried.get(key, b"")) for key in batch.keys()}  # noqa: SIM118 - a batch is no dict
-    repeated, conflicting = set[int](), set[int]()
-    for offset, key, identity, content in zip(*_in_order(batch), strict=True):
-        contents = windows[key].contents
-        if identity not in contents:
-            contents[identity] = content
-        elif contents[identity] == content:
-            repeated.add(offset)
+def deduplicate(batch: StageBatch, stored_windows: Mapping[str, bytes]) -> DeduplicationResult:
+    """Drop duplicates. `stored_windows` come from the sessions' states; the batch has no record that a state already covers."""
+    windows = {key: Window.of(stored_windows.get(key, b"")) for key in batch.keys()}  # noqa: SIM118 - a batch is not a dict
+    duplicates = set[int]()
+    conflicts = set[int]()
+    for record in _hash_records(batch):
+        contents = windows[record.key].contents
+        if record.identity not in contents:
+            contents[record.identity] = record.content
+        elif contents[record.identity] == record.content:
+            duplicates.add(record.offset)
         else:
-            conflicting.add(offset)
-    if repeated or conflicting:
-        batch = batch.filtered(~pl.col(OFFSET).is_in(list(repeated | conflicting)))
-    return Sifted(batch, windows, frozenset(conflicting))
+            conflicts.add(record.offset)
+    if duplicates or conflicts:
+        batch = batch.filtered(~pl.col(OFFSET).is_in(list(duplicates | conflicts)))
+    return DeduplicationResult(batch, windows, frozenset(conflicts))
 
 
 def hashes_of(texts: Sequence[bytes]) -> list[int]:
-    """The hashes of texts as numbers in native byte order, so that they are packed without conversion."""
+    """Return the hashes of texts as numbers in native byte order, so that they are packed without conversion."""
     return array("Q", b"".join(map(xxhash.xxh3_64_digest, texts))).tolist()
 
 
-def _in_order(batch: StageBatch) -> _Rows:
-    """Offset, session and hashes of each record, in the order of the topic."""
-    parts = [_hashed(name, frame) for name, frame in batch.frames.items()]
-    if len(parts) == 1:
-        return parts[0]
-    ordered = sorted(row for part in parts for row in zip(*part, strict=True))
-    return _Rows(*(list(column) for column in zip(*ordered, strict=True))) if ordered else _Rows([], [], [], [])
+def _hash_records(batch: StageBatch) -> list[_RecordHash]:
+    """Return the hashes of each record, in the order of the topic."""
+    hashes: list[_RecordHash] = []
+    for name, frame in batch.frames.items():
+        hashes += _hash_frame(name, frame)
+    return sorted(hashes)
 
 
-def _hashed(name: str, frame: pl.DataFrame) -> _Rows:
+def _hash_frame(name: str, frame: pl.DataFrame) -> Iterable[_RecordHash]:
+    """Hash the records of one type."""
     schema = schema_of(name)
-    texts = [_text(frame, column, name) for column in identity_of(schema)]
+    texts = [_identity_text(frame, column, name) for column in identity_of(schema)]
     named = frame.select(pl.concat_str([pl.lit(name), *texts], separator=_SEPARATOR, ignore_nulls=True).cast(pl.Binary))
     content = CONTENT.get(name)
     contents = [b""] * frame.height if content is None else frame[content].cast(pl.Binary).fill_null(b"").to_list()
     identities = hashes_of(named.to_series().to_list())
-    return _Rows(frame[OFFSET].to_list(), frame[KEY].to_list(), identities, hashes_of(contents))
+    return map(_RecordHash, frame[OFFSET].to_list(), frame[KEY].to_list(), identities, hashes_of(contents))
 
 
-def _text(frame: pl.DataFrame, column: str, name: str) -> pl.Expr:
-    """A column of the identity as text; times in microseconds since 1970."""
+def _identity_text(frame: pl.DataFrame, column: str, name: str) -> pl.Expr:
+    """Return a column of the identity as text; times in microseconds since 1970."""
     expression = pl.col(column)
     if column == "revision" and name == "Exchange":
-        # The first revision of an exchange has no revision in its identity: states of versions without revisions know it that way.
+        # The first revision of an exchange has no revision in its identity: states written by versions without revisions have it that way.
         expression = pl.when(expression > 0).then(expression)
     return (expression.dt.epoch("us") if frame.schema[column].is_temporal() else expression).cast(pl.String)

@@ -37,7 +37,17 @@ from streams.judging.call_budget import StoppedError, all_interrupted
 from streams.judging.judged_stages import STATE, JudgedStage, JudgedState, Subject
 from streams.judging.judging_partition import JUDGEMENTS, JudgingContext, JudgingPartition, Pending
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import CONFLICT, Reframe, Sifted, Window, batch_of, decode_chunk, hashes_of, letter_of, sift
+from streams.kafka.decoding import (
+    CONFLICT,
+    DeduplicationResult,
+    Reframe,
+    Window,
+    batch_of,
+    decode_chunk,
+    deduplicate,
+    hashes_of,
+    letter_of,
+)
 from streams.kafka.partitions import OwnershipGuard, end_process
 from streams.kafka.producing import Message, Sender, keyed
 from streams.kafka.reading import Chunk, PartitionReader, RawRecord
@@ -128,28 +138,28 @@ class ComputedPartition:
         means = self._means
         batch, letters = batch_of(chunk, means.states.partitions, means.redactor)
         carried = means.states.get(self._number, batch.keys())
-        sifted = sift(
+        deduplicated = deduplicate(
             batch.unseen({key: state.next_offset for key, state in carried.items()}),
             {key: state.identities for key, state in carried.items()},
         )
-        letters += self._letters(chunk, sifted.conflicts, CONFLICT)
-        outcome, states = self._run(sifted.batch, sifted, carried)
+        letters += self._letters(chunk, deduplicated.conflicts, CONFLICT)
+        outcome, states = self._run(deduplicated.batch, deduplicated, carried)
         if too_large := [key for key, state in states.items() if is_too_large(state)]:
             for key in too_large:
-                letters += self._too_large(chunk, sifted.batch.of_session(key), key)
-            outcome, states = self._run(sifted.batch.filtered(~pl.col(KEY).is_in(too_large)), sifted, carried)
+                letters += self._too_large(chunk, deduplicated.batch.of_session(key), key)
+            outcome, states = self._run(deduplicated.batch.filtered(~pl.col(KEY).is_in(too_large)), deduplicated, carried)
         letters += outcome.dead.messages.get(DEAD_LETTERS, ())
         made = {**outcome.made.messages, DEAD_LETTERS: letters}
         return Worked({topic: keyed(messages) for topic, messages in made.items() if messages}, states)
 
     def _run(
-        self, batch: StageBatch, sifted: Sifted, carried: Mapping[str, StoredState]
+        self, batch: StageBatch, deduplicated: DeduplicationResult, carried: Mapping[str, StoredState]
     ) -> tuple[StageOutcome, dict[str, StoredState]]:
         """Run the step over a batch; also returns the new state of each session whose state changed."""
         before, ends = {key: carried[key].state for key in batch.keys() if key in carried}, batch.ends()  # noqa: SIM118 - it is no dict
         outcome = self._means.runs.run(self._stage, batch, before, self._number)
         states = {
-            key: StoredState(ends[key], sifted.windows[key].packed(), state)
+            key: StoredState(ends[key], deduplicated.windows[key].packed(), state)
             for key, state in outcome.states.items()
             if key in ends
         }

@@ -1,10 +1,10 @@
-"""State topics: a stage's session states, in a compacted topic of ours with the partitions of the stage's source.
+"""State topics: a stage's session states, in a compacted topic with the same partitions as the stage's source.
 
 1. A state is durable before the offset that it covers is committed, so after any kill the records that it lacks come again.
 2. Of several values of one key the one with the highest next offset counts: a frozen worker may write after its successor. If such a
-   stale value is the last one, compaction would keep it, so the reader that finds it writes the right value again.
+   stale value is the last one, compaction would keep it, so the reader that finds it writes the newest value again.
 3. A value must be readable, outside and inside, and must not go beyond the source's end at the time of reading. A value that is not a
-   state is ignored, logged and becomes a dead letter, which is the same in every process. Its session continues from a right state if
+   state is ignored, logged and becomes a dead letter, which is the same in every process. Its session continues from a valid state if
    the topic has one, else it starts afresh.
 4. A single value that goes too far may be a stray mistake. If several do, the source is another topic of that name, and no worker
    continues from any of them.
@@ -42,8 +42,10 @@ BUFFER_BYTES = 16 * 1024 * 1024
 """Bytes of writes that are buffered in memory before they go to a file."""
 AHEAD_SHARE = 0.01
 """The share of values, plus one, that may go beyond the source before it is taken for another topic."""
-_TAKEN_AWAY, _NO_STATE = -1, -2
-"""Stand-ins for an offset: of a tombstone, after which any state is new, and of an invalid state, which is older than any other."""
+_TOMBSTONE_OFFSET = -1
+"""Stands for the offset of a tombstone: any state is newer."""
+_INVALID_OFFSET = -2
+"""Stands for the offset of an invalid state: everything else is newer."""
 log = logging.getLogger(__name__)
 
 
@@ -51,7 +53,7 @@ class StoredState(msgspec.Struct, frozen=True, array_like=True):
     """The value for one session in a state topic."""
 
     next_offset: Annotated[int, msgspec.Meta(ge=0)]
-    """Offset in the source topic up to which records are in it, exclusive."""
+    """Offset in the source topic up to which records are included, exclusive."""
     identities: bytes
     """Hashes of the newest records' identities and contents (see `streams.kafka.decoding`)."""
     state: bytes
@@ -63,7 +65,7 @@ DECODE = msgspec.msgpack.Decoder(StoredState).decode
 
 
 def is_too_large(state: StoredState) -> bool:
-    """Tell whether the state is too large for a state topic."""
+    """Return whether the state is too large for a state topic."""
     return len(state.state) + len(state.identities) > MAX_STATE_BYTES
 
 
@@ -78,31 +80,31 @@ class StateTopic:
         local: LocalStates | None = None,
         *,
         source: str | None = None,
-        holds: type[Any] | None = None,
+        state_type: type[Any] | None = None,
         redactor: Redactor | None = None,
     ) -> None:
-        """`source` is the topic that the stage reads, `holds` the type of the stage's own states; None means that it is not checked.
+        """`source` is the topic that the stage reads, `state_type` the type of the stage's own states; None disables the check.
 
-        `redactor` is for the dead letters of invalid states; without it none are made.
+        `redactor` is for the dead letters of invalid states; without it there are none.
         """
         self.name = state_topic(stage)
         self._connection = connection
         self._source = source
         self._producer = producer
         self._local = local or LocalStates()
-        self._decode_inner = (lambda state: state) if holds is None else msgspec.msgpack.Decoder(holds).decode
+        self._decode_inner = (lambda state: state) if state_type is None else msgspec.msgpack.Decoder(state_type).decode
         self._redactor = redactor
         self.partitions = 0
         """Number of partitions of the source; 0 if it is not checked."""
-        self._read: dict[int, int] = {}
+        self._next_offsets: dict[int, int] = {}
         """By partition: the next offset to read in the state topic."""
-        self._farthest: dict[int, int] = {}
+        self._max_source_offsets: dict[int, int] = {}
         """By partition: the highest source offset of any state that was read."""
 
     async def load(self, partition: int) -> None:
-        """Read the partition's new states; BrokerError when it cannot be read.
+        """Read the partition's new states. Raises BrokerError if it cannot be read.
 
-        Call it before the first records of an assigned partition: no other process writes to the partition from then on.
+        Call it before reading the first records of an assigned partition: from then on no other process writes to the partition.
         """
         name = f"topic {self._connection.topic(self.name)}, partition {partition}"
         try:
@@ -110,23 +112,23 @@ class StateTopic:
                 loading = await self._load(reader, partition)
         except BrokerError as error:
             raise BrokerError(f"{name}: the states cannot be read: {error}") from error
-        if loading.outlived:
-            log.warning("%s: %d states were overwritten, such as by a late worker", name, len(loading.outlived))
-            right = await asyncio.to_thread(self._local.get, partition, loading.outlived)
-            await self._producer.send(self.name, list(right.items()), partition=partition)
-        self._check(loading)
+        if loading.overwritten:
+            log.warning("%s: %d states were overwritten by older ones, restoring them", name, len(loading.overwritten))
+            newest = await asyncio.to_thread(self._local.get, partition, loading.overwritten)
+            await self._producer.send(self.name, list(newest.items()), partition=partition)
+        self._require_source_covers(loading)
         if loading.count:
             log.info("%s: %d states read", name, loading.count)
         if letters := keyed(self._letters(loading)):
             await self._producer.send(DEAD_LETTERS, letters)
 
     def get(self, partition: int, keys: Iterable[str]) -> dict[str, StoredState]:
-        """The states of the sessions; a session without a state is missing."""
+        """Return the states of the sessions; sessions without a state are missing."""
         values = self._local.get(partition, [key.encode() for key in keys])
         return {key.decode(): DECODE(value) for key, value in values.items()}
 
     async def save(self, partition: int, states: Mapping[str, StoredState]) -> None:
-        """Write states; durable on return. BrokerError when they may not be. A state that `is_too_large` cannot be written."""
+        """Write states; durable on return. Raises BrokerError if they may not be. A state that `is_too_large` cannot be written."""
         values = {key.encode(): ENCODE(state) for key, state in states.items()}
         if values:
             await self._producer.send(self.name, list(values.items()), partition=partition)
@@ -139,19 +141,25 @@ class StateTopic:
     async def _load(self, reader: PartitionReader, partition: int) -> _Loading:
         # Ask for offsets before reading: on one connection a broker answers only after it has answered the fetch before.
         states = (self.name, partition)
-        source = [] if self._source is None else [(self._source, partition)]
-        ranges = await reader.ranges([states, *source])
-        self.partitions = 0 if self._source is None else len(reader.partitions_of(self._source))
+        if self._source is None:
+            ranges = await reader.ranges([states])
+            source_end = None
+        else:
+            source = (self._source, partition)
+            ranges = await reader.ranges([states, source])
+            source_end = ranges[source].end
+            self.partitions = len(reader.partitions_of(self._source))
         # No state written before now can go beyond the source's end.
-        loading = _Loading(partition, source_end=ranges[source[0]].end if source else None)
-        start, end = max(self._read.get(partition, 0), ranges[states].beginning), ranges[states].end
+        loading = _Loading(partition, source_end)
+        start = max(self._next_offsets.get(partition, 0), ranges[states].beginning)
+        end = ranges[states].end
         async for records, _ in reader.read_until(states, start, end):
-            await asyncio.to_thread(self._take_in, loading, records)
-        self._read[partition] = max(end, start)
+            await asyncio.to_thread(self._store_newest, loading, records)
+        self._next_offsets[partition] = max(end, start)
         return loading
 
-    def _take_in(self, loading: _Loading, records: Sequence[RawRecord]) -> None:
-        """Keep the newest values, and note the keys whose last value is not the newest."""
+    def _store_newest(self, loading: _Loading, records: Sequence[RawRecord]) -> None:
+        """Store the newest value of each key, and note the keys whose last value is an older one."""
         partition = loading.partition
         local = self._local.get(partition, {record.key for record in records if record.key is not None})
         ends = {key: DECODE(value).next_offset for key, value in local.items()}
@@ -161,64 +169,70 @@ class StateTopic:
             if record.key is None:
                 continue
             end = self._next_offset(loading, record)
-            if record.value is not None and end < ends.get(record.key, _TAKEN_AWAY):
-                loading.outlived.add(record.key)
+            if record.value is not None and end < ends.get(record.key, _TOMBSTONE_OFFSET):
+                loading.overwritten.add(record.key)
                 continue
-            ends[record.key], newest[record.key] = end, record.value
-            loading.outlived.discard(record.key)
+            ends[record.key] = end
+            newest[record.key] = record.value
+            loading.overwritten.discard(record.key)
         self._local.put(partition, newest)
-        self._farthest[partition] = max(self._farthest.get(partition, 0), *ends.values(), 0)
+        self._max_source_offsets[partition] = max(self._max_source_offsets.get(partition, 0), *ends.values(), 0)
 
     def _next_offset(self, loading: _Loading, record: RawRecord) -> int:
-        """The offset of the source that a record's value goes up to; invalid states are noted."""
+        """Return the source offset that a record's state covers; invalid states are noted."""
         if record.value is None:
-            return _TAKEN_AWAY
+            return _TOMBSTONE_OFFSET
         try:
-            return self._checked(record.value, loading.source_end)
-        except NoStateError as error:
-            message = "%s, partition %d, offset %d: this is no state and is passed over: %s"
+            return self._validate(record.value, loading.source_end)
+        except InvalidStateError as error:
+            message = "%s, partition %d, offset %d: skipping invalid state: %s"
             log.warning(message, self.name, loading.partition, record.offset, error)
             loading.refused.append((record, error))
-            return _NO_STATE
+            return _INVALID_OFFSET
 
-    def _checked(self, value: bytes, source_end: int | None) -> int:
+    def _validate(self, value: bytes, source_end: int | None) -> int:
+        """Return the source offset that a state covers. Raises InvalidStateError if the value is not a state."""
         try:
             stored = DECODE(value)
-            inside = getattr(self._decode_inner(stored.state), "next_offset", 0)
+            covered_offset = getattr(self._decode_inner(stored.state), "next_offset", 0)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise NoStateError(f"it cannot be read: {error}") from error
+            raise InvalidStateError(f"it cannot be read: {error}") from error
         if len(stored.identities) % ENTRY_BYTES:
-            raise NoStateError(f"its identities are {len(stored.identities)} bytes, which is no multiple of {ENTRY_BYTES}")
-        if inside > stored.next_offset:
-            raise NoStateError(f"it goes to offset {stored.next_offset}, and what it holds to {inside}")
+            raise InvalidStateError(f"its identities are {len(stored.identities)} bytes, not a multiple of {ENTRY_BYTES}")
+        if covered_offset > stored.next_offset:
+            raise InvalidStateError(f"it covers offsets up to {stored.next_offset}, but its content up to {covered_offset}")
         if source_end is not None and stored.next_offset > source_end:
-            reason = f"it goes to offset {stored.next_offset}, and its source ends at {source_end}"
-            raise NoStateError(reason, ahead=stored.next_offset)
+            reason = f"it covers offsets up to {stored.next_offset}, but its source ends at {source_end}"
+            raise InvalidStateError(reason, ahead=stored.next_offset)
         return stored.next_offset
 
-    def _check(self, loading: _Loading) -> None:
-        """BrokerError if states go beyond their source: its next records would count as seen."""
-        farthest = max(self._farthest.get(loading.partition, 0), loading.farthest_ahead())
-        if self._source is not None and loading.source_end is not None and farthest > loading.source_end:
+    def _require_source_covers(self, loading: _Loading) -> None:
+        """Raise BrokerError if states go beyond their source: its next records would be skipped as already processed."""
+        if self._source is None or loading.source_end is None:
+            return
+        farthest = max(self._max_source_offsets.get(loading.partition, 0), loading.max_offset_ahead())
+        if farthest > loading.source_end:
             raise BrokerError(
                 f"topic {self._connection.topic(self._source)}, partition {loading.partition}, ends at offset "
-                f"{loading.source_end}, and {self.name} has states up to {farthest}: it is not the topic that they were made from, "
+                f"{loading.source_end}, but {self.name} has states up to {farthest}: the states belong to another topic, "
                 "or brokers have lost records",
-                hint="Start again under another prefix; or delete the state topics and create them again, and every session starts again.",
+                hint="Start again under another prefix, or delete and recreate the state topics; then every session starts afresh.",
             )
 
     def _letters(self, loading: _Loading) -> list[bytes]:
-        """The dead letters of invalid states."""
+        """Return the dead letters of invalid states."""
+        if self._redactor is None:
+            return []
         letters = []
-        for record, error in loading.refused if self._redactor is not None else ():
+        for record, error in loading.refused:
             session = (record.key or b"").decode("utf-8", "replace")[:600]
             refusal = Refusal(STATE, NO_STATE, f"session {session!r}: {error}")
-            letters.append(letter_of(self.name, loading.partition, record, refusal, cast("Redactor", self._redactor)))
+            letters.append(letter_of(self.name, loading.partition, record, refusal, self._redactor))
         return letters
 
 
-class NoStateError(Exception):
-    """A value is not a state; the message says why. `ahead` is the offset that it claims, if the offset is the fault."""
+class InvalidStateError(Exception):
+    """Raised for a value that is not a state; the message says why. `ahead` is the offset that it claims, if the offset is the fault."""
 
     def __init__(self, reason: str, ahead: int = 0) -> None:
         super().__init__(reason)
@@ -233,14 +247,16 @@ class _Loading:
     source_end: int | None
     """None if the source is not checked."""
     count: int = 0
-    outlived: set[bytes] = field(default_factory=set)
-    """Keys whose last value so far is not the newest."""
-    refused: list[tuple[RawRecord, NoStateError]] = field(default_factory=list)
+    overwritten: set[bytes] = field(default_factory=set)
+    """Keys whose last value so far is older than an earlier one."""
+    refused: list[tuple[RawRecord, InvalidStateError]] = field(default_factory=list)
 
-    def farthest_ahead(self) -> int:
-        """The highest offset that states claim beyond the end, if too many do to be a stray mistake; else 0."""
+    def max_offset_ahead(self) -> int:
+        """Return the highest offset that states claim beyond the source's end; 0 if so few do that it may be a stray mistake."""
         ahead = {record.key: error.ahead for record, error in self.refused if error.ahead}
-        return max(ahead.values()) if len(ahead) > 1 + AHEAD_SHARE * self.count else 0
+        if len(ahead) <= 1 + AHEAD_SHARE * self.count:
+            return 0
+        return max(ahead.values())
 
 
 class LocalStates:
@@ -261,17 +277,19 @@ class LocalStates:
         self._files.set_write_options(without_log)
 
     def get(self, partition: int, keys: Iterable[bytes]) -> dict[bytes, bytes]:
-        """The values of the keys; a key without a value is missing."""
-        wanted = list(keys)
-        places: list[str | int | float | bytes | bool] = [_local_key(partition, key) for key in wanted]
+        """Return the values of the keys; keys without a value are missing."""
+        keys = list(keys)
+        if not keys:
+            return {}
+        local_keys: list[str | int | float | bytes | bool] = [_local_key(partition, key) for key in keys]
         try:
-            values = cast("list[bytes | None]", self._files[places]) if places else []
+            values = cast("list[bytes | None]", self._files[local_keys])
         except Exception as error:
             raise StoreError(
                 f"{self._folder.name}: the states cannot be read: {error}",
                 hint="Check the disk of the worker's temporary folder (TMPDIR) and start it again: the states are read from their topic.",
             ) from error
-        return {key: value for key, value in zip(wanted, values, strict=True) if value is not None}
+        return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
 
     def put(self, partition: int, values: Mapping[bytes, bytes | None]) -> None:
         """Store values; None deletes a key."""

@@ -20,7 +20,7 @@ from schemas.errors import InputError, SettingsError
 from schemas.lazy import pl
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import Reframe, decodable, decode_chunk, sift
+from streams.kafka.decoding import Reframe, decodable, decode_chunk, deduplicate
 from streams.kafka.reading import PartitionReader, Range, values_of
 from streams.replay.history import EXCHANGES, JUDGEMENTS, SCORES, WINDOW_RECORDS, History, Tables, Window, origin_of_tables
 from streams.replay.part import open_store
@@ -61,11 +61,11 @@ class TopicHistory(History):
                 values = values_of(records)
                 if self._reframe is not None:
                     values = list(await self._reframe(values))
-                sifted = sift(StageBatch.of(EXCHANGES, decode_chunk(EXCHANGES, records, values).frames), seen)
-                seen |= {key: window.packed() for key, window in sifted.windows.items()}
+                deduplicated = deduplicate(StageBatch.of(EXCHANGES, decode_chunk(EXCHANGES, records, values).frames), seen)
+                seen |= {key: window.packed() for key, window in deduplicated.windows.items()}
                 end = next_offset - segment.start
                 if end > start:
-                    yield Window(sifted.batch.filtered(pl.col(OFFSET) >= segment.start + start), end)
+                    yield Window(deduplicated.batch.filtered(pl.col(OFFSET) >= segment.start + start), end)
 
 
 async def open_topics(

@@ -1,4 +1,4 @@
-"""Repetitions in a session, as a worker knows them: by type, identity and revision, whatever version of Driftline saw them first."""
+"""Duplicates in a session: a worker recognises them by type, identity and revision, whichever version of Driftline read them first."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from msgspec.structs import replace
 from support import builders as build
 
 from schemas.records import Exchange
-from streams.kafka.decoding import ENTRY_BYTES, WINDOW, sift
+from streams.kafka.decoding import ENTRY_BYTES, WINDOW, deduplicate
 
 FIRST = build.exchange("s", 1)
 SECOND = replace(FIRST, revision=1, agent_response="It is done, and checked.", content_digest="1" * 16)
 
 
 def offsets_of(records: list[Exchange], windows: dict[str, bytes]) -> tuple[list[int], dict[str, bytes]]:
-    """The offsets of the records that are new, and the windows of the sessions after them."""
-    sifted = sift(build.batch("exchanges", records), windows)
-    return [offset for offset, _, _ in sifted.batch.records()], {key: one.packed() for key, one in sifted.windows.items()}
+    """Return the offsets of the new records, and the windows of the sessions after them."""
+    result = deduplicate(build.batch("exchanges", records), windows)
+    return [offset for offset, _, _ in result.batch.records()], {key: window.packed() for key, window in result.windows.items()}
 
 
 def test_a_revision_is_no_repetition_of_the_one_before() -> None:
-    """A worker that died repeats its chunk, with whatever was revised in it."""
+    """A worker that died repeats its chunk, revisions included."""
     new, windows = offsets_of([FIRST, SECOND, FIRST, SECOND], {})
     assert new == [0, 1]
     assert offsets_of([SECOND, FIRST], windows)[0] == []
@@ -28,14 +28,14 @@ def test_a_revision_is_no_repetition_of_the_one_before() -> None:
 
 
 def test_an_exchange_is_known_by_the_state_of_a_version_that_knew_no_revisions() -> None:
-    """The states of workers outlive an upgrade: what was seen before it is not scored again after it."""
+    """States survive an upgrade: exchanges that were scored before it must not be scored again."""
     identity = f"Exchange\x1f{FIRST.connection}\x1f{FIRST.exchange_id}".encode()
     window = xxhash.xxh3_64_digest(identity) + xxhash.xxh3_64_digest(FIRST.content_digest.encode())
     assert offsets_of([FIRST, SECOND], {"local/s": window})[0] == [1]
 
 
 def test_a_window_has_the_newest_records_and_no_others() -> None:
-    """What a session carries must not grow with it."""
+    """The state of a session must not grow with the session."""
     records = [build.exchange("s", turn) for turn in range(WINDOW + 3)]
     _, windows = offsets_of(records, {})
     assert len(windows["local/s"]) == WINDOW * ENTRY_BYTES

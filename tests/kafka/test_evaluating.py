@@ -34,7 +34,7 @@ from schemas.records import Evaluation, EvaluationRequest, Judgement
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import sift
+from streams.kafka.decoding import deduplicate
 from streams.kafka.producing import RecordProducer, key_of
 from streams.kafka.stages import NO_CONTENT, task_identity
 from streams.steps.intake import IntakeStep
@@ -396,6 +396,6 @@ def test_what_is_no_request_is_set_aside_and_stops_no_other(kafka: KafkaConnecti
 )
 def test_tasks_are_told_apart_as_the_stages_that_compute_tell_records(stage: JudgedStage[Any], record: Any) -> None:
     """Both keep their windows in the same states."""
-    window = sift(build.batch(stage.source, [record]), {}).windows["local/s"]
+    window = deduplicate(build.batch(stage.source, [record]), {}).windows["local/s"]
     identity = task_identity(stage, *stage.subject_of(record), stage.revision_of(record))
     assert window.contents[identity] == NO_CONTENT

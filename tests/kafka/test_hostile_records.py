@@ -72,7 +72,7 @@ async def at_work(kafka: KafkaConnection, stages: Sequence[Stage] = STAGES) -> A
 
 def states_of(kafka: KafkaConnection, stage: Stage, producer: RecordProducer) -> StateTopic:
     """The states of a stage, as a worker reads them."""
-    return StateTopic(kafka, stage.name, producer, source=stage.source, holds=stage.state_type, redactor=REDACTOR)
+    return StateTopic(kafka, stage.name, producer, source=stage.source, state_type=stage.state_type, redactor=REDACTOR)
 
 
 def keyed(*records: Record) -> list[Message]:
@@ -215,14 +215,14 @@ def test_a_record_that_a_stage_cannot_even_look_at_is_set_aside_alone(
 ) -> None:
     """Whatever fault of ours a record finds next: it costs that record, and neither its chunk, its partition nor the process."""
     make_topics(*topics(), *STATES, partitions=1)
-    sift = stages.sift
+    deduplicate = stages.deduplicate
 
-    def trips(batch: Any, *arguments: Any) -> Any:
+    def fail_on_event(batch: Any, *arguments: Any) -> Any:
         for _, _, record in batch.records():
             assert getattr(record, "event_id", "") != "event_13", "a fault of ours"
-        return sift(batch, *arguments)
+        return deduplicate(batch, *arguments)
 
-    monkeypatch.setattr(stages, "sift", trips)
+    monkeypatch.setattr(stages, "deduplicate", fail_on_event)
 
     async def run() -> None:
         await produce(kafka, EVENTS.source, keyed(*(build.event("s", number) for number in range(50)), build.closing("s", 50)))
@@ -246,8 +246,8 @@ NO_STATES = {
     "it cannot be read": ENCODE(StoredState(0, b"", b"\xc1 garbage")),
     "it cannot be read: Expected `array`": stored(0, {"spent": "all"}),
     "it cannot be read: Expected `int` >= 0": stored(0, [0, -5]),
-    "and what it holds to 7": stored(0, JudgedState(7)),
-    "no multiple of 16": stored(0, JudgedState(), b"odd"),
+    "but its content up to 7": stored(0, JudgedState(7)),
+    "not a multiple of 16": stored(0, JudgedState(), b"odd"),
 }
 
 

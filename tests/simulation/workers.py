@@ -231,7 +231,7 @@ class SimulatedWorker:
             producer,
             StatesInMemory(),  # type: ignore[arg-type]
             source=stage.source,
-            holds=stage.state_type,
+            state_type=stage.state_type,
             redactor=redactor,
         )
         now = self._world.read_clock

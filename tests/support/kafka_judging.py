@@ -127,7 +127,9 @@ class Process:
 
     def __init__(self, rig: Rig, judge: Judge | None, producer: Mortal, options: dict[str, Any]) -> None:
         stage, redactor = rig.stage, Redactor(rig.policy.redaction)
-        self.states = StateTopic(rig.kafka, stage.name, producer, source=stage.source, holds=JudgedState, redactor=redactor)
+        self.states = StateTopic(
+            rig.kafka, stage.name, producer, source=stage.source, state_type=JudgedState, redactor=redactor
+        )
         self.calls = JudgeCalls()
         context = KafkaJudging(
             stage=rig.stage,
