@@ -1,14 +1,14 @@
-"""Preparing evaluations: sessions, cases and plans become requests; existing evaluations are found, and the rest is estimated.
+"""Preparing evaluations: sessions, cases and plans become requests; existing evaluations are reused, and the rest is estimated.
 
-1. An evaluation is known by its id, which depends on everything that a score depends on. A completed one is reused.
-2. A failed one is requested again, as the next attempt: what the judge has answered before counts, so only the rest is asked.
-3. One whose requesting process was cut off is taken up as it is, and not requested twice.
-4. Questions that the judge was asked about the same run for another evaluation (another aggregation, another policy, fewer repetitions)
-   are not asked again: the answers are taken over.
+1. The id of an evaluation depends on everything that its score depends on. A completed evaluation is reused.
+2. A failed evaluation is requested again, as the next attempt. Recorded answers count, so only the missing questions are asked.
+3. If the requesting process was killed, its open request is continued, not requested again.
+4. Answers that the judge gave about the same run for another evaluation (another aggregation, another policy, fewer repetitions) are
+   reused.
 
-With a batch judge, every question of every request is asked in one go, before the stage takes the requests up (`ask_in_batches`). The
-answers are recorded as judgements of their evaluations, so the stage finds them and asks no judge. It runs while no engine does: an engine
-takes a reservation that nothing settles for a call that was cut off, and here it may be of a batch that is still under way.
+With a batch judge, all questions of all requests are asked together, before the stage reads the requests (`ask_in_batches`). The answers
+are recorded as judgements of their evaluations, so the stage needs no judge. No engine may run meanwhile: it would charge the open
+reservations of a running batch as interrupted calls.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from schemas.errors import BoundsError, InputError
 from schemas.lazy import duckdb
 from schemas.records import Evaluation, EvaluationRequest, Judgement, Reservation
 from streams.finished_sessions import ReadRun, Wanted, finished_sessions, read_runs
-from streams.judges.batch_plans import Asked, BatchJournal
+from streams.judges.batch_plans import BatchJournal, BatchQuestion
 from streams.judging.call_budget import CallRecorder, DurableBudget, append_calls, interrupted
 from streams.judging.judged_stages import EVALUATION, JudgingTask, Subject, recorded_in
 from streams.replay.rescoring import ask_all
@@ -48,27 +48,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Counts of what is to be evaluated, and what that is expected to cost."""
+    """The number of evaluations and questions, and their expected cost."""
 
     evaluations: int = 0
-    """Evaluations that will be made."""
+    """Evaluations to make."""
     reused: int = 0
-    """Evaluations that are there."""
+    """Evaluations that exist already."""
     taken_up: int = 0
-    """Of those that will be made: how many were asked for before, by a process that did not come to its end."""
+    """Evaluations to make that were requested before, by a process that was interrupted."""
     left_over: int = 0
-    """Evaluations beside these that were asked for before and are not made: the next worker makes them, too, within its own caps."""
+    """Other evaluations that were requested before and are not finished: the next worker makes them, too, within their own caps."""
     calls: int = 0
-    """Questions that the judge will be asked about those that will be made."""
+    """Questions to ask the judge."""
     answered: int = 0
-    """Questions that it has answered before, for this evaluation or for another one of the run."""
+    """Questions that it has answered before, for this evaluation or for another of the same run."""
     not_asked: int = 0
     """Questions that will not be asked: only recorded answers count, the cap leaves no room, or it needs an unknown price."""
     unpriced: int = 0
-    """Calls without a known price; they count in no sum."""
+    """Calls without a known price; the sums leave them out."""
     expected_usd: float = 0.0
     at_most_usd: float = 0.0
-    """With every answer as long as it may be, and no evaluation beyond its cap."""
+    """The cost if every answer has its maximum length; no evaluation exceeds its cap."""
 
 
 def estimate_of(
@@ -79,13 +79,15 @@ def estimate_of(
     taken_up: int,
     left_over: int,
 ) -> Estimate:
-    """Estimate the calls and costs of the requests, each with the judgements recorded of it."""
+    """Estimate the calls and costs of requests, each with its recorded judgements."""
     counts = dict.fromkeys(("calls", "answered", "not_asked", "unpriced"), 0)
-    expected = most = 0
+    expected = 0
+    at_most = 0
     models: set[str] = set()
     for request, recorded in requests:
         judging_task = judging_task_of(request, policy, recorded)
-        room = None if judging_task.ledger.cap is None else max(0, judging_task.ledger.cap - judging_task.ledger.spent)
+        ledger = judging_task.ledger
+        remaining = None if ledger.cap is None else max(0, ledger.cap - ledger.spent)
         questions = settled_questions(request, judging_task)
         calls = [question for question, reply in questions if reply is None]
         answered = sum(reply is not None and reply.text is not None for _, reply in questions)
@@ -95,13 +97,13 @@ def estimate_of(
         counts["unpriced"] += len(calls) if judging_task.price is None else 0
         if judging_task.price is not None and calls:
             price, batched = judging_task.price, judging_task.batched
-            at_most = sum(worst_case(one, price, batched=batched) for one in calls)
+            worst = sum(worst_case(question, price, batched=batched) for question in calls)
             likely = sum(
-                estimate(one, price, cached=bool(place) or one.model in models, batched=batched).nano or 0
-                for place, one in enumerate(calls)
+                estimate(question, price, cached=index > 0 or question.model in models, batched=batched).nano or 0
+                for index, question in enumerate(calls)
             )
-            most += _within(at_most, room)
-            expected += _within(likely, room)
+            at_most += _limit(worst, remaining)
+            expected += _limit(likely, remaining)
             models.add(calls[0].model)
     return Estimate(
         evaluations=len(requests),
@@ -109,67 +111,67 @@ def estimate_of(
         taken_up=taken_up,
         left_over=left_over,
         expected_usd=usd_of(expected),
-        at_most_usd=usd_of(most),
+        at_most_usd=usd_of(at_most),
         **counts,
     )
 
 
 def judging_task_of(request: EvaluationRequest, policy: Policy, recorded: Sequence[Judgement]) -> JudgingTask:
-    """The judging task of a request, at the prices of the way in which its judge is asked."""
+    """Return the judging task of a request, at batch prices if its judge is asked in batches."""
     return EVALUATION.open(request, policy, recorded, batched=is_batched(request))
 
 
 def settled_questions(request: EvaluationRequest, judging_task: JudgingTask) -> list[tuple[Question, Reply | None]]:
-    """The questions of a request, each with the reply to it; None where the judge is to be asked."""
-    return [(one, judging_task.settle(one, judging_task.earlier(one))) for one in questions_of(request)]
+    """Return the questions of a request, each with its reply, or None if the judge must be asked."""
+    return [(question, judging_task.settle(question, judging_task.earlier(question))) for question in questions_of(request)]
 
 
 def is_batched(request: EvaluationRequest) -> bool:
-    """Tell whether the judge of a request is asked through the batch API."""
+    """Return whether the judge of a request is asked through the batch API."""
     return Terms.of(request).plan.judge.type == "batch"
 
 
-def _within(amount: int, room: int | None) -> int:
-    return amount if room is None else min(amount, room)
+def _limit(amount: int, limit: int | None) -> int:
+    return amount if limit is None else min(amount, limit)
 
 
 COMPLETED = "completed"
 _TEXTS = ("case", "profile", "system_prompt", "user_prompt", "checks")
-"""Fields whose texts requests have in common."""
+"""Fields whose texts requests share."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The evaluations to make, by where they stand."""
+    """The selected evaluations, by what is left to do for them."""
 
     requests: Sequence[EvaluationRequest] = ()
-    """To be published."""
+    """New requests, to be published."""
     taken_up: Sequence[EvaluationRequest] = ()
-    """In the log already and not answered yet: not to be published again."""
+    """Requests that are in the log and have no result yet; they are not published again."""
     reused: Sequence[Evaluated] = ()
-    """There already."""
+    """Existing results."""
     estimate: Estimate = field(default_factory=Estimate)
     sessions: int = 0
-    """The number of sessions that were selected."""
+    """Number of selected sessions."""
     order: Mapping[str, int] = field(default_factory=dict)
-    """The place of each evaluation by its id: sessions as they ended, of each the cases, of each the plans, both as they were given."""
+    """The index of each evaluation by its id: by session in the order of their ends, then by case, then by plan."""
 
     @property
-    def asked(self) -> list[EvaluationRequest]:
-        """Everything that is to be evaluated, published or not."""
+    def to_evaluate(self) -> list[EvaluationRequest]:
+        """All requests to evaluate, published or not."""
         return [*self.requests, *self.taken_up]
 
 
-class _Fate(NamedTuple):
-    """The fate of an evaluation: it is there, it was asked for, or it is to be asked for."""
+class _NextStep(NamedTuple):
+    """What to do for an evaluation: reuse it, continue an open request, or request it."""
 
     attempt: int | None
-    """None: it is there."""
-    carried: tuple[bytes, ...] | None = None
-    """The judgements that the request carries, if this attempt was asked for already."""
+    """The attempt to continue or to request; None if the evaluation is reused."""
+    open_judgements: tuple[bytes, ...] | None = None
+    """The judgements in the open request of this attempt; None if there is no open request."""
 
 
-def prepare(  # noqa: PLR0917 - what is held against what, in the order in which it is read
+def prepare(  # noqa: PLR0917 - the order is natural, sessions by cases by plans
     store: Store,
     policy: Policy,
     cases: Sequence[Case],
@@ -181,96 +183,106 @@ def prepare(  # noqa: PLR0917 - what is held against what, in the order in which
     retry_failed: bool = False,
     takes_simulated: bool = True,
 ) -> Prepared:
-    """Work out what it takes to hold the wanted sessions against each case by each plan.
+    """Return the requests that evaluate the selected sessions against each case by each plan, and what exists of them.
 
-    It writes nothing and asks no judge.
+    Nothing is written, and no judge is asked.
 
-    `at` is when it is asked for. With `retry_failed`, completed evaluations that lack successful iterations are asked for
-    again, too. Without `takes_simulated`, answers of a simulated judge do not count. InputError for sessions that cannot be
-    evaluated, for two cases of one id, and if a case and a view together exceed what a record may hold.
+    `at` is the time of the requests. With `retry_failed`, completed evaluations that lack successful iterations are requested
+    again, too. Without `takes_simulated`, answers of a simulated judge do not count. Raises InputError for sessions that cannot be
+    evaluated, for two cases with the same id, and if a case and a session together exceed the size of a record.
     """
     _check_ids("case", [case.case_id for case in cases])
     _check_ids("judge run", [plan.judge_run_id for plan in plans])
     plans = [plan.model_copy(update={"takes_simulated": takes_simulated}) for plan in plans]
-    is_good = partial(_is_good, retry_failed=retry_failed, takes_simulated=takes_simulated)
+    is_reusable = partial(_is_reusable, retry_failed=retry_failed, takes_simulated=takes_simulated)
     with closing(store.cursor()) as cursor:
         sessions = finished_sessions(cursor, wanted)[::-1]
         runs = read_runs(cursor, sessions, policy)
-        found = _by_id(_requests(runs, cases, plans, system_prompt, at))
-        known = _known(cursor, list(found))
+        requests = _unique(_build_requests(runs, cases, plans, system_prompt, at))
+        existing = _load_evaluations(cursor, list(requests))
         passed = stage_progress(store, EVALUATION).position
-        fates = _fates(cursor, found, known, passed, is_good)
+        steps = _decide_steps(cursor, requests, existing, passed, is_reusable)
         waiting = query_rows(cursor, "open_evaluations", {"position": passed})
-        left_over = sum(row["evaluation_id"] not in found for row in waiting)
-        asked_for = [EVALUATION.subject_of(found[one]) for one, fate in fates.items() if fate.attempt is not None]
+        left_over = sum(row["evaluation_id"] not in requests for row in waiting)
+        unfinished = [EVALUATION.subject_of(requests[name]) for name, step in steps.items() if step.attempt is not None]
         recorded = {
-            subject: [one for one in judgements if takes_simulated or not one.simulated]
-            for subject, judgements in recorded_in(store)(asked_for).items()
+            subject: [judgement for judgement in judgements if takes_simulated or not judgement.simulated]
+            for subject, judgements in recorded_in(store)(unfinished).items()
         }
-        new, old = _asked(cursor, found, fates, recorded, takes_simulated=takes_simulated)
-    reused = [_reused(found[one], known[one]) for one, fate in fates.items() if fate.attempt is None]
-    asked = [(one, recorded.get(EVALUATION.subject_of(one), ())) for one in (*new, *old)]
-    whole = estimate_of(asked, policy, reused=len(reused), taken_up=len(old), left_over=left_over)
-    return Prepared(new, old, reused, whole, len(sessions), {one: place for place, one in enumerate(found)})
+        new, continued = _split_requests(cursor, requests, steps, recorded, takes_simulated=takes_simulated)
+    reused = [_reuse(requests[name], existing[name]) for name, step in steps.items() if step.attempt is None]
+    with_recorded = [(request, recorded.get(EVALUATION.subject_of(request), ())) for request in (*new, *continued)]
+    estimated = estimate_of(with_recorded, policy, reused=len(reused), taken_up=len(continued), left_over=left_over)
+    order = {evaluation_id: index for index, evaluation_id in enumerate(requests)}
+    return Prepared(new, continued, reused, estimated, len(sessions), order)
 
 
-def _asked(
+def _split_requests(
     cursor: duckdb.DuckDBPyConnection,
-    found: Mapping[str, EvaluationRequest],
-    fates: Mapping[str, _Fate],
+    requests: Mapping[str, EvaluationRequest],
+    steps: Mapping[str, _NextStep],
     recorded: Mapping[Subject, Sequence[Judgement]],
     *,
     takes_simulated: bool,
 ) -> tuple[list[EvaluationRequest], list[EvaluationRequest]]:
-    """Return the new requests with what was recorded of them, and the earlier requests as they were."""
-    new = {one: fate.attempt for one, fate in fates.items() if fate.attempt is not None and fate.carried is None}
-    taken_over = _answers_of_others(cursor, [found[one] for one in new], recorded, takes_simulated=takes_simulated)
-    requests = [
-        next_attempt(request, attempt, [*recorded.get(EVALUATION.subject_of(request), ()), *taken_over[one]])
-        for one, attempt in new.items()
-        for request in [found[one]]
-    ]
-    old = [
-        msgspec.structs.replace(next_attempt(found[one], fate.attempt or 0, ()), earlier_judgements=fate.carried)
-        for one, fate in fates.items()
-        if fate.carried is not None
-    ]
-    return requests, old
+    """Return the new requests with their recorded judgements, and the open requests to continue."""
+    attempts: dict[str, int] = {}
+    continued: list[EvaluationRequest] = []
+    for name, step in steps.items():
+        if step.attempt is None:
+            continue
+        if step.open_judgements is None:
+            attempts[name] = step.attempt
+            continue
+        request = next_attempt(requests[name], step.attempt, ())
+        continued.append(msgspec.structs.replace(request, earlier_judgements=step.open_judgements))
+    reusable = _load_reusable_answers(cursor, [requests[name] for name in attempts], recorded, takes_simulated=takes_simulated)
+    new: list[EvaluationRequest] = []
+    for name, attempt in attempts.items():
+        own = recorded.get(EVALUATION.subject_of(requests[name]), ())
+        new.append(next_attempt(requests[name], attempt, [*own, *reusable[name]]))
+    return new, continued
 
 
-def _answers_of_others(
+def _load_reusable_answers(
     cursor: duckdb.DuckDBPyConnection,
     requests: Sequence[EvaluationRequest],
     recorded: Mapping[Subject, Sequence[Judgement]],
     *,
     takes_simulated: bool,
 ) -> dict[str, list[Judgement]]:
-    """By evaluation: the answers to its questions that were given to others, where it has none of its own."""
-    missing: dict[str, list[str]] = {}
-    wanted = []
+    """Return, by evaluation, the answers to its open questions that were given for other evaluations."""
+    open_questions: dict[str, list[str]] = {}
+    keys: list[dict[str, str]] = []
     for request in requests:
-        own = {one.fingerprint for one in recorded.get(EVALUATION.subject_of(request), ()) if one.outcome == ANSWERED}
-        open_ones = [one.fingerprint for one in questions_of(request) if one.fingerprint not in own]
-        missing[request.evaluation_id] = open_ones
-        about = {"connection": request.connection, "session_id": request.session_id}
-        wanted += [about | {"fingerprint": fingerprint} for fingerprint in open_ones]
-    values = {"questions": wanted, "simulated": takes_simulated}
-    rows = query_records(cursor, "answers_of_sessions", Judgement, values) if wanted else ()
-    answers = {one.fingerprint: one for one in rows}
-    return {name: [answers[one] for one in asked if one in answers] for name, asked in missing.items()}
+        judgements = recorded.get(EVALUATION.subject_of(request), ())
+        answered = {judgement.fingerprint for judgement in judgements if judgement.outcome == ANSWERED}
+        fingerprints = [question.fingerprint for question in questions_of(request) if question.fingerprint not in answered]
+        open_questions[request.evaluation_id] = fingerprints
+        session = {"connection": request.connection, "session_id": request.session_id}
+        keys += [session | {"fingerprint": fingerprint} for fingerprint in fingerprints]
+    answers: dict[str, Judgement] = {}
+    if keys:
+        values = {"questions": keys, "simulated": takes_simulated}
+        for judgement in query_records(cursor, "answers_of_sessions", Judgement, values):
+            answers[judgement.fingerprint] = judgement
+    return {
+        name: [answers[fingerprint] for fingerprint in fingerprints if fingerprint in answers]
+        for name, fingerprints in open_questions.items()
+    }
 
 
 def _check_ids(kind: str, ids: Sequence[str]) -> None:
-    """InputError where two have one id: their results could not be told apart."""
-    twice = [one for one, count in Counter(ids).items() if count > 1]
-    if twice:
-        raise InputError(f"two {kind}s are called {twice[0]!r}", hint=f"Give each {kind} its own id.")
+    """Raise InputError if two have the same id, because their results could not be told apart."""
+    duplicates = [name for name, count in Counter(ids).items() if count > 1]
+    if duplicates:
+        raise InputError(f"two {kind}s are called {duplicates[0]!r}", hint=f"Give each {kind} its own id.")
 
 
-def _requests(
+def _build_requests(
     runs: Iterable[ReadRun], cases: Sequence[Case], plans: Sequence[Plan], system_prompt: str, at: datetime
 ) -> Iterator[EvaluationRequest]:
-    """A request for each run, case and plan, as if nothing had been asked for before. Runs come one after the other, oldest first."""
+    """Yield a first request for each run, case and plan, run by run, oldest first."""
     repetitions: Counter[str | None] = Counter()
     texts: dict[str, str] = {}
     for run, warnings in runs:
@@ -291,64 +303,65 @@ def _requests(
                     )
                 except BoundsError as error:
                     raise InputError(
-                        f"case {case.case_id!r} and session {run.session_id!r} are together larger than a record may be",
+                        f"case {case.case_id!r} and session {run.session_id!r} together exceed the size of a record",
                         hint=error.hint,
                     ) from error
-                shared = {name: texts.setdefault(text, text) for name in _TEXTS for text in [getattr(request, name)]}
+                shared = {name: texts.setdefault(getattr(request, name), getattr(request, name)) for name in _TEXTS}
                 yield msgspec.structs.replace(request, **shared)
 
 
-def _by_id(requests: Iterable[EvaluationRequest]) -> dict[str, EvaluationRequest]:
-    """Each evaluation once: plans that measure alike are one."""
-    found: dict[str, EvaluationRequest] = {}
+def _unique(requests: Iterable[EvaluationRequest]) -> dict[str, EvaluationRequest]:
+    """Return each evaluation once, by its id: equivalent plans give the same evaluation."""
+    by_id: dict[str, EvaluationRequest] = {}
     for request in requests:
-        found.setdefault(request.evaluation_id, request)
-    return found
+        by_id.setdefault(request.evaluation_id, request)
+    return by_id
 
 
-def _known(cursor: duckdb.DuckDBPyConnection, ids: Sequence[str]) -> dict[str, Evaluation]:
+def _load_evaluations(cursor: duckdb.DuckDBPyConnection, ids: Sequence[str]) -> dict[str, Evaluation]:
     rows = query_records(cursor, "evaluations_by_id", Evaluation, {"evaluations": list(ids)})
-    return {one.evaluation_id: one for one in rows}
+    return {evaluation.evaluation_id: evaluation for evaluation in rows}
 
 
-def _fates(
+def _decide_steps(
     cursor: duckdb.DuckDBPyConnection,
     ids: Iterable[str],
-    known: Mapping[str, Evaluation],
+    existing: Mapping[str, Evaluation],
     passed: int,
-    is_good: Callable[[Evaluation], bool],
-) -> dict[str, _Fate]:
-    """Decide the fate of each evaluation.
+    is_reusable: Callable[[Evaluation], bool],
+) -> dict[str, _NextStep]:
+    """Decide what to do for each evaluation.
 
-    Requests that became dead letters, or that the stage has `passed` without a result, are made again.
+    Requests that became dead letters, or that the stage has `passed` without a result, are requested again.
     """
     rows = query_rows(cursor, "evaluation_attempts", {"evaluations": list(ids)})
-    asked: dict[str, dict[str, Any]] = {row["evaluation_id"]: row for row in rows}
-    fates = {}
-    for one in ids:
-        evaluation, last = known.get(one), asked.get(one, {"attempt": -1, "position": 0, "made": -1})
-        # What is current need not be the newest: a later attempt that failed hides nothing.
+    attempts: dict[str, dict[str, Any]] = {row["evaluation_id"]: row for row in rows}
+    steps: dict[str, _NextStep] = {}
+    for evaluation_id in ids:
+        evaluation = existing.get(evaluation_id)
+        last = attempts.get(evaluation_id, {"attempt": -1, "position": 0, "made": -1})
+        # A failed later attempt does not replace a completed evaluation.
         done = max(last["made"], evaluation.revision if evaluation else -1)
         if last["attempt"] > done and last["position"] >= passed and not last["is_set_aside"]:
-            fates[one] = _Fate(last["attempt"], tuple(last["carried"]))
-        elif evaluation and done >= last["attempt"] and is_good(evaluation):
-            fates[one] = _Fate(None)
+            steps[evaluation_id] = _NextStep(last["attempt"], tuple(last["carried"]))
+        elif evaluation and done >= last["attempt"] and is_reusable(evaluation):
+            steps[evaluation_id] = _NextStep(None)
         else:
-            fates[one] = _Fate(max(done, last["attempt"]) + 1)
-    return fates
+            steps[evaluation_id] = _NextStep(max(done, last["attempt"]) + 1)
+    return steps
 
 
-def _is_good(evaluation: Evaluation, *, retry_failed: bool, takes_simulated: bool) -> bool:
-    """Tell whether an evaluation is good enough to be reused."""
-    whole = evaluation.successful_iterations >= evaluation.configured_repetitions
+def _is_reusable(evaluation: Evaluation, *, retry_failed: bool, takes_simulated: bool) -> bool:
+    """Return whether an evaluation is good enough to be reused."""
+    is_complete = evaluation.successful_iterations >= evaluation.configured_repetitions
     counts = takes_simulated or not evaluation.simulated
-    return evaluation.status == COMPLETED and counts and (whole or not retry_failed)
+    return evaluation.status == COMPLETED and counts and (is_complete or not retry_failed)
 
 
-def _reused(request: EvaluationRequest, evaluation: Evaluation) -> Evaluated:
-    """An evaluation that is there, numbered as in this selection, its run at today's prices; of one id the prompts are those of then."""
-    told = msgspec.structs.replace(evaluation, repetition=request.repetition, run_cost_usd=request.run_cost_usd)
-    return Evaluated(told, request.system_prompt, request.user_prompt, reused=True)
+def _reuse(request: EvaluationRequest, evaluation: Evaluation) -> Evaluated:
+    """Return an existing evaluation, numbered as in this selection, with its run at current prices. The same id means the same prompts."""
+    renumbered = msgspec.structs.replace(evaluation, repetition=request.repetition, run_cost_usd=request.run_cost_usd)
+    return Evaluated(renumbered, request.system_prompt, request.user_prompt, reused=True)
 
 
 Call = Judgement | Reservation
@@ -367,13 +380,13 @@ async def ask_in_batches(
     now: Callable[[], datetime],
     note: Note,
 ) -> None:
-    """Ask the questions of requests for a batch judge that have no answer yet. StoppedError if the judge was cancelled.
+    """Ask the questions of requests for a batch judge that have no answer yet. Raises StoppedError if the judge was cancelled.
 
-    Batches of a process that was killed are found again, by the same journal.
+    Batches of a killed process are continued, from the same journal.
     """
     batched = [request for request in requests if is_batched(request)]
     planned = {fingerprint for plan in await journal.unfinished() for fingerprint in plan.fingerprints}
-    reserved = _under_way(store, planned, now())
+    reserved = _open_reservations(store, planned, now())
     recorder = CallRecorder(store)
 
     async def publish(record: Call) -> None:
@@ -384,35 +397,35 @@ async def ask_in_batches(
         reservation_id = reserved.pop(question.fingerprint, None)
         return DurableBudget(question, judging_task, publish, now, lambda: True, reservation_id=reservation_id)
 
-    while questions := _open(store, policy, batched, budget):
+    while questions := _collect_open_questions(store, policy, batched, budget):
         await ask_all(judge, questions, lambda: None)
 
 
-def _open(
+def _collect_open_questions(
     store: Store,
     policy: Policy,
     requests: Sequence[EvaluationRequest],
     budget: Callable[[Question, JudgingTask], DurableBudget],
-) -> list[Asked]:
-    """Collect the questions that are still to be asked.
+) -> list[BatchQuestion]:
+    """Return the questions that are still to be asked, each once.
 
-    A batch takes a question once, so evaluations that ask the same have to be gone through again.
+    A batch takes a question once, so evaluations with the same question need another round.
     """
     recorded = recorded_in(store)([EVALUATION.subject_of(request) for request in requests])
-    questions: dict[str, Asked] = {}
+    questions: dict[str, BatchQuestion] = {}
     for request in requests:
         judging_task = judging_task_of(request, policy, recorded.get(EVALUATION.subject_of(request), ()))
         for question, reply in settled_questions(request, judging_task):
             if reply is None and question.fingerprint not in questions:
-                paying = budget(question, judging_task)
-                questions[question.fingerprint] = Asked(question, paying, paying)
+                question_budget = budget(question, judging_task)
+                questions[question.fingerprint] = BatchQuestion(question, question_budget, tag=question_budget)
     return list(questions.values())
 
 
-def _under_way(store: Store, planned: set[str], now: datetime) -> dict[str, str]:
-    """Ids of the reservations for batches that an earlier process made, by fingerprint. Any other open one is charged in full."""
+def _open_reservations(store: Store, planned: set[str], now: datetime) -> dict[str, str]:
+    """Return the ids of the reservations for batches of an earlier process, by fingerprint; charge other open reservations in full."""
     with closing(store.cursor()) as cursor:
         reservations = list(query_records(cursor, "open_reservations", Reservation))
-    lost = [reservation for reservation in reservations if reservation.fingerprint not in planned]
-    append_calls(store, [interrupted(reservation, now) for reservation in lost])
+    interrupted_calls = [reservation for reservation in reservations if reservation.fingerprint not in planned]
+    append_calls(store, [interrupted(reservation, now) for reservation in interrupted_calls])
     return {row.fingerprint: row.reservation_id for row in reservations if row.fingerprint in planned}

@@ -4,7 +4,7 @@
 2. Batches are sent before the requests are published. Otherwise a process that opens the database while a batch is in progress would
    judge its requests call by call.
 3. An unreachable judge is not called for hours: after some rounds of calls without an answer, evaluating fails.
-4. Recorded results stay, however it ends. The next attempt continues from them and pays for nothing twice.
+4. Recorded results are kept, however it ends. The next attempt continues from them and pays for nothing twice.
 """
 
 from __future__ import annotations
@@ -42,31 +42,41 @@ from streams.judging.judged_stages import EVALUATION
 from streams.judging.judging_partition import JudgeCalls
 from streams.process import handled_in_loop
 
-_LOST = ("provider_error", "timeout")
+_UNAVAILABLE_OUTCOMES = ("provider_error", "timeout")
 """Outcomes of questions to a judge that is unreachable or refuses access."""
-_ROUNDS = 3
+_MAX_FAILED_ROUNDS = 3
 """Rounds of concurrent calls that may fail before the judge counts as out of reach."""
+_PUBLISH_BATCH_SIZE = 50
+"""Requests in one commit; each holds prompts of some hundred kilobytes."""
+_POLL_SECONDS = 0.2
+"""Seconds between checks of the progress."""
+_MAX_NAMED_FAILURES = 5
+"""Maximum number of failed evaluations in an error message."""
 
 
 class JudgeOutOfReachError(DriftlineError):
     """The judge no longer answers, so no further calls are made."""
 
 
-class Reach:
-    """Watches the outcomes of calls. Without it, a thousand calls would time out at a dead judge one after another, for hours."""
+class JudgeCircuitBreaker:
+    """Counts consecutive failed calls. Without it, a thousand calls would time out at a dead judge one after another, for hours."""
 
     def __init__(self, calls_at_once: int) -> None:
-        self._most = _ROUNDS * calls_at_once
-        self._answered = self._lost = 0
+        self._max_failed = _MAX_FAILED_ROUNDS * calls_at_once
+        self._answered = 0
+        self._failed_before_answer = 0
 
-    def hear(self, calls: Mapping[str, int]) -> None:
-        """Process the outcomes of all calls so far. JudgeOutOfReachError if none of the latest was answered."""
-        answered, lost = calls.get(ANSWERED, 0), sum(calls.get(outcome, 0) for outcome in _LOST)
+    def record(self, calls: Mapping[str, int]) -> None:
+        """Record the outcomes of all calls so far. Raises JudgeOutOfReachError if none of the latest was answered."""
+        answered = calls.get(ANSWERED, 0)
+        failed = sum(calls.get(outcome, 0) for outcome in _UNAVAILABLE_OUTCOMES)
         if answered != self._answered:
-            self._answered, self._lost = answered, lost
-        if lost - self._lost >= self._most:
+            self._answered = answered
+            self._failed_before_answer = failed
+        failed_since = failed - self._failed_before_answer
+        if failed_since >= self._max_failed:
             raise JudgeOutOfReachError(
-                f"the judge answered none of its last {lost - self._lost} questions",
+                f"the judge answered none of its last {failed_since} questions",
                 hint="`driftline doctor` shows its address. The same command continues from here; "
                 "--retry-failed repeats the calls without an answer.",
             )
@@ -117,30 +127,25 @@ class RequestedEvaluations(Answer, frozen=True):
 
 def requested_evaluations(prepared: Prepared) -> RequestedEvaluations:
     """Return every prepared evaluation, in order, with their estimate."""
-    reused = [_requested(item.evaluation, item.evaluation.revision, reused=True) for item in prepared.reused]
-    requests = [_requested(request, request.attempt, reused=False) for request in prepared.asked]
+    reused = [_describe_requested(known.evaluation, known.evaluation.revision, reused=True) for known in prepared.reused]
+    requested = [_describe_requested(request, request.attempt, reused=False) for request in prepared.to_evaluate]
     return RequestedEvaluations(
         sessions=prepared.sessions,
         estimate=evaluation_estimate(prepared.estimate),
-        evaluations=sorted((*reused, *requests), key=lambda evaluation: prepared.order[evaluation.evaluation_id]),
+        evaluations=sorted((*reused, *requested), key=lambda evaluation: prepared.order[evaluation.evaluation_id]),
     )
 
 
 def evaluation_estimate(estimate: Estimate) -> EvaluationEstimate:
     """Return an estimate; costs are None without a known price."""
-    unknown = dict.fromkeys(("expected_usd", "at_most_usd")) if estimate.calls and estimate.unpriced == estimate.calls else {}
-    return EvaluationEstimate.of(dataclasses.asdict(estimate), **unknown)
+    values = dataclasses.asdict(estimate)
+    if estimate.calls and estimate.unpriced == estimate.calls:
+        values |= {"expected_usd": None, "at_most_usd": None}
+    return EvaluationEstimate.of(values)
 
 
-def _requested(evaluation: Evaluation | EvaluationRequest, attempt: int, *, reused: bool) -> RequestedEvaluation:
+def _describe_requested(evaluation: Evaluation | EvaluationRequest, attempt: int, *, reused: bool) -> RequestedEvaluation:
     return RequestedEvaluation.of(msgspec.structs.asdict(evaluation), attempt=attempt, reused=reused)
-
-
-_AT_ONCE = 50
-"""Requests in one commit; each holds prompts of some hundred kilobytes."""
-_LOOK = 0.2
-"""Seconds between checks of the progress."""
-_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,11 +181,13 @@ def catch_up(workspace: Workspace) -> None:
 def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> list[Evaluated]:
     """Run the requested evaluations; return new and reused ones, in the order of `prepared`.
 
-    SettingsError if a judge is needed and there is none; StoppedError if the process was asked to stop; StoreError if the database fails;
-    InputError for failed requests.
+    Raises SettingsError if a judge is needed and none is configured, StoppedError if the process was asked to stop, StoreError if the
+    database fails, and InputError for failed requests.
     """
-    made = asyncio.run(_Evaluating(workspace, settings, prepared, report).run()) if prepared.asked else []
-    return sorted([*made, *prepared.reused], key=lambda one: prepared.order[one.evaluation.evaluation_id])
+    results = list(prepared.reused)
+    if prepared.to_evaluate:
+        results += asyncio.run(_EvaluationRun(workspace, settings, prepared, report).run())
+    return sorted(results, key=lambda result: prepared.order[result.evaluation.evaluation_id])
 
 
 def journal_of(database: Path) -> Path:
@@ -188,7 +195,7 @@ def journal_of(database: Path) -> Path:
     return database.with_name(f"{database.name}.evaluation-batches")
 
 
-class _Evaluating:
+class _EvaluationRun:
     """One call of `evaluate`."""
 
     def __init__(self, workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> None:
@@ -196,32 +203,32 @@ class _Evaluating:
         self._settings = settings
         self._prepared = prepared
         self._report = report
-        self._asked = prepared.asked
+        self._requests = prepared.to_evaluate
         self._batched = JudgeCalls()
         self._stopping = asyncio.Event()
         self._unpublished = len(prepared.requests)
-        self._told: Progress | None = None
-        self._reach = Reach(settings.judge_concurrency)
+        self._last_reported: Progress | None = None
+        self._circuit_breaker = JudgeCircuitBreaker(settings.judge_concurrency)
 
     async def run(self) -> list[Evaluated]:
         """Judge, and return the results."""
-        with handled_in_loop(_asks_to_stop(self._stopping)):
+        with handled_in_loop(_stop_handler(self._stopping)):
             opened = await open_judge(self._settings, self._workspace.policy, os.environ)
             expected = self._prepared.estimate
             if opened.judge is None and (expected.calls or expected.left_over):
                 raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
             try:
-                if expected.calls and any(map(is_batched, self._asked)):
+                if expected.calls and any(map(is_batched, self._requests)):
                     await self._ask_in_batches()
             except BaseException:
                 if opened.judge is not None:
                     await opened.judge.aclose()
                 raise
             await self._judge(opened)
-        return _made(self._workspace, self._asked)
+        return _load_results(self._workspace, self._requests)
 
     async def _ask_in_batches(self) -> None:
-        """Have batch judges answer their questions. StoppedError on a stop, which cancels open batches."""
+        """Have batch judges answer their questions. Raises StoppedError on a stop, which cancels open batches."""
         # Imported late, because the API's client takes a second to load.
         from streams.evaluations import ask_in_batches  # noqa: PLC0415
         from streams.judges.batch_judge import BatchJournal, open_batch_judge  # noqa: PLC0415
@@ -230,7 +237,7 @@ class _Evaluating:
         journal = BatchJournal(journal_of(self._settings.database))
         judge = open_batch_judge(*credentials(os.environ), partial(traits_of, workspace.policy), journal)
         asking = ask_in_batches(
-            workspace.store, workspace.policy, self._asked, judge, journal, now=workspace.now, note=self._batched.note
+            workspace.store, workspace.policy, self._requests, judge, journal, now=workspace.now, note=self._batched.note
         )
         try:
             await self._watch(asking, None, judge.cancel)
@@ -238,7 +245,7 @@ class _Evaluating:
             await judge.aclose()
 
     async def _judge(self, opened: OpenedJudge) -> None:
-        """Publish the requests and wait until the stage has judged them; StoppedError on a stop."""
+        """Publish the requests and wait until the stage has judged them. Raises StoppedError on a stop."""
         workspace = self._workspace
         engine = Engine(
             workspace.store,
@@ -257,19 +264,20 @@ class _Evaluating:
 
     async def _publish(self, engine: Engine) -> None:
         requests = self._prepared.requests
-        for start in range(0, len(requests), _AT_ONCE):
-            await engine.publish(EVALUATION.source, requests[start : start + _AT_ONCE])
-            self._unpublished = max(0, self._unpublished - _AT_ONCE)
+        for start in range(0, len(requests), _PUBLISH_BATCH_SIZE):
+            await engine.publish(EVALUATION.source, requests[start : start + _PUBLISH_BATCH_SIZE])
+            self._unpublished = max(0, self._unpublished - _PUBLISH_BATCH_SIZE)
         await engine.drained()
 
     async def _watch(self, work: Coroutine[Any, Any, None], engine: Engine | None, end: Callable[[], None] | None) -> None:
         """Wait for the work and report its progress. On a stop, cancel the work, or raise StoppedError if it cannot be cancelled."""
-        working, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        working = asyncio.create_task(work)
+        stopping = asyncio.create_task(self._stopping.wait())
         waits: set[asyncio.Task[Any]] = {working, stopping}
         try:
             while not working.done():
-                await asyncio.wait(waits, timeout=_LOOK, return_when=asyncio.FIRST_COMPLETED)
-                self._tell(engine)
+                await asyncio.wait(waits, timeout=_POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                self._report_progress(engine)
                 if stopping.done() and stopping in waits:
                     if end is None:
                         raise StoppedError
@@ -277,68 +285,72 @@ class _Evaluating:
                     waits.remove(stopping)
             working.result()
         finally:
-            for one in (working, stopping):
-                one.cancel()
+            working.cancel()
+            stopping.cancel()
             await asyncio.gather(working, stopping, return_exceptions=True)
 
-    def _tell(self, engine: Engine | None) -> None:
-        """Report progress. JudgeOutOfReachError if the judge is out of reach."""
-        waiting, calls, spent = len(self._asked), self._batched.outcomes, self._batched.spent_usd
+    def _report_progress(self, engine: Engine | None) -> None:
+        """Report progress. Raises JudgeOutOfReachError if the judge is out of reach."""
+        waiting = len(self._requests)
+        calls = self._batched.outcomes
+        spent = self._batched.spent_usd
         if engine is not None:
             state = engine.state()
             waiting = state.queues[EVALUATION.queue] + self._unpublished
             calls = dict(Counter(calls) + Counter(state.judge_calls))
             spent += state.spent_usd
-        progress = Progress(max(0, len(self._asked) - waiting), len(self._asked), calls, spent)
-        if progress != self._told:
-            self._told = progress
+        progress = Progress(max(0, len(self._requests) - waiting), len(self._requests), calls, spent)
+        if progress != self._last_reported:
+            self._last_reported = progress
             self._report(progress)
             if waiting:
-                self._reach.hear(calls)
+                self._circuit_breaker.record(calls)
 
 
-def _made(workspace: Workspace, requests: Sequence[EvaluationRequest]) -> list[Evaluated]:
-    """Return the results of the requests, or an earlier finished evaluation for a failed request. InputError if there is neither."""
-    ids = {"evaluations": [item.evaluation_id for item in requests]}
+def _load_results(workspace: Workspace, requests: Sequence[EvaluationRequest]) -> list[Evaluated]:
+    """Return the results of the requests, or an earlier finished evaluation for a failed request. Raises InputError if there is neither."""
+    ids = {"evaluations": [request.evaluation_id for request in requests]}
     with contextlib.closing(workspace.store.cursor()) as cursor:
         rows = query_records(cursor, "evaluations_by_id", Evaluation, ids)
-        evaluations = {item.evaluation_id: item for item in rows}
-        answered = {row["evaluation_id"]: row["made"] for row in query_rows(cursor, "evaluation_attempts", ids)}
-    made = [
-        Evaluated(
-            numbered(evaluations[item.evaluation_id], item.attempt, item.repetition), item.system_prompt, item.user_prompt
-        )
-        for item in requests
-        if item.evaluation_id in evaluations and answered[item.evaluation_id] >= item.attempt
-    ]
-    if len(made) < len(requests):
-        there = {item.evaluation.evaluation_id for item in made}
-        missing = [f"{item.case_id} on {item.session_id}" for item in requests if item.evaluation_id not in there]
+        evaluations = {evaluation.evaluation_id: evaluation for evaluation in rows}
+        last_attempts = {row["evaluation_id"]: row["made"] for row in query_rows(cursor, "evaluation_attempts", ids)}
+    results: list[Evaluated] = []
+    missing: list[str] = []
+    for request in requests:
+        evaluation = evaluations.get(request.evaluation_id)
+        if evaluation is None or last_attempts[request.evaluation_id] < request.attempt:
+            missing.append(f"{request.case_id} on {request.session_id}")
+            continue
+        evaluation = numbered(evaluation, request.attempt, request.repetition)
+        results.append(Evaluated(evaluation, request.system_prompt, request.user_prompt))
+    if missing:
         raise failed_evaluations(missing, len(requests), "`driftline dead-letters list --stage evaluation`")
-    return made
+    return results
 
 
 def failed_evaluations(missing: Sequence[str], total: int, reasons: str) -> InputError:
     """Return the error that names some failed evaluations and the place of the reasons."""
-    more = ", …" if len(missing) > _NAMED else ""
+    more = ", …" if len(missing) > _MAX_NAMED_FAILURES else ""
     return InputError(
-        f"{len(missing)} of {total} evaluations failed: {', '.join(missing[:_NAMED])}{more}",
+        f"{len(missing)} of {total} evaluations failed: {', '.join(missing[:_MAX_NAMED_FAILURES])}{more}",
         hint=f"{reasons} says why; the others are reused by the next call.",
     )
 
 
 def numbered(evaluation: Evaluation, attempt: int, repetition: int) -> Evaluation:
     """Return the evaluation under the requested number, with a warning if it is an earlier one because the request failed."""
-    late = [LATER_ATTEMPT_FAILED] if evaluation.revision < attempt else []
-    return msgspec.structs.replace(evaluation, repetition=repetition, warnings=(*evaluation.warnings, *late))
+    warnings = evaluation.warnings
+    if evaluation.revision < attempt:
+        warnings = (*warnings, LATER_ATTEMPT_FAILED)
+    return msgspec.structs.replace(evaluation, repetition=repetition, warnings=warnings)
 
 
-def _asks_to_stop(stopping: asyncio.Event) -> Callable[[signal.Signals], None]:
-    """Handle a signal: the first sets the event, the second ends the process at once."""
+def _stop_handler(stopping: asyncio.Event) -> Callable[[signal.Signals], None]:
+    """Return a signal handler: the first signal sets the event, the second ends the process at once."""
 
-    def ask(_: signal.Signals) -> None:
+    def handle(_: signal.Signals) -> None:
         if stopping.is_set():
             raise KeyboardInterrupt
         stopping.set()
 
-    return ask
+    return handle

@@ -3,11 +3,11 @@
 How a caller drives it, round by round (each exchange's cascade asks its next question when it has the verdict on the one before):
 
     judge = open_batch_judge(key, url, traits, BatchJournal(path))
-    async for asked, verdict in judge.ask_all([Asked(question, call budget, tag), ...]):
+    async for asked, verdict in judge.ask_all([BatchQuestion(question, call budget, tag), ...]):
         await make_durable(verdict)          # before the next one is asked for
 
 1. `ask_all` gives exactly one verdict for each question, in any order, with the outcomes of the live judge. A fingerprint stands once in
-   what it is given (ValueError). `Asked.tag` comes back untouched.
+   what it is given (ValueError). `BatchQuestion.tag` comes back untouched.
 2. Money: `purse.reserve()` is awaited for each question before the batch that holds it is made, in the order of the questions; the
    `DurableBudget` of a `JudgedStage.open(..., batched=True)` reserves and charges at the batch's price. `budget.spend` is called with the outcome of a question; a
    request that ended in an error, expired or was cancelled is not billed and not charged. A result that never came is charged in full.
@@ -42,7 +42,7 @@ import httpx2
 import msgspec
 
 from audit.exchanges.questions import ANSWERED, Invalid
-from streams.judges.batch_plans import CANCELLED, Asked, BatchJournal, Plan, custom_id, newest
+from streams.judges.batch_plans import CANCELLED, BatchJournal, BatchPlan, BatchQuestion, custom_id, newest_plans
 from streams.judges.live import Asking, Traits
 from streams.judges.message_batches import Batch, BatchCalls, BatchMaker, JudgeUnavailableError, Patience
 from streams.judges.messages_api import (
@@ -65,7 +65,7 @@ from streams.judges.rate_limits import MAX_UNREADABLE, Waiting
 class Pending:
     """A question that waits for its verdict."""
 
-    asked: Asked
+    asked: BatchQuestion
     asking: Asking
     rung: Rung = Rung.STRUCTURED
     """The format that it was asked for last; not known of a question that an earlier process asked."""
@@ -102,7 +102,7 @@ class Pending:
 class OpenBatch:
     """A batch under way, and those of its questions that are waited for, by custom id."""
 
-    plan: Plan
+    plan: BatchPlan
     batch_id: str
     pending: dict[str, Pending]
     began: float
@@ -171,7 +171,7 @@ class BatchOpener:
 
     async def take_up(self, todo: deque[Pending]) -> tuple[list[OpenBatch], list[Pending]]:
         """Earlier batches that hold questions of `todo`, and those of them for which the call budget has no money. Both leave `todo`."""
-        plans = newest(await self._journal.unfinished())
+        plans = newest_plans(await self._journal.unfinished())
         members: dict[str, list[Pending]] = {}
         for one in todo:
             if (plan := plans.get(one.fingerprint)) is not None:
@@ -189,16 +189,16 @@ class BatchOpener:
         todo.extend(kept)
         return opened, refused
 
-    async def _found(self, plan: Plan) -> str | None:
+    async def _found(self, plan: BatchPlan) -> str | None:
         """The id of a plan's batch that was made and not recorded; None when there is none."""
         batch = await self._maker.find(plan)
         if batch is None:
-            await self._journal.finished(plan.plan_id)
+            await self._journal.record_finished(plan.plan_id)
             return None
-        await self._journal.created(plan.plan_id, batch.batch_id)
+        await self._journal.record_created(plan.plan_id, batch.batch_id)
         return batch.batch_id
 
-    def _open(self, plan: Plan, batch_id: str, pending: Sequence[Pending], *, taken_up: bool = False) -> OpenBatch:
+    def _open(self, plan: BatchPlan, batch_id: str, pending: Sequence[Pending], *, taken_up: bool = False) -> OpenBatch:
         _LOG.info("batch %s: waiting for %d of %d questions", batch_id, len(pending), len(plan.fingerprints))
         named = {custom_id(one.fingerprint, plan.plan_id): one for one in pending}
         patience = Patience(self._waiting, self._limits.patience)
@@ -206,7 +206,7 @@ class BatchOpener:
         began = self._waiting.now()
         return OpenBatch(plan, batch_id, named, began, patience, taken_up=taken_up, is_whole=is_whole)
 
-    async def make(self, todo: deque[Pending]) -> tuple[list[OpenBatch], list[tuple[Asked, Verdict]]]:
+    async def make(self, todo: deque[Pending]) -> tuple[list[OpenBatch], list[tuple[BatchQuestion, Verdict]]]:
         """A batch of the first questions of `todo`, at most one; and the verdicts on those that are not asked after all."""
         plan_id = secrets.token_hex(8)
         chosen, requests, refused = await self._fill(todo, plan_id)
@@ -214,13 +214,13 @@ class BatchOpener:
         if not chosen:
             return [], ended
         now = datetime.fromtimestamp(self._waiting.wall(), UTC)
-        plan = Plan(plan_id=plan_id, fingerprints=tuple(one.fingerprint for one in chosen), planned_at=now)
-        await self._journal.planned(plan)
+        plan = BatchPlan(plan_id=plan_id, fingerprints=tuple(one.fingerprint for one in chosen), planned_at=now)
+        await self._journal.record_planned(plan)
         made = await self._maker.make(plan, requests)
         if isinstance(made, Failure):
-            await self._journal.finished(plan_id)
+            await self._journal.record_finished(plan_id)
             return [], [*ended, *((one.asked, one.failed(made)) for one in chosen)]
-        await self._journal.created(plan_id, made.batch_id)
+        await self._journal.record_created(plan_id, made.batch_id)
         return [self._open(plan, made.batch_id, chosen)], ended
 
     async def _fill(self, todo: deque[Pending], plan_id: str) -> tuple[list[Pending], list[dict[str, Any]], list[Pending]]:
@@ -256,7 +256,15 @@ class BatchOpener:
             _LOG.warning("%s is asked with the schema in the prompt from now on: %s", model, why)
 
 
-__all__ = ["CANCELLED", "Asked", "BatchJournal", "BatchJudge", "BatchLimits", "JudgeUnavailableError", "open_batch_judge"]
+__all__ = [
+    "CANCELLED",
+    "BatchJournal",
+    "BatchJudge",
+    "BatchLimits",
+    "BatchQuestion",
+    "JudgeUnavailableError",
+    "open_batch_judge",
+]
 CALL_SECONDS, RESULTS_SECONDS = 300.0, 900.0
 _GONE = 404
 _OVERDUE = Failure(words="the batch did not end in time and was cancelled", outcome=TIMEOUT, billed=False)
@@ -285,7 +293,7 @@ class BatchJudge:
         """Give back connections."""
         await self._calls.aclose()
 
-    async def ask_all(self, asked: Iterable[Asked]) -> AsyncGenerator[tuple[Asked, Verdict]]:
+    async def ask_all(self, asked: Iterable[BatchQuestion]) -> AsyncGenerator[tuple[BatchQuestion, Verdict]]:
         """A verdict for each question, as they come; see the module."""
         todo = deque(Pending(one, Asking(one.question, one.budget, ends_at=math.inf)) for one in asked)
         if len({one.asking.question.fingerprint for one in todo}) < len(todo):
@@ -314,7 +322,7 @@ class BatchJudge:
             if under_way and not ended:
                 await self._waiting.sleep(interval)
 
-    def _given_up(self, todo: deque[Pending]) -> tuple[list[OpenBatch], list[tuple[Asked, Verdict]]]:
+    def _given_up(self, todo: deque[Pending]) -> tuple[list[OpenBatch], list[tuple[BatchQuestion, Verdict]]]:
         """No batch, and the verdicts on questions that are not asked any more."""
         cancelled = [(one.asked, one.asking.verdict(PROVIDER_ERROR, CANCELLED)) for one in todo]
         todo.clear()
@@ -338,7 +346,7 @@ class BatchJudge:
             one.cancelled = isinstance(await self._calls.cancel(one.batch_id), Batch)
         return batch.ended or one.lost is not None
 
-    async def _verdicts(self, one: OpenBatch, todo: deque[Pending]) -> AsyncGenerator[tuple[Asked, Verdict]]:
+    async def _verdicts(self, one: OpenBatch, todo: deque[Pending]) -> AsyncGenerator[tuple[BatchQuestion, Verdict]]:
         """The verdicts of a batch that has ended; a question that is to be asked again goes back to `todo`."""
         reads = 0
         while one.pending and one.lost is None and reads < _READS:
@@ -368,7 +376,7 @@ class BatchJudge:
             self._note_readability(pending.asking, verdict)
             yield pending.asked, verdict
         if one.is_whole:
-            await self._journal.finished(one.plan.plan_id)
+            await self._journal.record_finished(one.plan.plan_id)
 
     def _note_readability(self, asking: Asking, verdict: Verdict | None) -> None:
         if asking.is_unreadable:

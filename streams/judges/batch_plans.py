@@ -1,7 +1,7 @@
-"""Plans of batches, and the journal in which they outlive the process. Nothing here loads the client of a model's API.
+"""Plans of batches, and the journal that keeps them across restarts. Nothing here loads the client of a model's API.
 
-A batch has a plan before it exists. The plan's id is in the custom id of each of its requests, so a batch that was made but never
-recorded is recognised by its results.
+Each batch is planned before it is created. The plan's id is in the custom id of each of its requests, so a batch that was created but
+never recorded is recognised by its results.
 """
 
 from __future__ import annotations
@@ -23,104 +23,108 @@ CANCELLED = "the batch was cancelled before the question was asked"
 
 
 _FINGERPRINT_CHARACTERS = 47
-"""Of a fingerprint in a custom id, which has room for 64 characters; 188 bits tell questions apart."""
+"""Length of the fingerprint in a custom id. A custom id may have 64 characters, and 188 bits are enough to tell questions apart."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
-    """A question for the judge, the call budget that pays for it, and whatever the caller wants to have back with the verdict."""
+class BatchQuestion:
+    """A question for the judge, the call budget that pays for it, and a tag that is returned with the verdict."""
 
     question: Question
     budget: CallBudget
     tag: object = None
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that is to be made, or was made."""
+class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that was created or will be."""
 
     plan_id: str
-    """16 hexadecimal digits, drawn for this plan."""
+    """16 random hexadecimal digits."""
     fingerprints: tuple[str, ...]
-    """Of its questions."""
+    """Fingerprints of its questions."""
     planned_at: datetime
-    """UTC, by this machine's clock."""
+    """Time in UTC, by this machine's clock."""
     batch_id: str | None = None
-    """As the API calls it; None while it is not known whether there is one."""
+    """The API's id of the batch; None as long as it is unknown whether the batch exists."""
 
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the journal: a plan, or what became of one."""
+    """A line of the journal: a new plan, or a change of an earlier one."""
 
-    plan: Plan | None = None
+    plan: BatchPlan | None = None
     plan_id: str | None = None
     batch_id: str | None = None
-    """None: it is finished."""
+    """The API's id of the batch; None if the plan is finished."""
 
 
 _ENTRY = msgspec.json.Decoder(_Entry)
 
 
 class BatchJournal:
-    """Remembers batches for one run and its resumptions, in a file of its own: a line of JSON for each thing that happened.
+    """Records the batches of one run and its resumptions in a file, one line of JSON per change.
 
-    What a method was given is durable when it returns. One process at a time uses the file. Plans of another run are not in it: a
-    question that is asked again on purpose must not find the answer of then.
+    Every method returns after the disk has its change. Only one process at a time may use the file. Each run has its own journal, so that
+    a question that is asked again on purpose does not get the answer of an earlier run.
     """
 
     def __init__(self, path: Path) -> None:
-        """StoreError when the file is there and cannot be read."""
+        """Read an existing journal. Raises StoreError if it cannot be read."""
         self._path = path
-        self._plans: dict[str, Plan] = {}
-        self._sound = 0
+        self._plans: dict[str, BatchPlan] = {}
+        self._valid_bytes = 0
         try:
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         except OSError as error:
             raise StoreError(
-                f"{path}: the journal of batches cannot be read: {error}", hint="Give it back its rights."
+                f"{path}: the journal of batches cannot be read: {error}", hint="Check the file's permissions."
             ) from error
         for number, line in enumerate(lines, start=1):
-            if line.endswith(b"\n"):  # the last line may be torn by a kill; nothing was done on its strength
-                self._take(line, number)
-                self._sound += len(line)
+            if line.endswith(b"\n"):  # a kill may truncate the last line, before anything relies on it
+                self._apply_line(line, number)
+                self._valid_bytes += len(line)
 
-    async def planned(self, plan: Plan) -> None:
-        """The batch is about to be made."""
+    async def record_planned(self, plan: BatchPlan) -> None:
+        """Record that a batch is about to be created."""
         self._write(_Entry(plan=plan))
         self._plans[plan.plan_id] = plan
 
-    async def created(self, plan_id: str, batch_id: str) -> None:
-        """It was made, and is called this."""
+    async def record_created(self, plan_id: str, batch_id: str) -> None:
+        """Record that a batch was created, with its id."""
         self._write(_Entry(plan_id=plan_id, batch_id=batch_id))
         self._plans[plan_id] = msgspec.structs.replace(self._plans[plan_id], batch_id=batch_id)
 
-    async def finished(self, plan_id: str) -> None:
-        """It was never made, or all of its verdicts are durable."""
+    async def record_finished(self, plan_id: str) -> None:
+        """Record that a batch was never created, or that all of its verdicts are durable."""
         self._write(_Entry(plan_id=plan_id))
         self._plans.pop(plan_id, None)
 
-    async def unfinished(self) -> Sequence[Plan]:
-        """Plans that are not finished, in the order in which they were made."""
+    async def unfinished(self) -> Sequence[BatchPlan]:
+        """Return the plans that are not finished, in the order in which they were planned."""
         return tuple(self._plans.values())
 
-    def _take(self, line: bytes, number: int) -> None:
+    def _apply_line(self, line: bytes, number: int) -> None:
         try:
             entry = _ENTRY.decode(line)
         except msgspec.DecodeError as error:
-            hint = "Restore the file, or remove it: what the batches in it have answered is then paid for again."
-            raise StoreError(f"{self._path}:{number}: this is no line of a journal of batches: {error}", hint=hint) from error
+            hint = "Restore the file from a backup, or remove it; the answers of its batches are then paid for again."
+            raise StoreError(f"{self._path}:{number}: invalid line in the journal of batches: {error}", hint=hint) from error
         if entry.plan is not None:
             self._plans[entry.plan.plan_id] = entry.plan
-        elif entry.batch_id is None:
-            self._plans.pop(entry.plan_id or "", None)
-        elif (plan := self._plans.get(entry.plan_id or "")) is not None:
+            return
+        plan = self._plans.get(entry.plan_id or "")
+        if plan is None:
+            return
+        if entry.batch_id is None:
+            del self._plans[plan.plan_id]
+        else:
             self._plans[plan.plan_id] = msgspec.structs.replace(plan, batch_id=entry.batch_id)
 
     def _write(self, entry: _Entry) -> None:
-        """Append a line and wait until the disk has it; what a kill tore off is overwritten."""
+        """Append a line and wait until the disk has it; a line that a kill truncated is overwritten."""
         with self._path.open("r+b" if self._path.exists() else "xb") as file:
-            file.truncate(self._sound)
-            file.seek(self._sound)
-            self._sound += file.write(msgspec.json.encode(entry) + b"\n")
+            file.truncate(self._valid_bytes)
+            file.seek(self._valid_bytes)
+            self._valid_bytes += file.write(msgspec.json.encode(entry) + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -130,11 +134,11 @@ def custom_id(fingerprint: str, plan_id: str) -> str:
     return f"{fingerprint[:_FINGERPRINT_CHARACTERS]}-{plan_id}"
 
 
-def is_of(name: str, plan_id: str) -> bool:
-    """Tell whether a custom id belongs to a request of this plan."""
+def has_plan(name: str, plan_id: str) -> bool:
+    """Return whether a custom id belongs to a request of this plan."""
     return name.endswith(f"-{plan_id}")
 
 
-def newest(plans: Iterable[Plan]) -> dict[str, Plan]:
-    """Each fingerprint's last plan."""
+def newest_plans(plans: Iterable[BatchPlan]) -> dict[str, BatchPlan]:
+    """Return the last plan of each fingerprint."""
     return {fingerprint: plan for plan in plans for fingerprint in plan.fingerprints}

@@ -21,7 +21,7 @@ import msgspec
 from anthropic import AsyncAnthropic, AsyncStream
 
 from schemas.errors import DriftlineError
-from streams.judges.batch_plans import CANCELLED, Plan, is_of
+from streams.judges.batch_plans import CANCELLED, BatchPlan, has_plan
 from streams.judges.messages_api import (
     PROVIDER_ERROR,
     TIMEOUT,
@@ -327,7 +327,7 @@ class BatchMaker:
         self._waiting = waiting
         self._patience = patience
 
-    async def make(self, plan: Plan, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
+    async def make(self, plan: BatchPlan, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
         """The plan's batch; or the failure where the API holds the requests to be wrong. JudgeUnavailableError for anything else."""
         patience = Patience(self._waiting, self._patience)
         while True:
@@ -339,7 +339,7 @@ class BatchMaker:
             if found is not None:
                 return found
 
-    async def find(self, plan: Plan) -> Batch | None:
+    async def find(self, plan: BatchPlan) -> Batch | None:
         """The batch of a plan that may or may not have been made; None when there is none.
 
         The API does not show what a batch holds before it has ended. So one that was made about then and has as many requests is
@@ -357,7 +357,7 @@ class BatchMaker:
                         continue
                     if not batch.ended:
                         waits = True
-                    elif await self._is_of(batch, plan):
+                    elif await self._has_plan(batch, plan):
                         return batch
                     else:
                         strangers.add(batch.batch_id)
@@ -383,7 +383,7 @@ class BatchMaker:
                 return
             after = page.data[-1].batch_id
 
-    async def _is_of(self, batch: Batch, plan: Plan) -> bool:
+    async def _has_plan(self, batch: Batch, plan: BatchPlan) -> bool:
         """Tell by a batch's first result whether its results carry the plan's id.
 
         A batch whose results are gone belongs to no plan.
@@ -393,7 +393,7 @@ class BatchMaker:
             async with aclosing(self._calls.results(batch.batch_id)) as results:
                 first = await anext(results, None)
             if not isinstance(first, Failure):
-                return first is not None and is_of(first.custom_id, plan.plan_id)
+                return first is not None and has_plan(first.custom_id, plan.plan_id)
             if first.status == 404:
                 return False
             await patience.bear(first, f"the results of batch {batch.batch_id} cannot be read")

@@ -26,7 +26,7 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.engine.embedded import StageRuns, stage_failed
-from streams.judges.batch_plans import CANCELLED, Asked
+from streams.judges.batch_plans import CANCELLED, BatchQuestion
 from streams.judging.call_budget import DurableBudget, Publish, StoppedError
 from streams.judging.judged_stages import SCORING, STATE, JudgedState, JudgingTask, Recorded, Subject, nothing_recorded
 from streams.log.admission import Accepted, Admission, Place
@@ -328,10 +328,10 @@ class QuestionCollector:
         self._publish = publish
         self._now = now
         self._ledgers: dict[tuple[str, str], Ledger] = {}
-        self._questions: dict[str, Asked] = {}
+        self._questions: dict[str, BatchQuestion] = {}
 
     @property
-    def questions(self) -> Sequence[Asked]:
+    def questions(self) -> Sequence[BatchQuestion]:
         """The collected questions, in the order of the history."""
         return list(self._questions.values())
 
@@ -348,10 +348,10 @@ class QuestionCollector:
                 paying = msgspec.structs.replace(judging_task, ledger=whole)
                 reserved = self._reservations.get(question.fingerprint)
                 budget = DurableBudget(question, paying, self._publish, self._now, lambda: True, reservation_id=reserved)
-                self._questions[question.fingerprint] = Asked(question, budget, budget)
+                self._questions[question.fingerprint] = BatchQuestion(question, budget, budget)
 
 
-async def ask_all(judge: BatchJudge, questions: Sequence[Asked], report: Callable[[], object]) -> None:
+async def ask_all(judge: BatchJudge, questions: Sequence[BatchQuestion], report: Callable[[], object]) -> None:
     """Ask the questions and record their judgements. StoppedError when they were cancelled; `report` is called for every verdict."""
     is_cancelled = False
     async with aclosing(judge.ask_all(questions)) as verdicts:

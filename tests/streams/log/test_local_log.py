@@ -518,7 +518,7 @@ def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
         transaction.set_watermark(AHEAD, "", 0)
     with pytest.raises(StoreError, match=r"entry 7, .* flushed 0") as refused:
         recover_closed(store)
-    assert "Put back the database" in refused.value.hint
+    assert "Restore the matching database" in refused.value.hint
 
 
 def test_a_log_that_is_deleted_after_a_clean_stop_is_not_missed(store: Store) -> None:

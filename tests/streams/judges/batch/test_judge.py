@@ -34,8 +34,15 @@ from audit.policy import Policy
 from driftline_trial.simulator import RunningJudge, running
 from driftline_trial.simulator.scripts import KINDS
 from schemas.errors import StoreError
-from streams.judges.batch_judge import CANCELLED, Asked, BatchJournal, BatchLimits, JudgeUnavailableError, open_batch_judge
-from streams.judges.batch_plans import Plan, custom_id
+from streams.judges.batch_judge import (
+    CANCELLED,
+    BatchJournal,
+    BatchLimits,
+    BatchQuestion,
+    JudgeUnavailableError,
+    open_batch_judge,
+)
+from streams.judges.batch_plans import BatchPlan, custom_id
 from streams.judges.live import open_live_judge
 from streams.judges.message_batches import results_in
 from streams.judges.protocol import Verdict
@@ -153,12 +160,12 @@ class Desk:
         url, journal = self.simulator.base_url, self.kept(self.journal)
         return open_batch_judge(KEY, url, _traits, journal, transport=self.transport, **options)
 
-    def asked(self, numbers: Sequence[int], calls: int | None = None) -> list[Asked]:
+    def asked(self, numbers: Sequence[int], calls: int | None = None) -> list[BatchQuestion]:
         """The questions with a new call budget each, tagged with their numbers."""
         found = []
         for number in numbers:
             self.budgets[number] = self.purse_for(_question(number), calls, batched=True)
-            found.append(Asked(_question(number), self.budgets[number], number))
+            found.append(BatchQuestion(_question(number), self.budgets[number], number))
         return found
 
     def ask(
@@ -421,22 +428,22 @@ def test_a_later_process_asks_anew_what_another_one_had_cancelled(desk: Desk) ->
 
 
 class _DiesBeforeMaking(BatchJournal):
-    async def planned(self, plan: Plan) -> None:
+    async def record_planned(self, plan: BatchPlan) -> None:
         """Durable, and that is the last of it."""
-        await super().planned(plan)
+        await super().record_planned(plan)
         raise Killed
 
 
 class _DiesBeforeRecording(BatchJournal):
-    async def created(self, plan_id: str, batch_id: str) -> None:
+    async def record_created(self, plan_id: str, batch_id: str) -> None:
         """The batch was made."""
         raise Killed(plan_id, batch_id)
 
 
 class _DiesAfterRecording(BatchJournal):
-    async def created(self, plan_id: str, batch_id: str) -> None:
+    async def record_created(self, plan_id: str, batch_id: str) -> None:
         """Recorded."""
-        await super().created(plan_id, batch_id)
+        await super().record_created(plan_id, batch_id)
         raise Killed
 
 
@@ -482,7 +489,7 @@ CHILD = """
     from support import builders as build
     from audit.policy import Policy
     from audit.exchanges.prompts import tier2_question
-    from streams.judges.batch_judge import Asked, BatchLimits, BatchJournal, open_batch_judge
+    from streams.judges.batch_judge import BatchQuestion, BatchLimits, BatchJournal, open_batch_judge
 
     class Budget:
         async def reserve(self): return True
@@ -490,7 +497,7 @@ CHILD = """
 
     async def run():
         policy = Policy().for_project("ops")
-        asked = [Asked(tier2_question(build.exchange("s", number), policy), Budget(), number) for number in range(8)]
+        asked = [BatchQuestion(tier2_question(build.exchange("s", number), policy), Budget(), number) for number in range(8)]
         limits = BatchLimits(requests=4, first_poll=0.02, last_poll=0.02)
         judge = open_batch_judge("key", sys.argv[1], lambda model: (None, False), BatchJournal(Path(sys.argv[2])), limits=limits)
         async for one, verdict in judge.ask_all(asked):
@@ -539,13 +546,13 @@ def test_a_process_that_is_killed_pays_for_nothing_twice(
 def test_a_torn_line_of_the_journal_is_forgotten_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
     """A kill tears the last line, on the strength of which nothing was done. Anything else would pay twice in silence."""
     path = tmp_path / "journal"
-    plan = Plan(plan_id="0" * 16, fingerprints=("a", "b"), planned_at=datetime(2026, 11, 1, tzinfo=UTC))
-    asyncio.run(BatchJournal(path).planned(plan))
+    plan = BatchPlan(plan_id="0" * 16, fingerprints=("a", "b"), planned_at=datetime(2026, 11, 1, tzinfo=UTC))
+    asyncio.run(BatchJournal(path).record_planned(plan))
     sound = path.read_bytes()
     path.write_bytes(sound + b'{"plan_id":"000000000')
     torn = BatchJournal(path)
     assert asyncio.run(torn.unfinished()) == (plan,)
-    asyncio.run(torn.created(plan.plan_id, "msgbatch_1"))
+    asyncio.run(torn.record_created(plan.plan_id, "msgbatch_1"))
     assert [one.batch_id for one in asyncio.run(BatchJournal(path).unfinished())] == ["msgbatch_1"]
     path.write_bytes(b"{}x\n" + sound)
     with pytest.raises(StoreError, match=":1: this is no line"):
