@@ -638,7 +638,7 @@ class EngineTaskLog:
 
     async def recorded_of(self, pending: Pending) -> Sequence[Judgement]:
         """See `TaskLog`."""
-        if pending.offset >= self._begun_before and not self._stage.may_be_known(pending.task):
+        if pending.offset >= self._begun_before and not self._stage.may_have_judgements(pending.task):
             return ()
         await self._flush()
         subject = self._stage.subject_of(pending.task)

@@ -1,6 +1,6 @@
-"""The stages that ask a judge, as data; their session state, the recorded judgements, and the task of one subject.
+"""The stages that ask a judge, their session state, the recorded judgements, and the task of one subject.
 
-Each question of a task is settled by the first of these that applies: a recorded judgement; an answer that was taken over; an unknown
+Each question of a task is settled by the first of these that applies: a recorded judgement; an answer from another subject; an unknown
 price while there is a cap; the cap; the lack of a judge. A replay uses the same order, so that an unanswered question ends as it did
 before. With a judge, a question is tried as long as the cap leaves room for the cheapest possible call, and the outcome is recorded.
 Without a judge, the cap must leave room for one token per byte.
@@ -13,11 +13,10 @@ last, so that they are not paid for twice. The embedded runner queries its store
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -40,7 +39,7 @@ from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_
 from streams.stage_progress import SOURCES
 
 KEPT_BYTES = 1_000_000
-"""Bytes of calls that are kept per session; beyond that the earliest turns are paid for again."""
+"""Bytes of calls that are kept per session; beyond this limit, calls of the earliest turns are dropped and may be paid for again."""
 
 
 class KeptCalls(msgspec.Struct, frozen=True, array_like=True):
@@ -67,10 +66,14 @@ class JudgedState(msgspec.Struct, frozen=True, array_like=True):
         Unreadable judgements are ignored: at worst a question is asked again.
         """
         judgements: list[Judgement] = []
-        for message in (message for calls in self.kept if calls.subject_id == subject_id for message in calls.judgements):
-            with contextlib.suppress(RecordError):
-                record = decode(message)
-                judgements += [record] if isinstance(record, Judgement) else []
+        for calls in self.kept:
+            if calls.subject_id != subject_id:
+                continue
+            for message in calls.judgements:
+                with contextlib.suppress(RecordError):
+                    record = decode(message)
+                    if isinstance(record, Judgement):
+                        judgements.append(record)
         return judgements
 
 
@@ -92,8 +95,14 @@ def kept_after(
     this = KeptCalls(task.turn_number, task.exchange_id, tuple(map(encode, judgements)))
     newest_first = sorted((*others, this), key=lambda calls: calls.turn, reverse=True)
     last = newest_first[: policy.for_project(task.project).settings.sampling.always_score_last]
-    sizes = accumulate(sum(map(len, calls.judgements)) for calls in last)
-    return tuple(reversed([calls for calls, size in zip(last, sizes, strict=True) if size <= KEPT_BYTES]))
+    newest_kept: list[KeptCalls] = []
+    size = 0
+    for calls in last:
+        size += sum(map(len, calls.judgements))
+        if size > KEPT_BYTES:
+            break
+        newest_kept.append(calls)
+    return tuple(reversed(newest_kept))
 
 
 Subject = tuple[str, str]
@@ -147,14 +156,14 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
     batched: bool = False
     """True if its questions go through the batch API, at batch prices."""
     taken_over: Sequence[Judgement] = ()
-    """Answers about another subject that this one may rest on, too: they were paid for there."""
+    """Answers from another subject that this one reuses: they were paid for there."""
     unasked_state: TierState | None = None
     """The state of a question without a recorded answer if no judge is asked; None: the judge may be asked."""
     asked: list[Judgement] = msgspec.field(default_factory=list)
     """The judgements of the questions asked, in order."""
 
     def judging(self) -> Judging:
-        """The questions about the subject, one by one, and the record made from the replies."""
+        """Return a generator of the questions about the subject; it returns the record."""
         return self.begin(self.recorded)
 
     def earlier(self, question: Question) -> tuple[Judgement, ...]:
@@ -162,7 +171,7 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(judgement for judgement in self.recorded if judgement.fingerprint == question.fingerprint)
 
     def settle(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
-        """The reply if no call is needed or worth trying; None if the judge is to be asked.
+        """Return the reply if no call is needed or worth trying; None if the judge must be asked.
 
         The exact worst case is computed later, just before the call; a call that the cap forbids then is recorded.
         """
@@ -170,26 +179,39 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
         return self._settle(question, earlier, is_tried=is_tried)
 
     def unasked(self, question: Question) -> Reply:
-        """The reply if there is no judge."""
+        """Return the reply if there is no judge."""
         earlier = self.earlier(question)
-        return self._settle(question, earlier, is_tried=False) or Reply(state=NO_JUDGE, judgements=earlier)
+        reply = self._settle(question, earlier, is_tried=False)
+        if reply is not None:
+            return reply
+        return Reply(state=NO_JUDGE, judgements=earlier)
 
     def without_judge(self) -> Any:
         """Return the subject's record without asking a judge."""
         return drive(self.judging(), self.unasked)
 
     def _settle(self, question: Question, earlier: Sequence[Judgement], *, is_tried: bool) -> Reply | None:
-        reply = recorded_reply(earlier, self.revision) or self._taken_over(question, earlier)
+        reply = recorded_reply(earlier, self.revision)
         if reply is not None:
             return reply
-        state = question.fallback or self._forbidden(question, is_tried=is_tried) or self.unasked_state
-        return Reply(state=state, judgements=tuple(earlier)) if state else None
+        for judgement in self.taken_over:
+            if judgement.fingerprint == question.fingerprint:
+                return Reply(text=judgement.answer or "", judgements=(*earlier, judgement))
+        state = self._find_unasked_state(question, is_tried=is_tried)
+        if state is None:
+            return None
+        return Reply(state=state, judgements=tuple(earlier))
 
-    def _taken_over(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
-        answer = next((judgement for judgement in self.taken_over if judgement.fingerprint == question.fingerprint), None)
-        return None if answer is None else Reply(text=answer.answer or "", judgements=(*earlier, answer))
+    def _find_unasked_state(self, question: Question, *, is_tried: bool) -> TierState | None:
+        """Return the state of a question that is not asked; None if the judge may be asked."""
+        if question.fallback:
+            return question.fallback
+        forbidden = self._check_cap(question, is_tried=is_tried)
+        if forbidden is not None:
+            return forbidden
+        return self.unasked_state
 
-    def _forbidden(self, question: Question, *, is_tried: bool) -> TierState | None:
+    def _check_cap(self, question: Question, *, is_tried: bool) -> TierState | None:
         """Return the reason why the cap forbids the call; None if it does not."""
         if self.ledger.cap is None:
             return None
@@ -214,33 +236,47 @@ class TaskSpec(NamedTuple):
     """True if the answers of a simulated judge count."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class JudgedStage(Generic[Task]):
+class JudgedStage(ABC, Generic[Task]):
     """A stage whose tasks are judged and become one record each."""
 
-    name: str
-    source: str
-    sink: str
-    task_type: type[Task]
-    purposes: frozenset[str]
+    name: ClassVar[str]
+    source: ClassVar[str]
+    sink: ClassVar[str]
+    task_type: ClassVar[type[Record]]
+    purposes: ClassVar[frozenset[str]]
     """The purposes of its questions."""
-    queue: str
+    queue: ClassVar[str]
     """The name of the queue of its waiting tasks."""
-    id_of: Callable[[Task], str]
-    """Id of a task's subject, unique within the connection."""
-    revision_of: Callable[[Task], int]
-    identity: Callable[[str, str, int], tuple[str, ...]]
-    """The identity of a task's record, computed from connection, id and revision."""
-    size_of: Callable[[Task], int]
-    """Approximate size of a task in bytes."""
-    may_be_known: Callable[[Task], bool]
-    """True if a task may have recorded judgements at its first arrival."""
-    cap_is_shared: bool
+    cap_is_shared: ClassVar[bool]
     """True if one cap holds for all tasks of a session; otherwise each subject has its own."""
-    may_rest_on: Callable[[Task, Judgement], bool]
-    """True if a task may carry a judgement of another subject, as the answer to the same question."""
-    read: Callable[[Task, Policy], TaskSpec]
-    """Parses a task; raises if it cannot be judged."""
+
+    @abstractmethod
+    def id_of(self, task: Task) -> str:
+        """Return the id of a task's subject, unique within the connection."""
+
+    @abstractmethod
+    def revision_of(self, task: Task) -> int:
+        """Return the revision of a task's record."""
+
+    @abstractmethod
+    def identity(self, connection: str, subject_id: str, revision: int) -> tuple[str, ...]:
+        """Return the identity of the record of a subject's revision."""
+
+    @abstractmethod
+    def size_of(self, task: Task) -> int:
+        """Return the approximate size of a task in bytes."""
+
+    @abstractmethod
+    def may_have_judgements(self, task: Task) -> bool:
+        """Return whether a task may have recorded judgements when it first arrives."""
+
+    @abstractmethod
+    def may_reuse(self, task: Task, judgement: Judgement) -> bool:
+        """Return whether a task may carry a judgement of another subject, as the answer to the same question."""
+
+    @abstractmethod
+    def read(self, task: Task, policy: Policy) -> TaskSpec:
+        """Parse a task; raises any exception if it cannot be judged."""
 
     def subject_of(self, task: Task) -> Subject:
         """Return the subject of a task."""
@@ -249,9 +285,9 @@ class JudgedStage(Generic[Task]):
     def known_of(self, task: Task, recorded: Sequence[Judgement]) -> list[Judgement]:
         """Return the judgements of a task's subject up to its revision, from the task and from `recorded`, each once.
 
-        RecordError if the task carries anything but judgements of its subject and judgements that it may rest on.
+        Raises RecordError if the task carries anything but judgements of its subject and judgements that it may reuse.
         """
-        return self._own(task, (*self._carried(task), *recorded))
+        return self._select_own(task, (*self._read_carried(task), *recorded))
 
     def open(
         self,
@@ -263,19 +299,24 @@ class JudgedStage(Generic[Task]):
         ledger: Ledger | None = None,
         batched: bool = False,
     ) -> JudgingTask:
-        """The judging task of a task whose session has spent `spent`. Any exception means that the task is invalid and cannot be judged.
+        """Return the judging task of a task whose session has spent `spent`. Any exception means that the task cannot be judged.
 
         Recorded calls are charged to the session or subject that they were paid for, whatever their question: to `ledger`, if given.
         `batched` means that the caller asks in batches.
         """
-        spec, revision = self.read(task, policy), self.revision_of(task)
-        carried: list[Judgement] = self._carried(task)
-        counting = [judgement for judgement in (*carried, *recorded) if spec.takes_simulated or not judgement.simulated]
-        own = self._own(task, counting)
-        ledger = Ledger(spec.cap, spent) if ledger is None else ledger
-        # The session has already been charged for earlier revisions.
-        for charged_revision in {revision} if self.cap_is_shared else {judgement.subject_revision for judgement in own}:
-            ledger.charge(charged(own, charged_revision))
+        spec = self.read(task, policy)
+        revision = self.revision_of(task)
+        carried = self._read_carried(task)
+        valid = [judgement for judgement in (*carried, *recorded) if spec.takes_simulated or not judgement.simulated]
+        own = self._select_own(task, valid)
+        if ledger is None:
+            ledger = Ledger(spec.cap, spent)
+        if self.cap_is_shared:
+            # The session has already been charged for earlier revisions.
+            ledger.charge(charged(own, revision))
+        else:
+            for charged_revision in {judgement.subject_revision for judgement in own}:
+                ledger.charge(charged(own, charged_revision))
         return JudgingTask(
             connection=task.connection,
             project=task.project,
@@ -298,94 +339,135 @@ class JudgedStage(Generic[Task]):
         """
         return judging_task.ledger.spent if judging_task is not None and self.cap_is_shared else spent
 
-    def _carried(self, task: Task) -> list[Judgement]:
-        """Return the judgements that the task carries; RecordError for anything else in their place."""
+    def _read_carried(self, task: Task) -> list[Judgement]:
+        """Return the judgements that the task carries. Raises RecordError for any other record."""
         if not task.earlier_judgements:
             return []
-        records = [decode(message) for message in task.earlier_judgements]
-        carried = [judgement for judgement in records if isinstance(judgement, Judgement)]
-        if len(carried) < len(records) or not all(
-            self._is_own(task, judgement) or self.may_rest_on(task, judgement) for judgement in carried
-        ):
-            raise RecordError(
-                f"{self.task_type.__name__}.earlier_judgements: {self.id_of(task)!r} carries what is no judgement of it",
-                hint="Ask for it again: the command fills the field.",
-            )
+        carried: list[Judgement] = []
+        for message in task.earlier_judgements:
+            record = decode(message)
+            if not isinstance(record, Judgement) or not self._may_carry(task, record):
+                raise RecordError(
+                    f"{self.task_type.__name__}.earlier_judgements: a record in it is not a judgement of {self.id_of(task)!r}",
+                    hint="Request it again: the command fills the field.",
+                )
+            carried.append(record)
         return carried
 
-    def _own(self, task: Task, recorded: Sequence[Judgement]) -> list[Judgement]:
-        """The judgements of the task's subject up to its revision, each once."""
-        subject, revision = self.subject_of(task), self.revision_of(task)
-        own = {
-            judgement.judgement_id: judgement
-            for judgement in recorded
-            if (judgement.connection, judgement.subject_id) == subject
-        }
+    def _may_carry(self, task: Task, judgement: Judgement) -> bool:
+        return self._is_own(task, judgement) or self.may_reuse(task, judgement)
+
+    def _select_own(self, task: Task, recorded: Sequence[Judgement]) -> list[Judgement]:
+        """Return the judgements of the task's subject up to its revision, each once."""
+        revision = self.revision_of(task)
+        own = {judgement.judgement_id: judgement for judgement in recorded if self._is_own(task, judgement)}
         return [judgement for judgement in own.values() if judgement.subject_revision <= revision]
 
     def _is_own(self, task: Task, judgement: Judgement) -> bool:
         return (judgement.connection, judgement.subject_id) == self.subject_of(task)
 
 
-def _scoring(task: ScoringTask, policy: Policy) -> TaskSpec:
-    project, exchange = policy.for_project(task.project), encoded_exchange(task.exchange)
-    return TaskSpec(lambda recorded: cascade(task, exchange, project, recorded), project.price, project.cap)
+class ScoringStage(JudgedStage[ScoringTask]):
+    """Scores sampled exchanges; all exchanges of a session share one cap."""
+
+    name = "scoring"
+    source = SOURCES["scoring"]
+    sink = "scores"
+    task_type = ScoringTask
+    purposes = frozenset([TIER2, TIER2_5, TIER3])
+    queue = "tasks"
+    cap_is_shared = True
+
+    def id_of(self, task: ScoringTask) -> str:
+        """See `JudgedStage`."""
+        return task.exchange_id
+
+    def revision_of(self, task: ScoringTask) -> int:
+        """See `JudgedStage`."""
+        return task.revision
+
+    def identity(self, connection: str, subject_id: str, revision: int) -> tuple[str, ...]:
+        """See `JudgedStage`."""
+        return connection, subject_id, str(revision)
+
+    def size_of(self, task: ScoringTask) -> int:
+        """See `JudgedStage`."""
+        return len(task.exchange) + sum(map(len, task.earlier_judgements))
+
+    def may_have_judgements(self, task: ScoringTask) -> bool:
+        """See `JudgedStage`."""
+        return task.revision > 0
+
+    def may_reuse(self, task: ScoringTask, judgement: Judgement) -> bool:  # noqa: ARG002 - exchanges share no answers
+        """See `JudgedStage`."""
+        return False
+
+    def read(self, task: ScoringTask, policy: Policy) -> TaskSpec:
+        """See `JudgedStage`."""
+        project = policy.for_project(task.project)
+        exchange = encoded_exchange(task.exchange)
+        return TaskSpec(lambda recorded: cascade(task, exchange, project, recorded), project.price, project.cap)
 
 
-def _evaluation(request: EvaluationRequest, policy: Policy) -> TaskSpec:
-    plan = Terms.of(request).plan
-    cap = None if plan.cost_cap_usd is None else nano_of(plan.cost_cap_usd)
-    price, batched = price_of(plan.judge.model, policy.prices), plan.judge.type == "batch"
-    return TaskSpec(lambda recorded: evaluating(request, recorded), price, cap, batched, plan.takes_simulated)
+class EvaluationStage(JudgedStage[EvaluationRequest]):
+    """Evaluates sessions; each evaluation has its own cap."""
+
+    name = "evaluation"
+    source = SOURCES["evaluation"]
+    sink = "evaluations"
+    task_type = EvaluationRequest
+    purposes = frozenset([SIX_DIMENSIONS])
+    queue = "evaluations"
+    cap_is_shared = False
+
+    def id_of(self, task: EvaluationRequest) -> str:
+        """See `JudgedStage`."""
+        return task.evaluation_id
+
+    def revision_of(self, task: EvaluationRequest) -> int:
+        """See `JudgedStage`."""
+        return task.attempt
+
+    def identity(self, connection: str, subject_id: str, revision: int) -> tuple[str, ...]:  # noqa: ARG002 - see `request_id`
+        """See `JudgedStage`."""
+        return (request_id(subject_id, revision),)
+
+    def size_of(self, task: EvaluationRequest) -> int:
+        """See `JudgedStage`."""
+        return len(task.user_prompt) + len(task.system_prompt) + sum(map(len, task.earlier_judgements))
+
+    def may_have_judgements(self, task: EvaluationRequest) -> bool:  # noqa: ARG002 - true of every request
+        """See `JudgedStage`. Judgements from a batch are recorded before the request exists."""
+        return True
+
+    def may_reuse(self, task: EvaluationRequest, judgement: Judgement) -> bool:
+        """See `JudgedStage`. Answers about the same session count, whichever evaluation they were given for."""
+        if (judgement.connection, judgement.session_id) != (task.connection, task.session_id):
+            return False
+        return judgement.purpose == SIX_DIMENSIONS and judgement.outcome == ANSWERED
+
+    def read(self, task: EvaluationRequest, policy: Policy) -> TaskSpec:
+        """See `JudgedStage`."""
+        plan = Terms.of(task).plan
+        return TaskSpec(
+            lambda recorded: evaluating(task, recorded),
+            price=price_of(plan.judge.model, policy.prices),
+            cap=None if plan.cost_cap_usd is None else nano_of(plan.cost_cap_usd),
+            batched=plan.judge.type == "batch",
+            takes_simulated=plan.takes_simulated,
+        )
 
 
-def _is_answer_of_session(request: EvaluationRequest, judgement: Judgement) -> bool:
-    """Tell whether a judgement answers an evaluation's question about the same session."""
-    same_session = (judgement.connection, judgement.session_id) == (request.connection, request.session_id)
-    return same_session and judgement.purpose == SIX_DIMENSIONS and judgement.outcome == ANSWERED
-
-
-SCORING = JudgedStage(
-    name="scoring",
-    source=SOURCES["scoring"],
-    sink="scores",
-    task_type=ScoringTask,
-    purposes=frozenset([TIER2, TIER2_5, TIER3]),
-    queue="tasks",
-    id_of=lambda task: task.exchange_id,
-    revision_of=lambda task: task.revision,
-    identity=lambda connection, exchange_id, revision: (connection, exchange_id, str(revision)),
-    size_of=lambda task: len(task.exchange) + sum(map(len, task.earlier_judgements)),
-    may_be_known=lambda task: task.revision > 0,
-    cap_is_shared=True,
-    may_rest_on=lambda *_: False,
-    read=_scoring,
-)
-EVALUATION = JudgedStage(
-    name="evaluation",
-    source=SOURCES["evaluation"],
-    sink="evaluations",
-    task_type=EvaluationRequest,
-    purposes=frozenset([SIX_DIMENSIONS]),
-    queue="evaluations",
-    id_of=lambda request: request.evaluation_id,
-    revision_of=lambda request: request.attempt,
-    identity=lambda _, evaluation_id, attempt: (request_id(evaluation_id, attempt),),
-    size_of=lambda request: len(request.user_prompt) + len(request.system_prompt) + sum(map(len, request.earlier_judgements)),
-    # Judgements from a batch are recorded before the request exists.
-    may_be_known=lambda _: True,
-    cap_is_shared=False,
-    may_rest_on=_is_answer_of_session,
-    read=_evaluation,
-)
+SCORING = ScoringStage()
+EVALUATION = EvaluationStage()
 JUDGED: tuple[JudgedStage[Any], ...] = (SCORING, EVALUATION)
 
 
 class JudgingStep:
     """The step of a judged stage without calls; see `streams.stage_batches.Step`.
 
-    It answers tasks from recorded judgements. A question without one is unscored with the reason no_judge. So an import scores without
-    paying, and a replay gives the same records as when the judge was asked.
+    It answers tasks from recorded judgements. A question without one is unscored with the reason no_judge. An import therefore scores
+    without paying, and a replay gives the same records as when the judge was asked.
     """
 
     def __init__(self, stage: JudgedStage[Any], policy: Policy, recorded: Recorded) -> None:
@@ -394,7 +476,7 @@ class JudgingStep:
         self._recorded = recorded
 
     def __call__(self, batch: StageBatch | RecordBatch, states: Mapping[str, bytes]) -> StepOutcome:
-        """One record for each task."""
+        """Return one record for each task."""
         stage = self._stage
         tasks = [(offset, key, record) for offset, key, record in batch.records() if isinstance(record, stage.task_type)]
         recorded = self._recorded([stage.subject_of(task) for _, _, task in tasks])
@@ -409,7 +491,7 @@ class JudgingStep:
                 judgements = recorded.get(stage.subject_of(task), ())
                 judging_task = stage.open(task, self._policy, judgements, spent=session.spent)
                 outcome.records.append((stage.sink, judging_task.without_judge()))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it costs one task, as it does where a judge is asked
+            except Exception as error:  # noqa: BLE001 - a failing task must not affect others, as with a judge
                 outcome.failed.append((offset, task, error))
             sessions[key] = JudgedState(offset + 1, stage.spent_after(session.spent, judging_task))
         outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}

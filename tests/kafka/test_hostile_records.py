@@ -340,7 +340,7 @@ def test_more_than_a_few_states_beyond_their_source_are_of_another_topic(
         await produce(kafka, state_topic(EVENTS.name), values[:1], 0)
         await states.load(0)
         await produce(kafka, state_topic(EVENTS.name), values, 0)
-        with pytest.raises(BrokerError, match=r"offset 0, and diagnosis-state .* up to 100"):
+        with pytest.raises(BrokerError, match=r"offset 0, but diagnosis-state .* up to 100"):
             await states.load(0)
         states.close()
         await producer.stop()

@@ -264,7 +264,7 @@ def test_what_was_not_read_of_a_run_is_a_warning_of_its_evaluation(store: Store,
         ({"plans": [plan(), plan(repetitions=1)]}, "two judge runs are called 'thrice'"),
         (
             {"cases": [case(input={"messages": [{"role": "user", "content": "ä" * 50_000}] * 15})]},
-            "larger than a record may be",
+            "exceed the size of a record",
         ),
     ],
 )

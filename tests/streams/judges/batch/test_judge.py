@@ -555,7 +555,7 @@ def test_a_torn_line_of_the_journal_is_forgotten_and_a_damaged_one_is_an_error(t
     asyncio.run(torn.record_created(plan.plan_id, "msgbatch_1"))
     assert [one.batch_id for one in asyncio.run(BatchJournal(path).unfinished())] == ["msgbatch_1"]
     path.write_bytes(b"{}x\n" + sound)
-    with pytest.raises(StoreError, match=":1: this is no line"):
+    with pytest.raises(StoreError, match=":1: invalid line"):
         BatchJournal(path)
 
 
