@@ -72,7 +72,7 @@ def wanted(session: str, case_id: str = "rotate-key", *, model: str = "claude-ha
     evaluation_id = stable_id("evaluation", session, case_id)
     by = evaluated.plan(model, **plan)
     return next_attempt(
-        evaluated.request(evaluated.case(case_id=case_id), by, session_id=session, evaluation_id=evaluation_id), 0, ()
+        evaluated.make_request(evaluated.case(case_id=case_id), by, session_id=session, evaluation_id=evaluation_id), 0, ()
     )
 
 

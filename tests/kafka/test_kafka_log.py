@@ -211,7 +211,7 @@ def test_events_are_known_and_placed_while_they_are_under_way(kafka: KafkaConnec
 def test_who_asks_for_an_evaluation_again_sees_what_was_answered(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
     """A result can land before the judgements it rests on; who did not wait for those would pay for them twice."""
     make_topics(*topics())
-    asked = evaluated.request()
+    asked = evaluated.make_request()
     said = evaluated.judgement(questions_of(asked)[0], evaluated.said(evaluated.answer()))
     made = drive(evaluating(asked), lambda _: Reply(text=said.answer or "", judgements=(said,)))
 

@@ -116,7 +116,7 @@ def told() -> History:
 def wanted(session: str, number: int) -> EvaluationRequest:
     """A request to hold a session against a case."""
     case, evaluation_id = evaluated.case(case_id=f"case-{number}"), stable_id("evaluation", session, number)
-    return next_attempt(evaluated.request(case, session_id=session, evaluation_id=evaluation_id), 0, ())
+    return next_attempt(evaluated.make_request(case, session_id=session, evaluation_id=evaluation_id), 0, ())
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def wanted(session: str, case_id: str, *, model: str = "claude-haiku-4-5", **pla
     """The first request to hold a session against a case."""
     evaluation_id = stable_id("evaluation", session, case_id)
     case, by = evaluated.case(case_id=case_id), evaluated.plan(model, **plan)
-    return next_attempt(evaluated.request(case, by, session_id=session, evaluation_id=evaluation_id), 0, ())
+    return next_attempt(evaluated.make_request(case, by, session_id=session, evaluation_id=evaluation_id), 0, ())
 
 
 def several(sessions: int = 3, cases: int = 2, **plan: Any) -> list[EvaluationRequest]:
