@@ -166,7 +166,7 @@ def parse_object(text: Any) -> Json | None:
 
 
 class EntryPosition(NamedTuple):
-    """The position of an entry in the conversation: its parent, whether it names one, and whether it stands beside the conversation."""
+    """The position of an entry in the conversation: its parent, whether it names one, and whether it is beside the conversation."""
 
     parent: str | None = None
     linked: bool = False

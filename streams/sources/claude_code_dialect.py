@@ -242,7 +242,7 @@ class ClaudeCodeDialect(AgentDialect):
         self._tools: dict[str, str] = {}
 
     def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
-        """The entries of one line."""
+        """Return the entries of one line."""
         kind = body.get("type")
         if not isinstance(kind, str):
             return _field_problem("type", kind)
@@ -260,7 +260,7 @@ class ClaudeCodeDialect(AgentDialect):
         return entries if isinstance(entries, Problem) else [*header, *entries]
 
     def _header(self, body: Json) -> list[Entry | Problem]:
-        """The entry that names the session, at the first line that does."""
+        """Return the entry that names the session, at the first line that does."""
         name = None if self._session_id is not None else session_of(body)
         if name is None:
             return []
@@ -269,7 +269,7 @@ class ClaudeCodeDialect(AgentDialect):
         return [make_entry("session", name, body)]
 
     def _read(self, kind: str, body: Json) -> list[Entry | Problem] | Problem:
-        """The entries of a line of the conversation."""
+        """Return the entries of a line of the conversation."""
         parent = body.get("parentUuid")
         if parent is None and isinstance(body.get("logicalParentUuid"), str):
             parent = body["logicalParentUuid"] if body["logicalParentUuid"] in self._positions else None
@@ -327,7 +327,7 @@ class ClaudeCodeDialect(AgentDialect):
         return [*answered, *entries, *self._unknown_blocks(blocks, USER_BLOCKS)]
 
     def _ask(self, body: Json, position: Position, text: str) -> list[Entry | Problem]:
-        """The entries of a text in the user's name. A text that is not the user's is deferred until the agent answers it."""
+        """Return the entries of a text in the user's name. A text that is not the user's is deferred until the agent answers it."""
         uuid = body["uuid"]
         is_meta = any(body.get(name) is True for name in _PROGRAM_FLAGS)
         is_prompt = _is_from_program(body, text)
@@ -353,7 +353,7 @@ class ClaudeCodeDialect(AgentDialect):
         return [*unanswered, question]
 
     def _is_new_result(self, uuid: str, message: Json, text: str) -> bool:
-        """Tell whether no other line has this result of this call."""
+        """Return whether no other line has this result of this call."""
         call_id = message.get("toolCallId")
         if call_id is None:
             return True
@@ -409,7 +409,7 @@ class ClaudeCodeDialect(AgentDialect):
         return entries + list(self._unknown_blocks(blocks, ASSISTANT_BLOCKS))
 
     def _failure(self, body: Json, position: Position, stop: str, message_text: str) -> list[Entry | Problem]:
-        """An assistant message that ended in this way."""
+        """Return an assistant message that ended in this way."""
         question = self._positions.take_question(position)
         message = {"role": "assistant", "stopReason": stop, "errorMessage": message_text}
         entry = self._entry("message", body, position, message=message)
@@ -418,7 +418,7 @@ class ClaudeCodeDialect(AgentDialect):
         return [*question, entry]
 
     def _end(self, body: Json, position: Position) -> list[Entry | Problem]:
-        """The end of a run, in a log: its last answer or its error, the tokens that no message counted, and facts of the run."""
+        """Return the end of a run, in a log: its last answer or its error, the tokens that no message counted, and facts of the run."""
         for ours, count in usage_of(body.get("usage")).items():
             self._total_usage[ours] = self._total_usage.get(ours, 0) + count
         usage = {ours: max(count - self._counted_usage.get(ours, 0), 0) for ours, count in self._total_usage.items()}
@@ -451,7 +451,7 @@ class ClaudeCodeDialect(AgentDialect):
             self._counted_usage[name] = self._counted_usage.get(name, 0) + count
 
     def _new_message(self, body: Json) -> Message[_MessageSoFar]:
-        """A message of one line, without an id."""
+        """Return a message of one line, without an id."""
         return self._positions.message(body["uuid"], None, None, side=self._is_side(body), begin=_MessageSoFar)
 
     def _model_change(self, body: Json, position: Position, *, is_copy: bool) -> list[Entry | Problem]:
@@ -523,7 +523,7 @@ class _MessageSoFar:
         return added
 
     def adds_usage(self, usage: Any) -> bool:
-        """Tell whether a line counts more tokens than the lines before it."""
+        """Return whether a line counts more tokens than the lines before it."""
         counts = usage if isinstance(usage, dict) else {}
         return any((number_of(counts.get(name)) or 0) > self.usage.get(name, 0) for name in _USAGE)
 
@@ -576,7 +576,7 @@ def _message_blocks(body: Json) -> list[Json] | Problem:
 
 
 def _read_results(blocks: Sequence[Json], body: Json, tools: Mapping[str, str]) -> list[tuple[Json, str]]:
-    """The results of tools in a message: fields as OpenClaw writes them, and the text.
+    """Return the results of tools in a message: fields as OpenClaw writes them, and the text.
 
     `body` is the line, which says more of a result where it has only one; `tools` has the names of the tools that were called.
     """
@@ -621,7 +621,7 @@ def _result_details(result: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_from_program(body: Json, text: str) -> bool:
-    """Tell whether the program asks, not a person: a notification, a schedule, another agent."""
+    """Return whether the program asks, not a person: a notification, a schedule, another agent."""
     origin = body.get("origin")
     kind = origin.get("kind") if isinstance(origin, dict) else None
     is_program = isinstance(kind, str) and kind not in ("human", "user")
@@ -629,7 +629,7 @@ def _is_from_program(body: Json, text: str) -> bool:
 
 
 def _called_tools(blocks: Sequence[Json]) -> dict[str, str]:
-    """The names of the tools that a line calls, by the ids of the calls."""
+    """Return the names of the tools that a line calls, by the ids of the calls."""
     return {
         block["id"]: block["name"]
         for block in blocks
@@ -685,7 +685,7 @@ def _added_usage(so_far: _MessageSoFar, usage: Any) -> Json | None:
 
 
 def _last_message(body: Json) -> Json:
-    """The message that a result stands for: why the run stopped."""
+    """Return the message that a result stands for: why the run stopped."""
     if body.get("is_error") is True:
         return {
             "role": "assistant",
@@ -697,13 +697,13 @@ def _last_message(body: Json) -> Json:
 
 
 def _is_forked(body: Json) -> bool:
-    """Tell whether the line itself says that it was copied from another session."""
+    """Return whether the line itself says that it was copied from another session."""
     origin = body.get("forkedFrom")
     return isinstance(origin, dict) and origin.get("sessionId") not in (None, body.get("sessionId"))
 
 
 def session_of(line: dict[str, Any]) -> str | None:
-    """Return the session that a line names, a subagent's where it is one's; None where it names none."""
+    """Return the session that a line names, a subagent's where it is one's; None if it names none."""
     session, agent = line.get("sessionId"), line.get("agentId")
     if not is_identifier(session):
         return None
@@ -719,7 +719,7 @@ def question_digest(text: str) -> bytes:
 
 
 def usage_of(usage: Any) -> dict[str, int | float]:
-    """Return the tokens that a usage counts, by OpenClaw's names; nothing where there is none."""
+    """Return the tokens that a usage counts, by OpenClaw's names; nothing if there is none."""
     counts = usage if isinstance(usage, dict) else {}
     tokens: dict[str, int | float] = {}
     for theirs, ours in _USAGE.items():
@@ -730,7 +730,7 @@ def usage_of(usage: Any) -> dict[str, int | float]:
 
 
 def texts_of(blocks: Sequence[Json]) -> str:
-    """The text of a message without blocks that are nothing but a reminder of the program; the placeholders of what it shows without any."""
+    """Return the text of a message without blocks that are nothing but a reminder of the program; the placeholders of what it shows without any."""
     own = [block for block in blocks if not _is_reminder(block)]
     return text_of(own) or placeholders_in(own)
 
@@ -765,7 +765,7 @@ class Message(Generic[Content]):
         return self.position.leaf is not None
 
     def follows(self, parent: Position) -> Position:
-        """The position that its next line follows: its own, or that of the parent if it is the first."""
+        """Return the position that its next line follows: its own, or that of the parent if it is the first."""
         return parent if self.position.leaf is None else self.position
 
 
@@ -780,7 +780,7 @@ class Positions:
         return uuid in self._by_uuid
 
     def at(self, parent: Any) -> Position:
-        """The position of a parent; an unknown parent has a position of its own, and null is the beginning."""
+        """Return the position of a parent; an unknown parent has a position of its own, and null is the beginning."""
         if not isinstance(parent, str):
             return Position(None)
         return self._by_uuid.get(parent) or Position(parent)
@@ -815,7 +815,7 @@ class Positions:
     def message(
         self, uuid: str, message_id: Any, request_id: Any, *, side: bool, begin: Callable[[], Content]
     ) -> Message[Content]:
-        """The message with these ids, begun where it is new; a line without a message id is a message by itself."""
+        """Return the message with these ids, begun where it is new; a line without a message id is a message by itself."""
         message_key = message_id if isinstance(message_id, str) else f"/{uuid}"
         key = side, message_key, request_id if isinstance(request_id, str) else None
         return self._messages.setdefault(key, Message(Position(None), begin()))

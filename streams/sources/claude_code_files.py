@@ -103,11 +103,11 @@ _SIDECHAIN = re.compile(rb'"isSidechain"\s*:\s*true')
 
 
 def find_claude_code(path: Path) -> list[Path]:
-    """The transcripts at a path, sorted: the file itself, or every `*.jsonl` below a folder that is one, and backups.
+    """Return the transcripts at a path, sorted: the file itself, or every `*.jsonl` below a folder that is one, and backups.
 
     A file is one by its place, directly in a folder of `projects` or in one of `subagents`, or by the session ids of its first lines;
     logs of `claude -p --output-format stream-json` are taken as well.
-    Hidden files and symbolic links are left out. InputError when there is nothing at the path.
+    Hidden files and symbolic links are left out. Raises InputError if there is nothing at the path.
     """
     if path.is_file():
         return [path]
@@ -146,12 +146,12 @@ class _Form(Enum):
 
 
 def _is_stream_line(value: object) -> bool:
-    """Tell whether a decoded line is one of such a log."""
+    """Return whether a decoded line is one of such a log."""
     return isinstance(value, dict) and isinstance(value.get("session_id"), str) and value.get("type") in KINDS
 
 
 def read_claude_code(path: Path, context: ReadingContext) -> Reading:
-    """Read one transcript; InputError when the file cannot be opened."""
+    """Read one transcript. Raises InputError if the file cannot be opened."""
     try:
         copied = read_copied(path)
     except OSError as error:
@@ -167,7 +167,7 @@ def read_claude_code(path: Path, context: ReadingContext) -> Reading:
 
 
 def session_of_claude_code(path: Path) -> str | None:
-    """The session of a transcript, or the first run of a log; None where nothing names one."""
+    """Return the session of a transcript, or the first run of a log; None if nothing names one."""
     head = read_head(path)
     if head is not None and head.session:
         return head.session
@@ -179,7 +179,7 @@ def session_of_claude_code(path: Path) -> str | None:
 
 @lru_cache(maxsize=65_536)
 def _first_run(path: Path, _inode: int) -> str:
-    """The run that a log begins with; LookupError where it is none. The beginning of a file never changes, so it is cached."""
+    """Return the run that a log begins with. Raises LookupError if it is none. The beginning of a file never changes, so it is cached."""
     with path.open("rb") as stream:
         for line in read_lines(stream):
             value = decode_line(line)
@@ -191,12 +191,12 @@ def _first_run(path: Path, _inode: int) -> str:
 
 
 def is_stream_log(path: Path) -> bool:
-    """Tell whether a file is a log of `claude -p --output-format stream-json`, by its first lines."""
+    """Return whether a file is a log of `claude -p --output-format stream-json`, by its first lines."""
     return _form_of(path) is _Form.LOG
 
 
 def read_stream_log(path: Path, context: ReadingContext) -> Iterator[Reading]:
-    """Read one log, run by run; InputError when the file cannot be opened."""
+    """Read one log, run by run. Raises InputError if the file cannot be opened."""
     try:
         written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         runs, unread = _read_runs(path)
@@ -216,7 +216,7 @@ def read_stream_log(path: Path, context: ReadingContext) -> Iterator[Reading]:
 
 
 def _read_runs(path: Path) -> tuple[list[_Run], list[Line]]:
-    """The runs of a log in the order of their beginnings, and the lines of none."""
+    """Return the runs of a log in the order of their beginnings, and the lines of none."""
     runs: list[_Run] = []
     unread: list[Line] = []
     current: dict[str, _Run] = {}
@@ -247,7 +247,7 @@ class _Run:
     has_ended: bool = False
 
     def chain(self, call: str | None, agent: Any) -> _Chain:
-        """The agent that a call began, or the run's own."""
+        """Return the agent that a call began, or the run's own."""
         if call not in self.chains:
             session: Json = {"sessionId": self.name}
             if call is not None:
@@ -303,7 +303,7 @@ def _add_line(run: _Run, number: int, uuid: str, body: Json) -> None:
 
 
 def _system_line(line: Json) -> Json:
-    """A notice, in the form that a transcript has for the few that say what the agent did."""
+    """Return a notice, in the form that a transcript has for the few that say what the agent did."""
     if line.get("subtype") == "api_retry":
         reasons = " ".join(str(line[name]) for name in ("error_status", "error") if line.get(name) is not None)
         return {**line, "subtype": "api_error", "error": {"message": reasons or "the request failed"}}
@@ -317,14 +317,14 @@ def _system_line(line: Json) -> Json:
 
 
 def _is_text(message: Any) -> bool:
-    """Tell whether a message in the user's role is the user's: results of tools have another form."""
+    """Return whether a message in the user's role is the user's: results of tools have another form."""
     content = message.get("content") if isinstance(message, dict) else None
     blocks = content if isinstance(content, list) else []
     return isinstance(content, str) or any(isinstance(block, dict) and block.get("type") == "text" for block in blocks)
 
 
 def _prompts_of(message: Any) -> dict[str, str]:
-    """The prompts of the subagents that a message begins, by the ids of the calls."""
+    """Return the prompts of the subagents that a message begins, by the ids of the calls."""
     content = message.get("content") if isinstance(message, dict) else None
     prompts = {}
     for block in content if isinstance(content, list) else []:
@@ -417,7 +417,7 @@ class _Folder(NamedTuple):
     by_message: Mapping[str, list[Path]]
 
     def candidates(self, uuid: str, message: str | None, *, every: bool) -> Iterable[Path]:
-        """The transcripts that may have a line or a message, by name."""
+        """Return the transcripts that may have a line or a message, by name."""
         if every:
             return self.files
         files = self.by_uuid.get(uuid, []) + (self.by_message.get(message, []) if message is not None else [])
@@ -425,7 +425,7 @@ class _Folder(NamedTuple):
 
 
 def _message_ids(path: Path) -> frozenset[str]:
-    """The ids of the model's messages in a transcript; none where it is gone or empty."""
+    """Return the ids of the model's messages in a transcript; none if it is gone or empty."""
     try:
         stat = path.stat()
         return _read_message_ids(path, stat.st_size, stat.st_mtime_ns)
@@ -441,7 +441,7 @@ def _read_message_ids(path: Path, _size: int, _modified_ns: int) -> frozenset[st
 
 
 def _uuids(path: Path, first: str = "") -> set[str]:
-    """The uuids that the lines of a transcript have, unreadable ones included; none where `first` is not among them."""
+    """Return the uuids that the lines of a transcript have, unreadable ones included; none if `first` is not among them."""
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             if content.find(first.encode("utf-8", "replace")) < 0:
@@ -452,7 +452,7 @@ def _uuids(path: Path, first: str = "") -> set[str]:
 
 
 def _questions(path: Path) -> set[bytes]:
-    """The digests of the texts in the user's name in a transcript."""
+    """Return the digests of the texts in the user's name in a transcript."""
     digests = set()
     with path.open("rb") as stream:
         for line in read_lines(stream):
@@ -465,9 +465,9 @@ def _questions(path: Path) -> set[bytes]:
 
 
 def _ids_of_subagents(path: Path) -> frozenset[str]:
-    """The uuids and ids of messages that the subagents of a session have in transcripts of their own.
+    """Return the uuids and ids of messages that the subagents of a session have in transcripts of their own.
 
-    None where the transcript has no line of a sidechain: today's versions write none into it, and a session may have many subagents.
+    None if the transcript has no line of a sidechain: today's versions write none into it, and a session may have many subagents.
     """
     if _SIDECHAIN.search(path.read_bytes()) is None:
         return frozenset()
@@ -487,7 +487,7 @@ def read_head(path: Path) -> Head | None:
 
 @lru_cache(maxsize=65_536)
 def _read_head(path: Path) -> Head:
-    """As `read_head`; LookupError where nothing is there yet. The beginning of a file never changes, so it is cached."""
+    """As `read_head`. Raises LookupError if nothing is there yet. The beginning of a file never changes, so it is cached."""
     begun: datetime | None = None
     with path.open("rb") as stream:
         for line in read_lines(stream):

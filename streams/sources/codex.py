@@ -95,9 +95,9 @@ _COUNTS = ("input_tokens", "output_tokens", "total_tokens")
 
 
 def find_codex(path: Path) -> list[Path]:
-    """The rollouts at a path, sorted: the file itself, or every `rollout-*.jsonl` below a folder, compressed ones included.
+    """Return the rollouts at a path, sorted: the file itself, or every `rollout-*.jsonl` below a folder, compressed ones included.
 
-    Hidden files and symbolic links are left out, and so is a compressed rollout beside itself. InputError when there is nothing at
+    Hidden files and symbolic links are left out, and so is a compressed rollout beside itself. Raises InputError if there is nothing at
     the path.
     """
     if path.is_file():
@@ -110,7 +110,7 @@ def find_codex(path: Path) -> list[Path]:
 
 
 def read_codex(path: Path, context: ReadingContext) -> Reading:
-    """Read one rollout; InputError when the file cannot be opened."""
+    """Read one rollout. Raises InputError if the file cannot be opened."""
     stem = path.name.removesuffix(COMPRESSED).removesuffix(".jsonl").removesuffix(DOCUMENT)
     named = _ID.search(stem)
     session_id = named.group() if named else stem
@@ -133,7 +133,7 @@ def _document_lines(stream: BinaryIO) -> list[Line]:
 def _count_copied(path: Path) -> int:
     """Return the number of lines at the beginning of a rollout that were copied from another session.
 
-    As long as all that is there was copied, what follows may be: then it is larger than any file. OSError or ZstdError where the
+    As long as all that is there was copied, what follows may be: then it is larger than any file. Raises OSError or ZstdError if the
     rollout cannot be read.
     """
     header = read_header(path)
@@ -160,7 +160,7 @@ def _matching_lines(path: Path, original: Path) -> int:
 
 @lru_cache(maxsize=64)
 def _positions_in(path: Path, _size: int, _modified_ns: int) -> Mapping[bytes, list[int]]:
-    """The positions of each content among the contents of a rollout: many forks may have one parent."""
+    """Return the positions of each content among the contents of a rollout: many forks may have one parent."""
     positions: dict[bytes, list[int]] = {}
     for position, (_, content) in enumerate(_contents(path)):
         positions.setdefault(content, []).append(position)
@@ -168,7 +168,7 @@ def _positions_in(path: Path, _size: int, _modified_ns: int) -> Mapping[bytes, l
 
 
 def _contents(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The contents of a rollout's lines as digests, each with its line number; lines that only accompany others are left out."""
+    """Yield the contents of a rollout's lines as digests, each with its line number; lines that only accompany others are left out."""
     with open_lines(path) as lines:
         for line in lines:
             body = decode_line(line)
@@ -197,7 +197,7 @@ def _content(line: Json) -> tuple[Any, ...] | None:
 
 
 def _message(payload: Json) -> tuple[Any, ...] | None:
-    """A message of the user or the model. Texts of the program are left out: every rollout has its own."""
+    """Return a message of the user or the model. Texts of the program are left out: every rollout has its own."""
     role, blocks = payload.get("role"), blocks_of("content", payload.get("content"))
     if role not in ("user", "assistant") or not isinstance(blocks, list):
         return None
@@ -212,7 +212,7 @@ def _digest(parts: Iterable[Any]) -> bytes:
 
 
 def _originals(path: Path, header: Header) -> list[Path]:
-    """The rollouts that have the copied lines themselves: the parents', else those of older forks of the same session."""
+    """Return the rollouts that have the copied lines themselves: the parents', else those of older forks of the same session."""
     others = [(file, other) for file in _rollouts_beside(path) if (other := _header_or_none(file)) is not None]
     parents = [file for file, other in others if other.session in header.parents]
     return parents or [
@@ -223,7 +223,7 @@ def _originals(path: Path, header: Header) -> list[Path]:
 
 
 def _rollouts_beside(path: Path) -> list[Path]:
-    """The rollouts of the same home; elsewhere those below the folder of the years, or the file's own."""
+    """Return the rollouts of the same home; elsewhere those below the folder of the years, or the file's own."""
     parents = path.resolve().parents
     home = next((folder.parent for folder in parents if folder.name in FOLDERS), None)
     folders = (
@@ -253,7 +253,7 @@ class Header(NamedTuple):
 
 
 def read_header(path: Path) -> Header | None:
-    """Return the header in the first line of a rollout; None where the line names no session."""
+    """Return the header in the first line of a rollout; None if the line names no session."""
     try:
         return _read_header(path)
     except LookupError:
@@ -262,7 +262,7 @@ def read_header(path: Path) -> Header | None:
 
 @lru_cache(maxsize=65_536)
 def _read_header(path: Path) -> Header:
-    """As `read_header`; LookupError where there is none yet. A header never changes, so it is cached."""
+    """As `read_header`. Raises LookupError if there is none yet. A header never changes, so it is cached."""
     with open_lines(path) as lines:
         for line in lines:
             body = decode_line(line)
@@ -452,7 +452,7 @@ class CodexDialect(AgentDialect):
         }
 
     def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
-        """The entries of one line."""
+        """Return the entries of one line."""
         entries = self._entries(line, in_envelope(body))
         if isinstance(entries, Problem) or line.number > self._copied:
             return entries
@@ -547,7 +547,7 @@ class CodexDialect(AgentDialect):
         return [question]
 
     def _add_answer(self, line: Json, blocks: Sequence[Json], *, stop: str, **fields: Any) -> list[Entry | Problem]:
-        """An assistant message, after the question that was deferred until its answer. A message without a question stands alone."""
+        """Return an assistant message, after the question that was deferred until its answer. A message without a question stands alone."""
         question = None if self._is_under_way else self._deferred
         self._deferred = None
         is_alone = not self._is_asked and question is None
@@ -572,12 +572,12 @@ class CodexDialect(AgentDialect):
         return list(self._unknown.report(f"event_msg of type {kind}"))
 
     def _begin(self, _line: Json, _payload: Json) -> list[Entry | Problem]:
-        """A turn begins."""
+        """Return a turn begins."""
         self._is_asked = self._is_under_way = False
         return []
 
     def _end(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """A turn ended, perhaps in an error that no line before it reported."""
+        """Return a turn ended, perhaps in an error that no line before it reported."""
         error = payload.get("error")
         entries: list[Entry | Problem] = []
         if isinstance(error, dict) and not self._has_failed:
@@ -592,7 +592,7 @@ class CodexDialect(AgentDialect):
         return [*self._add_answer(line, [], stop="aborted", errorMessage=_failure_text(payload)), _turn_end(line)]
 
     def _count(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """The usage of one response, and how full the context is."""
+        """Return the usage of one response, and how full the context is."""
         usage, context = self._usage.take(payload.get("info"))
         entries = self._add_usage(line, usage)
         if context is not None:
@@ -605,7 +605,7 @@ class CodexDialect(AgentDialect):
         return self._add_usage(line, self._usage.take_record(payload))
 
     def _add_usage(self, line: Json, usage: Json | None) -> list[Entry | Problem]:
-        """A message with the usage of a response. It repeats the last text, so that nothing else of the answer changes."""
+        """Return a message with the usage of a response. It repeats the last text, so that nothing else of the answer changes."""
         if usage is None:
             return []
         message: Json = {"role": "assistant", "stopReason": self._stop, "usage": usage, **self._model_fields()}
@@ -616,7 +616,7 @@ class CodexDialect(AgentDialect):
         return {name: value for name, value in fields.items() if value is not None}
 
     def _compacted(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """The history was replaced by a summary."""
+        """Return the history was replaced by a summary."""
         event: Json = {"event": "context_event", "action": "compaction"}
         if self._usage.context_tokens is not None:
             event["tokens_before"] = self._usage.context_tokens
@@ -639,7 +639,7 @@ class _UsageCounter:
         self._unmatched: deque[tuple[_UsageLine, Json]] = deque(maxlen=_MAX_UNMATCHED)
 
     def take_record(self, record: Json) -> Json | None:
-        """The usage of the response in a `token_usage_record`; None where it is missing or not new."""
+        """Return the usage of the response in a `token_usage_record`; None if it is missing or not new."""
         response = record.get("response_id")
         usage = record.get("usage")
         if not isinstance(usage, dict) or response in self._responses:
@@ -728,7 +728,7 @@ class Outcomes:
         self._known: dict[str, Json] = {}
 
     def note(self, kind: str, payload: Json) -> bool:
-        """Note an `event_msg` that reports the end of a call. Returns whether its kind is one that does."""
+        """Note an `event_msg` that reports the end of a call. Return whether its kind is one that does."""
         if kind == "item_completed":
             item = payload.get("item")
             if isinstance(item, dict):
@@ -782,7 +782,7 @@ def asked_text(payload: Json, blocks: Sequence[Json]) -> str | None:
 
 
 def _user_text(blocks: Sequence[Json]) -> str:
-    """The text of a user's blocks, without the tags that Codex puts around an image; the placeholders of what they show without any."""
+    """Return the text of a user's blocks, without the tags that Codex puts around an image; the placeholders of what they show without any."""
     shown = placeholders_in(blocks)
     texts = [block for block in blocks if not (shown and _is_image_tag(block))]
     return text_of([{**block, "type": "text"} for block in texts]) or shown
@@ -801,7 +801,7 @@ def _is_context(block: Json) -> bool:
 
 
 def call_of(payload: Json) -> Json:
-    """The block of a call; a tool of a namespace is named with it."""
+    """Return the block of a call; a tool of a namespace is named with it."""
     name: Any = payload.get("name")
     if not isinstance(name, str):
         name = str(payload["type"]).removesuffix("_call")
@@ -832,7 +832,7 @@ def output_of(payload: Json, tools: Mapping[str, str], outcomes: Outcomes) -> tu
 
 
 def _read_output(output: Any) -> tuple[str, Json]:
-    """The text of an output, and the details of the call's end that its form or its first lines have."""
+    """Return the text of an output, and the details of the call's end that its form or its first lines have."""
     details: Json = {}
     if isinstance(output, dict):
         details["failed"] = output.get("success") is False
@@ -876,7 +876,7 @@ def in_envelope(line: Json) -> Json:
 
 
 def document_lines(document: bytes) -> list[Line]:
-    """The lines that a rollout of one JSON object stands for: its session, then its items; ValueError where it is none."""
+    """Return the lines that a rollout of one JSON object stands for: its session, then its items. Raises ValueError if it is none."""
     try:
         rollout = msgspec.convert(decode_json(document), _Document)
     except msgspec.ValidationError as error:

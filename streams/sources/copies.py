@@ -38,7 +38,7 @@ class Account(NamedTuple):
 def find_accounts(files: Iterable[Path], session_of: Callable[[Path], str | None], id_field: str | None) -> list[Account]:
     """Return the accounts of the sessions in some files, in the order of the files.
 
-    `session_of` gives the session of a file, None where it may be several or none; `id_field` names the field of a line's id.
+    `session_of` gives the session of a file, None if it may be several or none; `id_field` names the field of a line's id.
     """
     groups: dict[str | Path, list[Path]] = {}
     for file in files:
@@ -59,7 +59,7 @@ def _rank(file: Path, session: str, id_field: str | None) -> tuple[bool, int, in
 
 
 def join_accounts(path: Path, lines: Iterable[Line], copies: Sequence[Path], id_field: str) -> Iterator[Line]:
-    """The lines of a transcript with those that only its copies have, each behind the line that it follows there."""
+    """Yield the lines of a transcript with those that only its copies have, each behind the line that it follows there."""
     if not copies:
         yield from lines
         return

@@ -366,7 +366,7 @@ class SessionTexts:
             self._forget()
 
     def lacks(self, figure: str) -> bool:
-        """Tell whether the figure is in none of the texts; False if that is not known."""
+        """Return whether the figure is in none of the texts; False if that is not known."""
         unread, self._unread = self._unread, []
         for text in unread:
             self._figures |= _stated_figures(text)
@@ -382,7 +382,7 @@ class SessionTexts:
 
 
 def _stated_figures(text: str) -> set[str]:
-    """Every figure that stands alone in a text, as it is written; of `1,234.5` its parts, too, which stand apart."""
+    """Return every figure that stands alone in a text, as it is written; of `1,234.5` its parts, too, which stand apart."""
     figures: set[str] = set()
     for sequence in _FIGURE_SEQUENCE.findall(text):
         parts = _SEPARATOR.split(sequence)
@@ -448,7 +448,7 @@ class ExchangeEvidence:
         self._outputs.append(Output(self._moment, text, output, call, event_id))
 
     def over(self) -> list[Json]:
-        """The events that an answered exchange shows, as raw events. Only those of outputs have an id."""
+        """Return the events that an answered exchange shows, as raw events. Only those of outputs have an id."""
         unused = self._unused() if self._outputs and self._size <= MAX_EXCHANGE else []
         return unused + self._skill_use.over()
 
@@ -520,7 +520,7 @@ class ExchangeEvidence:
                     yield from entries
 
     def _folded_before(self, moment: int) -> str:
-        """All texts up to a moment, the user's message first, folded for the search of terms; never empty.
+        """Return all texts up to a moment, the user's message first, folded for the search of terms; never empty.
 
         The terms of figures have no commas between thousands, so the text stands there without them, too.
         """
@@ -529,7 +529,7 @@ class ExchangeEvidence:
         return f"{whole}\n{whole.replace(',', '')}"
 
     def _spoken_terms(self) -> list[_SpokenTerm]:
-        """The terms of the exchange, each with the moment of its first use; the user's message is at 0."""
+        """Return the terms of the exchange, each with the moment of its first use; the user's message is at 0."""
         first: dict[tuple[str, bool], int] = {}
         for moment, text in [(0, self._question), *self._spoken]:
             terms = terms_of(text)
@@ -609,7 +609,7 @@ class _SkillUse:
             self._last_command = failed
 
     def over(self) -> list[Json]:
-        """The answer is over: what is to be reported of its skills."""
+        """Return the answer is over: what is to be reported of its skills."""
         if not (self._named or self._failed or self._last_command):  # as most
             return []
         ignored = [name for name in self._named if name not in self._read and name not in self._failed]
@@ -636,7 +636,7 @@ def _write_json(arguments: Any) -> str:
 
 
 def _may_have_reason(text: str, answer: Answer) -> bool:
-    """Prefilter: tell whether there may be a reason why an answer passed over an output. It misses none."""
+    """Prefilter: return whether there may be a reason why an answer passed over an output. It misses none."""
     return (
         bool(answer.claims)
         or reports_trouble(text)
@@ -651,12 +651,12 @@ def _count_grammar_words(text: str) -> int:
 
 
 def _has_word(word: str, folded: str) -> bool:
-    """Tell whether a word with this stem is in a folded text."""
+    """Return whether a word with this stem is in a folded text."""
     return _stands_alone(word, folded, only_begins=True)
 
 
 def _stands_alone(form: str, text: str, *, only_begins: bool = False) -> bool:
-    """Tell whether a text has this with no letter or digit before it and, unless it only has to begin a word, after it.
+    """Return whether a text has this with no letter or digit before it and, unless it only has to begin a word, after it.
 
     A text that has it MAX_TRIES times as a part of something longer is believed to have it alone, too.
     """
@@ -672,7 +672,7 @@ def _stands_alone(form: str, text: str, *, only_begins: bool = False) -> bool:
 
 
 def _has_mark(marks: list[str], text: str) -> bool:
-    """Tell whether any of the marks, or a longer figure that rounds to one, is in a folded text."""
+    """Return whether any of the marks, or a longer figure that rounds to one, is in a folded text."""
     if any(occurs(mark, text) for mark in marks):
         return True
     rounded = [mark for mark in marks if mark.startswith(ROUNDED)]
@@ -680,7 +680,7 @@ def _has_mark(marks: list[str], text: str) -> bool:
 
 
 def _rounded_figures(folded: str) -> set[str]:
-    """The marks of round figures that stand for the figures of four digits or more in a text."""
+    """Return the marks of round figures that stand for the figures of four digits or more in a text."""
     return {f"{ROUNDED}{f'{float(figure[:17]):.1e}'.replace('.', '')[:2]}" for figure in _LONG_FIGURE.findall(folded)}
 
 
@@ -698,7 +698,7 @@ def _unused_event(output: Output, reason: str, terms: int) -> Json:
 
 
 def _iterate_terms(text: str) -> Iterator[Sequence[TermEntry]]:
-    """The same terms in the order of the text, some of them several times, by its stretches without white space: no token has any."""
+    """Yield the same terms in the order of the text, some of them several times, by its stretches without white space: no token has any."""
     for stretch in _without_escapes(text[:MAX_TEXT]).split():
         yield _list_terms_cached(stretch) if len(stretch) <= _MAX_CACHED_STRETCH else _list_terms(stretch)
 
@@ -723,7 +723,7 @@ _list_terms_cached = lru_cache(_CACHED_TOKENS)(_list_terms)
 
 @lru_cache(_CACHED_TOKENS)
 def _terms_of_token(token: str) -> Terms:
-    """The terms of one token; kept, because the same tokens come again and again."""
+    """Return the terms of one token; kept, because the same tokens come again and again."""
     marks: set[str] = set()
     stems: set[str] = set()
     if len(token) <= MAX_TOKEN:
@@ -789,13 +789,13 @@ class _SpokenTerm(NamedTuple):
 
 
 def _lacks_ground(figure: float, text: str) -> bool:
-    """Tell whether an output states figures, and this one is not computed from them."""
+    """Return whether an output states figures, and this one is not computed from them."""
     figures = _parse_figures(text, MAX_FIGURES + 1)
     return 2 <= len(figures) <= MAX_FIGURES and not is_computed(figure, figures)
 
 
 def _parse_figures(text: str, limit: int) -> list[float]:
-    """The figures of a text in order, the first `limit` of them; times are none."""
+    """Return the figures of a text in order, the first `limit` of them; times are none."""
     figures = []
     for match in NUMBER.finditer(TIME.sub(" ", ESCAPES.sub(" ", text[:MAX_TEXT]))):
         plain = match[0].replace(",", "")
@@ -807,7 +807,7 @@ def _parse_figures(text: str, limit: int) -> list[float]:
 
 
 def is_judged(output: Json, call: Json) -> bool:
-    """Tell whether an answer must use this output of this call, by the kind of output."""
+    """Return whether an answer must use this output of this call, by the kind of output."""
     tool = output.get("tool")
     arguments = call.get("arguments")
     if not isinstance(tool, str) or tool.casefold() in NO_USE_NEEDED or is_polling(tool, arguments):
@@ -819,7 +819,7 @@ def is_judged(output: Json, call: Json) -> bool:
 
 
 def named_skills(question: str, skills: frozenset[str]) -> list[str]:
-    """The skills among these that a user's message asks for, in order."""
+    """Return the skills among these that a user's message asks for, in order."""
     if not skills:
         return []
     skill_by_command = {_command_name(name): name.casefold() for name in sorted(skills)}
@@ -836,12 +836,12 @@ def named_skills(question: str, skills: frozenset[str]) -> list[str]:
 
 
 def _command_name(name: str) -> str:
-    """A skill's name as OpenClaw makes a command of it."""
+    """Return a skill's name as OpenClaw makes a command of it."""
     return re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")[:32]
 
 
 def skill_files(tool: Any, arguments: Any) -> list[str]:
-    """The names of the skills whose SKILL.md a call reads: its folder is called like the skill."""
+    """Return the names of the skills whose SKILL.md a call reads: its folder is called like the skill."""
     if not isinstance(arguments, dict) or _casefold(tool) in {"write", "edit", "apply_patch"}:
         return []
     texts = [
@@ -851,12 +851,12 @@ def skill_files(tool: Any, arguments: Any) -> list[str]:
 
 
 def _may_name_file(text: str) -> bool:
-    """Prefilter: tell whether a text may have the name of a skill's file. The pattern tries some sixty lengths at each character."""
+    """Prefilter: return whether a text may have the name of a skill's file. The pattern tries some sixty lengths at each character."""
     return not text.isascii() or "skill.md" in text.lower()
 
 
 def has_failed(output: Json, call: Json | None = None) -> bool:
-    """Tell whether an output is that of a failure. A command that only did not find what it looked for has not failed."""
+    """Return whether an output is that of a failure. A command that only did not find what it looked for has not failed."""
     if output.get("is_error") is True or output.get("tool_status") in _FAILED:
         return True
     code = output.get("exit_code")
@@ -868,7 +868,7 @@ def has_failed(output: Json, call: Json | None = None) -> bool:
 
 
 def claimed_figures(answer: str) -> list[str]:
-    """The figures from 10 that an answer states as such.
+    """Return the figures from 10 that an answer states as such.
 
     Times, years, spans of time (which an agent counts from dates), identifiers and what is quoted as code state nothing.
     """
@@ -886,12 +886,12 @@ def claimed_figures(answer: str) -> list[str]:
 
 
 def states(text: str, figure: str) -> bool:
-    """Tell whether the figure is in the text, with or without separated thousands, and not as a part of another figure."""
+    """Return whether the figure is in the text, with or without separated thousands, and not as a part of another figure."""
     return occurs(figure, text)
 
 
 def is_computed(figure: float, figures: Sequence[float]) -> bool:
-    """Tell whether an agent may have computed the figure from these.
+    """Return whether an agent may have computed the figure from these.
 
     It may be a count, sum, mean, difference, ratio or share, or the same in another unit.
     """
@@ -909,12 +909,12 @@ def is_computed(figure: float, figures: Sequence[float]) -> bool:
 
 
 def _is_about(figure: float, value: float) -> bool:
-    """Tell whether the figure is the value, rounded to the figure's own digits."""
+    """Return whether the figure is the value, rounded to the figure's own digits."""
     return abs(figure - value) <= (0.5 if figure == int(figure) and value != int(value) else 0.050001)
 
 
 def reports_trouble(output: str) -> bool:
-    """Tell whether a line of an output reports trouble, as a log does; `0 errors` is none."""
+    """Return whether a line of an output reports trouble, as a log does; `0 errors` is none."""
     if not any(word in output for word in _ALARM_WORDS):
         return False
     lines = ESCAPES.sub("\n", output).splitlines()[-MAX_LINES:]
@@ -922,7 +922,7 @@ def reports_trouble(output: str) -> bool:
 
 
 def reassures(answer: str) -> bool:
-    """Tell whether an answer says that all is well, and names no trouble."""
+    """Return whether an answer says that all is well, and names no trouble."""
     text = answer[:MAX_TEXT]
     return bool(_REASSURANCE.search(text)) and not _TROUBLE_WORDS.search(_DENIED_TROUBLE.sub(" ", text))
 
@@ -935,13 +935,13 @@ class Terms(NamedTuple):
 
 
 def terms_of(text: str) -> Terms:
-    """The terms of the first MAX_TEXT characters."""
+    """Return the terms of the first MAX_TEXT characters."""
     return _terms_of_start(text[:MAX_TEXT])
 
 
 @lru_cache(_CACHED_TEXTS)
 def _terms_of_start(text: str) -> Terms:
-    """The terms of a text; kept, because an answer is looked at for several reasons."""
+    """Return the terms of a text; kept, because an answer is looked at for several reasons."""
     marks: set[str] = set()
     stems: set[str] = set()
     for token in set(TOKEN.findall(_without_escapes(text))):
@@ -952,17 +952,17 @@ def _terms_of_start(text: str) -> Terms:
 
 
 def occurs(mark: str, folded: str) -> bool:
-    """Tell whether a mark is in a folded text, and not as a part of a longer word or figure."""
+    """Return whether a mark is in a folded text, and not as a part of a longer word or figure."""
     return _stands_alone(mark, folded) or any(_stands_alone(form, folded) for form in _spell_mark(mark)[1:])
 
 
 def folded(text: str) -> str:
-    """The text as terms are looked for in it."""
+    """Return the text as terms are looked for in it."""
     return _without_escapes(text[:MAX_TEXT]).casefold()
 
 
 def stem(word: str) -> str:
-    """The word without its ending, five letters at most."""
+    """Return the word without its ending, five letters at most."""
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             word = word[: -len(ending)]

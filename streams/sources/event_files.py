@@ -77,9 +77,9 @@ class Session:
 
 
 def read_event_file(source: Path | BinaryIO, context: ReadingContext) -> Iterator[Reading]:
-    """The events of a file or stream in readings of at most BATCH events and faults.
+    """Yield the events of a file or stream in readings of at most BATCH events and faults.
 
-    Only what cannot be taken is left out, as a fault that names line and field. InputError when the file cannot be opened.
+    Only what cannot be read is left out, as a fault that names line and field. Raises InputError if the file cannot be opened.
     """
     if not isinstance(source, Path):
         yield from _read_batches(source, context, "session")
@@ -116,7 +116,7 @@ def _build_items(
     context: ReadingContext,
     sessions: dict[tuple[str, str], SessionEvents],
 ) -> Iterator[AgentEvent | LineFault]:
-    """The records of one line and what is wrong with it; `sessions` has the state of each session so far."""
+    """Yield the records of one line and what is wrong with it; `sessions` has the state of each session so far."""
     if isinstance(value, Problem):
         yield line_fault(line, value)
         return
@@ -152,10 +152,10 @@ def _with_session_ids(reading: Reading) -> Reading:
 
 
 def read_sessions(stream: BinaryIO, name: str, report: Report | None = None) -> Iterator[Session]:
-    """The sessions of a stream: a session document, lines of sessions or of events, or an OpenClaw transcript.
+    """Yield the sessions of a stream: a session document, lines of sessions or of events, or an OpenClaw transcript.
 
     `name` is the path of the file, or `-` for standard input; a session that names itself nowhere is called by the file's stem,
-    as an import calls it. `report` is called with lines that cannot be taken, and the rest goes on; without one it is an InputError that
+    as an import calls it. `report` is called with lines that cannot be read, and the rest goes on; without one it is an InputError that
     names the line. A transcript's faults are part of its session instead.
     """
     report = report or _raise_on_fault(name)
@@ -213,13 +213,13 @@ def _plain_sessions(values: Iterable[tuple[Line, _Value]], name: str, report: Re
 
 
 def _is_whole(value: Json | Document) -> bool:
-    """Tell whether the value is one session."""
+    """Return whether the value is one session."""
     inner = value.value if isinstance(value, Document) else value
     return isinstance(inner, dict) and "events" in inner
 
 
 def _add_events(part: _SessionPart, session: Session, memory: SessionEvents, report: Callable[[str], None]) -> None:
-    """Add the events of a part to its session; those that cannot be taken are reported."""
+    """Add the events of a part to its session; those that cannot be read are reported."""
     for position, raw in part.events:
         event = memory.plain(raw, position)
         if isinstance(event, Problem):
@@ -245,7 +245,7 @@ class Document(NamedTuple):
 
 
 def read_values(stream: BinaryIO) -> Iterator[tuple[Line, Json | Document | Problem | None]]:
-    """The lines of a stream with their values, or its one document; None for a torn last line, after which nothing comes.
+    """Yield the lines of a stream with their values, or its one document; None for a torn last line, after which nothing comes.
 
     InputError for a document that is too large.
     """
@@ -274,7 +274,7 @@ def _line(body: bytes) -> Line:
 
 
 def _document(body: bytes) -> Document | None:
-    """The document that the bytes are, where they are one."""
+    """Return the document that the bytes are, where they are one."""
     if len(body) > MAX_DOCUMENT:
         if body[:16].split(maxsplit=1)[0] in (b"{", b"["):
             raise InputError(f"the document is larger than {MAX_DOCUMENT} bytes", hint="Write one session or event a line.")
@@ -307,7 +307,7 @@ class _Prepended(io.RawIOBase):
 
 
 def parts_of(value: Json | Document, name: str) -> Iterator[tuple[Any, _SessionPart | Problem]]:
-    """The parts of sessions in one value, each with the JSON it was read from.
+    """Yield the parts of sessions in one value, each with the JSON it was read from.
 
     `name` is the session of a document that names none.
     """
@@ -356,7 +356,7 @@ def _envelope_problem(value: Json, name: str | None, position: str) -> Problem |
 
 
 def event_in(value: Json) -> tuple[Json, str]:
-    """The event that an object holds, and where in it: under `event`, or flat beside the fields of its envelope."""
+    """Return the event that an object holds, and where in it: under `event`, or flat beside the fields of its envelope."""
     wrapped = value.get("event")
     if isinstance(wrapped, dict):
         return wrapped, ".event"
@@ -364,7 +364,7 @@ def event_in(value: Json) -> tuple[Json, str]:
 
 
 class Refused(NamedTuple):
-    """The known facts about a part that cannot be taken: its connection if it names one, its session, its events."""
+    """The known facts about a part that cannot be read: its connection if it names one, its session, its events."""
 
     connection: str | None
     session_id: str
@@ -395,7 +395,7 @@ class SessionEvents:
         self._has_lost = True
 
     def record(self, raw: Any, position: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
-        """The record of the session's next event, or why it cannot be taken; `position` says where in its line it stood."""
+        """Return the record of the session's next event, or why it cannot be read; `position` says where in its line it stood."""
         seq = self._count
         self._count += 1
         if problem := _id_problem(raw, position):
@@ -431,7 +431,7 @@ class SessionEvents:
         )
 
     def plain(self, raw: Any, position: str) -> Json | Problem:
-        """The session's next event as it is, for a diagnosis, or why it cannot be taken.
+        """Return the session's next event as it is, for a diagnosis, or why it cannot be read.
 
         Once an event could not be taken, those after it get the ids of their positions.
         """
@@ -448,7 +448,7 @@ class SessionEvents:
         return {**event, "event_id": normalise_event(event, seq).event_id} if self._has_lost else event
 
     def _with_unique_id(self, event: NormalisedEvent) -> NormalisedEvent:
-        """The event with an id that no event of the session before it has."""
+        """Return the event with an id that no event of the session before it has."""
         name = event.event_id
         while name in self._used_ids or name in FAILURE_NODES:
             self._copies[event.event_id] = copy = self._copies.get(event.event_id, 1) + 1
@@ -476,7 +476,7 @@ def _malformed_problem(raw: Any, error: InputError, seq: int, position: str) -> 
 
 
 def has_broken_id(event: Mapping[str, Any]) -> bool:
-    """Tell whether the event was given an id that holds half a surrogate pair."""
+    """Return whether the event was given an id that holds half a surrogate pair."""
     event_id = event.get("event_id")
     return isinstance(event_id, str) and has_surrogates(event_id)
 

@@ -51,7 +51,7 @@ class Clean(NamedTuple):
 
 
 def _text_tags(question: str, answer: str) -> set[str]:
-    """The tags that the texts of an exchange give."""
+    """Return the tags that the texts of an exchange give."""
     return question_tags(question) | answer_tags(answer)
 
 
@@ -74,7 +74,7 @@ class Filing(NamedTuple):
 
 
 def build_exchange(draft: ExchangeDraft, filing: Filing, digest: Callable[[Clean], str]) -> Exchange:
-    """The record of an exchange; `digest` identifies its content. BoundsError where its texts have too many bytes."""
+    """Return the record of an exchange; `digest` identifies its content. BoundsError where its texts have too many bytes."""
     counts: Counter[str] = Counter()
 
     def clean(text: str) -> str:
@@ -120,6 +120,6 @@ def build_exchange(draft: ExchangeDraft, filing: Filing, digest: Callable[[Clean
 
 
 def _is_longer(texts: Sequence[str], most: int) -> bool:
-    """Tell whether texts have more than so many bytes together."""
+    """Return whether texts have more than so many bytes together."""
     # No character takes more than four.
     return sum(map(len, texts)) * 4 > most and sum(len(text.encode()) for text in texts) > most

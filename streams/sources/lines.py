@@ -60,14 +60,14 @@ def _may_hold_surrogates(body: bytes) -> bool:
 
 
 class Problem(NamedTuple):
-    """The reason why a line cannot be taken: a code, and words that name the field."""
+    """The reason why a line cannot be read: a code, and words that name the field."""
 
     reason: str
     detail: str
 
 
 def read_lines(stream: BinaryIO) -> Iterator[Line]:
-    """The lines of a binary stream in order, blank ones left out but counted."""
+    """Yield the lines of a binary stream in order, blank ones left out but counted."""
     number = 0
     while raw := stream.readline(MAX_LINE + 2):
         number += 1
@@ -94,7 +94,7 @@ def _skip_long_line(stream: BinaryIO, number: int, head: bytes, *, ended: bool) 
 
 
 def decode_line(line: Line) -> dict[str, Any] | Problem:
-    """The line's JSON object, or why it is none."""
+    """Return the line's JSON object, or why it is none."""
     body = line.body
     if line.size > MAX_LINE:
         return Problem("too_long", f"the line has {line.size} bytes; the longest that is read has {MAX_LINE}")
@@ -124,18 +124,18 @@ def _decode_or_explain(body: bytes) -> Any:
 
 
 def is_torn(line: Line, value: dict[str, Any] | Problem) -> bool:
-    """Tell whether the line is the unfinished last one of a file that is being written."""
+    """Return whether the line is the unfinished last one of a file that is being written."""
     return not line.ended and isinstance(value, Problem)
 
 
 def line_fault(line: Line, problem: Problem) -> LineFault:
-    """The fault that reports the line."""
+    """Return the fault that reports the line."""
     digest = line.digest or hashlib.sha256(line.body).hexdigest()
     return LineFault(line.number, problem.reason, problem.detail, line.body[:KEPT_BYTES], line.size, digest)
 
 
 def value_fault(line: Line, value: Any, problem: Problem) -> LineFault:
-    """The fault that reports a part of a line: its body is the part as JSON, so that many parts cost no more than the line."""
+    """Return the fault that reports a part of a line: its body is the part as JSON, so that many parts cost no more than the line."""
     body = json_bytes(value)
     return line_fault(Line(line.number, body, len(body), ended=True), problem)
 
@@ -147,7 +147,7 @@ def json_type(value: Any) -> str:
 
 
 def decode_json(body: bytes) -> Any:
-    r"""The value of a JSON text, lone surrogates (`\ud83d`) included.
+    r"""Return the value of a JSON text, lone surrogates (`\ud83d`) included.
 
     msgspec.DecodeError, UnicodeDecodeError or RecursionError when it is none.
     """
@@ -161,7 +161,7 @@ def decode_json(body: bytes) -> Any:
 
 
 def _decode_with_surrogates(body: bytes) -> Any:
-    """The value of a text that is JSON but for lone surrogates; None when it is not."""
+    """Return the value of a text that is JSON but for lone surrogates; None if it is not."""
     if not _may_hold_surrogates(body):
         return None
     try:
@@ -174,20 +174,20 @@ def _decode_with_surrogates(body: bytes) -> Any:
 
 
 def _repair_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose members have names that can be written: names are never ids."""
+    """Return an object whose members have names that can be written: names are never ids."""
     return {mended_text(name): value for name, value in pairs}
 
 
 @contextmanager
 def open_lines(path: Path) -> Iterator[Iterator[Line]]:
-    """Open a transcript, compressed or not, for its lines; OSError or ZstdError where it cannot be read."""
+    """Open a transcript, compressed or not, for its lines. Raises OSError or ZstdError if it cannot be read."""
     with open_stream(path) as stream:
         yield read_lines(stream)
 
 
 @contextmanager
 def open_stream(path: Path) -> Iterator[BinaryIO]:
-    """Open a transcript, compressed or not; OSError or ZstdError where it cannot be read."""
+    """Open a transcript, compressed or not. Raises OSError or ZstdError if it cannot be read."""
     with path.open("rb") as stream:
         if path.suffix != COMPRESSED:
             yield stream
@@ -208,16 +208,16 @@ class _CompressedTranscript(zstd.ZstdFile):
 
 
 def may_be_copy(name: str) -> bool:
-    """Tell whether a name is that of a file of JSON lines, or of a backup of one: `a.jsonl`, `a.jsonl.bak`, `a.jsonl~`."""
+    """Return whether a name is that of a file of JSON lines, or of a backup of one: `a.jsonl`, `a.jsonl.bak`, `a.jsonl~`."""
     return _COPY.search(name) is not None and not name.endswith(_OTHER_SUFFIXES)
 
 
 def visible_files(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """The files of these names below a folder, sorted, without hidden ones and those behind a link."""
+    """Return the files of these names below a folder, sorted, without hidden ones and those behind a link."""
     files = {file for pattern in patterns for file in folder.rglob(pattern) if file.is_file()}
     return sorted(file for file in files if not file.name.startswith(".") and not is_linked(file, folder))
 
 
 def is_linked(file: Path, folder: Path) -> bool:
-    """Tell whether a step from the folder to the file is a symbolic link: that may lead to any file of the machine."""
+    """Return whether a step from the folder to the file is a symbolic link: that may lead to any file of the machine."""
     return any(step.is_symlink() for step in (file, *file.parents) if folder in step.parents)

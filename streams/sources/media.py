@@ -27,7 +27,7 @@ def placeholder_of(block: Json) -> str | None:
 
 
 def placeholders_in(blocks: Iterable[Json]) -> str:
-    """The placeholders of a message's blocks, each kind once, in order; empty where all are text."""
+    """Return the placeholders of a message's blocks, each kind once, in order; empty where all are text."""
     return joined(name for block in blocks if (name := placeholder_of(block)) is not None)
 
 

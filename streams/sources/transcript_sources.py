@@ -40,7 +40,7 @@ from streams.sources.zstd import zstd
 class TranscriptSource(FileSource):
     """One program. `name` is what commands call it, too, `label` what people do; `folder` is where it keeps its files, `hint` which.
 
-    `find` gives the files at a path, InputError when there is nothing; `ranges` gives at most so many ranges of sessions that a large
+    `find` gives the files at a path, Raises InputError if there is nothing; `ranges` gives at most so many ranges of sessions that a large
     file is read by, each whole in memory. `session_of` gives the session that a file tells of, `id_field` the field of a line's id, where
     lines have one (`copies`).
     """
@@ -54,11 +54,11 @@ class TranscriptSource(FileSource):
     ranges: Callable[[Path, int], list[SessionRange]] = lambda _path, _count: [EVERY_SESSION]
 
     def files_in(self, paths: Iterable[Path]) -> list[Path]:
-        """Every file under the paths, each once, in a fixed order; InputError for a missing path."""
+        """Return every file under the paths, each once, in a fixed order; InputError for a missing path."""
         return list(dict.fromkeys(file for path in paths for file in ([path] if path.is_file() else self.find(path))))
 
     def accounts_in(self, files: Iterable[Path]) -> list[Account]:
-        """The accounts of sessions in the files: one file is read of each, and the others are its copies."""
+        """Return the accounts of sessions in the files: one file is read of each, and the others are its copies."""
         return find_accounts(files, self.session_of, self.id_field)
 
 
@@ -74,7 +74,7 @@ def _read_openclaw(path: Path, context: ReadingContext, sessions: SessionRange) 
 
 
 def _is_database(path: Path) -> bool:
-    """Tell whether a file is a SQLite database, whatever its name; one that cannot be read says so when it is read."""
+    """Return whether a file is a SQLite database, whatever its name; one that cannot be read says so when it is read."""
     try:
         with path.open("rb") as stream:
             return binary_kind(stream.read(HEAD)) is SQLITE
@@ -83,7 +83,7 @@ def _is_database(path: Path) -> bool:
 
 
 def _session_of_openclaw(path: Path) -> str | None:
-    """The session of a transcript; a checkpoint may have an id of its own, and its name says whose it is."""
+    """Return the session of a transcript; a checkpoint may have an id of its own, and its name says whose it is."""
     if path.suffix == ".sqlite":
         return None
     whose = path.with_name(f"{path.name.partition(CHECKPOINT)[0]}.jsonl") if CHECKPOINT in path.name else path
@@ -96,7 +96,7 @@ def _session_of_openclaw(path: Path) -> str | None:
 
 @lru_cache(maxsize=65_536)
 def _session_in(path: Path, _inode: int) -> str:
-    """The session that a transcript's header names; LookupError where it names none. A header never changes, so it is remembered."""
+    """Return the session that a transcript's header names. Raises LookupError if it names none. A header never changes, so it is remembered."""
     session = read_header(path).get("id")
     if isinstance(session, str):
         return session

@@ -208,7 +208,7 @@ def _first_rows(path: Path) -> Iterator[Json]:
 
 
 def _require_columns(path: Path, mapping: Fields, rows: Sequence[Json], form: Format) -> None:
-    """InputError where none of the rows has the column of a field. In JSON an optional one may come later."""
+    """Raises InputError if none of the rows has the column of a field. In JSON an optional one may come later."""
     for name, source in mapping.sources().items():
         is_fixed = form is not Format.JSON and source.column is not None and "." not in source.column
         if source.column is None or not (name in REQUIRED or is_fixed):
@@ -279,7 +279,7 @@ def _fitting_sources(field: str, names: Sequence[str], columns: Sequence[_Column
 
 
 def _source(field: str, column: _Column) -> Source | None:
-    """Return the column as the source of a field; None where its values do not fit."""
+    """Return the column as the source of a field; None if its values do not fit."""
     if field == "occurred_at":
         return _time_source(column)
     if field in UNIQUE and len(set(map(str, column.values))) < MIN_FITTING * len(column.values):
@@ -305,7 +305,7 @@ def _is_time(source: TimeSource, column: _Column) -> bool:
 
 
 def _fits_most(fits: Callable[[Any], bool], column: _Column) -> bool:
-    """Tell whether most values fit: a few rows of any table are broken."""
+    """Return whether most values fit: a few rows of any table are broken."""
     return bool(column.values) and sum(map(fits, column.values)) >= MIN_FITTING * len(column.values)
 
 

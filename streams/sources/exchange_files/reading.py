@@ -43,7 +43,7 @@ _MICROSECOND = 1_000_000
 def read_exchange_file(
     path: Path, context: ReadingContext, layout: Layout, labels: Labels, *, rows: int | None = None
 ) -> Iterator[Reading]:
-    """Yield what a file holds in readings of bounded size, faults first. InputError when it cannot be read, or not any further.
+    """Yield what a file holds in readings of bounded size, faults first. Raises InputError if it cannot be read, or not any further.
 
     `labels` are the attributes of spans that tell each label. `rows` are read at most, where it is given.
     """

@@ -75,7 +75,7 @@ class Torn(NamedTuple):
 
 
 def read_rows(path: Path) -> Generator[Row | Torn, None, None]:
-    """Yield the rows of a file, and its torn last line if it has one. InputError when it cannot be read, or not any further."""
+    """Yield the rows of a file, and its torn last line if it has one. Raises InputError if it cannot be read, or not any further."""
     detected = detect_format(path)
     if detected.form is Format.PARQUET:
         yield from _parquet_rows(path)
@@ -100,7 +100,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 
 def _fetch(path: Path, statement: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a statement over the file, as a stream. InputError where it cannot be read any further."""
+    """Yield the rows of a statement over the file, as a stream. Raises InputError if it cannot be read any further."""
     try:
         with duckdb.connect(config={"threads": 1}) as connection:
             connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
@@ -132,7 +132,7 @@ def _clean_value(value: Any) -> Any:
 
 @contextmanager
 def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, unpacking it if it is packed. InputError when it cannot be read or unpacked."""
+    """Open a file, unpacking it if it is packed. Raises InputError if it cannot be read or unpacked."""
     try:
         with path.open("rb") as raw:
             kind = binary_kind(raw.read(HEAD))
@@ -224,7 +224,7 @@ def _guess_separator(header: str) -> str:
 
 
 def _require_equal(path: Path, header: Sequence[str], cells: Sequence[str]) -> None:
-    """InputError where columns of one name differ in a row: which of them is meant is unknown. Phoenix has its index twice."""
+    """Raises InputError if columns of one name differ in a row: which of them is meant is unknown. Phoenix has its index twice."""
     values: dict[str, str] = {}
     for name, cell in zip(header, cells, strict=False):
         if name and values.setdefault(name, cell) != cell:
@@ -271,7 +271,7 @@ def _row_of(number: int, item: Any) -> Row:
 
 
 def _writable(value: Json, body: bytes) -> Json:
-    r"""The value with its texts repaired where a half of a surrogate pair may be in them (`\ud83d`)."""
+    r"""Return the value with its texts repaired where a half of a surrogate pair may be in them (`\ud83d`)."""
     return mended(value) if b"\\ud" in body or b"\\uD" in body else value
 
 
@@ -306,7 +306,7 @@ class Format(StrEnum):
 
 
 def detect_format(path: Path) -> _DetectedFormat:
-    """Return the format of a file. InputError where it holds no exchanges, or something else than its name says."""
+    """Return the format of a file. Raises InputError if it holds no exchanges, or something else than its name says."""
     packed = _detect_packing(path)
     with _open_unpacked(path) as stream:
         head = stream.read(HEAD)

@@ -149,7 +149,7 @@ def _observed(
 
 
 def _name_in_row(value: Any) -> str | None:
-    """Return a name; None where there is none."""
+    """Return a name; None if there is none."""
     try:
         return name_in(value)
     except ValueError:

@@ -205,7 +205,7 @@ def _read_time(value: Any, source: Source) -> datetime | None:
 
 
 def _read_answer(value: Any) -> str:
-    """Return the agent's answer; ValueError where the value is the output of a helper."""
+    """Return the agent's answer. Raises ValueError if the value is the output of a helper."""
     helper_output = helper_output_in(value)
     if helper_output is not None:
         raise ValueError(f"holds {helper_output}, which are no answer of an agent")

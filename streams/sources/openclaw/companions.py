@@ -93,7 +93,7 @@ def read_windows(connection: sqlite3.Connection, tables: Mapping[str, frozenset[
 
 
 def _read_copied(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
-    """The ids of the entries that each session has from an older one."""
+    """Return the ids of the entries that each session has from an older one."""
     if not {"session_id", "event_id"} <= tables.get(IDENTITIES, frozenset()) or "created_at" not in tables[WINDOWS]:
         return {}
     first: bytes | None = None
@@ -110,7 +110,7 @@ def _decode_text(value: bytes | None) -> str:
 
 
 def _read_entries(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, SessionEntry]:
-    """The entries of the conversations, by the ids of their current sessions; one that cannot be read is ignored."""
+    """Return the entries of the conversations, by the ids of their current sessions; one that cannot be read is ignored."""
     if not {"current_session_id", "entry_json"} <= tables.get(NODES, frozenset()):
         return {}
     statement = f"SELECT current_session_id, CAST(entry_json AS BLOB) FROM {NODES} WHERE length(CAST(entry_json AS BLOB)) <= {MAX_ENTRY}"
@@ -164,12 +164,12 @@ def window_of(key: str, chat: str, spawned_by: str, entry: SessionEntry | None) 
 
 
 def is_set_aside(name: str) -> bool:
-    """Tell whether a file name is that of a transcript which a reset or a deletion put aside."""
+    """Return whether a file name is that of a transcript which a reset or a deletion put aside."""
     return _SET_ASIDE.search(name) is not None
 
 
 def stem_of(name: str) -> str:
-    """The name of a transcript without its suffix, also that of one that was put aside."""
+    """Return the name of a transcript without its suffix, also that of one that was put aside."""
     suffix = _SET_ASIDE.search(name)
     return name.removesuffix(".jsonl") if suffix is None else name[: suffix.start()]
 
@@ -180,7 +180,7 @@ def trajectory_beside(transcript: Path) -> Path:
 
 
 def read_trajectory(transcript: Path) -> Trajectory:
-    """The trajectory beside a transcript; an empty one where there is none, or it cannot be read."""
+    """Return the trajectory beside a transcript; an empty one where there is none, or it cannot be read."""
     trajectory, file = Trajectory(), trajectory_beside(transcript)
     if file == transcript or file.is_symlink() or not file.is_file():
         return trajectory
@@ -190,7 +190,7 @@ def read_trajectory(transcript: Path) -> Trajectory:
 
 
 def read_header(transcript: Path) -> Json:
-    """The first line of a transcript, where it is a header; else nothing."""
+    """Return the first line of a transcript, where it is a header; else nothing."""
     with transcript.open("rb") as stream:
         first = next(read_lines(stream), None)
     value = None if first is None else decode_line(first)
@@ -213,7 +213,7 @@ def read_window(transcript: Path, header: Json) -> Window:
 
 @functools.lru_cache(maxsize=16)
 def _read_session_file(file: Path, _modified: int, size: int) -> dict[str, _WindowArguments]:
-    """The entries by the ids of their current sessions, as `window_of` takes them; entries that cannot be read are ignored."""
+    """Return the entries by the ids of their current sessions, as `window_of` takes them; entries that cannot be read are ignored."""
     if size > MAX_SESSIONS or file.is_symlink():
         return {}
     try:
@@ -232,7 +232,7 @@ def _read_session_file(file: Path, _modified: int, size: int) -> dict[str, _Wind
 
 
 def _inherited_ids(transcript: Path, header: Json) -> Iterator[str]:
-    """The ids of the entries of the transcript that this one was copied from, where that one is there and older."""
+    """Yield the ids of the entries of the transcript that this one was copied from, where that one is there and older."""
     parent = _find_parent(transcript, header.get("parentSession"))
     if parent is None or _age_key(read_header(parent), parent) >= _age_key(header, transcript):
         return
@@ -244,7 +244,7 @@ def _inherited_ids(transcript: Path, header: Json) -> Iterator[str]:
 
 
 def _find_parent(transcript: Path, named: Any) -> Path | None:
-    """The file that a header names as its parent: in the same folder, whatever folder the header names."""
+    """Return the file that a header names as its parent: in the same folder, whatever folder the header names."""
     if not isinstance(named, str) or not named or "\0" in named:
         return None
     # A state folder that was copied from Windows names its files as that does.

@@ -55,7 +55,7 @@ class Usage(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One checked entry. `linked` says whether parentId is there; `side` whether it stands beside the conversation.
+    """One checked entry. `linked` says whether parentId is there; `side` whether it is beside the conversation.
 
     `at` is null where the entry tells no time. `role`, `blocks` and `message` are of entries of type message; `blocks` is the
     content as a list of blocks, a plain string being one text block. `digest` identifies the content; None: the line does. `is_copy` marks
@@ -63,7 +63,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     The rest is what a message says: the text of its text blocks (of a user's message without any, the placeholders of what it shows), its
     blocks that call tools, and of an assistant why it ended (one that asks for a tool and gives no reason ended for the tool), its usage
-    (None where it is missing, which zeros beside content say, too) and whether it is a copy of what was delivered.
+    (None if it is missing, which zeros beside content say, too) and whether it is a copy of what was delivered.
     """
 
     kind: str
@@ -99,7 +99,7 @@ def entry_of(
     digest: bytes | None = None,
     is_copy: bool = False,
 ) -> Entry:
-    """The entry with these checked fields; see `Entry`."""
+    """Return the entry with these checked fields; see `Entry`."""
     role = message.get("role")
     text, calls = _text_and_calls(blocks, role)
     stop, usage, is_mirror = _read_ending(message, blocks, calls) if role == "assistant" else (None, None, False)
@@ -108,7 +108,7 @@ def entry_of(
 
 
 def _text_and_calls(blocks: list[Json], role: str | None) -> tuple[str, list[Json]]:
-    """The text of the text blocks, of a user's message without any the placeholders of what it shows; and the blocks that call tools."""
+    """Return the text of the text blocks, of a user's message without any the placeholders of what it shows; and the blocks that call tools."""
     if len(blocks) == 1 and blocks[0].get("type") == "text":  # as most
         text = blocks[0].get("text")
         return (text if isinstance(text, str) else ""), []
@@ -129,7 +129,7 @@ def _text_and_calls(blocks: list[Json], role: str | None) -> tuple[str, list[Jso
 
 
 def _read_ending(message: Json, blocks: list[Json], calls: list[Json]) -> tuple[str | None, Usage | None, bool]:
-    """The reason for which an assistant's message ended, its usage, and whether it is a copy of what was delivered."""
+    """Return the reason for which an assistant's message ended, its usage, and whether it is a copy of what was delivered."""
     stop, usage = message.get("stopReason"), counts_of(message.get("usage"))
     if not isinstance(stop, str):
         stop = "toolUse" if calls else None
@@ -204,7 +204,7 @@ def _entry_time(body: Json, message: Json) -> datetime | None:
 
 
 def mended_body(body: Json) -> Json:
-    """The line with U+FFFD for each half of a surrogate pair in its texts; the line itself where there is none."""
+    """Return the line with U+FFFD for each half of a surrogate pair in its texts; the line itself where there is none."""
     try:
         msgspec.json.encode(body)
     except UnicodeEncodeError:
@@ -214,12 +214,12 @@ def mended_body(body: Json) -> Json:
 
 
 def content_of(line: bytes) -> bytes:
-    """The content of a line that was read before, whatever the order of its members: the same for the same entry."""
+    """Return the content of a line that was read before, whatever the order of its members: the same for the same entry."""
     return msgspec.json.encode(mended(decode_json(line)), order="deterministic")
 
 
 def counts_of(usage: Any) -> Usage | None:
-    """The token counts in a usage as OpenClaw writes it; None for what is none."""
+    """Return the token counts in a usage as OpenClaw writes it; None for what is none."""
     if type(usage) is not dict or "input" not in usage:
         return None
     get: Callable[[str], Any] = usage.get
@@ -232,19 +232,19 @@ def counts_of(usage: Any) -> Usage | None:
 
 
 def _count(value: Any) -> int:
-    """A token count; what is no count is 0."""
+    """Return a token count; what is no count is 0."""
     if type(value) is int or type(value) is float:
         return int(min(value, MAX_TOKENS)) if value >= 0 else 0
     return 0
 
 
 def has_bad_time(entry: Entry) -> bool:
-    """Tell whether the entry gives a time that cannot be read."""
+    """Return whether the entry gives a time that cannot be read."""
     return entry.at is None and (entry.body.get("timestamp") is not None or entry.message.get("timestamp") is not None)
 
 
 def blocks_of(name: str, content: Any) -> list[Json] | Problem:
-    """A content as a list of blocks, a string being one text block; what is wrong with it."""
+    """Return a content as a list of blocks, a string being one text block; what is wrong with it."""
     if content is None:
         return _NO_BLOCKS
     if isinstance(content, str):

@@ -75,7 +75,7 @@ _TRUSTED_FIELDS = frozenset(
 
 
 def events_of(entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str] = _NO_CALLS) -> list[Json]:
-    """The events of one entry in order, without ids; texts are whole.
+    """Return the events of one entry in order, without ids; texts are whole.
 
     `wrapped` has the tool inside each earlier wrapped call, by the id of the call.
     """
@@ -92,7 +92,7 @@ def events_of(entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str] = _NO_
 
 
 def _select_fields(source: Json, fields: Json) -> Json:
-    """The fields of `source` that hold text or numbers, under our names."""
+    """Return the fields of `source` that hold text or numbers, under our names."""
     selected: Json = {}
     _copy_fields(selected, source, tuple(fields.items()))
     return selected
@@ -107,7 +107,7 @@ def _copy_fields(event: Json, source: Json, fields: Names) -> None:
 
 
 def shortened(event: Json) -> Json:
-    """The event with its long texts cut and the cut marked. Redact before: a cut could halve a secret."""
+    """Return the event with its long texts cut and the cut marked. Redact before: a cut could halve a secret."""
     short = {name: _shorten_text(name, value) if type(value) is str else value for name, value in event.items()}
     if event.get("arguments") is not None:
         short["arguments"] = _shorten_arguments(event["arguments"])
@@ -115,12 +115,12 @@ def shortened(event: Json) -> Json:
 
 
 def _shorten_text(name: str, text: str) -> str:
-    """The text of a field of an event, cut where it is long."""
+    """Return the text of a field of an event, cut where it is long."""
     return text if len(text) <= MAX_NAME else cut(text, _TEXT_LIMITS.get(name, MAX_NAME))
 
 
 def _shorten_arguments(arguments: Any) -> Any:
-    """The arguments of a call; a text of them where they are long."""
+    """Return the arguments of a call; a text of them where they are long."""
     # The quick encoder has no fixed order of keys; it only tells which arguments are worth the slow one.
     if len(msgspec.json.encode(arguments)) <= MAX_ARGUMENTS:
         return arguments
@@ -129,7 +129,7 @@ def _shorten_arguments(arguments: Any) -> Any:
 
 
 def wrapped_calls(entry: Entry) -> dict[str, str]:
-    """The tools inside the wrapped calls of an entry, by the ids of the calls."""
+    """Return the tools inside the wrapped calls of an entry, by the ids of the calls."""
     tools: dict[str, str] = {}
     for block in entry.calls:
         inner = _inner_call(block)
@@ -139,7 +139,7 @@ def wrapped_calls(entry: Entry) -> dict[str, str]:
 
 
 def _inner_call(block: Json) -> tuple[str, Any] | None:
-    """The tool inside a wrapped call and its arguments; None for a call of any other kind.
+    """Return the tool inside a wrapped call and its arguments; None for a call of any other kind.
 
     Small models put the arguments beside the selector instead of under `args`, which OpenClaw takes.
     """
@@ -155,7 +155,7 @@ def _inner_call(block: Json) -> tuple[str, Any] | None:
 
 
 def call_event(block: Json) -> Json:
-    """The event of a call of a tool: a block with `id`, `name` and `arguments`."""
+    """Return the event of a call of a tool: a block with `id`, `name` and `arguments`."""
     call: Json = {"event": "tool_call"}
     _copy_fields(call, block, _CALL_FIELDS)
     inner = _inner_call(block) if block.get("name") == WRAPPER else None
@@ -167,7 +167,7 @@ def call_event(block: Json) -> Json:
 
 
 def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> list[Json]:
-    """The events of a tool's result: a message with `toolCallId`, `toolName`, `isError` and `details`, and its text."""
+    """Return the events of a tool's result: a message with `toolCallId`, `toolName`, `isError` and `details`, and its text."""
     details = message.get("details")
     details = details if isinstance(details, dict) else {}
     output: Json = {"event": "tool_output"}
@@ -229,7 +229,7 @@ class SessionEvents:
         self._events.append((raw, at))
 
     def records(self, session_id: str) -> list[AgentEvent]:
-        """The record of each event."""
+        """Return the record of each event."""
         return [self._record(raw, seq, at, session_id) for seq, (raw, at) in enumerate(self._events)]
 
     def _record(self, raw: Json, seq: int, at: datetime, session_id: str) -> AgentEvent:

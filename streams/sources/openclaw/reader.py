@@ -62,13 +62,13 @@ SOURCE = "openclaw"
 
 
 def find_transcripts(path: Path) -> list[Path]:
-    """The transcripts at a path, sorted.
+    """Return the transcripts at a path, sorted.
 
     That is the file itself, or all `agents/<agent>/sessions/*.jsonl` below a directory and the other `*.jsonl` files there
     that begin with a session line, those that a reset or a deletion put aside and backups among them. Symbolic links below the directory are not followed. `*.trajectory.jsonl` is OpenClaw's second
     account of a run, in another format, and no transcript.
 
-    InputError when there is nothing at the path.
+    Raises InputError if there is nothing at the path.
     """
     if path.is_file():
         return [path]
@@ -85,18 +85,18 @@ def find_transcripts(path: Path) -> list[Path]:
 
 
 def _may_be_transcript(name: str) -> bool:
-    """Tell whether a file may be a transcript by its name."""
+    """Return whether a file may be a transcript by its name."""
     return not name.startswith(".") and TRAJECTORY not in name and (may_be_copy(name) or is_set_aside(name))
 
 
 def _is_in_sessions(file: Path) -> bool:
-    """Tell whether the file lies at `agents/<agent>/sessions/`."""
+    """Return whether the file lies at `agents/<agent>/sessions/`."""
     parents = file.resolve().parents
     return len(parents) > 2 and parents[0].name == "sessions" and parents[2].name == "agents"
 
 
 def _begins_with_session(file: Path) -> bool:
-    """Tell whether the file's first line is that of a session.
+    """Return whether the file's first line is that of a session.
 
     A file that cannot be read, or is gone meanwhile, has no such line.
     """
@@ -110,7 +110,7 @@ def _begins_with_session(file: Path) -> bool:
 
 
 def read_transcript(path: Path, context: ReadingContext) -> Reading:
-    """Read one transcript; InputError when the file cannot be opened."""
+    """Read one transcript. Raises InputError if the file cannot be opened."""
     agent = path.resolve().parent.parent.name if _is_in_sessions(path) else None
     try:
         with path.open("rb") as stream:
@@ -142,22 +142,22 @@ class Dialect(Protocol):
     ends_turns: bool
 
     def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
-        """The entries that the line with this body stands for, perhaps none, and what is wrong beside them.
+        """Return the entries that the line with this body stands for, perhaps none, and what is wrong beside them.
 
         A Problem alone says that the line is no entry: what names it as its parent stands where the line stood.
         """
         ...
 
     def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:
-        """The events of one of these entries, in order and without ids."""
+        """Return the events of one of these entries, in order and without ids."""
         ...
 
     def unwrap(self, text: str) -> Unwrapped:
-        """A user's message without what the program wrapped around it."""
+        """Return a user's message without what the program wrapped around it."""
         ...
 
     def tags(self, question: str, response: str) -> set[str]:
-        """The tags of an exchange that its texts give."""
+        """Return the tags of an exchange that its texts give."""
         ...
 
 
@@ -171,16 +171,16 @@ class OpenClawDialect:
     ends_turns = False
 
     def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
-        """The entry that the line is."""
+        """Return the entry that the line is."""
         entry = read_entry(body, is_whole=line.is_whole)
         return entry if isinstance(entry, Problem) else (entry,)
 
     def events(self, entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str]) -> list[Json]:
-        """The events of the entry."""
+        """Return the events of the entry."""
         return events_of(entry, is_retry=is_retry, wrapped=wrapped)
 
     def unwrap(self, text: str) -> Unwrapped:
-        """The message without metadata and stamp."""
+        """Return the message without metadata and stamp."""
         return unwrap(text)
 
     def tags(self, question: str, response: str) -> set[str]:
@@ -204,7 +204,7 @@ def read_session(
     trajectory: Trajectory | None = None,
     dialect: Dialect = OPENCLAW,
 ) -> Reading:
-    """The records of one session's lines.
+    """Return the records of one session's lines.
 
     `session_id` and `agent` are derived from where the lines lie; a session line at the beginning overrides the first unless
     `follows_header` is off, the context overrides the second. `is_abandoned` says that nothing was written there for longer than
@@ -268,7 +268,7 @@ class _Records:
         )
 
     def exchanges(self, answers: Iterable[tuple[Answer, bool]]) -> list[Exchange]:
-        """The exchanges of answers, each with whether it was abandoned."""
+        """Return the exchanges of answers, each with whether it was abandoned."""
         return [self._exchange(self._draft_of(answer, abandoned=abandoned)) for answer, abandoned in answers]
 
     def _exchange(self, draft: ExchangeDraft) -> Exchange:
@@ -306,7 +306,7 @@ class _Records:
 
 
 def _skill_names(window: Window, trajectory: Trajectory | None) -> frozenset[str]:
-    """The names of the skills that the session's agent is known to have."""
+    """Return the names of the skills that the session's agent is known to have."""
     runs = trajectory.runs.values() if trajectory is not None else ()
     return frozenset(window.skills).union(*(run.skills or () for run in runs))
 
@@ -453,13 +453,13 @@ class Transcript:
             self._emit(entry, at, events, answer=answer)
 
     def _content(self, entry: Entry, line: Line) -> bytes:
-        """The bytes that distinguish an entry from another one with the same id: short lines as they are, because few have to be compared."""
+        """Return the bytes that distinguish an entry from another one with the same id: short lines as they are, because few have to be compared."""
         if entry.digest is not None:
             return entry.digest
         return line.body if line.size <= MAX_KEPT else _digest(content_of(line.body))
 
     def _rename_field(self, problem: Problem) -> Problem:
-        """The problem with the dialect's name of the parent field instead of OpenClaw's."""
+        """Return the problem with the dialect's name of the parent field instead of OpenClaw's."""
         if self._dialect.parent_field == "parentId":
             return problem
         return problem._replace(detail=problem.detail.replace("parentId:", f"{self._dialect.parent_field}:", 1))
@@ -486,7 +486,7 @@ class Transcript:
                 self.emit(event, at)
 
     def exchange_id(self, answer: Answer) -> str:
-        """The id of an answer's exchange: the session's id is final before the first entry is taken."""
+        """Return the id of an answer's exchange: the session's id is final before the first entry is taken."""
         if not answer.exchange_id:
             answer.exchange_id = exchange_id_of(self.session_id, answer.key)
         return answer.exchange_id
@@ -549,7 +549,7 @@ class _DerivedEvents:
                     open_answer.evidence.returned(output, f"{entry.id}.use")
 
     def over(self, answer: Answer) -> Iterator[tuple[Json, datetime]]:
-        """The events of an answer that is over, with ids and times."""
+        """Yield the events of an answer that is over, with ids and times."""
         open_answer = self._open.pop(answer.key, None)
         if open_answer is None:
             return
@@ -587,12 +587,12 @@ def _duplicate_problem(entry: Entry) -> Problem:
 
 
 def _is_same(kept: bytes, content: bytes) -> bool:
-    """Tell whether two entries with the same id have the same content, from the line or the digest that is kept of each."""
+    """Return whether two entries with the same id have the same content, from the line or the digest that is kept of each."""
     return kept == content or _content_digest(kept) == _content_digest(content)
 
 
 def _content_digest(kept: bytes) -> bytes:
-    """The digest of a kept line or digest: no entry's line is as short as a digest."""
+    """Return the digest of a kept line or digest: no entry's line is as short as a digest."""
     return kept if len(kept) == _DIGEST_SIZE else _digest(content_of(kept))
 
 
@@ -601,7 +601,7 @@ def _digest(content: bytes) -> bytes:
 
 
 def _run_id_of(entry: Entry) -> str | None:
-    """The run that wrote a message, where it says so."""
+    """Return the run that wrote a message, where it says so."""
     own = entry.message.get("__openclaw")
     run = own.get("runId") if isinstance(own, dict) else None
     return run if isinstance(run, str) else None

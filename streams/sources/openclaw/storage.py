@@ -93,10 +93,10 @@ _VERSION = re.compile(r"[\w.+-]{1,64}")
 
 
 def find_databases(path: Path) -> list[Path]:
-    """The databases with transcripts at a path, sorted: the file itself, or all `agents/<agent>/agent/openclaw-agent.sqlite`.
+    """Return the databases with transcripts at a path, sorted: the file itself, or all `agents/<agent>/agent/openclaw-agent.sqlite`.
 
     Files with only login state are left out, and so are symbolic links below a directory. What cannot be opened there is listed:
-    reading it says why. InputError when the path itself is a file that cannot be opened.
+    reading it says why. Raises InputError if the path itself is a file that cannot be opened.
     """
     if path.is_file():
         return [path] if _has_transcripts(path) else []
@@ -123,7 +123,7 @@ def _open_database(path: Path) -> sqlite3.Connection:
 
 
 def _tables_of(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
-    """The names of the tables, each with the names of its columns."""
+    """Return the names of the tables, each with the names of its columns."""
     statement = (
         "SELECT tables.name, columns.name FROM sqlite_schema AS tables JOIN pragma_table_info(tables.name) AS columns "
         "WHERE tables.type = 'table' AND tables.sql NOT LIKE 'CREATE VIRTUAL%'"
@@ -146,7 +146,7 @@ def _may_have_transcripts(path: Path) -> bool:
 
 
 def session_ranges(path: Path, count: int) -> list[SessionRange]:
-    """At most `count` ranges with about as many sessions each; together they cover every session, also future ones.
+    """Return at most `count` ranges with about as many sessions each; together they cover every session, also future ones.
 
     One range for a file that cannot be read: reading it reports why.
     """
@@ -162,12 +162,12 @@ def session_ranges(path: Path, count: int) -> list[SessionRange]:
 
 
 def _name(session: object) -> str:
-    """An id as text that becomes the same bytes again."""
+    """Return an id as text that becomes the same bytes again."""
     return session.decode("utf-8", "surrogateescape") if isinstance(session, bytes) else str(session)
 
 
 def _list_sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[str]], within: SessionRange) -> list[object]:
-    """The ids of the sessions of a range that any table has lines of, in order."""
+    """Return the ids of the sessions of a range that any table has lines of, in order."""
     present = [table for table in (*SOURCES, TRAJECTORY_EVENTS) if table in tables]
     parts = [f"SELECT DISTINCT session_id FROM {table}" for table in present]
     if not parts:
@@ -179,11 +179,11 @@ def _list_sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[s
 
 
 def read_database(path: Path, context: ReadingContext, sessions: SessionRange = EVERY_SESSION) -> Iterator[Reading]:
-    """One reading a session of the range, in the order of the session ids; none where the file holds only login state.
+    """Yield one reading a session of the range, in the order of the session ids; none if the file holds only login state.
 
     All are read from one snapshot: a session that is forked meanwhile is read next time, whole, and not as if its copies were its own.
 
-    A fault's line is the position of the row in its session. InputError when the file is no SQLite database, or has a table of
+    A fault's line is the position of the row in its session. Raises InputError if the file is no SQLite database, or has a table of
     transcripts in a form that is not known.
     """
     try:
@@ -237,7 +237,7 @@ class _SessionRows:
         self._session = session.decode("utf-8", "surrogateescape") if isinstance(session, bytes) else session
 
     def lines(self) -> Iterator[Line]:
-        """The lines in order, numbered from 1 over all the places they lie in."""
+        """Yield the lines in order, numbered from 1 over all the places they lie in."""
         number = 0
         for read in (self._archived, self._cold, self._rows):
             for line in read():
@@ -261,7 +261,7 @@ class _SessionRows:
                 yield Line(number, text, len(text), ended=True)
 
     def trajectory(self) -> Iterator[Line]:
-        """The lines of the session's trajectory, without those that only repeat prompts and contexts."""
+        """Yield the lines of the session's trajectory, without those that only repeat prompts and contexts."""
         if TRAJECTORY_EVENTS not in self._tables:
             return
         values = {"session": self._session, "longest": MAX_LINE, "kept": KEPT_BYTES}
@@ -279,7 +279,7 @@ class _SessionRows:
             yield from self._read_archive(f"{COLD}, {_decode_text(name)}", blob, digest, _read_records, compressed=True)
 
     def _archives(self, table: str, statement: str) -> list[tuple[Any, ...]]:
-        """The session's rows of a table of archives; none where the database has no such table."""
+        """Return the session's rows of a table of archives; none if the database has no such table."""
         if table not in self._tables:
             return []
         return self._connection.execute(statement, {"session": self._session, "largest": MAX_COMPRESSED}).fetchall()
@@ -287,7 +287,7 @@ class _SessionRows:
     def _read_archive(
         self, where: str, blob: bytes | None, digest: bytes, read: Callable[[BinaryIO], Iterator[Line]], *, compressed: bool
     ) -> Iterator[Line]:
-        """The lines of one archive, up to where it cannot be decompressed."""
+        """Yield the lines of one archive, up to where it cannot be decompressed."""
         stream = self._open_archive(where, blob, digest, compressed=compressed)
         if stream is None:
             return
@@ -297,7 +297,7 @@ class _SessionRows:
             self._add_fault(0, "archive_damaged", f"{where}: cannot be decompressed ({error})", b"")
 
     def _cold_file(self, name: str) -> bytes | None:
-        """The bytes of a cold archive beside the database; None where it is missing, too large, or not named as one."""
+        """Return the bytes of a cold archive beside the database; None if it is missing, too large, or not named as one."""
         agent = self._path.resolve().parent.parent
         file = agent / "sessions" / "cold" / name
         if Path(name).name != name or not file.is_file() or file.is_symlink() or file.stat().st_size > MAX_COMPRESSED:
@@ -305,7 +305,7 @@ class _SessionRows:
         return file.read_bytes()
 
     def _open_archive(self, where: str, blob: bytes | None, digest: bytes, *, compressed: bool) -> BinaryIO | None:
-        """The archive's content, where its bytes are those of the digest."""
+        """Return the archive's content, where its bytes are those of the digest."""
         if blob is None:
             detail = f"{where}: is missing, or has more than {MAX_COMPRESSED} bytes; restore it from a backup and import again"
             self._add_fault(0, "archive_missing", detail, b"")
@@ -344,7 +344,7 @@ def _decode_text(value: bytes | str) -> str:
 
 
 def _read_records(stream: BinaryIO) -> Iterator[Line]:
-    """The lines of a cold archive: the text in its records of kind `event`; a record that is none stays a line, and a fault."""
+    """Yield the lines of a cold archive: the text in its records of kind `event`; a record that is none stays a line, and a fault."""
     for line in read_lines(stream):
         try:
             record = msgspec.json.decode(line.body, type=_ColdRecord)
@@ -387,7 +387,7 @@ class _BoundedReader(io.RawIOBase):
 
 
 def _agent_of(path: Path) -> str | None:
-    """The agent whose folder the file lies in; None elsewhere."""
+    """Return the agent whose folder the file lies in; None elsewhere."""
     parents = path.resolve().parents
     return parents[1].name if len(parents) > 2 and parents[0].name == "agent" and parents[2].name == "agents" else None
 
@@ -412,7 +412,7 @@ class OpenClawState(NamedTuple):
 
 
 def state_folders() -> list[Path]:
-    """The state folders of this machine's user: the one the environment names, else those in the home folder."""
+    """Return the state folders of this machine's user: the one the environment names, else those in the home folder."""
     named = os.environ.get(STATE_VARIABLE)
     folders = [Path(named)] if named else [Path(folder).expanduser() for folder in STATE_FOLDERS]
     return [folder for folder in folders if (folder / "agents").is_dir()]
@@ -444,7 +444,7 @@ def look_at_state(folder: Path) -> OpenClawState:
 
 
 def _configuration(path: Path) -> Any:
-    """The configuration as JSON; None where it is missing, too large, or written otherwise."""
+    """Return the configuration as JSON; None if it is missing, too large, or written otherwise."""
     try:
         if path.stat().st_size > MAX_CONFIG:
             return None
@@ -456,9 +456,9 @@ def _configuration(path: Path) -> Any:
 
 
 def _describe_database(path: Path) -> tuple[str | None, bool] | None:
-    """The version of OpenClaw that wrote a database, where it says so, and whether its form is the current one.
+    """Return the version of OpenClaw that wrote a database, where it says so, and whether its form is the current one.
 
-    None where it has no transcripts; InputError when it cannot be opened.
+    None if it has no transcripts. Raises InputError if it cannot be opened.
     """
     try:
         with closing(_open_database(path)) as connection:
@@ -475,7 +475,7 @@ def _describe_database(path: Path) -> tuple[str | None, bool] | None:
 
 
 def _newest_version(versions: set[str | None]) -> str | None:
-    """The newest of some versions, which are dates and a number; others are ignored."""
+    """Return the newest of some versions, which are dates and a number; others are ignored."""
     readable = [version for version in versions if version and _VERSION.fullmatch(version)]
     return max(readable, key=lambda version: [int(part) for part in re.findall(r"\d+", version)], default=None)
 

@@ -73,7 +73,7 @@ def unwrap(text: str) -> Unwrapped:
 
 
 def _metadata_block(text: str, start: int) -> tuple[int, str] | None:
-    """The end of the metadata block that begins at `start` (white space before it allowed) and its JSON text, or None."""
+    """Return the end of the metadata block that begins at `start` (white space before it allowed) and its JSON text, or None."""
     begin = start
     while begin < len(text) and text[begin] in " \t\r\n":
         begin += 1
@@ -122,19 +122,19 @@ def answer_tags(response: str) -> set[str]:
 
 
 def cut(text: str, limit: int) -> str:
-    """The text, cut at `limit` characters with the cut shown."""
+    """Return the text, cut at `limit` characters with the cut shown."""
     return text if len(text) <= limit else f"{text[:limit]}[cut: {len(text) - limit} more characters]"
 
 
 def cut_bytes(text: str, limit: int) -> str:
-    """The text, cut where its UTF-8 encoding exceeds `limit` bytes, with the cut shown; no character is cut in two."""
+    """Return the text, cut where its UTF-8 encoding exceeds `limit` bytes, with the cut shown; no character is cut in two."""
     if len(text) * 4 <= limit or len(encoded := text.encode()) <= limit:
         return text
     return cut(text, len(encoded[:limit].decode("utf-8", "ignore")))
 
 
 def text_of(content: Any) -> str:
-    """The text of a message's content: the string itself, or its text blocks joined by line ends."""
+    """Return the text of a message's content: the string itself, or its text blocks joined by line ends."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

@@ -143,7 +143,7 @@ class Trajectory:
                 self.faults.append(line_fault(line, Problem(f"trajectory_{problem.reason}", detail)))
 
     def settled(self, now: datetime, gap: timedelta) -> Iterator[Run]:
-        """The runs whose transcript does not grow any more, in the order in which they began."""
+        """Yield the runs whose transcript does not grow any more, in the order in which they began."""
         runs = list(self.runs.values())
         for index, run in enumerate(runs):
             waits = SETTLED if run.ended_at is not None or index < len(runs) - 1 else gap
@@ -172,7 +172,7 @@ class Trajectory:
 
 
 def _metadata(line: Line) -> Json | None:
-    """A line of the kind METADATA, read in part; None for any other, and for one that has to be decoded whole."""
+    """Return a line of the kind METADATA, read in part; None for any other, and for one that has to be decoded whole."""
     if b'"type":"%b"' % METADATA.encode() not in line.body[:_HEAD]:
         return None
     try:
@@ -235,7 +235,7 @@ def _add(run: Run, kind: str, at: datetime, data: Json) -> None:
 
 
 def _read_skill_names(skills: Any) -> list[str] | None:
-    """The names in a list of skills or a snapshot that holds one, sorted; None where there is no such list."""
+    """Return the names in a list of skills or a snapshot that holds one, sorted; None if there is no such list."""
     entries = skills
     if isinstance(skills, dict):
         entries = next((skills[name] for name in ("entries", "skills") if isinstance(skills.get(name), list)), None)
@@ -251,7 +251,7 @@ def _error(messages: Any) -> str | None:
 
 
 def _prompt_tokens(cache: Any) -> int:
-    """The tokens of the last request, as the provider counted them; 0 where that is not known."""
+    """Return the tokens of the last request, as the provider counted them; 0 where that is not known."""
     call = cache.get("lastCallUsage") if isinstance(cache, dict) else None
     if not isinstance(call, dict):
         return 0
@@ -300,7 +300,7 @@ class Notes:
             self._by_run.setdefault(note.run, []).append(note)
 
     def of_run(self, run: Run, until: datetime | None) -> list[Note]:
-        """The messages of a run; `until` is when the next one began."""
+        """Return the messages of a run; `until` is when the next one began."""
         named = self._by_run.get(run.id, [])
         if named or run.started_at is None or run.last_at is None:
             return named
@@ -312,7 +312,7 @@ class Notes:
 
 
 def events_of_run(run: Run, notes: Notes, *, until: datetime | None, fill: Fill | None) -> Iterator[tuple[Json, datetime]]:
-    """The events of one settled run that the transcript lacks, each with its time and without an id of the session."""
+    """Yield the events of one settled run that the transcript lacks, each with its time and without an id of the session."""
     messages = notes.of_run(run, until)
     exchange = next((note.exchange for note in messages if note.exchange), None)
     for kind, key, event, at in _run_events(run, notes, messages, fill):
@@ -377,14 +377,14 @@ def _failure_events(run: Run, messages: list[Note]) -> Iterator[_RunEvent]:
 
 
 def _has_failed_message(messages: list[Note], attempts: list[Attempt], index: int) -> bool:
-    """Tell whether the transcript has a failed message from the time of an attempt, up to the next one."""
+    """Return whether the transcript has a failed message from the time of an attempt, up to the next one."""
     begin = attempts[index].started_at
     end = attempts[index + 1].started_at if index + 1 < len(attempts) else None
     return any(note.stop in _FAILED and begin <= note.at and (end is None or note.at < end) for note in messages)
 
 
 def _failure_fields(run: Run, attempt: Attempt) -> Json:
-    """The message of a failure, and the model that was asked."""
+    """Return the message of a failure, and the model that was asked."""
     message = attempt.error or attempt.completion.get("promptError")
     fields = {"message": message if isinstance(message, str) else None, "provider": run.provider, "model": run.model}
     return {name: value for name, value in fields.items() if value is not None}
@@ -429,13 +429,13 @@ def _saturation_event(run: Run, fill: Fill | None) -> Iterator[_RunEvent]:
 
 
 def _event_id(run: str, kind: str, key: str) -> str:
-    """The id of an event: always the same for a run, a kind and a key; digested where it would be too long."""
+    """Return the id of an event: always the same for a run, a kind and a key; digested where it would be too long."""
     name = _ID_SEPARATOR.join(part for part in (TRAJECTORY, run, kind, key) if part)
     return name if len(name) <= MAX_ID else f"{TRAJECTORY}{_ID_SEPARATOR}{blake2b(name.encode(), digest_size=16).hexdigest()}"
 
 
 def skills_event(names: Sequence[str]) -> Json:
-    """The event that says which skills a session had; the same set is always the same event."""
+    """Return the event that says which skills a session had; the same set is always the same event."""
     digest = blake2b("\n".join(names).encode(), digest_size=8).hexdigest()
     shown = [name[:MAX_SKILL_NAME] for name in names[:MAX_SKILLS]]
     left_out = {"left_out": len(names) - MAX_SKILLS} if len(names) > MAX_SKILLS else {}

@@ -116,7 +116,7 @@ class Tree:
         return Placement(placed_in, may_retry and self._is_retry(entry, placed_in), problem)
 
     def _state_at(self, index: int) -> tuple[int, Fold]:
-        """The answer of the entry at an index, and its fold up to there."""
+        """Return the answer of the entry at an index, and its fold up to there."""
         return (_NO_ANSWER, _EMPTY) if index == _ROOT else (self._answer_indices[index], self._folds[index])
 
     def _append(self, parent: int, answer: int, fold: Fold) -> None:
@@ -146,11 +146,11 @@ class Tree:
         return {answer.key for index, answer in enumerate(self.answers) if index not in active}
 
     def is_idle(self, now: datetime) -> bool:
-        """Tell whether the last entry is older than the session gap."""
+        """Return whether the last entry is older than the session gap."""
         return self._last_at is not None and now - self._last_at > self._gap
 
     def _is_retry(self, entry: Entry, answer: Answer) -> bool:
-        """Tell whether the message before this one under the same user message, on whatever branch, ended in an error."""
+        """Return whether the message before this one under the same user message, on whatever branch, ended in an error."""
         if entry.is_mirror:
             return False
         turn = answer.question.turn
@@ -184,7 +184,7 @@ class Tree:
         return None
 
     def _place_message(self, entry: Entry, parent: int, at: datetime) -> tuple[int, Fold, Problem | None]:
-        """The answer that a message of the user or the assistant belongs to, and its fold with this entry."""
+        """Return the answer that a message of the user or the assistant belongs to, and its fold with this entry."""
         index, before = self._state_at(parent)
         if entry.role == "user":
             joined = entry.message.get("joins") is True and self._join(entry, index, before)
@@ -224,7 +224,7 @@ class Tree:
         return self._begin(Answer(key_of(entry.id), at, question, _EMPTY, entry.side)), _EMPTY, None
 
     def _branch(self, entry: Entry, question: Question, before: Fold, at: datetime) -> tuple[int, Fold, Problem | None]:
-        """A further answer to a question that has one: it shares what came before the branch."""
+        """Return a further answer to a question that has one: it shares what came before the branch."""
         shared = _EMPTY if before.has_ended else msgspec.structs.replace(before, response="", mirror="")
         self._shared += len(question.text) + shared.thinking_characters
         if self._shared > MAX_SHARED:
@@ -242,7 +242,7 @@ class Tree:
         return len(self.answers) - 1
 
     def take_sealed(self) -> list[Answer]:
-        """The answers that were over with the last entry, in the order in which they began; each is given once."""
+        """Return the answers that were over with the last entry, in the order in which they began; each is given once."""
         sealed, self.just_sealed = self.just_sealed, []
         return sealed
 
@@ -324,7 +324,7 @@ class Answer(msgspec.Struct, gc=False):
     last_at: datetime | None = None
 
     def counts(self, *, ends_turns: bool) -> bool:
-        """Tell whether the answer ended by itself: it counts at once. `ends_turns`: a line tells when a turn is over."""
+        """Return whether the answer ended by itself: it counts at once. `ends_turns`: a line tells when a turn is over."""
         return self.is_turn_over or (not ends_turns and self.fold.has_ended and bool(self.fold.text.strip()))
 
     def add(self, entry: Entry, at: datetime, *, ends_turns: bool) -> None:
@@ -347,7 +347,7 @@ def outcome_of(text: str, stop: str | None) -> str:
 
 
 def key_of(*entry_ids: str) -> str:
-    """The key of an answer within its session: the ids of the user message and, of a further answer, of its first message."""
+    """Return the key of an answer within its session: the ids of the user message and, of a further answer, of its first message."""
     return _escape(entry_ids[0]) if len(entry_ids) == 1 else "~".join(map(_escape, entry_ids))
 
 
@@ -358,12 +358,12 @@ def _escape(part: str) -> str:
 
 
 def exchange_id_of(session_id: str, key: str) -> str:
-    """The id of the exchange of an answer, unique per session and answer."""
+    """Return the id of the exchange of an answer, unique per session and answer."""
     return f"{_escape(session_id)}:{key}"
 
 
 def folded(fold: Fold, entry: Entry) -> Fold:
-    """The fold with one more assistant message."""
+    """Return the fold with one more assistant message."""
     if entry.is_mirror:
         model, stop = fold.model or MIRROR_MODEL, fold.stop or entry.stop
         return msgspec.structs.replace(fold, mirror=entry.text, model=model, stop=stop)
@@ -387,7 +387,7 @@ def folded(fold: Fold, entry: Entry) -> Fold:
 
 
 def thinking_text(fold: Fold) -> str | None:
-    """All thinking blocks in order, joined by blank lines; None where there are none."""
+    """Return all thinking blocks in order, joined by blank lines; None if there are none."""
     texts, chain = [], fold.thinking
     while chain is not None:
         chain, text = chain

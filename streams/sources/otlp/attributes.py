@@ -33,7 +33,7 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def attributes_of(pairs: Iterable[KeyValue]) -> dict[str, Any]:
-    """The attributes by name, at most MAX_ATTRIBUTES of them; of a name that comes twice, the last."""
+    """Return the attributes by name, at most MAX_ATTRIBUTES of them; of a name that comes twice, the last."""
     attributes: dict[str, Any] = {}
     for attribute in islice(pairs, MAX_ATTRIBUTES):
         value = attribute.value
@@ -43,7 +43,7 @@ def attributes_of(pairs: Iterable[KeyValue]) -> dict[str, Any]:
 
 
 def plain(value: AnyValue) -> Any:
-    """A value as Python has it; bytes as hexadecimal digits."""
+    """Return a value as Python has it; bytes as hexadecimal digits."""
     return _plain(value, value.WhichOneof("value"), MAX_DEPTH)
 
 
@@ -89,7 +89,7 @@ def parsed(value: Any) -> Parsed:
 
 
 def _decode_again(text: str) -> str | None:
-    """The text of an object or a list that was encoded as JSON once more, or oftener; None for any other text."""
+    """Return the text of an object or a list that was encoded as JSON once more, or oftener; None for any other text."""
     for _ in range(MAX_ENCODED):
         if not _IS_ENCODED_AGAIN(text):
             return None

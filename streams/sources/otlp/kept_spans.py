@@ -66,12 +66,12 @@ class SpanDraft(NamedTuple):
 def span_record(
     observed: Observed, owner: SpanOwner, redactor: Redactor, now: datetime, labels: Mapping[str, Sequence[str]]
 ) -> Span:
-    """The record of a span; `labels` are the attributes of each label."""
+    """Return the record of a span; `labels` are the attributes of each label."""
     return record_of(draft_of(observed, owner, FactReader(labels)), redactor, now)
 
 
 def draft_of(observed: Observed, owner: SpanOwner, reader: FactReader) -> SpanDraft:
-    """The draft of a span."""
+    """Return the draft of a span."""
     facts = reader.facts_of(observed)
     if owner.agent is not None:
         facts = msgspec.structs.replace(facts, agent=owner.agent)
@@ -107,7 +107,7 @@ _names, _names_with_own, _texts_cut_later = attrgetter(*_NAMES), attrgetter("nam
 
 
 def record_of(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
-    """The record of a draft, without secrets."""
+    """Return the record of a draft, without secrets."""
     observed, owner = draft.observed, draft.owner
     facts = _clean(draft, redactor)
     content = _encode(facts)
@@ -128,7 +128,7 @@ def record_of(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
 
 
 def kept_span(record: Span) -> KeptSpan:
-    """The span of a record. An id of a span is unique within its trace alone."""
+    """Return the span of a record. An id of a span is unique within its trace alone."""
     parent_id = None if record.parent_span_id is None else f"{record.trace_id}:{record.parent_span_id}"
     facts = _decoder.decode(record.content)
     return KeptSpan(
@@ -137,7 +137,7 @@ def kept_span(record: Span) -> KeptSpan:
 
 
 def _clean(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
-    """The facts without secrets, names and ids as long as a record takes. Field names are ours and hold no secrets, so only values are checked."""
+    """Return the facts without secrets, names and ids as long as a record takes. Field names are ours and hold no secrets, so only values are checked."""
     facts = draft.facts
     if redactor.are_clean(draft.texts) and redactor.is_clean_json(draft.named) and _fits_record(facts):
         return facts
@@ -162,7 +162,7 @@ def _clean(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
 
 
 def _fits_record(facts: SpanFacts) -> bool:
-    """Tell whether a record takes facts without secrets as they are."""
+    """Return whether a record takes facts without secrets as they are."""
     # All names but the agent's, which may be that of a token, were read as identifiers: they are too long at most.
     if max(map(len, filter(None, _names_with_own(facts))), default=0) > MAX_ID or not (
         facts.agent is None or _is_valid_name(facts.agent)
@@ -189,12 +189,12 @@ def _has_valid_names(part: ToolCall | ToolResult) -> bool:
 
 
 def _is_valid_name(name: str) -> bool:
-    """Tell whether a record takes a name as it is."""
+    """Return whether a record takes a name as it is."""
     return 0 < len(name) <= MAX_ID and not (name[0].isspace() or name[-1].isspace())
 
 
 def _clean_texts(facts: SpanFacts, redactor: Redactor) -> dict[str, Any]:
-    """The names and texts that change when secrets are taken out, or when they are cut to what a record takes."""
+    """Return the names and texts that change when secrets are taken out, or when they are cut to what a record takes."""
     changes: dict[str, Any] = {}
     for field, name in zip(_NAMES, _names(facts), strict=True):
         if name is not None and (clean := _clean_name(name, redactor)) is not name:
@@ -218,7 +218,7 @@ def _clean_result(result: ToolResult, redactor: Redactor) -> ToolResult:
 
 
 def _clean_name(name: str | None, redactor: Redactor) -> str | None:
-    """The name without secrets, then as long as a record takes: a cut could halve a secret."""
+    """Return the name without secrets, then as long as a record takes: a cut could halve a secret."""
     return None if name is None else redactor.redact_name(name)[:MAX_ID].strip() or None
 
 
@@ -236,7 +236,7 @@ def _is_too_deep(arguments: Any) -> bool:
 
 
 def _encode(facts: SpanFacts) -> str:
-    """The facts as JSON that fits into a message. Cuts come after secrets were taken out, which a cut could halve."""
+    """Return the facts as JSON that fits into a message. Cuts come after secrets were taken out, which a cut could halve."""
     content = msgspec.json.encode(facts, order="sorted")
     if len(content) <= MAX_RESULT and not facts.ratings:
         return content.decode()  # the whole is shorter than the shortest limit of a text

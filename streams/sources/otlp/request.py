@@ -75,7 +75,7 @@ class Read(Protocol):
     """Reads a request."""
 
     def __call__(self, body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
-        """The spans or records of a request; InputError when the whole of it cannot be read."""
+        """The spans or records of a request. Raises InputError if the whole request cannot be read."""
         ...
 
 
@@ -93,7 +93,7 @@ class Signal(NamedTuple):
     build_answer: Callable[[int, str], Message]
 
     def answer(self, rejections: Sequence[Rejection]) -> Message:
-        """The answer to a request of which these were not taken: how many, and the first reasons with how often each came."""
+        """Return the answer to a request of which these were not taken: how many, and the first reasons with how often each came."""
         counts: dict[str, int] = {}
         for rejection in rejections:
             counts[rejection.reason] = counts.get(rejection.reason, 0) + rejection.items
@@ -103,7 +103,7 @@ class Signal(NamedTuple):
 
 
 def as_json(answer: Message) -> bytes:
-    """An answer in OTLP's JSON."""
+    """Return an answer in OTLP's JSON."""
     text: str = MessageToJson(answer, indent=None)
     return text.encode()
 
@@ -150,7 +150,7 @@ class Refused(NamedTuple):
 
 
 def read_traces(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
-    """The spans of a request; InputError when the whole of it cannot be read."""
+    """Return the spans of a request. Raises InputError if the whole request cannot be read."""
     return _read_parts(_parts(body, _TRACES, is_json=is_json), _build_span, now)
 
 
@@ -179,7 +179,7 @@ class _Scope(NamedTuple):
 
 
 def _broken_session(observed: Observed) -> str:
-    """The attribute that names a session and was repaired: two ids that differ could have become one."""
+    """Return the attribute that names a session and was repaired: two ids that differ could have become one."""
     for values in (observed.attributes, observed.resource, *(event.attributes for event in observed.events)):
         for name in SESSION:
             if "\ufffd" in str(values.get(name, "")):
@@ -202,7 +202,7 @@ class _Form(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """A list of a request: its field in protobuf, its names in JSON, today's first, and what may stand beside it."""
+    """A list of a request: its field in protobuf, its names in JSON, today's first, and what may are beside it."""
 
     field: str
     names: tuple[str, ...]
@@ -226,7 +226,7 @@ def _json_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
 
 
 def _decode_request(body: bytes) -> tuple[Any, bool]:
-    """The value of a body, and whether all its texts are Unicode: those that are not hold halves of surrogate pairs."""
+    """Return the value of a body, and whether all its texts are Unicode: those that are not hold halves of surrogate pairs."""
     try:
         return msgspec.json.decode(body), True
     except UnicodeDecodeError:
@@ -240,14 +240,14 @@ def _decode_request(body: bytes) -> tuple[Any, bool]:
 
 
 def _refuse_other_signal(name: str, groups: Any) -> Refused:
-    """The refusal of the items of another signal's request."""
+    """Return the refusal of the items of another signal's request."""
     form, message = _SIGNAL_BY_LIST[name]
     scopes = (scope for group in _members({name: groups}, form.groups) for scope in _members(group, form.scopes))
     return Refused(f"{name}: {message}", json_bytes(groups), sum(1 for scope in scopes for _ in _members(scope, form.items)))
 
 
 def _members(parent: Any, level: _Level) -> Iterator[Any]:
-    """The items of a list, under whichever of its names; Refused for whatever else stands in its place."""
+    """Yield the items of a list, under whichever of its names; Refused for whatever else stands in its place."""
     if isinstance(parent, Refused):
         yield parent
         return
@@ -267,7 +267,7 @@ def _members(parent: Any, level: _Level) -> Iterator[Any]:
 
 
 def _json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], list[Refused], bool]:
-    """The attributes of a group's resource, what of them cannot be read, and whether some were repaired."""
+    """Return the attributes of a group's resource, what of them cannot be read, and whether some were repaired."""
     resource = group.get("resource") if isinstance(group, dict) else None
     pairs = resource.get("attributes") if isinstance(resource, dict) else None
     listed = pairs if isinstance(pairs, list) else []
@@ -322,7 +322,7 @@ def _json_item(item: Any, form: _Form) -> Any:
 
 
 def _with_binary_ids(item: Json) -> Json:
-    """The span with ids as protobuf's JSON has them. Links are left out: nothing is read of them."""
+    """Return the span with ids as protobuf's JSON has them. Links are left out: nothing is read of them."""
     fields = {name: value for name, value in item.items() if name != "links"}
     for name in _IDS & fields.keys():
         try:
@@ -333,7 +333,7 @@ def _with_binary_ids(item: Json) -> Json:
 
 
 def _base64_id(text: Any) -> str:
-    """An id in Base64: of 8 or 16 bytes it ends in a sign that is no hexadecimal digit."""
+    """Return an id in Base64: of 8 or 16 bytes it ends in a sign that is no hexadecimal digit."""
     return text if isinstance(text, str) and text.endswith("=") else base64.b64encode(binascii.unhexlify(text)).decode()
 
 
@@ -352,7 +352,7 @@ def _protobuf_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
 
 
 def _repaired_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
-    """The parts of a request that protobuf refuses, perhaps only because some text is not UTF-8."""
+    """Yield the parts of a request that protobuf refuses, perhaps only because some text is not UTF-8."""
     try:
         request = read_lenient(form.request, body)
     except DecodeError as error:
@@ -427,12 +427,12 @@ def _time_problem(nanoseconds: int, now: datetime) -> str:
 
 @functools.lru_cache(16)
 def _latest(now: datetime) -> int:
-    """The latest time, in nanoseconds, that is accepted at a moment; cached, because every span of a request is checked."""
+    """Return the latest time, in nanoseconds, that is accepted at a moment; cached, because every span of a request is checked."""
     return (now + CLOCK_TOLERANCE - EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def _refused_bytes(item: Any, name: str) -> bytes:
-    """A span or record as JSON with its attributes by name: names tell which of them are secrets."""
+    """Return a span or record as JSON with its attributes by name: names tell which of them are secrets."""
     ids = {"trace_id": item.trace_id.hex(), "span_id": item.span_id.hex(), "name": name}
     events = [
         {"name": event.name, "attributes": attributes_of(event.attributes)}
@@ -446,17 +446,17 @@ def _to_time(nanoseconds: int) -> datetime:
 
 
 def _parent_id(span_id: bytes) -> str | None:
-    """The id of a span's parent; one of zeros says that there is none."""
+    """Return the id of a span's parent; one of zeros says that there is none."""
     return span_id.hex() if any(span_id) else None
 
 
 def read_logs(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
-    """The records of a request for logs; InputError when the whole of it cannot be read."""
+    """Return the records of a request for logs. Raises InputError if the whole request cannot be read."""
     return _read_parts(_parts(body, _LOGS, is_json=is_json), _build_log, now)
 
 
 def _build_log(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
-    """The record; None for one that does not concern a model: an application's whole log may come along."""
+    """Return the record; None for one that does not concern a model: an application's whole log may come along."""
     record = part.item
     if isinstance(record, Refused):
         return record
@@ -488,7 +488,7 @@ def _build_log(part: _Part[LogRecord], now: datetime) -> Observed | Refused | No
 
 
 def read_metrics(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
-    """The metrics of a request, all refused: none are stored. InputError when the whole of it cannot be read."""
+    """Yield the metrics of a request, all refused: none are stored. Raises InputError if the whole of it cannot be read."""
     del now
     yield Refused(METRICS_REFUSED, items=0)  # said even where there are none yet, to whoever tries the address
     for part in _parts(body, _METRICS, is_json=is_json):
@@ -503,14 +503,14 @@ class Repaired(NamedTuple):
 
 
 def read_lenient(request: type[Message], body: bytes) -> Any:
-    """The request with its texts as bytes; DecodeError when it is no message of this kind at all."""
+    """Return the request with its texts as bytes. Raises DecodeError if it is no message of this kind at all."""
     lenient: Any = _lenient_class
     return lenient(request).FromString(body)
 
 
 @functools.cache
 def _lenient_class(strict: Any) -> type[Message]:
-    """The class of the same messages with bytes in the place of text."""
+    """Return the class of the same messages with bytes in the place of text."""
     pool = DescriptorPool()
     for file in _with_imports(strict.DESCRIPTOR.file):
         copy = FileDescriptorProto()
@@ -522,7 +522,7 @@ def _lenient_class(strict: Any) -> type[Message]:
 
 
 def _with_imports(file: Any) -> Iterator[Any]:
-    """The file after those that it imports, each once."""
+    """Return the file after those that it imports, each once."""
     ordered: dict[str, Any] = {}
 
     def visit(imported: Any) -> None:
@@ -543,7 +543,7 @@ def _make_lenient(message: DescriptorProto) -> None:
 
 
 def repair(message: Message, strict: type[Strict]) -> Repaired:
-    """A part of a lenient request as the message that it should have been, each text repaired that is not UTF-8."""
+    """Return a part of a lenient request as the message that it should have been, each text repaired that is not UTF-8."""
     try:
         return Repaired(strict.FromString(message.SerializeToString()), is_cut=False)
     except DecodeError:
@@ -589,7 +589,7 @@ def _answer_metrics(count: int, message: str) -> Message:
 
 
 def _form(signal: str, request: type[Message], make: type[Any], items: str, *older_items: str) -> _Form:
-    """The form of a signal's requests, under the names of today and of before version 0.15 of OTLP."""
+    """Return the form of a signal's requests, under the names of today and of before version 0.15 of OTLP."""
     groups = _level(f"resource_{signal}")
     scopes = _level(f"scope_{signal}", f"instrumentation_library_{signal}", beside=("resource",))
     return _Form(request, groups, scopes, _level(items, *older_items, beside=_SCOPE), make)

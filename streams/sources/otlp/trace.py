@@ -77,14 +77,14 @@ class Trace:
             self._downwards += self._children.get(span.span_id, ())
 
     def subtree(self, span: KeptSpan) -> list[KeptSpan]:
-        """The span and all that stand within it, in order of time."""
+        """Return the span and all that are inside it, in order of time."""
         spans = [span]
         for inner in spans:
             spans += self._children.get(inner.span_id, ())
         return sorted(spans, key=order_key)
 
     def ids_on_path(self, span_ids: Collection[str]) -> frozenset[str]:
-        """The ids of spans that are among those, or stand within or around one of them."""
+        """Return the ids of spans that are among those, or are inside or around one of them."""
         below = set(span_ids)
         for span in self._downwards:
             parent = self._parents[span.span_id]
@@ -98,11 +98,11 @@ class Trace:
         return frozenset(below | around)
 
     def children(self, span: KeptSpan) -> Sequence[KeptSpan]:
-        """The spans directly within a span."""
+        """Return the spans directly within a span."""
         return self._children.get(span.span_id, ())
 
     def parent(self, span: KeptSpan) -> KeptSpan | None:
-        """The span that a span stands directly within."""
+        """Return the span that a span stands directly within."""
         return self._parents.get(span.span_id)
 
     @cached_property
@@ -123,12 +123,12 @@ class Trace:
 
     @cached_property
     def tool_ids(self) -> frozenset[str]:
-        """The ids of the tools' spans, and of all that stands within one."""
+        """The ids of the tools' spans, and of all that is inside one."""
         return self._ids_inside(lambda span: span.facts.kind == "tool")
 
     @cached_property
     def agent_ids(self) -> frozenset[str]:
-        """The ids of the agents' spans, and of all that stands within one."""
+        """The ids of the agents' spans, and of all that is inside one."""
         return self._ids_inside(lambda span: span.facts.kind == "agent")
 
     @cached_property
@@ -169,7 +169,7 @@ class Trace:
 
     @cached_property
     def root_ids(self) -> Mapping[str, str]:
-        """The id of the root that each span stands within."""
+        """The id of the root that each span is inside."""
         roots: dict[str, str] = {}
         for span in self._downwards:
             parent = self._parents[span.span_id]
@@ -177,7 +177,7 @@ class Trace:
         return roots
 
     def serves(self, span: KeptSpan) -> bool:
-        """Tell whether a span stands within the call of a server or the handling of a queue's message: each call is one question."""
+        """Return whether a span is inside the call of a server or the handling of a queue's message: each call is one question."""
         return span.span_id in self._served
 
     @cached_property
@@ -185,15 +185,15 @@ class Trace:
         return self._ids_inside(lambda span: span.facts.serves)
 
     def session_of(self, span: KeptSpan) -> str:
-        """The session of a span: what it says itself, else the spans around it, else those within it, else any of the trace."""
+        """Return the session of a span: what it says itself, else the spans around it, else those within it, else any of the trace."""
         return self._session or self._only_session or self._sessions.get(span.span_id) or self._any_session or self.trace_id
 
     def agent_of(self, span: KeptSpan) -> str | None:
-        """The agent of a span, found in the same way; else by the name of an agent's span, else the name of its service."""
+        """Return the agent of a span, found in the same way; else by the name of an agent's span, else the name of its service."""
         return self._only_agent or self._agents.get(span.span_id) or self._any_agent or span.facts.service or self._service
 
     def labels_of(self, span: KeptSpan) -> dict[str, str]:
-        """The labels of a span, with those that only the spans around and within it have."""
+        """Return the labels of a span, with those that only the spans around and within it have."""
         return {name: values[span.span_id] for name, values in self._labels.items() if span.span_id in values}
 
     @cached_property
@@ -238,7 +238,7 @@ class Trace:
         return None
 
     def _nearest(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
-        """The value of each span: its own, else that of the nearest span around it, else of the first within it."""
+        """Return the value of each span: its own, else that of the nearest span around it, else of the first within it."""
         own = {span.span_id: value for span in self.spans if (value := read(span.facts))}
         if len(own) == len(self.spans):
             return own
@@ -403,7 +403,7 @@ def _merge_usage(usages: Sequence[Usage]) -> Usage | None:
 
 
 def _break_cycles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
-    """The spans, of each circle of parents the first without its parent. No SDK makes circles; a sender can."""
+    """Return the spans, of each circle of parents the first without its parent. No SDK makes circles; a sender can."""
     by_id = {span.span_id: span for span in spans}
     met: set[str] = set()
     roots: set[str] = set()
@@ -421,7 +421,7 @@ def _break_cycles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
 
 
 def _merge_log_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
-    """The spans, completed from log records. A record whose span has not come becomes a request."""
+    """Return the spans, completed from log records. A record whose span has not come becomes a request."""
     if all(span.facts.kind != "log" for span in ordered):
         return ordered
     records: dict[str, list[KeptSpan]] = {}
@@ -483,7 +483,7 @@ def _only_value(values: Iterable[str | None]) -> str | None:
 
 
 def _agent_in_span_name(facts: SpanFacts) -> str | None:
-    """The agent that a span is named after, without the method that was called."""
+    """Return the agent that a span is named after, without the method that was called."""
     if facts.kind != "agent" or facts.dialect not in AGENT_NAMING_DIALECTS or facts.name in FRAMEWORK_AGENT_NAMES:
         return None
     owner, _, method = facts.name.rpartition(".")
@@ -492,7 +492,7 @@ def _agent_in_span_name(facts: SpanFacts) -> str | None:
 
 
 def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
-    """The spans without those of evaluators and experiments and all within them."""
+    """Return the spans without those of evaluators and experiments and all within them."""
     left_out = [span.span_id for span in spans if span.facts.kind == "evaluation"]
     if not left_out:
         return spans
@@ -508,7 +508,7 @@ def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
 
 
 def instrumentor_of(span: KeptSpan) -> tuple[str, str | None]:
-    """The instrumentor of a span, as far as it is known: two that report the same call use different traces or different scopes."""
+    """Return the instrumentor of a span, as far as it is known: two that report the same call use different traces or different scopes."""
     return span.trace_id, span.facts.scope
 
 

@@ -68,7 +68,7 @@ class TracedExchange(msgspec.Struct, frozen=True):
 
 
 def exchanges_of(trace: Trace) -> list[TracedExchange]:
-    """The exchanges of a trace, in order of time: one for each turn. A turn without question and answer gives none."""
+    """Return the exchanges of a trace, in order of time: one for each turn. A turn without question and answer gives none."""
     exchanges = (_build_exchange(trace, turn) for turn in turns_of(trace))
     return [exchange for exchange in exchanges if exchange is not None]
 
@@ -223,24 +223,24 @@ class Unit:
 
     @property
     def waits_for_tools(self) -> bool:
-        """Tell whether it is a request that called tools: the answer comes with a later one."""
+        """True if it is a request that called tools: the answer comes with a later one."""
         return not self.is_enclosing and bool(self.span.facts.calls)
 
     @property
     def failed(self) -> bool:
-        """Tell whether it failed, or the last of its requests."""
+        """True if it failed, or the last of its requests."""
         return self.span.facts.error is not None or (bool(self.requests) and self.requests[-1].facts.error is not None)
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether it came to an answer that calls no tool, or its last request failed."""
+        """True if it came to an answer that calls no tool, or its last request failed."""
         if self.requests and self.requests[-1].facts.error is not None:
             return True
         return self.answer_facts is not None and (self.is_enclosing or not self.answer_facts.calls)
 
     @property
     def agent(self) -> str | None:
-        """What distinguishes its agent from others; None where it is none, such as a step of a program without a question of its own."""
+        """What distinguishes its agent from others; None if it is none, such as a step of a program without a question of its own."""
         facts = self.span.facts
         if facts.kind == "agent":
             return facts.agent or facts.name
@@ -253,12 +253,12 @@ class Unit:
 
     @property
     def resumes(self) -> bool:
-        """Tell whether it goes on with the outputs of tools that were called before it."""
+        """True if it goes on with the outputs of tools that were called before it."""
         return bool(self.requests) and bool(self.requests[0].facts.results)
 
 
 def _unframe(trace: Trace, span: KeptSpan) -> list[KeptSpan]:
-    """The outermost spans within a frame, or within the frame that is all there is in it."""
+    """Return the outermost spans within a frame, or within the frame that is all there is in it."""
     inner = [span]
     while len(inner) == 1 and inner[0].facts.kind in ENCLOSING and _lacks_conversation(inner[0].facts):
         inner = trace.outermost(inner[0])
@@ -266,7 +266,7 @@ def _unframe(trace: Trace, span: KeptSpan) -> list[KeptSpan]:
 
 
 def _lacks_conversation(facts: SpanFacts) -> bool:
-    """Tell whether a span lacks its question or, unless it is an agent, its answer."""
+    """Return whether a span lacks its question or, unless it is an agent, its answer."""
     return not (facts.question and (facts.answer or facts.kind == "agent"))
 
 
@@ -302,7 +302,7 @@ class Turn:
         self._user_messages = max(self._user_messages, unit.user_messages)
 
     def is_over(self, trace: Trace, unit: Unit) -> bool:
-        """Tell whether a unit that comes after it begins another turn."""
+        """Return whether a unit that comes after it begins another turn."""
         question = unit.question_facts.question if unit.question_facts is not None else None
         if question is None or unit.resumes:
             return False
@@ -317,7 +317,7 @@ class Turn:
         return not runs_beside and self._is_next(trace, unit, question)
 
     def _is_next(self, trace: Trace, unit: Unit, question: str) -> bool:
-        """Tell whether a unit of the same trace that comes after it asks for something else."""
+        """Return whether a unit of the same trace that comes after it asks for something else."""
         before, is_same_question = self.units[-1], question in self._questions
         if (
             before.has_ended
@@ -336,13 +336,13 @@ class Turn:
         return not (before.is_enclosing or unit.is_enclosing) and before.has_ended and unit.span.span_id not in trace.agent_ids
 
     def _has_more_messages(self, unit: Unit, *, is_same_question: bool) -> bool:
-        """Tell whether a unit was sent a history that went on: a window over a long one has always as many messages."""
+        """Return whether a unit was sent a history that went on: a window over a long one has always as many messages."""
         before = self._user_messages
         return unit.user_messages > before or (unit.user_messages == before > 1 and not is_same_question)
 
 
 def turns_of(trace: Trace) -> list[Turn]:
-    """The turns of a trace, in order of time; see the module."""
+    """Return the turns of a trace, in order of time; see the module."""
     units = [unit for span in trace.outermost() for unit in _units_of(trace, span)]
     turns = sorted(_split_turns(trace, units), key=lambda turn: order_key(turn.span))
     _assign_other_spans(trace, turns)
@@ -350,7 +350,7 @@ def turns_of(trace: Trace) -> list[Turn]:
 
 
 def _units_of(trace: Trace, span: KeptSpan) -> list[Unit]:
-    """An outermost span as one unit, or as those within it where it is the frame of several turns."""
+    """Return an outermost span as one unit, or as those within it where it is the frame of several turns."""
     if span.facts.kind in ENCLOSING and _lacks_conversation(span.facts):
         inner = [Unit(trace, inner_span) for inner_span in _unframe(trace, span)]
         if len(inner) > 1 and len(_split_turns(trace, inner)) > 1:
@@ -397,7 +397,7 @@ class TracedRating(NamedTuple):
 
 
 def ratings_of(trace: Trace, exchanges: Sequence[TracedExchange]) -> Iterator[TracedRating]:
-    """The ratings of the exchanges of a trace; those of anything else are passed over.
+    """Yield the ratings of the exchanges of a trace; those of anything else are passed over.
 
     A rating is of the exchange with the response that it names, else of that of its span.
     """

@@ -224,7 +224,7 @@ def _labels(labels: Mapping[str, str]) -> tuple[Label, ...]:
 
 
 def _count_secrets(text: str) -> tuple[str, Counter[str]]:
-    """The text, whose secrets were taken out when its span came in, and how many there were."""
+    """Return the text, whose secrets were taken out when its span came in, and how many there were."""
     return text, Counter(_MARKER.findall(text)) if "[SECRET:" in text else _NO_SECRETS
 
 
@@ -399,7 +399,7 @@ def _contentless_state(kinds: Collection[str]) -> str:
 def unused_spans(
     spans: Iterable[KeptSpan], used: Collection[str], helpers: Collection[str], *, has_exchange: bool
 ) -> tuple[UnusedSpans, ...]:
-    """The spans that are not `used`, by state and scope; `helpers` are the ids of those within a helper.
+    """Return the spans that are not `used`, by state and scope; `helpers` are the ids of those within a helper.
 
     A request without texts counts even where its tokens were used: an exchange that its sender hides looks like none at all.
     """
@@ -464,7 +464,7 @@ class TracedEvent(NamedTuple):
 
 
 def events_of(trace: Trace) -> list[TracedEvent]:
-    """The events of a trace in order of time; of one moment a call comes before its output, and both before tokens."""
+    """Return the events of a trace in order of time; of one moment a call comes before its output, and both before tokens."""
     if _has_served_calls_alone(trace):
         return []
     events = [event for span in trace.spans for event in _own_events(trace, span)]
@@ -473,7 +473,7 @@ def events_of(trace: Trace) -> list[TracedEvent]:
 
 
 def _has_served_calls_alone(trace: Trace) -> bool:
-    """Tell whether a trace has nothing but calls as servers of tools report them, such as those of MCP, and names no session.
+    """Return whether a trace has nothing but calls as servers of tools report them, such as those of MCP, and names no session.
 
     The agent reports each of these calls in a trace of its own: here it would count twice, and the server would be an agent with a run.
     """
@@ -540,7 +540,7 @@ def _tool_events(trace: Trace) -> Iterator[TracedEvent]:
 
 
 def _repeats_inner(trace: Trace, span: KeptSpan) -> bool:
-    """Tell whether a tool's span only wraps another of the same tool, which another instrumentor made."""
+    """Return whether a tool's span only wraps another of the same tool, which another instrumentor made."""
     return any(
         child.facts.kind == "tool" and _tool_name(child.facts) == _tool_name(span.facts) for child in trace.children(span)
     )
@@ -551,7 +551,7 @@ def _tool_name(facts: SpanFacts) -> str | None:
 
 
 def _drop_repeated_tools(tools: Iterable[KeptSpan]) -> list[KeptSpan]:
-    """The tools' spans without those by which a second instrumentor reports the same call at the same time."""
+    """Return the tools' spans without those by which a second instrumentor reports the same call at the same time."""
     kept, by_call = list[KeptSpan](), dict[tuple[str, str] | None, KeptSpan]()
     for span in tools:
         call = None if span.facts.called is None else _by_arguments(span.facts.called)
@@ -567,7 +567,7 @@ def _by_arguments(call: ToolCall) -> tuple[str, str] | None:
 
 
 def _with_wrappers(trace: Trace, span: KeptSpan) -> KeptSpan:
-    """A tool's span, completed from the spans that wrap it."""
+    """Return a tool's span, completed from the spans that wrap it."""
     own, outer = span.facts, trace.parent(span)
     while outer is not None and outer.facts.kind == "tool" and _tool_name(outer.facts) == _tool_name(own):
         own = replace(own, called=_complete_call(own.called, outer.facts.called), returned=own.returned or outer.facts.returned)
@@ -596,7 +596,7 @@ class _MessageCall(NamedTuple):
 
 
 def _spans_with_messages(trace: Trace) -> list[KeptSpan]:
-    """The spans whose messages count: the innermost requests, else whatever has any."""
+    """Return the spans whose messages count: the innermost requests, else whatever has any."""
     return trace.conversation_requests or [
         span for span in trace.spans if span.facts.kind == "agent" and span.span_id not in trace.helper_ids
     ]
@@ -640,7 +640,7 @@ def _join_calls(tools: list[KeptSpan], messages: list[_MessageCall]) -> dict[str
 
 
 def _by_handoff(call: ToolCall) -> str | None:
-    """The agent that takes over, as a name of a tool: a model calls `transfer_to_billing_desk`, and a span is a `handoff to Billing Desk`."""
+    """Return the agent that takes over, as a name of a tool: a model calls `transfer_to_billing_desk`, and a span is a `handoff to Billing Desk`."""
     match = None if call.name is None else _handoff(call.name)
     return None if match is None else _replace_separators("_", match[1].lower())
 
@@ -694,7 +694,7 @@ def _events_of_message(message: _MessageCall, outputs: _Outputs) -> Iterator[Tra
 
 
 def find_transports(tools: Iterable[KeptSpan]) -> frozenset[str]:
-    """The ids of the tools' spans that are only the transport of a call which another span of that time reports.
+    """Return the ids of the tools' spans that are only the transport of a call which another span of that time reports.
 
     The other one has arguments, and its tool's name ends as that of the transport's, which has neither id nor arguments.
     """
@@ -727,7 +727,7 @@ class _ToolTimes(NamedTuple):
 
 
 def _within_times(tools_with_arguments: Sequence[_ToolTimes], spans: Iterable[KeptSpan]) -> Iterable[KeptSpan]:
-    """The spans that began within the time of one of these tools."""
+    """Yield the spans that began within the time of one of these tools."""
     by_start = sorted(tools_with_arguments, key=lambda tool: tool.started_at)
     starts = [tool.started_at for tool in by_start]
     latest = list(accumulate((tool.ended_at for tool in by_start), max))
@@ -740,7 +740,7 @@ def _within_times(tools_with_arguments: Sequence[_ToolTimes], spans: Iterable[Ke
 def _with_name_end(
     name: str, tools_with_arguments: Sequence[_ToolTimes], reversed_names: Sequence[str]
 ) -> Sequence[_ToolTimes]:
-    """The tools whose name ends with this one: they are adjacent in the sorted list."""
+    """Return the tools whose name ends with this one: they are adjacent in the sorted list."""
     reversed_name = name[::-1]
     start = bisect_left(reversed_names, reversed_name)
     return tools_with_arguments[

@@ -55,7 +55,7 @@ def _check(reading: Reading, context: ReadingContext) -> None:
 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every field and element of a value."""
+    """Yield every field and element of a value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in inner:
         yield (*path, key)
@@ -111,7 +111,7 @@ def test_a_file_that_is_cut_anywhere_and_goes_on_gives_the_same_records(
 
 
 def replace_tags(exchange: Any) -> Any:
-    """The exchange without `abandoned`, which may come later."""
+    """Return the exchange without `abandoned`, which may come later."""
     import msgspec
 
     return msgspec.structs.replace(exchange, tags=tuple(tag for tag in exchange.tags if tag != "abandoned"))

@@ -81,7 +81,7 @@ def transcripts(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 def _lasting(reading: Reading) -> tuple[dict[str, Any], list[Any]]:
-    """The records without what is known only later (whether an answer was abandoned) or differs by design (ingestion)."""
+    """Return the records without what is known only later (whether an answer was abandoned) or differs by design (ingestion)."""
     exchanges = {
         exchange.exchange_id: msgspec.structs.replace(
             exchange, ingested_at=START, tags=tuple(tag for tag in exchange.tags if tag != "abandoned")

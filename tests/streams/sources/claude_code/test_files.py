@@ -273,7 +273,7 @@ def _snapshot(line: Line) -> Line:
 
 
 def _with_head(session: str, head: str, own: Sequence[Line], copies: Sequence[Line] = ()) -> list[Line]:
-    """The lines as the program writes them: a queued prompt before them, or snapshots, or nothing that tells the time."""
+    """Return the lines as the program writes them: a queued prompt before them, or snapshots, or nothing that tells the time."""
     copied = [{**line, "sessionId": session, "promptId": "p"} for line in copies if "uuid" in line]
     prompts = [line for line in [*copied, *own] if line["type"] == "user"]
     heads = {

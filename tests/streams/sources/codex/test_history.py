@@ -38,7 +38,7 @@ def _parent() -> Lines:
 
 
 def _copy(parent: Lines, session: str, *, minute: int = 30, has_meta: bool = True, **named: Any) -> Lines:
-    """A rollout that begins with all that another has, written again at one moment."""
+    """Return a rollout that begins with all that another has, written again at one moment."""
     lines = Lines(**named)
     lines.lines[0]["payload"] |= {"id": session, "timestamp": f"2026-11-03T09:{minute}:00.000Z"}
     for line in deepcopy(parent.lines[0 if has_meta else 1 :]):

@@ -47,7 +47,7 @@ class Talk:
         self._count = 0
 
     def tool(self, result: str, tool: str = "exec", arguments: Any = None, **output: Any) -> Talk:
-        """A call and its output."""
+        """Return a call and its output."""
         self._count += 1
         call_id = f"call{self._count}"
         self.evidence.called({"event": "tool_call", "tool": tool, "tool_call_id": call_id, "arguments": arguments or {}})
@@ -56,12 +56,12 @@ class Talk:
         return self
 
     def says(self, text: str) -> Talk:
-        """A text of the agent."""
+        """Return a text of the agent."""
         self.evidence.add_text(text)
         return self
 
     def over(self) -> list[dict[str, Any]]:
-        """The derived events."""
+        """Return the derived events."""
         return self.evidence.over()
 
     def reasons(self) -> list[str]:

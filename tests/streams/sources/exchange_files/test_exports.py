@@ -149,7 +149,7 @@ def test_langfuse_counts_tokens_of_a_cache_beside_its_input(tmp_path: Path, read
 
 
 def observation(trace: str, environment: str | None, **fields: object) -> str:
-    """A request of a model as Langfuse exports it."""
+    """Return a request of a model as Langfuse exports it."""
     return json.dumps(
         {
             "id": f"o-{trace}", "traceId": trace, "parentObservationId": None, "type": "GENERATION", "name": "answer",

@@ -24,7 +24,7 @@ BERLIN = "Europe/Berlin"
 
 
 def read(text: str, zone: str | None = None) -> datetime | None:
-    """The time in a cell."""
+    """Return the time in a cell."""
     return time_in(text, TimeSource(column="t", zone=zone))
 
 
@@ -140,7 +140,7 @@ def test_any_text_is_a_time_or_refused(text: str) -> None:
 
 
 def table(tmp_path: Path, cells: str, name: str = "rows.csv") -> Path:
-    """A file with these lines."""
+    """Return a file with these lines."""
     path = tmp_path / name
     path.write_text(cells, "utf-8")
     return path

@@ -16,13 +16,13 @@ Json = dict[str, Any]
 
 
 def header(session: str, hour: int, parent: str | None = None) -> Json:
-    """The first line of a transcript."""
+    """Return the first line of a transcript."""
     named = {} if parent is None else {"parentSession": parent}
     return {"type": "session", "version": 3, "id": session, "timestamp": f"2026-11-03T{hour:02}:00:00Z", **named}
 
 
 def said(name: str, role: str, hour: int) -> Json:
-    """One message that says its own name."""
+    """Return one message that says its own name."""
     ended = {"stopReason": "stop"} if role == "assistant" else {}
     message = {"role": role, "content": [{"type": "text", "text": name}], **ended}
     return {"type": "message", "id": name, "timestamp": f"2026-11-03T{hour:02}:01:00Z", "message": message}
@@ -42,7 +42,7 @@ def sessions(tmp_path: Path) -> Path:
 
 
 def write(file: Path, *entries: Json) -> Path:
-    """A transcript of these entries."""
+    """Return a transcript of these entries."""
     file.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries), "utf-8")
     return file
 
@@ -123,7 +123,7 @@ def test_the_entry_of_a_conversation_tells_who_began_it_and_where(
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"k":{"sessionId":7}}'])
 def test_entries_that_cannot_be_read_tell_nothing(content: bytes, sessions: Path, context: ReadingContext) -> None:
-    """The list is rewritten while the gateway runs; a transcript is worth more than what stands beside it."""
+    """The list is rewritten while the gateway runs; a transcript is worth more than what is beside it."""
     (sessions / "sessions.json").write_bytes(content)
     write(sessions / "z.jsonl", header("z", 9), *FIRST)
     assert asked(sessions, context) == ["q1"]

@@ -49,7 +49,7 @@ def _says(name: str, parent: str, minute: int, text: str, stop: str = "stop") ->
 
 
 def _ignoring(stop: str = "stop") -> list[dict[str, Any]]:
-    """A file is read, and the answer names a port that it does not have."""
+    """Return a file is read, and the answer names a port that it does not have."""
     return [
         {"type": "session", "id": "s", "timestamp": START.isoformat()},
         _user("u1", None, 0, "Which port?"),
@@ -82,7 +82,7 @@ def test_an_unused_output_is_an_event_of_its_exchange(read: Read) -> None:
 
 
 def test_nothing_is_told_before_the_answer_is_over(read: Read, context: ReadingContext) -> None:
-    """The agent may come back to the output in its next message, and what was told cannot be taken back."""
+    """The agent may come back to the output in its next message, and what was told cannot be read back."""
     for length in range(1, len(_ignoring()) + 1):
         assert _derived(read(_ignoring()[:length], _at(context, 3))) == []
 
@@ -130,7 +130,7 @@ def test_a_wrapped_output_is_judged_as_that_of_the_tool_inside(read: Read) -> No
 
 
 def _store(root: Path, entries: list[dict[str, Any]], entry_json: str) -> Path:
-    """A database of the current form with one session and what its node says."""
+    """Return a database of the current form with one session and what its node says."""
     path = root / "agents/ops/agent/openclaw-agent.sqlite"
     path.parent.mkdir(parents=True)
     with closing(sqlite3.connect(path)) as connection, connection:

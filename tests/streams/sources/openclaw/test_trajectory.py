@@ -25,23 +25,23 @@ Json = dict[str, Any]
 
 
 def at(seconds: float) -> str:
-    """A moment of the session."""
+    """Return a moment of the session."""
     return (START + timedelta(seconds=seconds)).isoformat()
 
 
 def told(kind: str, seconds: float, *, run: str = "run-1", **data: Any) -> Json:
-    """One line of a trajectory."""
+    """Return one line of a trajectory."""
     return {"type": kind, "ts": at(seconds), "runId": run, **MODEL, "data": data}
 
 
 def run_of(*events: Json, run: str = "run-1", start: float = 1, end: float = 9, **ended: Any) -> list[Json]:
-    """A whole run: its first line, what happened, and its last."""
+    """Return a whole run: its first line, what happened, and its last."""
     first, last = told("session.started", start, run=run), told("session.ended", end, run=run, **{"status": "success", **ended})
     return [first, *events, last]
 
 
 def message(name: str, seconds: float, role: str, run: str | None = "run-1", **body: Any) -> Json:
-    """One message of a transcript; `run` is what it says it is of."""
+    """Return one message of a transcript; `run` is what it says it is of."""
     content = {"role": role, "content": [{"type": "text", "text": name}], **body}
     if run is not None:
         content["__openclaw"] = {"runId": run}
@@ -73,7 +73,7 @@ def read(
 
 
 def added(reading: Reading) -> list[Json]:
-    """The payloads of the events that the trajectory alone told."""
+    """Return the payloads of the events that the trajectory alone told."""
     payloads = (json.loads(event.payload) for event in reading.events)
     return [payload for payload in payloads if payload.get("told_by") == "trajectory"]
 

@@ -15,7 +15,7 @@ TALK = {"openinference.span.kind": "AGENT", "session.id": "s1", "input.value": "
 
 
 def exchange_of(name: str, **attributes: Any) -> Exchange:
-    """The exchange of an agent's span."""
+    """Return the exchange of an agent's span."""
     payload = request(span(0, name=name, attributes={**TALK, **attributes}), resource={"service.name": "desk"})
     [assembly] = assembled(records_of([payload]))
     [exchange] = assembly.exchanges

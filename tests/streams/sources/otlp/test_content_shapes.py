@@ -21,19 +21,19 @@ LONG = 50_000
 
 
 def exchange_of(*spans: Json) -> Exchange:
-    """The one exchange of the trace of some spans."""
+    """Return the one exchange of the trace of some spans."""
     [assembly] = assembled(records_of([request(*spans)]))
     [exchange] = assembly.exchanges
     return exchange
 
 
 def texts(value: Any, role: str = "user") -> list[tuple[str, str]]:
-    """The role and text of each message of a value."""
+    """Return the role and text of each message of a value."""
     return [(message.role, message.text) for message in messages_of(value, role)]
 
 
 def as_content(text: str) -> st.SearchStrategy[Any]:
-    """The content of a message that says a text, in each shape that a provider gives it."""
+    """Return the content of a message that says a text, in each shape that a provider gives it."""
     block = st.sampled_from(
         [
             {"type": "text", "text": text},
@@ -51,7 +51,7 @@ def as_content(text: str) -> st.SearchStrategy[Any]:
 
 @st.composite
 def as_message(draw: st.DrawFn, role: str, text: str) -> Any:
-    """A message that says a text, as some library writes it."""
+    """Return a message that says a text, as some library writes it."""
     name = draw(st.sampled_from({"user": ["user", "human", "User"], "assistant": ["assistant", "model", "ai"]}[role]))
     content = draw(as_content(text))
     shapes = [

@@ -14,7 +14,7 @@ JUDGE = {"langfuse.environment": "langfuse-llm-as-a-judge"}
 
 
 def assembly_of(*spans: Any, resource: dict[str, Any] | None = None) -> Assembly:
-    """A trace of these spans."""
+    """Return a trace of these spans."""
     [assembly] = assembled(records_of([request(*spans, resource=resource)]))
     return assembly
 

@@ -20,12 +20,12 @@ REPR = "StopEvent(result=AgentOutput(response=ChatMessage(role=<MessageRole.ASSI
 
 
 def event(name: str, **fields: Any) -> Json:
-    """An event of a span; a point in a field's name is written as two underscores."""
+    """Return an event of a span; a point in a field's name is written as two underscores."""
     return {"name": name, "attributes": attributes({field.replace("__", "."): value for field, value in fields.items()})}
 
 
 def made_of(*spans: Json, records: Sequence[Json] = ()) -> tuple[list[Exchange], list[AgentEvent], str]:
-    """The exchanges and events of one trace, and its state."""
+    """Return the exchanges and events of one trace, and its state."""
     requests = [request(*spans)]
     if records:
         requests.append(Captured("logs", {"resourceLogs": [{"scopeLogs": [{"logRecords": list(records)}]}]}))
@@ -34,13 +34,13 @@ def made_of(*spans: Json, records: Sequence[Json] = ()) -> tuple[list[Exchange],
 
 
 def question_and_answer(*spans: Json, records: Sequence[Json] = ()) -> tuple[str, str]:
-    """The question and answer of the one exchange of a trace."""
+    """Return the question and answer of the one exchange of a trace."""
     [exchange], _, _ = made_of(*spans, records=records)
     return exchange.user_message, exchange.agent_response
 
 
 def called(*spans: Json) -> list[tuple[Any, Any]]:
-    """The arguments and outputs of the calls of a trace."""
+    """Return the arguments and outputs of the calls of a trace."""
     _, events, _ = made_of(*spans)
     payloads = [json.loads(event.payload) for event in events]
     arguments = [payload.get("arguments") for payload in payloads if payload["event"] == "tool_call"]
@@ -254,7 +254,7 @@ def test_f8_reprs_alone_are_no_content() -> None:
 
 
 def log(number: int, name: str, content: Any) -> Json:
-    """A record of a log with a body of text, in the span 0."""
+    """Return a record of a log with a body of text, in the span 0."""
     return {
         "traceId": TRACE,
         "spanId": span_id(0),

@@ -26,14 +26,14 @@ TALK = {
 
 
 def facts_of(**attributes: Any) -> SpanFacts:
-    """The facts of a span with these attributes."""
+    """Return the facts of a span with these attributes."""
     [observed] = SIGNALS["traces"].read(request(span(0, attributes=attributes)).as_json, NOW, is_json=True)
     assert not isinstance(observed, Refused)
     return FactReader(LABELS).facts_of(observed)
 
 
 def exchanges_of(*spans: Any) -> list[Exchange]:
-    """The exchanges of the traces of these spans."""
+    """Return the exchanges of the traces of these spans."""
     return [exchange for assembly in assembled(records_of([request(*spans)])) for exchange in assembly.exchanges]
 
 

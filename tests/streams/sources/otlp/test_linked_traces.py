@@ -21,24 +21,24 @@ QUESTION = {"role": "user", "parts": [{"type": "text", "content": "Which gate?"}
 
 
 def calling(call_id: str) -> Json:
-    """The message of a model that calls a tool."""
+    """Return the message of a model that calls a tool."""
     return {"role": "assistant", "parts": [{"type": "tool_call", "id": call_id, "name": "exec", "arguments": {"of": call_id}}]}
 
 
 def output(call_id: str, result: str = "result of c1") -> Json:
-    """The message with the output of a tool."""
+    """Return the message with the output of a tool."""
     return {"role": "tool", "parts": [{"type": "tool_call_response", "id": call_id, "response": result}]}
 
 
 def chat_request(number: int, trace: str, messages: list[Json], response: Json, **attributes: Any) -> Json:
-    """A request of a session, in a trace of its own."""
+    """Return a request of a session, in a trace of its own."""
     texts = {"gen_ai.input.messages": json.dumps(messages), "gen_ai.output.messages": json.dumps([response])}
     assembly = chat(number, None, trace=trace, attributes={**USAGE, "session.id": "s1", **texts, **attributes})
     return {**assembly, "endTimeUnixNano": str(int(assembly["startTimeUnixNano"]) + 500_000_000)}
 
 
 def answer(text: str) -> Json:
-    """The message of a model that answers."""
+    """Return the message of a model that answers."""
     return {"role": "assistant", "parts": [{"type": "text", "content": text}]}
 
 
@@ -49,12 +49,12 @@ def made_of(*spans: Json) -> Assembly:
 
 
 def payloads(assembly: Assembly, kind: str) -> list[Json]:
-    """The payloads of events of a type."""
+    """Return the payloads of events of a type."""
     return [json.loads(event.payload) for event in assembly.events if event.event == kind]
 
 
 def steps() -> list[Json]:
-    """A turn of three requests and two calls, each request in a trace of its own."""
+    """Return a turn of three requests and two calls, each request in a trace of its own."""
     return [
         chat_request(1, A, [QUESTION], calling("c1")),
         chat_request(3, B, [QUESTION, calling("c1"), output("c1")], calling("c2")),
@@ -172,7 +172,7 @@ def test_a_request_is_told_twice_where_it_is_told_at_the_same_time() -> None:
 
 
 def reported_request(trace: str, session: str | None, **attributes: Any) -> ReportedRequest:
-    """The one request of a trace, whose root has the session."""
+    """Return the one request of a trace, whose root has the session."""
     texts = {"gen_ai.input.messages": json.dumps([QUESTION]), "gen_ai.output.messages": json.dumps([answer("Gate 4")])}
     root = span(0, None, trace=trace, attributes={} if session is None else {"session.id": session})
     [request] = links_of(

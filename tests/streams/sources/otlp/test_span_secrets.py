@@ -20,7 +20,7 @@ REDACTOR = Redactor(Policy().redaction)
 
 
 def record_of(attributes: Mapping[str, Any], **overrides: Any) -> Span:
-    """The record of a span with these attributes."""
+    """Return the record of a span with these attributes."""
     fields = {"name": "span", "scope": "", "resource": {}, "events": (), **overrides}
     observed = Observed(
         trace_id="1" * 32,
@@ -35,7 +35,7 @@ def record_of(attributes: Mapping[str, Any], **overrides: Any) -> Span:
 
 
 def messages(part: Mapping[str, Any], role: str = "user") -> str:
-    """The text of a message of one part."""
+    """Return the text of a message of one part."""
     return json.dumps([{"role": role, "parts": [part]}])
 
 

@@ -22,13 +22,13 @@ CALLS = st.none() | st.builds(ToolCall, NAMES, st.none() | st.just("id"), st.non
 
 
 def tool(number: int, called: ToolCall | None, start: float, seconds: float) -> KeptSpan:
-    """A span of a tool."""
+    """Return a span of a tool."""
     began = START + timedelta(seconds=start)
     return KeptSpan(str(number), None, began, began + timedelta(seconds=seconds), SpanFacts("tool", called=called))
 
 
 def beside_all(spans: Sequence[KeptSpan]) -> set[str]:
-    """The definition: each span beside all others."""
+    """Return the definition: each span beside all others."""
     return {
         span.span_id
         for span in spans
@@ -94,7 +94,7 @@ SERVER, INTERNAL = 2, 1
 
 
 def served(number: int, parent: int | None = None, *, kind: int = SERVER, **more: Any) -> Json:
-    """The span of a tool's server, as an MCP server writes it."""
+    """Return the span of a tool's server, as an MCP server writes it."""
     attributes = {"mcp.method.name": "tools/call", "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "depth"}
     content = {"gen_ai.tool.call.arguments": '{"port": 3}', "gen_ai.tool.call.result": "4 m"}
     return span(number, parent, kind=kind, attributes={**attributes, **content, **more})

@@ -26,7 +26,7 @@ TURNS = [("Is the ferry late?", "By an hour."), ("And the bus?", "It is on time.
 
 
 def text(role: str, content: str) -> Json:
-    """A message of one text."""
+    """Return a message of one text."""
     return {"role": role, "parts": [{"type": "text", "content": content}]}
 
 
@@ -41,33 +41,33 @@ def history(turns: list[tuple[str, str]], question: str) -> str:
 
 
 def chat_span(number: int, parent: int | None, **attributes: Any) -> Json:
-    """A request to a model."""
+    """Return a request to a model."""
     return chat(number, parent, name=attributes.pop("name", "chat"), attributes={**USAGE, **attributes})
 
 
 def turn_request(number: int, parent: int | None, turns: list[tuple[str, str]], question: str, answer: str) -> Json:
-    """The request of a turn with the history before it."""
+    """Return the request of a turn with the history before it."""
     attributes = {"gen_ai.input.messages": history(turns, question), "gen_ai.output.messages": messages("assistant", answer)}
     return brief(chat_span(number, parent, **attributes))
 
 
 def brief(span_json: Json) -> Json:
-    """The span, over before the next one begins."""
+    """Return the span, over before the next one begins."""
     return {**span_json, "endTimeUnixNano": str(int(span_json["startTimeUnixNano"]) + 1_000_000)}
 
 
 def long(span_json: Json) -> Json:
-    """The span, which lasts as long as the conversation."""
+    """Return the span, which lasts as long as the conversation."""
     return {**span_json, "endTimeUnixNano": str(int(span_json["startTimeUnixNano"]) + 1_000_000_000_000)}
 
 
 def root(kind: str, number: int = 0, **fields: Any) -> Json:
-    """A root of some kind without texts."""
+    """Return a root of some kind without texts."""
     return long(span(number, name="root", attributes={"session.id": "s1", **ROOTS[kind]}, **fields))
 
 
 def made_of(*spans: Json) -> tuple[list[Exchange], list[AgentEvent]]:
-    """The exchanges and events of a trace."""
+    """Return the exchanges and events of a trace."""
     [assembly] = assembled(records_of([request(*spans)]))
     return assembly.exchanges, assembly.events
 

@@ -17,13 +17,13 @@ MODEL = {"gen_ai.request.model": "model-1"}
 
 
 def decision_of(*spans: Any, scope: str = "tests") -> TraceAssembly:
-    """The decision on a trace of these spans."""
+    """Return the decision on a trace of these spans."""
     [assembly] = assembled(records_of([request(*spans, scope=scope)]))
     return assembly.decision
 
 
 def unused(state: str, example: str, spans: int = 1, scope: str = "tests") -> UnusedSpans:
-    """A group as it is expected."""
+    """Return a group as it is expected."""
     return UnusedSpans(state=state, scope=scope, example=example, spans=spans)
 
 

@@ -24,7 +24,7 @@ REASONED = 30
 
 
 def usage_of(attributes: dict[str, Any]) -> UsageReading:
-    """The usage of a request with these attributes."""
+    """Return the usage of a request with these attributes."""
     values = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in attributes.items()}
     reading = read_usage(values, present_in(values).token_conventions)
     assert reading is not None

@@ -20,7 +20,7 @@ PLUGIN: dict[str, Any] = {
 
 
 def configured(root: Path, entry: dict[str, Any] | None, **more: Any) -> Path:
-    """A state folder without transcripts whose configuration has the plugin's entry."""
+    """Return a state folder without transcripts whose configuration has the plugin's entry."""
     (root / "agents" / "main").mkdir(parents=True)
     entries = {} if entry is None else {"driftline": entry}
     (root / "openclaw.json").write_text(json.dumps({"plugins": {"entries": entries}, **more}), "utf-8")
