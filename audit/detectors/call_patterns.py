@@ -29,7 +29,7 @@ WINDOW = 10
 """Calls before a call that it is compared with."""
 BITS = 1024
 """Bits that the words of a call are folded into."""
-LONGEST = 1_000
+MAX_COMPARED_CHARACTERS = 1_000
 """Characters of arguments that are compared; longer ones are texts that are written, and nearly equal texts are work."""
 _TOKENS = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+")
 
@@ -48,8 +48,8 @@ class Sketch(msgspec.Struct, array_like=True, frozen=True, gc=False):
         """The share of words, 0 to 1, that two calls have in common; 0 where keys or numbers differ."""
         if self.exact != other.exact:
             return 0.0
-        mine, others = int.from_bytes(self.words, "big"), int.from_bytes(other.words, "big")
-        return (mine & others).bit_count() / max(1, (mine | others).bit_count())
+        own_bits, other_bits = int.from_bytes(self.words, "big"), int.from_bytes(other.words, "big")
+        return (own_bits & other_bits).bit_count() / max(1, (own_bits | other_bits).bit_count())
 
 
 class RecentCall(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -159,8 +159,8 @@ class CallPatterns(msgspec.Struct, gc=False):
         sketch = sketch_of(payload)
         if sketch is None:
             return
-        others = (one.sketch for one in self.recent if one.tool == tool and one.key != key)
-        if any(sketch.similarity(other) >= (self.similarity or 0) for other in others):
+        comparable = (call.sketch for call in self.recent if call.tool == tool and call.key != key)
+        if any(sketch.similarity(earlier) >= (self.similarity or 0) for earlier in comparable):
             self.near_tool = self.near_tool or tool
             self.near_duplicates += 1
             if limit is None or len(self.near_references) < limit:
@@ -171,11 +171,11 @@ class CallPatterns(msgspec.Struct, gc=False):
 def sketch_of(payload: str | Mapping[str, Any]) -> Sketch | None:
     """Return the compared parts of a call; None where it has no words, and where they are too many."""
     event = msgspec.json.decode(payload) if isinstance(payload, str) else payload
-    arguments = _parsed(call_arguments(event)) if isinstance(event, Mapping) else None
-    if arguments is None or len(canonical_json(arguments)) > LONGEST:
+    arguments = _parse_arguments(call_arguments(event)) if isinstance(event, Mapping) else None
+    if arguments is None or len(canonical_json(arguments)) > MAX_COMPARED_CHARACTERS:
         return None
     keys, texts = list[str](), list[str]()
-    for key, value in _leaves(arguments):
+    for key, value in _iterate_leaves(arguments):
         keys.append(key if isinstance(value, str) else f"{key}={canonical_json(value)}")
         texts.append(value if isinstance(value, str) else "")
     tokens = _TOKENS.findall(" ".join(texts).casefold())
@@ -189,7 +189,7 @@ def sketch_of(payload: str | Mapping[str, Any]) -> Sketch | None:
     return Sketch(digest(canonical_json([sorted(keys), numbers])), bits.to_bytes(BITS // 8, "big"))
 
 
-def _parsed(arguments: Any) -> Any:
+def _parse_arguments(arguments: Any) -> Any:
     """Arguments that are written as a JSON object within a text, as the object."""
     if isinstance(arguments, str) and arguments.lstrip().startswith("{"):
         with contextlib.suppress(msgspec.DecodeError):
@@ -197,14 +197,14 @@ def _parsed(arguments: Any) -> Any:
     return arguments
 
 
-def _leaves(arguments: Any) -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(arguments: Any) -> Iterator[tuple[str, Any]]:
     """Every value that holds no others, with the name that it, or what holds it, has."""
-    left = [("", arguments)]
-    while left:
-        name, value = left.pop()
+    pending = [("", arguments)]
+    while pending:
+        name, value = pending.pop()
         if isinstance(value, Mapping):
-            left.extend((str(key), one) for key, one in value.items())
+            pending.extend((str(key), item) for key, item in value.items())
         elif isinstance(value, list | tuple):
-            left.extend((name, one) for one in value)
+            pending.extend((name, item) for item in value)
         else:
             yield name, value

@@ -34,15 +34,17 @@ def verdicts(
     moods = [rng.gauss(0, mood) if mood else 0.0 for _ in range(rounds)]
     return [
         Verdict(
-            f"anchor {number}", day(place), _rounded(level + rng.gauss(0, noise) + moods[place] + _moved(place, change, shift))
+            f"anchor {number}",
+            day(round_number),
+            _rounded(level + rng.gauss(0, noise) + moods[round_number] + _moved(round_number, change, shift)),
         )
-        for place in range(rounds)
+        for round_number in range(rounds)
         for number, level in enumerate(levels)
     ]
 
 
-def _moved(place: int, change: int | None, shift: float) -> float:
-    return 0.0 if change is None or place < change else shift
+def _moved(round_number: int, change: int | None, shift: float) -> float:
+    return 0.0 if change is None or round_number < change else shift
 
 
 def _rounded(value: float) -> float:
@@ -72,31 +74,31 @@ def test_a_change_is_found_within_days_with_its_direction_its_day_and_its_size(
     """The same anchors with another judge are the plainest evidence there is; three rounds before say little of moods."""
     rng = random.Random(2)
     drawn = [verdicts(rng, rounds=change + since, noise=noise, change=change, shift=shift) for _ in range(10)]
-    found = [one for one in map(judge_change, drawn) if one.changed]
-    assert len(found) >= 8
-    assert {one.direction for one in found} == {"up" if shift > 0 else "down"}
-    days = sorted((one.since - day(change)).days for one in found if one.since)
+    changes = [result for result in map(judge_change, drawn) if result.changed]
+    assert len(changes) >= 8
+    assert {result.direction for result in changes} == {"up" if shift > 0 else "down"}
+    days = sorted((result.since - day(change)).days for result in changes if result.since)
     assert abs(days[len(days) // 2]) <= 1
-    sizes = sorted(one.size for one in found if one.size is not None)
+    sizes = sorted(result.size for result in changes if result.size is not None)
     assert sizes[len(sizes) // 2] == pytest.approx(shift, abs=0.05)
 
 
 def test_the_day_of_a_change_of_a_judge_without_noise_is_exact() -> None:
     """Until then every verdict was the same."""
-    found = judge_change(verdicts(random.Random(3), noise=0.0, change=11, shift=-0.2))
-    assert day(11) == found.since
+    result = judge_change(verdicts(random.Random(3), noise=0.0, change=11, shift=-0.2))
+    assert day(11) == result.since
 
 
 def test_the_interval_holds_the_size_and_is_never_a_point() -> None:
     """A dozen verdicts that did not move do not prove that none would."""
-    rng, held = random.Random(4), 0
+    rng, covered = random.Random(4), 0
     for _ in range(100):
-        found = judge_change(verdicts(rng, rounds=20, change=10, shift=-0.1, noise=0.05))
-        assert found.low is not None
-        assert found.high is not None
+        result = judge_change(verdicts(rng, rounds=20, change=10, shift=-0.1, noise=0.05))
+        assert result.low is not None
+        assert result.high is not None
         # Verdicts near the ends of the scale cannot move all the way.
-        held += found.low <= -0.1 <= found.high or found.low <= -0.08 <= found.high
-    assert held >= 90
+        covered += result.low <= -0.1 <= result.high or result.low <= -0.08 <= result.high
+    assert covered >= 90
     still = judge_change(verdicts(rng, noise=0.0))
     assert (still.size, (still.low or 0) < 0 < (still.high or 0)) == (0.0, True)
 
@@ -104,10 +106,10 @@ def test_the_interval_holds_the_size_and_is_never_a_point() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.floats(0, 1)), max_size=30))
 def test_whatever_was_judged_there_is_an_answer(rows: list[tuple[int, int, float]]) -> None:
     """Anchors come and go, rounds miss some, and the first round has nothing to compare with."""
-    found = judge_change([Verdict(f"a{anchor}", day(place), value) for place, anchor, value in rows])
-    assert len({place for place, _, _ in rows}) == found.rounds
-    assert found.evidence >= 0
-    assert found.changed == (found.since is not None) == (found.direction is not None)
+    result = judge_change([Verdict(f"a{anchor}", day(round_number), value) for round_number, anchor, value in rows])
+    assert len({round_number for round_number, _, _ in rows}) == result.rounds
+    assert result.evidence >= 0
+    assert result.changed == (result.since is not None) == (result.direction is not None)
 
 
 def test_the_order_in_which_verdicts_are_given_does_not_matter() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.detectors.call_patterns import BITS, LONGEST, WINDOW, sketch_of
+from audit.detectors.call_patterns import BITS, MAX_COMPARED_CHARACTERS, WINDOW, sketch_of
 from audit.detectors.detectors import DETECTORS, FAILURE_TYPES, FINDERS, FINDING_TYPES, Cause, Detector
 from audit.detectors.thresholds import EVENTS, Profile, Thresholds
 from audit.diagnosis.diagnosis import diagnose, diagnose_events, evidence_digest, rule_version
@@ -241,8 +241,8 @@ def test_any_arguments_can_be_compared(arguments: Any) -> None:
 
 def test_long_texts_are_not_compared() -> None:
     """Who writes a file in several versions is at work."""
-    assert sketch_of(call("write", {"text": "a" * LONGEST})) is None
-    assert sketch_of(call("write", {"text": "a" * (LONGEST - 20)})) is not None
+    assert sketch_of(call("write", {"text": "a" * MAX_COMPARED_CHARACTERS})) is None
+    assert sketch_of(call("write", {"text": "a" * (MAX_COMPARED_CHARACTERS - 20)})) is not None
 
 
 @pytest.mark.parametrize("kind", ["in turn", "nearly alike"])

@@ -225,9 +225,9 @@ def test_trust_is_bounded_and_never_rises_with_another_event(raw_events: list[di
 def test_the_order_of_events_changes_no_score(raw_events: list[dict[str, Any]], data: st.DataObject) -> None:
     """Counts decide, not timing: only evidence and the order of equal causes may differ."""
     shuffled = data.draw(st.permutations(raw_events))
-    one, other = result_of(*raw_events), result_of(*shuffled)
-    assert (one.trust_score, one.readiness_level, one.scores) == (other.trust_score, other.readiness_level, other.scores)
-    assert (one.cost_analysis, one.evidence_summary) == (other.cost_analysis, other.evidence_summary)
+    item, other = result_of(*raw_events), result_of(*shuffled)
+    assert (item.trust_score, item.readiness_level, item.scores) == (other.trust_score, other.readiness_level, other.scores)
+    assert (item.cost_analysis, item.evidence_summary) == (other.cost_analysis, other.evidence_summary)
 
 
 @settings(deadline=None)
@@ -251,7 +251,7 @@ def test_a_record_keeps_the_first_hundred_references_and_exact_counts() -> None:
     assert (memory.type, memory.evidence_count) == ("memory_degradation", 250)
     assert [reference.seq for reference in memory.evidence] == list(range(EVIDENCE_REFERENCES))
     assert memory.evidence[0].event_id == "event_0"
-    assert [(one.event, one.count) for one in record.event_counts] == [
+    assert [(item.event, item.count) for item in record.event_counts] == [
         ("a_new_type", 1),
         ("memory_event", 250),
         ("tool_call", 3),
@@ -290,8 +290,8 @@ def test_the_evidence_digest_tells_evidence_apart() -> None:
 def test_the_rule_version_names_every_detector() -> None:
     """A changed detector must change the version that scores carry."""
     placed, *named = rule_version(AS_EVENTS).removeprefix("diagnosis-1:").split("+")
-    assert placed.split(".") == [str(one.version) for one in DETECTORS if one.order is not None]
-    assert named == [f"{one.failure_type}-{one.version}" for one in DETECTORS if one.order is None]
+    assert placed.split(".") == [str(item.version) for item in DETECTORS if item.order is not None]
+    assert named == [f"{item.failure_type}-{item.version}" for item in DETECTORS if item.order is None]
     assert placed == "3.1.2.1.3.1"
 
 
@@ -302,14 +302,14 @@ def test_records_without_events_keep_null_scores() -> None:
     assert record.readiness_level == "insufficient_evidence"
     assert record.scores.loop_control is None
     assert record.failure_causes == ()
-    assert [one.score for one in record.dimensions] == [None] * len(FAILURE_TYPES)
+    assert [item.score for item in record.dimensions] == [None] * len(FAILURE_TYPES)
 
 
 def test_a_record_has_every_dimension_and_the_first_six_as_before() -> None:
     """What reads the six fixed fields goes on reading them; the list has them all, in one order."""
     record = record_of(evidence_of([*[CALL] * 3, MISS]))
-    assert [one.dimension for one in record.dimensions] == [failure.dimension for failure in FAILURE_TYPES.values()]
-    scores = {one.dimension: one.score for one in record.dimensions}
+    assert [item.dimension for item in record.dimensions] == [failure.dimension for failure in FAILURE_TYPES.values()]
+    scores = {item.dimension: item.score for item in record.dimensions}
     assert msgspec.structs.asdict(record.scores) == {name: scores[name] for name in record.scores.__struct_fields__}
     assert (scores["loop_control"], record.scores.memory_integrity) == (80, 87)
 
@@ -450,13 +450,13 @@ WORST = [
 
 def test_no_session_is_trusted_less_than_the_lowest_trust() -> None:
     """Every penalty has a limit, so "below 60 is unsafe" never applies: whoever gates on it must be told."""
-    found = diagnose(evidence_of(WORST), AS_EVENTS)
-    assert {one.type: -one.impact_score for one in found.causes if one.failure.weight} == {
-        one.name: one.largest_penalty for one in FAILURE_TYPES.values() if one.weight
+    result = diagnose(evidence_of(WORST), AS_EVENTS)
+    assert {item.type: -item.impact_score for item in result.causes if item.failure.weight} == {
+        item.name: item.largest_penalty for item in FAILURE_TYPES.values() if item.weight
     }
-    assert 73 == LOWEST_TRUST == found.trust_score
+    assert 73 == LOWEST_TRUST == result.trust_score
     assert SAFE_TRUST < LOWEST_TRUST
-    assert found.readiness_level == "unsafe_for_production"
+    assert result.readiness_level == "unsafe_for_production"
     assert f"never below {LOWEST_TRUST}" in " ".join((audit.diagnosis.diagnosis.__doc__ or "").split())
 
 
@@ -470,5 +470,5 @@ def test_trust_stays_within_its_bounds(events: list[dict[str, Any]], times: int)
 
 def test_a_refund_made_five_times_is_unsafe_at_a_trust_of_ninety() -> None:
     """What a person reads first has to be the readiness: by its trust the session looks fine."""
-    found = diagnose(evidence_of([{"event": "tool_call", "tool": "refund", "args": {"order": 4711}}] * 5), AS_EVENTS)
-    assert (found.readiness_level, found.trust_score) == ("unsafe_for_production", 90)
+    result = diagnose(evidence_of([{"event": "tool_call", "tool": "refund", "args": {"order": 4711}}] * 5), AS_EVENTS)
+    assert (result.readiness_level, result.trust_score) == ("unsafe_for_production", 90)
