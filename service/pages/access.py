@@ -89,7 +89,9 @@ async def person(request: Request, viewer: Administrator, services: Services, na
     values = {
         "one": shown_holder,
         "sign_ins": [one for one in services.access.sign_ins.going_on() if one.name == name],
-        "deeds": [deed_of(line, services.access.holder) for line in services.access.audit_log.lines(SHOWN_LINES, name=name)],
+        "deeds": [
+            build_entry(line, services.access.holder) for line in services.access.audit_log.lines(SHOWN_LINES, name=name)
+        ],
         "may_rotate": shown_holder.holder.scopes <= viewer.scopes,
         "is_full": len(shown_holder.live) >= MAX_LIVE,
         "expiries": EXPIRIES,
@@ -138,7 +140,7 @@ async def audit_log(
     lines = await asyncio.to_thread(services.access.audit_log.lines, SHOWN + 1, before, name=name, project=project)
     shown, following = page_of(lines, SHOWN, lambda line: Place(line.at, "", line.id))
     values = {
-        "deeds": [deed_of(line, services.access.holder) for line in shown],
+        "deeds": [build_entry(line, services.access.holder) for line in shown],
         "name": name,
         "project": project,
         "paged": cursor is not None,
@@ -151,7 +153,7 @@ Known = Callable[[Kind, str], Holder | None]
 """Finds the holder of a name. The rights of a name are given once and never change."""
 
 
-class Deed(NamedTuple):
+class AuditEntry(NamedTuple):
     """A line, its action in words, and the address or command behind it."""
 
     line: AuditLine
@@ -159,18 +161,18 @@ class Deed(NamedTuple):
     path: str
 
 
-def deed_of(line: AuditLine, find_holder: Known) -> Deed:
+def build_entry(line: AuditLine, find_holder: Known) -> AuditEntry:
     """Describe a line; an action that is not in the table is described by its address or command."""
     path = f"{line.method} {line.route}"
     template = WORDS["deeds"].get(path)
     if template is None:
-        return Deed(line, path, path)
+        return AuditEntry(line, path, path)
     subject = line.subject or "something unnamed"
     description = template.replace("{project}", line.project or "every project").replace(
         "{grant}", _describe_grant(line, find_holder)
     )
     description = description.replace("{subject}", subject)
-    return Deed(line, description if line.outcome == "done" else _describe_attempt(description), path)
+    return AuditEntry(line, description if line.outcome == "done" else _describe_attempt(description), path)
 
 
 def _describe_attempt(description: str) -> str:

@@ -315,7 +315,7 @@ def _count_days(
     return bars(chart, points, marked=marked, previous=stretch.before(before, 0))
 
 
-_NOTHING = {**dict.fromkeys(("anomalies", "runs", "unsafe_runs", "incidents", "evaluations"), 0), "mean_score": None}
+_EMPTY_COUNTS = {"anomalies": 0, "runs": 0, "unsafe_runs": 0, "incidents": 0, "evaluations": 0, "mean_score": None}
 
 
 def points_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
@@ -357,5 +357,8 @@ def counts_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | 
     """Return the project's counts in a window and in the preceding period; empty if they are not to be compared."""
     if window is None or not window.compare:
         return []
-    params = [{"project": project, "from": one.start, "to": one.end} for one in (window, window.before)]
-    return [next(iter(query_days(cursor, "period_counts", one)), _NOTHING) for one in params]
+    counts = []
+    for period in (window, window.before):
+        rows = query_days(cursor, "period_counts", {"project": project, "from": period.start, "to": period.end})
+        counts.append(rows[0] if rows else _EMPTY_COUNTS)
+    return counts

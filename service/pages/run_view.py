@@ -194,7 +194,7 @@ def read_findings(
     """Return the turns of each finding of a run by the finding's number: place, address, and number of its events."""
     run = recorded.run
     for session in session_places(cursor, run.session_id, [run.project], run.connection):
-        findings = session_findings(cursor, session.bounded, recorded, located).findings
+        findings = session_findings(cursor, session.bounded_params, recorded, located).findings
         return {finding.number: finding_links(session, finding) for finding in findings}
     return {}
 

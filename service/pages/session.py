@@ -27,10 +27,10 @@ from service.pages.run_view import (
 )
 from service.pages.viewing import ShownProject, Viewer
 from service.read.sessions import (
-    Part,
     Row,
     SessionPlace,
     SessionRead,
+    TurnRange,
     read_session,
     session_places,
     session_steps,
@@ -203,7 +203,7 @@ def shown_part(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, sele
 
 
 def _build_turns(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, selection: TurnSelection) -> dict[str, Any]:
-    part = Part(
+    part = TurnRange(
         skip=(selection.turn - 1) // TURNS * TURNS,
         exchange=selection.exchange,
         limit=TURNS,

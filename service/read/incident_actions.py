@@ -58,7 +58,7 @@ _ROLLED_OUT = ("version", "prompt", "release", "build", "commit", "model")
 CountT = TypeVar("CountT", bound=Count)
 
 
-class Compared(NamedTuple):
+class ComparedSlice(NamedTuple):
     """A slice that the explanation compares with another slice of the same label, and its role."""
 
     row: SliceRow
@@ -189,15 +189,15 @@ class Facts:
         return best if best.kind == VALUE and is_version and best.share_before <= NEW_SHARE < best.share_after else None
 
     @property
-    def compared(self) -> list[Compared]:
+    def compared(self) -> list[ComparedSlice]:
         """The changed slice, and the slice that most exchanges had before; empty unless both exist."""
         which = self.which_part
         if which is None or which.found is None or which.back_to is None:
             return []
         is_new = self.new_version is not None
         return [
-            Compared(which.found, "began with the change" if is_new else "stands out"),
-            Compared(which.back_to, "to go back to" if is_new and self.is_worse else "most exchanges before"),
+            ComparedSlice(which.found, "began with the change" if is_new else "stands out"),
+            ComparedSlice(which.back_to, "to go back to" if is_new and self.is_worse else "most exchanges before"),
         ]
 
     @property
@@ -321,8 +321,9 @@ Rule = Callable[[Facts], Action | None]
 
 def actions(facts: Facts) -> list[Action]:
     """Return the recommended actions for an incident, most urgent first."""
-    rules = RULES if is_live(facts.incident) else {name: RULES[name] for name in WHEN_OVER}
-    return [made for rule in rules.values() if (made := rule(facts)) is not None]
+    names = RULES if is_live(facts.incident) else WHEN_OVER
+    proposals = [RULES[name](facts) for name in names]
+    return [action for action in proposals if action is not None]
 
 
 def _read(facts: Facts) -> Action | None:
@@ -375,8 +376,12 @@ def _propose_rollback(facts: Facts) -> Action | None:
         f"{sentence}. The change coincides with {best.label} {best.value}; counts alone do not prove that it is the cause."
     )
     title = f"Roll back {best.label} from {best.value}" + (f" to {usual.value}" if usual is not None else "")
-    made = [one for one in facts.evidence.deployments if (one.label, one.version) == (best.label, best.value)]
-    links = [*_build_addresses(made), _link_page(facts, "part", "Parts of the traffic")]
+    deployments = [
+        deployment
+        for deployment in facts.evidence.deployments
+        if (deployment.label, deployment.version) == (best.label, best.value)
+    ]
+    links = [*_build_addresses(deployments), _link_page(facts, "part", "Parts of the traffic")]
     to = usual.value if usual is not None else "VERSION"
     command = _write_command("deployments", "add", to, project=facts.incident.project, label=best.label)
     return Action(
@@ -391,10 +396,10 @@ def _propose_rollback(facts: Facts) -> Action | None:
 def _describe_level(facts: Facts, part: SliceRow, mean: float | None, count: int, when: str) -> str:
     """Describe a slice's level, as mean or anomaly rate, and the number of exchanges behind it."""
     of = grouped_count(count, facts.unit)
-    named = f"{part.label} {part.value}"
+    slice_name = f"{part.label} {part.value}"
     if facts.is_spike:
-        return f"{named} had an anomaly in {'none' if not mean else f'{mean:.0%}'} of {of} {when}"
-    return f"{named} scored {_format_mean(mean)} on average over {of} {when}"
+        return f"{slice_name} had an anomaly in {'none' if not mean else f'{mean:.0%}'} of {of} {when}"
+    return f"{slice_name} scored {_format_mean(mean)} on average over {of} {when}"
 
 
 def _propose_look_inside(facts: Facts) -> Action | None:

@@ -294,7 +294,7 @@ class InboxFilter:
     sort: Sort = "worst"
 
 
-class Listed(NamedTuple):
+class ListedIncident(NamedTuple):
     """An incident in a list, and its place in the order."""
 
     incident: Incident
@@ -304,7 +304,7 @@ class Listed(NamedTuple):
 class Inbox(NamedTuple):
     """A page of incidents, and the length of the whole list."""
 
-    listed: list[Listed]
+    listed: list[ListedIncident]
     total: int
 
 
@@ -351,7 +351,7 @@ def inbox(
         "outlined": outlined,
     }
     rows = query_rows(cursor, "inbox", values)
-    return Inbox([Listed(_record(row), _place(row)) for row in rows], rows[0]["total"] if rows else 0)
+    return Inbox([ListedIncident(_record(row), _place(row)) for row in rows], rows[0]["total"] if rows else 0)
 
 
 def choices(cursor: duckdb.DuckDBPyConnection, project: str | None) -> Choices:

@@ -474,7 +474,7 @@ class SessionPlace:
     has_turns: bool
     """Whether it has exchanges or scores."""
     events: int
-    """How many it has."""
+    """The number of its events."""
     diagnosis: int | None
     """The position of its diagnosis in the topic; None without one."""
     closed_at: datetime | None
@@ -484,23 +484,23 @@ class SessionPlace:
     """Whether it has received records since."""
 
     @property
-    def named(self) -> Row:
-        """The session's name as query parameters."""
+    def name_params(self) -> Row:
+        """Query parameters that identify the session."""
         return {"project": self.project, "connection": self.connection, "session": self.session_id}
 
     @property
-    def bounded(self) -> Row:
-        """The session's name and times as query parameters."""
-        return {**self.named, "since": self.first_at, "until": self.last_at}
+    def bounded_params(self) -> Row:
+        """Query parameters that identify the session, with its times."""
+        return {**self.name_params, "since": self.first_at, "until": self.last_at}
 
     @property
     def state(self) -> str:
-        """Its state in one word: open or ended."""
+        """The state: open or ended."""
         return "open" if self.is_open else "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TurnRange:
     """The turns of a session to read: after `skip` turns, or around an exchange."""
 
     skip: int = 0
@@ -520,7 +520,7 @@ class SessionRead:
     place: SessionPlace
     session: Session
     findings: SessionFindings
-    """Of its run, with the turns and events that each is about."""
+    """The findings of its run, each with its turns and events."""
     evaluations: Sequence[EvaluatedRun]
 
 
@@ -534,11 +534,11 @@ def session_places(
 
 def read_session(cursor: duckdb.DuckDBPyConnection, session: SessionPlace) -> SessionRead:
     """Return a session without its turns and events."""
-    totals = next(iter(query_rows(cursor, "session_totals", session.bounded)), _NO_TOTALS)
+    totals = next(iter(query_rows(cursor, "session_totals", session.bounded_params)), _NO_TOTALS)
     evaluations = evaluation_page(cursor, session.project, session=session.session_id, limit=_EVALUATIONS)
     before, after = _read_beside(cursor, session, totals["agents"][0] if totals["agents"] else None)
     recorded = _run(cursor, session)
-    findings = session_findings(cursor, session.bounded, recorded)
+    findings = session_findings(cursor, session.bounded_params, recorded)
     labels: dict[str, list[str]] = {}
     for label in totals["labels"]:
         labels.setdefault(label["name"], []).append(label["value"])
@@ -556,7 +556,7 @@ def read_session(cursor: duckdb.DuckDBPyConnection, session: SessionPlace) -> Se
         run=None if recorded is None else SessionRun.of(msgspec.structs.asdict(recorded.run)),
         findings=finding_answers(findings),
         findings_left_out=findings.left_out,
-        incidents=[SessionIncident.of(row) for row in query_rows(cursor, "session_incidents", session.named)],
+        incidents=[SessionIncident.of(row) for row in query_rows(cursor, "session_incidents", session.name_params)],
         previous=before,
         next=after,
     )
@@ -568,9 +568,10 @@ def read_session(cursor: duckdb.DuckDBPyConnection, session: SessionPlace) -> Se
     )
 
 
-def session_with_turns(cursor: duckdb.DuckDBPyConnection, session: SessionPlace, part: Part) -> SessionWithTurns:
+def session_with_turns(cursor: duckdb.DuckDBPyConnection, session: SessionPlace, part: TurnRange) -> SessionWithTurns:
     """Return a session with some of its turns."""
-    rows, read = session_turns(cursor, session, part), read_session(cursor, session)
+    rows = session_turns(cursor, session, part)
+    read = read_session(cursor, session)
     return SessionWithTurns(
         session=read.session,
         turns=[_build_turn(row, read.findings) for row in rows],
@@ -589,10 +590,10 @@ def _build_turn(row: Row, findings: SessionFindings) -> SessionTurn:
     )
 
 
-def session_turns(cursor: duckdb.DuckDBPyConnection, session: SessionPlace, part: Part) -> list[Row]:
+def session_turns(cursor: duckdb.DuckDBPyConnection, session: SessionPlace, part: TurnRange) -> list[Row]:
     """Return some turns of a session, in order, as rows of the query `session_turns`; empty after the last one."""
     params = {
-        **session.bounded,
+        **session.bounded_params,
         "anomalies": part.anomalies,
         "exchange": part.exchange,
         "skip": part.skip,
@@ -611,20 +612,22 @@ def session_steps(
     """
     if not parts or not session.events:
         return {}
-    params = {**session.bounded, "parts": sorted(parts), "from_row": rows[0], "to_row": rows[1]}
+    params = {**session.bounded_params, "parts": sorted(parts), "from_row": rows[0], "to_row": rows[1]}
     return {row["part"]: row for row in query_rows(cursor, "session_steps", params)}
 
 
 def run_findings(cursor: duckdb.DuckDBPyConnection, run: Run) -> SessionFindings:
     """Return the findings of a run, with their places in the session."""
     for session in session_places(cursor, run.session_id, [run.project], run.connection):
-        return session_findings(cursor, session.bounded, _run(cursor, session))
+        return session_findings(cursor, session.bounded_params, _run(cursor, session))
     return SessionFindings()
 
 
 def _run(cursor: duckdb.DuckDBPyConnection, session: SessionPlace) -> RecordedRun | None:
     return (
-        None if session.diagnosis is None else read_run(cursor, {**session.named, "number": None, "place": session.diagnosis})
+        None
+        if session.diagnosis is None
+        else read_run(cursor, {**session.name_params, "number": None, "place": session.diagnosis})
     )
 
 
@@ -632,7 +635,7 @@ def _read_beside(
     cursor: duckdb.DuckDBPyConnection, session: SessionPlace, agent: str | None
 ) -> tuple[SessionNamed | None, SessionNamed | None]:
     """Return the agent's sessions directly before and after one."""
-    params = {**session.named, "agent": agent, "start": session.first_at}
+    params = {**session.name_params, "agent": agent, "start": session.first_at}
     sides: dict[bool, SessionNamed] = {}
     for hours in _HOURS:
         missing = {name: 0 if is_after in sides else hours for name, is_after in _SIDES.items()}

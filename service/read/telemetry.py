@@ -64,7 +64,7 @@ class Telemetry(Answer, frozen=True):
     next_cursor: NextCursor
 
 
-class Listed(NamedTuple):
+class ListedSession(NamedTuple):
     """An open session, and its place in the list of all of them."""
 
     session: OpenSession
@@ -81,7 +81,7 @@ def open_sessions(
     silent_since: datetime | None = None,
     after: Page | None = None,
     limit: int | None = None,
-) -> list[Listed]:
+) -> list[ListedSession]:
     """Return a page of watched sessions of one project or all, longest silent first, optionally last heard before a time."""
     at, last_id = after or (None, None)
     values = {
@@ -95,7 +95,8 @@ def open_sessions(
         "limit": limit,
     }
     return [
-        Listed(_build_session(row, policy, now, listening), row["place"]) for row in query_rows(cursor, "session_signs", values)
+        ListedSession(_build_session(row, policy, now, listening), row["place"])
+        for row in query_rows(cursor, "session_signs", values)
     ]
 
 

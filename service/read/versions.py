@@ -220,7 +220,7 @@ class AgentVersions:
 
 
 @dataclass(frozen=True)
-class Compared:
+class VersionComparison:
     """The versions of agents, and the part of the period that was read."""
 
     agents: list[AgentVersions]
@@ -232,7 +232,7 @@ class Compared:
 
 def agent_versions(
     cursor: duckdb.DuckDBPyConnection, project: str, since: datetime, until: datetime, agent: str | None = None
-) -> Compared:
+) -> VersionComparison:
     """Return the versions of a project's agents in a period, by agent; of one agent ('' for exchanges without one) or all.
 
     With more than MOST_EXCHANGES in the period, only some sessions are read; with more than _REACH, only sessions of the newest days.
@@ -240,7 +240,7 @@ def agent_versions(
     params = {"project": project, "labels": list(VERSIONS), "until": until}
     rows = query_rows(cursor, "version_days", {**params, "since": since, "most": MOST_EXCHANGES, "reach": _REACH})
     if not rows or not rows[0]["is_versioned"]:
-        return Compared([])
+        return VersionComparison([])
     start, one_in = rows[0]["since"], rows[0]["one_in"]
     params |= {"since": start, "one_in": one_in, "agent": agent}
 
@@ -251,7 +251,7 @@ def agent_versions(
     if not all(one.is_scored for one in judged):
         by_rules = {one.agent: one for one in of_tier(_BY_RULES)}
         judged = [one if one.is_scored else by_rules[one.agent] for one in judged]
-    return Compared(judged, start if start > since else None, one_in)
+    return VersionComparison(judged, start if start > since else None, one_in)
 
 
 def versions_of(rows: Iterable[Row], tier: str) -> list[AgentVersions]:

@@ -195,15 +195,15 @@ def _explain_everywhere(facts: Facts) -> Iterator[Statement]:
 
 
 def _explain_deployments(facts: Facts) -> Iterator[Statement]:
-    made = [
+    deployments = [
         f"{_quote_name(one.name)} ({_format_moment(one.at)}, by {_quote_name(one.by)}{_describe_flag(one.comment)})"
         for one in facts.evidence.deployments
     ]
-    if made:
-        more = f" and {len(made) - MOST_NAMED} more" if len(made) > MOST_NAMED else ""
+    if deployments:
+        more = f" and {len(deployments) - MOST_NAMED} more" if len(deployments) > MOST_NAMED else ""
         yield Statement(
             "deployments",
-            f"It coincides with {'a deployment' if len(made) == 1 else 'deployments'}: {', '.join(made[:MOST_NAMED])}{more}.",
+            f"It coincides with {'a deployment' if len(deployments) == 1 else 'deployments'}: {', '.join(deployments[:MOST_NAMED])}{more}.",
         )
 
 
@@ -233,12 +233,12 @@ def _explain_sampling(facts: Facts) -> Iterator[Statement]:
     first, *rest = changed
     parts = [f"{_describe_sampled(first.name)} {_count_of(first)}, {_format_before(first)}"]
     parts += [f"{_describe_sampled(one.name)} {grouped(one.after)}, before {grouped(one.before)}" for one in rest]
-    alone = (
+    consequence = (
         "This alone can raise the number of anomalies that only the judge detects."
         if facts.is_spike
         else "Scores are weighted by their sampling probability, so this alone does not change the mean."
     )
-    yield Statement.resting_on("sampling", f"The mix of judged turns changed: {'; '.join(parts)}. {alone}", changed)
+    yield Statement.resting_on("sampling", f"The mix of judged turns changed: {'; '.join(parts)}. {consequence}", changed)
 
 
 _KINDS: Mapping[str, Callable[[Facts], Iterator[Statement]]] = {

@@ -38,7 +38,18 @@ from schemas.errors import BusyError, DriftlineError, QueryError, SettingsError,
 from schemas.lazy import duckdb
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
-from service.setup.server_link import CANCELLED, MESSAGE_PACK, Failure, Judged, Outcome, Rows, listening, pack, portable, unpack
+from service.setup.server_link import (
+    CANCELLED,
+    MESSAGE_PACK,
+    Failure,
+    Outcome,
+    RejudgeResult,
+    Rows,
+    listening,
+    pack,
+    portable,
+    unpack,
+)
 from service.setup.version import version
 from service.write.deletion import PurgedRecords, purged_records
 from streams.engine.record_intake import RecordIntake
@@ -179,7 +190,7 @@ class CommandOperations:
         policy = self._intake.policy
         return purged_records(await asyncio.to_thread(purge, self._intake.store, policy, now, days), policy, now, days)
 
-    async def rejudge(self, project: str | None, reason: str | None, limit: int) -> Judged:
+    async def rejudge(self, project: str | None, reason: str | None, limit: int) -> RejudgeResult:
         """Have unscored exchanges judged again; return when the judge has no work left."""
         return await self._judge(lambda: self._intake.rejudge(project, reason, limit))
 
@@ -191,7 +202,7 @@ class CommandOperations:
 
         return (await self._judge(begin)).requested
 
-    async def _judge(self, ask: Callable[[], Awaitable[int]]) -> Judged:
+    async def _judge(self, ask: Callable[[], Awaitable[int]]) -> RejudgeResult:
         if not self._intake.has_judge:
             raise SettingsError(
                 "the server has no judge", hint="Start it with one: set ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL."
@@ -204,7 +215,7 @@ class CommandOperations:
         await self._intake.flush()
         now = self._intake.state()
         calls = dict(Counter(now.judge_calls) - Counter(before.judge_calls))
-        return Judged(self._intake.judge_name, requested, calls, now.spent_usd - before.spent_usd)
+        return RejudgeResult(self._intake.judge_name, requested, calls, now.spent_usd - before.spent_usd)
 
     async def _publish(self, topic: str, messages: Sequence[bytes], admission: Admission, conflicting: Accepted) -> Outcome:
         written: Counter[str] = Counter()

@@ -150,7 +150,7 @@ class _Supervisor:
 
     async def run(self, processes: int) -> None:
         """Watch the processes; a second signal is passed on and hurries them."""
-        with handled_in_loop(self._asked):
+        with handled_in_loop(self._handle_signal):
             await asyncio.gather(*(self._keep(number + 1) for number in range(processes)))
 
     async def _keep(self, number: int) -> None:
@@ -189,7 +189,7 @@ class _Supervisor:
             child.stdin.close()
         return code
 
-    def _asked(self, _number: signal.Signals) -> None:
+    def _handle_signal(self, _number: signal.Signals) -> None:
         if self._stopping.is_set():
             for child in self._children:
                 _signal(child, signal.SIGTERM)

@@ -441,17 +441,17 @@ def mark_of(secret: bytes, page: str) -> str:
     It begins with a salt that depends on the page's text. The length of a compressed page reveals repetitions in it, so no two different
     pages share a mark that could be guessed from their lengths.
     """
-    salt = _keyed(secret, "salt", page)
-    return salt + _keyed(secret, "page", salt)
+    salt = _derive_key(secret, "salt", page)
+    return salt + _derive_key(secret, "page", salt)
 
 
 def is_mark(given: bytes, secret: bytes) -> bool:
     """Tell whether this is a mark derived from the cookie, for any page; compared in constant time."""
     salt = given[:HALF_LENGTH].decode("latin-1")
-    return hmac.compare_digest(given, (salt + _keyed(secret, "page", salt)).encode("latin-1"))
+    return hmac.compare_digest(given, (salt + _derive_key(secret, "page", salt)).encode("latin-1"))
 
 
-def _keyed(secret: bytes, purpose: str, text: str) -> str:
+def _derive_key(secret: bytes, purpose: str, text: str) -> str:
     return hmac.new(secret, f"driftline {purpose}\n{text}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[
         :HALF_LENGTH
     ]

@@ -91,7 +91,7 @@ class Outcome(NamedTuple):
     conflicts: list[int]
 
 
-class Judged(NamedTuple):
+class RejudgeResult(NamedTuple):
     """The outcome of judging: calls by result, and their cost as far as prices are known."""
 
     judge: str
@@ -129,7 +129,7 @@ class ServerLink:
         """
         connection = connect(self._database)
         if connection is None:
-            raise self._ended()
+            raise self._server_ended()
         return self._call(connection, operation, returns, arguments)
 
     def _call(self, connection: socket.socket, operation: str, returns: type[Result], arguments: tuple[Any, ...]) -> Result:
@@ -142,7 +142,7 @@ class ServerLink:
             error_class: type[DriftlineError] = getattr(errors, kind, DriftlineError)
             raise error_class(message, hint=hint)
         if status == CANCELLED:
-            raise self._ended()
+            raise self._server_ended()
         raise StoreError(f"{self._database}: its server answered {status} to {operation}", hint="Check the server's log.")
 
     def _request(self, connection: socket.socket, operation: str, arguments: tuple[Any, ...]) -> tuple[int, bytes]:
@@ -159,13 +159,13 @@ class ServerLink:
                 # Servers up to 0.2.0 speak another protocol: they greet with their version, then wait for more bytes than this request has.
                 raise self._another_version("an older version, or does not answer,") from error
             except (OSError, http.client.HTTPException) as error:
-                raise self._ended() from error
+                raise self._server_ended() from error
 
     def _another_version(self, theirs: str) -> StoreError:
         message = f"{self._database}: its server is of {theirs}, and this command of version {version()}"
         return StoreError(message, hint=_SAME_VERSION)
 
-    def _ended(self) -> StoreError:
+    def _server_ended(self) -> StoreError:
         return StoreError(f"{self._database}: its server ended before it answered", hint=_ENDED)
 
 

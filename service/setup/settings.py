@@ -232,10 +232,10 @@ def load_settings(**options: object) -> Settings:
         if Settings.__annotations__.get(name) == "bool":
             values[name] = _TRUTHS.get(str(values[name]).lower(), values[name])
     try:
-        settings = msgspec.convert(values, Settings, strict=False, dec_hook=_made)
+        settings = msgspec.convert(values, Settings, strict=False, dec_hook=_convert_text)
     except msgspec.ValidationError as error:
         name, message = place_and_words(error)
-        raise _refused(name, _choices(name) or message.removesuffix(_AS_TEXT).replace(" or null", "")) from error
+        raise _build_error(name, _choices(name) or message.removesuffix(_AS_TEXT).replace(" or null", "")) from error
     for name, rule in _RULES.items():
         _check(name, rule, getattr(settings, name))
     return settings
@@ -248,7 +248,7 @@ def kinds_of_settings() -> dict[str, tuple[Type, ...]]:
     return {part.name: part.type.types if isinstance(part.type, UnionType) else (part.type,) for part in fields}
 
 
-def _made(kind: Callable[[Any], object], value: object) -> object:
+def _convert_text(kind: Callable[[Any], object], value: object) -> object:
     """Convert a text to a path or a secret."""
     return kind(value)
 
@@ -267,8 +267,8 @@ def _check(name: str, rule: Callable[[str], object], value: str | None) -> None:
         if value is not None:
             rule(value)
     except ValueError as error:
-        raise _refused(name, str(error)) from error
+        raise _build_error(name, str(error)) from error
 
 
-def _refused(name: str, message: str) -> SettingsError:
+def _build_error(name: str, message: str) -> SettingsError:
     return SettingsError(f"{PREFIX}{name.upper()}: {message}", hint="Correct the variable or the option.")

@@ -292,7 +292,7 @@ class FileReader:
     def transcripts(self, source: str, part: Part) -> FileRecords:
         """Read a file of a source, whole or a range of its sessions."""
         context = dataclasses.replace(self._context, copies=part.copies) if part.copies else self._context
-        return _merged(self._parts(part.path, SOURCES[source].read(part.path, context, part.sessions)))
+        return _merge_parts(self._parts(part.path, SOURCES[source].read(part.path, context, part.sessions)))
 
     def parts(self, source: FileSource, path: Path) -> Iterator[FileRecords]:
         """Read a file of a source, part by part."""
@@ -301,13 +301,13 @@ class FileReader:
     def _parts(self, path: Path, readings: Iterable[Reading]) -> Iterator[FileRecords]:
         try:
             for reading in readings:
-                yield self._encoded(path, reading)
+                yield self._admit_reading(path, reading)
         except InputError as error:  # an unreadable file does not stop the others
             part = FileRecords(complete=False)
             self._admission.set_aside(part.accepted, Place(str(path), 0), Refusal("import", "unreadable_file", str(error)), b"")
             yield part
 
-    def _encoded(self, path: Path, reading: Reading) -> FileRecords:
+    def _admit_reading(self, path: Path, reading: Reading) -> FileRecords:
         part = FileRecords(session_ids=reading.session_ids, complete=reading.complete, left_out=reading.left_out)
         part.open = reading.open
         part.revisable = [one for one in reading.exchanges if one.exchange_id in reading.revisable] if reading.revisable else []
@@ -324,7 +324,7 @@ class FileReader:
         return part
 
 
-def _merged(parts: Iterable[FileRecords]) -> FileRecords:
+def _merge_parts(parts: Iterable[FileRecords]) -> FileRecords:
     whole = FileRecords()
     for part in parts:
         whole.accepted.extend(part.accepted)

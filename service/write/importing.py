@@ -189,7 +189,7 @@ class Importer:
         self._summary.copies = sum(len(account.copies) for account in accounts)
         if source.id_field is None:
             self._summary.lines_in_copies = sum(count_own_lines(account) for account in accounts if account.copies)
-        changed = self._changed(source.name, accounts, report)
+        changed = self._select_changed(source.name, accounts, report)
         parts = [part for account, stamp in changed for part in parts_of(source, account, stamp.size)]
         stamps, complete = {account.path: stamp for account, stamp in changed}, True
         for part, records in zip(parts, read_transcripts(self._reader, source.name, parts), strict=True):
@@ -203,14 +203,14 @@ class Importer:
 
     def events(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import files of runtime events."""
-        return self._streamed(EVENT_FILES, [(path, stamp_of(path) or Stamp(0, 0)) for path in files], report)
+        return self._import_parts(EVENT_FILES, [(path, stamp_of(path) or Stamp(0, 0)) for path in files], report)
 
     def exchanges(self, source: FileSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import files of exchanges."""
-        changed = self._changed(source.name, map(Account, files), report)
-        return self._streamed(source, [(account.path, stamp) for account, stamp in changed], report)
+        changed = self._select_changed(source.name, map(Account, files), report)
+        return self._import_parts(source, [(account.path, stamp) for account, stamp in changed], report)
 
-    def _streamed(self, source: FileSource, files: Iterable[tuple[Path, Stamp]], report: Report) -> ImportSummary:
+    def _import_parts(self, source: FileSource, files: Iterable[tuple[Path, Stamp]], report: Report) -> ImportSummary:
         """Import files part by part, because a single one may not fit into memory."""
         for path, stamp in files:
             complete = True
@@ -221,7 +221,7 @@ class Importer:
             report(stamp.size)
         return self._finish()
 
-    def _changed(self, source: str, accounts: Iterable[Account], report: Report) -> list[tuple[Account, Stamp]]:
+    def _select_changed(self, source: str, accounts: Iterable[Account], report: Report) -> list[tuple[Account, Stamp]]:
         """Return the accounts whose files were not yet completely imported in their present state and with the present settings."""
         rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": source}).iter_rows()
         taken = {path: stored for path, *stored in rows}

@@ -144,7 +144,7 @@ class OffsetRange:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReplayRequest:
     """The requested replay."""
 
     source: str
@@ -176,7 +176,7 @@ class Replay:
     def estimate(self, tell: Tell) -> Estimate:
         """Estimate without asking a judge."""
         whole = Estimate()
-        with _locked(self.files):
+        with _lock_label(self.files):
             for estimate in self._work(Aim.ESTIMATE, tell):
                 whole.add(estimate)
         if not self.is_begun and self.plan.origin.kind != TOPICS:
@@ -185,7 +185,7 @@ class Replay:
 
     def run(self, tell: Tell) -> Outcome:
         """Run the replay to its end. InputError if another process runs it. Finished work stays, even if the run is interrupted."""
-        with _locked(self.files):
+        with _lock_label(self.files):
             self.files.write_plan(self.plan)
             self._work(Aim.REPLAY, tell)
             outcome = merge(self.files, self.plan, utc_now())
@@ -206,7 +206,7 @@ class Replay:
         return in_processes(job, [part.number for part in self.plan.parts], self.workers, tell)
 
 
-def replay_of(settings: Settings, wanted: Wanted) -> Replay:
+def replay_of(settings: Settings, wanted: ReplayRequest) -> Replay:
     """Return the requested replay: complete, begun, or new.
 
     SettingsError and PolicyError for invalid options, also if the label belongs to a replay with other options; InputError if there is
@@ -250,7 +250,7 @@ def replays_in(database: Path) -> Iterator[Outcome | Plan]:
             yield record
 
 
-def _origin(settings: Settings, wanted: Wanted) -> Origin:
+def _origin(settings: Settings, wanted: ReplayRequest) -> Origin:
     if wanted.source != TOPICS and wanted.offsets != OffsetRange():
         raise SettingsError("--from-offset and --to-offset need --from topics", hint="Use --since and --until.")
     if wanted.source == TABLES:
@@ -263,7 +263,7 @@ def _origin(settings: Settings, wanted: Wanted) -> Origin:
     return origin_of_parquet(Path(wanted.source))
 
 
-def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Part, ...], str]:
+def _parts(settings: Settings, wanted: ReplayRequest, origin: Origin) -> tuple[tuple[Part, ...], str]:
     """Return the parts of a new replay, and notes on the source."""
     if origin.kind == TOPICS:
         from streams.replay.topics import bounds_of, parts_of_topics  # noqa: PLC0415 - as above
@@ -274,7 +274,7 @@ def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Pa
         )
         return asyncio.run(parts_of_topics(connection_of(settings), first, last)), ""
     note = _made_ready(settings) if origin.kind == TABLES else ""
-    with _explained(), Tables(origin) as tables:
+    with _explain_in_use(), Tables(origin) as tables:
         contents = tables.contents(wanted.scope)
         if not contents.exchanges:
             raise _nothing(wanted.scope, contents)
@@ -283,7 +283,7 @@ def _parts(settings: Settings, wanted: Wanted, origin: Origin) -> tuple[tuple[Pa
 
 def _made_ready(settings: Settings) -> str:
     """Migrate a database and flush its logs into the file, so that several processes can read it; return a note, if any."""
-    with _explained(), open_workspace(settings, alone=_HELD) as workspace:
+    with _explain_in_use(), open_workspace(settings, alone=_HELD) as workspace:
         behind = stages_behind(workspace.store)
         workspace.store.checkpoint()
     return f"the live scores are not complete: {behind}" if behind else ""
@@ -312,7 +312,7 @@ def _nothing(scope: Scope, contents: Contents | None) -> InputError:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _explain_in_use() -> Iterator[None]:
     """Say what a database in use means for a replay."""
     try:
         yield
@@ -323,7 +323,7 @@ def _explained() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _locked(files: ReplayFiles) -> Iterator[None]:
+def _lock_label(files: ReplayFiles) -> Iterator[None]:
     """Lock the label while the context is open; InputError if another process has it."""
     files.parts.mkdir(parents=True, exist_ok=True)
     with files.lock.open("wb") as lock:

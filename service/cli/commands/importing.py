@@ -51,7 +51,7 @@ from service.cli.import_findings import Drift, drift_lines, import_findings, inc
 from service.cli.progress import counting, measuring, working
 from service.cli.terminal import err, out, print_text, table, warn_skipped
 from service.setup.judge_setup import paid_note
-from service.setup.server_link import Judged
+from service.setup.server_link import RejudgeResult
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import Clock, Workspace, open_workspace
@@ -307,7 +307,7 @@ def _judge(workspace: Workspace, project: str | None, *, yes: bool, as_json: boo
     outcome = judge_unscored(workspace, project, None, yes=yes)
     if workspace.server is not None:
         with working("the server's judge scores them"):
-            workspace.server.call("rejudge", Judged, project, None, 0)  # returns when the judge has no work left
+            workspace.server.call("rejudge", RejudgeResult, project, None, 0)  # returns when the judge has no work left
     if outcome is not None and not as_json:
         out.say(outcome_in_words(outcome))
     return {"judged": outcome}

@@ -30,7 +30,7 @@ from service.cli.progress import working
 from service.cli.terminal import err, out
 from service.read.known_projects import require_known
 from service.setup.judge_setup import NAME_A_JUDGE, NONE, PRICE_IT, SIMULATED, OpenedJudge, is_unpriced, open_judge, who_judges
-from service.setup.server_link import Judged
+from service.setup.server_link import RejudgeResult
 from service.setup.workspace import Workspace, open_workspace
 from service.text.formats import counted, plain
 from streams.engine.engine import Engine
@@ -120,7 +120,7 @@ def _judged_again(
         done = asyncio.run(_judge_again(workspace, rows, project, reason))
     else:
         with working("the server's judge scores them"):
-            done = workspace.server.call("rejudge", Judged, project, reason, len(rows))
+            done = workspace.server.call("rejudge", RejudgeResult, project, reason, len(rows))
     wanted = {(row["connection"], row["exchange_id"]) for row in rows}
     left = [row for row in unscored(workspace.store, project, None, ALL) if (row["connection"], row["exchange_id"]) in wanted]
     return {
@@ -133,7 +133,9 @@ def _judged_again(
     }
 
 
-async def _judge_again(workspace: Workspace, rows: Sequence[dict[str, Any]], project: str | None, reason: str | None) -> Judged:
+async def _judge_again(
+    workspace: Workspace, rows: Sequence[dict[str, Any]], project: str | None, reason: str | None
+) -> RejudgeResult:
     """Request new judgements of the rows and wait for them."""
     opened = await open_judge(workspace.settings, workspace.policy, os.environ)
     engine = Engine(
@@ -149,7 +151,7 @@ async def _judge_again(workspace: Workspace, rows: Sequence[dict[str, Any]], pro
         state = engine.state()
     finally:
         await engine.stop()
-    return Judged(opened.name, requested, state.judge_calls, state.spent_usd)
+    return RejudgeResult(opened.name, requested, state.judge_calls, state.spent_usd)
 
 
 async def _tell(engine: Engine, requested: int, tell: Callable[[str], None]) -> None:

@@ -38,7 +38,7 @@ from service.cli.progress import counting
 from service.cli.terminal import err, out, table
 from service.setup.judge_setup import SIMULATED, OpenedJudge
 from service.text.formats import MISSING, counted
-from service.write.replays import OffsetRange, Replay, Wanted, default_workers, replay_of, replays_in
+from service.write.replays import OffsetRange, Replay, ReplayRequest, default_workers, replay_of, replays_in
 from streams.judging.call_budget import StoppedError
 from streams.replay.part import Heard
 from streams.replay.plan import Asking, Outcome, Plan, Scope
@@ -86,7 +86,7 @@ def replay(
     settings = settings_of(database, policy, kafka=kafka)
     scope = _scope(project, since, until)
     offsets = OffsetRange(from_offset, to_offset)
-    planned = replay_of(settings, Wanted(source, scope, judge, label, workers or default_workers(), offsets))
+    planned = replay_of(settings, ReplayRequest(source, scope, judge, label, workers or default_workers(), offsets))
     if planned.note:
         err.say(f"note: {planned.note}", style="yellow")
     if planned.outcome is not None:

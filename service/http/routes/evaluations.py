@@ -39,6 +39,14 @@ MAX_SESSIONS = 1000
 MAX_EVALUATIONS = 1000
 """Maximum number of evaluations per call: each is in memory with its prompts until it is requested."""
 Model = TypeVar("Model", bound=BaseModel)
+_PUBLISH_BATCH_SIZE = 50
+"""Requests that are published together; each holds prompts of some hundred kilobytes."""
+READ_FIRST = ("exchanges", "agent-events", "judgements", EVALUATION.sink, EVALUATION.source)
+"""Topics with the ends of sessions and earlier judgements. They are read first, because a missed judgement would be paid for again."""
+DIAGNOSIS_WAIT_SECONDS = 5.0
+"""Seconds to wait for the diagnosis of a session that has just ended; later it is evaluated without one."""
+_POLL_SECONDS = 0.1
+"""Seconds between looks for diagnoses."""
 _TAGS = frozenset({"union_tag_invalid", "union_tag_not_found"})
 
 
@@ -105,13 +113,13 @@ def terms_of(body: EvaluateBody) -> Terms:
 
 
 def _choose_cases(profile: Profile, judge_runs: Sequence[str] | None) -> list[Plan]:
-    every = {plan.judge_run_id: plan for plan in plans(profile)}
+    plans_by_id = {plan.judge_run_id: plan for plan in plans(profile)}
     for index, name in enumerate(judge_runs or ()):
-        if name not in every:
+        if name not in plans_by_id:
             raise _build_refusal(
-                f"judgeRuns[{index}]", f"the profile has no such judge run; its judge runs are {', '.join(every)}"
+                f"judgeRuns[{index}]", f"the profile has no such judge run; its judge runs are {', '.join(plans_by_id)}"
             )
-    chosen = [every[name] for name in dict.fromkeys(judge_runs or every)]
+    chosen = [plans_by_id[name] for name in dict.fromkeys(judge_runs or plans_by_id)]
     for index, judge in enumerate(profile.judges):
         if judge.type == "batch" and any(plan.judge.judge_id == judge.judge_id for plan in chosen):
             message = "the server does not ask in batches, which take hours; choose live, or evaluate with the command over the database"
@@ -134,21 +142,21 @@ def _read(model: type[Model], value: Mapping[str, Any], *path: str | int) -> Mod
     try:
         return model.model_validate_json(json_bytes(value))
     except ValidationError as error:
-        problems = [{**one, "loc": (*path, *_require_own(one, value))} for one in error.errors(include_url=False)]
+        problems = [{**problem, "loc": (*path, *_sender_path(problem, value))} for problem in error.errors(include_url=False)]
         raise ApiError(400, "invalid", problems_in_words(problems)) from None
 
 
-def _require_own(problem: Mapping[str, Any], value: Any) -> tuple[str | int, ...]:
+def _sender_path(problem: Mapping[str, Any], value: Any) -> tuple[str | int, ...]:
     """Return the path of a problem in the sender's body, without elements that pydantic adds for the chosen kind of a union."""
     *around, last = problem["loc"] or ("",)
-    own: list[str | int] = []
+    elements: list[str | int] = []
     for element in around:
         if (isinstance(value, dict) and element in value) or (isinstance(value, list) and isinstance(element, int)):
             value = value[element]
-            own.append(element)
+            elements.append(element)
     if problem["type"] in _TAGS:
-        return (*own, last, problem["ctx"]["discriminator"].strip("'"))
-    return tuple(own) if last in ("", "[key]") else (*own, last)
+        return (*elements, last, problem["ctx"]["discriminator"].strip("'"))
+    return tuple(elements) if last in ("", "[key]") else (*elements, last)
 
 
 def _build_refusal(field: str, message: str) -> ApiError:
@@ -156,13 +164,6 @@ def _build_refusal(field: str, message: str) -> ApiError:
 
 
 router = APIRouter(route_class=JsonRoute, tags=["evaluations"])
-AT_ONCE = 50
-"""Requests that are published together; each holds prompts of some hundred kilobytes."""
-READ_FIRST = ("exchanges", "agent-events", "judgements", EVALUATION.sink, EVALUATION.source)
-"""Topics with the ends of sessions and earlier judgements. They are read first, because a missed judgement would be paid for again."""
-DIAGNOSED_SECONDS = 5.0
-"""Seconds to wait for the diagnosis of a session that has just ended; later it is evaluated without one."""
-_LOOK = 0.1
 EvaluationId = Annotated[Id, Path(description="Id of the evaluation.")]
 Of = Annotated[Id | None, Query()]
 
@@ -190,8 +191,8 @@ async def evaluate(
             raise ApiError(409, "no_judge", "this server has no judge; recorded and reused answers need none")
         else:
             with durable_or_refused():
-                for start in range(0, len(prepared.requests), AT_ONCE):
-                    await services.engine.publish(EVALUATION.source, prepared.requests[start : start + AT_ONCE])
+                for start in range(0, len(prepared.requests), _PUBLISH_BATCH_SIZE):
+                    await services.engine.publish(EVALUATION.source, prepared.requests[start : start + _PUBLISH_BATCH_SIZE])
             # A caller may read an evaluation as soon as it has the id.
             await services.engine.wait_for_tables(EVALUATION.source)
     return requested_evaluations(prepared)
@@ -274,8 +275,10 @@ def _check_number(sessions: Sequence[FinishedSession], terms: Terms) -> None:
 
 async def _read_diagnosed(services: ApiContext, sessions: Sequence[FinishedSession]) -> None:
     """Wait a while for the sessions' diagnoses, which checks and the subject view use."""
-    params: dict[str, Any] = {"sessions": [{"connection": one.connection, "session_id": one.session_id} for one in sessions]}
-    for _ in range(int(DIAGNOSED_SECONDS / _LOOK)):
+    params: dict[str, Any] = {
+        "sessions": [{"connection": session.connection, "session_id": session.session_id} for session in sessions]
+    }
+    for _ in range(int(DIAGNOSIS_WAIT_SECONDS / _POLL_SECONDS)):
         if not await services.ask(lambda cursor: query_rows(cursor, "undiagnosed_sessions", params)):
             return
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_POLL_SECONDS)

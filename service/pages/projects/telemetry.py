@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from audit.silence import Status
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
-from service.read.telemetry import AlertDelivery, AlertStatus, Listed, alert_deliveries, listening_of, open_sessions
+from service.read.telemetry import AlertDelivery, AlertStatus, ListedSession, alert_deliveries, listening_of, open_sessions
 from service.setup.access import Holder
 from service.text.answers import Place, after, page_of
 from service.text.links import Links
@@ -69,7 +69,7 @@ async def telemetry(
     return page(request, "telemetry.html", values)
 
 
-async def _read_sessions(services: ApiContext, viewer: Holder) -> list[Listed]:
+async def _read_sessions(services: ApiContext, viewer: Holder) -> list[ListedSession]:
     engine = services.engine
     now, listening = engine.now(), listening_of(engine)
     return await services.ask(
@@ -84,5 +84,5 @@ async def _read_alerts(
     return page_of(deliveries, SHOWN, lambda alert: Place(alert.created_at, alert.id))
 
 
-def _is_after(listed: Listed, cursor: Place | None) -> bool:
+def _is_after(listed: ListedSession, cursor: Place | None) -> bool:
     return cursor is None or (listed.session.last_received, listed.place) > (cursor.at, cursor.id)

@@ -169,7 +169,10 @@ class Snapshots:
     def __init__(
         self, store: Store, now: Callable[[], datetime], limits: QueryLimits, flush: Callable[[], Awaitable[None]]
     ) -> None:
-        self._store, self._now, self._limits, self._flush = store, now, limits, flush
+        self._store = store
+        self._now = now
+        self._limits = limits
+        self._flush = flush
         self._current: Snapshot | None = None
         self._making: asyncio.Task[None] | None = None
         self._state = NO_STATE
@@ -188,7 +191,7 @@ class Snapshots:
         if self._current is None:
             if self._making is not None and not self._making.done():
                 raise BusyError(f"the first snapshot is still being built: {self._state.step}")
-            raise self._none_made()
+            raise self._build_failed_error()
         return self._current
 
     def state(self) -> SnapshotState:
@@ -202,7 +205,7 @@ class Snapshots:
         if self._making is not None:
             await asyncio.wait([self._making])
         if self._current is None:
-            raise self._none_made()
+            raise self._build_failed_error()
 
     def prepare(self) -> None:
         """Start building a snapshot if one is due."""
@@ -227,7 +230,8 @@ class Snapshots:
         self._replace(None)
 
     def _is_due(self) -> bool:
-        current, path = self._current, self._store.path
+        current = self._current
+        path = self._store.path
         if current is None or path is None:
             return True
         age = time.monotonic() - current.made
@@ -236,35 +240,41 @@ class Snapshots:
     async def _make(self) -> None:
         self._state = replace(self._state, since=self._now())
         try:
-            made = await self._made()
-            self._replace(made)
-            self._state, self._failures = NO_STATE, 0
-            kept_for = max(self._limits.kept_for, 2 * REST * made.seconds)
-            asyncio.get_running_loop().call_later(kept_for, self._give_up, made)
+            snapshot = await self._build_snapshot()
+            self._replace(snapshot)
+            self._state = NO_STATE
+            self._failures = 0
+            kept_for = max(self._limits.kept_for, 2 * REST * snapshot.seconds)
+            asyncio.get_running_loop().call_later(kept_for, self._give_up, snapshot)
         except (DriftlineError, duckdb.Error, OSError) as error:
             log.exception("no snapshot was made")
             self._failures += 1
-            self._state = replace(self._state, failed_at=self._now(), failure=self._words_of(error))
+            self._state = replace(self._state, failed_at=self._now(), failure=self._describe_error(error))
         finally:
             self._state = replace(self._state, since=None, step="")
             self._making = None
 
     def _step(self, description: str, progress: Callable[[], str] = str) -> None:
-        self._state, self._progress = replace(self._state, step=description), progress
+        self._state = replace(self._state, step=description)
+        self._progress = progress
 
-    def _words_of(self, error: Exception) -> str:
+    def _describe_error(self, error: Exception) -> str:
         """Return the first line of an error, without the database's folder."""
         message = str(error).splitlines()[0] if str(error) else type(error).__name__
         return message if self._store.path is None else message.replace(f"{self._store.path.absolute().parent}{os.sep}", "")
 
-    def _none_made(self) -> StoreError:
+    def _build_failed_error(self) -> StoreError:
         return StoreError(f"the snapshot could not be built: {self._state.failure}", hint="See the server's log.")
 
-    def _nice(self) -> int:
+    def _nice_level(self) -> int:
         """Return how many steps below the server's priority the next snapshot is made."""
-        return 0 if self._failures else NICE_FIRST if self._current is None else NICE_REFRESH
+        if self._failures:
+            return 0
+        if self._current is None:
+            return NICE_FIRST
+        return NICE_REFRESH
 
-    async def _made(self) -> Snapshot:
+    async def _build_snapshot(self) -> Snapshot:
         path = self._store.path
         if path is None:
             raise StoreError("a database in memory has no snapshots", hint="Open a file.")
@@ -282,7 +292,7 @@ class Snapshots:
             changes = await asyncio.to_thread(copy_database, self._store, copy)
             self._step("building the tables", lambda: _describe_built(target))
             patient = msgspec.structs.replace(self._limits, building=self._limits.building * min(MOST_TIME, 1 + self._failures))
-            await build(copy, target, spill, patient, self._nice())
+            await build(copy, target, spill, patient, self._nice_level())
             file = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -293,7 +303,8 @@ class Snapshots:
             self._replace(None)
 
     def _replace(self, snapshot: Snapshot | None) -> None:
-        before, self._current = self._current, snapshot
+        before = self._current
+        self._current = snapshot
         if before is not None:
             before.replaced = True
             before.close_when_unused()
@@ -304,8 +315,9 @@ def _describe_built(target: Path) -> str:
     progress = progress_of(target)
     if progress is None or not progress.total:
         return ""
-    done, now = (f"{rows / progress.total:.0%}" for rows in (progress.done, progress.rows))
-    return f"{done} of the rows are done, now {progress.table} with {now} of them; {_format_megabytes(target)} MB written"
+    done = f"{progress.done / progress.total:.0%}"
+    current = f"{progress.rows / progress.total:.0%}"
+    return f"{done} of the rows are done, now {progress.table} with {current} of them; {_format_megabytes(target)} MB written"
 
 
 def _format_megabytes(path: Path) -> str:
@@ -319,14 +331,15 @@ def _prepare(folder: Path, database: Path) -> None:
     """Create an empty folder, readable by its owner only, removing leftovers of a crash. StoreError if the disk has no room."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
-    needed, free = int(ROOM * database.stat().st_size), shutil.disk_usage(folder).free
+    needed = int(ROOM * database.stat().st_size)
+    free = shutil.disk_usage(folder).free
     if free < needed:
         raise StoreError(
             f"a snapshot needs {needed} bytes and the disk has {free}", hint="Free disk space beside the database."
         )
 
 
-async def _nothing() -> None:
+async def _flush_nothing() -> None:
     """Flush nothing: the store has every record."""
 
 
@@ -347,7 +360,7 @@ class QueryPool:
         store: Store,
         now: Callable[[], datetime],
         limits: QueryLimits | None = None,
-        flush: Callable[[], Awaitable[None]] = _nothing,
+        flush: Callable[[], Awaitable[None]] = _flush_nothing,
     ) -> None:
         self.limits = limits or QueryLimits()
         self._snapshots = Snapshots(store, now, self.limits, flush)
