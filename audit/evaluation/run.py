@@ -373,32 +373,44 @@ def _total_cost(
     answers: Sequence[_UsageReport], calls: Sequence[_UsageReport], prices: Mapping[str, ModelPrice]
 ) -> float | None:
     usage_of_answers, usage_of_calls = _sum_usage(answers), _sum_usage(calls)
-    sources = (
-        [calls, answers]
-        if usage_of_calls and (usage_of_answers is None or _token_count(usage_of_calls) >= _token_count(usage_of_answers))
-        else [answers]
+    calls_are_complete = usage_of_calls is not None and (
+        usage_of_answers is None or _token_count(usage_of_calls) >= _token_count(usage_of_answers)
     )
-    costs = (_price_reports(parts, prices) for parts in sources)
-    cost = next((cost for cost in costs if cost is not None), None)
+    if calls_are_complete:
+        cost = _price_reports(calls, prices)
+        if cost is not None:
+            return cost
+    cost = _price_reports(answers, prices)
     if cost is not None:
         return cost
-    reported_costs = [part.cost_usd for part in calls]
-    # Sources write 0 for a model whose price they do not know.
-    return math.fsum(filter(None, reported_costs)) or None if None not in reported_costs else None
+    return _reported_cost(calls)
+
+
+def _reported_cost(calls: Sequence[_UsageReport]) -> float | None:
+    """Return the sum of the costs that the source reports; None if one is missing or all are 0."""
+    costs = [call.cost_usd for call in calls if call.cost_usd is not None]
+    if len(costs) < len(calls):
+        return None
+    # Sources report 0 for a model whose price they do not know.
+    return math.fsum(costs) or None
 
 
 def _token_count(usage: Usage) -> int:
     return usage.prompt_tokens + usage.output_tokens
 
 
-def _price_reports(parts: Sequence[_UsageReport], prices: Mapping[str, ModelPrice]) -> float | None:
-    """USD of all parts; None where the tokens or the price of one are unknown, and without any."""
+def _price_reports(reports: Sequence[_UsageReport], prices: Mapping[str, ModelPrice]) -> float | None:
+    """Return the cost of all reports in USD; None without any, or if the tokens or the price of one are unknown."""
+    if not reports:
+        return None
     costs = []
-    for part in parts:
-        price = price_of(part.model, prices) if part.model else None
-        costs.append(price.cost(part.usage) if price is not None and part.usage is not None else None)
-    known_costs = [cost for cost in costs if cost is not None]
-    return usd_of(sum(known_costs)) if parts and len(known_costs) == len(parts) else None
+    for report in reports:
+        price = price_of(report.model, prices) if report.model else None
+        cost = price.cost(report.usage) if price is not None and report.usage is not None else None
+        if cost is None:
+            return None
+        costs.append(cost)
+    return usd_of(sum(costs))
 
 
 def identifiers_of(
