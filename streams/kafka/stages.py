@@ -57,8 +57,8 @@ from streams.log.log import Commit
 from streams.stage_batches import KEY, StageBatch
 from streams.topology import Stage
 
-AT_ONCE = 2
-"""Most chunks of a stage that are computed at once in this process."""
+MAX_CONCURRENT_CHUNKS = 2
+"""Most chunks of a stage that are computed concurrently in this process."""
 TOO_LARGE = "state_too_large"
 OURS = (BrokerError, StoreError, MemoryError, OSError)
 """Errors of this process or the broker, not of a record."""
@@ -76,36 +76,36 @@ class Computing:
     states: StateTopic
     reframe: Reframe | None = None
     """Applied to values before decoding; the partition waits for it."""
-    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT_CHUNKS))
 
     def open_partition(self, number: int) -> ComputedPartition:
         """Start the work on a partition."""
         return ComputedPartition(number, self)
 
 
-class Worked(NamedTuple):
+class ChunkResult(NamedTuple):
     """The results of a chunk: messages by topic, and the states that changed."""
 
-    made: Mapping[str, Sequence[Message]]
+    messages: Mapping[str, Sequence[Message]]
     states: Mapping[str, StoredState]
 
 
 class ComputedPartition:
     """See the module; a `streams.kafka.partitions.PartitionWork`."""
 
-    def __init__(self, number: int, means: Computing) -> None:
+    def __init__(self, number: int, resources: Computing) -> None:
         self._number = number
-        self._means = means
-        self._stage = means.stage
+        self._resources = resources
+        self._stage = resources.stage
         self._has_states = False
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
         """Process a chunk; returns when all of its results are durable."""
         if not self._has_states:
-            await self._means.states.load(self._number)
+            await self._resources.states.load(self._number)
             self._has_states = True
-        if self._means.reframe is not None:
-            chunk.values = await self._means.reframe(chunk.values)
+        if self._resources.reframe is not None:
+            chunk.values = await self._resources.reframe(chunk.values)
         await self._finish(chunk)
         done()
 
@@ -114,10 +114,10 @@ class ComputedPartition:
 
     async def _finish(self, chunk: Chunk) -> None:
         """Make all results of a chunk durable. A failing chunk is halved until the failing record is isolated."""
-        means = self._means
+        resources = self._resources
         try:
-            async with means.slots:
-                worked = await asyncio.to_thread(self._work, chunk)
+            async with resources.slots:
+                result = await asyncio.to_thread(self._compute, chunk)
         except OURS:
             raise
         except failures() as error:
@@ -129,15 +129,15 @@ class ComputedPartition:
                 await self._finish(chunk.part(middle, len(chunk.records)))
                 return
             letters = self._letters(chunk, {chunk.first_offset}, stage_failed(self._stage.name, error))
-            worked = Worked({DEAD_LETTERS: keyed(letters)}, {})
-        await asyncio.gather(*(means.producer.send(topic, messages) for topic, messages in worked.made.items()))
-        await means.states.save(self._number, worked.states)
+            result = ChunkResult({DEAD_LETTERS: keyed(letters)}, {})
+        await asyncio.gather(*(resources.producer.send(topic, messages) for topic, messages in result.messages.items()))
+        await resources.states.save(self._number, result.states)
 
-    def _work(self, chunk: Chunk) -> Worked:
+    def _compute(self, chunk: Chunk) -> ChunkResult:
         """The CPU-bound part, run in a thread."""
-        means = self._means
-        batch, letters = batch_of(chunk, means.states.partitions, means.redactor)
-        carried = means.states.get(self._number, batch.keys())
+        resources = self._resources
+        batch, letters = batch_of(chunk, resources.states.partitions, resources.redactor)
+        carried = resources.states.get(self._number, batch.keys())
         deduplicated = deduplicate(
             batch.unseen({key: state.next_offset for key, state in carried.items()}),
             {key: state.identities for key, state in carried.items()},
@@ -149,15 +149,15 @@ class ComputedPartition:
                 letters += self._too_large(chunk, deduplicated.batch.of_session(key), key)
             outcome, states = self._run(deduplicated.batch.filtered(~pl.col(KEY).is_in(too_large)), deduplicated, carried)
         letters += outcome.dead.messages.get(DEAD_LETTERS, ())
-        made = {**outcome.made.messages, DEAD_LETTERS: letters}
-        return Worked({topic: keyed(messages) for topic, messages in made.items() if messages}, states)
+        messages = {**outcome.made.messages, DEAD_LETTERS: letters}
+        return ChunkResult({topic: keyed(encoded) for topic, encoded in messages.items() if encoded}, states)
 
     def _run(
         self, batch: StageBatch, deduplicated: DeduplicationResult, carried: Mapping[str, StoredState]
     ) -> tuple[StageOutcome, dict[str, StoredState]]:
         """Run the step over a batch; also returns the new state of each session whose state changed."""
         before, ends = {key: carried[key].state for key in batch.keys() if key in carried}, batch.ends()  # noqa: SIM118 - it is no dict
-        outcome = self._means.runs.run(self._stage, batch, before, self._number)
+        outcome = self._resources.runs.run(self._stage, batch, before, self._number)
         states = {
             key: StoredState(ends[key], deduplicated.windows[key].packed(), state)
             for key, state in outcome.states.items()
@@ -174,7 +174,7 @@ class ComputedPartition:
     def _letters(self, chunk: Chunk, offsets: Collection[int], refusal: Refusal) -> list[bytes]:
         """The dead letters of the chunk's records at some offsets."""
         refused = [record for record in chunk.records if record.offset in offsets] if offsets else ()
-        return [letter_of(chunk.topic, self._number, record, refusal, self._means.redactor) for record in refused]
+        return [letter_of(chunk.topic, self._number, record, refusal, self._resources.redactor) for record in refused]
 
 
 CHUNK_TASKS = 10
