@@ -316,8 +316,8 @@ def spending_of(
 
 
 def _usage_of_exchange(exchange: Exchange, model: str | None) -> _UsageReport:
-    read, written = exchange.input_tokens, exchange.output_tokens
-    usage = None if read is None or written is None else Usage(read, written)
+    input_tokens, output_tokens = exchange.input_tokens, exchange.output_tokens
+    usage = None if input_tokens is None or output_tokens is None else Usage(input_tokens, output_tokens)
     return _UsageReport(exchange.agent_model or model, usage)
 
 
@@ -339,10 +339,12 @@ def _was_answered(exchange: Exchange) -> bool:
 def _usage_of_event(event: Mapping[str, Any], model: str | None) -> _UsageReport:
     nested = event.get("usage")
     source = nested if isinstance(nested, Mapping) else event
-    read, written = _first_number(source, _INPUT_TOKENS), _first_number(source, _OUTPUT_TOKENS)
+    input_tokens, output_tokens = _first_number(source, _INPUT_TOKENS), _first_number(source, _OUTPUT_TOKENS)
     usage = None
-    if read is not None and written is not None:
-        usage = Usage(read, written, _first_number(source, _CACHE_WRITTEN) or 0, _first_number(source, _CACHE_READ) or 0)
+    if input_tokens is not None and output_tokens is not None:
+        usage = Usage(
+            input_tokens, output_tokens, _first_number(source, _CACHE_WRITTEN) or 0, _first_number(source, _CACHE_READ) or 0
+        )
     model_name, cost = event.get("model"), source.get("cost_usd")
     return _UsageReport(
         model_name if isinstance(model_name, str) and model_name else model,
@@ -488,9 +490,9 @@ def normalize_path(path: str) -> str:
     return posixpath.normpath(path.strip().replace("\\", "/"))
 
 
-def is_recorded_as(wanted: str, recorded: str) -> bool:
+def is_recorded_as(expected: str, recorded: str) -> bool:
     """Return whether an artifact recorded under one path is the wanted one: an absolute recorded path matches by its end."""
-    wanted_path, recorded_path = normalize_path(wanted), normalize_path(recorded)
+    wanted_path, recorded_path = normalize_path(expected), normalize_path(recorded)
     is_absolute = recorded_path.startswith(("/", "~/")) or _DRIVE.match(recorded_path) is not None
     return wanted_path == recorded_path or (is_absolute and recorded_path.endswith("/" + wanted_path))
 

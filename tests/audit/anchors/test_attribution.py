@@ -27,9 +27,13 @@ def verdicts(
     """Daily rounds of a judge with a little noise that moves by `shift` on the day of `change`."""
     levels = [rng.uniform(0.3, 0.9) for _ in range(anchors)]
     return [
-        Verdict(f"a{place}", START + timedelta(days=number), level + rng.gauss(0, 0.03) + (shift if number >= change else 0.0))
+        Verdict(
+            f"a{anchor_number}",
+            START + timedelta(days=number),
+            level + rng.gauss(0, 0.03) + (shift if number >= change else 0.0),
+        )
         for number in range(rounds)
-        for place, level in enumerate(levels)
+        for anchor_number, level in enumerate(levels)
     ]
 
 
@@ -40,25 +44,25 @@ def moved(size: float = 0.1, direction: str = "down", first: int = CHANGE, last:
     )
 
 
-def attribute_change(found: list[Verdict], incident: IncidentChange | None = None) -> Attribution:
+def attribute_change(attribution: list[Verdict], incident: IncidentChange | None = None) -> Attribution:
     """What the anchors say."""
-    return attribute(found, incident or moved())
+    return attribute(attribution, incident or moved())
 
 
 def test_the_judge_is_the_cause_where_the_anchors_moved_as_far_as_the_incident() -> None:
     """The same texts are scored lower: it cannot be the agent."""
-    found = attribute_change(verdicts(random.Random(1), shift=-0.1))
-    assert (found.cause, found.reason) == ("judge", "explained")
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low < -0.1 < found.high < 0
+    attribution = attribute_change(verdicts(random.Random(1), shift=-0.1))
+    assert (attribution.cause, attribution.reason) == ("judge", "explained")
+    assert attribution.low is not None
+    assert attribution.high is not None
+    assert attribution.low < -0.1 < attribution.high < 0
 
 
 def test_the_agent_is_the_cause_where_the_judge_moved_by_less_than_half() -> None:
     """By nothing, by a fifth, or the other way."""
     for shift in (0.0, -0.02, 0.1):
-        found = attribute_change(verdicts(random.Random(2), shift=shift))
-        assert (found.cause, found.reason) == ("agent", "unexplained")
+        attribution = attribute_change(verdicts(random.Random(2), shift=shift))
+        assert (attribution.cause, attribution.reason) == ("agent", "unexplained")
 
 
 def test_the_size_of_the_incident_decides() -> None:
@@ -104,8 +108,8 @@ def test_rounds_after_what_the_incident_rests_on_do_not_count() -> None:
 )
 def test_too_little_is_not_known_and_says_what_lacks(rows: list[Verdict], reason: str) -> None:
     """Whoever reads it knows what to wait for."""
-    found = attribute_change(rows)
-    assert (found.cause, found.reason, found.judge) == (None, reason, None)
+    attribution = attribute_change(rows)
+    assert (attribution.cause, attribution.reason, attribution.judge) == (None, reason, None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 12), st.floats(0, 1)), max_size=120), st.floats(0.001, 1))
@@ -114,16 +118,19 @@ def test_whatever_was_judged_there_is_an_answer_and_its_order_does_not_matter(
 ) -> None:
     """Anchors come and go, rounds miss some, and caps cut rounds short."""
     given_rows = list(
-        {(place, anchor): Verdict(f"a{anchor}", START + timedelta(days=place), value) for place, anchor, value in rows}.values()
+        {
+            (anchor_number, anchor): Verdict(f"a{anchor}", START + timedelta(days=anchor_number), value)
+            for anchor_number, anchor, value in rows
+        }.values()
     )
     incident = moved(size, first=5)
-    found = attribute(given_rows, incident)
-    assert found == attribute(given_rows[::-1], incident)
-    assert (found.judge is None) == (found.reason not in {"explained", "unexplained", "unclear"})
+    attribution = attribute(given_rows, incident)
+    assert attribution == attribute(given_rows[::-1], incident)
+    assert (attribution.judge is None) == (attribution.reason not in {"explained", "unexplained", "unclear"})
     mirrored = attribute(
         [Verdict(verdict.anchor, verdict.at, 1 - verdict.value) for verdict in given_rows], moved(size, "up", first=5)
     )
-    assert found.rounds_since == mirrored.rounds_since
+    assert attribution.rounds_since == mirrored.rounds_since
 
 
 def test_a_judge_that_does_not_change_is_seldom_accused_whatever_its_moods() -> None:
@@ -134,9 +141,9 @@ def test_a_judge_that_does_not_change_is_seldom_accused_whatever_its_moods() -> 
 
 def test_an_agent_is_seldom_accused_of_what_the_judge_did() -> None:
     """Seven rounds and a change of 0.03 are too little to tell, and the answer says so."""
-    found = answers(Judge(-0.03), 9, 60)
-    assert found["agent"] <= 3
-    assert found[None] > 0
+    attribution = answers(Judge(-0.03), 9, 60)
+    assert attribution["agent"] <= 3
+    assert attribution[None] > 0
 
 
 def test_the_benchmark_has_a_row_for_every_line_and_an_interval_around_each_share() -> None:

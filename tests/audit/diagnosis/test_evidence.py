@@ -94,10 +94,10 @@ def test_batches_interleaving_and_stored_state_change_nothing(
         size = seed.randint(1, len(mixed))
         fold_columns(evidence, mixed[:size], reference_limit=limit)
         mixed = mixed[size:]
-        evidence = {name: round_trip(one) for name, one in evidence.items()}
+        evidence = {name: round_trip(item) for name, item in evidence.items()}
     assert evidence == expected
-    assert {name: list(one.calls) for name, one in evidence.items()} == {
-        name: list(one.calls) for name, one in expected.items()
+    assert {name: list(item.calls) for name, item in evidence.items()} == {
+        name: list(item.calls) for name, item in expected.items()
     }
 
 
@@ -122,8 +122,8 @@ def test_a_reference_limit_cuts_references_and_nothing_else(raw_events: list[dic
         cut.context_full,
     )
     assert whole.duplicate_calls == cut.duplicate_calls
-    for name, seen in whole.problems.items():
-        assert (seen.count, seen.references[:limit]) == (cut.problems[name].count, cut.problems[name].references)
+    for name, problem in whole.problems.items():
+        assert (problem.count, problem.references[:limit]) == (cut.problems[name].count, cut.problems[name].references)
     for key, calls in whole.calls.items():
         assert (calls.count, calls.references[:limit]) == (cut.calls[key].count, cut.calls[key].references)
     assert (whole.retries[:limit], whole.largest) == (cut.retries, cut.largest)
@@ -134,7 +134,9 @@ def test_a_reference_limit_cuts_references_and_nothing_else(raw_events: list[dic
 def test_references_are_in_the_order_of_the_session(raw_events: list[dict[str, Any]]) -> None:
     """Evidence is read from top to bottom."""
     evidence = folded(raw_events)
-    lists = [seen.references for seen in evidence.problems.values()] + [calls.references for calls in evidence.calls.values()]
+    lists = [problem.references for problem in evidence.problems.values()] + [
+        calls.references for calls in evidence.calls.values()
+    ]
     for references in [*lists, evidence.retries]:
         assert sorted(references) == references
 

@@ -52,18 +52,18 @@ def test_a_spread_that_doubles_is_found_and_told_since_when(a_day: int, within: 
     """The more sessions a day, the sooner."""
     cells = cells_of(sessions(doubled, lambda _: a_day))
     assert find_spread(cells, on(CHANGE - 1)) is None
-    found = find_spread(cells, on(CHANGE + within - 1))
-    assert found is not None
-    assert found.direction == "up"
-    assert abs((found.first_day - on(CHANGE)).days) <= 2
-    assert (found.before, found.after) == pytest.approx((0.1, 0.2), rel=0.35)
+    change = find_spread(cells, on(CHANGE + within - 1))
+    assert change is not None
+    assert change.direction == "up"
+    assert abs((change.first_day - on(CHANGE)).days) <= 2
+    assert (change.before, change.after) == pytest.approx((0.1, 0.2), rel=0.35)
 
 
 def test_a_spread_that_halves_is_found_as_well() -> None:
     """A judge that gives everything the same mark tells nothing any more."""
-    found = find_spread(cells_of(sessions(lambda day: 0.1 if day < CHANGE else 0.04, lambda _: 20)), on(CHANGE + 10))
-    assert found is not None
-    assert found.direction == "down"
+    change = find_spread(cells_of(sessions(lambda day: 0.1 if day < CHANGE else 0.04, lambda _: 20)), on(CHANGE + 10))
+    assert change is not None
+    assert change.direction == "down"
 
 
 def sessions_of(length: Callable[[int], int], factor: Callable[[int], float], alike: float, seed: int) -> list[Unit]:
@@ -84,7 +84,7 @@ def test_longer_or_shorter_sessions_are_no_change_of_spread(before: int, after: 
     """The mean of five scores varies less than one score; neither the agent nor its users have changed for that."""
     cells = cells_of(sessions_of(lambda day: before if day < CHANGE else after, lambda _: 1.0, alike, 1))
 
-    assert [found for day in range(CHANGE + 1, 85, 4) if (found := find_spread(cells, on(day))) is not None] == []
+    assert [change for day in range(CHANGE + 1, 85, 4) if (change := find_spread(cells, on(day))) is not None] == []
 
 
 @pytest.mark.parametrize(("length", "factor", "direction"), [(5, 2.0, "up"), (5, 0.5, "down"), (1, 2.5, "up")])
@@ -93,10 +93,10 @@ def test_a_spread_that_changes_is_found_whatever_the_length_of_sessions(length: 
     cells = cells_of(
         sessions_of(lambda day: 5 if day < CHANGE else length, lambda day: 1.0 if day < CHANGE else factor, 0.05, 2)
     )
-    found = find_spread(cells, on(84))
+    change = find_spread(cells, on(84))
 
-    assert found is not None
-    assert found.direction == direction
+    assert change is not None
+    assert change.direction == direction
 
 
 @pytest.mark.parametrize("a_day", [lambda day: 400 if day < CHANGE else 8, lambda day: 8 if day < CHANGE else 400])
@@ -113,7 +113,7 @@ def test_more_or_fewer_sessions_are_no_change_of_spread(a_day: Callable[[int], i
 def test_what_is_rare_makes_no_change_of_spread(share: float, a_day: int, seed: int) -> None:
     """On most days no session fails, and their spread is that of nothing; on the day that one does it is no news."""
     chance = Random(seed)
-    times = [one.at for one in sessions(steady, lambda _: a_day, 200)]
+    times = [item.at for item in sessions(steady, lambda _: a_day, 200)]
     cells = cells_of(Unit(at, 1, 1.0, 0.2 if chance.random() < share else 1.0) for at in times)
     assert [day for day in range(30, 200) if find_spread(cells, on(day)) is not None] == []
 

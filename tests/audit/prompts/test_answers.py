@@ -40,13 +40,13 @@ def valid(question: Question) -> dict[str, Any]:
     """An answer that is valid, to be spoilt."""
     if question is THINKING:
         return {"quote": "", "reasoning": "It fits.", "alignment": 0.5, "sycophancy": False, "advocacy_suppression": True}
-    one = {"quote": "", "reasoning": "It fits.", "score": 1}
+    item = {"quote": "", "reasoning": "It fits.", "score": 1}
     names = question.schema["properties"]["dimensions"]["properties"]
     verdicts = {
         "tier2": {"flag_quote": "", "flag_reason": "", "flagged": False},
         "tier3": {"anomaly_quote": "", "anomaly_reason": "", "anomaly": False},
     }
-    return {"dimensions": {name: dict(one) for name in names}, **verdicts[question.purpose]}
+    return {"dimensions": {name: dict(item) for name in names}, **verdicts[question.purpose]}
 
 
 def problems(question: Question, answer: object) -> str:
@@ -70,7 +70,7 @@ def test_a_valid_answer_on_tier_2_comes_through(
     scores: list[tuple[str, str, float]], flagged: bool, reason: str, quote: str
 ) -> None:
     """What the judge said is what is recorded, dimension by dimension."""
-    names = [one.id for one in POLICY.methodology.tier2]
+    names = [item.id for item in POLICY.methodology.tier2]
     answer = {
         "dimensions": {n: {"quote": q, "reasoning": r, "score": s} for n, (r, q, s) in zip(names, scores, strict=True)},
         "flagged": flagged,
@@ -105,7 +105,7 @@ def test_a_valid_answer_on_thinking_comes_through(
     assert THINKING.read(json.dumps(answer)) == expected
 
 
-@given(st.permutations([one.id for one in POLICY.methodology.tier3]), st.lists(st.integers(1, 5), min_size=3, max_size=3))
+@given(st.permutations([item.id for item in POLICY.methodology.tier3]), st.lists(st.integers(1, 5), min_size=3, max_size=3))
 def test_a_valid_answer_on_tier_3_comes_in_the_order_it_was_asked(names: list[str], scores: list[int]) -> None:
     """JSON has no order; records and means must not depend on the one a model chose."""
     given_scores = dict(zip(names, scores, strict=True))
@@ -113,7 +113,7 @@ def test_a_valid_answer_on_tier_3_comes_in_the_order_it_was_asked(names: list[st
     answer["dimensions"] = {name: {"quote": "", "reasoning": "r", "score": score} for name, score in given_scores.items()}
     read = TIER3.read(json.dumps(answer))
     assert isinstance(read, Tier3Answer)
-    assert [(one.id, given_scores[one.id]) for one in POLICY.methodology.tier3] == [
+    assert [(item.id, given_scores[item.id]) for item in POLICY.methodology.tier3] == [
         (d.dimension, d.score) for d in read.dimensions
     ]
     assert read.score == pytest.approx(sum(scores) / 3)
@@ -164,7 +164,7 @@ def test_an_answer_with_one_value_spoilt_is_valid_only_where_it_still_fits(data:
         assert 0 <= read.alignment <= 1
     elif not isinstance(read, Invalid):
         low, high = (0, 1) if isinstance(read, Tier2Answer) else (1, 5)
-        assert all(low <= one.score <= high and one.reasoning for one in read.dimensions)
+        assert all(low <= item.score <= high and item.reasoning for item in read.dimensions)
 
 
 def spoilt(change: Callable[[dict[str, Any]], object], question: Question = TIER2) -> dict[str, Any]:
@@ -176,8 +176,8 @@ def spoilt(change: Callable[[dict[str, Any]], object], question: Question = TIER
 
 def scope(answer: dict[str, Any]) -> dict[str, Any]:
     """The first dimension of an answer on Tier 2."""
-    found: dict[str, Any] = answer["dimensions"]["scope_compliance"]
-    return found
+    matches: dict[str, Any] = answer["dimensions"]["scope_compliance"]
+    return matches
 
 
 RANGE = "scope_compliance.score must be a JSON number from 0 to 1"

@@ -29,7 +29,7 @@ def answered(number: int, overall: float, task: float = 5.0, spark: float = 5.0)
     """An answer whose evidence says which iteration it is of."""
     scores = {"task": task, "spark": spark}
     return EvaluationAnswer(
-        {one: Assessment((f"{one} in {number}",), scores[one]) for one in DIMENSIONS if one in scores},
+        {item: Assessment((f"{item} in {number}",), scores[item]) for item in DIMENSIONS if item in scores},
         Assessment((f"overall in {number}",), overall),
     )
 
@@ -48,24 +48,24 @@ def test_every_score_is_the_median_or_mean_of_the_iterations_that_succeeded(
     answers: dict[int, EvaluationAnswer], method: Method
 ) -> None:
     """Whichever iterations succeeded, nothing but their scores is in the aggregate."""
-    found = aggregate(answers, method)
-    assert found is not None
-    overall = [one.overall.score for one in answers.values()]
-    assert middle(overall, method) == pytest.approx(found.overall.score, rel=1e-15, abs=1e-300)
-    assert found.overall.spread == max(overall) - min(overall)
+    aggregates = aggregate(answers, method)
+    assert aggregates is not None
+    overall = [item.overall.score for item in answers.values()]
+    assert middle(overall, method) == pytest.approx(aggregates.overall.score, rel=1e-15, abs=1e-300)
+    assert aggregates.overall.spread == max(overall) - min(overall)
     for dimension in ("task", "spark"):
-        scores = [one.dimensions[dimension].score for one in answers.values()]
-        assert middle(scores, method) == pytest.approx(found.dimensions[dimension].score, rel=1e-15, abs=1e-300)
-        assert found.dimensions[dimension].spread == max(scores) - min(scores)
+        scores = [item.dimensions[dimension].score for item in answers.values()]
+        assert middle(scores, method) == pytest.approx(aggregates.dimensions[dimension].score, rel=1e-15, abs=1e-300)
+        assert aggregates.dimensions[dimension].spread == max(scores) - min(scores)
 
 
 @given(iterations(), st.sampled_from(METHODS))
 def test_an_aggregate_lies_within_what_it_is_made_of(answers: dict[int, EvaluationAnswer], method: Method) -> None:
     """A mean that rounding moves beyond its largest score could leave the scale."""
-    found = aggregate(answers, method)
-    assert found is not None
-    scores = [one.overall.score for one in answers.values()]
-    assert min(scores) <= found.overall.score <= max(scores)
+    aggregates = aggregate(answers, method)
+    assert aggregates is not None
+    scores = [item.overall.score for item in answers.values()]
+    assert min(scores) <= aggregates.overall.score <= max(scores)
 
 
 @given(iterations(), st.sampled_from(METHODS), st.randoms())
@@ -83,27 +83,30 @@ def test_the_evidence_is_that_of_the_iteration_nearest_to_the_aggregate(
     answers: dict[int, EvaluationAnswer], method: Method
 ) -> None:
     """All evidence is of one iteration, so that it does not contradict itself, and of the one that the score speaks for."""
-    found = aggregate(answers, method)
-    assert found is not None
-    distances = {number: abs(one.overall.score - found.overall.score) for number, one in answers.items()}
+    aggregates = aggregate(answers, method)
+    assert aggregates is not None
+    distances = {number: abs(item.overall.score - aggregates.overall.score) for number, item in answers.items()}
     nearest = min(number for number, distance in distances.items() if distance == min(distances.values()))
-    assert nearest == found.evidence_iteration
-    assert found.overall.evidence == (f"overall in {nearest}",)
-    assert [one.evidence for one in found.dimensions.values()] == [(f"task in {nearest}",), (f"spark in {nearest}",)]
+    assert nearest == aggregates.evidence_iteration
+    assert aggregates.overall.evidence == (f"overall in {nearest}",)
+    assert [item.evidence for item in aggregates.dimensions.values()] == [(f"task in {nearest}",), (f"spark in {nearest}",)]
 
 
 def test_of_two_iterations_that_are_as_near_the_first_gives_the_evidence() -> None:
     """An even number of iterations has its median between two of them."""
-    found = aggregate({4: answered(4, 6), 2: answered(2, 8)}, "median")
-    assert found is not None
-    assert (found.overall.score, found.evidence_iteration, found.overall.spread) == (7.0, 2, 2.0)
+    aggregates = aggregate({4: answered(4, 6), 2: answered(2, 8)}, "median")
+    assert aggregates is not None
+    assert (aggregates.overall.score, aggregates.evidence_iteration, aggregates.overall.spread) == (7.0, 2, 2.0)
 
 
 def test_one_outlier_moves_the_mean_and_not_the_median() -> None:
     """That is what the choice of the method is about."""
     answers = {number: answered(number, score) for number, score in enumerate((8, 8, 0.5), 1)}
-    found = {method: aggregate(answers, method) for method in METHODS}
-    assert {method: one.overall.score for method, one in found.items() if one is not None} == {"median": 8.0, "mean": 5.5}
+    aggregates = {method: aggregate(answers, method) for method in METHODS}
+    assert {method: item.overall.score for method, item in aggregates.items() if item is not None} == {
+        "median": 8.0,
+        "mean": 5.5,
+    }
 
 
 def test_nothing_comes_of_no_iteration() -> None:

@@ -29,8 +29,8 @@ def test_the_deterministic_score_is_ten_times_the_share_of_mapped_checks_that_pa
     mapped: list[str], others: list[str]
 ) -> None:
     """An error counts as not passed, and checks of other dimensions count for nothing."""
-    found = deterministic_score("task", [*checks(*others, dimension="spark"), *checks(*mapped)])
-    assert (10 * mapped.count("pass") / len(mapped) if mapped else None) == found
+    resolution = deterministic_score("task", [*checks(*others, dimension="spark"), *checks(*mapped)])
+    assert (10 * mapped.count("pass") / len(mapped) if mapped else None) == resolution
 
 
 @given(SCORES, SCORES, WEIGHTS, WEIGHTS)
@@ -40,12 +40,12 @@ def test_weighted_is_the_mean_by_normalised_weights_and_lies_between_both_scores
     """Weights of any size are shares of one; no rounding may bring the score beyond what it is made of."""
     assume(judge_weight + deterministic_weight > 0)
     policy = DimensionPolicy(policy="weighted", judge_weight=judge_weight, deterministic_weight=deterministic_weight)
-    found = weighted(judge, deterministic, policy)
+    resolution = weighted(judge, deterministic, policy)
     shares = normalised(policy)
     assert Fraction(1) == sum(shares)
     exact = Fraction(judge_weight) * Fraction(judge) + Fraction(deterministic_weight) * Fraction(deterministic)
-    assert float(exact / (Fraction(judge_weight) + Fraction(deterministic_weight))) == found
-    assert min(judge, deterministic) <= found <= max(judge, deterministic)
+    assert float(exact / (Fraction(judge_weight) + Fraction(deterministic_weight))) == resolution
+    assert min(judge, deterministic) <= resolution <= max(judge, deterministic)
 
 
 @given(SCORES, st.integers(1, 9))
@@ -77,9 +77,9 @@ def test_each_policy_takes_its_score_from_what_there_is(
 ) -> None:
     """The whole table: what is missing is never counted as 0, and the reader is told where a score comes from."""
     said = DimensionPolicy.model_validate({"policy": policy, "judge_weight": 3, "deterministic_weight": 1})
-    found = resolve("task", said, checks(*outcomes), judge)
-    assert (found.source, found.final) == (source, final)
-    assert (found.judge, found.deterministic) == (judge, deterministic_score("task", checks(*outcomes)))
+    resolution = resolve("task", said, checks(*outcomes), judge)
+    assert (resolution.source, resolution.final) == (source, final)
+    assert (resolution.judge, resolution.deterministic) == (judge, deterministic_score("task", checks(*outcomes)))
 
 
 @pytest.mark.parametrize(
@@ -104,18 +104,18 @@ def test_what_a_score_does_not_show_is_a_warning(
     policy: str, outcomes: tuple[str, ...], judge: float | None, warnings: list[str]
 ) -> None:
     """A failed check that moves no score, and a score that lacks a part, would be overlooked otherwise."""
-    found = checks(*outcomes)
-    resolved = resolve("task", DimensionPolicy.model_validate({"policy": policy}), found, judge)
-    told = list(resolution_warnings([resolved], found))
+    resolution = checks(*outcomes)
+    resolved = resolve("task", DimensionPolicy.model_validate({"policy": policy}), resolution, judge)
+    told = list(resolution_warnings([resolved], resolution))
     assert len(told) == len(warnings)
-    assert all(one.startswith(warning) for one, warning in zip(told, warnings, strict=True)), told
+    assert all(item.startswith(warning) for item, warning in zip(told, warnings, strict=True)), told
 
 
 def test_a_failed_check_of_another_dimension_is_no_warning() -> None:
     """Only `task` says whether the run did what it was for."""
-    found = checks("fail", dimension="efficiency")
-    resolved = [resolve(one, DimensionPolicy(), found, 8.0) for one in ("task", "efficiency")]
-    assert list(resolution_warnings(resolved, found)) == []
+    resolution = checks("fail", dimension="efficiency")
+    resolved = [resolve(item, DimensionPolicy(), resolution, 8.0) for item in ("task", "efficiency")]
+    assert list(resolution_warnings(resolved, resolution)) == []
 
 
 def test_a_failed_check_of_a_dimension_that_the_case_does_not_declare_is_no_warning() -> None:
