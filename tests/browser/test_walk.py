@@ -55,7 +55,7 @@ def test_a_page_is_whole_and_alone(kept: Window, shown: Shown) -> None:
 def test_tab_goes_through_all_that_can_be_used(kept: Window, shown: Shown) -> None:
     """Who has no mouse comes everywhere, in the order of reading, sees where, and is held nowhere; what every page begins with is skipped."""
     found = kept.tabbed()
-    assert found.reached[0] == "a To the content"
+    assert found.reached[0] == "a Skip to content"
     assert found.stops == found.reached, shown.name
     assert (found.unmarked, found.by_mouse, found.moved) == ([], [], [])
 
