@@ -99,7 +99,7 @@ class CallPatterns(msgspec.Struct, gc=False):
     """Tool of the first near-duplicate."""
 
     @classmethod
-    def wanted_by(cls, thresholds: Thresholds) -> CallPatterns | None:
+    def for_thresholds(cls, thresholds: Thresholds) -> CallPatterns | None:
         """Return patterns to fold calls into; None where the thresholds look for neither pattern."""
         if thresholds.alternating_rounds is None and thresholds.near_duplicate_calls is None:
             return None

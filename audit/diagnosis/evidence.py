@@ -147,7 +147,7 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
     def hold_to(self, thresholds: Thresholds) -> None:
         """Hold the session to these thresholds, before anything was folded."""
         self.saturation, self.severe_saturation = thresholds.saturation, thresholds.severe_saturation
-        self.patterns = CallPatterns.wanted_by(thresholds)
+        self.patterns = CallPatterns.for_thresholds(thresholds)
 
     @property
     def reads_payloads(self) -> bool:
