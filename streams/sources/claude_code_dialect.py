@@ -2,22 +2,22 @@
 
 1. Lines of the conversation have a `uuid` and name their parent by `parentUuid`: `user`, `assistant`, `system`, `attachment` and
    `progress`. Everything else is bookkeeping, which is skipped. An unknown kind is reported once per file.
-2. One message of the model is written as several lines with one `message.id`, a line per block, its usage repeated on each. They are
-   one message: its texts are joined, its usage counts once. The results of its calls hang below whichever line called, and so would
-   the model's next message: all of them follow the last line of the message instead, so that an answer is one chain.
-3. Attachments, notices and texts that the program wrote (`isMeta`, summaries of a compaction, output of local commands) are no
-   questions of a user. While an answer is under way they belong to it, at the position of their parent. After it they open an exchange of
-   their own, tagged `internal`, and so does a prompt of the program (a notification of a finished task); a slash command opens one that is
-   the user's. These exchanges exist only when the agent answers. What was queued while the agent worked is an attachment, too: a prompt
-   in it is the user's and joins the question under way, anything else is the program's.
-4. A request that failed (`system` lines of subtype `api_error`, and the message that the program shows when it gives up) is an
-   assistant message that ended in an error; what follows it is a retry. An interruption is one that was aborted.
-5. A history that is written again, with other uuids, counts once: a message by its id and that of its request, its blocks, and a result
-   by its call. A question whose text was asked before waits until it is answered: by a repeated message it is a repetition, else it is
-   asked again. A line that repeats a message takes the message's position, and so does what follows the line.
-6. A log of a run ends with its `result` (`claude_code_files`), which has the answer and how many tokens the run used.
-7. A line of a sidechain stands beside the conversation, unless the whole file is one: then it is a subagent's session, whose id is
-   `<session id>.agent-<agent id>`. One that the subagent's own file has as well counts there.
+2. One message of the model is written as several lines with one `message.id`, a line per block, each with the usage. They are one message:
+   the texts are joined, the usage counts once. Tool results and the next message follow the last line of the message, whichever line they
+   name as their parent, so that an answer is one chain.
+3. Attachments, notices and texts of the program (`isMeta`, compaction summaries, output of local commands) are not user questions. While
+   an answer is under way they belong to it, at the position of their parent. After it they open a new exchange, tagged `internal`, and so
+   does a prompt of the program (a notification of a finished task). A slash command opens an exchange of the user. These exchanges exist
+   only if the agent answers. Input queued while the agent worked is an attachment, too: a prompt is the user's and joins the question
+   under way, anything else is the program's.
+4. A failed request (`system` lines of subtype `api_error`, and the message shown when the program gives up) is an assistant message that
+   ended in an error. The next message is a retry. An interruption is an aborted message.
+5. A history that is rewritten with other uuids counts once: a message by its id, request id and blocks, a result by its call. A question
+   whose text was asked before is deferred until it is answered: it is a repetition if a repeated message answers it. A line that repeats
+   a message takes the message's position, and so do the lines after it.
+6. The log of a run ends with its `result` (`claude_code_files`), which has the answer and the token count of the run.
+7. A sidechain line is beside the conversation, unless the whole file is a sidechain: then it is a subagent's session, with the id
+   `<session id>.agent-<agent id>`. A line that is also in the subagent's own file counts there.
 
 The kinds of lines and blocks are those of version 2.1.330.
 """
@@ -68,7 +68,7 @@ _INTERRUPTION = "[Request interrupted by user"
 _RUN_FACTS = ("subtype", "is_error", "num_turns", "duration_ms", "duration_api_ms", "total_cost_usd")
 _NOTIFICATION = "<task-notification>"
 MAX_REPEATED_TEXT = 256 * 1024
-"""Characters of a message's earlier texts that are repeated with each of its lines; more than an exchange keeps."""
+"""Characters of a message's earlier text that each of its lines repeats; more than an exchange keeps."""
 _USAGE = {
     "input_tokens": "input",
     "output_tokens": "output",
@@ -128,7 +128,7 @@ BOOKKEEPING = frozenset(
         "worktree-state",
     }
 )
-"""Kinds of lines that are no part of the conversation."""
+"""Kinds of lines outside the conversation."""
 NOTICES = frozenset(
     {
         "agents_killed",
@@ -164,7 +164,7 @@ NOTICES = frozenset(
         "turn_duration",
     }
 )
-"""Subtypes of `system` lines that say nothing of what the agent did."""
+"""Subtypes of `system` lines that do not record what the agent did."""
 USER_BLOCKS = frozenset(
     {
         "text",
@@ -202,10 +202,10 @@ ASSISTANT_BLOCKS = frozenset(
 
 
 class Copied(NamedTuple):
-    """The ids of what a transcript copied from other ones.
+    """Ids of what a transcript copied from other transcripts.
 
-    Of earlier ones these are uuids of lines, ids of the model's messages, and digests of questions; `by_subagents` are uuids and ids of
-    messages in the transcripts of its subagents.
+    `uuids`, `messages` and `questions` (digests) come from earlier transcripts, `by_subagents` (uuids and message ids) from the transcripts
+    of its subagents.
     """
 
     uuids: frozenset[str]
@@ -218,7 +218,7 @@ NOTHING_COPIED = Copied(frozenset(), frozenset(), frozenset())
 
 
 class ClaudeCodeDialect(AgentDialect):
-    """Claude Code's. `copied` is what another session of the folder had first."""
+    """Claude Code's dialect. `copied` is what another session of the folder had first."""
 
     source = SOURCE
     id_field = "uuid"
@@ -234,7 +234,7 @@ class ClaudeCodeDialect(AgentDialect):
         self._last: Message[_MessageSoFar] | None = None
         self._has_failed = False
         self._counted_usage: dict[str, int | float] = {}
-        """The tokens that the messages of a run counted so far; `_total_usage` has those that its results count."""
+        """Tokens that the messages of a run counted so far; `_total_usage` are those of its results."""
         self._total_usage: dict[str, int | float] = {}
         self._session_id: str | None = None
         self._is_subagent = False
@@ -260,7 +260,7 @@ class ClaudeCodeDialect(AgentDialect):
         return entries if isinstance(entries, Problem) else [*header, *entries]
 
     def _header(self, body: Json) -> list[Entry | Problem]:
-        """Return the entry that names the session, at the first line that does."""
+        """Return the entry with the session, for the first line that names it."""
         name = None if self._session_id is not None else session_of(body)
         if name is None:
             return []
@@ -327,7 +327,7 @@ class ClaudeCodeDialect(AgentDialect):
         return [*answered, *entries, *self._unknown_blocks(blocks, USER_BLOCKS)]
 
     def _ask(self, body: Json, position: Position, text: str) -> list[Entry | Problem]:
-        """Return the entries of a text in the user's name. A text that is not the user's is deferred until the agent answers it."""
+        """Return the entries of a text in the user's role. A text of the program is deferred until the agent answers it."""
         uuid = body["uuid"]
         is_meta = any(body.get(name) is True for name in _PROGRAM_FLAGS)
         is_prompt = _is_from_program(body, text)
@@ -353,7 +353,7 @@ class ClaudeCodeDialect(AgentDialect):
         return [*unanswered, question]
 
     def _is_new_result(self, uuid: str, message: Json, text: str) -> bool:
-        """Return whether no other line has this result of this call."""
+        """Return whether this result of this call has not been read before."""
         call_id = message.get("toolCallId")
         if call_id is None:
             return True
@@ -409,7 +409,7 @@ class ClaudeCodeDialect(AgentDialect):
         return entries + list(self._unknown_blocks(blocks, ASSISTANT_BLOCKS))
 
     def _failure(self, body: Json, position: Position, stop: str, message_text: str) -> list[Entry | Problem]:
-        """Return an assistant message that ended in this way."""
+        """Return an assistant message that failed or was aborted."""
         question = self._positions.take_question(position)
         message = {"role": "assistant", "stopReason": stop, "errorMessage": message_text}
         entry = self._entry("message", body, position, message=message)
@@ -418,7 +418,7 @@ class ClaudeCodeDialect(AgentDialect):
         return [*question, entry]
 
     def _end(self, body: Json, position: Position) -> list[Entry | Problem]:
-        """Return the end of a run, in a log: its last answer or its error, the tokens that no message counted, and facts of the run."""
+        """Return the entries for the end of a run in a log: its last answer or error, uncounted tokens, and facts about the run."""
         for ours, count in usage_of(body.get("usage")).items():
             self._total_usage[ours] = self._total_usage.get(ours, 0) + count
         usage = {ours: max(count - self._counted_usage.get(ours, 0), 0) for ours, count in self._total_usage.items()}
@@ -451,7 +451,7 @@ class ClaudeCodeDialect(AgentDialect):
             self._counted_usage[name] = self._counted_usage.get(name, 0) + count
 
     def _new_message(self, body: Json) -> Message[_MessageSoFar]:
-        """Return a message of one line, without an id."""
+        """Begin a message that has one line and no id."""
         return self._positions.message(body["uuid"], None, None, side=self._is_side(body), begin=_MessageSoFar)
 
     def _model_change(self, body: Json, position: Position, *, is_copy: bool) -> list[Entry | Problem]:
@@ -505,7 +505,7 @@ class ClaudeCodeDialect(AgentDialect):
 
 @dataclass(slots=True)
 class _MessageSoFar:
-    """The lines of one message so far: its text, the largest count of each kind of tokens, its blocks, and why it stopped."""
+    """One message up to the current line: its text, the largest count of each kind of token, its blocks and stop reason."""
 
     text: str | None = None
     usage: dict[str, int | float] = field(default_factory=dict)
@@ -540,7 +540,7 @@ def _parent_problem(body: Json) -> Problem | None:
 
 
 def _queued_message(body: Json) -> Json | None:
-    """Return the line of a user that an attachment stands for, which was written while the agent worked; None for other attachments."""
+    """Return the user line of a prompt that was queued while the agent worked; None for other attachments."""
     attachment = body.get("attachment")
     if not isinstance(attachment, dict) or attachment.get("type") != "queued_command":
         return None
@@ -576,9 +576,9 @@ def _message_blocks(body: Json) -> list[Json] | Problem:
 
 
 def _read_results(blocks: Sequence[Json], body: Json, tools: Mapping[str, str]) -> list[tuple[Json, str]]:
-    """Return the results of tools in a message: fields as OpenClaw writes them, and the text.
+    """Return the tool results in a message: fields in OpenClaw's form, and the text.
 
-    `body` is the line, which says more of a result where it has only one; `tools` has the names of the tools that were called.
+    `body` is the line, which has details of a result if there is only one. `tools` are the names of the called tools by call id.
     """
     results = [block for block in blocks if _block_type(block).endswith("tool_result")]
     return [_build_result(block, body if len(results) == 1 else {}, tools) for block in results]
@@ -621,7 +621,7 @@ def _result_details(result: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_from_program(body: Json, text: str) -> bool:
-    """Return whether the program asks, not a person: a notification, a schedule, another agent."""
+    """Return whether a prompt comes from the program: a notification, a schedule, another agent."""
     origin = body.get("origin")
     kind = origin.get("kind") if isinstance(origin, dict) else None
     is_program = isinstance(kind, str) and kind not in ("human", "user")
@@ -629,7 +629,7 @@ def _is_from_program(body: Json, text: str) -> bool:
 
 
 def _called_tools(blocks: Sequence[Json]) -> dict[str, str]:
-    """Return the names of the tools that a line calls, by the ids of the calls."""
+    """Return the names of the tools that a line calls, by call id."""
     return {
         block["id"]: block["name"]
         for block in blocks
@@ -638,9 +638,9 @@ def _called_tools(blocks: Sequence[Json]) -> dict[str, str]:
 
 
 def _read_message_line(so_far: _MessageSoFar, message: Json, blocks: Sequence[Json]) -> tuple[Json, list[Json], list[Json]]:
-    """Return what a line adds to a message: fields and blocks as OpenClaw writes them, and results of tools at the provider.
+    """Return what a line adds to a message: fields and blocks in OpenClaw's form, and results of the provider's own tools.
 
-    The text is that of the whole message so far, because that is the answer; there is none if the message asks for a tool.
+    The text is that of the whole message so far, because that is the answer. A message that calls a tool has none.
     """
     calls = [
         call_block(block.get("id"), block.get("name"), block.get("input")) for block in blocks if _block_type(block) in _CALLS
@@ -672,7 +672,7 @@ def _stop_reason(so_far: _MessageSoFar, message: Json, *, has_calls: bool, has_b
 
 
 def _added_usage(so_far: _MessageSoFar, usage: Any) -> Json | None:
-    """Return the usage that the line adds to that of the message's other lines; None if it repeats them."""
+    """Return the usage that a line adds to the message's earlier lines; None if it repeats them."""
     if not isinstance(usage, dict) or number_of(usage.get("input_tokens")) is None:
         return None
     added: Json = {}
@@ -685,7 +685,7 @@ def _added_usage(so_far: _MessageSoFar, usage: Any) -> Json | None:
 
 
 def _last_message(body: Json) -> Json:
-    """Return the message that a result stands for: why the run stopped."""
+    """Return the message for a run's result: why the run stopped."""
     if body.get("is_error") is True:
         return {
             "role": "assistant",
@@ -697,13 +697,13 @@ def _last_message(body: Json) -> Json:
 
 
 def _is_forked(body: Json) -> bool:
-    """Return whether the line itself says that it was copied from another session."""
+    """Return whether the line is marked as copied from another session."""
     origin = body.get("forkedFrom")
     return isinstance(origin, dict) and origin.get("sessionId") not in (None, body.get("sessionId"))
 
 
 def session_of(line: dict[str, Any]) -> str | None:
-    """Return the session that a line names, a subagent's where it is one's; None if it names none."""
+    """Return the session of a line, or of the subagent that wrote it; None if it names none."""
     session, agent = line.get("sessionId"), line.get("agentId")
     if not is_identifier(session):
         return None
@@ -719,7 +719,7 @@ def question_digest(text: str) -> bytes:
 
 
 def usage_of(usage: Any) -> dict[str, int | float]:
-    """Return the tokens that a usage counts, by OpenClaw's names; nothing if there is none."""
+    """Return the token counts of a usage under OpenClaw's names."""
     counts = usage if isinstance(usage, dict) else {}
     tokens: dict[str, int | float] = {}
     for theirs, ours in _USAGE.items():
@@ -730,7 +730,7 @@ def usage_of(usage: Any) -> dict[str, int | float]:
 
 
 def texts_of(blocks: Sequence[Json]) -> str:
-    """Return the text of a message without blocks that are nothing but a reminder of the program; the placeholders of what it shows without any."""
+    """Return the text of a message without the program's reminders; media placeholders if there is no text."""
     own = [block for block in blocks if not _is_reminder(block)]
     return text_of(own) or placeholders_in(own)
 
@@ -742,9 +742,9 @@ def _is_reminder(block: Json) -> bool:
 
 @dataclass(eq=False, slots=True)
 class Position:
-    """A position: `leaf` is the entry that the next one follows, `is_under_way` says that an answer is awaited or goes on.
+    """A position in the conversation. `leaf` is the entry that the next one follows; `is_under_way`: an answer is expected or continues.
 
-    `question` is deferred there until the agent answers it.
+    `question` is deferred until the agent answers it.
     """
 
     leaf: str | None
@@ -754,24 +754,24 @@ class Position:
 
 @dataclass(eq=False, slots=True)
 class Message(Generic[Content]):
-    """One message of the model: its position, whose leaf is its last line so far, and its content so far."""
+    """One message of the model: its position, whose leaf is its latest line, and its content so far."""
 
     position: Position
     content: Content
 
     @property
     def has_begun(self) -> bool:
-        """True if a line of it was read."""
+        """True if one of its lines was read."""
         return self.position.leaf is not None
 
     def follows(self, parent: Position) -> Position:
-        """Return the position that its next line follows: its own, or that of the parent if it is the first."""
+        """Return the position that the next line follows: the message's, or the parent's for its first line."""
         return parent if self.position.leaf is None else self.position
 
 
 @dataclass(slots=True)
 class Positions:
-    """The positions of the lines so far, by uuid, and the messages by their ids."""
+    """Positions of the lines so far, by uuid, and messages by id."""
 
     _by_uuid: dict[str, Position] = field(default_factory=dict)
     _messages: dict[tuple[bool, str, str | None], Message[Any]] = field(default_factory=dict)
@@ -780,7 +780,7 @@ class Positions:
         return uuid in self._by_uuid
 
     def at(self, parent: Any) -> Position:
-        """Return the position of a parent; an unknown parent has a position of its own, and null is the beginning."""
+        """Return the position of a parent. An unknown parent gets a new position; null is the start."""
         if not isinstance(parent, str):
             return Position(None)
         return self._by_uuid.get(parent) or Position(parent)
@@ -790,15 +790,15 @@ class Positions:
         self._by_uuid.setdefault(uuid, position)
 
     def ask(self, uuid: str) -> None:
-        """Note a question."""
+        """Record a question."""
         self._by_uuid.setdefault(uuid, Position(uuid, is_under_way=True))
 
     def ask_later(self, uuid: str, position: Position, question: Entry) -> None:
-        """Note a text that becomes a question only when the agent answers it."""
+        """Record a text that becomes a question only when the agent answers it."""
         self._by_uuid.setdefault(uuid, Position(position.leaf, is_under_way=True, question=question))
 
     def take_question(self, position: Position) -> list[Entry]:
-        """Take the question that is deferred at a position: the agent answers it now."""
+        """Remove and return the question deferred at a position, because the agent answers it now."""
         question, position.question = position.question, None
         if question is None:
             return []
@@ -806,7 +806,7 @@ class Positions:
         return [question]
 
     def replay(self, uuid: str, position: Position, message: Message[Any]) -> None:
-        """Give a line that repeats a message, and what led to it, the position of the message."""
+        """Give a line that repeats a message the position of that message."""
         position.question = None
         position.leaf = message.position.leaf
         position.is_under_way = message.position.is_under_way
@@ -815,13 +815,13 @@ class Positions:
     def message(
         self, uuid: str, message_id: Any, request_id: Any, *, side: bool, begin: Callable[[], Content]
     ) -> Message[Content]:
-        """Return the message with these ids, begun where it is new; a line without a message id is a message by itself."""
+        """Return the message with these ids, new if there is none yet. A line without a message id is a separate message."""
         message_key = message_id if isinstance(message_id, str) else f"/{uuid}"
         key = side, message_key, request_id if isinstance(request_id, str) else None
         return self._messages.setdefault(key, Message(Position(None), begin()))
 
     def say(self, uuid: str, message: Message[Any], stop: Any) -> None:
-        """Note that the line with this uuid is the last of its message, and why that stopped."""
+        """Record that this line is the latest of its message, and its stop reason."""
         message.position.leaf = uuid
         message.position.is_under_way = stop is None or stop == "tool_use"
         self._by_uuid.setdefault(uuid, message.position)

@@ -2,23 +2,23 @@
 
 `claude --fork-session` begins a new transcript with the lines of another, their `uuid` kept, their session id not:
 
-1. Nothing in a copied line says so. It counts where it was written first: in the transcript of the same folder that was begun earlier.
-2. What stands before the conversation tells when a transcript was begun: a prompt that was queued, or the snapshots of files of all
-   prompts. A transcript whose conversation begins long before that is a fork; so is one that begins with the same line as an earlier one.
-3. Other programs write a history again with new uuids and times. Then the ids of the model's messages are the same: a transcript whose
-   first message is in another one that was begun earlier is a copy of it as far as their messages are the same.
+1. A copied line is not marked. It counts where it was written first: in the transcript of the same folder that was begun earlier.
+2. The lines before the conversation tell when a transcript was begun: a queued prompt, or file snapshots of all prompts. A transcript
+   whose conversation starts long before that is a fork, and so is one that starts with the same line as an earlier one.
+3. Other programs rewrite a history with new uuids and times but keep the ids of the model's messages. A transcript whose first message
+   is also in an earlier transcript is a copy of it, up to the first message that differs.
 
-Logs of `claude -p --output-format stream-json` are read as transcripts, because people keep them instead of the program's own files:
+Logs of `claude -p --output-format stream-json` are read as transcripts, because some people keep only these:
 
-4. A line has a `session_id` and names no parent: the lines of a run follow each other. A run begins with the line `system` of subtype
-   `init` and ends with its `result`; what comes after that is another run, of the same session where it was resumed. Each run is a session
-   of its own, `<session id>.run-<beginning of the uuid of its first line>`, because the log does not have what the session held before.
-5. The prompt is not in the log, unless the program was told to repeat it: `NO_PROMPT` stands in its place. A subagent's lines name the
-   call that began it: they are a session of their own, and its prompt is that of the call.
-6. `result` ends the answer: it has its text, why it stopped, and how many tokens the run used; tokens that its messages did not count
-   are added. Pieces of messages (`stream_event`) repeat the messages and are skipped.
-7. Old versions write no times. Such a line has the time of the one before it; in a run without any it is the time at which the log was
-   last changed, so nothing of that run is read before its result is there.
+4. A line has a `session_id` and no parent: the lines of a run follow each other. A run starts with the `system` line of subtype `init` and
+   ends with its `result`. Later lines are another run, possibly of the same session. Each run is a session of its own,
+   `<session id>.run-<start of the uuid of its first line>`, because the log lacks the earlier part of the session.
+5. The log lacks the prompt unless the program was configured to repeat it; `NO_PROMPT` replaces it. A subagent's lines name the call that
+   started it: they are a separate session, with the call's prompt.
+6. `result` ends the answer. It has the text, the stop reason and the token count of the run; tokens that no message counted are added.
+   Parts of messages (`stream_event`) repeat the messages and are skipped.
+7. Old versions write no times. Such a line has the time of the previous line. In a run without any time, all lines have the time at which
+   the log was last changed, so the run is read only once its result is there.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from streams.sources.openclaw.reader import read_session
 from streams.sources.source import Reading, ReadingContext
 
 _LOOKED_AT = 64
-"""Lines of a file elsewhere that are checked for whether it is a transcript."""
+"""Lines that are checked to tell whether a file is a transcript."""
 NO_PROMPT = "[the prompt is not in the log]"
 """The question of a run whose prompt is not in the log."""
 KINDS = frozenset({"system", "assistant", "user", "result", "stream_event"})
-"""Kinds of lines by which a log is known."""
+"""Kinds of lines that identify a log."""
 Json = dict[str, Any]
 _SKIPPED = frozenset(
     {
@@ -84,7 +84,7 @@ _RENAMED = {
     "isSynthetic": "isMeta",
     "is_compact_summary": "isCompactSummary",
 }
-"""Fields of a log's lines, and what a transcript calls them."""
+"""Field names in a log, with their names in a transcript."""
 _RENAMED_COMPACTION = {
     "trigger": "trigger",
     "pre_tokens": "preTokens",
@@ -93,21 +93,21 @@ _RENAMED_COMPACTION = {
 }
 _Chains = dict[str | None, "_Chain"]
 HEAD_LINES = 4096
-"""Lines at the beginning of a transcript within which its conversation begins: a fork has one for each prompt before it."""
+"""Lines within which the conversation of a transcript starts. A fork has one line for each earlier prompt."""
 MARGIN = timedelta(seconds=5)
-"""The time by which a transcript that is no fork may seem younger than its first line: both are written at once."""
+"""Tolerance by which a transcript may seem younger than its first line without being a fork."""
 _UUID = re.compile(rb'"uuid"\s*:\s*"([^"\\]{1,256})"')
 _MESSAGE_ID = re.compile(rb'"id"\s*:\s*"(msg_[^"\\]{1,256})"')
-"""Ids as Anthropic gives them: those that gateways make up may be the same in every session."""
+"""Message ids assigned by Anthropic. Ids made up by gateways may repeat in every session."""
 _SIDECHAIN = re.compile(rb'"isSidechain"\s*:\s*true')
 
 
 def find_claude_code(path: Path) -> list[Path]:
-    """Return the transcripts at a path, sorted: the file itself, or every `*.jsonl` below a folder that is one, and backups.
+    """Return the transcripts at a path, sorted: the file itself, or every transcript `*.jsonl` below a folder, backups included.
 
-    A file is one by its place, directly in a folder of `projects` or in one of `subagents`, or by the session ids of its first lines;
-    logs of `claude -p --output-format stream-json` are taken as well.
-    Hidden files and symbolic links are left out. Raises InputError if there is nothing at the path.
+    A file is a transcript if it lies directly in a folder of `projects` or in `subagents`, or if its first lines have session ids. Logs of
+    `claude -p --output-format stream-json` are included. Hidden files and symbolic links are left out. Raises InputError if the path does
+    not exist.
     """
     if path.is_file():
         return [path]
@@ -121,10 +121,7 @@ def _is_in_place(file: Path) -> bool:
 
 
 def _form_of(file: Path) -> _Form | None:
-    """Tell what the first lines show a file to be: a line that names its session and its place in a conversation, or one of a log.
-
-    None for other files, and for one that cannot be read.
-    """
+    """Return the form of a file by its first lines; None for other files, and for a file that cannot be read."""
     try:
         with file.open("rb") as stream:
             for line in read_lines(stream):
@@ -146,7 +143,7 @@ class _Form(Enum):
 
 
 def _is_stream_line(value: object) -> bool:
-    """Return whether a decoded line is one of such a log."""
+    """Return whether a decoded line belongs to a stream log."""
     return isinstance(value, dict) and isinstance(value.get("session_id"), str) and value.get("type") in KINDS
 
 
@@ -167,7 +164,7 @@ def read_claude_code(path: Path, context: ReadingContext) -> Reading:
 
 
 def session_of_claude_code(path: Path) -> str | None:
-    """Return the session of a transcript, or the first run of a log; None if nothing names one."""
+    """Return the session of a transcript, or the first run of a log; None if there is neither."""
     head = read_head(path)
     if head is not None and head.session:
         return head.session
@@ -179,7 +176,7 @@ def session_of_claude_code(path: Path) -> str | None:
 
 @lru_cache(maxsize=65_536)
 def _first_run(path: Path, _inode: int) -> str:
-    """Return the run that a log begins with. Raises LookupError if it is none. The beginning of a file never changes, so it is cached."""
+    """Return the first run of a log. Raises LookupError if the file is not a log. Cached because the start of a file never changes."""
     with path.open("rb") as stream:
         for line in read_lines(stream):
             value = decode_line(line)
@@ -216,7 +213,7 @@ def read_stream_log(path: Path, context: ReadingContext) -> Iterator[Reading]:
 
 
 def _read_runs(path: Path) -> tuple[list[_Run], list[Line]]:
-    """Return the runs of a log in the order of their beginnings, and the lines of none."""
+    """Return the runs of a log by start, and the lines that belong to no run."""
     runs: list[_Run] = []
     unread: list[Line] = []
     current: dict[str, _Run] = {}
@@ -239,7 +236,7 @@ def _read_runs(path: Path) -> tuple[list[_Run], list[Line]]:
 
 @dataclass(slots=True)
 class _Run:
-    """One run: its agents by the calls that began them, and the prompts of those calls."""
+    """One run: its agents by the calls that started them, and the prompts of those calls."""
 
     name: str
     chains: _Chains = field(default_factory=dict)
@@ -247,7 +244,7 @@ class _Run:
     has_ended: bool = False
 
     def chain(self, call: str | None, agent: Any) -> _Chain:
-        """Return the agent that a call began, or the run's own."""
+        """Return the lines of the agent that a call started, or of the run's own agent."""
         if call not in self.chains:
             session: Json = {"sessionId": self.name}
             if call is not None:
@@ -258,7 +255,7 @@ class _Run:
 
 @dataclass(slots=True)
 class _Chain:
-    """The lines of one agent in a run, converted to those of a transcript."""
+    """The lines of one agent in a run, converted to transcript lines."""
 
     session: Json
     lines: list[Line] = field(default_factory=list)
@@ -275,7 +272,7 @@ class _Chain:
         self.last = uuid
 
     def ask(self, number: int, uuid: str, prompt: str, at: Any) -> None:
-        """Add the question, where none was asked yet."""
+        """Add the question, unless there is one already."""
         if not self.is_asked:
             self.is_asked = True
             self.add(
@@ -303,7 +300,7 @@ def _add_line(run: _Run, number: int, uuid: str, body: Json) -> None:
 
 
 def _system_line(line: Json) -> Json:
-    """Return a notice, in the form that a transcript has for the few that say what the agent did."""
+    """Return a system line in a transcript's form, if it records what the agent did; any other unchanged."""
     if line.get("subtype") == "api_retry":
         reasons = " ".join(str(line[name]) for name in ("error_status", "error") if line.get(name) is not None)
         return {**line, "subtype": "api_error", "error": {"message": reasons or "the request failed"}}
@@ -317,14 +314,14 @@ def _system_line(line: Json) -> Json:
 
 
 def _is_text(message: Any) -> bool:
-    """Return whether a message in the user's role is the user's: results of tools have another form."""
+    """Return whether a message in the user's role has text, so that it is not only a tool result."""
     content = message.get("content") if isinstance(message, dict) else None
     blocks = content if isinstance(content, list) else []
     return isinstance(content, str) or any(isinstance(block, dict) and block.get("type") == "text" for block in blocks)
 
 
 def _prompts_of(message: Any) -> dict[str, str]:
-    """Return the prompts of the subagents that a message begins, by the ids of the calls."""
+    """Return the prompts of the subagents that a message starts, by call id."""
     content = message.get("content") if isinstance(message, dict) else None
     prompts = {}
     for block in content if isinstance(content, list) else []:
@@ -349,7 +346,7 @@ def _read_chain(lines: list[Line], path: Path, context: ReadingContext, *, is_ab
 
 
 class Head(NamedTuple):
-    """The beginning of a transcript: the time, and the uuid, the time and the session of the first line of its conversation."""
+    """The start of a transcript: when it was begun, and uuid, time and session of the first line of its conversation."""
 
     begun: datetime
     uuid: str
@@ -358,7 +355,7 @@ class Head(NamedTuple):
 
 
 def read_copied(path: Path) -> Copied:
-    """Return what the transcript has from earlier ones of its folder; nothing where it is no fork."""
+    """Return what a transcript copied from earlier ones in its folder; nothing if it is not a fork."""
     head = read_head(path)
     if head is None:
         return NOTHING_COPIED
@@ -382,7 +379,7 @@ def read_copied(path: Path) -> Copied:
 
 
 def _first_message(path: Path) -> str | None:
-    """Return the id of the model's first message within the head of a transcript."""
+    """Return the id of the model's first message in the first HEAD_LINES lines."""
     with path.open("rb") as stream:
         for line in read_lines(stream):
             if line.number > HEAD_LINES:
@@ -395,7 +392,7 @@ def _first_message(path: Path) -> str | None:
 
 @lru_cache(maxsize=64)
 def _folder(folder: Path, _modified_ns: int) -> _Folder:
-    """Read the transcripts of a folder, once for all of them: it has hundreds. A copy that is made later changes the folder."""
+    """Index the transcripts of a folder, once for all of them: there may be hundreds. A new copy changes the folder's time."""
     names = sorted(entry.name for entry in os.scandir(folder) if not entry.is_symlink())
     files = tuple(folder / name for name in names if name.endswith(".jsonl") and not name.startswith("."))
     by_uuid: dict[str, list[Path]] = {}
@@ -410,14 +407,14 @@ def _folder(folder: Path, _modified_ns: int) -> _Folder:
 
 
 class _Folder(NamedTuple):
-    """The transcripts of a folder: all, by the uuid of their first lines, and by the messages they have."""
+    """The transcripts of a folder: all of them, by the uuid of their first line, and by message id."""
 
     files: tuple[Path, ...]
     by_uuid: Mapping[str, list[Path]]
     by_message: Mapping[str, list[Path]]
 
     def candidates(self, uuid: str, message: str | None, *, every: bool) -> Iterable[Path]:
-        """Return the transcripts that may have a line or a message, by name."""
+        """Return the transcripts that may have this line or message, by name."""
         if every:
             return self.files
         files = self.by_uuid.get(uuid, []) + (self.by_message.get(message, []) if message is not None else [])
@@ -425,7 +422,7 @@ class _Folder(NamedTuple):
 
 
 def _message_ids(path: Path) -> frozenset[str]:
-    """Return the ids of the model's messages in a transcript; none if it is gone or empty."""
+    """Return the ids of the model's messages in a transcript; none if it is missing or empty."""
     try:
         stat = path.stat()
         return _read_message_ids(path, stat.st_size, stat.st_mtime_ns)
@@ -435,13 +432,13 @@ def _message_ids(path: Path) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def _read_message_ids(path: Path, _size: int, _modified_ns: int) -> frozenset[str]:
-    """As `_message_ids`. Each file is searched once for all the others of its folder."""
+    """Return the message ids. Cached because every transcript of a folder is compared with all others."""
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return frozenset(match.group(1).decode("utf-8", "replace") for match in _MESSAGE_ID.finditer(content))
 
 
 def _uuids(path: Path, first: str = "") -> set[str]:
-    """Return the uuids that the lines of a transcript have, unreadable ones included; none if `first` is not among them."""
+    """Return the uuids of the lines of a transcript, unreadable ones included; none if `first` is not among them."""
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
             if content.find(first.encode("utf-8", "replace")) < 0:
@@ -452,7 +449,7 @@ def _uuids(path: Path, first: str = "") -> set[str]:
 
 
 def _questions(path: Path) -> set[bytes]:
-    """Return the digests of the texts in the user's name in a transcript."""
+    """Return the digests of the user messages in a transcript."""
     digests = set()
     with path.open("rb") as stream:
         for line in read_lines(stream):
@@ -465,9 +462,9 @@ def _questions(path: Path) -> set[bytes]:
 
 
 def _ids_of_subagents(path: Path) -> frozenset[str]:
-    """Return the uuids and ids of messages that the subagents of a session have in transcripts of their own.
+    """Return the uuids and message ids in the separate transcripts of a session's subagents.
 
-    None if the transcript has no line of a sidechain: today's versions write none into it, and a session may have many subagents.
+    Empty if the transcript has no sidechain line: current versions write none, and a session may have many subagents.
     """
     if _SIDECHAIN.search(path.read_bytes()) is None:
         return frozenset()
@@ -478,7 +475,7 @@ def _ids_of_subagents(path: Path) -> frozenset[str]:
 
 
 def read_head(path: Path) -> Head | None:
-    """Read the beginning of a transcript; None if nothing of a conversation is there yet."""
+    """Read the start of a transcript; None if its conversation has not started yet."""
     try:
         return _read_head(path)
     except (LookupError, OSError):
@@ -487,7 +484,7 @@ def read_head(path: Path) -> Head | None:
 
 @lru_cache(maxsize=65_536)
 def _read_head(path: Path) -> Head:
-    """As `read_head`. Raises LookupError if nothing is there yet. The beginning of a file never changes, so it is cached."""
+    """Read the start. Raises LookupError if there is none yet. Cached because the start of a file never changes."""
     begun: datetime | None = None
     with path.open("rb") as stream:
         for line in read_lines(stream):

@@ -6,28 +6,27 @@ A fork or a subagent may begin with the history of another session:
 
 1. `session_meta` names the session that a rollout comes from: `forked_from_id`, or the parent of a subagent. Some versions then write that
    session's lines again, with new times and ordinals; others only refer to them, and a subagent may begin at once with its own task.
-2. So the lines themselves decide: as long as what a rollout says was said before in the other one, in the same order, it is copied and
-   counts there. Messages are compared by role and text, calls and outputs by the id of the call, counts of tokens by the session's sum.
-   Other lines count with those around them.
-3. Where the other rollout is gone, an older fork of the same session stands in for it. Where there is none, the copy is all there is,
-   and counts.
+2. So the lines themselves decide: leading lines that also occur in the other rollout, in the same order, are copies and count there.
+   Messages are compared by role and text, calls and outputs by call id, token counts by the session's total. Other lines count with the
+   lines around them.
+3. If the other rollout is missing, an older fork of the same session is used instead. If there is none, the copy counts.
 
 Lines become entries:
 
 1. A rollout is a list, not a tree: each entry continues the one before it. Its id is the line's `ordinal`, or its number in versions
    before there was one. `session_meta` names the session, and by `source` or `parent_thread_id` a subagent's.
-2. `response_item` lines are what goes to and comes from the model; most `event_msg` lines repeat the same for the screen, and only
-   those count that say more: results of commands (before their output), usage, failures, interruptions.
-3. A text in the user's role is the user's where its kinds say so (`user.*`), in older versions where it does not begin as context
-   of the program does. Other texts open an exchange, tagged `internal`, only when the agent answers them and nothing else.
-4. `token_count` lines have the usage of the session and of the last response, some of them twice: one counts when its total differs from
-   that of the one before. The last usage, with the size of the window, is how full the context is. A `token_usage_record`, which came
-   later, has the usage of one response by its id; only this line reports requests that compact the history, and it may come before or after
-   the other. Each response counts once.
-5. A message with a summary for a compaction (`compaction_output`) is no answer; its usage counts all the same.
-6. Lines that were copied from another session give the others their place, and count there.
-7. A turn that failed (`task_complete` with an error, `error`) ended in an error, `turn_aborted` in an interruption. The program does not
-   write down what it tries again by itself, except for `stream_error`.
+2. `response_item` lines are what is sent to and returned by the model. Most `event_msg` lines repeat them for display; only those count
+   that add something: results of commands (before their output), usage, failures, interruptions.
+3. A text in the user's role is the user's if its kinds say so (`user.*`), or, in older versions, if it does not start like a text of the
+   program. Other texts open an exchange, tagged `internal`, only if the agent answers them and nothing else.
+4. `token_count` lines have the usage of the session and of the last response. Some are repeated: a line counts if its total differs from
+   the previous one. The last usage and the window size give the fill of the context. Newer versions also write `token_usage_record`, the
+   usage of one response by its id, before or after the `token_count`. Only this line reports requests that compact the history. Each
+   response counts once.
+5. A message with the summary of a compaction (`compaction_output`) is not an answer, but its usage counts.
+6. Lines copied from another session give the other lines their position, and count in that session.
+7. A turn that failed (`task_complete` with an error, `error`) ends in an error, `turn_aborted` in an interruption. Codex does not record its
+   own retries, except as `stream_error`.
 8. Until the middle of 2025 lines had no envelope of a type and a payload. The first line was the bare header, `{"id", "timestamp",
    "instructions", "git"}`; the others were bare items of the conversation, without times, and `{"record_type": "state"}` between them.
    Still older rollouts were one JSON object, of a session and its items.
@@ -83,13 +82,13 @@ from streams.sources.source import Reading, ReadingContext
 from streams.sources.zstd import zstd
 
 DOCUMENT = ".json"
-"""Suffix of a rollout that is one JSON object."""
+"""Suffix of a rollout that is a single JSON object."""
 MAX_DOCUMENT = 256 * 1024 * 1024
-"""Bytes of the largest such rollout that is read."""
+"""Bytes of the largest single-object rollout that is read."""
 _NAMES = ("rollout-*.jsonl*", f"rollout-*{DOCUMENT}")
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 FOLDERS = ("sessions", "archived_sessions")
-"""Where the program keeps rollouts."""
+"""Folders in which Codex keeps rollouts."""
 Json = dict[str, Any]
 _COUNTS = ("input_tokens", "output_tokens", "total_tokens")
 
@@ -97,8 +96,7 @@ _COUNTS = ("input_tokens", "output_tokens", "total_tokens")
 def find_codex(path: Path) -> list[Path]:
     """Return the rollouts at a path, sorted: the file itself, or every `rollout-*.jsonl` below a folder, compressed ones included.
 
-    Hidden files and symbolic links are left out, and so is a compressed rollout beside itself. Raises InputError if there is nothing at
-    the path.
+    Hidden files, symbolic links, and compressed rollouts whose plain file exists are left out. Raises InputError if the path does not exist.
     """
     if path.is_file():
         return [path]
@@ -133,8 +131,8 @@ def _document_lines(stream: BinaryIO) -> list[Line]:
 def _count_copied(path: Path) -> int:
     """Return the number of lines at the beginning of a rollout that were copied from another session.
 
-    As long as all that is there was copied, what follows may be: then it is larger than any file. Raises OSError or ZstdError if the
-    rollout cannot be read.
+    If every line so far was copied, later lines may be as well, so the number is sys.maxsize. Raises OSError or ZstdError if the rollout
+    cannot be read.
     """
     header = read_header(path)
     if header is None or not header.parents:
@@ -160,7 +158,7 @@ def _matching_lines(path: Path, original: Path) -> int:
 
 @lru_cache(maxsize=64)
 def _positions_in(path: Path, _size: int, _modified_ns: int) -> Mapping[bytes, list[int]]:
-    """Return the positions of each content among the contents of a rollout: many forks may have one parent."""
+    """Return the positions of each content in a rollout. Cached because many forks may have the same parent."""
     positions: dict[bytes, list[int]] = {}
     for position, (_, content) in enumerate(_contents(path)):
         positions.setdefault(content, []).append(position)
@@ -168,7 +166,7 @@ def _positions_in(path: Path, _size: int, _modified_ns: int) -> Mapping[bytes, l
 
 
 def _contents(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the contents of a rollout's lines as digests, each with its line number; lines that only accompany others are left out."""
+    """Yield the line number and a digest of the content of each line that identifies a conversation."""
     with open_lines(path) as lines:
         for line in lines:
             body = decode_line(line)
@@ -197,7 +195,7 @@ def _content(line: Json) -> tuple[Any, ...] | None:
 
 
 def _message(payload: Json) -> tuple[Any, ...] | None:
-    """Return a message of the user or the model. Texts of the program are left out: every rollout has its own."""
+    """Return role and text of a message by the user or the model; None for texts of the program, which differ in every rollout."""
     role, blocks = payload.get("role"), blocks_of("content", payload.get("content"))
     if role not in ("user", "assistant") or not isinstance(blocks, list):
         return None
@@ -212,7 +210,7 @@ def _digest(parts: Iterable[Any]) -> bytes:
 
 
 def _originals(path: Path, header: Header) -> list[Path]:
-    """Return the rollouts that have the copied lines themselves: the parents', else those of older forks of the same session."""
+    """Return the rollouts that lines may have been copied from: the parents, else older forks of the same session."""
     others = [(file, other) for file in _rollouts_beside(path) if (other := _header_or_none(file)) is not None]
     parents = [file for file, other in others if other.session in header.parents]
     return parents or [
@@ -223,7 +221,7 @@ def _originals(path: Path, header: Header) -> list[Path]:
 
 
 def _rollouts_beside(path: Path) -> list[Path]:
-    """Return the rollouts of the same home; elsewhere those below the folder of the years, or the file's own."""
+    """Return the rollouts in the same Codex home; outside a home, those below the same root folder."""
     parents = path.resolve().parents
     home = next((folder.parent for folder in parents if folder.name in FOLDERS), None)
     folders = (
@@ -245,7 +243,7 @@ def _header_or_none(path: Path) -> Header | None:
 
 
 class Header(NamedTuple):
-    """The first line of a rollout: its session, when that began, and the sessions it may have copied."""
+    """The first line of a rollout: its session, its start time, and the sessions it may have copied from."""
 
     session: str
     begun: str
@@ -262,7 +260,7 @@ def read_header(path: Path) -> Header | None:
 
 @lru_cache(maxsize=65_536)
 def _read_header(path: Path) -> Header:
-    """As `read_header`. Raises LookupError if there is none yet. A header never changes, so it is cached."""
+    """Return the header. Raises LookupError if there is none yet. Cached because a header never changes."""
     with open_lines(path) as lines:
         for line in lines:
             body = decode_line(line)
@@ -308,7 +306,7 @@ _CONTEXTS = (
     "<codex_internal_context",
     "# AGENTS.md instructions",
 )
-"""The beginnings of the program's texts in the user's role, in versions that do not say who wrote a text."""
+"""Prefixes of texts that Codex wrote in the user's role, in versions that do not name the author."""
 _OUTPUT_HEADER_CHARACTERS = 1024
 _EXIT_CODE = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d{1,9})$", re.MULTILINE)
 _WALL_TIME = re.compile(r"^Wall time: (\d{1,9}(?:\.\d{1,9})?) seconds$", re.MULTILINE)
@@ -318,7 +316,7 @@ _FAILED = frozenset({"failed", "declined", "errored"})
 _MAX_OUTCOMES = 100_000
 _UsageLine = Literal["token_count", "token_usage_record"]
 _MAX_UNMATCHED = 16
-"""Usages for which the line of the other kind is still awaited: several requests may run at once."""
+"""Usages kept until the line of the other kind arrives: several requests may run at once."""
 IGNORED_ITEMS = frozenset(
     {
         "compaction",
@@ -330,10 +328,10 @@ IGNORED_ITEMS = frozenset(
         "additional_tools",
     }
 )
-"""Kinds of `response_item` that hold nothing that can be read."""
+"""Kinds of `response_item` without readable content."""
 _ITEMS = CALLS | OUTPUTS | IGNORED_ITEMS | {"message", "reasoning"}
 STATE = "state"
-"""Type of the envelope of a line that only marks that the program was there."""
+"""Envelope type of lines that only mark the program's state."""
 IGNORED_LINES = frozenset(
     {
         "world_state",
@@ -341,7 +339,7 @@ IGNORED_LINES = frozenset(
         "state",
     }
 )
-"""Kinds of lines that say nothing of what the agent did."""
+"""Kinds of lines that do not record what the agent did."""
 SHOWN = frozenset(
     {
         "agent_message",
@@ -407,11 +405,11 @@ SHOWN = frozenset(
         "guardian_assessment",
     }
 )
-"""Kinds of `event_msg` that repeat other lines for the screen."""
+"""Kinds of `event_msg` that repeat other lines for display."""
 
 
 class CodexDialect(AgentDialect):
-    """Codex's. `copied` is the number of lines at the beginning that another session had first."""
+    """Codex's dialect. `copied` is the number of lines at the start that were copied from another session."""
 
     source = SOURCE
     id_field = "ordinal"
@@ -429,9 +427,9 @@ class CodexDialect(AgentDialect):
         self._effort: str | None = None
         self._tools: dict[str, str] = {}
         self._deferred: Entry | None = None
-        """A text that no person wrote, which becomes a question when the agent answers it."""
+        """A text that the program wrote, which becomes a question when the agent answers it."""
         self._is_asked = True
-        """Whether the turn has a question; the lines before any turn are of the one before them."""
+        """Whether the turn has a question. Lines before the first turn belong to the turn before them."""
         self._is_under_way = False
         self._has_failed = False
         self._stop, self._text = "tool_use", ""
@@ -484,7 +482,7 @@ class CodexDialect(AgentDialect):
         return [make_entry("session", payload["id"], line)]
 
     def _settings(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """Changes of the model and of its reasoning effort."""
+        """Report changes of the model and of its reasoning effort."""
         entries: list[Entry | Problem] = []
         model, effort = payload.get("model"), payload.get("effort")
         if isinstance(model, str) and model != self._model:
@@ -547,7 +545,7 @@ class CodexDialect(AgentDialect):
         return [question]
 
     def _add_answer(self, line: Json, blocks: Sequence[Json], *, stop: str, **fields: Any) -> list[Entry | Problem]:
-        """Return an assistant message, after the question that was deferred until its answer. A message without a question stands alone."""
+        """Return an assistant message, preceded by the question that was deferred until its answer, if any."""
         question = None if self._is_under_way else self._deferred
         self._deferred = None
         is_alone = not self._is_asked and question is None
@@ -572,12 +570,12 @@ class CodexDialect(AgentDialect):
         return list(self._unknown.report(f"event_msg of type {kind}"))
 
     def _begin(self, _line: Json, _payload: Json) -> list[Entry | Problem]:
-        """Return a turn begins."""
+        """Begin a turn."""
         self._is_asked = self._is_under_way = False
         return []
 
     def _end(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """Return a turn ended, perhaps in an error that no line before it reported."""
+        """End a turn, perhaps with an error that no earlier line reported."""
         error = payload.get("error")
         entries: list[Entry | Problem] = []
         if isinstance(error, dict) and not self._has_failed:
@@ -592,7 +590,7 @@ class CodexDialect(AgentDialect):
         return [*self._add_answer(line, [], stop="aborted", errorMessage=_failure_text(payload)), _turn_end(line)]
 
     def _count(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """Return the usage of one response, and how full the context is."""
+        """Report the usage of one response, and how full the context is."""
         usage, context = self._usage.take(payload.get("info"))
         entries = self._add_usage(line, usage)
         if context is not None:
@@ -605,7 +603,7 @@ class CodexDialect(AgentDialect):
         return self._add_usage(line, self._usage.take_record(payload))
 
     def _add_usage(self, line: Json, usage: Json | None) -> list[Entry | Problem]:
-        """Return a message with the usage of a response. It repeats the last text, so that nothing else of the answer changes."""
+        """Return a message with the usage of a response. It repeats the last text, so that the answer stays the same."""
         if usage is None:
             return []
         message: Json = {"role": "assistant", "stopReason": self._stop, "usage": usage, **self._model_fields()}
@@ -616,7 +614,7 @@ class CodexDialect(AgentDialect):
         return {name: value for name, value in fields.items() if value is not None}
 
     def _compacted(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """Return the history was replaced by a summary."""
+        """Report that a summary replaced the history."""
         event: Json = {"event": "context_event", "action": "compaction"}
         if self._usage.context_tokens is not None:
             event["tokens_before"] = self._usage.context_tokens
@@ -629,7 +627,7 @@ class CodexDialect(AgentDialect):
 
 
 class _UsageCounter:
-    """Counts each response once. `context_tokens` is how many tokens the context had at the last one."""
+    """Counts each response once. `context_tokens` is the size of the context at the last one."""
 
     def __init__(self) -> None:
         self.context_tokens: int | float | None = None
@@ -649,7 +647,7 @@ class _UsageCounter:
         return self._count_once("token_usage_record", _convert_usage(usage))
 
     def take(self, info: Any) -> tuple[Json | None, Json | None]:
-        """As `take_record` for a `token_count`, and how full the context is; None for each that is missing or not new."""
+        """Return the usage in a `token_count`, and how full the context is; None for each that is missing or not new."""
         if not isinstance(info, dict):
             return None, None
         total, last = info.get("total_token_usage"), info.get("last_token_usage")
@@ -661,7 +659,7 @@ class _UsageCounter:
         return usage, self._fill(last, info.get("model_context_window"))
 
     def _count_once(self, line: _UsageLine, usage: Json | None) -> Json | None:
-        """Return a usage unless a line of the other kind had it already."""
+        """Return a usage unless a line of the other kind already reported it."""
         if usage is None:
             return None
         for index, (other, counted) in enumerate(self._unmatched):
@@ -693,7 +691,7 @@ def _convert_usage(last: Json) -> Json | None:
 
 
 def _read_summary(payload: Json) -> str:
-    """Return the readable part of a reasoning item: its text, or the summary of it."""
+    """Return the readable part of a reasoning item: its text, else its summary."""
     for name in ("content", "summary"):
         parts = payload.get(name)
         texts = (
@@ -722,7 +720,7 @@ def _failure_text(failure: Any) -> str:
 
 
 class Outcomes:
-    """The ends of commands and calls, by call id: reported for the screen before the output for the model."""
+    """Outcomes of commands and calls, by call id. Codex reports them for display before the output goes to the model."""
 
     def __init__(self) -> None:
         self._known: dict[str, Json] = {}
@@ -740,7 +738,7 @@ class Outcomes:
         return False
 
     def of(self, call_id: Any) -> Json:
-        """Return the known facts about the end of a call."""
+        """Return what was reported about the end of a call."""
         return self._known.get(call_id, {}) if isinstance(call_id, str) else {}
 
     def _keep(self, call_id: Any, ending: Json) -> None:
@@ -782,7 +780,7 @@ def asked_text(payload: Json, blocks: Sequence[Json]) -> str | None:
 
 
 def _user_text(blocks: Sequence[Json]) -> str:
-    """Return the text of a user's blocks, without the tags that Codex puts around an image; the placeholders of what they show without any."""
+    """Return the text of a user's blocks without the tags that Codex puts around an image; media placeholders if there is no text."""
     shown = placeholders_in(blocks)
     texts = [block for block in blocks if not (shown and _is_image_tag(block))]
     return text_of([{**block, "type": "text"} for block in texts]) or shown
@@ -801,7 +799,7 @@ def _is_context(block: Json) -> bool:
 
 
 def call_of(payload: Json) -> Json:
-    """Return the block of a call; a tool of a namespace is named with it."""
+    """Return the block of a call. The tool's name includes its namespace."""
     name: Any = payload.get("name")
     if not isinstance(name, str):
         name = str(payload["type"]).removesuffix("_call")
@@ -814,7 +812,7 @@ def call_of(payload: Json) -> Json:
 
 
 def output_of(payload: Json, tools: Mapping[str, str], outcomes: Outcomes) -> tuple[Json, str]:
-    """Return the output of a tool: fields as OpenClaw writes them, and the text."""
+    """Return the output of a tool: fields in OpenClaw's form, and the text."""
     text, details = _read_output(payload.get("output", payload.get("tools")))
     call_id = payload.get("call_id")
     facts = dict(outcomes.of(call_id))
@@ -832,7 +830,7 @@ def output_of(payload: Json, tools: Mapping[str, str], outcomes: Outcomes) -> tu
 
 
 def _read_output(output: Any) -> tuple[str, Json]:
-    """Return the text of an output, and the details of the call's end that its form or its first lines have."""
+    """Return the text of an output, and the details that its form or its first lines give about the call."""
     details: Json = {}
     if isinstance(output, dict):
         details["failed"] = output.get("success") is False
@@ -862,7 +860,7 @@ def _read_output(output: Any) -> tuple[str, Json]:
 
 
 def in_envelope(line: Json) -> Json:
-    """Return a line in the form of today's rollouts; an unknown one is returned as it is."""
+    """Return a line in the current form; a line in an unknown form is returned unchanged."""
     if "payload" in line:
         return line
     kind = line.get("type")
@@ -876,7 +874,7 @@ def in_envelope(line: Json) -> Json:
 
 
 def document_lines(document: bytes) -> list[Line]:
-    """Return the lines that a rollout of one JSON object stands for: its session, then its items. Raises ValueError if it is none."""
+    """Return the lines of a single-object rollout: its session, then its items. Raises ValueError if it is not one."""
     try:
         rollout = msgspec.convert(decode_json(document), _Document)
     except msgspec.ValidationError as error:
