@@ -79,8 +79,8 @@ class Asking:
     """Calls that were made."""
     errors: list[str] = field(default_factory=list)
     """The error of each call that did not count."""
-    trouble: str = PROVIDER_ERROR
-    """Outcome if the last error stays the last word."""
+    failure_outcome: str = PROVIDER_ERROR
+    """Outcome if no later call succeeds."""
     is_unreadable: bool = False
     """True if the last error is an answer that cannot be read."""
     usages: list[Usage] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Asking:
 
     def failed(self, outcome: str, words: str, *, unreadable: bool = False) -> None:
         """A call did not count."""
-        self.trouble = outcome
+        self.failure_outcome = outcome
         self.is_unreadable = unreadable or outcome == INVALID
         self.errors.append(words)
 
@@ -157,7 +157,7 @@ class Asking:
 
     def gives_up(self) -> Verdict:
         """The verdict when the last error is the last word."""
-        return self.verdict(self.trouble, self.errors[-1])
+        return self.verdict(self.failure_outcome, self.errors[-1])
 
 
 def _sum(usages: list[Usage]) -> Usage | None:
@@ -369,13 +369,17 @@ def open_live_judge(
 
 COUNT_SECONDS = 10.0
 """Seconds to wait for a count."""
-MARGIN, MARGIN_SHARE = 64, 20
-"""A call may have so many tokens more than were counted, and one for so many: the API calls its count an estimate."""
-_IN_TROUBLE, _UNABLE = 60.0, 3600.0
-"""Seconds until a server is asked again that failed, or that does not count."""
+MARGIN = 64
+"""Tokens added to a count, because the API calls its count an estimate."""
+MARGIN_SHARE = 20
+"""One more token is added per this number of counted tokens."""
+_RETRY_AFTER_FAILURE = 60.0
+"""Seconds until a server that failed is asked again."""
+_RETRY_AFTER_UNSUPPORTED = 3600.0
+"""Seconds until a server that does not count tokens is asked again."""
 _MAX_HEADS = 1000
-_TROUBLE = frozenset([408, 409, 429])
-_SERVERS_FAULT = 500
+_TEMPORARY_STATUSES = frozenset([408, 409, 429])
+_SERVER_ERROR = 500
 
 
 class PromptBounds:
@@ -438,16 +442,18 @@ class PromptBounds:
             async with asyncio.timeout(COUNT_SECONDS):
                 tokens = (await self._client.messages.count_tokens(**request)).input_tokens
         except Exception as error:  # noqa: BLE001 - whatever the client trips over: without a count each byte counts
-            self._failed(model, error)
+            self._note_failure(model, error)
             return None
         instructions = sum(len(block["text"].encode()) for block in asked["system"])
         if type(tokens) is not int or tokens < instructions // BYTES_A_TOKEN:
-            self._failed(model, ValueError(f"{tokens!r} tokens for {instructions} bytes of instructions"))
+            self._note_failure(model, ValueError(f"{tokens!r} tokens for {instructions} bytes of instructions"))
             return None
         return tokens + tokens // MARGIN_SHARE + MARGIN
 
-    def _failed(self, model: str, error: Exception) -> None:
+    def _note_failure(self, model: str, error: Exception) -> None:
         status = error.status_code if isinstance(error, APIStatusError) else 0
-        passes = isinstance(error, APIConnectionError | TimeoutError) or status in _TROUBLE or status >= _SERVERS_FAULT
-        self._again_at[model] = self._now() + (_IN_TROUBLE if passes else _UNABLE)
+        is_temporary = (
+            isinstance(error, APIConnectionError | TimeoutError) or status in _TEMPORARY_STATUSES or status >= _SERVER_ERROR
+        )
+        self._again_at[model] = self._now() + (_RETRY_AFTER_FAILURE if is_temporary else _RETRY_AFTER_UNSUPPORTED)
         _LOG.info("%s: tokens are not counted, so each byte counts as one: %s", model, type(error).__name__)

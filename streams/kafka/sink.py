@@ -212,7 +212,7 @@ class Sink:
                 return await asyncio.to_thread(work)
             except UnreportedError as error:
                 produced = await self._producer.send(DEAD_LETTERS, keyed(error.letters.values()))
-                self.writer.told.update(error.letters)
+                self.writer.reported.update(error.letters)
                 self.progress.expect({(DEAD_LETTERS, letter.partition): letter.offset + 1 for letter in sorted(produced)})
 
     async def _moved(self, read: Read) -> None:
@@ -404,7 +404,7 @@ class SinkWriter:
         self._topic_name = topic_name
         self.seen = KnownIdentities()
         """Every identity that the tables have, up to the last commit."""
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         """Ids of dead letters that were produced for the next transaction."""
         self._in_doubt = True
 
@@ -467,7 +467,7 @@ class SinkWriter:
         batches = [self._decoded(topic, of_topic) for topic, of_topic in _by_topic(chunks).items()]
         with self._committing() as transaction:
             landed = [(batch, transaction.land(batch.topic, batch.frames, self.seen)) for batch in batches]
-            self._require_told([letter for batch, appended in landed for letter in self._letters(batch, appended)])
+            self._require_reported([letter for batch, appended in landed for letter in self._letters(batch, appended)])
             transaction.set_watermarks(SINK, positions)
         for batch, appended in landed:
             self.seen.take_in(batch.topic, appended.frames)
@@ -485,7 +485,7 @@ class SinkWriter:
             letters, Place(topic, start, number), Refusal(SINK, REMOVED, detail), b""
         )
         with self._committing() as transaction:
-            self._require_told(letters.messages[DEAD_LETTERS])
+            self._require_reported(letters.messages[DEAD_LETTERS])
             transaction.set_watermarks(SINK, {partition: beginning})
         self._in_doubt = False
 
@@ -509,13 +509,13 @@ class SinkWriter:
         except UnreportedError:
             self._in_doubt = False
             raise
-        self.told.clear()
+        self.reported.clear()
 
-    def _require_told(self, letters: Sequence[bytes]) -> None:
+    def _require_reported(self, letters: Sequence[bytes]) -> None:
         """UnreportedError for dead letters that were not produced."""
         by_id = {cast("DeadLetter", decode(letter)).dead_letter_id: letter for letter in letters}
-        if untold := {letter_id: letter for letter_id, letter in by_id.items() if letter_id not in self.told}:
-            raise UnreportedError(untold)
+        if unreported := {letter_id: letter for letter_id, letter in by_id.items() if letter_id not in self.reported}:
+            raise UnreportedError(unreported)
 
     def _decoded(self, topic: str, chunks: Sequence[Chunk]) -> _TopicBatch:
         records = [record for chunk in chunks for record in chunk.records]

@@ -61,7 +61,7 @@ KEPT_SPANS = timedelta(days=1)
 """How long spans are kept, for the sake of late spans of the same trace."""
 CHECK_SECONDS = 60.0
 """Seconds between two checks whether a new day has begun, or an erasure was requested elsewhere."""
-_AT_ONCE = 1_000
+_SESSIONS_PER_QUERY = 1_000
 _one_at_a_time = threading.Lock()
 _DECODER = msgspec.msgpack.Decoder(IntakeState)
 log = logging.getLogger(__name__)
@@ -140,9 +140,9 @@ def _unread(store: Store) -> Unread:
 def _unpark(store: Store, kept_from: Callable[[str], datetime]) -> None:
     """Remove deleted exchanges from the states of open sessions, so that they are not scored at the end of the session."""
     rows = store.cursor().execute("SELECT key FROM log.stage_state WHERE stage = ? ORDER BY key", [CUT]).fetchall()
-    for start in range(0, len(rows), _AT_ONCE):
+    for start in range(0, len(rows), _SESSIONS_PER_QUERY):
         with store.transaction() as transaction:
-            states = transaction.states(INTAKE.name, [key for (key,) in rows[start : start + _AT_ONCE]])
+            states = transaction.states(INTAKE.name, [key for (key,) in rows[start : start + _SESSIONS_PER_QUERY]])
             changed = {key: left for key, state in states.items() if (left := _without_gone(state, kept_from)) != state}
             transaction.set_states(INTAKE.name, changed, transaction.watermark(INTAKE.name, INTAKE.source))
 

@@ -208,7 +208,7 @@ def test_a_gap_is_told_before_it_is_passed_over_and_always_by_one_letter() -> No
             told += caught.value.letters
             assert writer.positions() == {}
         assert told[0] == told[1]
-        writer.told.update(told)
+        writer.reported.update(told)
         writer.pass_over(("exchanges", 0), 5, 9)
         assert writer.positions() == {("exchanges", 0): 9}
 
@@ -225,7 +225,7 @@ def test_dead_letters_of_the_sink_are_on_their_topic_and_land_once(
 
     def dies(self: SinkWriter, *arguments: Any) -> None:
         asked.append(True)
-        if self.told:
+        if self.reported:
             raise RuntimeError("killed")
         land(self, *arguments)
 
