@@ -317,7 +317,7 @@ def unnamed(text: str) -> str:
     return "" if text == "-" else text
 
 
-MOST_ROWS, AT_ONCE = 50_000, 1_000
+MOST_ROWS, READ_BATCH_SIZE = 50_000, 1_000
 """Maximum rows of a file, and rows per read."""
 _FORMULA = re.compile(FORMULA)
 _JSON = msgspec.json.Encoder()
@@ -334,8 +334,8 @@ async def pieces(
         yield write.body(request.of.columns, rows, count == 0)
         count += len(rows)
         last = place_of(rows[-1], request)
-        limit = min(AT_ONCE, MOST_ROWS - count)
-        if len(rows) < AT_ONCE or limit <= 0:
+        limit = min(READ_BATCH_SIZE, MOST_ROWS - count)
+        if len(rows) < READ_BATCH_SIZE or limit <= 0:
             break
         rows = await services.ask(_read_after(project, request, bounds, last, limit))
     yield write.foot

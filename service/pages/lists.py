@@ -14,9 +14,9 @@ from audit.detectors.detectors import FAILURE_TYPES
 from schemas.bounds import EARLIEST
 from schemas.lazy import duckdb
 from service.pages.listing import (
-    AT_ONCE,
     BY_TIME,
     MOST_ROWS,
+    READ_BATCH_SIZE,
     WRITERS,
     Bounds,
     Column,
@@ -282,7 +282,7 @@ async def export(
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Bounds, list[dict[str, Any]]]:
         _window, between = time_of(list_request.of, days, now=now, since=first_day(request, since))
-        return between, read_list(cursor, project, list_request, between, limit=min(AT_ONCE, MOST_ROWS), last=None)
+        return between, read_list(cursor, project, list_request, between, limit=min(READ_BATCH_SIZE, MOST_ROWS), last=None)
 
     between, first = await services.ask(read)
     headers = {

@@ -128,7 +128,7 @@ def _parse_window(text: str | None, count: int) -> Window | None:
     return None if (first, last) == (1, count) else Window(first=first, last=last)
 
 
-AT_ONCE = 200
+READ_BATCH_SIZE = 200
 """Events that are read together: each may have half a megabyte."""
 _WHOLE = 2**31 - 1
 _JSON = "application/json"
@@ -179,7 +179,7 @@ def _build_headers(name: str) -> Mapping[str, str]:
 
 async def _stream_session(services: ApiContext, run: Run) -> AsyncIterator[str]:
     """Yield the text of the file in parts."""
-    params: dict[str, Any] = {"connection": run.connection, "session": run.session_id, "limit": AT_ONCE}
+    params: dict[str, Any] = {"connection": run.connection, "session": run.session_id, "limit": READ_BATCH_SIZE}
     yield f'{{"session_id": {json.dumps(run.session_id)}, "events": ['
     after, separator = -1, "\n"
     while rows := await _read_part(services, {**params, "after": after}):

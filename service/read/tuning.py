@@ -18,7 +18,7 @@ from schemas.records import Incident
 from service.read.runs import with_payloads
 from streams.watch.lifecycle import CONFIRMED, DISMISSED, NEW_NORMAL
 
-RUNS_AT_ONCE = 500
+RUN_BATCH_SIZE = 500
 """Runs whose events are in memory together."""
 RUNS_NAMED = 5
 """Runs that are named for each threshold."""
@@ -69,8 +69,8 @@ def tune_agent(
     detectors = policy.for_project(project).settings.detectors
     profiles = {name: detectors.profile(name, agent) for name in PROFILES}
     folded: dict[ProfileName, list[tuple[int, SessionEvidence]]] = {name: [] for name in PROFILES}
-    for start in range(0, len(places), RUNS_AT_ONCE):
-        for name, number, evidence in _fold_run(cursor, places[start : start + RUNS_AT_ONCE], profiles):
+    for start in range(0, len(places), RUN_BATCH_SIZE):
+        for name, number, evidence in _fold_run(cursor, places[start : start + RUN_BATCH_SIZE], profiles):
             folded[name].append((number, evidence))
     tunings = [
         ProfileTuning(

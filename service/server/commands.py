@@ -68,7 +68,7 @@ CALLERS = 64
 """Maximum number of operations in progress; further ones are answered 503."""
 READERS = 4
 """Maximum number of running statements; others wait."""
-PUBLISHED_AT_ONCE = 500
+PUBLISH_BATCH_SIZE = 500
 """Records published together: a delivery over HTTP waits at most for these."""
 POLL = 0.02
 """Seconds between checks of the stages' progress, of the intake's room, or of an interrupted statement."""
@@ -356,11 +356,11 @@ def _respond(status: int, value: Any) -> Response:
 
 
 def _split_parts(messages: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:
-    """Split messages, in order, into parts of one record type with at most `PUBLISHED_AT_ONCE` messages."""
+    """Split messages, in order, into parts of one record type with at most `PUBLISH_BATCH_SIZE` messages."""
     for name, run in itertools.groupby(messages, lambda message: writer_schema(message).name):
         same_type = list(run)
-        for start in range(0, len(same_type), PUBLISHED_AT_ONCE):
-            yield name, same_type[start : start + PUBLISHED_AT_ONCE]
+        for start in range(0, len(same_type), PUBLISH_BATCH_SIZE):
+            yield name, same_type[start : start + PUBLISH_BATCH_SIZE]
 
 
 def _read(cursor: duckdb.DuckDBPyConnection, statement: str, parameters: Any) -> Rows:

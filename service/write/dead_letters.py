@@ -27,7 +27,7 @@ from streams.log.log import is_fed_by_kafka
 if TYPE_CHECKING:
     from streams.kafka.schema_registry import RegistryFraming
 
-AT_ONCE = 200
+READ_BATCH_SIZE = 200
 """Letters that are read and put back together."""
 ALL = 1_000_000_000
 FROM_KAFKA = "Letters that are put back into the file would not be on the topics. Give --kafka to put them back on the topics."
@@ -148,8 +148,8 @@ def retry(box: LetterBox, ids: Sequence[str]) -> Outcome:
         raise SettingsError(f"{box.store.path} is filled from Kafka", hint=FROM_KAFKA)
     before = _open_ids(box.store)
     returned, stays = list[Return](), list[Stays]()
-    for start in range(0, len(ids), AT_ONCE):
-        ways = box.ways_back([stored.letter for stored in _records(box.store, ids[start : start + AT_ONCE])])
+    for start in range(0, len(ids), READ_BATCH_SIZE):
+        ways = box.ways_back([stored.letter for stored in _records(box.store, ids[start : start + READ_BATCH_SIZE])])
         going = [way for way in ways if isinstance(way, Return)]
         if going:
             box.put_back(going)

@@ -98,7 +98,7 @@ def test_a_name_that_no_call_knows_is_told_even_if_it_holds_half_a_pair(call: Ca
     response = call("POST", f"{API}/operators", tokens.root, **escaped({"name": "n", BROKEN: 1}))
     assert (
         response.status_code,
-        response.json()["error"].startswith(f"{REPAIRED}: is not a field of this call"),
+        response.json()["error"].startswith(f"{REPAIRED}: is not a field of this request"),
     ) == (400, True)
 
 

@@ -189,7 +189,7 @@ CHECK = {"check_id": "count", "kind": "tool_call_count"}
         ({"sessions": ["s1"], "tags": ["nightly"]}, "sessions are named and also chosen"),
         ({"project": "empty"}, "sessions: no finished session matches"),
         ({"since": "soon"}, "since: must be a time in ISO 8601"),
-        ({"until": "2026-10-01"}, "until: is not a field of this call"),
+        ({"until": "2026-10-01"}, "until: is not a field of this request"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_field(call: Call, tokens: Tokens, store: Store, body: Any, words: str) -> None:

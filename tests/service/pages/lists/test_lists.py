@@ -236,8 +236,8 @@ def test_a_page_of_one_order_is_none_of_another(look: Look, monkeypatch: pytest.
 @pytest.mark.usefixtures("fleet")
 def test_a_file_has_what_the_list_shows_on_all_its_pages(call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
     """Filters, order and columns of the page; read in pieces that no one sees."""
-    monkeypatch.setattr(listing, "AT_ONCE", 2)
-    monkeypatch.setattr("service.pages.lists.AT_ONCE", 2)
+    monkeypatch.setattr(listing, "READ_BATCH_SIZE", 2)
+    monkeypatch.setattr("service.pages.lists.READ_BATCH_SIZE", 2)
     browser = cookie(signed_in(call, tokens.root))
     asked = "?agent=guide&sort=tier2&down=false"
     answer = call("GET", LINKS.list_file("ops", "exchanges.csv") + asked, headers=browser)
@@ -268,8 +268,8 @@ def test_a_file_of_nothing_is_whole(call: Call, tokens: Tokens) -> None:
 def test_a_file_is_bounded(call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project has four million exchanges: SQL and the API's pages are for all of them."""
     monkeypatch.setattr(listing, "MOST_ROWS", 5)
-    monkeypatch.setattr(listing, "AT_ONCE", 2)
-    monkeypatch.setattr("service.pages.lists.AT_ONCE", 2)
+    monkeypatch.setattr(listing, "READ_BATCH_SIZE", 2)
+    monkeypatch.setattr("service.pages.lists.READ_BATCH_SIZE", 2)
     browser = cookie(signed_in(call, tokens.root))
     assert len(call("GET", LINKS.list_file("ops", "exchanges.json"), headers=browser).json()) == 5
 
