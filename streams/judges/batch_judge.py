@@ -79,23 +79,23 @@ class Pending:
         """Return the verdict of a question that the call budget refuses."""
         return self.asking.verdict("cost_cap", "the session's cost cap leaves no room for another call")
 
-    def failed(self, failure: Failure) -> Verdict:
+    def failure_verdict(self, failure: Failure) -> Verdict:
         """Return the verdict on a request without a message; charged in full unless it is known to be free."""
         self.asking.attempts += 1
-        self.asking.settle(failure)
-        self.asking.failed(failure.outcome, failure.words, unreadable=failure.unreadable)
-        return self.asking.gives_up()
+        self.asking.charge(failure)
+        self.asking.note_failure(failure.outcome, failure.words, unreadable=failure.unreadable)
+        return self.asking.failure_verdict()
 
-    def answered(self, message: Message) -> Verdict:
+    def answer_verdict(self, message: Message) -> Verdict:
         """Return the verdict on a message; its tokens are charged, whatever it says."""
         asking = self.asking
         asking.attempts += 1
         asking.simulated |= is_simulated({}, message.model)
-        asking.settle(message)
-        if (verdict := asking.unanswered(message)) is not None:
+        asking.charge(message)
+        if (verdict := asking.verdict_without_answer(message)) is not None:
             return verdict
         answer = asking.read(message)
-        return asking.gives_up() if isinstance(answer, Invalid) else asking.verdict("answered", answer=answer)
+        return asking.failure_verdict() if isinstance(answer, Invalid) else asking.verdict("answered", answer=answer)
 
 
 @dataclass(slots=True, eq=False)
@@ -226,7 +226,7 @@ class BatchOpener:
         batch = await self._maker.make(plan, requests)
         if isinstance(batch, Failure):
             await self._journal.record_finished(plan_id)
-            return [], [*ended, *((pending.asked, pending.failed(batch)) for pending in chosen)]
+            return [], [*ended, *((pending.asked, pending.failure_verdict(batch)) for pending in chosen)]
         await self._journal.record_created(plan_id, batch.batch_id)
         return [self._open(plan, batch.batch_id, chosen)], ended
 
@@ -384,7 +384,7 @@ class BatchJudge:
                 await open_batch.patience.bear(failure, f"the results of batch {open_batch.batch_id} cannot be read")
         missing = Failure(words=open_batch.lost or "there was no result for this question", unreadable=open_batch.lost is None)
         for pending in open_batch.pending.values():
-            verdict = pending.failed(missing)
+            verdict = pending.failure_verdict(missing)
             self._note_readability(pending.asking, verdict)
             yield pending.asked, verdict
         if open_batch.is_whole:
@@ -402,16 +402,16 @@ class BatchJudge:
         asking.simulated |= self._calls.simulated
         asking.seconds = open_batch.seconds
         if isinstance(came, Message):
-            return pending.answered(came)
+            return pending.answer_verdict(came)
         if came.billed:
-            return pending.failed(came)
+            return pending.failure_verdict(came)
         if came.blames_format and pending.rung is Rung.STRUCTURED:
             self._opener.step_down(asking.question.model, came.words)
             return None
         if came.words == CANCELLED and open_batch.cancelled and not self._cancelled:
-            return pending.failed(_OVERDUE)
+            return pending.failure_verdict(_OVERDUE)
         # An earlier process cancelled the batch or let it expire; the caller still wants an answer.
-        return None if open_batch.taken_up else pending.failed(came)
+        return None if open_batch.taken_up else pending.failure_verdict(came)
 
 
 def _unreadable_error(asking: Asking) -> JudgeUnavailableError:

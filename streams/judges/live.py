@@ -94,7 +94,7 @@ class Asking:
     bound: PromptBound | None = None
     """The assumed upper bound of the last call's prompt; None: a token for each byte."""
 
-    def failed(self, outcome: str, words: str, *, unreadable: bool = False) -> None:
+    def note_failure(self, outcome: str, words: str, *, unreadable: bool = False) -> None:
         """A call did not count."""
         self.failure_outcome = outcome
         self.is_unreadable = unreadable or outcome == INVALID
@@ -110,7 +110,7 @@ class Asking:
             and used.prompt_tokens > self.bound.tokens
         )
 
-    def settle(self, came: Message | Failure) -> None:
+    def charge(self, came: Message | Failure) -> None:
         """Pay for a call; an error that the API answered instead of running it costs nothing."""
         if isinstance(came, Failure):
             if came.billed:
@@ -121,21 +121,21 @@ class Asking:
             self.usages.append(came.usage)
         self.budget.spend(came.usage, came.model)
 
-    def unanswered(self, message: Message) -> Verdict | None:
+    def verdict_without_answer(self, message: Message) -> Verdict | None:
         """The verdict on a message that holds no answer to read: a refusal, a cut, no text or too much of it. None when there is one."""
         if (ending := _ENDINGS.get(message.stop_reason or "")) is not None:
             return self.verdict(*ending)
         text = (message.text or "").strip()
         if text and len(text) <= MAX_ANSWER:
             return None
-        self.failed(INVALID, "the answer is too long" if text else "the answer has no text")
-        return self.gives_up()
+        self.note_failure(INVALID, "the answer is too long" if text else "the answer has no text")
+        return self.failure_verdict()
 
     def read(self, message: Message) -> str | Invalid:
         """The part of a message that answers the question; one that cannot be used does not count."""
         answer = answer_in((message.text or "").strip(), self.question.schema, self.question.read)
         if isinstance(answer, Invalid):
-            self.failed(INVALID, one_line(f"the answer cannot be used: {'; '.join(answer.problems)}"))
+            self.note_failure(INVALID, one_line(f"the answer cannot be used: {'; '.join(answer.problems)}"))
         return answer
 
     def verdict(self, outcome: str, error: str | None = None, answer: str | None = None) -> Verdict:
@@ -155,7 +155,7 @@ class Asking:
             simulated=self.simulated,
         )
 
-    def gives_up(self) -> Verdict:
+    def failure_verdict(self) -> Verdict:
         """The verdict when the last error is the last word."""
         return self.verdict(self.failure_outcome, self.errors[-1])
 
@@ -256,14 +256,14 @@ class LiveJudge:
                 self.limiter.release()
             if isinstance(came, Message):
                 return came
-            asking.failed(came.outcome, came.words, unreadable=came.unreadable)
+            asking.note_failure(came.outcome, came.words, unreadable=came.unreadable)
             if came.blames_format and form.rung is Rung.STRUCTURED:
                 return came
             delay = self._backoff(asking.attempts) if came.after is None else came.after
             if not came.again or asking.attempts >= self._max_attempts or self._waiting.now() + delay >= asking.ends_at:
                 break
             await self._waiting.sleep(delay)
-        return asking.gives_up()
+        return asking.failure_verdict()
 
     async def _reserve(self, asking: Asking, asked: Mapping[str, Any]) -> int:
         """Have the worst case of a call set aside, as near as it has to be known; the most tokens of its answer, 0 for no call."""
@@ -290,7 +290,7 @@ class LiveJudge:
             headers = error.response.headers if isinstance(error, APIStatusError) else headers
             came = failure_of(error, secret=self._client.api_key or "", wall=self._waiting.wall)
         except BaseException:
-            asking.failed(TIMEOUT, "no answer in time")
+            asking.note_failure(TIMEOUT, "no answer in time")
             asking.budget.spend(None, asking.question.model)
             raise
         finally:
@@ -298,7 +298,7 @@ class LiveJudge:
         asking.simulated |= is_simulated(headers, came.model if isinstance(came, Message) else None)
         if isinstance(came, Message) and asking.is_beyond_bound(came):
             self._prompts.distrust(asking.question.model)
-        asking.settle(came)
+        asking.charge(came)
         self._inform(came, headers, started)
         return came
 
@@ -314,7 +314,7 @@ class LiveJudge:
 
     def _consider(self, asking: Asking, message: Message, rung: Rung, repair: Repair | None) -> Verdict | Repair | None:
         """The verdict on a message; or what to send back with the next call; None asks again, with the schema in the prompt."""
-        if (verdict := asking.unanswered(message)) is not None:
+        if (verdict := asking.verdict_without_answer(message)) is not None:
             return verdict
         text = (message.text or "").strip()
         answer = asking.read(message)
@@ -324,7 +324,7 @@ class LiveJudge:
         if not isinstance(answer, Invalid):
             return asking.verdict(ANSWERED, answer=answer)
         if repair is not None or self._breaker.is_paused(asking.question.model):
-            return asking.gives_up()
+            return asking.failure_verdict()
         return None if rung is Rung.STRUCTURED and not follows_format else Repair(text, answer.problems)
 
     def _step_down(self, model: str, why: str) -> None:
