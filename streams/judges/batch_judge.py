@@ -43,7 +43,7 @@ import msgspec
 
 from audit.exchanges.questions import ANSWERED, Invalid
 from streams.judges.batch_plans import CANCELLED, BatchJournal, BatchPlan, BatchQuestion, custom_id, newest_plans
-from streams.judges.live import Asking, Traits
+from streams.judges.live import OpenQuestion, Traits
 from streams.judges.message_batches import Batch, BatchCalls, BatchMaker, JudgeUnavailableError, Patience
 from streams.judges.messages_api import (
     MAX_BODY_BYTES,
@@ -66,36 +66,38 @@ class Pending:
     """A question that waits for its verdict."""
 
     asked: BatchQuestion
-    asking: Asking
+    open_question: OpenQuestion
     rung: Rung = Rung.STRUCTURED
     """The output format of its last request; unknown for a question that an earlier process asked."""
 
     @property
     def fingerprint(self) -> str:
         """The fingerprint of the question."""
-        return self.asking.question.fingerprint
+        return self.open_question.question.fingerprint
 
     def without_money(self) -> Verdict:
         """Return the verdict of a question that the call budget refuses."""
-        return self.asking.verdict("cost_cap", "the session's cost cap leaves no room for another call")
+        return self.open_question.verdict("cost_cap", "the session's cost cap leaves no room for another call")
 
     def failure_verdict(self, failure: Failure) -> Verdict:
         """Return the verdict on a request without a message; charged in full unless it is known to be free."""
-        self.asking.attempts += 1
-        self.asking.charge(failure)
-        self.asking.note_failure(failure.outcome, failure.words, unreadable=failure.unreadable)
-        return self.asking.failure_verdict()
+        self.open_question.attempts += 1
+        self.open_question.charge(failure)
+        self.open_question.note_failure(failure.outcome, failure.words, unreadable=failure.unreadable)
+        return self.open_question.failure_verdict()
 
     def answer_verdict(self, message: Message) -> Verdict:
         """Return the verdict on a message; its tokens are charged, whatever it says."""
-        asking = self.asking
-        asking.attempts += 1
-        asking.simulated |= is_simulated({}, message.model)
-        asking.charge(message)
-        if (verdict := asking.verdict_without_answer(message)) is not None:
+        open_question = self.open_question
+        open_question.attempts += 1
+        open_question.simulated |= is_simulated({}, message.model)
+        open_question.charge(message)
+        if (verdict := open_question.verdict_without_answer(message)) is not None:
             return verdict
-        answer = asking.read(message)
-        return asking.failure_verdict() if isinstance(answer, Invalid) else asking.verdict("answered", answer=answer)
+        answer = open_question.read(message)
+        return (
+            open_question.failure_verdict() if isinstance(answer, Invalid) else open_question.verdict("answered", answer=answer)
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -122,7 +124,7 @@ class OpenBatch:
 
 async def reserve_budgets(group: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
     """Reserve the worst case of each question; returns the funded and the unfunded questions. Raises what a call budget raises."""
-    answers = await asyncio.gather(*(pending.asking.budget.reserve() for pending in group), return_exceptions=True)
+    answers = await asyncio.gather(*(pending.open_question.budget.reserve() for pending in group), return_exceptions=True)
     funded: list[Pending] = []
     unfunded: list[Pending] = []
     for pending, answer in zip(group, answers, strict=True):
@@ -253,7 +255,7 @@ class BatchOpener:
         return chosen, requests, refused
 
     def _build_request(self, pending: Pending, plan_id: str) -> dict[str, Any]:
-        question = pending.asking.question
+        question = pending.open_question.question
         pending.rung = self._rungs.get(question.model, Rung.STRUCTURED)
         params = parameters(question, Format(pending.rung, *self._traits(question.model)), secrets.token_hex(8))
         return {"custom_id": custom_id(pending.fingerprint, plan_id), "params": params}
@@ -305,7 +307,7 @@ class BatchJudge:
 
     async def ask_all(self, questions: Iterable[BatchQuestion]) -> AsyncGenerator[tuple[BatchQuestion, Verdict]]:
         """Yield a verdict for each question, as they come; see the module. Raises ValueError if a question occurs twice."""
-        todo = deque(Pending(item, Asking(item.question, item.budget, ends_at=math.inf)) for item in questions)
+        todo = deque(Pending(item, OpenQuestion(item.question, item.budget, ends_at=math.inf)) for item in questions)
         if len({pending.fingerprint for pending in todo}) < len(todo):
             raise ValueError("a question occurs twice")
         under_way, refused = await self._opener.take_up(todo)
@@ -313,9 +315,9 @@ class BatchJudge:
             yield pending.asked, pending.without_money()
         interval = self._limits.first_poll
         while todo or under_way:
-            is_unreadable = bool(todo) and self._unreadable[todo[0].asking.question.model] >= MAX_UNREADABLE
+            is_unreadable = bool(todo) and self._unreadable[todo[0].open_question.question.model] >= MAX_UNREADABLE
             if is_unreadable and not under_way and not self._cancelled:
-                raise _unreadable_error(todo[0].asking)
+                raise _unreadable_error(todo[0].open_question)
             if todo and len(under_way) < self._limits.open and (self._cancelled or not is_unreadable):
                 opened, failed = self._cancel_questions(todo) if self._cancelled else await self._opener.make(todo)
                 under_way += opened
@@ -334,7 +336,7 @@ class BatchJudge:
 
     def _cancel_questions(self, todo: deque[Pending]) -> tuple[list[OpenBatch], list[tuple[BatchQuestion, Verdict]]]:
         """Return no batch, and the verdicts on questions that are no longer asked."""
-        cancelled = [(pending.asked, pending.asking.verdict(PROVIDER_ERROR, CANCELLED)) for pending in todo]
+        cancelled = [(pending.asked, pending.open_question.verdict(PROVIDER_ERROR, CANCELLED)) for pending in todo]
         todo.clear()
         return [], cancelled
 
@@ -369,7 +371,7 @@ class BatchJudge:
                         failure = result
                     elif (pending := open_batch.pending.pop(result.custom_id, None)) is not None:
                         verdict = self._verdict_of(open_batch, pending, result.came)
-                        self._note_readability(pending.asking, verdict)
+                        self._note_readability(pending.open_question, verdict)
                         if verdict is None:
                             todo.append(pending)
                         else:
@@ -385,28 +387,28 @@ class BatchJudge:
         missing = Failure(words=open_batch.lost or "there was no result for this question", unreadable=open_batch.lost is None)
         for pending in open_batch.pending.values():
             verdict = pending.failure_verdict(missing)
-            self._note_readability(pending.asking, verdict)
+            self._note_readability(pending.open_question, verdict)
             yield pending.asked, verdict
         if open_batch.is_whole:
             await self._journal.record_finished(open_batch.plan.plan_id)
 
-    def _note_readability(self, asking: Asking, verdict: Verdict | None) -> None:
-        if asking.is_unreadable:
-            self._unreadable[asking.question.model] += 1
+    def _note_readability(self, open_question: OpenQuestion, verdict: Verdict | None) -> None:
+        if open_question.is_unreadable:
+            self._unreadable[open_question.question.model] += 1
         elif verdict is not None and verdict.outcome == ANSWERED:
-            self._unreadable[asking.question.model] = 0
+            self._unreadable[open_question.question.model] = 0
 
     def _verdict_of(self, open_batch: OpenBatch, pending: Pending, came: Message | Failure) -> Verdict | None:
         """Return the verdict; None if the question must be asked again, having cost nothing so far."""
-        asking = pending.asking
-        asking.simulated |= self._calls.simulated
-        asking.seconds = open_batch.seconds
+        open_question = pending.open_question
+        open_question.simulated |= self._calls.simulated
+        open_question.seconds = open_batch.seconds
         if isinstance(came, Message):
             return pending.answer_verdict(came)
         if came.billed:
             return pending.failure_verdict(came)
         if came.blames_format and pending.rung is Rung.STRUCTURED:
-            self._opener.step_down(asking.question.model, came.words)
+            self._opener.step_down(open_question.question.model, came.words)
             return None
         if came.words == CANCELLED and open_batch.cancelled and not self._cancelled:
             return pending.failure_verdict(_OVERDUE)
@@ -414,8 +416,8 @@ class BatchJudge:
         return None if open_batch.taken_up else pending.failure_verdict(came)
 
 
-def _unreadable_error(asking: Asking) -> JudgeUnavailableError:
-    model = asking.question.model
+def _unreadable_error(open_question: OpenQuestion) -> JudgeUnavailableError:
+    model = open_question.question.model
     hint = "driftline costs and the pages of the exchanges show the calls with their answers. The same command continues from here."
     return JudgeUnavailableError(f"the last answers of {model} cannot be read, so no further batch is made", hint=hint)
 

@@ -68,7 +68,7 @@ _ENDINGS = {
 
 
 @dataclass(slots=True)
-class Asking:
+class OpenQuestion:
     """One question being asked, and what came of it so far."""
 
     question: Question
@@ -206,78 +206,82 @@ class LiveJudge:
             async with self._breaker.admitted(model) as is_probe, self._admission:
                 await self.limiter.resumed()
                 if self._breaker.may_ask(model, is_probe=is_probe):
-                    asking = Asking(question, budget, ends_at=self._waiting.now() + self._deadline)
-                    verdict = await self._ask(asking)
+                    open_question = OpenQuestion(question, budget, ends_at=self._waiting.now() + self._deadline)
+                    verdict = await self._ask(open_question)
                     if verdict.outcome == ANSWERED:
                         self._breaker.note_readable(model)
-                    elif asking.is_unreadable:
+                    elif open_question.is_unreadable:
                         self._breaker.note_unreadable(model)
                     return verdict
 
-    async def _ask(self, asking: Asking) -> Verdict:
+    async def _ask(self, open_question: OpenQuestion) -> Verdict:
         try:
             async with asyncio.timeout(self._deadline) as whole:
-                return await self._converse(asking)
+                return await self._converse(open_question)
         except TimeoutError:
             if not whole.expired():
                 raise
-            return asking.verdict(TIMEOUT, f"no answer within {self._deadline:g} s")
+            return open_question.verdict(TIMEOUT, f"no answer within {self._deadline:g} s")
 
     async def aclose(self) -> None:
         """Give back connections."""
         await self._client.close()
 
-    async def _converse(self, asking: Asking) -> Verdict:
-        model, repair = asking.question.model, None
+    async def _converse(self, open_question: OpenQuestion) -> Verdict:
+        model, repair = open_question.question.model, None
         while True:
             rung = self._rungs.get(model, Rung.STRUCTURED)
-            came = await self._message(asking, Format(rung, *self._traits(model)), repair)
+            came = await self._message(open_question, Format(rung, *self._traits(model)), repair)
             if isinstance(came, Failure):
                 self._step_down(model, came.words)
                 continue
-            answer = came if isinstance(came, Verdict) else self._consider(asking, came, rung, repair)
+            answer = came if isinstance(came, Verdict) else self._consider(open_question, came, rung, repair)
             if isinstance(answer, Verdict):
                 return answer
             repair = answer
 
-    async def _message(self, asking: Asking, form: Format, repair: Repair | None) -> Message | Failure | Verdict:
+    async def _message(self, open_question: OpenQuestion, form: Format, repair: Repair | None) -> Message | Failure | Verdict:
         """The judge's message; or the failure that blames the output format; or the verdict when there is no more to be tried."""
-        while asking.attempts < self._max_attempts:
-            pause = await self.limiter.acquire(asking.ends_at)
+        while open_question.attempts < self._max_attempts:
+            pause = await self.limiter.acquire(open_question.ends_at)
             if pause is not None:
-                return asking.verdict(PROVIDER_ERROR, f"rate limited: retry after {math.ceil(pause)} s")
+                return open_question.verdict(PROVIDER_ERROR, f"rate limited: retry after {math.ceil(pause)} s")
             try:
-                asked = parameters(asking.question, form, secrets.token_hex(8), repair)
-                room = await self._reserve(asking, asked)
+                asked = parameters(open_question.question, form, secrets.token_hex(8), repair)
+                room = await self._reserve(open_question, asked)
                 if not room:
-                    return asking.verdict("cost_cap", "the session's cost cap leaves no room for another call")
-                came = await self._call(asking, asked | {"max_tokens": room})
+                    return open_question.verdict("cost_cap", "the session's cost cap leaves no room for another call")
+                came = await self._call(open_question, asked | {"max_tokens": room})
             finally:
                 self.limiter.release()
             if isinstance(came, Message):
                 return came
-            asking.note_failure(came.outcome, came.words, unreadable=came.unreadable)
+            open_question.note_failure(came.outcome, came.words, unreadable=came.unreadable)
             if came.blames_format and form.rung is Rung.STRUCTURED:
                 return came
-            delay = self._backoff(asking.attempts) if came.after is None else came.after
-            if not came.again or asking.attempts >= self._max_attempts or self._waiting.now() + delay >= asking.ends_at:
+            delay = self._backoff(open_question.attempts) if came.after is None else came.after
+            if (
+                not came.again
+                or open_question.attempts >= self._max_attempts
+                or self._waiting.now() + delay >= open_question.ends_at
+            ):
                 break
             await self._waiting.sleep(delay)
-        return asking.failure_verdict()
+        return open_question.failure_verdict()
 
-    async def _reserve(self, asking: Asking, asked: Mapping[str, Any]) -> int:
+    async def _reserve(self, open_question: OpenQuestion, asked: Mapping[str, Any]) -> int:
         """Have the worst case of a call set aside, as near as it has to be known; the most tokens of its answer, 0 for no call."""
-        async with aclosing(self._prompts.bounds(asking.question, asked)) as bounds:
+        async with aclosing(self._prompts.bounds(open_question.question, asked)) as bounds:
             async for bound in bounds:
-                room = await asking.budget.reserve(bound)
+                room = await open_question.budget.reserve(bound)
                 if room:
-                    asking.bound = bound
+                    open_question.bound = bound
                     return room
         return 0
 
-    async def _call(self, asking: Asking, asked: Mapping[str, Any]) -> Message | Failure:
+    async def _call(self, open_question: OpenQuestion, asked: Mapping[str, Any]) -> Message | Failure:
         """Make one call, and settle it with the call budget and the limiter."""
-        asking.attempts += 1
+        open_question.attempts += 1
         started = self._waiting.now()
         headers: Mapping[str, str] = {}
         try:
@@ -290,15 +294,15 @@ class LiveJudge:
             headers = error.response.headers if isinstance(error, APIStatusError) else headers
             came = failure_of(error, secret=self._client.api_key or "", wall=self._waiting.wall)
         except BaseException:
-            asking.note_failure(TIMEOUT, "no answer in time")
-            asking.budget.spend(None, asking.question.model)
+            open_question.note_failure(TIMEOUT, "no answer in time")
+            open_question.budget.spend(None, open_question.question.model)
             raise
         finally:
-            asking.seconds += self._waiting.now() - started
-        asking.simulated |= is_simulated(headers, came.model if isinstance(came, Message) else None)
-        if isinstance(came, Message) and asking.is_beyond_bound(came):
-            self._prompts.distrust(asking.question.model)
-        asking.charge(came)
+            open_question.seconds += self._waiting.now() - started
+        open_question.simulated |= is_simulated(headers, came.model if isinstance(came, Message) else None)
+        if isinstance(came, Message) and open_question.is_beyond_bound(came):
+            self._prompts.distrust(open_question.question.model)
+        open_question.charge(came)
         self._inform(came, headers, started)
         return came
 
@@ -312,19 +316,21 @@ class LiveJudge:
             pause = max(pause, came.after or 0.0)
         self.limiter.pause(pause)
 
-    def _consider(self, asking: Asking, message: Message, rung: Rung, repair: Repair | None) -> Verdict | Repair | None:
+    def _consider(
+        self, open_question: OpenQuestion, message: Message, rung: Rung, repair: Repair | None
+    ) -> Verdict | Repair | None:
         """The verdict on a message; or what to send back with the next call; None asks again, with the schema in the prompt."""
-        if (verdict := asking.verdict_without_answer(message)) is not None:
+        if (verdict := open_question.verdict_without_answer(message)) is not None:
             return verdict
         text = (message.text or "").strip()
-        answer = asking.read(message)
+        answer = open_question.read(message)
         follows_format = is_object(text)
         if rung is Rung.STRUCTURED and not follows_format:
-            self._step_down(asking.question.model, "the answer is not JSON alone")
+            self._step_down(open_question.question.model, "the answer is not JSON alone")
         if not isinstance(answer, Invalid):
-            return asking.verdict(ANSWERED, answer=answer)
-        if repair is not None or self._breaker.is_paused(asking.question.model):
-            return asking.failure_verdict()
+            return open_question.verdict(ANSWERED, answer=answer)
+        if repair is not None or self._breaker.is_paused(open_question.question.model):
+            return open_question.failure_verdict()
         return None if rung is Rung.STRUCTURED and not follows_format else Repair(text, answer.problems)
 
     def _step_down(self, model: str, why: str) -> None:
