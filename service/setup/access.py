@@ -152,11 +152,11 @@ def access_file(database: Path) -> Path:
 
 def scopes_of(names: Iterable[str]) -> frozenset[str]:
     """Return the scopes of these names; InputError for an unknown one, or if there are none."""
-    given = frozenset(names)
-    if not given or not given <= set(SCOPES):
-        unknown = ", ".join(sorted(given - set(SCOPES)))[:64]
+    scopes = frozenset(names)
+    if not scopes or not scopes <= set(SCOPES):
+        unknown = ", ".join(sorted(scopes - set(SCOPES)))[:64]
         raise InputError(f"scopes: {unknown or 'none'} cannot be granted", hint=f"Use some of {', '.join(SCOPES)}.")
-    return given
+    return scopes
 
 
 class AccessStore:
@@ -169,7 +169,7 @@ class AccessStore:
         self.path = path
         self._now = now
         self._file = SharedFile(path, _MIGRATIONS)
-        self._found: dict[bytes, _TokenRow] = {}
+        self._cached_tokens: dict[bytes, _TokenRow] = {}
         self._used: set[str] = set()
         self.audit_log = AuditLog(self._file, now)
         """The changes by operators and commands."""
@@ -237,8 +237,8 @@ class AccessStore:
         values = {"kind": kind, "now": self._stamp(), "which": which.split("_")[1] if which.startswith(f"{MARK}_") else which}
         column = "prefix" if which.startswith(f"{MARK}_") else "name"
         with self._file.transaction() as cursor:
-            known = f"SELECT 1 FROM {'tokens' if column == 'prefix' else 'holders'} WHERE kind = :kind AND {column} = :which"  # noqa: S608 - two literals
-            if cursor.execute(known, values).fetchone() is None:
+            query = f"SELECT 1 FROM {'tokens' if column == 'prefix' else 'holders'} WHERE kind = :kind AND {column} = :which"  # noqa: S608 - two literals
+            if cursor.execute(query, values).fetchone() is None:
                 raise InputError(f"there is no {kind} or token {which[:32]!r}", hint=f"`driftline {kind}s list` shows them.")
             cursor.execute(
                 f"UPDATE tokens SET revoked_at = :now WHERE kind = :kind AND {column} = :which AND {_LIVE}",  # noqa: S608 - literals
@@ -289,22 +289,24 @@ class AccessStore:
 
         Valid tokens are cached by digest until the file changes. `version` is the file's version if the caller has just read it.
         """
-        given, version = digest_of(token), self.version() if version is None else version
-        found = self._found.get(given)
-        if found is not None and found.version == version and (found.expires_at is None or found.expires_at > self._stamp()):
-            self._used.add(found.prefix)
-            return found.holder
+        token_digest = digest_of(token)
+        if version is None:
+            version = self.version()
+        row = self._cached_tokens.get(token_digest)
+        if row is not None and row.version == version and (row.expires_at is None or row.expires_at > self._stamp()):
+            self._used.add(row.prefix)
+            return row.holder
         rows = self._file.rows(
             f"SELECT digest, expires_at, prefix, {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
             {"prefix": prefix_of(token), "now": self._stamp()},
         )
         digest, expires_at, prefix, *holder = rows[0] if rows else (NOBODY_DIGEST, None, "")
-        if not (hmac.compare_digest(digest, given) and rows):
+        if not (hmac.compare_digest(digest, token_digest) and rows):
             return None
         # Read the version before the row: a change in between makes the cached version too old, never too new.
-        self._found[given] = _TokenRow(_read_holder(holder), expires_at, version, prefix)
+        self._cached_tokens[token_digest] = _TokenRow(_read_holder(holder), expires_at, version, prefix)
         self._used.add(prefix)
-        return self._found[given].holder
+        return self._cached_tokens[token_digest].holder
 
     def signed_in(self, cookie: bytes) -> tuple[Holder, str] | None:
         """Return the operator signed in with this cookie, and the token's prefix; None without one, or if the token ended."""
@@ -365,8 +367,8 @@ def new_token() -> str:
 
 def prefix_of(token: bytes) -> str | None:
     """Return the public part of a token; None if it is not one, whatever its bytes."""
-    found = _PREFIX.fullmatch(token)
-    return found.group(1).decode() if found else None
+    match = _PREFIX.fullmatch(token)
+    return match.group(1).decode() if match else None
 
 
 def digest_of(token: bytes) -> bytes:
@@ -445,10 +447,10 @@ def mark_of(secret: bytes, page: str) -> str:
     return salt + _derive_key(secret, "page", salt)
 
 
-def is_mark(given: bytes, secret: bytes) -> bool:
+def is_mark(mark: bytes, secret: bytes) -> bool:
     """Tell whether this is a mark derived from the cookie, for any page; compared in constant time."""
-    salt = given[:HALF_LENGTH].decode("latin-1")
-    return hmac.compare_digest(given, (salt + _derive_key(secret, "page", salt)).encode("latin-1"))
+    salt = mark[:HALF_LENGTH].decode("latin-1")
+    return hmac.compare_digest(mark, (salt + _derive_key(secret, "page", salt)).encode("latin-1"))
 
 
 def _derive_key(secret: bytes, purpose: str, text: str) -> str:

@@ -270,11 +270,11 @@ def _make_folder(folder: Path) -> None:
 
 def _require_own(folder: Path) -> None:
     """Raise a StoreError if the path is not a folder, or belongs to another user."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode):
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
         raise StoreError(f"{folder}: is not a folder", hint="Remove it: the server creates a folder there for its socket.")
-    if found.st_uid != os.geteuid():
-        raise _foreign_error(folder, found.st_uid)
+    if status.st_uid != os.geteuid():
+        raise _foreign_error(folder, status.st_uid)
 
 
 def _foreign_error(folder: Path, user: int) -> StoreError:
