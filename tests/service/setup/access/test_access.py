@@ -338,4 +338,4 @@ def test_a_valid_token_is_remembered_and_a_wrong_one_is_not(access: AccessStore,
     assert [access.find(token) for _ in range(3)] == [NORTH] * 3
     assert len(asked) == 1
     assert [access.find(new_token().encode()) for _ in range(3)] == [None] * 3
-    assert (len(asked), len(access._found)) == (4, 1)
+    assert (len(asked), len(access._cached_tokens)) == (4, 1)
