@@ -306,7 +306,7 @@ class JudgedStage(ABC, Generic[Task]):
         """
         spec = self.read(task, policy)
         revision = self.revision_of(task)
-        carried = self._read_carried(task)
+        carried: list[Judgement] = self._read_carried(task)
         valid = [judgement for judgement in (*carried, *recorded) if spec.takes_simulated or not judgement.simulated]
         own = self._select_own(task, valid)
         if ledger is None:
