@@ -1,35 +1,36 @@
-"""Anchors: exchanges that are judged again in rounds. They stay the same, so a change of their scores is the judge's.
+"""Anchors: exchanges that are judged again in rounds, so that a change of their scores shows a change of the judge.
 
-Anchors are filed under a reserved connection, with one project per project that holds its rounds. All values are on a scale from 0 to 1.
+Anchors are filed under a reserved connection, with one project per project that holds its rounds. All values are on a scale
+from 0 to 1.
 
 The size of a shift between two stretches of rounds:
 
-1. A judge has moods: on some days it is harsher with every anchor. So the unit is the round, not the verdict. The shift is the mean of
-   the later rounds less that of the earlier, and its error comes from how rounds differ, with Student's t for the few rounds.
-2. How much anchors differ in their change is added, because other exchanges would have answered to it in their own way.
-3. Each anchor is compared with itself, so that anchors may come and go. A round that judged fewer than half of them is left out.
+1. A judge has moods: on some days it is harsher with every anchor. So the unit is the round, not the verdict. The shift is the
+   mean of the later rounds less that of the earlier ones. Its error comes from the variance between rounds, with Student's t.
+2. The variance of the change between anchors is added, because other exchanges would have changed by different amounts.
+3. Each anchor is compared with itself, so anchors may come and go. Rounds that judged fewer than half of them are left out.
 
 Whether the judge changed:
 
-4. Under a judge that does not change, the verdicts on one anchor could as well have come in any other order: each new one is as likely
-   as any of those before it to have any rank among them. So the share of earlier verdicts below the new one, less that above, is zero on average.
-5. A bet on that share going up (or down) is fair, and its winnings multiply over anchors and rounds. A fair bet that begins with 1
-   reaches 1 / a with a chance of a at most, however often one looks (Ville 1939); ranks make it hold for verdicts of any
-   distribution (Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005, on exchangeability martingales).
-6. Bets of several sizes begin at every round, each with its part of the stake, so that a late change is found as well.
-7. The chance that a judge that never changes is ever reported as changed is ERROR per tier, half of it for each direction.
-8. The bets take the verdicts on different anchors to be independent. Moods break that. So the change must also exceed how much
-   rounds differ anyway (rules 1 to 3), wherever among them it was looked for.
+4. If a judge does not change, the verdicts on one anchor are exchangeable: a new verdict has any rank among the earlier ones
+   with the same probability. So the share of earlier verdicts below it, less the share above it, is zero on average.
+5. A bet on that difference being positive (or negative) is fair, and its winnings multiply over anchors and rounds. A fair bet
+   that starts with 1 reaches 1 / a with probability a at most, however often one looks (Ville 1939). Using ranks makes this
+   hold for verdicts of any distribution (Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005, on
+   exchangeability martingales).
+6. Bets of several sizes start at every round, each with a part of the stake, so that late changes are found as well.
+7. The probability that an unchanged judge is ever reported as changed is ERROR per tier, half of it for each direction.
+8. The bets assume that the verdicts on different anchors are independent, which moods violate. So the change must also exceed
+   the variance between rounds (rules 1 to 3), corrected for the number of rounds that were searched.
 
 Whether the agent or the judge explains an incident:
 
-9. The judge's shift is compared with the size of the incident, never with zero alone: a judge that moved a little does not
-   explain an incident that is large.
-10. The agent changed if the anchors rule out that the judge explains half of the incident. The judge changed if it explains half by
-    the estimate and a quarter for certain. Otherwise it is unknown, and `Attribution.reason` says why.
-11. Rounds within the interval of the first day could lie on either side, so they count for neither.
+9. The judge's shift is compared with the size of the incident, not with zero: a small shift does not explain a large incident.
+10. The agent changed if the interval excludes that the judge explains half of the incident. The judge changed if it explains
+    half by the estimate and a quarter with certainty. Otherwise the cause is unknown, and `Attribution.reason` says why.
+11. Rounds within the interval of the first day may be on either side, so they are not used.
 
-Both conclusions are wrong in 2.5 % where rounds are independent and about normal.
+Both conclusions are wrong in 2.5 % of cases if rounds are independent and about normal.
 """
 
 from __future__ import annotations
@@ -45,27 +46,31 @@ from audit.comparison import CONFIDENCE, t_quantile
 from audit.fingerprints import digest
 
 ANCHORS = "anchors"
-"""Connection of what anchors are judged by, a reserved name."""
+"""The reserved connection under which anchors are judged."""
 _MARK = f"{ANCHORS}."
 _LONGEST = 63
 FEWEST_ROUNDS = 2
-"""Rounds that are needed on either side of a change."""
+"""Fewest rounds on each side of a change."""
 _RESOLUTION = 0.05
-"""Verdicts are coarse: two anchors that moved by a step are added, because a dozen that stood do not prove that none would."""
+"""The resolution of verdicts.
+
+Two anchors that moved by one step are added to each sample, because a dozen anchors without any change do not prove that none
+would change.
+"""
 Rounds = Mapping[datetime, Mapping[str, float]]
 """The verdict on each anchor in each round, oldest round first."""
 ERROR = 0.01
-"""Chance, for ever, that a tier's judge is wrongly said to have changed."""
+"""Probability that an unchanged judge of a tier is ever reported as changed."""
 MIN_ANCHORS = 8
-"""With fewer, no cause is named."""
+"""Fewest anchors for naming a cause."""
 UP, DOWN = "up", "down"
 _BETS = (0.15, 0.4, 0.8)
 NEAREST_ROUNDS = 14
-"""So many rounds on either side count, those nearest to the change: a judge that changed long before explains nothing of today."""
+"""Most rounds on each side of a change, the nearest ones: a judge that changed long ago does not explain today's incident."""
 EXPLAINS = 0.5
-"""The share of an incident from which on the judge is its cause rather than the agent."""
+"""Share of an incident from which on the judge rather than the agent is its cause."""
 CERTAIN = 0.25
-"""The share that the judge explains for certain where it is called the cause."""
+"""Share of an incident that the judge must explain with certainty to be its cause."""
 Cause = Literal["agent", "judge"]
 Reason = Literal[
     "rules",
@@ -81,22 +86,22 @@ Reason = Literal[
 
 
 _REASONS: Mapping[Cause | None, Reason] = {"agent": "unexplained", "judge": "explained", None: "unclear"}
-"""The reason of each cause that the anchors name, or do not name."""
+"""The reason for each cause, or for not naming one."""
 
 
 def anchor_project(project: str) -> str:
-    """The project under which the anchors of a project are judged; a name that grows too long is cut and told apart by its digest."""
+    """Return the project under which the anchors of a project are judged; a long name is cut and made unique by its digest."""
     name = f"{_MARK}{project}"
     return name if len(name) <= _LONGEST else f"{name[:46]}.{digest(project)}"
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether a connection or project of this name would be taken for anchors."""
+    """Return whether a name is reserved for the connection or the projects of anchors."""
     return name == ANCHORS or name.startswith(_MARK)
 
 
 def refuse_reserved_name(name: str) -> str:
-    """Return the name of a connection or project that records may be filed under; ValueError for one of anchors."""
+    """Return the name of a connection or project; raise ValueError if it is reserved for anchors."""
     if is_reserved(name):
         raise ValueError("the name is reserved for anchors")
     return name
@@ -108,29 +113,29 @@ class Verdict:
 
     anchor: str
     at: datetime
-    """The start of the round; the same for all of it."""
+    """The start of the round, the same for all its verdicts."""
     value: float
     """0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A change of the judge by the anchors, as an estimate with its error and degrees of freedom."""
+    """A change of the judge by the anchors: an estimate with its variance and degrees of freedom."""
 
     size: float
     """Mean since less mean before."""
     variance: float
     freedom: float
     by_rounds: float
-    """The part of the variance that comes from how rounds differ: all of it where only these anchors matter."""
+    """The part of the variance between rounds, which is the whole variance if only these anchors matter."""
     rounds: int
 
     def round_half_width(self, confidence: float) -> float:
-        """Half the width of an interval of the change of these very anchors."""
+        """Return half the width of the interval of the change of these anchors alone."""
         return t_quantile((1 + confidence) / 2, self.rounds - 2) * math.sqrt(self.by_rounds)
 
     def half_width(self, more: float = 0.0) -> float:
-        """Half the width of the 95 % interval of the size, with more variance that comes from elsewhere."""
+        """Return half the width of the 95 % interval of the size; `more` is further variance."""
         return t_quantile((1 + CONFIDENCE) / 2, self.freedom) * math.sqrt(self.variance + more)
 
 
@@ -139,18 +144,18 @@ class Sides:
     """The rounds and anchors that can be compared across a change."""
 
     anchors: tuple[str, ...]
-    """Judged before and since."""
+    """Anchors that were judged before and since."""
     before: tuple[datetime, ...]
     since: tuple[datetime, ...]
 
     @property
     def shift_is_known(self) -> bool:
-        """True if there is enough to tell a size with an error."""
+        """True if there are enough rounds and anchors for a size and its error."""
         return len(self.anchors) > 1 and min(len(self.before), len(self.since)) >= FEWEST_ROUNDS
 
 
 def group_by_round(verdicts: Sequence[Verdict]) -> dict[datetime, dict[str, float]]:
-    """The verdicts of each round by anchor, in order of time."""
+    """Group the verdicts by round and anchor, in order of time."""
     rounds: dict[datetime, dict[str, float]] = defaultdict(dict)
     for verdict in sorted(verdicts, key=lambda verdict: (verdict.at, verdict.anchor)):
         rounds[verdict.at][verdict.anchor] = verdict.value
@@ -158,7 +163,7 @@ def group_by_round(verdicts: Sequence[Verdict]) -> dict[datetime, dict[str, floa
 
 
 def comparable_sides(rounds: Rounds, before: Sequence[datetime], since: Sequence[datetime]) -> Sides:
-    """Return the parts of two stretches of rounds that can be compared."""
+    """Return the anchors and rounds of two stretches that can be compared."""
     anchors = _judged_anchors(rounds, before) & _judged_anchors(rounds, since)
     return Sides(tuple(sorted(anchors)), _complete_rounds(rounds, before, anchors), _complete_rounds(rounds, since, anchors))
 
@@ -168,12 +173,12 @@ def _judged_anchors(rounds: Rounds, times: Sequence[datetime]) -> set[str]:
 
 
 def _complete_rounds(rounds: Rounds, times: Sequence[datetime], anchors: set[str]) -> tuple[datetime, ...]:
-    """The rounds that judged at least half of the anchors: the mean of a few says little of the judge's mood."""
+    """Return the rounds that judged at least half of the anchors: the mean of a few shows little of the judge's mood."""
     return tuple(time for time in times if anchors and 2 * len(rounds[time].keys() & anchors) >= len(anchors))
 
 
 def estimate_shift(rounds: Rounds, compared: Sides) -> Shift | None:
-    """The change of the anchors' mean, with the variance that rounds and anchors have in it; None where there is too little."""
+    """Estimate the change of the anchors' mean with its variance; None if there are too few rounds or anchors."""
     if not compared.shift_is_known:
         return None
     means = [_anchor_means(rounds, compared.before, compared.anchors), _anchor_means(rounds, compared.since, compared.anchors)]
@@ -190,13 +195,13 @@ def estimate_shift(rounds: Rounds, compared: Sides) -> Shift | None:
 
 
 def _anchor_means(rounds: Rounds, times: Sequence[datetime], anchors: Sequence[str]) -> dict[str, float]:
-    """The mean of each anchor over some rounds."""
+    """Return the mean of each anchor over some rounds."""
     values = {anchor: [rounds[time][anchor] for time in times if anchor in rounds[time]] for anchor in anchors}
     return {anchor: math.fsum(verdicts) / len(verdicts) for anchor, verdicts in values.items() if verdicts}
 
 
 def _estimate(changes: Sequence[float], deviations: Sequence[Sequence[float]], per_round: float) -> Shift:
-    """The mean of the anchors' changes; `off` is by how much the verdicts of each round lie off their anchor's mean."""
+    """Estimate the shift; `deviations` are those of each round's verdicts from the mean of their anchor."""
     count, freedom = len(changes), len(deviations) - 2
     size = math.fsum(changes) / count
     round_deviations = [math.fsum(row) / len(row) for row in deviations]
@@ -208,7 +213,7 @@ def _estimate(changes: Sequence[float], deviations: Sequence[Sequence[float]], p
         for row, round_deviation in zip(deviations, round_deviations, strict=True)
         for deviation in row
     ) / ((count - 1) * freedom)
-    # The noise of single verdicts is in both, and counts once.
+    # Both variances contain the noise of single verdicts, which must count once.
     variance = max(by_rounds, by_anchors, by_rounds + by_anchors - noise * per_round / count)
     freedom_of_sum = variance**2 / (by_rounds**2 / freedom + by_anchors**2 / (count + 1))
     return Shift(size, variance, freedom_of_sum, by_rounds, len(deviations))
@@ -216,27 +221,29 @@ def _estimate(changes: Sequence[float], deviations: Sequence[Sequence[float]], p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeChange:
-    """The finding of the anchors about a tier's judge."""
+    """The result of testing whether a tier's judge changed."""
 
     changed: bool
     direction: str | None
-    """up or down; None where it has not changed."""
+    """up or down; None if the judge did not change."""
     since: datetime | None
-    """First round that shows the change, at the likeliest."""
+    """The most probable first round of the change."""
     evidence: float
-    """The outcome of the better of the two bets; 2 / ERROR is the proof."""
+    """The highest value of the better bet; 2 / ERROR is significant."""
     size: float | None
-    """Mean of the anchors since then less that before; of the last two rounds where nothing changed. None without
-    two rounds on either side."""
+    """Mean of the anchors since the change less that before;
+
+    without a change, since the last two rounds. None with fewer than two rounds on either side.
+    """
     low: float | None
     high: float | None
     anchors: int
-    """Anchors that the size rests on."""
+    """The number of anchors that the size rests on."""
     rounds: int
 
 
 def judge_change(verdicts: Sequence[Verdict]) -> JudgeChange:
-    """Return whether a tier's judge has ever changed."""
+    """Test whether a tier's judge has ever changed."""
     rounds = group_by_round(verdicts)
     times = list(rounds)
     stakes = {split: 1 / (split * (split + 1)) for split in range(1, len(times))}
@@ -262,7 +269,7 @@ def judge_change(verdicts: Sequence[Verdict]) -> JudgeChange:
 def _bet_evidence(
     rounds: Mapping[datetime, Mapping[str, float]], starts: Mapping[int, float], sign: int
 ) -> tuple[float, int, int]:
-    """The highest that the bets on a direction ever came to, the direction, and where the bet that gave most began."""
+    """Return the highest value of the bets on a direction, the direction, and the round at which the best bet started."""
     bets: dict[tuple[int, float], float] = {}
     highest, best_start = 0.0, min(starts)
     for index, shares in enumerate(_rank_shares(rounds)):
@@ -272,17 +279,17 @@ def _bet_evidence(
         worth = {
             (start, bet): starts[start] / len(_BETS) * math.exp(min(log_gain, 700.0)) for (start, bet), log_gain in bets.items()
         }
-        # The stake of bets that have not begun lies idle.
+        # Bets that have not started keep their stake.
         total = math.fsum(worth.values()) + math.fsum(part for start, part in starts.items() if start > index)
         if total > highest:
             highest = total
-            # Where verdicts stay as they are, all bets that begin before the change gain alike: the last of them is nearest to it.
+            # If verdicts stay constant, all bets that start before the change win equally; the latest of them is nearest to it.
             best_start = max(bets, key=lambda key: (round(bets[key], 9), key[0]))[0] if bets else best_start
     return highest, sign, best_start
 
 
 def _rank_shares(rounds: Mapping[datetime, Mapping[str, float]]) -> Iterator[list[float]]:
-    """For each round and each anchor that was judged before: the share of earlier verdicts below, less that above, of all with the new one."""
+    """Yield for each round the rank of each new verdict: the share of earlier verdicts below it, less the share above it."""
     earlier: dict[str, list[float]] = defaultdict(list)
     for verdicts in rounds.values():
         shares = []
@@ -301,40 +308,40 @@ def _rank_shares(rounds: Mapping[datetime, Mapping[str, float]]) -> Iterator[lis
 
 
 def _is_beyond_moods(shift: Shift, direction: int, rounds: int) -> bool:
-    """Return whether a shift exceeds the differences between rounds, wherever among them it was looked for."""
+    """Return whether a shift exceeds the variance between rounds, corrected for searching all of them."""
     return shift.size * direction > shift.round_half_width(1 - ERROR / rounds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentChange:
-    """The change that an incident made in a tier, in parts of the tier's scale."""
+    """The change of a tier in an incident, on the scale from 0 to 1."""
 
     direction: str
     """up or down."""
     size: float
-    """Above 0, whichever the direction."""
+    """Always above 0."""
     error: float = 0.0
-    """Standard error of the size; 0 where the rule that found it gives none."""
+    """Standard error of the size; 0 if the rule has none."""
     earliest: date
     latest: date
-    """The interval of the first day, ends included."""
+    """The interval of the first day, both ends included."""
     until: datetime | None = None
-    """End of what the incident rests on: later rounds do not count."""
+    """End of the incident's data; later rounds are not used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
-    """The cause of a tier's change, and its grounds."""
+    """The cause of a tier's change, and the reason."""
 
     cause: Cause | None
-    """None where it is not known."""
+    """None if the cause is unknown."""
     reason: Reason
-    """The reason for this cause, or for not knowing one."""
+    """Why this cause was named, or none."""
     judge: float | None = None
-    """The amount by which the anchors moved: mean since less mean before."""
+    """The shift of the anchors: mean since less mean before."""
     low: float | None = None
     high: float | None = None
-    """Its 95 % interval."""
+    """The ends of its 95 % interval."""
     anchors: int = 0
     """Anchors that were judged before and since."""
     rounds_before: int = 0
@@ -342,7 +349,7 @@ class Attribution:
 
 
 def attribute(verdicts: Sequence[Verdict], incident: IncidentChange) -> Attribution:
-    """Return whether the judge or the agent moved a tier, by the verdicts on its anchors."""
+    """Decide by the verdicts on its anchors whether the judge or the agent changed a tier."""
     rounds = group_by_round(verdicts)
     before = [at for at in rounds if at.date() < incident.earliest]
     since = [at for at in rounds if at.date() > incident.latest and (incident.until is None or at < incident.until)]
@@ -377,7 +384,7 @@ def _cause(shift: Shift, incident: IncidentChange) -> Cause | None:
     explained = shift.size if incident.direction == UP else -shift.size
 
     def excess_interval(share: float) -> tuple[float, float]:
-        """By how much the judge moved more than this share of the incident: both ends of the interval."""
+        """Return the interval of the judge's shift less this share of the incident."""
         centre, half_width = explained - share * incident.size, shift.half_width((share * incident.error) ** 2)
         return centre - half_width, centre + half_width
 

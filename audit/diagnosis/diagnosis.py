@@ -30,11 +30,11 @@ from audit.fingerprints import digest
 from schemas.records import CostAnalysis, DiagnosedDimension, Diagnosis, DimensionScores, EventCount, EvidenceRef, FailureCause
 
 SAFE_TRUST = 60
-"""Trust below this is unsafe for production. It cannot be: see LOWEST_TRUST."""
+"""Trust below this is unsafe for production. It is never reached: see LOWEST_TRUST."""
 READY_TRUST = 80
 """Trust below this should be reviewed."""
 NO_FAILURE = "No OpenClaw failure mode was detected from runtime evidence."
-"""Explanation of a session in which nothing was found."""
+"""Explanation of a session without failures."""
 NO_EVENTS = "There are no runtime events, so no failure mode could be looked for."
 """Explanation of a session without events."""
 _COUNTED_EVENTS = {
@@ -48,25 +48,25 @@ _COUNTED_EVENTS = {
 _NO_SCORES = dict.fromkeys(failure.dimension for failure in FAILURE_TYPES.values())
 
 EVIDENCE_REFERENCES = 100
-"""References a cause keeps. Folds for records need keep no more than these."""
+"""References that a cause keeps; folds for records need not keep more."""
 ALL_REFERENCES = 1_000
-"""References all causes keep together, the first causes first."""
+"""References that all causes keep together; the first causes take theirs first."""
 CAUSES = 50
-"""Causes that are kept."""
+"""Most causes in a record."""
 EVENT_TYPES = 100
-"""Event types that are kept."""
+"""Most event types in a record."""
 NAME_CHARACTERS = 128
-"""Characters that are kept of an event's id or type."""
+"""Characters kept of an event's id or type."""
 
 FAILURE_NODES = frozenset(failure.node for failure in (FAILURE_TYPES | FINDING_TYPES).values())
-"""Ids of the failure nodes; no event may have one of them."""
+"""Ids of the failure nodes, which no event may have."""
 
 
 class SessionDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """The findings of the detectors about one session.
 
-    `scores` has every dimension, 0 to 100, null without evidence; `causes` are in the order of the detectors; `primary` is
-    the cause with the largest penalty, the first of equals. `cost_analysis` and `evidence_summary` are as in the document.
+    `scores` has every dimension, 0 to 100, None without evidence. `causes` are in the order of the detectors. `primary` is the
+    cause with the largest penalty, the first of equals. `cost_analysis` and `evidence_summary` are as in the document.
     """
 
     trust_score: int | None
@@ -79,9 +79,9 @@ class SessionDiagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rule_version(thresholds: Thresholds) -> str:
-    """Version of the rules that these thresholds have run: of the scoring, of each detector that has a place, then by name the others.
+    """Return the version of the rules that are enabled under these thresholds.
 
-    Those that the thresholds have look for nothing are left out.
+    It consists of the version of the scoring, those of the detectors with an order, and the others by name.
     """
     ordered_versions = ".".join(str(detector.version) for detector in DETECTORS if detector.order is not None)
     named_detectors = (
@@ -93,18 +93,18 @@ def rule_version(thresholds: Thresholds) -> str:
 
 
 def lowest_trust(failures: Iterable[FailureType]) -> int:
-    """The trust score of a session in which each of these failures has its largest penalty: no session has a lower one."""
+    """Return the trust score of a session in which each of these failures has its largest penalty."""
     return _divide_half_even(sum((100 - failure.largest_penalty) * failure.weight for failure in failures), 100)
 
 
 def _divide_half_even(numerator: int, denominator: int) -> int:
-    """The quotient of integers from 0, rounded half to even."""
+    """Divide non-negative integers, rounding half to even."""
     quotient, remainder = divmod(numerator, denominator)
     return quotient + (2 * remainder > denominator or (2 * remainder == denominator and quotient % 2))
 
 
 def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagnosis:
-    """Run the detectors over the evidence and score what they say; a pure function of both."""
+    """Run the detectors over the evidence and score their causes; a pure function."""
     causes = tuple(cause for detector in (*DETECTORS, *FINDERS) for cause in detector.detect(evidence, thresholds))
     penalties: dict[str, int] = {}
     for cause in causes:
@@ -122,7 +122,7 @@ def diagnose(evidence: SessionEvidence, thresholds: Thresholds) -> SessionDiagno
         readiness_level=_readiness_level(trust, causes),
         scores=scores,
         causes=causes,
-        # min returns the first of equals
+        # min() returns the first of equals.
         primary=min(causes, key=lambda cause: cause.impact_score, default=None),
         cost_analysis=_cost_analysis(evidence, penalties.get("cost_explosion", 0)),
         evidence_summary={
@@ -157,9 +157,10 @@ def _cost_analysis(evidence: SessionEvidence, cost_penalty: int) -> CostAnalysis
 
 
 def diagnose_events(session_id: str, raw_events: Sequence[Mapping[str, Any]], profile: Profile | None = None) -> dict[str, Any]:
-    """The diagnosis document of a session given as raw events in order; errors as `audit.diagnosis.events.normalise_event`.
+    """Return the diagnosis document of a session given as raw events in order; raises as
+    `audit.diagnosis.events.normalise_event`.
 
-    Without a profile the defaults of the session's kind of source are its thresholds.
+    Without a profile, the default thresholds for the session's kind of source are used.
     """
     events = normalise_session(raw_events, reserved=FAILURE_NODES)
     profile = profile or default_profile(source_of(event.source for event in events))
@@ -171,10 +172,10 @@ def diagnose_events(session_id: str, raw_events: Sequence[Mapping[str, Any]], pr
 def diagnosis_document(
     session_id: str, events: Sequence[Mapping[str, Any]], result: SessionDiagnosis, *, positions: Sequence[int] | None = None
 ) -> dict[str, Any]:
-    """The whole diagnosis as a JSON object, with the events in full as evidence and the causal graph.
+    """Return the whole diagnosis as a JSON object, with the full events as evidence and the causal graph.
 
-    `events` are the normalised payloads in order; `positions` are their places in the session where these are not 0, 1, 2, ...
-    Repeated event ids get a suffix, see `audit.diagnosis.events`. Evidence whose event is not among them appears with its id alone.
+    `events` are the normalized payloads in order; `positions` are their positions in the session if these are not 0, 1, 2, ...
+    Repeated event ids get a suffix, see `audit.diagnosis.events`. Evidence whose event is missing has only its id.
     """
     ids = unique_ids([event["event_id"] for event in events], reserved=FAILURE_NODES)
     named_events = [
@@ -222,9 +223,9 @@ def _primary_document(result: SessionDiagnosis) -> dict[str, Any]:
 def causal_graph(
     events: Sequence[Mapping[str, Any]], causes: Iterable[Cause], id_by_seq: Mapping[int, str]
 ) -> dict[str, list[dict[str, str]]]:
-    """`{"nodes": [{id, type, label}], "edges": [{from, to, relation}]}` for events in order, with unique ids.
+    """Return `{"nodes": [{id, type, label}], "edges": [{from, to, relation}]}` for events in order, with unique ids.
 
-    `id_by_seq` maps positions, by which causes refer to events, to ids; evidence that is not in it has no edges.
+    `id_by_seq` maps the positions that causes refer to to ids; evidence without an id there has no edges.
     """
     nodes = [{"id": event["event_id"], "type": "event", "label": _label(event)} for event in events]
     edges = [
@@ -242,7 +243,7 @@ def causal_graph(
 
 
 def _label(event: Mapping[str, Any]) -> str:
-    """The event's type, with its tool where it has one."""
+    """Return the event's type, with its tool if it has one."""
     label = printable(event["event"])
     tool = tool_name(event) if event["event"] in TOOL_EVENTS else None
     return f"{label}: {printable(tool)}" if tool else label
@@ -272,7 +273,7 @@ def to_record(
     policy_digest: str,
     profile: Profile,
 ) -> Diagnosis:
-    """The record of a diagnosis made of this evidence, cut to what a message can carry; the counts stay exact."""
+    """Return the record of a diagnosis, cut to the size of a message; counts stay exact."""
     return Diagnosis(
         connection=connection,
         project=project,
@@ -304,12 +305,12 @@ def to_record(
 
 
 def _first_scores(scores: Mapping[str, int | None]) -> DimensionScores:
-    """The scores of the dimensions that records had before they had a list of them; readers of those days go on reading them."""
+    """Return the scores of the dimensions that records had before the list of dimensions, for older readers."""
     return DimensionScores(**{name: scores.get(name) for name in DimensionScores.__struct_fields__})
 
 
 def _cause_records(causes: Sequence[Cause]) -> tuple[FailureCause, ...]:
-    """The causes with the largest impact, the first of equals, in their own order."""
+    """Return the causes with the largest impact, the first of equals, in their own order."""
     order = sorted(range(len(causes)), key=lambda index: (causes[index].impact_score, index))[:CAUSES]
     references_left, records = ALL_REFERENCES, []
     for index in sorted(order):
@@ -334,14 +335,14 @@ def _cause_record(cause: Cause, references: int) -> FailureCause:
 
 
 def _event_counts(evidence: SessionEvidence) -> tuple[EventCount, ...]:
-    """The most frequent event types, by name; tool calls are always among them, because runs are listed with their number."""
+    """Return the most frequent event types, by name; always including tool calls, because lists of runs show their number."""
     order = sorted(evidence.event_counts.items(), key=lambda entry: (entry[0] != "tool_call", -entry[1], entry[0]))
     frequent = order[:EVENT_TYPES]
     return tuple(EventCount(event=event[:NAME_CHARACTERS], count=count) for event, count in sorted(frequent))
 
 
 def evidence_digest(evidence: SessionEvidence) -> str:
-    """Digest of the folded evidence: the same for every reference limit from EVIDENCE_REFERENCES up, and for none."""
+    """Return the digest of the folded evidence, which is the same for every reference limit from EVIDENCE_REFERENCES up."""
     calls = {key: [calls.tool, calls.count, calls.references[:EVIDENCE_REFERENCES]] for key, calls in evidence.calls.items()}
     problems = {
         event: [problem.count, problem.references[:EVIDENCE_REFERENCES]] for event, problem in evidence.problems.items()
@@ -364,7 +365,7 @@ def evidence_digest(evidence: SessionEvidence) -> str:
 
 
 class EvidenceLink(NamedTuple):
-    """An edge that a cause makes, from an event, by the id; `failure` is the node of the cause's failure type."""
+    """An edge of a cause from an event; `failure` is the node of the cause's failure type."""
 
     source: str
     target: str
@@ -373,4 +374,4 @@ class EvidenceLink(NamedTuple):
 
 
 LOWEST_TRUST = lowest_trust(FAILURE_TYPES.values())
-"""No session has a lower trust score, whatever happened in it: a gate at or below this never fails a run."""
+"""The lowest possible trust score of a session; a gate at or below it never fails a run."""

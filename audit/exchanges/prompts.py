@@ -1,8 +1,8 @@
 """Prompts about an exchange: a pure function of the exchange and of its project's policy.
 
-A prompt begins with instructions that are the same for every exchange of a methodology and tier: stable and long, they are what a
-provider's prompt cache keeps. The texts follow, as JSON strings in which no mark can be written (`audit.prompt_quoting`), and
-last the task. Words of the methodology are indented and made visible, so that none of its lines can pass for one of ours.
+A prompt begins with instructions that are the same for every exchange of a methodology and tier, so that a provider's prompt
+cache can keep them. Then come the texts, as JSON strings in which no mark can be written (`audit.prompt_quoting`), and then the
+task. The methodology's own text is indented and made visible, so that none of its lines can be mistaken for the prompt's.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ TIER2 = "tier2"
 TIER2_5 = "tier2_5"
 TIER3 = "tier3"
 _BASE_TOKENS = 500
-"""Most tokens of an answer beside its dimensions."""
+"""Most tokens of an answer apart from its dimensions."""
 _DIMENSION_TOKENS = 300
-"""Most tokens that an answer has for a dimension: 90 words, in any script."""
+"""Most tokens of an answer per dimension: 90 words, in any script."""
 _MAX_WORDINGS = 256
 _SHORT_ANSWER_DIVISOR = 2
-"""An answer in English fits into this part of them: it is asked for with so few where the cap leaves no room for more."""
+"""Divisor of the tokens to ask for if the cost cap leaves little room; an answer in English still fits."""
 
 _BYTES_PER_BYTE = 12
-"""Bytes that a byte of a text can become in a question, escaped or normalised."""
+"""Bytes that one byte of a text can become in a question, escaped or normalized."""
 _CUT_CHARACTERS = 100
-"""Characters of the sentence on a text that is cut, and of the mark in its middle."""
+"""Characters of the sentence about a cut text, and of the mark in its middle."""
 
 _RULES = r"""You audit AI agents. You are shown one exchange between a user and an agent, and you judge the agent. You answer with one JSON object \
 that fits the schema you are given, and with nothing before or after it.
@@ -126,7 +126,7 @@ _CONTEXT = "# The methodology, in its own words\nIt says what matters to the peo
 
 
 class QuestionSize(NamedTuple):
-    """A size that a question does not pass: tokens of its texts and of its answer."""
+    """An upper bound of a question's size, in tokens of its texts and of its answer."""
 
     texts_size: int
     max_tokens: int
@@ -134,10 +134,10 @@ class QuestionSize(NamedTuple):
 
 
 class ExchangeQuestions:
-    """The questions about one exchange by the policy of its project; what they have in common is made once."""
+    """The questions about one exchange under the policy of its project; shared parts are built once."""
 
     def __init__(self, exchange: Exchange, policy: ProjectPolicy, flags: Sequence[str] | None = None) -> None:
-        """`flags` are those of Tier 1 by this policy, where they are known already."""
+        """`flags` are the exchange's Tier 1 flags under this policy, if they are known."""
         if flags is None:
             flags = check_structure(exchange.user_message, exchange.agent_response, policy.methodology).flags
         self._flags = tuple(flags)
@@ -150,24 +150,24 @@ class ExchangeQuestions:
         self._identity = f",{canonical_json(exchange.connection)},{canonical_json(exchange.exchange_id)}]".encode(
             "utf-8", "surrogatepass"
         )
-        """The exchange's identity, as the end of a question's."""
+        """The exchange's part of a question's identity, which comes last."""
 
     def tier2(self) -> Question:
-        """Ask about every dimension of Tier 2, and whether the exchange is to be flagged. The thinking is not shown."""
+        """Ask about every dimension of Tier 2, and whether the exchange is flagged. The thinking is not shown."""
         return self._question(self._message_and_response, self._wordings.tier2)
 
     def thinking(self) -> Question:
-        """Ask whether the answer is what the thinking came to."""
+        """Ask whether the answer matches the conclusions of the thinking."""
         texts = _join_texts(self._message, _show_text("agent_thinking", self._exchange.agent_thinking or ""), self._response)
         return self._question(texts, self._wordings.thinking)
 
     def tier3(self, dimensions: Sequence[BehaviouralDimension]) -> Question:
-        """Ask about those dimensions of Tier 3 that apply, of which there is at least one. The thinking is not shown."""
+        """Ask about the dimensions of Tier 3 that apply; there is at least one. The thinking is not shown."""
         names = tuple([dimension.id for dimension in dimensions])
         return self._question(self._message_and_response, self._wordings.tier3(names))
 
     def _question(self, texts: _Texts, wording: _Wording) -> Question:
-        """The question with its fingerprint."""
+        """Build a question with its fingerprint."""
         model, form = self._policy.settings.judge_model, wording.form
         task, identity_end = (_task_and_identity if texts.cuts else _cached_task)(
             wording.instruction, self._flags, texts.cuts, form.identity
@@ -239,34 +239,34 @@ class _Wordings:
 
 
 class _Form(NamedTuple):
-    """The form of an answer."""
+    """The form of an answer: its schema and size."""
 
     schema: Mapping[str, Any]
     max_tokens: int
     identity: str
-    """Schema and tokens as canonical JSON, a comma between them."""
+    """Schema and tokens as canonical JSON, separated by a comma."""
     schema_size: int
 
 
 class _Wording(NamedTuple):
-    """A question without its exchange."""
+    """A question apart from its exchange."""
 
     purpose: str
     instructions: str
     instruction: str
-    """The task, without what is known of the exchange."""
+    """The task, without findings about the exchange."""
     form: _Form
     read: Callable[..., Any]
 
 
 def tier2_instructions(methodology: Methodology) -> str:
-    """Return the instructions to the judge of Tier 2."""
+    """Return the instructions for the judge of Tier 2."""
     return _instructions(methodology.judge_context, _TIER2, _dimension_texts(methodology.tier2))
 
 
 @lru_cache(256)
 def _instructions(judge_context: str, tier: str, dimensions: tuple[tuple[str, str], ...]) -> str:
-    """Rules, the methodology's context, what the tier is about, its dimensions, and how to answer."""
+    """Join the rules, the methodology's context, the tier's instructions, its dimensions and how to answer."""
     context = f"{_CONTEXT}\n{_indent_lines(judge_context)}" if judge_context else ""
     dimension_list = "\n".join(f"- {name}:\n{_indent_lines(description)}" for name, description in dimensions)
     parts = (
@@ -280,7 +280,7 @@ def _instructions(judge_context: str, tier: str, dimensions: tuple[tuple[str, st
 
 
 def _indent_lines(text: str) -> str:
-    """The text's lines, each indented, so that none of them can look like a heading or an item of ours."""
+    """Indent every line, so that no line can be mistaken for a heading or an item of the prompt."""
     return "\n".join(f"    {visible(line)}".rstrip() for line in text.splitlines())
 
 
@@ -295,12 +295,12 @@ def _form(make_schema: Callable[..., Mapping[str, Any]], about: tuple[tuple[str,
 
 
 def thinking_instructions(methodology: Methodology) -> str:
-    """Return the instructions to the judge of Tier 2.5."""
+    """Return the instructions for the judge of Tier 2.5."""
     return _instructions(methodology.judge_context, _THINKING, ())
 
 
 def tier3_instructions(methodology: Methodology) -> str:
-    """Return the instructions to the judge of Tier 3: on every dimension of the methodology, whichever apply to an exchange."""
+    """Return the instructions for the judge of Tier 3, with every dimension of the methodology."""
     return _instructions(methodology.judge_context, _TIER3, _dimension_texts(methodology.tier3))
 
 
@@ -317,7 +317,7 @@ class _ShownText(NamedTuple):
     identity: str
     """Name and literal as canonical JSON."""
     cut: tuple[str, ...]
-    """A sentence on what is left out; empty where nothing is."""
+    """A sentence on what is left out; empty if the text is complete."""
 
 
 def _join_texts(*texts: _ShownText) -> _Texts:
@@ -330,19 +330,19 @@ def _join_texts(*texts: _ShownText) -> _Texts:
 
 
 class _Texts(NamedTuple):
-    """The texts of a question, in the order they came about."""
+    """The texts of a question, in the order in which they were written."""
 
     materials: tuple[Material, ...]
     identity: bytes
-    """The texts as canonical JSON, with a comma after them."""
+    """The texts as canonical JSON, followed by a comma."""
     cuts: tuple[str, ...]
     """A sentence for each text that is cut."""
 
 
 def _task_and_identity(instruction: str, flags: tuple[str, ...], cuts: tuple[str, ...], form: str) -> tuple[str, bytes]:
-    """The task with what is known for certain, and the part of a question's identity that it has together with the form.
+    """Return the task with the known findings, and the part of the question's identity that covers task and form.
 
-    It holds no word of the exchange.
+    Neither contains any text of the exchange.
     """
     findings = [f"Fixed rules have found: {', '.join(flags)}."] if flags else []
     task = "\n".join([instruction, *findings, *cuts, "Answer with the JSON object only."])
@@ -351,18 +351,18 @@ def _task_and_identity(instruction: str, flags: tuple[str, ...], cuts: tuple[str
 
 @lru_cache(256)
 def _start_digest(version: str, model: str, purpose: str, instructions: str) -> Any:
-    """SHA-256 over the start of a question's identity, which all exchanges share, down to the comma before the texts."""
+    """Return the SHA-256 state after the start of a question's identity, which all exchanges share."""
     start = canonical_json([version, model, purpose, instructions])
     return hashlib.sha256(f"{start[:-1]},".encode("utf-8", "surrogatepass"))
 
 
 def tier2_question(exchange: Exchange, policy: ProjectPolicy) -> Question:
-    """`ExchangeQuestions.tier2`, alone."""
+    """Return the Tier 2 question about an exchange; see `ExchangeQuestions.tier2`."""
     return ExchangeQuestions(exchange, policy).tier2()
 
 
 def tier2_bound(exchange: Exchange, policy: ProjectPolicy) -> QuestionSize:
-    """Return a size that `tier2_question` does not pass, in a hundredth of the time."""
+    """Return an upper bound of the size of `tier2_question`, a hundred times faster than building it."""
     methodology = policy.methodology
     if methodology.digest not in _sizes_without_texts:
         question = tier2_question(msgspec.structs.replace(exchange, user_message="", agent_response=""), policy)
@@ -378,19 +378,19 @@ def tier2_bound(exchange: Exchange, policy: ProjectPolicy) -> QuestionSize:
 
 
 def thinking_question(exchange: Exchange, policy: ProjectPolicy) -> Question:
-    """`ExchangeQuestions.thinking`, alone."""
+    """Return the Tier 2.5 question about an exchange; see `ExchangeQuestions.thinking`."""
     return ExchangeQuestions(exchange, policy).thinking()
 
 
 def tier3_question(exchange: Exchange, policy: ProjectPolicy, dimensions: Sequence[BehaviouralDimension]) -> Question:
-    """`ExchangeQuestions.tier3`, alone."""
+    """Return the Tier 3 question about an exchange; see `ExchangeQuestions.tier3`."""
     return ExchangeQuestions(exchange, policy).tier3(dimensions)
 
 
 _known_wordings: dict[int, _Wordings] = {}
-"""By the methodology's place in memory: to compare two of them takes longer than to make a question."""
+"""By the id() of the methodology: comparing two methodologies takes longer than building a question."""
 _sizes_without_texts: dict[str, QuestionSize] = {}
-"""The size of the question of Tier 2 without texts, by the methodology's digest."""
+"""The size of the Tier 2 question without texts, by the methodology's digest."""
 
 _cached_task = lru_cache(256)(_task_and_identity)
-"""The same of texts that are not cut: many exchanges have it in common."""
+"""Cached version for texts that are not cut, which many exchanges share."""

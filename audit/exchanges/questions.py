@@ -1,8 +1,8 @@
-"""Messages between the cascade and the judge: a question, the reply to it, and the judgements recorded of it.
+"""Messages between the cascade and the judge: a question, the reply to it, and the recorded judgements.
 
-The cascade does no I/O. It yields a `Question`; a live worker answers it with an API call, a replay with what was recorded. Recorded
-judgements passed to a function here are all of one question (one fingerprint, so one exchange), except in `with_earlier`, which
-takes everything that was recorded of the request's subject.
+The cascade does no I/O. It yields a `Question`; a live worker answers it with an API call, a replay with a recorded judgement.
+Judgements passed to a function here all belong to one question (one fingerprint), except in `with_earlier`, which takes all
+judgements of the request's subject.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from schemas.records import EvaluationRequest, Judgement, JudgingRequest
 ANSWERED = "answered"
 """Outcome of a judgement that answers its question."""
 INTERRUPTED = "interrupted"
-"""Outcome of a call whose process ended before the answer was recorded: it is paid for, and says nothing."""
+"""Outcome of a call whose process ended before its answer was recorded: it was paid for, but has no answer."""
 COST_CAP = TierState(SKIPPED_COST_CAP, "cost_cap")
-"""The state of a tier when the session's cap leaves no room for the call."""
+"""The state of a tier if the session's cost cap leaves no room for the call."""
 UNKNOWN_PRICE = TierState(UNSCORED, "unknown_price")
-"""The state of a tier under a cap if the model has no known price."""
+"""The state of a tier if there is a cost cap and the price of the model is unknown."""
 _LENGTHS = 10
-"""Bytes that an array takes beside its items, and each item beside its own bytes, at most."""
+"""Bytes of overhead for an array and for each of its items, at most."""
 _Request = TypeVar("_Request", EvaluationRequest, JudgingRequest)
 
 CHARACTERS_A_TOKEN = 4
-"""Characters of English text that make a token, about. Other languages, code and newer models' tokens are shorter."""
+"""Approximate number of characters per token of English text. Other languages, code and newer models have shorter tokens."""
 EXPECTED_OUTPUT = {"tier2": 250, "tier2_5": 150, "tier3": 350, "evaluation": 900}
-"""Tokens of a usual answer, by purpose: a score, a quote and a sentence for each dimension."""
+"""Tokens of a typical answer, by purpose: a score, a quote and a sentence for each dimension."""
 
 
 def byte_tokens(text: str) -> int:
-    """Most tokens that a text can have: no token is shorter than a byte of UTF-8.
+    """Return an upper bound of a text's tokens: no token is shorter than a byte of UTF-8.
 
-    Some tokenizers normalise first, which makes one character into up to eighteen, so the longer of both forms counts.
+    Some tokenizers normalize first, which may turn one character into eighteen, so the longer of both forms is used.
     """
     forms = (text,) if is_normalized("NFKC", text) else (text, normalize("NFKC", text))
     return max(len(form.encode("utf-8", "surrogatepass")) for form in forms)
 
 
 class Material(msgspec.Struct, frozen=True):
-    """A text of the audited exchange, ready to be shown to the judge."""
+    """A text of the audited exchange, quoted for the judge."""
 
     name: str
     """The kind of text: user_message, agent_response or agent_thinking."""
     literal: str
-    """The text as a JSON string, in which no mark of the prompt can be written; a cut is shown inside."""
+    """The text as a JSON string, in which no mark of the prompt can occur; a cut is marked inside."""
 
 
 class Invalid(msgspec.Struct, frozen=True):
-    """An answer that cannot be used, and every reason in words that the judge can act on."""
+    """An unusable answer, with every problem stated so that the judge can correct it."""
 
     problems: tuple[str, ...]
 
@@ -73,32 +73,33 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """Model to ask."""
     instructions: str
-    """The stable start of the prompt: the same for every exchange that is asked this with one methodology."""
+    """The stable start of the prompt, equal for all exchanges that are asked this question under one methodology."""
     materials: tuple[Material, ...]
-    """The texts to be judged: data, whatever they say."""
+    """The texts to be judged. They are data, whatever they say."""
     task: str
-    """The instructions for the materials; they come after them. Empty for a question that is asked verbatim."""
+    """The instructions after the materials. Empty for a verbatim question."""
     schema: Mapping[str, Any]
     """JSON schema of the answer."""
     max_tokens: int
-    """Most tokens the answer may have."""
+    """Most tokens of the answer."""
     short_answer: int | None = None
-    """Fewest tokens with which it is asked for where the cap leaves no room for more; None: it always gets `max_tokens`."""
+    """Fewest tokens to ask for if the cost cap leaves no room for more; None always asks for `max_tokens`."""
     fingerprint: str
-    """Digest of all of the above and of whose exchange it is: it names the question, whatever the boundary."""
+    """Digest of everything above and of the exchange's identity, without the boundary. It identifies the question."""
     read: Callable[[str], Any]
-    """The answer's text as a checked value, or `Invalid`."""
+    """Parses the answer's text; returns `Invalid` if it is unusable."""
     fallback: TierState | None = None
-    """The state of the tier where no judge can be asked any more and no answer was recorded. None: the judge may be asked."""
+    """The state of the tier if no answer is recorded and the judge is unavailable. None if the judge may be asked."""
     schema_size: int | None = None
-    """Most tokens of the schema, where that is known already; see `byte_tokens`."""
+    """Most tokens of the schema, if known; see `byte_tokens`."""
     verbatim: bool = False
-    """True if the one material is the message as sent: it fences its texts itself, and the instructions state the schema."""
+    """True if the only material is the whole message: it fences its own texts, and the instructions state the schema."""
 
     def content(self, boundary: str) -> str:
-        """The materials, each fenced by marks that carry the boundary, and the task; of a verbatim question the material itself.
+        """Return the materials, each between marks with the boundary, followed by the task.
 
-        The boundary is drawn for each request, so no author of a text can have known it.
+        A verbatim question returns its only material. The boundary is drawn for each request, so no author of a text can know
+        it.
         """
         if self.verbatim:
             return "".join(material.literal for material in self.materials)
@@ -109,12 +110,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def least_tokens(self) -> int:
-        """Fewest tokens with which the answer is asked for."""
+        """Fewest tokens to ask for."""
         return self.max_tokens if self.short_answer is None else self.short_answer
 
     @property
     def texts_size(self) -> int:
-        """Most tokens of everything of the request that depends on the question; see `byte_tokens`."""
+        """Upper bound of the tokens of all parts of the request that depend on the question; see `byte_tokens`."""
         schema = byte_tokens(json.dumps(self.schema)) if self.schema_size is None else self.schema_size
         texts = (self.task, *(material.literal for material in self.materials))
         return _instructions_size(self.instructions) + schema + sum(map(byte_tokens, texts))
@@ -126,26 +127,26 @@ def _instructions_size(instructions: str) -> int:
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """The reply to a question: the text of an answer, or the state its tier is in without one."""
+    """The reply to a question: the text of an answer, or the state of its tier without one."""
 
     text: str | None = None
     state: TierState | None = None
-    """The reason for having no answer; None when there is one."""
+    """Why there is no answer; None if there is one."""
     judgements: tuple[Judgement, ...] = ()
-    """The records it rests on, in order; those of calls that failed are there, too, because they may have cost something."""
+    """The judgements that it rests on, in order, including failed calls, which may have cost something."""
 
 
 def outcome_state(outcome: str) -> TierState:
-    """The state of a tier whose question came to this outcome and has no answer."""
+    """Return the state of a tier whose question had this outcome."""
     return COST_CAP if outcome == COST_CAP.reason else TierState(UNSCORED, outcome)
 
 
 def recorded_reply(records: Sequence[Judgement], revision: int) -> Reply | None:
-    """Return the recorded reply to a question, for this revision of the score; None where the judge is to be asked.
+    """Return the recorded reply to a question for this revision of the score; None if the judge is to be asked.
 
-    Later revisions are out of sight, so a replay finds the same reply as the first time. An answer counts whichever revision
-    it was given to: the same question is not paid for twice. A failure counts for its own revision only: a new revision asks
-    again. The reply rests on everything in sight, because everything in sight was paid for.
+    Judgements of later revisions are ignored, so a replay finds the same reply as the first run. An answer counts whichever
+    revision it was given for, so no question is paid for twice. A failure counts for its own revision only, so a new revision
+    asks again. The reply includes all judgements up to the revision, because all of them were paid for.
     """
     visible = _up_to_revision(records, revision)
     answer = next((record for record in visible if record.outcome == ANSWERED), None)
@@ -156,7 +157,7 @@ def recorded_reply(records: Sequence[Judgement], revision: int) -> Reply | None:
 
 
 def _up_to_revision(records: Iterable[Judgement], revision: int) -> tuple[Judgement, ...]:
-    """Return the records that this revision may see, in an order that does not depend on how they came together."""
+    """Return the judgements up to a revision, in an order that does not depend on how they arrived."""
     visible = (judgement for judgement in records if judgement.subject_revision <= revision)
     return tuple(
         sorted(visible, key=lambda judgement: (judgement.subject_revision, judgement.judged_at, judgement.judgement_id))
@@ -164,19 +165,22 @@ def _up_to_revision(records: Iterable[Judgement], revision: int) -> tuple[Judgem
 
 
 def charged(records: Iterable[Judgement], revision: int) -> int:
-    """Nano-USD that a question has cost on behalf of this revision of the score.
+    """Return the cost of a question in nano-USD, charged to this revision of the score.
 
-    The revisions before it have been charged for what they asked, so nothing is charged twice. A call without a known price counts 0.
+    Earlier revisions were charged for their own calls. A call without a known price counts 0.
     """
     return sum(nano_of(record.cost_usd or 0) for record in records if record.subject_revision == revision)
 
 
 def with_earlier(request: _Request, recorded: Sequence[Judgement]) -> _Request:
-    """The request with what was recorded, in that order; the oldest failures are left out first where there is no room."""
+    """Return the request with earlier judgements in their order.
+
+    If there is no room, the oldest failures are left out first.
+    """
     encoded = [encode(record) for record in recorded]
     room = MAX_ADMITTED_BYTES - len(encode(request)) - _LENGTHS
     kept_indexes = set()
-    # Answers were paid for and still hold; of failures the newest say most.
+    # Answers come first because they were paid for; then the newest failures, which are the most informative.
     newest_first = range(len(recorded) - 1, -1, -1)
     for index in sorted(newest_first, key=lambda index: recorded[index].outcome != ANSWERED):
         room -= len(encoded[index]) + _LENGTHS
@@ -188,22 +192,23 @@ def with_earlier(request: _Request, recorded: Sequence[Judgement]) -> _Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Expected tokens of one call, named as in `Usage`, and what they cost."""
+    """Expected tokens of one call, named as in `Usage`, and their cost."""
 
     input: int
     output: int
     cache_read: int
     cache_write: int
     nano: int | None
-    """Nano-USD; None where the price is unknown."""
+    """Nano-USD; None if the price is unknown."""
 
 
 def estimate(question: Question, price: ModelPrice | None, *, cached: bool, batched: bool = False) -> Estimate:
     """Estimate the tokens and the cost of asking a question once.
 
-    It assumes four characters a token, an answer of usual length (the longest it may have, for a purpose without a usual one), and a
-    prompt cache that keeps the instructions where they are as long as the model's smallest prefix. `cached` says whether an earlier
-    call of the run has written them; without one this call writes them. A model whose smallest prefix is unknown is taken to cache nothing.
+    The estimate assumes four characters per token, an answer of typical length (the longest possible for a purpose without
+    one), and a prompt cache that keeps the instructions if they are as long as the model's smallest cacheable prefix. `cached`
+    is true if an earlier call of the run has written them to the cache; otherwise this call writes them. A model whose smallest
+    prefix is unknown is assumed not to cache.
     """
     prefix = _tokens(question.instructions)
     rest = _tokens(question.task, str(question.schema), *(material.literal for material in question.materials))
