@@ -446,8 +446,7 @@ def _is_near(starts: list[int], start: int, end: int) -> bool:
 
 
 def _brings_verdict(view: bytes, _source: str) -> bool:
-    """Return whether the text gives a value for a field of the judge's answers: one with a unique name, or two that belong
-    together."""
+    """Return whether the text gives a value for a field of the judge's answers that ordinary texts do not have."""
     return _field_pattern().found_in(view) or any(first.found_in(view) and second.found_in(view) for first, second in _TOGETHER)
 
 

@@ -157,10 +157,10 @@ def _cost_analysis(evidence: SessionEvidence, cost_penalty: int) -> CostAnalysis
 
 
 def diagnose_events(session_id: str, raw_events: Sequence[Mapping[str, Any]], profile: Profile | None = None) -> dict[str, Any]:
-    """Return the diagnosis document of a session given as raw events in order; raises as
-    `audit.diagnosis.events.normalise_event`.
+    """Return the diagnosis document of a session given as raw events in order.
 
-    Without a profile, the default thresholds for the session's kind of source are used.
+    Without a profile, the default thresholds for the session's kind of source are used. Raises the errors of
+    `audit.diagnosis.events.normalise_event`.
     """
     events = normalise_session(raw_events, reserved=FAILURE_NODES)
     profile = profile or default_profile(source_of(event.source for event in events))
