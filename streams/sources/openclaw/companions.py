@@ -1,23 +1,23 @@
 # ruff: noqa: S608 - statements are built from names of our own
-"""What is known of a session beside its lines: origin, channel, skills, the size of the context, and which lines were copied.
+"""Facts about a session from outside its lines: origin, channel, skills, context size, and copied entries.
 
 In a database:
 
-1. Databases since 2026.7.2 have `session_windows`, a row per session, and `session_nodes`, a row per conversation. Older files have
-   neither, and say nothing of it.
-2. A fork or a rewind copies entries, with their ids, into another session; the columns that would say so are often empty (2026.9.6
-   leaves `reason` and `previous_session_id` of a rewound session null). So the ids decide: an entry is of the oldest session that
-   holds it, and of the others a copy.
-3. The entry of a conversation (`entry_json`) says of its current session which skills it was given and how large its model's context is.
+1. Since 2026.7.2 a database has `session_windows`, a row per session, and `session_nodes`, a row per conversation. Older files have
+   neither.
+2. A fork or a rewind copies entries, with their ids, into another session. The columns for this are often empty (2026.9.6 leaves `reason`
+   and `previous_session_id` of a rewound session null), so the ids decide: an entry belongs to the oldest session that has it, and is a
+   copy in the others.
+3. The entry of a conversation (`entry_json`) has the skills of its current session and the size of its model's context.
 
 Beside a transcript in a file:
 
-4. `<name>.trajectory.jsonl` is the second account of the session's runs. Where `OPENCLAW_TRAJECTORY_DIR` moved it elsewhere it is
-   not looked for: a path that a file names may lead anywhere.
-5. `sessions.json` has the entry of each conversation, by its key, as in rule 3.
-6. A fork, and the successor that a compaction writes, begin with a copy of another transcript, which their header names as
-   `parentSession`. What is in both counts in the older one. Where that one is gone, the copy is all there is and counts.
-7. `<name>.jsonl.reset.<time>` and `….deleted.<time>` are transcripts that were put aside: they happened.
+4. `<name>.trajectory.jsonl` is the trajectory of the session's runs. If `OPENCLAW_TRAJECTORY_DIR` moved it elsewhere, it is not read,
+   because a path in a file may point anywhere.
+5. `sessions.json` has the entry of each conversation by its key, as in rule 3.
+6. A fork, and the successor written by a compaction, start with a copy of another transcript, which their header names as `parentSession`.
+   Common entries count in the older transcript. If it is missing, the copy counts.
+7. `<name>.jsonl.reset.<time>` and `….deleted.<time>` are transcripts set aside by OpenClaw, and count.
 """
 
 from __future__ import annotations
@@ -40,34 +40,33 @@ WINDOWS, NODES, IDENTITIES = "session_windows", "session_nodes", "transcript_eve
 _GROUPS = frozenset({"group", "channel"})
 _TAG_BY_KEY_PART = {":subagent:": "subagent", ":cron:": "cron", ":heartbeat": "heartbeat", ":acp:": "acp"}
 _SHARED_KEY_PARTS = (":group:", ":channel:")
-"""Marks in the key of a conversation that several people share; `_TAG_BY_KEY_PART` say who began it, with the tag of its exchanges."""
+"""Parts of the key of a conversation shared by several people. `_TAG_BY_KEY_PART`: the part that tells who began it, with its tag."""
 MAX_ENTRY = 16 * 1024 * 1024
-"""Bytes of the largest entry that is read."""
+"""Bytes of the largest conversation entry that is read."""
 _WINDOW_COLUMNS = ("session_id", "session_key", "chat_type", "spawned_by")
 _COPIES = f"""
 WITH repeated AS (SELECT event_id FROM {IDENTITIES} GROUP BY event_id HAVING count(*) > 1)
 SELECT event_id, session_id FROM {IDENTITIES} JOIN repeated USING (event_id) JOIN {WINDOWS} USING (session_id)
 ORDER BY event_id, {WINDOWS}.created_at, session_id
 """
-"""The sessions of each entry that several have, the oldest first."""
+"""The sessions of each entry that is in several, oldest first."""
 TRAJECTORY = ".trajectory.jsonl"
-"""The ending of the names of trajectories."""
+"""Suffix of trajectory files."""
 CHECKPOINT = ".checkpoint."
-"""Part of the name of a copy that was made before a compaction: `<session id>.checkpoint.<id>.jsonl`."""
+"""Part of the name of a copy made before a compaction: `<session id>.checkpoint.<id>.jsonl`."""
 SESSIONS = "sessions.json"
-"""The file with the entries of the conversations."""
+"""Name of the file with the entries of the conversations."""
 MAX_SESSIONS = 256 * 1024 * 1024
-"""Bytes of the largest file of entries that is read."""
+"""Bytes of the largest SESSIONS file that is read."""
 _SET_ASIDE = re.compile(r"\.jsonl\.(?:reset|deleted)\.[0-9TZ.:-]{1,40}\Z")
 Json = dict[str, Any]
 
 
 class Window(NamedTuple):
-    """The known facts about one session.
+    """Known facts about one session.
 
-    `tags` are those of all its exchanges. `multi_user` says that several people take part. `inherited` are the ids of the
-    entries that were copied from another session. `skills` are the names of those that its agent was given. `fill` is the size
-    of its context.
+    `tags` apply to all its exchanges. `multi_user`: several people take part. `inherited` are the ids of entries copied from another
+    session. `skills` are the names of the agent's skills. `fill` is the size of the context.
     """
 
     tags: frozenset[str] = frozenset()
@@ -93,7 +92,7 @@ def read_windows(connection: sqlite3.Connection, tables: Mapping[str, frozenset[
 
 
 def _read_copied(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
-    """Return the ids of the entries that each session has from an older one."""
+    """Return the ids of the entries that each session copied from an older one."""
     if not {"session_id", "event_id"} <= tables.get(IDENTITIES, frozenset()) or "created_at" not in tables[WINDOWS]:
         return {}
     first: bytes | None = None
@@ -110,7 +109,7 @@ def _decode_text(value: bytes | None) -> str:
 
 
 def _read_entries(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, SessionEntry]:
-    """Return the entries of the conversations, by the ids of their current sessions; one that cannot be read is ignored."""
+    """Return the entries of the conversations by current session id; unreadable ones are ignored."""
     if not {"current_session_id", "entry_json"} <= tables.get(NODES, frozenset()):
         return {}
     statement = f"SELECT current_session_id, CAST(entry_json AS BLOB) FROM {NODES} WHERE length(CAST(entry_json AS BLOB)) <= {MAX_ENTRY}"
@@ -136,7 +135,7 @@ class Snapshot(msgspec.Struct):
 
 
 class SessionEntry(msgspec.Struct, rename="camel"):
-    """The fields that are read of a conversation's entry: the rest, prompts and reports, may have megabytes."""
+    """The fields read from a conversation's entry. The others, prompts and reports, may have megabytes."""
 
     session_id: str | None = None
     chat_type: str | None = None
@@ -148,7 +147,7 @@ class SessionEntry(msgspec.Struct, rename="camel"):
 
 
 def window_of(key: str, chat: str, spawned_by: str, entry: SessionEntry | None) -> Window:
-    """Return the facts about a session from the key of its conversation, its type of chat, its spawner, and its entry."""
+    """Return the facts about a session given the key of its conversation, its chat type, its spawner and its entry."""
     tags = {tag for part, tag in _TAG_BY_KEY_PART.items() if part in key}
     if spawned_by:
         tags.add("subagent")
@@ -164,12 +163,12 @@ def window_of(key: str, chat: str, spawned_by: str, entry: SessionEntry | None) 
 
 
 def is_set_aside(name: str) -> bool:
-    """Return whether a file name is that of a transcript which a reset or a deletion put aside."""
+    """Return whether a name is that of a transcript set aside by a reset or a deletion."""
     return _SET_ASIDE.search(name) is not None
 
 
 def stem_of(name: str) -> str:
-    """Return the name of a transcript without its suffix, also that of one that was put aside."""
+    """Return the name of a transcript without its suffix, which may mark it as set aside."""
     suffix = _SET_ASIDE.search(name)
     return name.removesuffix(".jsonl") if suffix is None else name[: suffix.start()]
 
@@ -180,7 +179,7 @@ def trajectory_beside(transcript: Path) -> Path:
 
 
 def read_trajectory(transcript: Path) -> Trajectory:
-    """Return the trajectory beside a transcript; an empty one where there is none, or it cannot be read."""
+    """Return the trajectory beside a transcript; an empty one if it is missing or unreadable."""
     trajectory, file = Trajectory(), trajectory_beside(transcript)
     if file == transcript or file.is_symlink() or not file.is_file():
         return trajectory
@@ -190,7 +189,7 @@ def read_trajectory(transcript: Path) -> Trajectory:
 
 
 def read_header(transcript: Path) -> Json:
-    """Return the first line of a transcript, where it is a header; else nothing."""
+    """Return the header of a transcript; an empty object if the first line is not one."""
     with transcript.open("rb") as stream:
         first = next(read_lines(stream), None)
     value = None if first is None else decode_line(first)
@@ -213,7 +212,7 @@ def read_window(transcript: Path, header: Json) -> Window:
 
 @functools.lru_cache(maxsize=16)
 def _read_session_file(file: Path, _modified: int, size: int) -> dict[str, _WindowArguments]:
-    """Return the entries by the ids of their current sessions, as `window_of` takes them; entries that cannot be read are ignored."""
+    """Return the conversation entries by current session id; unreadable ones are ignored."""
     if size > MAX_SESSIONS or file.is_symlink():
         return {}
     try:
@@ -232,7 +231,7 @@ def _read_session_file(file: Path, _modified: int, size: int) -> dict[str, _Wind
 
 
 def _inherited_ids(transcript: Path, header: Json) -> Iterator[str]:
-    """Yield the ids of the entries of the transcript that this one was copied from, where that one is there and older."""
+    """Yield the ids of the entries of the parent transcript, if it exists and is older."""
     parent = _find_parent(transcript, header.get("parentSession"))
     if parent is None or _age_key(read_header(parent), parent) >= _age_key(header, transcript):
         return
@@ -244,10 +243,10 @@ def _inherited_ids(transcript: Path, header: Json) -> Iterator[str]:
 
 
 def _find_parent(transcript: Path, named: Any) -> Path | None:
-    """Return the file that a header names as its parent: in the same folder, whatever folder the header names."""
+    """Return the parent file that a header names, always in the same folder."""
     if not isinstance(named, str) or not named or "\0" in named:
         return None
-    # A state folder that was copied from Windows names its files as that does.
+    # A state folder copied from Windows has Windows paths.
     name = PureWindowsPath(named).name if "\\" in named else PurePosixPath(named).name
     if not name.endswith(".jsonl"):
         return None
@@ -257,9 +256,9 @@ def _find_parent(transcript: Path, named: Any) -> Path | None:
 
 
 def _age_key(header: Json, file: Path) -> tuple[str, str]:
-    """Return the key that orders transcripts: the time when they were begun, then their names.
+    """Return the sort key of transcripts: start time, then name.
 
-    So no two of them are each other's copies.
+    A total order ensures that no two transcripts are copies of each other.
     """
     return str(header.get("timestamp") or ""), file.name
 

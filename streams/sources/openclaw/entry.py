@@ -1,10 +1,9 @@
-"""One line of a transcript as an entry: checked for the types that the rest relies on, and dated.
+"""One line of a transcript as an entry with checked types and a time.
 
-1. Every entry has a `type` and an `id`. The id of the entry it follows is `parentId`: absent means "whatever was last", null
-   means that it begins a tree of its own.
-2. A line whose fields have other types is set aside whole: evidence is never guessed from it.
-3. Half a surrogate pair becomes U+FFFD in a text; an entry with one in an id is set aside: two ids would become one.
-4. Its time is its own ISO timestamp, else its message's time in milliseconds since 1970, else that of the entry before it.
+1. Every entry has a `type` and an `id`. `parentId` is the entry it follows: if absent, the latest one; if null, the entry starts a new tree.
+2. A line with fields of other types is set aside whole. Evidence is never guessed from it.
+3. Half a surrogate pair becomes U+FFFD in a text. An entry with one in an id is set aside, because two ids could become one.
+4. An entry's time is its ISO timestamp, else its message's time in milliseconds since 1970, else the time of the previous entry.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from streams.sources.openclaw.text import MIRROR_MODEL
 
 Json = dict[str, Any]
 MAX_TOKENS = 2**53
-"""Largest token count that is taken for one: the largest integer every JSON reader keeps exactly."""
+"""Largest token count: the largest integer that every JSON reader keeps exactly."""
 TURN_END = "turn_end"
-"""Kind of an entry that ends the turn: it has no events, and no line of OpenClaw becomes one."""
+"""Kind of an entry that ends a turn. It has no events; other dialects create it."""
 _NO_BLOCKS: list[Json] = []
 _NO_MESSAGE: Any = ({}, _NO_BLOCKS, None, "", _NO_BLOCKS, None, None, False)
 _IDS = ("id", "parentId")
 _KINDS = frozenset({"message", "session", "model_change", "thinking_level_change", "compaction", "leaf", "custom"})
-"""Types that most entries have: they need no closer look."""
+"""The most frequent types, which skip the full check."""
 
 
 class Usage(NamedTuple):
-    """Token counts of one message; `read` includes what came from and went into the prompt cache."""
+    """Token counts of one message. `read` includes prompt cache reads and writes."""
 
     plain: int
     cache_read: int
@@ -55,15 +54,15 @@ class Usage(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One checked entry. `linked` says whether parentId is there; `side` whether it is beside the conversation.
+    """One checked entry. `linked`: it has a parentId; `side`: it is beside the conversation.
 
-    `at` is null where the entry tells no time. `role`, `blocks` and `message` are of entries of type message; `blocks` is the
-    content as a list of blocks, a plain string being one text block. `digest` identifies the content; None: the line does. `is_copy` marks
-    what is known to be copied from another session.
+    `at` is None if the entry has no time. `role`, `blocks` and `message` belong to entries of type message; `blocks` is the content as a
+    list, a plain string being one text block. `digest` identifies the content; if None, the line does. `is_copy`: the entry is known to be
+    copied from another session.
 
-    The rest is what a message says: the text of its text blocks (of a user's message without any, the placeholders of what it shows), its
-    blocks that call tools, and of an assistant why it ended (one that asks for a tool and gives no reason ended for the tool), its usage
-    (None if it is missing, which zeros beside content say, too) and whether it is a copy of what was delivered.
+    The other fields are derived from a message: `text` of its text blocks (of a user message without text, media placeholders), `calls`
+    (its tool call blocks), and for an assistant `stop` (a message that calls a tool without a reason stopped for the tool), `usage` (None if
+    missing, or zero beside content) and `is_mirror` (a copy of a delivered message).
     """
 
     kind: str
@@ -108,7 +107,7 @@ def entry_of(
 
 
 def _text_and_calls(blocks: list[Json], role: str | None) -> tuple[str, list[Json]]:
-    """Return the text of the text blocks, of a user's message without any the placeholders of what it shows; and the blocks that call tools."""
+    """Return the text of the text blocks (of a user message without text, media placeholders), and the tool call blocks."""
     if len(blocks) == 1 and blocks[0].get("type") == "text":  # as most
         text = blocks[0].get("text")
         return (text if isinstance(text, str) else ""), []
@@ -129,7 +128,7 @@ def _text_and_calls(blocks: list[Json], role: str | None) -> tuple[str, list[Jso
 
 
 def _read_ending(message: Json, blocks: list[Json], calls: list[Json]) -> tuple[str | None, Usage | None, bool]:
-    """Return the reason for which an assistant's message ended, its usage, and whether it is a copy of what was delivered."""
+    """Return the stop reason of an assistant message, its usage, and whether it is a mirror of a delivered message."""
     stop, usage = message.get("stopReason"), counts_of(message.get("usage"))
     if not isinstance(stop, str):
         stop = "toolUse" if calls else None
@@ -139,7 +138,7 @@ def _read_ending(message: Json, blocks: list[Json], calls: list[Json]) -> tuple[
 
 
 def read_entry(body: Json, *, is_whole: bool = False) -> Entry | Problem:
-    """Check one decoded line; what is wrong with it where it is no entry. `is_whole`: no text holds half a surrogate pair."""
+    """Return the entry of a decoded line, or why there is none. `is_whole`: no text holds half a surrogate pair."""
     kind, entry_id, parent = body.get("type"), body.get("id"), body.get("parentId")
     is_plain = type(kind) is str and kind in _KINDS and type(entry_id) is str and is_plain_identifier(entry_id, MAX_ID)
     if not is_plain or not (parent is None or (type(parent) is str and parent.isascii())):
@@ -204,7 +203,7 @@ def _entry_time(body: Json, message: Json) -> datetime | None:
 
 
 def mended_body(body: Json) -> Json:
-    """Return the line with U+FFFD for each half of a surrogate pair in its texts; the line itself where there is none."""
+    """Return the line with U+FFFD in place of each half of a surrogate pair; the same object if there is none."""
     try:
         msgspec.json.encode(body)
     except UnicodeEncodeError:
@@ -214,17 +213,17 @@ def mended_body(body: Json) -> Json:
 
 
 def content_of(line: bytes) -> bytes:
-    """Return the content of a line that was read before, whatever the order of its members: the same for the same entry."""
+    """Return the content of a readable line, independent of the order of its members."""
     return msgspec.json.encode(mended(decode_json(line)), order="deterministic")
 
 
 def counts_of(usage: Any) -> Usage | None:
-    """Return the token counts in a usage as OpenClaw writes it; None for what is none."""
+    """Return the token counts of a usage in OpenClaw's form; None for any other value."""
     if type(usage) is not dict or "input" not in usage:
         return None
     get: Callable[[str], Any] = usage.get
     plain, read, written, output = get("input"), get("cacheRead"), get("cacheWrite"), get("output")
-    # Numbers whose bits together come to a count are counts, each of them.
+    # If the bitwise OR is in range, each number is.
     are_whole = type(plain) is int and type(read) is int and type(written) is int and type(output) is int
     if are_whole and 0 <= plain | read | written | output < MAX_TOKENS:
         return Usage(plain, read, written, output)
@@ -232,19 +231,19 @@ def counts_of(usage: Any) -> Usage | None:
 
 
 def _count(value: Any) -> int:
-    """Return a token count; what is no count is 0."""
+    """Return a token count; 0 for a value that is not one."""
     if type(value) is int or type(value) is float:
         return int(min(value, MAX_TOKENS)) if value >= 0 else 0
     return 0
 
 
 def has_bad_time(entry: Entry) -> bool:
-    """Return whether the entry gives a time that cannot be read."""
+    """Return whether the entry has a time that cannot be read."""
     return entry.at is None and (entry.body.get("timestamp") is not None or entry.message.get("timestamp") is not None)
 
 
 def blocks_of(name: str, content: Any) -> list[Json] | Problem:
-    """Return a content as a list of blocks, a string being one text block; what is wrong with it."""
+    """Return content as a list of blocks, a string being one text block; a Problem if it is neither."""
     if content is None:
         return _NO_BLOCKS
     if isinstance(content, str):

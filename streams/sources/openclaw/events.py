@@ -1,15 +1,14 @@
-"""The runtime events that one entry of a transcript stands for, and those of a session as records.
+"""Runtime events of a transcript's entry, and the events of a session as records.
 
 toolCall → tool_call; toolResult → tool_output; a result of memory_search or memory_get → memory_event too (no hits is a miss);
 usage → token_usage; an assistant message that ended in error or was aborted → error_event; another one after an error →
 retry_event, before the others; compaction → context_event; a change of model, thinking level or a reset → state_transition.
-Calls without a result and results without a call are events like any other. A transcript does not say whether an output was used, so no
-event does.
+Calls without a result and results without a call are events, too. A transcript does not say whether an output was used, so no event does.
 
-Since 2026.9 most tools are hidden behind one, `tool_call {id, args}`, so that the model's prompt stays small: such a call and its
-result are reported as those of the tool inside, with `via` naming the wrapper.
+Since 2026.9 most tools are called through one, `tool_call {id, args}`, which keeps the model's prompt small. Such a call and its result are
+reported under the inner tool, with `via` naming the wrapper.
 
-Records are cleaned of secrets, cut, and numbered in their order.
+Records are redacted, cut, and numbered in order.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from streams.sources.source import ReadingContext
 MAX_RESULT = 16 * 1024
 """Characters of a tool's result that an event carries."""
 MAX_ARGUMENTS = 64 * 1024
-"""Characters of a call's arguments, as canonical JSON, that an event carries whole."""
+"""Characters of a call's arguments, as canonical JSON, beyond which they are cut."""
 MAX_NAME = 256
 """Characters of the longest name of a tool or model that an event carries."""
 WRAPPER = "tool_call"
-"""The tool through which the tools of the catalogue are called."""
+"""Tool through which the tools of the catalogue are called."""
 Json = dict[str, Any]
 Names = tuple[tuple[str, str], ...]
-"""Names of fields and ours for them."""
+"""Pairs of a source field and the event field it is copied to."""
 _SELECTORS = ("id", "name")
 _ARGUMENTS = ("args", "arguments")
 _NO_CALLS: Mapping[str, str] = {}
@@ -71,13 +70,13 @@ _TRUSTED_FIELDS = frozenset(
         *("timestamp", "usage", "source", "told_by"),
     }
 )
-"""Fields that hold no secrets: ids, and what a reader wrote itself."""
+"""Fields without secrets: ids, and values that the reader wrote."""
 
 
 def events_of(entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str] = _NO_CALLS) -> list[Json]:
     """Return the events of one entry in order, without ids; texts are whole.
 
-    `wrapped` has the tool inside each earlier wrapped call, by the id of the call.
+    `wrapped` is the inner tool of each earlier wrapped call, by call id.
     """
     if entry.kind == "message":
         reader = _BY_ROLE.get(entry.role or "")
@@ -92,14 +91,14 @@ def events_of(entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str] = _NO_
 
 
 def _select_fields(source: Json, fields: Json) -> Json:
-    """Return the fields of `source` that hold text or numbers, under our names."""
+    """Return the fields of `source` that are texts or numbers, under their event names."""
     selected: Json = {}
     _copy_fields(selected, source, tuple(fields.items()))
     return selected
 
 
 def _copy_fields(event: Json, source: Json, fields: Names) -> None:
-    """Give an event the fields of `source` that hold text or numbers, under our names."""
+    """Copy the fields of `source` that are texts or numbers into an event, under their event names."""
     for theirs, ours in fields:
         value = source.get(theirs)
         if type(value) in _COPIED_TYPES:
@@ -115,13 +114,13 @@ def shortened(event: Json) -> Json:
 
 
 def _shorten_text(name: str, text: str) -> str:
-    """Return the text of a field of an event, cut where it is long."""
+    """Return the text of an event's field, cut if it is long."""
     return text if len(text) <= MAX_NAME else cut(text, _TEXT_LIMITS.get(name, MAX_NAME))
 
 
 def _shorten_arguments(arguments: Any) -> Any:
-    """Return the arguments of a call; a text of them where they are long."""
-    # The quick encoder has no fixed order of keys; it only tells which arguments are worth the slow one.
+    """Return the arguments of a call; cut JSON text if they are long."""
+    # The fast encoder does not sort keys; it only decides whether the slow one is needed.
     if len(msgspec.json.encode(arguments)) <= MAX_ARGUMENTS:
         return arguments
     text = canonical_json(arguments)
@@ -129,7 +128,7 @@ def _shorten_arguments(arguments: Any) -> Any:
 
 
 def wrapped_calls(entry: Entry) -> dict[str, str]:
-    """Return the tools inside the wrapped calls of an entry, by the ids of the calls."""
+    """Return the inner tools of the wrapped calls of an entry, by call id."""
     tools: dict[str, str] = {}
     for block in entry.calls:
         inner = _inner_call(block)
@@ -139,9 +138,9 @@ def wrapped_calls(entry: Entry) -> dict[str, str]:
 
 
 def _inner_call(block: Json) -> tuple[str, Any] | None:
-    """Return the tool inside a wrapped call and its arguments; None for a call of any other kind.
+    """Return the inner tool of a wrapped call and its arguments; None for any other call.
 
-    Small models put the arguments beside the selector instead of under `args`, which OpenClaw takes.
+    Small models put the arguments beside the selector instead of under `args`, which OpenClaw accepts.
     """
     wrapper = block.get("arguments")
     if block.get("name") != WRAPPER or not isinstance(wrapper, dict):
@@ -184,7 +183,7 @@ def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> list[
             value = details.get(theirs)
             if type(value) is int or type(value) is float:
                 output[ours] = value
-        # Not `status`: that field of an event says whether the agent used the output, and a tool does not get to say that.
+        # Not `status`: that event field says whether the agent used the output, which a tool must not set.
         _copy_fields(output, details, _STATUS_FIELDS)
     output["result"] = text
     if output.get("tool") not in _MEMORY_TOOLS:
@@ -195,7 +194,7 @@ def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> list[
 
 
 def _recall_action(text: str, details: Json, *, is_error: bool) -> str:
-    """recall_failed, miss or hit: the outcome of a memory tool."""
+    """Return the outcome of a memory tool: `recall_failed`, `miss` or `hit`."""
     if is_error:
         return "recall_failed"
     content = details if "results" in details or "text" in details else _parse_json(text)
@@ -217,7 +216,7 @@ def _parse_json(text: str) -> Any:
 
 
 class SessionEvents:
-    """The raw events of one session in order; texts are whole."""
+    """The raw events of one session in order. Texts are uncut."""
 
     def __init__(self, context: ReadingContext, agent: str | None) -> None:
         self._context = context
@@ -225,7 +224,7 @@ class SessionEvents:
         self._events: list[tuple[Json, datetime]] = []
 
     def add(self, raw: Json, at: datetime) -> None:
-        """Take one event."""
+        """Add one event."""
         self._events.append((raw, at))
 
     def records(self, session_id: str) -> list[AgentEvent]:

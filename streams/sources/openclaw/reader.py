@@ -1,19 +1,18 @@
 """OpenClaw transcripts as exchanges and events: lines → entries → tree → records, in one pass.
 
-1. The path from lines to records is pure: the same lines and context give the same records. What was handed out for the first lines of a
-   file is handed out unchanged for all of it, except that an exchange may have become abandoned since, and that an answer that ended by
-   itself counts at once: if its turn goes on after all, its exchange is among the `revisable` ones.
-2. An exchange's id is `<session id>:<entry id of the user message>`, that of a further answer to the same message
-   `…~<entry id of its first message>`. What stands between these marks is escaped (`%3A`, `%7E`, and `%25` for `%`). An event's id is
-   `<entry id>`, or `<entry id>.<k>` where one entry gives several.
-3. The same entry twice counts once; an id that was given to another entry is a fault, and the first entry stays. A session line counts only
-   before all other entries. A torn last line ends the reading.
-4. Derived evidence is drawn when an answer is over: when a user message follows, or nothing for longer than the session gap. Never
-   earlier, for an event cannot be taken back. It comes before the events of the entry that ended the answer, wherever the file was cut
-   between two readings.
-5. Each program's dialect turns a decoded line into entries as OpenClaw writes them, so that this one reader serves all of them. A dialect
-   keeps what a later line refers to, so each reading has a dialect of its own; what it makes of a line depends on that line and those
-   before it alone.
+1. Reading is pure: the same lines and context give the same records. Records of the first lines of a file stay the same when the file
+   grows, with two exceptions: an exchange may become abandoned, and an answer that ended by itself counts at once, so if its turn goes
+   on, its exchange is among the `revisable` ones.
+2. An exchange's id is `<session id>:<entry id of the user message>`; a further answer to the same message adds
+   `~<entry id of its first message>`. Separators within the ids are escaped (`%3A`, `%7E`, and `%25` for `%`). An event's id is
+   `<entry id>`, or `<entry id>.<k>` if an entry has several events.
+3. A repeated entry counts once. A different entry with a used id is a fault, and the first entry is kept. A session line counts only before
+   all other entries. A torn last line ends the reading.
+4. Evidence is derived when an answer is over: when a user message follows, or nothing follows for longer than the session gap. It is never
+   derived earlier, because an event cannot be withdrawn. Its events come before those of the entry that ended the answer, regardless of
+   where the file was cut between two readings.
+5. Each program's dialect turns a decoded line into entries in OpenClaw's form, so that one reader serves all programs. A dialect keeps what
+   later lines refer to, so each reading has its own. Its result depends only on the line and the lines before it.
 """
 
 from __future__ import annotations
@@ -53,22 +52,22 @@ from streams.sources.source import LineFault, OpenAnswer, Reading, ReadingContex
 
 Json = dict[str, Any]
 MAX_KEPT = 4096
-"""Bytes of the longest line that is kept while its transcript is read; of others the digest of their content is."""
+"""Bytes of the longest line that is kept while its transcript is read. Longer lines are kept as a digest."""
 _DIGEST_SIZE = 16
 EventSink = Callable[[Json, datetime], None]
-"""Takes one raw event with its time; texts are whole."""
+"""Receives a raw event and its time. Texts are uncut."""
 SOURCE = "openclaw"
-"""The source that events of OpenClaw's own records name."""
+"""The `source` of events from OpenClaw's own records."""
 
 
 def find_transcripts(path: Path) -> list[Path]:
     """Return the transcripts at a path, sorted.
 
-    That is the file itself, or all `agents/<agent>/sessions/*.jsonl` below a directory and the other `*.jsonl` files there
-    that begin with a session line, those that a reset or a deletion put aside and backups among them. Symbolic links below the directory are not followed. `*.trajectory.jsonl` is OpenClaw's second
-    account of a run, in another format, and no transcript.
+    These are the file itself, or all `agents/<agent>/sessions/*.jsonl` below a directory and the other `*.jsonl` files that start with a
+    session line, including backups and those set aside by a reset or deletion. Symbolic links are not followed. `*.trajectory.jsonl` files
+    have another format and are left out.
 
-    Raises InputError if there is nothing at the path.
+    Raises InputError if the path does not exist.
     """
     if path.is_file():
         return [path]
@@ -85,7 +84,7 @@ def find_transcripts(path: Path) -> list[Path]:
 
 
 def _may_be_transcript(name: str) -> bool:
-    """Return whether a file may be a transcript by its name."""
+    """Return whether a file with this name may be a transcript."""
     return not name.startswith(".") and TRAJECTORY not in name and (may_be_copy(name) or is_set_aside(name))
 
 
@@ -96,10 +95,7 @@ def _is_in_sessions(file: Path) -> bool:
 
 
 def _begins_with_session(file: Path) -> bool:
-    """Return whether the file's first line is that of a session.
-
-    A file that cannot be read, or is gone meanwhile, has no such line.
-    """
+    """Return whether the file's first line is a session line; False for a file that cannot be read."""
     try:
         with file.open("rb") as stream:
             first = next(read_lines(stream), None)
@@ -131,8 +127,8 @@ def read_transcript(path: Path, context: ReadingContext) -> Reading:
 class Dialect(Protocol):
     """Reads the lines of one transcript.
 
-    `source` is what its events say they come from, `id_field` and `parent_field` are the fields of a line's id and its parent's.
-    `ends_turns` says that its lines tell when a turn is over, by an entry of kind TURN_END. `derives` says that the rules for derived evidence were tried on its transcripts, so that they speak.
+    `source` is the `source` of its events; `id_field` and `parent_field` name the fields of a line's id and its parent's id. `ends_turns`:
+    an entry of kind TURN_END marks the end of a turn. `derives`: the rules for derived evidence were validated on its transcripts and apply.
     """
 
     source: str
@@ -142,9 +138,9 @@ class Dialect(Protocol):
     ends_turns: bool
 
     def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
-        """Return the entries that the line with this body stands for, perhaps none, and what is wrong beside them.
+        """Return the entries of a line, possibly none, with the problems of its parts.
 
-        A Problem alone says that the line is no entry: what names it as its parent stands where the line stood.
+        A single Problem means that the line has no entry: its children get the line's position.
         """
         ...
 
@@ -153,16 +149,16 @@ class Dialect(Protocol):
         ...
 
     def unwrap(self, text: str) -> Unwrapped:
-        """Return a user's message without what the program wrapped around it."""
+        """Return a user's message without the program's wrapping."""
         ...
 
     def tags(self, question: str, response: str) -> set[str]:
-        """Return the tags of an exchange that its texts give."""
+        """Return the tags that follow from the texts of an exchange."""
         ...
 
 
 class OpenClawDialect:
-    """OpenClaw's own: a line is an entry."""
+    """OpenClaw's dialect: each line is an entry."""
 
     source = SOURCE
     id_field = "id"
@@ -184,12 +180,12 @@ class OpenClawDialect:
         return unwrap(text)
 
     def tags(self, question: str, response: str) -> set[str]:
-        """Heartbeats, silence, scheduled runs and messages between sessions."""
+        """Return the tags for heartbeats, silence, scheduled runs and messages between sessions."""
         return question_tags(question) | answer_tags(response)
 
 
 OPENCLAW = OpenClawDialect()
-"""It keeps nothing, so that one serves all readings."""
+"""The shared dialect: it has no state."""
 
 
 def read_session(
@@ -206,10 +202,9 @@ def read_session(
 ) -> Reading:
     """Return the records of one session's lines.
 
-    `session_id` and `agent` are derived from where the lines lie; a session line at the beginning overrides the first unless
-    `follows_header` is off, the context overrides the second. `is_abandoned` says that nothing was written there for longer than
-    the session gap: what is torn then stays torn. `window` is what is known of the session beside its lines, `trajectory` the second
-    account of its runs. `dialect` reads the lines.
+    `session_id` and `agent` are defaults. A leading session line overrides the first unless `follows_header` is off, the context overrides
+    the second. `is_abandoned`: nothing was written for longer than the session gap, so a torn line will not be completed. `window` are the
+    facts about the session from outside its lines, `trajectory` is the separate record of its runs.
     """
     builder = _Records(context, context.agent or agent, window, dialect)
     notes = Notes() if trajectory is not None and trajectory.runs else None
@@ -249,7 +244,7 @@ def read_session(
 
 
 class _Records:
-    """Builds the records of a transcript: takes secrets out, then cuts, then fills the fields."""
+    """Builds the records of a transcript: redacts, then cuts, then fills the fields."""
 
     transcript: Transcript
 
@@ -268,7 +263,7 @@ class _Records:
         )
 
     def exchanges(self, answers: Iterable[tuple[Answer, bool]]) -> list[Exchange]:
-        """Return the exchanges of answers, each with whether it was abandoned."""
+        """Return the exchanges of answers, given with whether each is abandoned."""
         return [self._exchange(self._draft_of(answer, abandoned=abandoned)) for answer, abandoned in answers]
 
     def _exchange(self, draft: ExchangeDraft) -> Exchange:
@@ -279,7 +274,7 @@ class _Records:
     def _draft_of(self, answer: Answer, *, abandoned: bool) -> ExchangeDraft:
         question, fold = answer.question, answer.fold
         tags = self._window.tags
-        # What a subagent does stands beside the conversation, which never comes back to it.
+        # A subagent works beside the conversation, which never returns to it.
         if abandoned and question.origin != "subagent":
             tags |= {"abandoned"}
         if question.origin:
@@ -345,10 +340,11 @@ def _open_answer(answer: Answer, transcript: Transcript, context: ReadingContext
 
 
 class Transcript:
-    """Reads the lines of one transcript; `session_id` is valid until a session line before all other entries names another.
+    """Reads the lines of one transcript. A session line before all other entries may change `session_id`.
 
-    `inherited` are the ids of entries that were copied from another session: they give the others their place, and nothing else,
-    for they count where they were written first. `began_at` is the time of the first entry that has one; `own_answer_keys` are the keys of the answers that have an entry of this session.
+    `inherited` are the ids of entries copied from another session: they only give the other entries their position, because they count in
+    the session where they were written. `began_at` is the time of the first entry that has one; `own_answer_keys` are the keys of the
+    answers that have an entry of this session.
     """
 
     def __init__(
@@ -403,12 +399,12 @@ class Transcript:
                     self.faults.append(line_fault(line, problem))
 
     def _set_aside(self, line: Line, problem: Problem, entry_id: object) -> None:
-        """Note a line that is no entry."""
+        """Record a line without an entry."""
         self.tree.add_damaged(entry_id)
         self.faults.append(line_fault(line, problem))
 
     def _add_entry(self, entry: Entry, line: Line) -> Problem | None:
-        """Take one entry. Returns its problem, if any; it may be taken all the same."""
+        """Add an entry. Return its problem, if any, which need not prevent adding it."""
         content = line.body if entry.digest is None and line.size <= MAX_KEPT else self._content(entry, line)
         earlier = self._seen.get(entry.id)
         if earlier is not None:
@@ -442,7 +438,7 @@ class Transcript:
         return None if placement.problem is None else self._rename_field(placement.problem)
 
     def _emit_events(self, entry: Entry, at: datetime, placement: Placement) -> None:
-        """Emit the events of an entry that counts here, and pass it to the rules of derived evidence while its answer may grow."""
+        """Emit the events of an entry that counts here. Pass it to the evidence rules while its answer may grow."""
         answer = placement.answer
         events = self._dialect.events(entry, is_retry=placement.is_retry, wrapped=self._wrapped)
         if answer is not None:
@@ -453,7 +449,7 @@ class Transcript:
             self._emit(entry, at, events, answer=answer)
 
     def _content(self, entry: Entry, line: Line) -> bytes:
-        """Return the bytes that distinguish an entry from another one with the same id: short lines as they are, because few have to be compared."""
+        """Return the bytes that distinguish an entry from others with the same id. Short lines are kept whole: few are ever compared."""
         if entry.digest is not None:
             return entry.digest
         return line.body if line.size <= MAX_KEPT else _digest(content_of(line.body))
@@ -474,9 +470,9 @@ class Transcript:
         return None
 
     def end(self) -> None:
-        """End the transcript: every answer is over. Emits their derived events."""
+        """End the transcript: emit the derived events of all answers."""
         for answer in self.tree.answers:
-            if not answer.sealed:  # what was sealed has told already
+            if not answer.sealed:  # the events of sealed answers were emitted before
                 self._emit_derived(answer)
 
     def _emit_derived(self, answer: Answer) -> None:
@@ -486,7 +482,7 @@ class Transcript:
                 self.emit(event, at)
 
     def exchange_id(self, answer: Answer) -> str:
-        """Return the id of an answer's exchange: the session's id is final before the first entry is taken."""
+        """Return the id of an answer's exchange. The session's id is final before the first entry is added."""
         if not answer.exchange_id:
             answer.exchange_id = exchange_id_of(self.session_id, answer.key)
         return answer.exchange_id
@@ -512,7 +508,7 @@ class Transcript:
         self._sink(event, at)
 
     def _note_message(self, notes: Notes, entry: Entry, at: datetime, answer: Answer | None) -> None:
-        """Note the calls, results and messages that the trajectory may repeat."""
+        """Record the calls, results and messages that the trajectory may repeat."""
         if entry.role == "assistant":
             notes.calls.update(block["id"] for block in entry.calls if isinstance(block.get("id"), str))
             if not entry.is_mirror:
@@ -532,7 +528,7 @@ class _DerivedEvents:
         self._open: dict[str, _OpenAnswer] = {}
 
     def add(self, entry: Entry, at: datetime, answer: Answer, events: Iterable[Json] | None) -> None:
-        """Take one entry of an answer and its raw events; None for an entry that counts in another session."""
+        """Add an entry of an answer and its raw events. `events` is None for an entry that counts in another session."""
         open_answer = self._open.get(answer.key)
         if open_answer is None:
             question = unwrap(answer.question.text).text
@@ -562,7 +558,7 @@ class _DerivedEvents:
 
 
 class _OpenAnswer(msgspec.Struct, gc=False):
-    """An answer that is not over: its evidence so far, the entry id that its events refer to, and the time of its last entry."""
+    """An answer that is not over: its evidence so far, the entry id for its events, and the time of its last entry."""
 
     evidence: ExchangeEvidence
     anchor: str
@@ -587,12 +583,12 @@ def _duplicate_problem(entry: Entry) -> Problem:
 
 
 def _is_same(kept: bytes, content: bytes) -> bool:
-    """Return whether two entries with the same id have the same content, from the line or the digest that is kept of each."""
+    """Return whether two entries with the same id have the same content, given the kept line or digest of each."""
     return kept == content or _content_digest(kept) == _content_digest(content)
 
 
 def _content_digest(kept: bytes) -> bytes:
-    """Return the digest of a kept line or digest: no entry's line is as short as a digest."""
+    """Return the digest of a kept line; a kept digest unchanged. No line is as short as a digest."""
     return kept if len(kept) == _DIGEST_SIZE else _digest(content_of(kept))
 
 
@@ -601,7 +597,7 @@ def _digest(content: bytes) -> bytes:
 
 
 def _run_id_of(entry: Entry) -> str | None:
-    """Return the run that wrote a message, where it says so."""
+    """Return the id of the run that wrote a message; None if the message has none."""
     own = entry.message.get("__openclaw")
     run = own.get("runId") if isinstance(own, dict) else None
     return run if isinstance(run, str) else None

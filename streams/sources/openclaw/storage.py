@@ -1,19 +1,19 @@
 # ruff: noqa: S608 - statements are built from names of our own
 """OpenClaw's state on disk: its folder, and transcripts kept in SQLite.
 
-The database of an agent, `<root>/agents/<agent>/agent/openclaw-agent.sqlite`, is opened read-only. Its tables say what it holds, never a
-version number. A file without any of these tables holds only login state and is no source of transcripts:
+The database of an agent, `<root>/agents/<agent>/agent/openclaw-agent.sqlite`, is opened read-only. Its tables, not a version number, tell
+what it holds. A file without these tables has only login state and no transcripts:
 
 1. `transcript_events`: a row is a line, as text in `event_json` or, since 2026.9, as zstd in `event_zstd`.
-2. `session_transcript_archives`: what a reset or a deletion took out of the rows, as a JSONL file in a blob.
-3. `session_transcript_cold_archives`: what lay idle for long, as a compressed file of records in a blob or beside the database,
-   in `<agent>/sessions/cold/`. Of its records only those of kind `event` are lines.
+2. `session_transcript_archives`: rows removed by a reset or a deletion, as a JSONL file in a blob.
+3. `session_transcript_cold_archives`: idle sessions, as a compressed file of records in a blob or beside the database, in
+   `<agent>/sessions/cold/`. Only its records of kind `event` are lines.
 
-Archives are read first, the oldest before the others: an entry that is in two of these tables counts once, as it does within one. What is
-compressed is read in bounded memory, and an archive whose bytes do not match its digest is set aside whole.
+Archives are read first, oldest first. An entry in two of these tables counts once. Compressed content is read in bounded memory. An
+archive that does not match its digest is set aside whole.
 
-The configuration in the state folder, `openclaw.json`, may hold comments and include other files. It is read as plain JSON: where it is
-something else, its contents are unknown, and not guessed.
+The configuration in the state folder, `openclaw.json`, may have comments and include other files. It is read as plain JSON; if it is not,
+its contents are unknown.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from streams.sources.source import EVERY_SESSION, LineFault, Reading, ReadingCon
 from streams.sources.zstd import zstd
 
 DATABASE = "openclaw-agent.sqlite"
-"""Name of the file in which an agent's transcripts are kept."""
+"""Name of the database with an agent's transcripts."""
 EVENTS, ARCHIVES, COLD = "transcript_events", "session_transcript_archives", "session_transcript_cold_archives"
 SOURCES = {
     EVENTS: frozenset({"session_id", "seq", "event_json"}),
     ARCHIVES: frozenset({"session_id", "generation", "encoding", "archive_blob", "archive_sha256", "created_at"}),
     COLD: frozenset({"session_id", "archive_name", "storage", "archive_blob", "archive_sha256"}),
 }
-"""The tables that hold lines of transcripts, and the columns that they are read by."""
+"""Tables with lines of transcripts, and the columns that are read."""
 TRAJECTORY_EVENTS = "trajectory_runtime_events"
 TRAJECTORY_COLUMNS = frozenset({"session_id", "seq", "event_json"})
-"""The table of the second account of a session's runs, and the columns that it is read by."""
+"""Table of the trajectories of sessions, and the columns that are read."""
 MAX_COMPRESSED = 64 * 1024 * 1024
 """Bytes of the largest archive that is loaded. OpenClaw's own limit for a row is 4 MiB."""
 MAX_ARCHIVE = 2 * 1024 * 1024 * 1024
-"""Bytes that an archive may have when it is decompressed."""
-# A row that is too long is not loaded: only its start is.
+"""Bytes of the largest archive after decompression."""
+# Of a row that is too long, only the start is loaded.
 _BOUNDED_TEXT = (
     "CAST(CASE WHEN length(CAST(event_json AS BLOB)) <= :longest THEN event_json ELSE substr(event_json, 1, :kept) END AS BLOB)"
 )
@@ -68,7 +68,7 @@ _EVENT_STATEMENTS = {
         f"FROM {EVENTS} WHERE session_id = :session ORDER BY seq"
     ),
 }
-"""The statement for rows without and with compression."""
+"""Statement by whether rows may be compressed."""
 _TRAJECTORY_STATEMENT = (
     f"SELECT {_BOUNDED_TEXT}, length(CAST(event_json AS BLOB)) FROM {TRAJECTORY_EVENTS} WHERE session_id = :session "
     + "".join(f'AND instr(substr(event_json, 1, 512), \'"type":"{kind}"\') = 0 ' for kind in SKIPPED)
@@ -95,8 +95,8 @@ _VERSION = re.compile(r"[\w.+-]{1,64}")
 def find_databases(path: Path) -> list[Path]:
     """Return the databases with transcripts at a path, sorted: the file itself, or all `agents/<agent>/agent/openclaw-agent.sqlite`.
 
-    Files with only login state are left out, and so are symbolic links below a directory. What cannot be opened there is listed:
-    reading it says why. Raises InputError if the path itself is a file that cannot be opened.
+    Files with only login state and symbolic links below a directory are left out. A file that cannot be opened is listed, so that reading
+    it reports why. Raises InputError if the path itself is a file that cannot be opened.
     """
     if path.is_file():
         return [path] if _has_transcripts(path) else []
@@ -116,14 +116,14 @@ def _has_transcripts(path: Path) -> bool:
 def _open_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     connection.text_factory = bytes
-    # The file is not ours: nothing it defines may run.
+    # The file is untrusted: nothing that it defines may run.
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
 def _tables_of(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
-    """Return the names of the tables, each with the names of its columns."""
+    """Return the column names of each table."""
     statement = (
         "SELECT tables.name, columns.name FROM sqlite_schema AS tables JOIN pragma_table_info(tables.name) AS columns "
         "WHERE tables.type = 'table' AND tables.sql NOT LIKE 'CREATE VIRTUAL%'"
@@ -146,9 +146,9 @@ def _may_have_transcripts(path: Path) -> bool:
 
 
 def session_ranges(path: Path, count: int) -> list[SessionRange]:
-    """Return at most `count` ranges with about as many sessions each; together they cover every session, also future ones.
+    """Return at most `count` ranges of about equal size, which together cover every session, including future ones.
 
-    One range for a file that cannot be read: reading it reports why.
+    A file that cannot be read is one range, so that reading it reports why.
     """
     try:
         with closing(_open_database(path)) as connection:
@@ -162,12 +162,12 @@ def session_ranges(path: Path, count: int) -> list[SessionRange]:
 
 
 def _name(session: object) -> str:
-    """Return an id as text that becomes the same bytes again."""
+    """Return an id as text from which the same bytes can be restored."""
     return session.decode("utf-8", "surrogateescape") if isinstance(session, bytes) else str(session)
 
 
 def _list_sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[str]], within: SessionRange) -> list[object]:
-    """Return the ids of the sessions of a range that any table has lines of, in order."""
+    """Return the ids of the sessions in a range that have lines in any table, sorted."""
     present = [table for table in (*SOURCES, TRAJECTORY_EVENTS) if table in tables]
     parts = [f"SELECT DISTINCT session_id FROM {table}" for table in present]
     if not parts:
@@ -179,12 +179,12 @@ def _list_sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[s
 
 
 def read_database(path: Path, context: ReadingContext, sessions: SessionRange = EVERY_SESSION) -> Iterator[Reading]:
-    """Yield one reading a session of the range, in the order of the session ids; none if the file holds only login state.
+    """Yield one reading per session of the range, by session id; none if the file has only login state.
 
-    All are read from one snapshot: a session that is forked meanwhile is read next time, whole, and not as if its copies were its own.
+    All sessions are read from one snapshot, so that a session forked meanwhile does not count copied entries as its own.
 
-    A fault's line is the position of the row in its session. Raises InputError if the file is no SQLite database, or has a table of
-    transcripts in a form that is not known.
+    A fault's line is the position of the row in its session. Raises InputError if the file is not a SQLite database, or if a transcript
+    table has an unknown form.
     """
     try:
         with closing(_open_database(path)) as connection:
@@ -213,7 +213,7 @@ def read_database(path: Path, context: ReadingContext, sessions: SessionRange = 
 
 
 def _check_form(path: Path, tables: dict[str, frozenset[str]]) -> None:
-    """Refuse a table that lacks a column: taking only what is left in the others would hide the rest."""
+    """Raise InputError for a table that lacks a column: reading only the other tables would hide its sessions."""
     for table, columns in (*SOURCES.items(), (TRAJECTORY_EVENTS, TRAJECTORY_COLUMNS)):
         missing = sorted(columns - tables.get(table, columns))
         if missing:
@@ -224,7 +224,7 @@ def _check_form(path: Path, tables: dict[str, frozenset[str]]) -> None:
 
 
 class _SessionRows:
-    """The lines of one session, from wherever the database keeps them; `faults` are the archives that could not be read."""
+    """The lines of one session from all tables. `faults` are the rows and archives that could not be read."""
 
     def __init__(
         self, path: Path, connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]], session: object
@@ -237,7 +237,7 @@ class _SessionRows:
         self._session = session.decode("utf-8", "surrogateescape") if isinstance(session, bytes) else session
 
     def lines(self) -> Iterator[Line]:
-        """Yield the lines in order, numbered from 1 over all the places they lie in."""
+        """Yield the lines in order, numbered from 1 across all tables."""
         number = 0
         for read in (self._archived, self._cold, self._rows):
             for line in read():
@@ -279,7 +279,7 @@ class _SessionRows:
             yield from self._read_archive(f"{COLD}, {_decode_text(name)}", blob, digest, _read_records, compressed=True)
 
     def _archives(self, table: str, statement: str) -> list[tuple[Any, ...]]:
-        """Return the session's rows of a table of archives; none if the database has no such table."""
+        """Return the session's rows in a table of archives; none if the table does not exist."""
         if table not in self._tables:
             return []
         return self._connection.execute(statement, {"session": self._session, "largest": MAX_COMPRESSED}).fetchall()
@@ -287,7 +287,7 @@ class _SessionRows:
     def _read_archive(
         self, where: str, blob: bytes | None, digest: bytes, read: Callable[[BinaryIO], Iterator[Line]], *, compressed: bool
     ) -> Iterator[Line]:
-        """Yield the lines of one archive, up to where it cannot be decompressed."""
+        """Yield the lines of an archive, up to the first damage."""
         stream = self._open_archive(where, blob, digest, compressed=compressed)
         if stream is None:
             return
@@ -297,7 +297,7 @@ class _SessionRows:
             self._add_fault(0, "archive_damaged", f"{where}: cannot be decompressed ({error})", b"")
 
     def _cold_file(self, name: str) -> bytes | None:
-        """Return the bytes of a cold archive beside the database; None if it is missing, too large, or not named as one."""
+        """Return a cold archive beside the database; None if it is missing, too large, or has an unsafe name."""
         agent = self._path.resolve().parent.parent
         file = agent / "sessions" / "cold" / name
         if Path(name).name != name or not file.is_file() or file.is_symlink() or file.stat().st_size > MAX_COMPRESSED:
@@ -305,7 +305,7 @@ class _SessionRows:
         return file.read_bytes()
 
     def _open_archive(self, where: str, blob: bytes | None, digest: bytes, *, compressed: bool) -> BinaryIO | None:
-        """Return the archive's content, where its bytes are those of the digest."""
+        """Open an archive; None, with a fault, if it is missing or does not match its digest."""
         if blob is None:
             detail = f"{where}: is missing, or has more than {MAX_COMPRESSED} bytes; restore it from a backup and import again"
             self._add_fault(0, "archive_missing", detail, b"")
@@ -336,7 +336,7 @@ def _decompress(compressed: bytes) -> bytes:
 
 
 class _TooLargeError(Exception):
-    """An archive has more content than is read."""
+    """A row or archive exceeds its limit after decompression."""
 
 
 def _decode_text(value: bytes | str) -> str:
@@ -344,7 +344,7 @@ def _decode_text(value: bytes | str) -> str:
 
 
 def _read_records(stream: BinaryIO) -> Iterator[Line]:
-    """Yield the lines of a cold archive: the text in its records of kind `event`; a record that is none stays a line, and a fault."""
+    """Yield the lines of a cold archive: the texts of its `event` records. An unreadable record is yielded as it is, and becomes a fault."""
     for line in read_lines(stream):
         try:
             record = msgspec.json.decode(line.body, type=_ColdRecord)
@@ -366,14 +366,14 @@ class _ColdRecord(msgspec.Struct):
 
 
 class _BoundedReader(io.RawIOBase):
-    """Bytes of a compressed stream, up to a bound: a small archive can hold any amount."""
+    """A decompressed stream with a limit, because a small archive can expand to any size."""
 
     def __init__(self, stream: zstd.ZstdFile, bound: int) -> None:
         self._stream = stream
         self._remaining = bound
 
     def readable(self) -> bool:
-        """It is read only."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
@@ -387,13 +387,13 @@ class _BoundedReader(io.RawIOBase):
 
 
 def _agent_of(path: Path) -> str | None:
-    """Return the agent whose folder the file lies in; None elsewhere."""
+    """Return the agent whose folder contains the file; None if it is elsewhere."""
     parents = path.resolve().parents
     return parents[1].name if len(parents) > 2 and parents[0].name == "agent" and parents[2].name == "agents" else None
 
 
 class Plugin(NamedTuple):
-    """The plugin's settings in the configuration; None if unknown. `url` is the address it delivers to."""
+    """The plugin's settings in the configuration; None if unknown. `url` is its delivery address."""
 
     is_on: bool | None
     reads_conversations: bool | None = None
@@ -401,7 +401,7 @@ class Plugin(NamedTuple):
 
 
 class OpenClawState(NamedTuple):
-    """A state folder: `forms` are those of the transcripts in it, `unreadable` the databases that cannot be opened."""
+    """A state folder: `forms` are the storage forms of its transcripts, `unreadable` the databases that cannot be opened."""
 
     folder: Path
     version: str | None
@@ -444,7 +444,7 @@ def look_at_state(folder: Path) -> OpenClawState:
 
 
 def _configuration(path: Path) -> Any:
-    """Return the configuration as JSON; None if it is missing, too large, or written otherwise."""
+    """Return the configuration; an empty one if the file is missing, None if it is too large or not plain JSON."""
     try:
         if path.stat().st_size > MAX_CONFIG:
             return None
@@ -456,7 +456,7 @@ def _configuration(path: Path) -> Any:
 
 
 def _describe_database(path: Path) -> tuple[str | None, bool] | None:
-    """Return the version of OpenClaw that wrote a database, where it says so, and whether its form is the current one.
+    """Return the version of OpenClaw that wrote a database, if known, and whether its form is the current one.
 
     None if it has no transcripts. Raises InputError if it cannot be opened.
     """
@@ -475,7 +475,7 @@ def _describe_database(path: Path) -> tuple[str | None, bool] | None:
 
 
 def _newest_version(versions: set[str | None]) -> str | None:
-    """Return the newest of some versions, which are dates and a number; others are ignored."""
+    """Return the newest version; malformed versions are ignored."""
     readable = [version for version in versions if version and _VERSION.fullmatch(version)]
     return max(readable, key=lambda version: [int(part) for part in re.findall(r"\d+", version)], default=None)
 

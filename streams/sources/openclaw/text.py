@@ -1,12 +1,12 @@
-"""Text that a gateway wraps around messages: removed before judging, recognized as noise.
+"""Text that a gateway wraps around messages: removed before judging, or recognised as noise.
 
 1. A user message may begin with blocks of metadata: a line `Conversation info (untrusted metadata):`, a line
    `Sender (untrusted metadata):` or any line that ends in the mark `⟦openclaw:ctx⟧`, each followed by a fenced JSON document;
-   then a stamp such as `[Sat 2026-04-18 22:09 GMT-3] `. Only such leading blocks are taken off, in the order they come.
-2. A fence that is never closed is left alone, and everything after it.
-3. Heartbeat prompts and their answers, deliberate silence, messages between sessions, scheduled runs and mirrors of what was
-   delivered are noise: they are tagged, not dropped. An answer counts as noise only when it is nothing but the token, so that
-   an agent cannot hide an answer behind one.
+   then a stamp such as `[Sat 2026-04-18 22:09 GMT-3] `. Only such leading blocks are removed, in order.
+2. An unclosed fence, and everything after it, is kept.
+3. Heartbeat prompts and their answers, deliberate silence, messages between sessions, scheduled runs and mirrors of delivered messages are
+   noise: they are tagged, not dropped. An answer is noise only if it consists of nothing but the token, so that an agent cannot hide an
+   answer behind it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import msgspec
 import re2
 
 CONTEXT_MARK = "⟦openclaw:ctx⟧"
-"""Ends the header line of a block of metadata in newer versions."""
+"""End of the header line of a metadata block in newer versions."""
 MIRROR_MODEL = "delivery-mirror"
-"""Model named on the copy of a message that was delivered to a channel."""
+"""Model name on the mirror of a message delivered to a channel."""
 
 _HEADERS = frozenset({"Conversation info (untrusted metadata):", "Sender (untrusted metadata):"})
 _MAX_HEADER = 256
@@ -49,14 +49,14 @@ _STAMP = _stamp_pattern()
 
 
 class Unwrapped(NamedTuple):
-    """A user message without its wrapping, and whether the wrapping says that several users take part."""
+    """A user message without its wrapping. `multi_user`: the wrapping says that several users take part."""
 
     text: str
     multi_user: bool
 
 
 def unwrap(text: str) -> Unwrapped:
-    """Take the leading metadata blocks and the stamp off a user message; linear in its length."""
+    """Remove the leading metadata blocks and the stamp from a user message, in linear time."""
     if "\n" not in text and not text.startswith("["):  # a block has lines, and a stamp begins with a bracket
         return Unwrapped(text, False)
     start, multi_user = 0, False
@@ -64,7 +64,7 @@ def unwrap(text: str) -> Unwrapped:
         start, metadata = block
         multi_user = multi_user or _names_a_group(metadata)
     rest = text[start:]
-    # Spaces before the first block are the user's, where there is no block.
+    # Without a block, leading spaces belong to the user's text.
     body = rest.lstrip() if start else rest
     stamp = _STAMP.match(body) if body.startswith("[") else None
     if stamp is not None:
@@ -73,7 +73,7 @@ def unwrap(text: str) -> Unwrapped:
 
 
 def _metadata_block(text: str, start: int) -> tuple[int, str] | None:
-    """Return the end of the metadata block that begins at `start` (white space before it allowed) and its JSON text, or None."""
+    """Return the end and the JSON text of the metadata block at `start`, after optional white space; None if there is none."""
     begin = start
     while begin < len(text) and text[begin] in " \t\r\n":
         begin += 1
@@ -85,7 +85,7 @@ def _metadata_block(text: str, start: int) -> tuple[int, str] | None:
         return None
     fence_end = text.find("\n", line_end + 1, line_end + 1 + _MAX_HEADER)
     if fence_end < 0 or not text[line_end + 1 : fence_end].strip().startswith(_FENCE):
-        # A marked header may stand before prose: its line alone is the wrapping.
+        # A marked header may precede prose: only its line is wrapping.
         return (line_end + 1, "") if header.endswith(CONTEXT_MARK) else None
     close = text.find("\n" + _FENCE, fence_end)
     if close < 0:
@@ -104,7 +104,7 @@ def _names_a_group(metadata: str) -> bool:
 
 
 def question_tags(text: str) -> set[str]:
-    """Tags of an exchange that its (unwrapped) user message gives."""
+    """Return the tags that follow from an unwrapped user message."""
     tags = set[str]()
     if text.startswith(_BEGINNINGS):
         tags = {tag for prefix, tag in _PREFIXES.items() if text.startswith(prefix)}
@@ -114,7 +114,7 @@ def question_tags(text: str) -> set[str]:
 
 
 def answer_tags(response: str) -> set[str]:
-    """Tags of an exchange that its response gives: only when the response is nothing but a token of silence."""
+    """Return the tags that follow from a response that is nothing but a silence token."""
     if len(response) > _MAX_HEADER or "_" not in response:  # every token has one
         return set()
     tag = _SILENT.get(response.strip(" \t\r\n*_`."))
@@ -122,19 +122,19 @@ def answer_tags(response: str) -> set[str]:
 
 
 def cut(text: str, limit: int) -> str:
-    """Return the text, cut at `limit` characters with the cut shown."""
+    """Return the text, cut at `limit` characters with the cut marked."""
     return text if len(text) <= limit else f"{text[:limit]}[cut: {len(text) - limit} more characters]"
 
 
 def cut_bytes(text: str, limit: int) -> str:
-    """Return the text, cut where its UTF-8 encoding exceeds `limit` bytes, with the cut shown; no character is cut in two."""
+    """Return the text, cut at `limit` bytes of UTF-8 between characters, with the cut marked."""
     if len(text) * 4 <= limit or len(encoded := text.encode()) <= limit:
         return text
     return cut(text, len(encoded[:limit].decode("utf-8", "ignore")))
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a message's content: the string itself, or its text blocks joined by line ends."""
+    """Return the text of a message's content: the string, or its text blocks joined by line breaks."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):

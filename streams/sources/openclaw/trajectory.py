@@ -1,27 +1,26 @@
-"""OpenClaw's trajectory: the second account of a session's runs, read for what the transcript does not say.
+"""OpenClaw's trajectory: a separate record of a session's runs, read for what the transcript lacks.
 
-A run is what the gateway does for one message. Its trajectory has, in this order and possibly several times: `session.started`
+A run is the gateway's work for one message. Its trajectory has, in this order and possibly several times: `session.started`
 (an attempt begins), `trace.metadata`, `tool.call` and `tool.result`, `model.completed` (the attempt is over), and once, at the
 end, `session.ended`. Prompts and contexts, the largest part by far, are never loaded.
 
-1. It is rows of `trajectory_runtime_events` in a database, else lines of `<session>.trajectory.jsonl`. The objects are the same.
-2. An attempt is failed when it completed with the stop reason `error`; a run is aborted or timed out when its end says so, or,
-   where that is missing, its last completion.
-3. A run is settled a minute after its end: until then the transcript may still be written. A run without an end is settled when
-   another one began after it, or when the session gap has gone by.
-4. OpenClaw shortens what it records, and leaves out the oldest events of a run that has too many: nothing is concluded from an
-   event that is not there.
+1. It consists of rows of `trajectory_runtime_events` in a database, or lines of `<session>.trajectory.jsonl`, with the same objects.
+2. An attempt failed if it completed with the stop reason `error`. A run was aborted or timed out if its end says so, or, without an end,
+   its last completion.
+3. A run is settled a minute after its end, because the transcript may still be written until then. A run without an end is settled when
+   another run begins after it, or after the session gap.
+4. OpenClaw shortens what it records and drops the oldest events of a long run, so nothing is concluded from a missing event.
 
-What the transcript lacks becomes events that say `told_by: trajectory`. The messages of a run carry its run id (since 2026.9), else they are
-found by their times.
+What the transcript lacks becomes events with `told_by: trajectory`. The messages of a run are found by its run id (since 2026.9), else by
+their times.
 
-5. Calls and results of tools whose id the transcript does not have. A call inside a wrapped one, whose id holds that of the
-   wrapper (`tool_search_code:<id>:<tool>:<n>`), is the call that the transcript has under the wrapper's id.
-6. Failed attempts of which the transcript has no failed message: an `error_event`, and a `retry_event` where another attempt
-   followed. A run that was aborted or timed out: an `error_event` of that action, unless the transcript ends in a failure.
-7. Usage: what the run used beyond the messages that the transcript has of it.
-8. The fill of the context where both figures are there, from SATURATION percent on. The window is that of the session's entry,
-   so it counts for runs of the entry's provider and model alone.
+5. Tool calls and results whose id is not in the transcript. An inner call, whose id contains the wrapper's
+   (`tool_search_code:<id>:<tool>:<n>`), is in the transcript under the wrapper's id.
+6. Failed attempts without a failed message in the transcript: an `error_event`, and a `retry_event` if another attempt followed. Aborted or
+   timed-out runs: an `error_event` with that action, unless the transcript ends in a failure.
+7. Usage of the run beyond that of its messages in the transcript.
+8. The fill of the context, if known and at least SATURATION percent. The window size comes from the session's entry, so it applies only to
+   runs with the entry's provider and model.
 """
 
 from __future__ import annotations
@@ -44,30 +43,30 @@ from streams.sources.openclaw.text import text_of
 from streams.sources.source import LineFault
 
 SETTLED = timedelta(minutes=1)
-"""The time after the end of a run in which its transcript may still grow."""
+"""Time after the end of a run during which its transcript may still grow."""
 SKIPPED = ("context.compiled", "prompt.submitted", "trace.artifacts")
-"""Kinds of lines that repeat prompts, contexts and answers: nothing in them is read."""
+"""Kinds of lines that repeat prompts, contexts and answers, and are skipped."""
 METADATA = "trace.metadata"
-"""The kind of line that names the skills of a run, among much else."""
+"""Kind of line with the skills of a run."""
 MAX_RUNS = 100_000
-"""Runs of a session that are reported."""
+"""Runs reported per session."""
 _TIMEOUTS = ("timedOut", "idleTimedOut", "timedOutDuringCompaction", "timedOutDuringToolExecution", "timedOutByRunBudget")
 _HEAD = 512
 Json = dict[str, Any]
 _COMPLETION = (*_TIMEOUTS, "aborted", "externalAbort", "usage", "stopReason", "promptError")
 SATURATION = 50.0
-"""Percent of the context window from which the fill of a context is an event."""
+"""Percent of the context window from which its fill is reported."""
 MAX_SKILLS = 256
-"""Skills of a session that are named."""
+"""Skills named per session."""
 MAX_SKILL_NAME = 128
-"""Characters of a skill's name that are kept."""
+"""Characters kept of a skill's name."""
 _FAILED = frozenset({"error", "aborted"})
 _ID_SEPARATOR = ":"
 _RunEvent = tuple[str, str, Json, datetime]
 
 
 class ToolRecord(msgspec.Struct, gc=False):
-    """One call of a tool in the trajectory: the times and data of the call and of its result, as far as they are recorded."""
+    """One tool call in the trajectory: times and data of the call and its result, as far as recorded."""
 
     called_at: datetime | None = None
     call: Json = {}
@@ -76,9 +75,9 @@ class ToolRecord(msgspec.Struct, gc=False):
 
 
 class Attempt(msgspec.Struct, gc=False):
-    """One attempt of a run: when it began, and what its completion says, where there is one.
+    """One attempt of a run: its start, and its completion if it has one.
 
-    `error` is the message of its last answer's failure; `prompt_tokens` are those of the last request to the model.
+    `error` is the error message of its last answer; `prompt_tokens` are those of the last request to the model.
     """
 
     started_at: datetime
@@ -89,7 +88,7 @@ class Attempt(msgspec.Struct, gc=False):
 
     @property
     def has_failed(self) -> bool:
-        """True if the model's provider failed it."""
+        """True if the model's provider failed."""
         return self.completion.get("stopReason") == "error"
 
 
@@ -113,7 +112,7 @@ class Run(msgspec.Struct, gc=False):
 
     @property
     def outcome(self) -> str | None:
-        """`timed_out` or `aborted`; None for a run that ended in another way, or is not known to have ended."""
+        """`timed_out` or `aborted`; None for a run that ended otherwise or has not ended."""
         last = self.end or (self.attempts[-1].completion if self.attempts else {})
         if any(last.get(name) is True for name in _TIMEOUTS):
             return "timed_out"
@@ -121,7 +120,7 @@ class Run(msgspec.Struct, gc=False):
 
 
 class Trajectory:
-    """The runs of one session; `is_torn` says that the last line was being written."""
+    """The runs of one session. `is_torn`: the last line was still being written."""
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
@@ -143,7 +142,7 @@ class Trajectory:
                 self.faults.append(line_fault(line, Problem(f"trajectory_{problem.reason}", detail)))
 
     def settled(self, now: datetime, gap: timedelta) -> Iterator[Run]:
-        """Yield the runs whose transcript does not grow any more, in the order in which they began."""
+        """Yield the runs whose transcript no longer grows, by start."""
         runs = list(self.runs.values())
         for index, run in enumerate(runs):
             waits = SETTLED if run.ended_at is not None or index < len(runs) - 1 else gap
@@ -172,7 +171,7 @@ class Trajectory:
 
 
 def _metadata(line: Line) -> Json | None:
-    """Return a line of the kind METADATA, read in part; None for any other, and for one that has to be decoded whole."""
+    """Return a METADATA line, decoded in part; None for any other line, and for one that has to be decoded whole."""
     if b'"type":"%b"' % METADATA.encode() not in line.body[:_HEAD]:
         return None
     try:
@@ -183,7 +182,7 @@ def _metadata(line: Line) -> Json | None:
 
 
 class _Metadata(msgspec.Struct):
-    """A line of the kind METADATA without the configuration, which is most of it."""
+    """A METADATA line without the configuration, which is its largest part."""
 
     type: str
     data: _Skills
@@ -235,7 +234,7 @@ def _add(run: Run, kind: str, at: datetime, data: Json) -> None:
 
 
 def _read_skill_names(skills: Any) -> list[str] | None:
-    """Return the names in a list of skills or a snapshot that holds one, sorted; None if there is no such list."""
+    """Return the sorted names in a list of skills, or in a snapshot with such a list; None if there is none."""
     entries = skills
     if isinstance(skills, dict):
         entries = next((skills[name] for name in ("entries", "skills") if isinstance(skills.get(name), list)), None)
@@ -251,7 +250,7 @@ def _error(messages: Any) -> str | None:
 
 
 def _prompt_tokens(cache: Any) -> int:
-    """Return the tokens of the last request, as the provider counted them; 0 where that is not known."""
+    """Return the provider's token count of the last request; 0 if unknown."""
     call = cache.get("lastCallUsage") if isinstance(cache, dict) else None
     if not isinstance(call, dict):
         return 0
@@ -264,7 +263,7 @@ def _prompt_tokens(cache: Any) -> int:
 
 
 class Fill(NamedTuple):
-    """The size of a session's context, from its entry: how many tokens the window of which model has."""
+    """The context window of a session in tokens, and the model it belongs to."""
 
     window: int
     provider: str | None
@@ -272,7 +271,7 @@ class Fill(NamedTuple):
 
 
 class Note(NamedTuple):
-    """The facts in the transcript about one message of the assistant: time, run, exchange, how it ended, its usage."""
+    """Facts from the transcript about one assistant message: time, run, exchange, stop reason, usage."""
 
     at: datetime
     run: str | None
@@ -282,7 +281,7 @@ class Note(NamedTuple):
 
 
 class Notes:
-    """The contents of a session transcript: the ids of its calls and results, its messages, and tools inside wrapped calls."""
+    """Contents of a transcript: ids of its calls and results, its messages, and inner tools of wrapped calls."""
 
     def __init__(self) -> None:
         self.calls: set[str] = set()
@@ -293,14 +292,14 @@ class Notes:
         self.wrapped: Mapping[str, str] = {}
 
     def add(self, note: Note) -> None:
-        """Note one message."""
+        """Add one message."""
         if note.run is None:
             self.messages.append(note)
         else:
             self._by_run.setdefault(note.run, []).append(note)
 
     def of_run(self, run: Run, until: datetime | None) -> list[Note]:
-        """Return the messages of a run; `until` is when the next one began."""
+        """Return the messages of a run; `until` is the start of the next run."""
         named = self._by_run.get(run.id, [])
         if named or run.started_at is None or run.last_at is None:
             return named
@@ -312,7 +311,7 @@ class Notes:
 
 
 def events_of_run(run: Run, notes: Notes, *, until: datetime | None, fill: Fill | None) -> Iterator[tuple[Json, datetime]]:
-    """Yield the events of one settled run that the transcript lacks, each with its time and without an id of the session."""
+    """Yield the events of a settled run that the transcript lacks, each with its time."""
     messages = notes.of_run(run, until)
     exchange = next((note.exchange for note in messages if note.exchange), None)
     for kind, key, event, at in _run_events(run, notes, messages, fill):
@@ -377,21 +376,21 @@ def _failure_events(run: Run, messages: list[Note]) -> Iterator[_RunEvent]:
 
 
 def _has_failed_message(messages: list[Note], attempts: list[Attempt], index: int) -> bool:
-    """Return whether the transcript has a failed message from the time of an attempt, up to the next one."""
+    """Return whether the transcript has a failed message between the start of an attempt and the next one."""
     begin = attempts[index].started_at
     end = attempts[index + 1].started_at if index + 1 < len(attempts) else None
     return any(note.stop in _FAILED and begin <= note.at and (end is None or note.at < end) for note in messages)
 
 
 def _failure_fields(run: Run, attempt: Attempt) -> Json:
-    """Return the message of a failure, and the model that was asked."""
+    """Return the error message of a failure, and the model."""
     message = attempt.error or attempt.completion.get("promptError")
     fields = {"message": message if isinstance(message, str) else None, "provider": run.provider, "model": run.model}
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _usage_event(run: Run, messages: list[Note]) -> Iterator[_RunEvent]:
-    """Yield the usage of the run beyond its messages in the transcript; nothing if that is less than they say."""
+    """Yield the usage of the run beyond that of its messages in the transcript, if there is any."""
     counted = [counts_of(attempt.completion.get("usage")) for attempt in run.attempts]
     used = [usage for usage in counted if usage is not None and usage.total]
     if not used or run.last_at is None:
@@ -416,7 +415,7 @@ def _saturation_event(run: Run, fill: Fill | None) -> Iterator[_RunEvent]:
     if fill is None or last is None or last.completed_at is None or (run.provider, run.model) != (fill.provider, fill.model):
         return
     percent = round(100 * last.prompt_tokens / fill.window, 1)
-    # A prompt that was answered fits: more than all of the window means that it was another window.
+    # A prompt that was answered fits its window, so more than 100 percent means another window.
     if SATURATION <= percent <= 100:
         event = {
             "event": "context_event",
@@ -429,13 +428,13 @@ def _saturation_event(run: Run, fill: Fill | None) -> Iterator[_RunEvent]:
 
 
 def _event_id(run: str, kind: str, key: str) -> str:
-    """Return the id of an event: always the same for a run, a kind and a key; digested where it would be too long."""
+    """Return the id of an event, determined by run, kind and key; a digest if it would be too long."""
     name = _ID_SEPARATOR.join(part for part in (TRAJECTORY, run, kind, key) if part)
     return name if len(name) <= MAX_ID else f"{TRAJECTORY}{_ID_SEPARATOR}{blake2b(name.encode(), digest_size=16).hexdigest()}"
 
 
 def skills_event(names: Sequence[str]) -> Json:
-    """Return the event that says which skills a session had; the same set is always the same event."""
+    """Return the event with the skills of a session. The same skills give the same event."""
     digest = blake2b("\n".join(names).encode(), digest_size=8).hexdigest()
     shown = [name[:MAX_SKILL_NAME] for name in names[:MAX_SKILLS]]
     left_out = {"left_out": len(names) - MAX_SKILLS} if len(names) > MAX_SKILLS else {}

@@ -1,26 +1,24 @@
 """The tree of a transcript's entries, and which answer each entry belongs to.
 
-1. An entry stands under its parent, whatever stands before it in the file; without a parentId it continues the current leaf.
-   Only entries before it can be its parent, so that no cycle can be built and what was read once does not change as the
-   file grows.
-2. Each entry moves the leaf to itself, unless its appendMode is `side`. A leaf entry moves it to its target, and what
-   names the leaf entry as its parent stands under the target.
-3. A user message opens an answer; the assistant messages below it, up to the next user message, belong to that answer. Where
-   they branch, or go on after the answer was over, each further branch is an answer of its own.
-   What a user wrote while the agent worked (`joins`) belongs to the question under way: the agent answers both at once.
-4. An answer is over when a user message follows, or when nothing follows for longer than the session gap. It is never added
-   to afterwards. One that ended by itself counts before: what is added to it then revises its exchange.
-5. An answer is abandoned when its last message is not on the path from the active leaf to the root.
-6. A parent that was never seen may have been a line that was damaged: its children stand where that line stood. Where no line
-   was damaged they begin a tree of their own.
+1. An entry is a child of its parent, wherever it is in the file. Without a parentId it continues the current leaf. Only earlier entries can
+   be parents, so there are no cycles, and earlier results do not change as the file grows.
+2. Each entry becomes the leaf, unless its appendMode is `side`. A leaf entry moves the leaf to its target; entries that name the leaf entry
+   as their parent become children of the target.
+3. A user message opens an answer. The assistant messages below it, up to the next user message, belong to that answer. If they branch, or
+   continue after the answer was over, each further branch is a separate answer. A message sent while the agent worked (`joins`) belongs
+   to the question under way, because the agent answers both at once.
+4. An answer is over when a user message follows, or when nothing follows for longer than the session gap. Nothing is added to it
+   afterwards. An answer that ended by itself counts earlier; later messages revise its exchange.
+5. An answer is abandoned if its last message is not on the path from the active leaf to the root.
+6. An unknown parent may be a damaged line: its children get the position of that line. If no line was damaged, they start a new tree.
 
 An answer is folded message by message:
 
-7. The response is the text of the last message that does not ask for a tool; thinking is all thinking blocks; usage is the sum;
-   model and stop reason are the last message's.
+7. The response is the text of the last message that does not call a tool. Thinking is the sequence of all thinking blocks, usage the sum;
+   model and stop reason are those of the last message.
 8. Zero usage beside content means that the usage is missing, not that the answer was free.
-9. A mirror of what was delivered to a channel repeats an answer. It is the response only where there is no other.
-10. Without any text the answer is an error or aborted where its last message says so, else there was no response.
+9. A mirror of a message delivered to a channel repeats an answer. It is the response only if there is no other.
+10. An answer without text is `error` or `aborted` if its last message says so, else `no_response`.
 """
 
 from __future__ import annotations
@@ -35,15 +33,15 @@ from streams.sources.openclaw.entry import MAX_TOKENS, TURN_END, Entry
 from streams.sources.openclaw.text import MIRROR_MODEL
 
 MAX_SHARED = 16 * 1024 * 1024
-"""Characters that the further answers of one session may share with the first ones."""
+"""Characters that further answers of one session may share with first answers."""
 MAX_JOINED = 64 * 1024
-"""Characters from which on a question takes no further messages: they are questions of their own."""
+"""Characters of a question from which later messages are separate questions."""
 _ORIGINS = {"inter_session": "inter_session", "internal_system": "internal", "subagent_task": "subagent"}
-"""Messages that no user wrote, by the kind of their provenance, and the tag that their exchanges get."""
+"""Tags of exchanges whose question no user wrote, by the kind of its provenance."""
 _ROOT = -1
 _NO_ANSWER = -1
 Chain = tuple[Any, str]
-"""Texts linked from the last to the first: (those before or None, the last one)."""
+"""Linked texts, the last first: (the texts before it or None, the last text)."""
 _FAILURES = {"error": "error", "aborted": "aborted"}
 _REASON_BY_STOP = {
     "toolUse": "a tool was called, and the agent has not answered since",
@@ -55,7 +53,7 @@ _FINAL_STOPS = frozenset({"stop", "length", "end_turn", "max_tokens", "stop_sequ
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """The result of placing an entry: its answer, whether it repeats a failed request, a problem."""
+    """Result of placing an entry: its answer, whether it retries a failed request, and a problem."""
 
     answer: Answer | None
     is_retry: bool
@@ -63,7 +61,7 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class Tree:
-    """The tree, grown entry by entry; linear in the number of entries, and without recursion."""
+    """The tree, built entry by entry in linear time and without recursion."""
 
     def __init__(self, gap: timedelta, *, ends_turns: bool = False) -> None:
         self._ends_turns = ends_turns
@@ -84,7 +82,7 @@ class Tree:
         self._last_at: datetime | None = None
 
     def add(self, entry: Entry, at: datetime) -> Placement:
-        """Place one entry whose id is new; `at` is its time."""
+        """Place an entry with a new id; `at` is its time."""
         if self._last_at is not None and at - self._last_at > self._gap:
             self._seal()
         self._last_at = at
@@ -116,7 +114,7 @@ class Tree:
         return Placement(placed_in, may_retry and self._is_retry(entry, placed_in), problem)
 
     def _state_at(self, index: int) -> tuple[int, Fold]:
-        """Return the answer of the entry at an index, and its fold up to there."""
+        """Return the answer that an entry belongs to, and its fold up to the entry."""
         return (_NO_ANSWER, _EMPTY) if index == _ROOT else (self._answer_indices[index], self._folds[index])
 
     def _append(self, parent: int, answer: int, fold: Fold) -> None:
@@ -125,7 +123,7 @@ class Tree:
         self._folds.append(fold)
 
     def add_damaged(self, entry_id: object = None) -> None:
-        """Note that a line could not be read here: its children, or entries that name an unknown parent, stand under it."""
+        """Record a line that could not be read, as the parent of its children and of entries that name an unknown parent."""
         (answer, fold), index = self._state_at(self._leaf), len(self._parents)
         if not isinstance(entry_id, str):
             self._damaged = index
@@ -135,7 +133,7 @@ class Tree:
         self._append(self._leaf, answer, fold)
 
     def abandoned(self) -> set[str]:
-        """Keys of the answers whose last message is not on the active path."""
+        """Return the keys of the answers whose last message is not on the active path."""
         active: set[int] = set()
         index = self._leaf
         while index != _ROOT:
@@ -150,7 +148,7 @@ class Tree:
         return self._last_at is not None and now - self._last_at > self._gap
 
     def _is_retry(self, entry: Entry, answer: Answer) -> bool:
-        """Return whether the message before this one under the same user message, on whatever branch, ended in an error."""
+        """Return whether the previous message under the same user message, on any branch, ended in an error."""
         if entry.is_mirror:
             return False
         turn = answer.question.turn
@@ -184,7 +182,7 @@ class Tree:
         return None
 
     def _place_message(self, entry: Entry, parent: int, at: datetime) -> tuple[int, Fold, Problem | None]:
-        """Return the answer that a message of the user or the assistant belongs to, and its fold with this entry."""
+        """Return the answer that a user or assistant message belongs to, and its fold including the message."""
         index, before = self._state_at(parent)
         if entry.role == "user":
             joined = entry.message.get("joins") is True and self._join(entry, index, before)
@@ -192,17 +190,17 @@ class Tree:
         if index == _NO_ANSWER:
             return index, before, None
         if parent in self._damaged_indices and before.has_ended:
-            # After an answer that ended, the damaged line was a question: this answers what nobody can read.
+            # After an answer that ended, the damaged line was a question, so this answers an unreadable question.
             return _NO_ANSWER, _EMPTY, None
         answer = self.answers[index]
-        # A mirror may hang beside the message it repeats: it is part of the answer all the same, and no branch.
+        # A mirror may be a sibling of the message it repeats. It is part of the answer, not a branch.
         if before.length == answer.fold.length and not answer.sealed and (answer.side or not entry.side):
             answer.add(entry, at, ends_turns=self._ends_turns)
             return index, answer.fold, None
         return self._branch(entry, answer.question, before, at)
 
     def _join(self, entry: Entry, index: int, before: Fold) -> bool:
-        """Add a message of the user to the question whose answer is under way at an index; False where none is."""
+        """Add a user message to the question whose answer is under way at an index. Return False if there is none."""
         answer = None if index == _NO_ANSWER else self.answers[index]
         if answer is None or answer.sealed or before.length != answer.fold.length or answer.side != entry.side:
             return False
@@ -224,7 +222,7 @@ class Tree:
         return self._begin(Answer(key_of(entry.id), at, question, _EMPTY, entry.side)), _EMPTY, None
 
     def _branch(self, entry: Entry, question: Question, before: Fold, at: datetime) -> tuple[int, Fold, Problem | None]:
-        """Return a further answer to a question that has one: it shares what came before the branch."""
+        """Begin a further answer to a question. It shares the messages before the branch."""
         shared = _EMPTY if before.has_ended else msgspec.structs.replace(before, response="", mirror="")
         self._shared += len(question.text) + shared.thinking_characters
         if self._shared > MAX_SHARED:
@@ -242,7 +240,7 @@ class Tree:
         return len(self.answers) - 1
 
     def take_sealed(self) -> list[Answer]:
-        """Return the answers that were over with the last entry, in the order in which they began; each is given once."""
+        """Return the answers that the last entry ended, by start. Each answer is returned once."""
         sealed, self.just_sealed = self.just_sealed, []
         return sealed
 
@@ -258,7 +256,7 @@ class Tree:
 
 
 class Question(msgspec.Struct, frozen=True, gc=False):
-    """One user message: its entry, when it was written, its position among the session's user messages from 1, its text.
+    """One user message: its entry, time, number among the session's user messages (from 1), and text.
 
     `origin` is the tag of a message that no user wrote.
     """
@@ -271,7 +269,7 @@ class Question(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fold(msgspec.Struct, frozen=True):
-    """The sum of the assistant messages up to some point of a branch; `length` counts them without mirrors."""
+    """Summary of the assistant messages up to a point of a branch. `length` counts them without mirrors."""
 
     length: int = 0
     thinking: Chain | None = None
@@ -290,12 +288,12 @@ class Fold(msgspec.Struct, frozen=True):
 
     @property
     def outcome(self) -> str:
-        """answered, or why there is no text: error, aborted or no_response."""
+        """`answered`, or why there is no text: `error`, `aborted` or `no_response`."""
         return outcome_of(self.text, self.stop)
 
     @property
     def text(self) -> str:
-        """The response, or its mirror where there is no other."""
+        """The response; the mirror if there is none."""
         return self.mirror if self.is_mirrored else self.response
 
     @property
@@ -305,11 +303,10 @@ class Fold(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, gc=False):
-    """An answer to a question that may still grow. `key` is its id within the session, `at` when it was asked for.
+    """An answer to a question, which may still grow. `key` is its id within the session, `at` the time of the question.
 
-    `exchange_id` is the id of its exchange, as soon as that is known. `is_turn_over` says that a line told so; `went_on` that more came
-    although the answer counted already, so that an exchange that was handed out may have changed. `last_at` is when its last entry was
-    written.
+    `exchange_id` is set once it is known. `is_turn_over`: a line ended the turn. `went_on`: the answer grew after it counted, so its
+    exchange may have been reported before. `last_at` is the time of its last entry.
     """
 
     key: str
@@ -324,18 +321,18 @@ class Answer(msgspec.Struct, gc=False):
     last_at: datetime | None = None
 
     def counts(self, *, ends_turns: bool) -> bool:
-        """Return whether the answer ended by itself: it counts at once. `ends_turns`: a line tells when a turn is over."""
+        """Return whether the answer ended by itself and so counts at once. `ends_turns`: a line marks the end of a turn."""
         return self.is_turn_over or (not ends_turns and self.fold.has_ended and bool(self.fold.text.strip()))
 
     def add(self, entry: Entry, at: datetime, *, ends_turns: bool) -> None:
-        """Take a further message."""
+        """Add a message."""
         self.went_on = self.went_on or self.counts(ends_turns=ends_turns)
         self.is_turn_over, self.last_at = False, at
         self.fold = folded(self.fold, entry)
 
     @property
     def waits_for(self) -> str:
-        """A sentence that says what is awaited before the answer counts."""
+        """Why the answer does not count yet."""
         if not self.fold.length:
             return "it has no answer yet"
         return _REASON_BY_STOP.get(self.fold.stop or "", "its turn has not ended")
@@ -347,7 +344,7 @@ def outcome_of(text: str, stop: str | None) -> str:
 
 
 def key_of(*entry_ids: str) -> str:
-    """Return the key of an answer within its session: the ids of the user message and, of a further answer, of its first message."""
+    """Return the key of an answer within its session: the id of the user message, and that of its first message if it is a further answer."""
     return _escape(entry_ids[0]) if len(entry_ids) == 1 else "~".join(map(_escape, entry_ids))
 
 
@@ -397,4 +394,4 @@ def thinking_text(fold: Fold) -> str | None:
 
 _EMPTY = Fold()
 _UNPLACED = Placement(None, is_retry=False, problem=None)
-"""The placement of an entry that belongs to no answer."""
+"""Placement of an entry that belongs to no answer."""
