@@ -1,7 +1,7 @@
-"""Alternating and near-duplicate calls: findings about patterns of calls, looked for where a policy sets their thresholds.
+"""Alternating and near-duplicate calls: findings about patterns of calls, enabled by a policy's thresholds.
 
-Their impact is 0 and they have no dimension: no trust score or readiness depends on them. What the patterns are:
-`audit.detectors.call_patterns`.
+Their impact is 0 and they have no dimension, so no trust score or readiness depends on them. See
+`audit.detectors.call_patterns` for the patterns.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _FIRST_SEARCH, _REPHRASED_SEARCH, _OTHER_SEARCH = (
     cases=Cases(found=[_READ_CALL, _EDIT_CALL] * 3, silent=[_READ_CALL, _EDIT_CALL, _OTHER_SEARCH] * 3),
 )
 def alternating_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
-    """Two calls in turn, each with the same arguments every time and no other call between: the longest such run (ping-pong).
+    """Find the longest run of two calls in turn, each with unchanged arguments and no other call in between (ping-pong).
 
-    Of a transcript, within an exchange. Polling breaks no run and is part of none.
+    In a transcript, within an exchange. Polling neither interrupts a run nor is part of one.
     """
     if evidence.patterns is None or thresholds.alternating_rounds is None:
         return []
@@ -63,9 +63,9 @@ def alternating_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list
     cases=Cases(found=[_FIRST_SEARCH, _REPHRASED_SEARCH] * 3, silent=[_FIRST_SEARCH, _OTHER_SEARCH]),
 )
 def near_duplicate_calls(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
-    """Calls of a tool that say nearly what one of the 10 calls before them said: the same keys and numbers, nearly the same words.
+    """Find calls of a tool that nearly repeat one of the 10 previous calls: the same keys and numbers, nearly the same words.
 
-    Case, spacing and order do not count; arguments that are equal are a loop's business. Of a transcript, within an exchange.
+    Case, spacing and order do not matter; equal arguments are a loop instead. In a transcript, within an exchange.
     """
     patterns = evidence.patterns
     if (

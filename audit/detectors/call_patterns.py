@@ -1,14 +1,15 @@
-"""Patterns of calls that a policy can have looked for: two calls in turn, and calls that nearly repeat one before them.
+"""Patterns of calls that a policy can enable: alternating calls and near-duplicates.
 
-1. Calls **alternate** where two different calls, each with the same arguments every time, follow each other in turn with no other call
-   between: A, B, A, B. Other tools call it ping-pong. Nothing was done that could have changed what either of them says.
-2. A call is a **near-duplicate** where one of the last WINDOW calls names the same tool with other arguments that say nearly the same:
-   the same keys and the same numbers in any order, and nearly the same words, whatever their order, case and spacing. Other numbers
-   are another page, line or id, and so progress.
-3. Polling is neither: calls that `audit.diagnosis.events` exempts have no key, and a policy names further tools. Of a transcript, both are looked
-   for within one exchange.
+1. Calls **alternate** if two different calls, each with unchanged arguments, follow each other in turn without another call in
+   between: A, B, A, B (also known as ping-pong). Nothing happened in between that could change their results.
+2. A call is a **near-duplicate** if one of the last WINDOW calls names the same tool with arguments that say nearly the same:
+   the same keys and the same numbers in any order, and nearly the same words, whatever their order, case and spacing. Different
+   numbers are another page, line or id, and so progress.
+3. Polling is neither: calls that `audit.diagnosis.events` exempts have no key, and a policy can name further tools. In a
+   transcript, both patterns are found within one exchange.
 
-A call is compared with WINDOW others, by words that are folded into BITS bits, so time is linear in the calls and memory is not.
+A call is compared with WINDOW others, by words that are folded into BITS bits, so time is linear in the calls and memory is
+constant.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from audit.diagnosis.events import call_arguments
 from audit.fingerprints import canonical_json, digest
 
 WINDOW = 10
-"""Calls before a call that it is compared with."""
+"""Number of previous calls that a call is compared with."""
 BITS = 1024
 """Bits that the words of a call are folded into."""
 MAX_COMPARED_CHARACTERS = 1_000
-"""Characters of arguments that are compared; longer ones are texts that are written, and nearly equal texts are work."""
+"""Most characters of arguments that are compared; longer ones are texts being written, of which similar versions are normal."""
 _TOKENS = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+")
 
 Reference = tuple[int, str]
@@ -40,12 +41,12 @@ class Sketch(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The parts of a call's arguments that are compared."""
 
     exact: str
-    """Digest of the keys, with every value that is no text, and of the numbers in the texts."""
+    """Digest of the keys, of every value that is not text, and of the numbers in the texts."""
     words: bytes
-    """A bit for each word."""
+    """One bit per word, by hash."""
 
     def similarity(self, other: Sketch) -> float:
-        """The share of words, 0 to 1, that two calls have in common; 0 where keys or numbers differ."""
+        """Return the share of words, 0 to 1, that two calls have in common; 0 if keys or numbers differ."""
         if self.exact != other.exact:
             return 0.0
         own_bits, other_bits = int.from_bytes(self.words, "big"), int.from_bytes(other.words, "big")
@@ -61,12 +62,12 @@ class RecentCall(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Alternation(msgspec.Struct, array_like=True, gc=False):
-    """Two calls in turn. `references` may be capped."""
+    """Two calls that alternate. `references` may be capped."""
 
     keys: tuple[str, str] = ("", "")
-    """Of the call before the last one, and of the last one."""
+    """Keys of the last but one and of the last call."""
     tools: tuple[str, str] = ("", "")
-    """In the same order."""
+    """Tools in the same order."""
     calls: int = 0
     references: list[Reference] = []
 
@@ -77,16 +78,16 @@ class Alternation(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def pair(self) -> tuple[str, str]:
-        """The tools, that of the first call first."""
+        """Both tools, that of the first call first."""
         return self.tools if self.calls % 2 == 0 else (self.tools[1], self.tools[0])
 
 
 class CallPatterns(msgspec.Struct, gc=False):
-    """The patterns found in a session's calls, for the thresholds that it was begun with."""
+    """The patterns found in a session's calls, under the thresholds it started with."""
 
     polling_tools: tuple[str, ...] = ()
     similarity: float | None = None
-    """The similarity from which calls nearly repeat each other; None: they are not looked for."""
+    """The similarity from which calls are near-duplicates; None disables the comparison."""
     exchange: str | None = None
     last: Reference | None = None
     current: Alternation = msgspec.field(default_factory=Alternation)
@@ -100,7 +101,7 @@ class CallPatterns(msgspec.Struct, gc=False):
 
     @classmethod
     def for_thresholds(cls, thresholds: Thresholds) -> CallPatterns | None:
-        """Return patterns to fold calls into; None where the thresholds look for neither pattern."""
+        """Return the patterns to fold calls into; None if the thresholds enable neither pattern."""
         if thresholds.alternating_rounds is None and thresholds.near_duplicate_calls is None:
             return None
         compared = thresholds.near_duplicate_calls is not None
@@ -121,7 +122,7 @@ class CallPatterns(msgspec.Struct, gc=False):
         payload: str | Mapping[str, Any] | None,
         limit: int | None,
     ) -> None:
-        """Fold in the session's next call; `exchange` is None but for calls of transcripts, `limit` caps references."""
+        """Fold the session's next call; `exchange` is None except for transcripts, `limit` caps references."""
         if tool is None or key is None or tool in self.polling_tools:
             return
         if exchange != self.exchange:
@@ -133,7 +134,7 @@ class CallPatterns(msgspec.Struct, gc=False):
         self.last = reference
 
     def folded(self, limit: int) -> list[Any]:
-        """Return the parts that detectors rest on, with so many references at most."""
+        """Return the parts that detectors use, with at most `limit` references."""
         longest = self.alternation
         alternation = [longest.pair, longest.calls, longest.references[:limit]]
         return [alternation, self.near_tool, self.near_duplicates, self.near_references[:limit]]
@@ -169,7 +170,7 @@ class CallPatterns(msgspec.Struct, gc=False):
 
 
 def sketch_of(payload: str | Mapping[str, Any]) -> Sketch | None:
-    """Return the compared parts of a call; None where it has no words, and where they are too many."""
+    """Return the compared parts of a call; None if it has no words or too many."""
     event = msgspec.json.decode(payload) if isinstance(payload, str) else payload
     arguments = _parse_arguments(call_arguments(event)) if isinstance(event, Mapping) else None
     if arguments is None or len(canonical_json(arguments)) > MAX_COMPARED_CHARACTERS:
@@ -190,7 +191,7 @@ def sketch_of(payload: str | Mapping[str, Any]) -> Sketch | None:
 
 
 def _parse_arguments(arguments: Any) -> Any:
-    """Arguments that are written as a JSON object within a text, as the object."""
+    """Parse arguments that are a JSON object in a text."""
     if isinstance(arguments, str) and arguments.lstrip().startswith("{"):
         with contextlib.suppress(msgspec.DecodeError):
             return msgspec.json.decode(arguments)
@@ -198,7 +199,7 @@ def _parse_arguments(arguments: Any) -> Any:
 
 
 def _iterate_leaves(arguments: Any) -> Iterator[tuple[str, Any]]:
-    """Every value that holds no others, with the name that it, or what holds it, has."""
+    """Yield every leaf value, with its own name or that of the value that contains it."""
     pending = [("", arguments)]
     while pending:
         name, value = pending.pop()

@@ -26,7 +26,7 @@ CONTEXT_POLLUTION = FailureType(
     cases=Cases(found=[{"event": "context_event", "saturation": 85}], silent=[{"event": "context_event", "saturation": 84}]),
 )
 def context_pollution(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
-    """A context filled to 85 % or more, or compacted."""
+    """Find contexts that are 85 % full or more, or were compacted."""
     seen = evidence.problem("context_event")
     n = seen.count
     if n < thresholds.polluted_contexts:

@@ -1,4 +1,4 @@
-"""Cost explosion: too many tokens, or calls that were paid for twice."""
+"""Cost explosion: too many tokens, or duplicate calls."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ COST_EXPLOSION = FailureType(
     ),
 )
 def cost_explosion(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
-    """12 000 tokens or more, or three duplicate calls.
+    """Find sessions with 12 000 tokens or more, or three duplicate calls.
 
-    Of a transcript the new tokens of an exchange count, and the duplicate calls of one. Evidence: of the twelve token_usage events with
-    the most tokens, the fewest that reach the threshold, if the tokens do; then the calls that were made again, if the duplicates do.
+    For a transcript, new tokens and duplicate calls of one exchange count. Evidence: of the twelve token_usage events with the
+    most tokens, the fewest that reach the threshold, if the tokens do; then the repeated calls, if the duplicates do.
     """
     total, most = evidence.total_tokens, evidence.new_tokens
     repeated = evidence.most_repeated_but(thresholds.polling_tools)
@@ -73,7 +73,7 @@ def _reaches(value: int, threshold: int | None) -> bool:
 
 
 def _reaching(value: int, threshold: int | None, shares: Iterable[Share]) -> Iterator[Reference]:
-    """Yield the largest shares of a value until their sum reaches the threshold; none if the value does not."""
+    """Yield the largest shares of a value until their sum reaches the threshold; none if the value does not reach it."""
     if threshold is None or value < threshold:
         return
     left = threshold
@@ -85,7 +85,7 @@ def _reaching(value: int, threshold: int | None, shares: Iterable[Share]) -> Ite
 
 
 def _spent(evidence: SessionEvidence, thresholds: Thresholds) -> tuple[int, str]:
-    """The tokens that the thresholds look at, and how the description says them."""
+    """Return the tokens that the thresholds apply to, and their description."""
     if thresholds.session_tokens is not None:
         return evidence.total_tokens, f"Session used {pluralize(evidence.total_tokens, 'token')}"
     most = evidence.new_tokens.most

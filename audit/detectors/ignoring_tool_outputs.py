@@ -1,4 +1,4 @@
-"""Tool outputs ignored: what a tool answered changes nothing of what comes after."""
+"""Tool outputs ignored: the result of a tool does not influence what follows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ IGNORING_TOOL_OUTPUTS = FailureType(
     cases=Cases(found=[{"event": "tool_output", "used": False}], silent=[{"event": "tool_output", "used": True}]),
 )
 def ignoring_tool_outputs(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
-    """Tool outputs that were not used, not referenced or ignored."""
+    """Find tool outputs that were not used, not referenced or ignored."""
     seen = evidence.problem("tool_output")
     n = seen.count
     if n < thresholds.unused_outputs:

@@ -34,10 +34,10 @@ INFINITE_TOOL_LOOP = FailureType(
     ),
 )
 def infinite_tool_loop(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
-    """The same tool with the same arguments three times or more: one cause each, in order of first occurrence.
+    """Find three or more calls of the same tool with the same arguments: one cause each, in order of first occurrence.
 
-    Calls without a tool name are never identical. In a transcript they are repeated within an exchange, with no other call between.
-    Evidence: those calls, then the first three retry events; of a transcript, of the exchange with the most of them.
+    Calls without a tool name are never identical. In a transcript, calls are repeated within an exchange, without another call
+    in between. Evidence: those calls, then the first three retry events; for a transcript, those of the exchange with the most.
     """
     if evidence.count("tool_call") < thresholds.loop_calls:
         return []

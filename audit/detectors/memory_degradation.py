@@ -1,4 +1,4 @@
-"""Memory degradation: what was stored is not recalled, or recalled and not used."""
+"""Memory degradation: stored memories are not recalled, or recalled and not used."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEMORY_DEGRADATION = FailureType(
     ),
 )
 def memory_degradation(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
-    """Memory events whose action (else status) is recall_failed, ignored, lost or miss."""
+    """Find memory events whose action (else status) is recall_failed, ignored, lost or miss."""
     seen = evidence.problem("memory_event")
     n = seen.count
     if n < thresholds.lost_memories:

@@ -1,4 +1,4 @@
-"""Skill failure: a skill was there, and was not used or did not serve."""
+"""Skill failure: an available skill was not used, or failed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SKILL_FAILURE = FailureType(
     cases=Cases(found=[{"event": "skill_event", "invoked": False}], silent=[{"event": "skill_event", "invoked": True}]),
 )
 def skill_failure(evidence: SessionEvidence, thresholds: Thresholds) -> list[Cause]:
-    """Skills that were available but not invoked, ignored, mismatched or failed."""
+    """Find skills that were available but not invoked, ignored, mismatched or failed."""
     seen = evidence.problem("skill_event")
     n = seen.count
     if n < thresholds.failed_skills:

@@ -1,13 +1,13 @@
 """Thresholds of the detectors: policy, by project and agent, with defaults for each kind of source.
 
-1. **events**: sessions that are delivered as events. The defaults are those of the diagnosis rules as they were published,
-   which were meant for events that a recorder writes by hand.
-2. **transcripts**: sessions read from what an agent's own program records (OpenClaw, Claude Code, Codex). There every request to
-   the model repeats the whole conversation, sessions go on for weeks, and the same command is rightly given again. So tokens are
-   counted by exchange and without what the request before had, and calls are repeated only where no other call lies between.
-   The limits are decided in docs/decisions/0044-thresholds.md, by real runs.
+1. **events**: sessions that are delivered as events. The defaults are those of the published diagnosis rules, which assume that
+   a recorder was written for them.
+2. **transcripts**: sessions read from the records of an agent's own program (OpenClaw, Claude Code, Codex). There every request
+   to the model repeats the whole conversation, sessions last for weeks, and repeating a command is often right. So tokens are
+   counted by exchange and without those of the previous request, and calls are repeated only without another call in between.
+   The limits were chosen from real runs, see docs/decisions/0044-thresholds.md.
 
-A diagnosis says which profile it was made with, and what the policy changed in it.
+A diagnosis states its profile, and what the policy changed in it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from audit.fingerprints import canonical_json
 from audit.settings_files import PolicyModel
 
 LOWEST_SATURATION = 50.0
-"""Percent below which no threshold of a context's fill can lie."""
+"""Lowest value of any threshold for the saturation of a context, in percent."""
 TRANSCRIPT_SOURCES = frozenset({"claude-code", "codex", "openclaw"})
 """The values of `source` in events of transcripts."""
 
@@ -33,7 +33,7 @@ ToolName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Thresholds(PolicyModel):
-    """The thresholds of the detectors, with the defaults of sessions that are delivered as events."""
+    """The thresholds of the detectors, with the defaults for sessions that are delivered as events."""
 
     loop_calls: Annotated[int, Field(ge=2, le=1_000_000)] = 3
     """Identical calls from which they are a loop."""
@@ -80,7 +80,7 @@ class Thresholds(PolicyModel):
 
 
 class TranscriptThresholds(Thresholds):
-    """The same thresholds, with the defaults of sessions that are read from transcripts."""
+    """The same thresholds, with the defaults for sessions that are read from transcripts."""
 
     session_tokens: Tokens | None = None
     """Tokens from which a session is too expensive; null: not by its tokens."""
@@ -93,13 +93,13 @@ class TranscriptThresholds(Thresholds):
 
 
 EVENTS = Thresholds()
-"""Defaults of sessions that are delivered as events."""
+"""Defaults for sessions that are delivered as events."""
 TRANSCRIPTS = TranscriptThresholds()
-"""Defaults of sessions that are read from transcripts."""
+"""Defaults for sessions that are read from transcripts."""
 ProfileName = Literal["events", "transcripts"]
 PROFILES: dict[ProfileName, Thresholds] = {"events": EVENTS, "transcripts": TRANSCRIPTS}
 PROFILE_VERSIONS: dict[ProfileName, int] = {"events": 1, "transcripts": 1}
-"""Raised with every change of a profile's defaults."""
+"""The version of each profile; raise it with every change of the defaults."""
 SEVERER = {
     "loop_calls": "critical_loop_calls",
     "lost_memories": "severe_lost_memories",
@@ -109,11 +109,11 @@ SEVERER = {
     "exchange_tokens": "critical_exchange_tokens",
     "failed_skills": "severe_failed_skills",
 }
-"""Thresholds by the one of the same kind that must not lie above the other."""
+"""Thresholds, each with the severer one that it must not exceed."""
 
 
 class AgentDetectors(PolicyModel):
-    """The settings of a project or an agent in each profile; the rest is the profile's."""
+    """The settings of a project or an agent for each profile; other values are the profile's defaults."""
 
     events: Thresholds = EVENTS
     """For sessions that are delivered as events."""
@@ -121,7 +121,7 @@ class AgentDetectors(PolicyModel):
     """For sessions that are read from transcripts."""
 
     def changed(self, name: ProfileName) -> dict[str, Any]:
-        """Return the settings of a profile made here, by field."""
+        """Return the settings of a profile that were set here, by field."""
         return _set(getattr(self, name)) if name in self.model_fields_set else {}
 
 
@@ -129,19 +129,19 @@ AgentName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class Detectors(AgentDetectors):
-    """The thresholds of a project, and what single agents set over them."""
+    """The thresholds of a project, with overrides for single agents."""
 
     agents: Annotated[dict[AgentName, AgentDetectors], Field(max_length=1000)] = Field(default_factory=dict)
-    """By the agent's name."""
+    """Overrides by the agent's name."""
 
     def profile(self, name: ProfileName, agent: str | None) -> Profile:
-        """Return the profile in force for a session of an agent."""
+        """Return the profile for a session of an agent."""
         own = self.agents.get(agent or "")
         changes = self.changed(name) | (own.changed(name) if own else {})
         return Profile.of(name, changes) if changes else DEFAULTS[name]
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the contradictions between thresholds: the place within this part of the policy, and the words."""
+        """Yield the contradictions between thresholds: the location within this part of the policy, and the message."""
         for agent in (None, *self.agents):
             for name in PROFILES:
                 path = (name,) if agent is None else ("agents", agent, name)
@@ -149,16 +149,16 @@ class Detectors(AgentDetectors):
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """The thresholds that a session is diagnosed by, and how they came about."""
+    """The thresholds for a session's diagnosis, with their origin."""
 
     name: ProfileName
     thresholds: Thresholds
     changes: dict[str, Any] = {}
-    """The settings of the policy that differ from the profile's defaults, by the names that the policy has."""
+    """The settings of the policy that differ from the defaults, by their names in the policy."""
 
     @classmethod
     def of(cls, name: ProfileName, changes: dict[str, Any]) -> Profile:
-        """The profile of that name with changes, by the names of `Thresholds`."""
+        """Return the named profile with changes, by the field names of `Thresholds`."""
         default = PROFILES[name]
         different = {field: value for field, value in changes.items() if value != getattr(default, field)}
         thresholds = default.model_copy(update=different)
@@ -166,7 +166,7 @@ class Profile(msgspec.Struct, frozen=True):
 
     @property
     def version(self) -> str:
-        """Name and version of the profile."""
+        """The name and version of the profile."""
         return f"{self.name}-{PROFILE_VERSIONS[self.name]}"
 
     @property
@@ -176,26 +176,26 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 DEFAULTS: dict[ProfileName, Profile] = {name: Profile(name, thresholds) for name, thresholds in PROFILES.items()}
-"""The profiles as they are where no policy changes them."""
+"""The profiles without changes by a policy."""
 
 
 def source_of(sources: Iterable[str | None]) -> str | None:
-    """The program whose transcript a session was read from, by the sources of its events; None for one that is no transcript."""
+    """Return the program whose transcript a session was read from, by its events' sources; None without one."""
     return next((source for source in sources if source in TRANSCRIPT_SOURCES), None)
 
 
 def profile_name(source: str | None) -> ProfileName:
-    """The profile of sessions of this source."""
+    """Return the profile for sessions of this source."""
     return "transcripts" if source in TRANSCRIPT_SOURCES else "events"
 
 
 def default_profile(source: str | None) -> Profile:
-    """The profile of sessions of this source where no policy changes it."""
+    """Return the profile for sessions of this source without changes by a policy."""
     return DEFAULTS[profile_name(source)]
 
 
 def recorded_profile(version: str | None, changes_json: str | None) -> Profile | None:
-    """The profile that a diagnosis says it was made with; None for an older one, and for a profile of another version."""
+    """Return the profile that a diagnosis names; None if it names none, or one of another version."""
     default = next((profile for profile in DEFAULTS.values() if profile.version == version), None)
     if default is None or changes_json is None:
         return default
@@ -208,7 +208,7 @@ def _set(thresholds: Thresholds) -> dict[str, Any]:
 
 
 def _contradictions(thresholds: Thresholds) -> Iterator[tuple[str, str]]:
-    """Fields that lie above the severer ones of their kind, with the words."""
+    """Yield the fields that exceed the severer threshold of their kind, with the message."""
     for lower, upper in SEVERER.items():
         least, most = getattr(thresholds, lower), getattr(thresholds, upper)
         if least is not None and most is not None and most < least:

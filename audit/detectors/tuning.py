@@ -1,11 +1,12 @@
-"""Tuning thresholds to an agent's own history: what each one flags, and which value would flag hardly any of its runs.
+"""Tuning thresholds to an agent's own history: what each threshold flags, and which value would flag hardly any run.
 
-1. The measure of a threshold is what a run would have to reach it by: `MEASURES` has one for each.
-2. The proposal is the smallest value that at most a share of the runs reaches, and never below the profile's default: a quiet
-   history is no reason to cry out earlier, and one that is full of failures must not hide the next one below the default.
-3. Fewer than MIN_RUNS runs propose nothing: of 20 runs, one in a hundred cannot be told from none.
+1. `MEASURES` has the measure of a run that each threshold limits.
+2. The proposal is the smallest value that at most a given share of the runs reaches, and never below the profile's default: a
+   quiet history must not make detectors more sensitive, and a history full of failures must not hide the next failure below the
+   default.
+3. With fewer than MIN_RUNS runs nothing is proposed: of 20 runs, one in a hundred cannot be distinguished from none.
 
-What is proposed takes the history for normal. Before taking a proposal over, look at the runs that it no longer flags.
+A proposal assumes that the history is normal. Before accepting it, look at the runs that it would no longer flag.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from audit.detectors.thresholds import PROFILES, SEVERER, Profile, ProfileName, 
 from audit.diagnosis.evidence import SessionEvidence, duplicates_of
 
 MIN_RUNS = 50
-"""Runs from which thresholds are proposed."""
+"""Fewest runs for a proposal."""
 
 Measure = Callable[[SessionEvidence, Thresholds], float]
 
@@ -48,15 +49,15 @@ MEASURES: dict[str, Measure] = {
     "alternating_rounds": lambda evidence, _: evidence.patterns.alternation.rounds if evidence.patterns else 0,
     "near_duplicate_calls": lambda evidence, _: evidence.patterns.near_duplicates if evidence.patterns else 0,
 }
-"""The measure of a run that each threshold limits; a severer threshold has the measure of the one below it."""
+"""The measure of a run that each threshold limits; a severer threshold has the same measure."""
 MEASURES |= {upper: MEASURES[lower] for lower, upper in SEVERER.items()}
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """The effect of one threshold on an agent's runs, and the value proposed instead.
+    """The effect of one threshold on an agent's runs, and the proposed value.
 
-    `median`, `p95`, `p99` and `most` are of the measure over the runs; `flagged` and `proposed_flagged` count the runs that
-    reach the value. `runs` are the numbers of those that reach the present one, the newest first.
+    `median`, `p95`, `p99` and `most` are statistics of the measure over the runs; `flagged` and `proposed_flagged` count the
+    runs that reach the value. `runs` are the indexes of those that reach the current value, the newest first.
     """
 
     threshold: str
@@ -72,14 +73,14 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_changed(self) -> bool:
-        """True if another value is proposed than the one in force."""
+        """True if the proposed value differs from the current one."""
         return self.proposed != self.value
 
 
 def tune(evidence_by_run: Sequence[tuple[int, SessionEvidence]], profile: Profile, *, share: float, named: int) -> list[Tuned]:
-    """Return the effect of each threshold of a profile on these runs, the newest last; name at most `named` runs for each.
+    """Return the effect of each threshold of a profile on these runs, the newest last, listing at most `named` runs for each.
 
-    `share` is the part of the runs, 0 to 1, that a proposed value may flag.
+    `share` is the share of runs, 0 to 1, that a proposed value may flag.
     """
     measured = {
         name: [(number, measure(evidence, profile.thresholds)) for number, evidence in evidence_by_run]
@@ -92,14 +93,14 @@ def tune(evidence_by_run: Sequence[tuple[int, SessionEvidence]], profile: Profil
 
 
 def proposed_policy(rows: Sequence[Tuned], name: ProfileName, agent: str) -> dict[str, Any]:
-    """The part of a policy's project that sets what is proposed; empty where nothing is to be changed."""
+    """Return the part of a project's policy that sets the proposals; empty if nothing changes."""
     fields = Thresholds.model_fields
     changes = {str(fields[row.threshold].alias): row.proposed for row in rows if row.is_changed}
     return {"detectors": {"agents": {agent: {name: changes}}}} if changes else {}
 
 
 def _proposals(values: dict[str, list[float]], profile: Profile, share: float) -> dict[str, float | None]:
-    """The value proposed for each threshold; a severer one is never below the one of its kind."""
+    """Return the proposed value of each threshold; a severer one is never below the other of its kind."""
     proposed = {name: _proposal(name, found, profile, share) for name, found in values.items()}
     for lower, upper in SEVERER.items():
         least, most = proposed[lower], proposed[upper]
@@ -134,7 +135,7 @@ def _tuned(name: str, measurements: Sequence[tuple[int, float]], profile: Profil
 
 
 def _unlikely(values: Sequence[float], share: float, name: str) -> float:
-    """The smallest value, as a person would write it, that at most this share of the sorted values reaches."""
+    """Return the smallest round value that at most this share of the sorted values reaches."""
     allowed = math.floor(share * len(values))
     beyond = values[len(values) - 1 - allowed]
     limit = math.floor(beyond) + 1
@@ -147,5 +148,5 @@ def _unlikely(values: Sequence[float], share: float, name: str) -> float:
 
 
 def _quantile(values: Sequence[float], part: float) -> float:
-    """The value that this part of the sorted values does not exceed."""
+    """Return the value that this share of the sorted values does not exceed."""
     return values[max(0, math.ceil(part * len(values)) - 1)] if values else 0

@@ -1,26 +1,28 @@
-"""Normalising what an agent reported: one raw event in, the few columns the detectors read and a clean payload out.
+"""Normalizing events: a raw event becomes the columns that detectors read and a clean payload.
 
-Rules of reading:
+Rules for reading:
 
-1. The type is `event`, else `type`, else `process_output`; an unknown type is kept under its own name.
-2. The id is `event_id` when it is a non-empty string or a number, else `event_<index>`. Within one session a repeated id gets
-   the suffix `#2`, `#3`, ... in order of arrival, so that ids stay unique (`normalise_session`, `unique_ids`).
+1. The type is `event`, else `type`, else `process_output`; an unknown type keeps its own name.
+2. The id is `event_id` if it is a non-empty string or a number, else `event_<index>`. A repeated id of a session gets the
+   suffix `#2`, `#3`, ... in order of arrival, so that ids are unique (`normalise_session`, `unique_ids`).
 3. The tool is `tool`, else `tool_name`, else `name`, on tool_call and tool_output only.
 4. Arguments are `args`, else `arguments`, else `params`; missing, null and `{}` all mean none.
-5. `source`, the program whose own records the event was read from, and `exchange_id` are taken if they are good names.
-   Tokens read and read from a cache are those of `usage`: `input`, `cache_read` and `cache_write`.
+5. `source`, the program whose records the event was read from, and `exchange_id` are used if they are valid names. Tokens read
+   and tokens read from a cache are those of `usage`: `input`, `cache_read` and `cache_write`.
 6. In a transcript, a polling call has no key, so it repeats nothing.
-7. A field of the wrong JSON type counts as missing: evidence is never guessed from it.
-8. Text is hostile. NaN and infinities become null and lone surrogates become U+FFFD, because neither can be written as JSON. An event
-   that nests deeper than MAX_DEPTH, or holds something that is not JSON, is refused with the name of its field. All of this
-   takes bounded time and no recursion.
+7. A field of the wrong JSON type counts as missing: evidence is never guessed.
+8. Text is hostile. NaN and infinities become null and lone surrogates become U+FFFD, because neither can be written as JSON. An
+   event that nests deeper than MAX_DEPTH or contains something other than JSON is refused, naming the field. All of this takes
+   bounded time and no recursion.
 
-A call **duplicates** another when both are of the same exchange, name the same tool and have the same arguments. It is a **retry** when
-the call before it failed, and progress when something changed in between; both count as duplicates all the same, since one retry is
-ordinary and many are a loop. **Polling** is neither: the answer is expected to change by itself. `POLLING_TOOLS` has, by tool, the
-actions that poll (a tool's arguments name the action); None is every call. Only these calls of OpenClaw 2026.9 are polling; `exec` with
-`sleep` is not, which OpenClaw's own prompt forbids, and neither are its lists (`sessions_list`, `subagents list`), which it forbids to
-poll. `process list` is, for without a session id it is how a process is found again.
+A call **duplicates** another one if both are of the same exchange, name the same tool and have the same arguments. It is a
+**retry** if the call before it failed, and progress if something changed in between; both count as duplicates, because one
+retry is ordinary and many are a loop.
+
+**Polling** is neither, because its answer is expected to change by itself. `POLLING_TOOLS` maps a tool to the actions that poll
+(a tool's arguments name the action); None means every call. For OpenClaw 2026.9 only these calls are polling. `exec` with
+`sleep` is not, and neither are the lists (`sessions_list`, `subagents list`): OpenClaw's own prompt forbids polling by them.
+`process list` is, because without a session id it is the way to find a process again.
 """
 
 from __future__ import annotations
@@ -40,16 +42,16 @@ from schemas.errors import BoundsError, InputError, RecordError
 from schemas.records import AgentEvent, Label
 
 MAX_TOKENS = 2**53
-"""Largest token count: the largest integer every JSON reader keeps exactly. Larger ones count as this."""
+"""Largest token count, which every JSON reader keeps exactly; larger ones are capped."""
 UNNAMED = "unnamed:"
-"""Prefix of the call key of a call that names no tool: it equals no key of a named call."""
+"""Prefix of the key of a call that names no tool, so that it differs from every named call."""
 TOOL_EVENTS = frozenset({"tool_call", "tool_output"})
 """Types of events that name a tool."""
 _ARGUMENTS = ("args", "arguments", "params")
 _PROMPT = ("input", "cache_read", "cache_write")
 
 MAX_DIGITS = 4000
-"""Digits an integer may have: Python refuses to write integers of more than 4300."""
+"""Most digits of an integer: Python refuses to write integers with more than 4300."""
 _MAX_INTEGER = 10**MAX_DIGITS
 _NESTED = frozenset({dict, list, tuple})
 
@@ -69,14 +71,14 @@ POLLING_TOOLS: Mapping[str, frozenset[str] | None] = {
     "github_identity_status": None,
     "get_goal": None,
 }
-"""Tools that report on something that changes by itself, and the actions that do no more than that; None is every call."""
+"""Tools that report on something that changes by itself, with the actions that only report; None means every call."""
 
 
 class NormalisedEvent(msgspec.Struct, frozen=True, gc=False):
-    """One event as the rules read it; the columns mean what they mean in the AgentEvent record.
+    """A normalized event; its columns are those of the AgentEvent record.
 
-    `timestamp` is as the source gave it (see `audit.times`), null when absent. `payload` is the raw event with `event`
-    and `event_id` filled in, and can always be written as JSON.
+    `timestamp` is as the source gave it (see `audit.times`), None if absent. `payload` is the raw event with `event` and
+    `event_id` filled in, and can always be written as JSON.
     """
 
     event: str
@@ -99,16 +101,16 @@ class NormalisedEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 def normalise_event(raw: Mapping[str, Any], index: int) -> NormalisedEvent:
-    """Read one raw event; `index` is its position in the session.
+    """Normalize one raw event; `index` is its position in the session.
 
-    Raises InputError when it is no JSON object, and BoundsError (an InputError) naming the field when a value is nested too
-    deep or is no JSON value.
+    Raises InputError if it is not a JSON object, and BoundsError (an InputError) naming the field if a value is nested too deep
+    or is not a JSON value.
     """
     return normalise_payload(clean_payload(raw, index), index)
 
 
 def normalise_payload(payload: dict[str, Any], index: int) -> NormalisedEvent:
-    """Read an event that can be written as JSON, such as one that was read from it; it is changed. See `normalise_event`."""
+    """Normalize an event that can be written as JSON, in place; see `normalise_event`."""
     get = payload.get
     payload["event"] = event = _name(get("event")) or _name(get("type")) or "process_output"
     payload["event_id"] = _event_id(get("event_id"), index)
@@ -131,7 +133,7 @@ def _event_id(value: Any, index: int) -> str:
 
 
 def columns_of(payload: Mapping[str, Any]) -> Columns:
-    """Read a payload that has its `event`, as a name, and that can be written as JSON."""
+    """Normalize a payload that has its `event` as a valid name and can be written as JSON."""
     get, event = payload.get, payload["event"]
     tool = call_key = tokens = prompt = cached = None
     if event in TOOL_EVENTS:
@@ -158,7 +160,7 @@ def columns_of(payload: Mapping[str, Any]) -> Columns:
 
 
 def tool_facts(payload: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The tool that a tool_call or tool_output names, and the key of the call."""
+    """Return the tool that a tool_call or tool_output names, and the key of the call."""
     tool = tool_name(payload)
     if payload["event"] != "tool_call":
         return tool, None
@@ -169,12 +171,12 @@ def tool_facts(payload: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 def tool_name(payload: Mapping[str, Any]) -> str | None:
-    """The tool a tool_call or tool_output names: `tool`, else `tool_name`, else `name`; null without a usable one."""
+    """Return the named tool of a call or output: `tool`, else `tool_name`, else `name`; None without a valid one."""
     return _name(payload.get("tool")) or _name(payload.get("tool_name")) or _name(payload.get("name"))
 
 
 def call_arguments(payload: Mapping[str, Any]) -> Any:
-    """The arguments of a tool_call: `args`, else `arguments`, else `params`; null where there are none."""
+    """Return the arguments of a tool_call: `args`, else `arguments`, else `params`; None without any."""
     for field in _ARGUMENTS:
         arguments = payload.get(field)
         if arguments is not None and arguments != {}:
@@ -183,7 +185,7 @@ def call_arguments(payload: Mapping[str, Any]) -> Any:
 
 
 def is_polling(tool: str | None, arguments: Any) -> bool:
-    """Return whether a call with these arguments only asks about the progress of something."""
+    """Return whether a call with these arguments only polls."""
     if tool is None or tool not in POLLING_TOOLS:
         return False
     actions = POLLING_TOOLS[tool]
@@ -194,19 +196,19 @@ def is_polling(tool: str | None, arguments: Any) -> bool:
 
 
 def _call_key(payload: Mapping[str, Any], tool: str | None, arguments: Any) -> str:
-    """Digest of the tool (else the skill, else the type) and its arguments; calls with equal keys are repetitions."""
+    """Return the digest of the tool (else the skill, else the type) and its arguments; equal keys are repetitions."""
     if tool:
         return digest_of_value([tool, arguments])
     return UNNAMED + digest_of_value([_name(payload.get("skill")) or payload["event"], arguments])
 
 
 def usage_facts(payload: Mapping[str, Any]) -> tuple[int | None, int | None, int | None]:
-    """The tokens of a token_usage: all of them, those that the model read, and those of these that came from a cache."""
+    """Return the tokens of a token_usage: the total, those read, and those read from a cache."""
     return token_total(payload), *_prompt_tokens(payload)
 
 
 def token_total(payload: Mapping[str, Any]) -> int | None:
-    """`usage.total`, else `usage.total_tokens`, else the same two on the event: the first that is a number from 0."""
+    """Return the first non-negative number: `usage.total`, `usage.total_tokens`, or the same two on the event."""
     usage = payload.get("usage")
     if type(usage) is dict:
         total = usage.get("total")
@@ -226,7 +228,7 @@ def _number(value: Any) -> float | int | None:
 
 
 def _prompt_tokens(payload: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Tokens that the model read, and those of them that came from a cache; null where `usage` does not tell them apart."""
+    """Return the tokens read, and those of them read from a cache; None if `usage` does not distinguish them."""
     usage = payload.get("usage")
     if type(usage) is dict:
         plain, cached, written = map(usage.get, _PROMPT)
@@ -249,24 +251,25 @@ def _word(value: Any) -> str | None:
 
 
 def _saturation(payload: Mapping[str, Any]) -> float | None:
-    """`saturation`, else `saturation_score`, in percent: the first that is a number."""
+    """Return `saturation`, else `saturation_score`, in percent: the first that is a number."""
     for field in ("saturation", "saturation_score"):
         value = _number(payload.get(field))
         if value is not None:
-            # An integer of hundreds of digits has no float; it is as good as the largest.
+            # An integer of hundreds of digits does not fit into a float; the largest float has the same effect.
             return float(min(max(value, -MAX_TOKENS), MAX_TOKENS))
     return None
 
 
 def _identifier(value: Any, longest: int) -> str | None:
-    """A text that is fit to be an identifier."""
+    """Return a text that is valid as an identifier."""
     return value if type(value) is str and value.strip() and len(value) <= longest and value.isprintable() else None
 
 
 def clean_payload(raw: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """A copy of the raw event that can be written as JSON; nested values are shared with it unless they had to be mended.
+    """Return a copy of the raw event that can be written as JSON; nested values are shared unless they had to be repaired.
 
-    InputError when it is no object; BoundsError naming `events[index].field` when a value nests too deep or is not JSON.
+    Raises InputError if it is not an object, and BoundsError naming `events[index].field` if a value nests too deep or is not
+    JSON.
     """
     if type(raw) is not dict and not isinstance(raw, Mapping):
         raise InputError(f"events[{index}]: is {type(raw).__name__}, not a JSON object", hint="Send one object an event.")
@@ -278,7 +281,7 @@ def clean_payload(raw: Mapping[str, Any], index: int) -> dict[str, Any]:
 
 
 def _mended(value: Any) -> Any:
-    """The value with its text and numbers as JSON can carry them; its depth is known to be bounded."""
+    """Return the value with its text and numbers repaired for JSON; its depth is known to be bounded."""
     if isinstance(value, str):
         return mended_text(value)
     if isinstance(value, float):
@@ -291,7 +294,7 @@ def _mended(value: Any) -> Any:
 
 
 def _is_broken(payload: dict[str, Any]) -> bool:
-    """Return whether the event needs mending. Go down level by level, so that no depth can exhaust the stack."""
+    """Return whether the event needs repair. Works level by level, so that no depth can exhaust the stack."""
     broken = False
     level: list[Any] = [payload]
     for _ in range(MAX_DEPTH + 1):
@@ -320,7 +323,7 @@ def _is_broken(payload: dict[str, Any]) -> bool:
 
 
 def _has_broken_name(container: dict[Any, Any]) -> bool:
-    """Return whether a name of the object needs mending; BoundsError for one that is not text."""
+    """Return whether a name of the object needs repair; raises BoundsError for a name that is not text."""
     try:
         names = "".join(container)
     except TypeError:
@@ -329,7 +332,7 @@ def _has_broken_name(container: dict[Any, Any]) -> bool:
 
 
 def _faulty_field(payload: dict[Any, Any]) -> str:
-    """`.field` for the first field that cannot be taken, for a message."""
+    """Return `.field` for the first invalid field, for a message."""
     for field, value in payload.items():
         try:
             _is_broken({field: value})
@@ -339,7 +342,7 @@ def _faulty_field(payload: dict[Any, Any]) -> str:
 
 
 class Columns(NamedTuple):
-    """The facts that are read of a payload beside its type, id and time, in the order of `NormalisedEvent`, which has the payload after `tokens`."""
+    """Return the facts of a payload except its type, id and time, in the order of `NormalisedEvent`."""
 
     tool: str | None
     call_key: str | None
@@ -357,7 +360,7 @@ class Columns(NamedTuple):
 
 
 def normalise_session(raw_events: Iterable[Mapping[str, Any]], *, reserved: Collection[str] = ()) -> list[NormalisedEvent]:
-    """Read a session's events in order and make their ids unique; errors as `normalise_event`."""
+    """Normalize a session's events in order and make their ids unique; raises as `normalise_event`."""
     events = [normalise_event(raw, index) for index, raw in enumerate(raw_events)]
     ids = [event.event_id for event in events]
     for position, unique in enumerate(unique_ids(ids, reserved=reserved)):
@@ -368,9 +371,9 @@ def normalise_session(raw_events: Iterable[Mapping[str, Any]], *, reserved: Coll
 
 
 def unique_ids(ids: list[str], *, reserved: Collection[str] = ()) -> list[str]:
-    """The ids in order, each repetition (and each reserved id) with the suffix #2, #3, ...; unique ids stay as they are.
+    """Return the ids in order, with the suffix #2, #3, ... for each repetition and each reserved id; unique ids are unchanged.
 
-    Linear in the number of ids, whatever they are: an id already carrying a suffix can only stand in the way of one other.
+    Linear in the number of ids: an id that already has a suffix can only collide with one other id.
     """
     seen = set(ids)
     if len(seen) == len(ids) and seen.isdisjoint(reserved):
@@ -401,7 +404,10 @@ def to_record(
     payload_json: str,
     labels: tuple[Label, ...] = (),
 ) -> AgentEvent:
-    """The record of an event; `payload_json` is its payload as canonical JSON; it and `labels` are redacted already."""
+    """Return the record of an event; `payload_json` is its payload as canonical JSON.
+
+    `payload_json` and `labels` are already redacted.
+    """
     return AgentEvent(
         connection=connection,
         project=project,
@@ -431,7 +437,7 @@ def to_record(
 
 
 def raw_event(payload_json: str) -> dict[str, Any]:
-    """The payload of a record as the object it was; RecordError when it is no JSON object."""
+    """Return the payload of a record as an object; raises RecordError if it is not a JSON object."""
     try:
         payload = msgspec.json.decode(payload_json)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:

@@ -1,14 +1,14 @@
-"""Folding a session's events into the little the detectors need of them.
+"""Folding a session's events into the evidence that detectors need.
 
-A fold is incremental: events may come one at a time or in columns, in batches split anywhere and with the events of many
-sessions mixed, as long as each session's own events keep their order; the evidence is the same. It is a plain value that goes
-through MessagePack unchanged, which makes it the state of the diagnosis stage.
+A fold is incremental: events may come one at a time or in columns, in batches split anywhere and mixed with events of other
+sessions, as long as the events of each session keep their order; the evidence is the same. The evidence is a plain value that
+survives MessagePack, so it is also the state of the diagnosis stage.
 
-Events of transcripts (see `audit.detectors.thresholds`) are folded by exchange, for their sessions go on for weeks:
+Events of transcripts (see `audit.detectors.thresholds`) are folded by exchange, because their sessions last for weeks:
 
-1. A call is repeated where the same call follows it in the same exchange with no other call between.
-2. New tokens of a request are what it wrote, and what it read beyond the request before it or, where that is more, beyond what
-   came from a cache. The first request of a session has no new tokens but those it wrote: its prompt is the program's own.
+1. A call is repeated if the same call follows it in the same exchange without another call in between.
+2. New tokens of a request are the tokens it wrote, plus those it read beyond the previous request or, if more, beyond what came
+   from a cache. The first request of a session counts only the tokens it wrote, because its prompt is the program's own.
 """
 
 from __future__ import annotations
@@ -44,37 +44,37 @@ FOLD_COLUMNS = (
     "cached_tokens",
     "payload",
 )
-"""Columns of a row for `fold_columns`: the session's key (any hashable), then the columns of AgentEvent, as plain Python values.
+"""Columns of a row for `fold_columns`: the session's key (hashable), then the columns of AgentEvent as plain Python values.
 
-The payload is wanted of calls only, and only where `SessionEvidence.patterns` compares what they say; elsewhere it is None.
+The payload is needed only for calls, and only if `SessionEvidence.patterns` compares them; otherwise it is None.
 """
 
 RETRY_REFERENCES = 3
-"""Retry events shown as evidence of a loop."""
+"""Most retry events that are evidence of a loop."""
 LARGEST = 12
-"""token_usage events shown as evidence of a cost explosion: those with the most tokens."""
+"""Most token_usage events that are evidence of a cost explosion: those with the most tokens."""
 LOST_MEMORY = frozenset({"recall_failed", "ignored", "lost", "miss"})
-"""The actions (else statuses) of a memory_event in which memory failed."""
+"""The actions (else statuses) of a memory_event that mean that memory failed."""
 FAILED_SKILL = frozenset({"ignored", "mismatch", "failed"})
-"""The statuses of a skill_event in which the skill did not serve."""
+"""The statuses of a skill_event that mean that the skill failed."""
 
 Reference = tuple[int, str]
-"""Points at one event of the session: its position and its id."""
+"""A reference to an event of the session: its position and its id."""
 Share = tuple[int, int, str]
-"""An event's share of a sum: the amount, negated so that the largest sorts first, then its position and its id."""
+"""An event's share of a sum: the negated amount, so that the largest sorts first, then its position and its id."""
 Row = tuple[Any, ...]
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Sightings(msgspec.Struct, array_like=True, gc=False):
-    """The sightings of something: the count is exact, the references may be capped."""
+    """Occurrences of something: the count is exact, the references may be capped."""
 
     count: int = 0
     references: list[Reference] = []
 
 
 class Calls(msgspec.Struct, array_like=True, gc=False):
-    """The tool calls with one call key. `tool` is None when they name no tool, `exchange` but for calls of transcripts."""
+    """The tool calls with one call key. `tool` is None if they name no tool, `exchange` is None except for transcripts."""
 
     tool: str | None
     count: int
@@ -83,18 +83,18 @@ class Calls(msgspec.Struct, array_like=True, gc=False):
 
 
 class ExchangeSums(msgspec.Struct, array_like=True, gc=False):
-    """The sum for the current exchange of a transcript, and the largest that any had, each with the events that added most to it."""
+    """The sums of the current and of the largest exchange of a transcript, with their largest shares."""
 
     exchange: str | None = None
     count: int = 0
     most: int = 0
     shares: list[Share] = []
-    """Of the current exchange."""
+    """Shares of the current exchange."""
     most_shares: list[Share] = []
-    """Of the exchange with the largest sum, the first of equals."""
+    """Shares of the exchange with the largest sum, the first of equals."""
 
     def add(self, exchange: str | None, count: int, reference: Reference) -> None:
-        """Count so much more in an exchange, by an event."""
+        """Add an amount of an event to the sum of an exchange."""
         if exchange != self.exchange:
             self.exchange, self.count, self.shares = exchange, 0, []
         self.count += count
@@ -106,12 +106,11 @@ class ExchangeSums(msgspec.Struct, array_like=True, gc=False):
 class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
     """The evidence about one session. Memory is linear in distinct calls, event types and kept references.
 
-    `reference_limit` caps the references kept of each kind (of each distinct call, too); None keeps all. Shares of sums are kept in any
-    case, LARGEST of each, because how many of them are evidence is part of a finding. `calls` is in order of
-    first occurrence. `problems` holds, by event type, the events that show a failure of their kind: lost memories, unused tool
-    outputs, polluted contexts, failed skills. Token totals stop at MAX_TOKENS. `saturation` and `severe_saturation` are the
-    thresholds that contexts are held to. `source` is that of the first event that tells one: with it the session is a transcript,
-    and `calls` holds the repeated calls and the last one.
+    `reference_limit` caps the references kept of each kind (and of each distinct call); None keeps all. LARGEST shares of each
+    sum are always kept, because their number is part of a finding. `calls` is in order of first occurrence. `problems` has, by
+    event type, the events that show a failure: lost memories, unused tool outputs, polluted contexts, failed skills. Token
+    totals are capped at MAX_TOKENS. `saturation` and `severe_saturation` are thresholds for contexts. `source` is that of the
+    first event that has one: it makes the session a transcript, and `calls` then holds the repeated calls and the last one.
     """
 
     reference_limit: int | None = None
@@ -126,32 +125,32 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
     saturation: float = EVENTS.saturation
     severe_saturation: float = EVENTS.severe_saturation
     fullest: float = 0.0
-    """Highest saturation that was told, of those from LOWEST_SATURATION on."""
+    """The highest reported saturation, if at least LOWEST_SATURATION."""
     source: str | None = None
     last_call: tuple[str, str | None] | None = None
-    """Key of the last call of a transcript, and its exchange."""
+    """The key of the last call of a transcript, and its exchange."""
     last_prompt: int | None = None
     """Tokens that the last request of a transcript read."""
     new_tokens: ExchangeSums = msgspec.field(default_factory=ExchangeSums)
     exchange_retries: ExchangeSums = msgspec.field(default_factory=ExchangeSums)
     patterns: CallPatterns | None = None
-    """Of its calls; None where the thresholds look for none."""
+    """Patterns of its calls; None if the thresholds enable none."""
 
     @classmethod
     def held_to(cls, thresholds: Thresholds, reference_limit: int | None = None) -> SessionEvidence:
-        """Evidence without events, of a session that is held to these thresholds."""
+        """Return evidence without events for a session under these thresholds."""
         evidence = cls(reference_limit)
         evidence.hold_to(thresholds)
         return evidence
 
     def hold_to(self, thresholds: Thresholds) -> None:
-        """Hold the session to these thresholds, before anything was folded."""
+        """Set the thresholds of the session, before any event is folded."""
         self.saturation, self.severe_saturation = thresholds.saturation, thresholds.severe_saturation
         self.patterns = CallPatterns.for_thresholds(thresholds)
 
     @property
     def reads_payloads(self) -> bool:
-        """True if the payloads of calls are to be folded, too."""
+        """True if the payloads of calls must be folded."""
         return self.patterns is not None and self.patterns.similarity is not None
 
     @property
@@ -161,28 +160,28 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
 
     @property
     def retries_in_scope(self) -> int:
-        """Retry events of the session; of a transcript the most in one exchange."""
+        """The number of retry events in the session, or for a transcript in the exchange with the most."""
         return self.exchange_retries.most if self.is_transcript else self.count("retry_event")
 
     @property
     def first_retries(self) -> list[Reference]:
-        """The first retry events of the session; of a transcript those of the exchange with the most."""
+        """The first retry events of the session, or for a transcript of the exchange with the most."""
         if not self.is_transcript:
             return self.retries
         return [(seq, event_id) for _, seq, event_id in self.exchange_retries.most_shares[:RETRY_REFERENCES]]
 
     @property
     def event_count(self) -> int:
-        """Events folded in."""
+        """The number of events folded."""
         return sum(self.event_counts.values())
 
     @property
     def duplicate_calls(self) -> int:
-        """Tool calls that repeat an earlier one: calls less the distinct call keys."""
+        """The number of tool calls that repeat an earlier one: calls less distinct call keys."""
         return sum(calls.count for calls in self.calls.values()) - len(self.calls)
 
     def most_repeated_but(self, tools: Collection[str]) -> list[Calls]:
-        """The repeated calls of the exchange with the most duplicates, those of some tools left out; of the session if no transcript."""
+        """Return the repeated calls of the exchange with most duplicates, or of the session if it is not a transcript."""
         by_exchange: dict[str | None, list[Calls]] = {}
         for calls in self.calls.values():
             if calls.count > 1 and calls.tool not in tools:
@@ -190,29 +189,29 @@ class SessionEvidence(msgspec.Struct, gc=False, omit_defaults=True):
         return max(by_exchange.values(), key=duplicates_of, default=[])
 
     def count(self, event: str) -> int:
-        """Events of one type."""
+        """Return the number of events of one type."""
         return self.event_counts.get(event, 0)
 
     def problem(self, event: str) -> Sightings:
-        """The events of one type that show a failure."""
+        """Return the events of one type that show a failure."""
         return self.problems.get(event) or Sightings()
 
     def count_events(self, event: str, count: int) -> None:
-        """Count so many events of a type."""
+        """Count events of a type."""
         self.event_counts[event] = self.event_counts.get(event, 0) + count
 
     def add(self, event: NormalisedEvent | AgentEvent, seq: int) -> None:
-        """Fold in the session's next event, at position `seq`."""
+        """Fold the session's next event, at position `seq`."""
         fold_columns({None: self}, [fold_row(None, event, seq)])
 
 
 def duplicates_of(repeated: Iterable[Calls]) -> int:
-    """Calls that repeat an earlier one."""
+    """Return the calls that repeat an earlier one."""
     return sum(calls.count - 1 for calls in repeated)
 
 
 def fold_row(session: Hashable, event: NormalisedEvent | AgentEvent, seq: int) -> Row:
-    """The event as a row of FOLD_COLUMNS."""
+    """Return the event as a row of FOLD_COLUMNS."""
     return (
         session,
         seq,
@@ -238,9 +237,9 @@ def fold_row(session: Hashable, event: NormalisedEvent | AgentEvent, seq: int) -
 def fold_columns(
     evidence_by_session: dict[Key, SessionEvidence], rows: Iterable[Row], *, reference_limit: int | None = None
 ) -> None:
-    """Fold rows of FOLD_COLUMNS into the evidence of their sessions, in place; the rows of one session come in its order.
+    """Fold rows of FOLD_COLUMNS into the evidence of their sessions in place; rows of one session are in its order.
 
-    A session not yet there begins with `reference_limit`.
+    Missing sessions are created with `reference_limit`.
     """
     find = evidence_by_session.get
     folds = _FOLDS
@@ -259,9 +258,9 @@ def fold_columns(
 
 
 def fold_counted(evidence_by_session: Mapping[Key, SessionEvidence], rows: Iterable[Row]) -> None:
-    """Fold rows whose events were counted before, and whose sessions are there.
+    """Fold rows of existing sessions whose events were counted before.
 
-    Rows of events that are only counted may be left out, and so may those that show nothing of what their type's fold looks for.
+    Rows of events that are only counted may be left out, and so may rows without the fields that the fold of their type reads.
     """
     folds = _FOLDS
     for row in rows:
@@ -286,7 +285,7 @@ def _fold_tool_call(evidence: SessionEvidence, row: Row) -> None:
 
 
 def _is_recorded(evidence: SessionEvidence, row: Row) -> bool:
-    """Return whether the event was read from a transcript; the session is one then."""
+    """Return whether the event was read from a transcript, which makes its session one."""
     if row[13] not in TRANSCRIPT_SOURCES:
         return False
     evidence.source = evidence.source or row[13]
@@ -294,7 +293,7 @@ def _is_recorded(evidence: SessionEvidence, row: Row) -> bool:
 
 
 def _run_key(evidence: SessionEvidence, row: Row) -> str | None:
-    """Key of the run of equal calls that this call of a transcript continues or begins; a run of one call is forgotten then."""
+    """Return the key of the run of equal calls that a transcript's call extends or starts; drops a run of one."""
     key, exchange = row[5], row[14]
     if key is None:
         return None
@@ -319,7 +318,7 @@ def _fold_token_usage(evidence: SessionEvidence, row: Row) -> None:
 
 
 def _keep_largest(shares: list[Share], amount: int, reference: Reference) -> None:
-    """Keep an event among the LARGEST that added most to a sum; of equals the first ones."""
+    """Keep an event if it is among the LARGEST that added most to a sum, the first of equals."""
     share = (-amount, *reference)
     if amount > 0 and (len(shares) < LARGEST or share < shares[-1]):
         insort(shares, share)
@@ -327,7 +326,7 @@ def _keep_largest(shares: list[Share], amount: int, reference: Reference) -> Non
 
 
 def _new_tokens(evidence: SessionEvidence, tokens: int, prompt: int | None, cached: int | None) -> int:
-    """Tokens of a request that the request before it did not have."""
+    """Return the tokens of a request that the previous request did not have."""
     if prompt is None:
         return tokens
     tokens_before = max(cached or 0, prompt if evidence.last_prompt is None else evidence.last_prompt)
