@@ -65,7 +65,7 @@ class FileModel(BaseModel):
 
 
 class Problem(NamedTuple):
-    """A fault of the field at `location`, from the model that is checked; `value` is what the field holds."""
+    """Return a validation problem of the field at `location`; `value` is the content of the field."""
 
     location: tuple[str | int, ...]
     reason: str
@@ -73,7 +73,7 @@ class Problem(NamedTuple):
 
 
 def refuse(model: str, problems: Iterable[Problem]) -> None:
-    """ValidationError with all of the problems; without any, nothing happens. To be called by a validator of the model."""
+    """Raise ValidationError with all problems, if any; to be called by a validator of the model."""
     lines = [
         InitErrorDetails(
             type=PydanticCustomError("unfit", "{reason}", {"reason": problem.reason}),
@@ -87,7 +87,7 @@ def refuse(model: str, problems: Iterable[Problem]) -> None:
 
 
 def repetitions(values: Sequence[object], items: str, field: str) -> Iterator[Problem]:
-    """A problem for each value that an earlier item of the list `items` has in the same field."""
+    """Return a problem for each item of the list `items` that repeats the value of a field."""
     first: dict[object, int] = {}
     for index, value in enumerate(values):
         if value in first:
@@ -436,11 +436,11 @@ class Plan(FileModel):
     max_view_characters: int
     cost_cap_usd: float | None
     takes_simulated: bool = True
-    """True if the answers of a simulated judge count: they do not where a real one is asked."""
+    """True if answers of a simulated judge are accepted, which they are not if a real judge is asked."""
 
 
 def plans(profile: Profile) -> tuple[Plan, ...]:
-    """A plan for each judge run, in the order of the profile. KeyError for a judge that the profile does not define."""
+    """Return a plan for each judge run, in order; raises KeyError for a judge that the profile does not define."""
     judges = {judge.judge_id: judge for judge in profile.judges}
     return tuple(
         Plan(
@@ -459,21 +459,21 @@ def plans(profile: Profile) -> tuple[Plan, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LoadedProfile:
-    """An evaluation profile with the text of the system prompt it names, or of the shipped one."""
+    """An evaluation profile with the text of its system prompt."""
 
     profile: Profile
     system_prompt: str
 
 
 def load_case(path: Path) -> Case:
-    """Load a test case; PolicyError lists each problem as `FILE:LINE: field: reason`."""
+    """Load a test case; raises PolicyError with each problem as `FILE:LINE: field: reason`."""
     return Document(path, hint=_HINT).validate(Case)
 
 
 def load_profile(path: Path) -> LoadedProfile:
-    """Load a profile and its system prompt, whose path is from the folder of the profile; errors as `load_case`.
+    """Load a profile and its system prompt, whose path is relative to the profile's folder; raises as `load_case`.
 
-    A profile without a `profile_id` has the name of its file.
+    A profile without a `profile_id` gets the name of its file.
     """
     document = Document(path, hint=_HINT)
     if isinstance(document.value, dict) and (name := _identifier(path.stem)):
@@ -491,12 +491,12 @@ def load_profile(path: Path) -> LoadedProfile:
 
 
 def _identifier(name: str) -> str:
-    """The name with what no id may hold as hyphens; empty where nothing is left."""
+    """Replace characters that an id cannot contain by hyphens; empty if nothing is left."""
     return _NO_ID.sub("-", name).strip("-._")[:_MAX_ID]
 
 
 def _system_prompt(path: Path) -> str:
-    """The text of the file; ValueError says why it cannot be used."""
+    """Return the text of the file; raises ValueError with the reason if it cannot be used."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_SYSTEM_PROMPT_BYTES + 1)
@@ -515,5 +515,5 @@ def _system_prompt(path: Path) -> str:
 
 @cache
 def shipped_system_prompt() -> str:
-    """The system prompt that comes with the package."""
+    """Return the system prompt that is shipped with the package."""
     return resources.files("audit.evaluation").joinpath(_SHIPPED_PROMPT).read_text("utf-8")

@@ -1,8 +1,8 @@
 """The deterministic checks of a case: what a run shows without a judge.
 
-A check passes or fails if the records decide it, and is an error otherwise: nothing is known of the tools of a run without events, or
-of its tokens if one exchange does not report them, and what is missing from part of a run may be in the rest. Details are numbers and
-the words of the case, never those of the run: they may hold secrets and names of machines.
+A check passes or fails if the records decide it, and is an error otherwise: the tools of a run without events are unknown, and
+so are its tokens if an exchange does not report them; what a partial run lacks may be in the rest. Details contain numbers and
+words of the case but not of the run, which may contain secrets and names of machines.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from schemas.errors import PolicyError
 from schemas.records import CheckOutcome
 
 MAX_MATCHED = 1_000_000
-"""Characters of the longest answer that a pattern is looked for in: its search takes time with the length."""
+"""Longest answer that a pattern is searched in, because the search takes linear time."""
 Outcome = Literal["pass", "fail", "error"]
 Found = tuple[Outcome, str]
-"""The outcome, and what was found in words."""
+"""The outcome, with a description of the finding."""
 _NO_EVENTS: Found = ("error", "No event of the run was recorded, so nothing is known of its tools and artifacts.")
 _IN_PART: Found = ("error", "The run is too long to be read whole, and what was read of it does not decide this.")
 _IN_WORDS = {
@@ -46,7 +46,7 @@ _IN_WORDS = {
 
 
 def check_run(case: Case, run: Run) -> tuple[CheckOutcome, ...]:
-    """The outcome of every check of the case, in its order. Raises nothing, whatever the run holds."""
+    """Return the outcome of every check of the case, in order. Raises nothing, whatever the run contains."""
     return tuple(_outcome(check, run) for check in case.deterministic_checks)
 
 
@@ -78,7 +78,7 @@ def _tool_called(check: ToolCalled, run: Run) -> Found:
 
 
 def _calls(run: Run, tool: str | None) -> int:
-    """Calls of a tool, or of all tools."""
+    """Return the calls of a tool, or of all tools."""
     return sum(isinstance(step, ToolCall) and (tool is None or step.tool == tool) for step in run.steps)
 
 
@@ -95,7 +95,7 @@ def _tool_call_count(check: ToolCallCount, run: Run) -> Found:
         return _NO_EVENTS
     count = _calls(run, check.tool)
     is_enough, is_too_much = count >= (check.min or 0), check.max is not None and count > check.max
-    # More calls may follow: they make good for too few, and they may become too many.
+    # A partial run may have more calls, which could satisfy a minimum or exceed a maximum.
     if not run.is_whole and not is_too_much and not (is_enough and check.max is None):
         return _IN_PART
     bounds = [f"at least {check.min}"] * (check.min is not None) + [f"at most {check.max}"] * (check.max is not None)
@@ -113,7 +113,7 @@ def _response_contains(check: ResponseContains, run: Run) -> Found:
 
 
 def _folded(text: str) -> str:
-    """The text such that upper and lower case, and two ways to write an accent, are alike."""
+    """Fold case and the two ways to write an accent."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
 
 
@@ -193,4 +193,4 @@ CHECKS: Mapping[str, Callable[[Any, Run], Found]] = {
     "max_total_tokens": _max_total_tokens,
     "trust_at_least": _trust_at_least,
 }
-"""The function that decides each kind of check."""
+"""The function for each kind of check."""

@@ -1,6 +1,6 @@
-"""The questions of an evaluation and the judge's answers: one question per repetition, told apart only by its number.
+"""The questions of an evaluation and the judge's answers: one question per repetition, which differ only in their number.
 
-The schema states bounds of numbers and lists in descriptions only, because no provider enforces them; the reader checks them.
+The schema states bounds of numbers and lists only in descriptions, because no provider enforces them; the reader checks them.
 Evidence comes before its score, because a model writes in the order of the schema.
 """
 
@@ -32,16 +32,16 @@ EVALUATION = "evaluation"
 RULE_VERSION = "evaluation-1"
 """Version of checks, subject view, aggregation and policies; part of every fingerprint."""
 NOT_RECORDED = TierState(UNSCORED, "not_recorded")
-"""The state of an iteration where only recorded answers count, and none is there."""
+"""The state of an iteration if only recorded answers are used and none exists."""
 NOT_BATCHED = TierState(UNSCORED, "not_batched")
-"""The state of an iteration of a batch judge that no batch has answered: it is not asked call by call."""
+"""The state of an iteration of a batch judge without an answer from a batch; it is not asked by a single call."""
 _FALLBACKS: Mapping[str, TierState] = {"recorded": NOT_RECORDED}
-"""By type of judge: the state of an iteration that may not be asked."""
+"""The state of an iteration that may not be asked, by type of judge."""
 
 MAX_EVIDENCE = 8
-"""Most pieces of evidence for one score; there is at least one."""
+"""Most pieces of evidence for one score; at least one is required."""
 MAX_FACT = 400
-"""Characters that are kept of a piece of evidence."""
+"""Characters kept of a piece of evidence."""
 _EVIDENCE = {
     "type": "array",
     "items": {"type": "string"},
@@ -52,7 +52,7 @@ _JUDGED = ("evidence", "score")
 
 
 def request_id(evaluation_id: str, attempt: int) -> str:
-    """Id of the request for an evaluation's attempt: asked for twice, it is one request."""
+    """Return the id of the request for an attempt at an evaluation; requesting it twice gives the same id."""
     return stable_id("evaluation-request", evaluation_id, attempt)
 
 
@@ -66,7 +66,7 @@ class Terms:
 
     @classmethod
     def of(cls, request: EvaluationRequest) -> Terms:
-        """The terms of a request; RecordError naming the field that is none of ours."""
+        """Decode the terms of a request; raises RecordError naming the invalid field."""
         return cls(
             _read("case", request.case, Case.model_validate_json),
             _read("profile", request.profile, Plan.model_validate_json),
@@ -91,7 +91,7 @@ def _reason_of(error: Exception) -> str:
 
 
 def questions_of(request: EvaluationRequest) -> tuple[Question, ...]:
-    """One question for each repetition, in order; RecordError for a request that was not made by `evaluation_request`."""
+    """Return one question per repetition, in order; raises RecordError for a request not made by `evaluation_request`."""
     terms = Terms.of(request)
     return tuple(_question(request, terms, iteration) for iteration in range(1, terms.plan.repetitions + 1))
 
@@ -115,9 +115,9 @@ def _question(request: EvaluationRequest, terms: Terms, iteration: int) -> Quest
 
 
 def _fingerprint(request: EvaluationRequest, form: list[Any], iteration: int) -> str:
-    """Names the question and whose run it is about, but not who asks: a recorded judge finds what a live one was asked.
+    """Return the digest of the question and its run, without the judge, so that a recorded judge finds a live judge's answers.
 
-    Nor how its answers are put together, so that another method or policy is another evaluation and no other question.
+    The aggregation is left out as well: another method or policy is another evaluation with the same questions.
     """
     about = [request.connection, request.session_id, request.case_id]
     named = canonical_json([EVALUATION, *form, request.system_prompt, request.user_prompt, *about, iteration])
@@ -126,7 +126,7 @@ def _fingerprint(request: EvaluationRequest, form: list[Any], iteration: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """One score, and what it rests on."""
+    """One score with its evidence."""
 
     evidence: tuple[str, ...]
     """At least one fact, each on one line."""
@@ -139,24 +139,24 @@ class EvaluationAnswer:
     """The judge's answer about a run."""
 
     dimensions: Mapping[Dimension, Assessment]
-    """Those that were asked, in the order they were asked."""
+    """The requested dimensions, in order."""
     overall: Assessment
-    """The judge's own verdict on the whole, not a mean."""
+    """The judge's own overall score, not a mean."""
 
 
 def answer_schema(dimensions: Sequence[Dimension]) -> dict[str, Any]:
-    """JSON schema of the answer about these dimensions: closed objects, every field required."""
+    """Return the JSON schema of the answer about these dimensions: closed objects, every field required."""
     assessment = _closed({"evidence": _EVIDENCE, "score": _SCORE})
     return _closed({"dimensions": _closed(dict.fromkeys(dimensions, assessment)), "overall": assessment})
 
 
 def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """An object with these fields, each of them, and no others."""
+    """Return the schema of an object with exactly these fields, all required."""
     return {"type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False}
 
 
 def read_evaluation(text: str, *, dimensions: Sequence[Dimension]) -> EvaluationAnswer | Invalid:
-    """The answer to a question about these dimensions, or every reason why it cannot be used. Raises for no text."""
+    """Return the answer to a question about these dimensions, or every problem of it. Never raises."""
     value = read_json(text)
     if isinstance(value, Invalid):
         return value
@@ -171,13 +171,13 @@ def read_evaluation(text: str, *, dimensions: Sequence[Dimension]) -> Evaluation
 
 
 class _EvaluationFields(Fields):
-    """Takes the answer apart; see `Fields`."""
+    """Reads the fields of an answer; see `Fields`."""
 
     def assessment(self, members: Mapping[str, Any], name: str) -> Assessment:
-        """A score with its evidence. A field that is missing was noted with the object that lacks it."""
+        """Return a score with its evidence; the problem of a missing field was already noted."""
         assessed = self.members(members[name], _JUDGED, name) if name in members else {}
         evidence = self._facts(assessed["evidence"], f"{name}.evidence") if "evidence" in assessed else ()
-        # Minus zero is smaller than zero to no one, and yet another text.
+        # -0.0 equals 0.0 but is written differently.
         return Assessment(evidence, self.number(assessed, "score", int(LOWEST), int(HIGHEST), f"{name}.") + 0.0)
 
     def _facts(self, value: Any, at: str) -> tuple[str, ...]:

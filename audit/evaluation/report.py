@@ -169,7 +169,7 @@ def _order(evaluated: Evaluated) -> tuple[str, str, str, int, str, str]:
 
 
 def _total(costs: Sequence[float | None]) -> float | None:
-    """The sum; None where one of them is not known."""
+    """Return the sum; None if a value is unknown."""
     return None if None in costs else math.fsum(cost for cost in costs if cost is not None)
 
 
@@ -199,13 +199,13 @@ def _dimension_mean(dimension: Dimension, rows: Sequence[EvaluationRow]) -> Dime
 
 
 def _known_total(costs: Sequence[float | None]) -> float | None:
-    """The sum of what is known; None where nothing is."""
+    """Return the sum of the known values; None without any."""
     known_costs = [cost for cost in costs if cost is not None]
     return math.fsum(known_costs) if known_costs else None
 
 
 def mean_interval(scores: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % interval of the mean, within the scale; None for fewer than two scores, which say nothing about each other."""
+    """Return the 95 % interval of the mean, within the scale; None for fewer than two scores."""
     if len(scores) < 2:
         return None
     mean = statistics.fmean(scores)
@@ -214,7 +214,7 @@ def mean_interval(scores: Sequence[float]) -> tuple[float, float] | None:
 
 
 def row_of(evaluated: Evaluated) -> EvaluationRow:
-    """The row of one evaluation; its result as it was recorded."""
+    """Return the row of one evaluation."""
     evaluation = evaluated.evaluation
     return EvaluationRow(
         evaluation_id=evaluation.evaluation_id,
@@ -255,18 +255,18 @@ class RaterVerdict:
     """Connection and id."""
     rater: str
     human: float
-    """Mean of the scores they gave, 1 to 5."""
+    """Mean of the person's scores, 1 to 5."""
     final_score: float
-    """Of the evaluation, 0 to 10."""
+    """The evaluation's score, 0 to 10."""
 
 
 def on_the_scale_of_people(final_score: float) -> float:
-    """A verdict from 0 to 10 as a score from 1 to 5."""
+    """Convert a score from 0 to 10 into one from 1 to 5."""
     return LOWEST_LABEL + (HIGHEST_LABEL - LOWEST_LABEL) * final_score / HIGHEST
 
 
 def agreement_with_people(verdicts: Sequence[RaterVerdict]) -> Agreement:
-    """Measure how far verdicts and people agree, with one label per rater and evaluation."""
+    """Measure the agreement of evaluations and people, with one label per rater and evaluation."""
     labels = [
         Label(
             exchange=verdict.evaluation_id,

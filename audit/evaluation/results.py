@@ -43,7 +43,7 @@ Value = TypeVar("Value")
 INVALID = "invalid"
 """Outcome of an iteration whose answer cannot be read."""
 MAX_ANSWERS_BYTES = 400_000
-"""Bytes of JSON that the answers of one result take together, so that it fits into a record; the judgements hold them whole."""
+"""Most bytes of JSON for all answers of one result, so that it fits into a record; the judgements hold the full answers."""
 _MAX_REASON = 500
 _REASONS: Mapping[str, str] = {
     NOT_RECORDED.reason: "only recorded answers count, and none is recorded",
@@ -52,7 +52,7 @@ _REASONS: Mapping[str, str] = {
     COST_CAP.reason: "the cost cap of the evaluation leaves no room for the call",
     UNKNOWN_PRICE.reason: "there is a cost cap, and the model has no known price",
 }
-"""The reasons for a call that was never made, in words."""
+"""Explanations for calls that were never made."""
 _CALL = (
     "judgement_id",
     "answering_model",
@@ -65,7 +65,7 @@ _CALL = (
     "simulated",
     "judged_at",
 )
-"""The fields of its judgement that an iteration shows unchanged."""
+"""The fields of a judgement that an iteration copies."""
 _METHODS = {"median": median, "mean": mean}
 Source = Literal["judge", "deterministic", "weighted", "missing"]
 PASS, FAIL, ERROR = "pass", "fail", "error"
@@ -77,7 +77,7 @@ _SOURCES: Mapping[str, tuple[Source, Source, Source]] = {
     "deterministic_only": ("deterministic", "missing", "deterministic"),
     "weighted": ("weighted", "judge", "deterministic"),
 }
-"""By policy: the source where there are both scores, the judge's alone, that of the checks alone."""
+"""For each policy, the source with both scores, with the judge's alone, and with that of the checks alone."""
 _WARNINGS: Mapping[tuple[str, Source], str] = {
     ("weighted", "judge"): "is weighted, but no check counts for it: its score is the judge's.",
     ("weighted", "deterministic"): "is weighted, but the judge has no score: its score is that of the checks.",
@@ -87,24 +87,24 @@ _WARNINGS: Mapping[tuple[str, Source], str] = {
 
 @dataclass(frozen=True, slots=True)
 class IterationOutcome:
-    """One iteration, after the judge was asked."""
+    """The outcome of one iteration."""
 
     number: int
     """From 1."""
     outcome: str
-    """answered, or why it does not count."""
+    """answered, or the reason why it does not count."""
     reason: str | None
-    """A description of the failure, in words."""
+    """A description of the failure."""
     answer: EvaluationAnswer | None
-    """None where it does not count."""
+    """None if it does not count."""
     judgement: Judgement | None
-    """The one it rests on."""
+    """The judgement that it rests on."""
     judgements: tuple[Judgement, ...]
-    """All that were recorded of the question, those of failed calls, too."""
+    """All judgements of the question, including failed calls."""
 
 
 def iteration_outcome(number: int, question: Question, reply: Reply) -> IterationOutcome:
-    """Make an iteration of a reply. ValueError for a reply that is neither a text nor a state."""
+    """Return the outcome of an iteration; raises ValueError for a reply that is neither a text nor a state."""
     judgements = tuple(
         sorted(
             reply.judgements, key=lambda judgement: (judgement.subject_revision, judgement.judged_at, judgement.judgement_id)
@@ -130,7 +130,7 @@ def _shorten_reason(text: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """One score over all iterations that succeeded."""
+    """One score aggregated over all successful iterations."""
 
     score: float
     """Median or mean, 0 to 10."""
@@ -142,17 +142,19 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class Aggregates:
-    """The aggregate of the iterations that succeeded."""
+    """All scores aggregated over the successful iterations."""
 
     dimensions: Mapping[Dimension, Aggregate]
     overall: Aggregate
     evidence_iteration: int
-    """The iteration whose overall score is nearest to the aggregate, the first of equals. All evidence is taken from it, so that
-    it hangs together."""
+    """The iteration whose overall score is nearest to the aggregate, the first of equals.
+
+    All evidence is taken from it, to be consistent.
+    """
 
 
 def aggregate(answers: Mapping[int, EvaluationAnswer], method: Method) -> Aggregates | None:
-    """The answers, by number of iteration, as one; None where there is none. All are about the same dimensions."""
+    """Aggregate the answers by number of iteration, which all have the same dimensions; None without answers."""
     if not answers:
         return None
     numbers = sorted(answers)
@@ -176,21 +178,21 @@ def _aggregate(iterations: Sequence[Assessment], method: Method, evidence: tuple
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """The origin of one dimension's score; scores are from 0 to 10."""
+    """A dimension's score with its origin; scores are from 0 to 10."""
 
     dimension: Dimension
     policy: DimensionPolicy
     source: Source
     """The source of the final score."""
     deterministic: float | None
-    """None where no check counts for the dimension."""
+    """None if no check counts for the dimension."""
     judge: float | None
-    """None where the judge has no score."""
+    """None if the judge has no score."""
     final: float | None
 
 
 def resolve(dimension: Dimension, policy: DimensionPolicy, checks: Sequence[CheckOutcome], judge: float | None) -> Resolution:
-    """The score of one dimension; see the table of the module."""
+    """Return the score of one dimension; see the table of the module."""
     deterministic = deterministic_score(dimension, checks)
     source = _source(policy, deterministic, judge)
     final = {"judge": judge, "deterministic": deterministic, "missing": None}.get(source)
@@ -200,7 +202,7 @@ def resolve(dimension: Dimension, policy: DimensionPolicy, checks: Sequence[Chec
 
 
 def deterministic_score(dimension: Dimension, checks: Sequence[CheckOutcome]) -> float | None:
-    """10 x passed / mapped checks, where an error counts as not passed; None where no check counts for the dimension."""
+    """Return 10 x passed / relevant checks, with errors as not passed; None if no check counts for the dimension."""
     mapped = [check for check in checks if dimension in check.dimensions]
     return HIGHEST * sum(check.outcome == PASS for check in mapped) / len(mapped) if mapped else None
 
@@ -215,19 +217,19 @@ def _source(policy: DimensionPolicy, deterministic: float | None, judge: float |
 
 
 def weighted(judge: float, deterministic: float, policy: DimensionPolicy) -> float:
-    """The mean of both scores by the normalised weights; exact, so never outside of the two."""
+    """Return the mean of both scores by the normalized weights; exact, so it is always between the two."""
     judge_weight, deterministic_weight = normalised(policy)
     return float(judge_weight * Fraction(judge) + deterministic_weight * Fraction(deterministic))
 
 
 def normalised(policy: DimensionPolicy) -> tuple[Fraction, Fraction]:
-    """The weights of judge and checks, with a sum of 1. No policy that weighs has both 0: its model refuses that."""
+    """Return the weights of judge and checks, with a sum of 1. They are never both 0, which the policy's model refuses."""
     judge, deterministic = Fraction(policy.judge_weight), Fraction(policy.deterministic_weight)
     return judge / (judge + deterministic), deterministic / (judge + deterministic)
 
 
 def resolution_warnings(resolutions: Sequence[Resolution], checks: Sequence[CheckOutcome]) -> Iterator[str]:
-    """Yield warnings for a reader of the scores: checks that count for nothing, and scores with a part missing."""
+    """Yield warnings for readers of the scores: checks that do not count, and scores with a missing part."""
     by_judge_alone = {resolution.dimension for resolution in resolutions if resolution.policy.policy == "judge_only"}
     for check in checks:
         if check.outcome == ERROR:
@@ -242,28 +244,28 @@ def resolution_warnings(resolutions: Sequence[Resolution], checks: Sequence[Chec
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The findings of an evaluation; made by `findings_of`."""
+    """The findings of an evaluation; see `findings_of`."""
 
     terms: Terms
     iterations: tuple[IterationOutcome, ...]
     aggregates: Aggregates | None
-    """None where every iteration failed."""
+    """None if every iteration failed."""
     resolutions: tuple[Resolution, ...]
-    """One for each dimension that the case declares, in order."""
+    """One for each dimension of the case, in order."""
     warnings: tuple[str, ...]
 
     @property
     def successful(self) -> int:
-        """Iterations that count."""
+        """The number of successful iterations."""
         return sum(iteration.answer is not None for iteration in self.iterations)
 
     @property
     def simulated(self) -> bool:
-        """True if a simulated judge was asked at all."""
+        """True if any judgement is by a simulated judge."""
         return any(judgement.simulated for iteration in self.iterations for judgement in iteration.judgements)
 
     def result(self, request: EvaluationRequest) -> EvaluationResult:
-        """The documents."""
+        """Return the published documents."""
         return EvaluationResult(final_result=_final_result(request, self), judge_result=_judge_result(request, self))
 
 
@@ -343,7 +345,7 @@ def _judge_result(request: EvaluationRequest, findings: Findings) -> JudgeResult
 
 
 def documents(iterations: Sequence[IterationOutcome], evaluation_id: str) -> tuple[Iteration, ...]:
-    """The iterations as the result of the evaluation shows them."""
+    """Return the iterations as the result shows them."""
     return tuple(_document(iteration, evaluation_id, MAX_ANSWERS_BYTES // len(iterations)) for iteration in iterations)
 
 
@@ -357,9 +359,9 @@ def _document(iteration: IterationOutcome, evaluation_id: str, room: int) -> Ite
 
 
 def _call_facts(judgement: Judgement | None, evaluation_id: str, room: int) -> dict[str, Any]:
-    """Return the facts about the call; nothing for one that was never made.
+    """Return the facts about a call; empty values if it was never made.
 
-    A call that was made for another evaluation has cost this one nothing.
+    A call for another evaluation has no cost here.
     """
     if judgement is None:
         return dict.fromkeys((*_CALL, "answer", "taken_over_from")) | {"attempts": 0, "batched": False, "simulated": False}
@@ -372,7 +374,7 @@ def _call_facts(judgement: Judgement | None, evaluation_id: str, room: int) -> d
 
 
 def _cut_answer(answer: str, room: int) -> str:
-    """The answer, cut so that it takes no more than so many bytes as JSON; a cut says what is left out."""
+    """Cut the answer to at most so many bytes of JSON, stating what is left out."""
     if len(answer) <= MAX_ANSWER and _size(answer) <= room:
         return answer
     shown = answer[:room]
@@ -386,7 +388,7 @@ def _size(text: str) -> int:
 
 
 def findings_of(request: EvaluationRequest, terms: Terms, iterations: Sequence[IterationOutcome]) -> Findings:
-    """Everything that follows from what the judge said, iteration by iteration."""
+    """Compute all findings from the iterations."""
     answers = {iteration.number: iteration.answer for iteration in iterations if iteration.answer is not None}
     aggregates = aggregate(answers, terms.plan.method)
     policies = terms.plan.dimension_policies

@@ -1,32 +1,32 @@
-"""A finished run as it is evaluated, folded from the records of its session. Pure: the same records give the same run.
+"""A finished run for evaluation, folded from the records of its session. Pure: the same records give the same run.
 
-1. Abandoned exchanges and their events are not part of the run; what they cost is. Heartbeats are not turns if there are others.
-2. The run ended as its last exchange did. Without exchanges, the events may hold the final answer and the status.
-3. A failure is an error that nothing mended, an end in an error, or a cause that the diagnosis names.
-4. Identifiers are collected as exact text, to be removed from what the judge sees. Short common words are left out: a connection
-   called `local` would otherwise take a word out of every answer.
+1. Abandoned exchanges and their events are not part of the run, but their cost is. Heartbeats are not turns if there are others.
+2. The run ends with the outcome of its last exchange. Without exchanges, events may give the final answer and the status.
+3. A failure is an error that was not resolved, an end in an error, or a cause that the diagnosis names.
+4. Identifiers are collected as exact text, to be removed from the judge's view. Short common words are left out: otherwise a
+   connection called `local` would remove that word from every answer.
 
 What each event becomes:
 
 | event | becomes |
 | --- | --- |
 | tool_call | a call |
-| tool_output | a result; without a tool's name it has that of the call with its tool_call_id |
-| artifact | the artifact of its path; the last content counts, and a deletion removes it |
-| error_event | a failure, until something mends it |
-| process_end | the final answer and status of a run without exchanges; a failure where it ended badly |
+| tool_output | a result; without a tool's name, the tool is that of the call with its tool_call_id |
+| artifact | the artifact of its path, with the last content; a deletion removes it |
+| error_event | a failure, unless it is resolved |
+| process_end | the final answer and status of a run without exchanges; a failure if it ended badly |
 | session_end, decision | the final answer and status of a run without exchanges |
 
-An error is mended when the run went on. An error that names a tool: by a later result of that tool that did not fail. Any other:
-by a later tool call, successful result, artifact or decision, or when its exchange, or a later one, was answered. An error marked
+An error is resolved if the run continued. An error of a tool is resolved by a later successful result of that tool. Any other error is
+resolved by a later tool call, successful result, artifact or decision, or by an answer to its exchange or a later one. An error marked
 `recovered` is not a failure.
 
-Tokens and costs are never guessed; unknown values are null:
+Tokens and costs are never guessed; unknown values are None:
 
-1. Every exchange counts, abandoned ones too: they were paid for. An exchange that no model answered used nothing.
-2. Tokens are those of the exchanges if all of them report theirs, else those of the token_usage events if all of those do.
-3. The cost is that of the token_usage events if they report at least as many tokens as the exchanges, because they know what came
-   from the prompt cache; else that of the exchanges, with all input at the full price; else what the source itself counted.
+1. Every exchange counts, also abandoned ones, because they were paid for. An exchange that no model answered used nothing.
+2. Tokens are those of the exchanges if all of them report tokens, else those of the token_usage events if all of those do.
+3. The cost is that of the token_usage events if they report at least as many tokens as the exchanges, because they distinguish tokens
+   from the prompt cache; else that of the exchanges, with all input at the full price; else what the source itself reported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from schemas.bounds import MAX_DEPTH
 from schemas.records import Exchange, FailureCause
 
 Status = Literal["answered", "no_response", "error", "aborted"]
-"""The end of a run: the outcome of its last exchange."""
+"""The outcome of the last exchange of a run."""
 _OUTCOMES: frozenset[str] = frozenset(get_args(Status))
 _END_MESSAGES: Mapping[Status, str] = {"error": "The run ended in an error.", "aborted": "The run was aborted."}
 Event = Mapping[str, Any]
@@ -83,12 +83,12 @@ _STATUSES: Mapping[str, Status] = {
     "no_response": "no_response",
 }
 MAX_LENGTH = 500
-"""Characters of the longest value that is taken for a name."""
+"""Longest value that is taken for a name."""
 _SHORTEST_NAME, _LONG_NAME = 4, 12
 _SMALLEST_ID = 10_000
-"""Integers below this are counts and ports as often as ids."""
+"""Smallest integer that is taken for an id; smaller ones are often counts or ports."""
 _NESTED_NAME_FIELDS = frozenset({"id", "name", "path", "address", "ip", "digest"})
-"""Fields that hold the name where a well-known field holds an object."""
+"""Fields that hold the name if a well-known field holds an object."""
 # fmt: off
 KEYS = frozenset({
     "sessionid", "sessionkey", "exchangeid", "eventid", "entryid", "toolcallid", "tooluseid", "callid", "firstkeptentryid",
@@ -100,11 +100,11 @@ KEYS = frozenset({
     "transcriptpath",
 })
 # fmt: on
-"""Fields whose values are names of infrastructure: in lower case, without anything but letters."""
+"""Fields whose values are names of infrastructure; lower case, letters only."""
 _NOT_A_LETTER = re.compile(r"[^a-z]")
 _NON_LETTER = re.compile(r"[^A-Za-z]")
 _GENERATED_ID = re.compile(r"event_\d+(#\d+)?")
-"""Ids of events that came without one: they name nothing."""
+"""Generated ids of events without one, which identify nothing."""
 _INPUT_TOKENS = ("input", "input_tokens", "prompt_tokens")
 _OUTPUT_TOKENS = ("output", "output_tokens", "completion_tokens")
 _CACHE_READ = ("cache_read", "cache_read_tokens", "cache_read_input_tokens")
@@ -113,7 +113,7 @@ _CACHE_WRITTEN = ("cache_write", "cache_write_tokens", "cache_creation_input_tok
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A user's message and the agent's answer; texts as they were recorded."""
+    """A user's message and the agent's answer, with texts as recorded."""
 
     user_message: str
     agent_response: str
@@ -126,22 +126,22 @@ class ToolCall:
 
     tool: str | None
     arguments: Any
-    """Plain JSON; None where there are none."""
+    """Plain JSON; None without arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The answer of a tool."""
+    """The result of a tool call."""
 
     tool: str | None
     output: Any
-    """Plain JSON, a text most of the time."""
+    """Plain JSON, usually a text."""
     failed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something that went wrong and that nothing after it mended: an error of the run itself, not a log."""
+    """An error of the run that nothing afterwards resolved."""
 
     kind: str
     """Type of the event, or the failure type of the diagnosis."""
@@ -150,25 +150,25 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file that the run made or changed, as far as events recorded it."""
+    """A file that the run created or changed, as far as events recorded it."""
 
     path: str
     excerpt: str
-    """The last that was recorded of its content; may be empty."""
+    """The last recorded content; may be empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Everything about one finished session that a case can be held against. Identifiers are here to be kept out of the prompt."""
+    """A finished session as a case evaluates it. Identifiers are listed so that they can be kept out of the prompt."""
 
     connection: str
     project: str
     session_id: str
     agent: str | None
     model: str | None
-    """Model of the agent: that of its last answer that names one."""
+    """The agent's model, from its last answer that names one."""
     identifiers: frozenset[str]
-    """Ids of the session, its exchanges and events, and its names of machines: none of them may reach the judge."""
+    """Ids of the session, its exchanges and events, and names of machines; none of them may reach the judge."""
     turns: tuple[Turn, ...]
     steps: tuple[ToolCall | ToolResult, ...]
     """Calls and results in the order of the log."""
@@ -181,24 +181,24 @@ class Run:
     """None means missing, not zero."""
     output_tokens: int | None
     cost_usd: float | None
-    """None where a price is unknown."""
+    """None if a price is unknown."""
     started_at: datetime | None
     ended_at: datetime | None
     reported_tokens: int | None = None
-    """Tokens, read and written together, if only their sum is known."""
+    """Tokens read and written, if only their sum is known."""
     has_events: bool = True
-    """True if any event was recorded: without events, nothing is known of its tools and artifacts."""
+    """True if any event was recorded; without events, tools and artifacts are unknown."""
     is_whole: bool = True
-    """True if all its records are in it; a very long session is read in part, and its spending is then not known."""
+    """True if all records of the session are included. A very long session is read in part, and its spending is unknown."""
 
     @property
     def final_response(self) -> str:
-        """The last answer; empty where there is none."""
+        """The last answer; empty without one."""
         return self.turns[-1].agent_response if self.turns else ""
 
     @property
     def total_tokens(self) -> int | None:
-        """Read and written together; None where one of the two is missing, and their sum, too."""
+        """Tokens read and written; None if unknown."""
         if self.input_tokens is None or self.output_tokens is None:
             return self.reported_tokens
         return self.input_tokens + self.output_tokens
@@ -206,7 +206,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRecords:
-    """The records of one session, the newest version of each."""
+    """The newest version of each record of one session."""
 
     connection: str
     project: str
@@ -214,25 +214,25 @@ class SessionRecords:
     exchanges: Sequence[Exchange]
     """In any order."""
     events: Sequence[Mapping[str, Any]]
-    """Payloads of its AgentEvents, in the order of the log."""
+    """Payloads of its AgentEvents, in order of the log."""
     trust: int | None = None
     """Trust score of the diagnosis; None without evidence."""
     failure_causes: Sequence[FailureCause] = ()
     """The findings of the diagnosis."""
     closed_at: datetime | None = None
-    """The end of the session, where it is known."""
+    """The end of the session, if known."""
     is_whole: bool = True
     """True if these are all its exchanges and events."""
 
 
 def run_of(session: SessionRecords, prices: Mapping[str, ModelPrice]) -> Run:
-    """The run; `prices` are one's own prices of models, before the shipped ones."""
+    """Fold the records of a session into a run; `prices` override the shipped prices of models."""
     exchanges = sorted(
         session.exchanges, key=lambda exchange: (exchange.occurred_at, exchange.turn_number or 0, exchange.exchange_id)
     )
     abandoned = {exchange.exchange_id for exchange in exchanges if "abandoned" in exchange.tags}
     active = [exchange for exchange in exchanges if exchange.exchange_id not in abandoned]
-    # An id may be anything here, even what no set can be asked for.
+    # An event's exchange_id may be any JSON value, also an unhashable one.
     trace = trace_of(event for event in session.events if str(event.get("exchange_id")) not in abandoned)
     turns = _build_turns(active, trace)
     status = turns[-1].status if turns else trace.final_status or "no_response"
@@ -264,7 +264,7 @@ def run_of(session: SessionRecords, prices: Mapping[str, ModelPrice]) -> Run:
 
 
 def trace_of(events: Iterable[Event]) -> Trace:
-    """Return the trace of these events."""
+    """Return the trace of events in order."""
     trace = Trace()
     for event in events:
         trace.take(event)
@@ -280,14 +280,14 @@ def _build_turns(active: Sequence[Exchange], trace: Trace) -> tuple[Turn, ...]:
 
 
 def _status_of(exchange: Exchange) -> Status:
-    """The outcome, where it is one that is known; a newer source may have others."""
+    """Return the outcome of an exchange; newer sources may have outcomes that are unknown here."""
     if exchange.outcome in _OUTCOMES:
         return exchange.outcome  # type: ignore[return-value]
     return "answered" if exchange.agent_response.strip() else "no_response"
 
 
 def _last_text(values: Sequence[str | None]) -> str | None:
-    """The last that is not blank."""
+    """Return the last text that is not blank."""
     return next((value for value in reversed(values) if value and value.strip()), None)
 
 
@@ -299,9 +299,9 @@ def _text_values(events: Sequence[Mapping[str, Any]], name: str) -> list[str | N
 def spending_of(
     exchanges: Sequence[Exchange], events: Iterable[Mapping[str, Any]], model: str | None, prices: Mapping[str, ModelPrice]
 ) -> Spending:
-    """Add up the run's spending.
+    """Sum the tokens and the cost of a run.
 
-    `model` is the agent's where a part names none; `prices` are one's own, before the shipped ones.
+    `model` is used for parts that name none; `prices` override the shipped ones.
     """
     answers = [_usage_of_exchange(exchange, model) for exchange in exchanges if _was_answered(exchange)]
     calls = [_usage_of_event(event, model) for event in events if event.get("event") == "token_usage"]
@@ -323,7 +323,7 @@ def _usage_of_exchange(exchange: Exchange, model: str | None) -> _UsageReport:
 
 @dataclass(frozen=True, slots=True)
 class _UsageReport:
-    """One exchange or token_usage event."""
+    """The usage of one exchange or token_usage event."""
 
     model: str | None
     usage: Usage | None
@@ -355,7 +355,7 @@ def _usage_of_event(event: Mapping[str, Any], model: str | None) -> _UsageReport
 
 
 def _first_number(source: Mapping[str, Any], names: Iterable[str]) -> int | None:
-    """The first of these fields that is a number from 0."""
+    """Return the first of these fields that is a non-negative number."""
     for name in names:
         value = source.get(name)
         if (type(value) is int or type(value) is float) and value >= 0:
@@ -364,7 +364,7 @@ def _first_number(source: Mapping[str, Any], names: Iterable[str]) -> int | None
 
 
 def _sum_usage(parts: Sequence[_UsageReport]) -> Usage | None:
-    """All tokens together; None where a part does not tell them, and where there is no part."""
+    """Sum all tokens; None without reports, or if one of them lacks its tokens."""
     usages = [part.usage for part in parts if part.usage is not None]
     if not parts or len(usages) < len(parts):
         return None
@@ -418,7 +418,7 @@ def _price_reports(reports: Sequence[_UsageReport], prices: Mapping[str, ModelPr
 def identifiers_of(
     connection: str, session_id: str, exchanges: Iterable[Exchange], events: Iterable[Mapping[str, Any]]
 ) -> frozenset[str]:
-    """Every identifier of a session, as it was recorded: a value counts if it is long, or holds more than letters."""
+    """Return every identifier of a session; short values count only if they contain more than letters."""
     identifiers = {connection, session_id}
     for exchange in exchanges:
         identifiers.add(exchange.exchange_id)
@@ -428,7 +428,7 @@ def identifiers_of(
 
 
 def _values_of_known_fields(event: Mapping[str, Any]) -> Iterator[str]:
-    """Values of the well-known fields of an event, at every depth. Goes down level by level, as far as JSON may nest."""
+    """Yield the values of the well-known fields of an event at every depth, level by level."""
     level: list[tuple[Any, bool]] = [(item, _is_key(field, within=False)) for field, item in event.items()]
     for _ in range(MAX_DEPTH + 1):
         next_level: list[tuple[Any, bool]] = []
@@ -453,7 +453,7 @@ def _is_key(field: Any, *, within: bool) -> bool:
 
 @lru_cache(maxsize=4096)
 def _letters(field: str) -> str:
-    """The letters of a field's name, in lower case."""
+    """Return the letters of a field's name in lower case."""
     return _NOT_A_LETTER.sub("", field.lower())
 
 
@@ -463,7 +463,7 @@ def _is_specific(name: str) -> bool:
 
 
 def _collect_failures(session: SessionRecords, trace: Trace, active: Sequence[Exchange], status: Status) -> Iterator[Failure]:
-    """Errors in the order of the log, the end of the run where no error tells of it, then the causes of the diagnosis."""
+    """Yield errors in order of the log, then a bad end without an error, then the causes of the diagnosis."""
     errors = [error.failure for error in _unresolved_errors(trace.errors, active)]
     yield from errors
     if status in _END_MESSAGES and not errors:
@@ -472,9 +472,9 @@ def _collect_failures(session: SessionRecords, trace: Trace, active: Sequence[Ex
 
 
 def _unresolved_errors(errors: Sequence[OpenError], active: Sequence[Exchange]) -> Iterator[OpenError]:
-    """The errors that no answer mended: those that name a tool, and those whose exchange and all after it were not answered.
+    """Yield the errors that no answer resolved: those of a tool, and those without an answer to their exchange or a later one.
 
-    The exchange of an error is the one it names, else the last that began before it; where neither is known, the last of all.
+    The exchange of an error is the one it names, else the last one that began before it, else the last one of all.
     """
     start_times = [exchange.occurred_at for exchange in active]
     indexes = {exchange.exchange_id: index for index, exchange in enumerate(active)}
@@ -486,12 +486,12 @@ def _unresolved_errors(errors: Sequence[OpenError], active: Sequence[Exchange]) 
 
 
 def normalize_path(path: str) -> str:
-    """The path with slashes, without `./` and without `..` where a folder precedes it."""
+    """Normalize a path: slashes only, without `./`, and without `..` after a folder."""
     return posixpath.normpath(path.strip().replace("\\", "/"))
 
 
 def is_recorded_as(expected: str, recorded: str) -> bool:
-    """Return whether an artifact recorded under one path is the wanted one: an absolute recorded path matches by its end."""
+    """Return whether an artifact's recorded path is the expected one; an absolute path matches by its end."""
     wanted_path, recorded_path = normalize_path(expected), normalize_path(recorded)
     is_absolute = recorded_path.startswith(("/", "~/")) or _DRIVE.match(recorded_path) is not None
     return wanted_path == recorded_path or (is_absolute and recorded_path.endswith("/" + wanted_path))
@@ -499,10 +499,10 @@ def is_recorded_as(expected: str, recorded: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OpenError:
-    """An error that nothing in the events mended so far."""
+    """An error that no event has resolved so far."""
 
     number: int
-    """The place of the error among all errors."""
+    """The number of the error among all errors."""
     tool: str | None
     exchange_id: str | None
     at: datetime | None
@@ -511,22 +511,22 @@ class OpenError:
 
 @dataclass(slots=True)
 class Trace:
-    """The steps, artifacts and errors of the events so far; `take` them in the order of the log."""
+    """The steps, artifacts and errors of the events so far; `take` them in order of the log."""
 
     steps: list[ToolCall | ToolResult] = field(default_factory=list)
     artifacts: dict[str, Artifact] = field(default_factory=dict)
-    """By normalised path."""
+    """By normalized path."""
     final_text: str = ""
     final_status: Status | None = None
     first_at: datetime | None = None
     last_at: datetime | None = None
     _tools: dict[str, str | None] = field(default_factory=dict)
     _errors: dict[str | None, list[OpenError]] = field(default_factory=dict)
-    """By tool, so that mending takes no longer the more errors there are."""
+    """By tool, so that resolving errors takes constant time."""
     _error_count: int = 0
 
     def take(self, event: Event) -> None:
-        """Take the next event; one of a type that says nothing to a judge gives its time alone."""
+        """Add the next event; an event of another type only contributes its time."""
         at = _parse_time(event)
         if at is not None:
             self.first_at = at if self.first_at is None else min(at, self.first_at)
@@ -537,7 +537,7 @@ class Trace:
 
     @property
     def errors(self) -> list[OpenError]:
-        """The errors that no event mended, in the order of the log."""
+        """The errors that no event resolved, in order of the log."""
         return sorted((error for errors in self._errors.values() for error in errors), key=lambda error: error.number)
 
     def _take_call(self, event: Event) -> None:
@@ -594,7 +594,7 @@ class Trace:
             self._add_error(event, None, Failure("process_end", message))
 
     def _resolve_errors(self, tool: str | None = None) -> None:
-        """Everything is mended that names no tool, or this one."""
+        """Resolve all errors without a tool, and those of this tool."""
         self._errors.pop(None, None)
         self._errors.pop(tool, None)
 
@@ -612,7 +612,7 @@ def _parse_time(event: Event) -> datetime | None:
 
 
 def _first_text(event: Event, names: Iterable[str]) -> str:
-    """The first of these fields that is a text and not blank; empty without any."""
+    """Return the first of these fields that is a text and not blank; empty without any."""
     for name in names:
         value = event.get(name)
         if isinstance(value, str) and (text := value.strip()):
@@ -621,7 +621,7 @@ def _first_text(event: Event, names: Iterable[str]) -> str:
 
 
 def has_failed(event: Event) -> bool:
-    """Return whether a result or an end says that it failed: by a flag, an error, an exit code or a status."""
+    """Return whether a result or an end failed, by a flag, an error, an exit code or a status."""
     error, code = event.get("error"), _first_value(event, _EXIT_CODE_FIELDS)
     return (
         event.get("is_error") is True
@@ -634,7 +634,7 @@ def has_failed(event: Event) -> bool:
 
 
 def _first_value(event: Event, names: Iterable[str]) -> Any:
-    """The first of these fields that is there and not null."""
+    """Return the first of these fields that is not null."""
     return next((value for name in names if (value := event.get(name)) is not None), None)
 
 
@@ -644,12 +644,12 @@ def _content_text(content: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Tokens and USD of a run; null means missing, not zero."""
+    """Tokens and USD of a run; None if unknown."""
 
     input_tokens: int | None
     output_tokens: int | None
     reported_tokens: int | None
-    """Tokens, read and written together, as token_usage events tell them."""
+    """Tokens read and written, as token_usage events report them."""
     cost_usd: float | None
 
 
@@ -663,4 +663,4 @@ _READERS: Mapping[str, Callable[[Trace, Event], None]] = {
     "session_end": Trace._take_end,  # noqa: SLF001
 }
 UNKNOWN = Spending(None, None, None, None)
-"""The spending of a run that is not known in full."""
+"""The spending of a run whose records are incomplete."""

@@ -1,12 +1,12 @@
-"""Removes everything from a run's texts that tells where it ran: the judge is to see what was done, and nothing else.
+"""Scrubbing: removes everything from a run's texts that tells where it ran, so that the judge sees only what was done.
 
-Known ids of the run, ids that look random or numbered, absolute paths (the last name stays), images, secrets and log lines are
-replaced by `[id]`, `[path]/name`, `[image]`, `[secret]` and `[3 log lines]`. A text that is JSON is cleaned value by value as well,
-so that no escape hides anything. Cleaning a clean text changes nothing. Known ids that are ordinary words or small numbers stay:
-they reveal nothing, and the text would suffer.
+Known ids of the run, ids that look random or numbered, absolute paths (except their last name), images, secrets and log lines
+are replaced by `[id]`, `[path]/name`, `[image]`, `[secret]` and `[3 log lines]`. A text that is JSON is also scrubbed value by
+value, so that escapes hide nothing. Scrubbing a scrubbed text changes nothing. Known ids that are ordinary words or small
+numbers stay: they reveal nothing, and removing them would damage the text.
 
-The patterns are RE2 and bounded, so all of them are linear in the text. RE2 cannot look behind: the character before a match
-is part of the match, and is kept.
+The patterns are RE2 and bounded, so all of them are linear in the text. RE2 has no lookbehind, so the character before a match
+is part of the match and is kept.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from audit.redaction import Redactor
 from schemas.bounds import is_too_deep
 
 _ROUNDS = 8
-"""Taking one thing out can lay another one bare; no honest text does so this often."""
+"""Most passes: a replacement may expose another trace, but no honest text needs more passes."""
 _UNCLEANED = "[text that could not be cleaned]"
 _TOO_DEEP = "[a value that nests too deep]"
 _CODED = 3
-"""JSON in JSON in JSON is read so deep."""
+"""Levels of JSON in JSON that are parsed."""
 _CACHED = 256
-"""Characters of a text whose clean form is kept: names of tools and keys come again and again."""
+"""Most characters of a text whose scrubbed form is cached: names of tools and keys repeat often."""
 _SHORTEST, _SHORTEST_NUMBER, _SHORTEST_WORD, _UNMISTAKABLE = 4, 5, 12, 7
 _PER_PATTERN = 1_000
 _REDACTOR = Redactor(RedactionSettings())
@@ -145,26 +145,26 @@ _LOG_LINES = (
 
 
 class Scrubber:
-    """Cleans the texts of one run."""
+    """Scrubs the texts of one run."""
 
     def __init__(self, identifiers: Iterable[str]) -> None:
-        """`identifiers` are the ids that the run is known to have, whatever they look like."""
+        """`identifiers` are the known ids of the run, whatever they look like."""
         self._known = _known_ids(identifiers)
         self._exact = frozenset(identifiers)
         self._clean: dict[str, str] = {}
 
     def text(self, text: str) -> str:
-        """The text, cleaned."""
+        """Return the scrubbed text."""
         return self._text(text, _CODED)
 
     def value(self, value: Any) -> Any:
-        """The JSON value with all its texts cleaned, those of keys, too; what nests too deep becomes a text that says so."""
+        """Return the JSON value with all texts scrubbed, including keys; values nested too deep become a text that says so."""
         if is_too_deep([value]):
             return _TOO_DEEP
         return self._value(value, _CODED)
 
     def path(self, path: str) -> str:
-        """The path of a file, cleaned: of an absolute one no more than the last name, whatever characters it has."""
+        """Return a scrubbed path of a file; an absolute path is reduced to its last name."""
         if _ABSOLUTE.match(path):
             path = "[path]/" + re.split(r"[\\/]", path.rstrip("\\/ "))[-1]
         return self.text(path)
@@ -195,7 +195,7 @@ class Scrubber:
         return _LOGS.sub(_count_lines, text) if "log line" in text else text
 
     def _json(self, text: str, coded: int) -> str:
-        """The text, written again where it is JSON that holds something to clean."""
+        """Return the text, rewritten if it is JSON with something to scrub."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):
@@ -222,7 +222,7 @@ class Scrubber:
         return decode(ID) if is_known or value != value or value in {float("inf"), float("-inf")} else value  # noqa: PLR0124 - NaN
 
     def _members(self, value: dict[str, Any], coded: int) -> dict[str, Any]:
-        """The members with clean names; of names that have become the same, all stay."""
+        """Return the members with scrubbed names; members whose names became equal are all kept."""
         members: dict[str, Any] = {}
         for key, item in value.items():
             name = base = self._text(str(key), coded)
@@ -246,7 +246,7 @@ class Scrubber:
 
 
 def _known_ids(identifiers: Iterable[str]) -> tuple[Pattern, ...]:
-    """Patterns for the ids that are no ordinary words, the longest first."""
+    """Return patterns for the ids that are not ordinary words, the longest first."""
     telling = sorted(
         {identifier for identifier in identifiers if _is_distinctive(identifier)},
         key=lambda identifier: (-len(identifier), identifier),
@@ -268,7 +268,7 @@ def _is_distinctive(identifier: str) -> bool:
 
 
 def _pattern_of(identifier: str) -> str:
-    """The id as a pattern; one that is short or has no figure only where no letter or figure goes on."""
+    """Return the pattern of an id; a short id, or one without digits, must not be followed by a letter or digit."""
     quoted = re.sub(
         r"([^\w\s-]|[\s-])", lambda match: "".join(f"\\x{{{ord(character):x}}}" for character in match.group()), identifier
     )
@@ -281,7 +281,7 @@ def _pattern_of(identifier: str) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    """The text with `[secret]` for secrets and for the markers of those that were taken out before."""
+    """Replace secrets, and the markers of secrets replaced before, by `[secret]`."""
     if _SECRET in text:
         text = text.replace(_SECRET, _KEPT)
     text, _ = _REDACTOR.redact(text)
@@ -303,7 +303,7 @@ def _count_lines(match: re.Match[str]) -> str:
 
 
 def json_text(value: Any) -> str:
-    """A JSON value of a run as text, with sorted names; a text stays as it is."""
+    """Return a JSON value as text with sorted names; a text is returned unchanged."""
     if isinstance(value, str):
         return value
     return _TOO_DEEP if is_too_deep([value]) else _write(value)
@@ -311,19 +311,19 @@ def json_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Trace:
-    """A kind of trace: where it lies in a text (bytes), and what is put in its place.
+    """A kind of trace: its pattern in UTF-8 text, and its replacement.
 
-    Its pattern is compiled where it is first used: the patterns take 2 MB, and a server without a judge needs none of them.
+    The pattern is compiled on first use: all patterns take 2 MB, and a server without a judge needs none.
     """
 
     name: str
     regex: str
     instead: Callable[[bytes], bytes]
     whole_lines: bool = False
-    """True if a match may be of any length, so that no window may cut it."""
+    """True if a match may have any length, so that no window may cut it."""
 
     def removed(self, data: bytes) -> bytes:
-        """The text without these traces."""
+        """Return the text with these traces replaced."""
         pieces: list[bytes] = []
         done = 0
         for start, end in self._places(data):
@@ -343,7 +343,7 @@ class Trace:
 
 
 def _without_folders(path: bytes) -> bytes:
-    """`[path]/name` for what a match holds after its boundary; the name of a home folder is left out as well."""
+    """Return `[path]/name` for a matched path after its boundary; the name of a home folder is removed as well."""
     boundary = re.match(rb"\\[nrt](?=[~/]|[A-Za-z]:|\\*/)", path)
     begin = _START.search(path, boundary.end() if boundary else 0)
     if begin is None:
@@ -354,7 +354,7 @@ def _without_folders(path: bytes) -> bytes:
 
 
 def _without_id(name: bytes) -> bytes:
-    """The placeholder for what was drawn or counted; names in code, such as `run_tests` and `file_report`, stay."""
+    """Return the placeholder for a random or numbered id; names in code, such as `run_tests` and `file_report`, stay."""
     if key := _KEY.match(name):
         value = name[key.end() :]
         is_code = value.lower() in _ORDINARY_VALUES or value.lower().endswith((b"_id", b".id", b"-id"))
