@@ -37,7 +37,7 @@ _CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
 }
 STOP_SECONDS = 5.0
-"""Seconds that calls in progress have to finish."""
+"""Seconds that calls in progress have to finish after a stop."""
 log = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[bytes, bytes]
 Method = Callable[[bytes, Context], Awaitable[bytes]]
@@ -47,7 +47,7 @@ class Receiver:
     """The server, bound to an address; it belongs to the event loop that starts it."""
 
     def __init__(self, host: str, port: int, services: ApiContext) -> None:
-        """Bind the address, with a free port for port 0. SettingsError if it is not available."""
+        """Bind the address, with a free port for port 0. Raises SettingsError if it is not available."""
         self._services = services
         self._failures = Failures(services.settings.max_failures)
         limit = BODY_LIMITS[TRACES]

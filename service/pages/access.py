@@ -26,9 +26,9 @@ from service.web.models import ConnectionName, Cursor
 
 router = APIRouter(include_in_schema=False)
 EXPIRIES = ((365, "In a year"), (90, "In 90 days"), (30, "In 30 days"), (7, "In a week"), (None, "Never"))
-"""Days after which a token expires, and how the page says so; the first is chosen."""
+"""Lifetimes of a token in days, with their labels; the first is preselected."""
 SHOWN_LINES = 10
-"""Lines of the audit log on a person's page."""
+"""Maximum number of audit log lines on a person's page."""
 Name = Annotated[ConnectionName, Path()]
 
 
@@ -72,7 +72,7 @@ async def people(request: Request, _: Administrator, services: Services) -> HTML
 
 @router.get("/admin/access/new")
 async def give(request: Request, viewer: Administrator, services: Services) -> HTMLResponse:
-    """Show the form that gives access, within what the viewer has."""
+    """Show the form that gives access, limited to the viewer's own rights."""
     named = named_projects(services.engine.policy, services.access)
     values = {
         "choices": [choice for choice in CHOICES if set(choice.scopes) <= viewer.scopes],
@@ -122,7 +122,7 @@ def _require_holder_shown(services: ApiContext, kind: Kind, name: str) -> Shown:
 
 
 SHOWN = 100
-"""Lines of a page."""
+"""Audit log lines per page."""
 
 
 @router.get("/admin/audit-log")

@@ -34,11 +34,11 @@ from streams.log.log import is_fed_by_kafka
 from streams.upkeep.deletion import erasure, remains
 
 NAMED = 3
-"""Admins that are named."""
+"""Maximum number of admins named."""
 
 
 def is_administrator(holder: Holder) -> bool:
-    """Tell whether a holder is an admin of every project, not of one."""
+    """Return whether a holder is an admin of every project, not of one."""
     return holder.kind == "operator" and "admin" in holder.scopes and holder.project is None
 
 
@@ -94,7 +94,7 @@ async def overview(request: Request, _: Administrator, services: Services) -> HT
 
 
 NAMES = {EVERY_OTHER: "all other projects", FLEET: "the whole server"}
-"""The words of a page for projects without a name."""
+"""Labels of settings that belong to no single project."""
 
 
 @router.get("/admin/policy")
@@ -127,7 +127,7 @@ async def policy(request: Request, _: Administrator, services: Services, project
 
 @router.post(POLICY_TRIAL_PART)
 async def trial(request: Request, _: Sender, services: Services, body: TrialBody) -> Response:
-    """Show what a text would do in place of the file, as a part of the page."""
+    """Show the effect of a text in place of the file, as a part of the page."""
     values = {
         "found": await tried(services, body.text),
         "days": EFFECT_DAYS,
@@ -150,7 +150,7 @@ def _list_settings(running: Policy, project: str) -> list[tuple[str, Any, Any]]:
 
 
 SHOWN = 50
-"""Erasures of a page."""
+"""Erasures per page."""
 Days = Annotated[int | None, Query(ge=1, le=3650)]
 
 
@@ -165,7 +165,7 @@ async def deletion(
     session: Id | None = None,
     cursor: Cursor = None,
 ) -> HTMLResponse:
-    """Show what is kept for how long, a plan of an erasure if one is asked for, and the erasures so far."""
+    """Show the retention periods, the dry run of an erasure if requested, and the erasures so far."""
     engine = services.engine
     named = named_projects(engine.policy, services.access)
     projects = await services.ask(lambda asked: known_projects(asked, named))
@@ -199,7 +199,7 @@ async def deletion(
 
 @router.get("/admin/deletion/plan")
 async def retention_plan(request: Request, _: Administrator, services: Services, days: Days = None) -> HTMLResponse:
-    """Show what a run of retention would delete at this moment."""
+    """Show what a run of retention would delete now."""
     engine = services.engine
     await engine.flush()
     plan = await asyncio.to_thread(purge_dry_run, engine.store, engine.policy, engine.now(), days)

@@ -160,7 +160,8 @@ def stacked_bars(
 ) -> Markup:
     """Draw stacked bars of `series` by name; the values of `points` are ignored.
 
-    Beyond seven parts the last ones are drawn as one, but the table has all of them. `previous` are the sums of the preceding period.
+    Beyond seven parts the last ones are drawn as one, but the table has all of them. `previous` are the sums of the preceding
+    period.
     """
     exact = {name: [drawable(value) for value in values] for name, values in series.items()}
     parts = _merge_parts(exact)
@@ -325,7 +326,10 @@ def _build_table(chart: Chart, points: Sequence[Point], columns: Sequence[Column
 
 
 def spark(values: Sequence[float | None], description: str) -> Markup:
-    """Return the element in which a script draws a small line without axes; `words` describe it. Empty for fewer than two numbers."""
+    """Return the element in which a script draws a small line without axes; `description` is its label.
+
+    Empty for fewer than two numbers.
+    """
     if sum(drawable(value) is not None for value in values) < 2:
         return Markup("")
     return Markup('<span class="spark" data-spark="{}" role="img" aria-label="{}"></span>').format(
@@ -378,7 +382,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event that readers of a chart have to know."""
+    """An event that explains a change in a chart."""
 
     at: datetime
     kind: str

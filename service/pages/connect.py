@@ -1,4 +1,4 @@
-"""Connecting an agent: from nothing to the first session. A token, the lines for its stack, and the records received so far."""
+"""Guides the connection of an agent up to its first session: a token, the lines for its stack, and the records received so far."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ ConnectionName = Annotated[str, Query(pattern=f"^{NAME}$")]
 class Stack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A stack of agents and how to connect it: packages to install, lines to add, and the source of the session's id.
 
-    `variables` are needed in addition to the common environment, `notes` are remarks, also on gaps in its spans, and `tried` names the
-    tested versions.
+    `variables` are needed in addition to the common environment, `notes` are remarks, also on gaps in its spans, and `tried`
+    names the tested versions.
     """
 
     key: str
@@ -82,7 +82,7 @@ def stacks() -> Stacks:
 async def connect(
     request: Request, viewer: Viewer, services: Services, stack: str = "", connection: ConnectionName | None = None
 ) -> HTMLResponse:
-    """Show how to connect an agent, and what has come from a connection."""
+    """Show how to connect an agent, and the data received from a connection."""
     available = stacks()
     chosen = next((one for one in available.stacks if one.key == stack), available.stacks[0])
     filled = {"url": str(request.base_url).rstrip("/"), "token": UNKNOWN}

@@ -27,7 +27,7 @@ class Element:
 COLUMNS = 100
 """Maximum number of columns; up to this many events are drawn one by one."""
 LANES = 8
-"""Types of events with a lane of their own; the others share one."""
+"""Maximum number of event types with their own lane; the others share one."""
 OTHERS = "other types"
 SHORTEST_BLOCK = 3
 """This many consecutive ordinary events become a block."""
@@ -84,12 +84,12 @@ class Column:
 
     @property
     def is_block(self) -> bool:
-        """Tell whether the column has more than one event."""
+        """Whether the column has more than one event."""
         return self.last > self.first
 
     @property
     def count(self) -> int:
-        """Return the number of its events."""
+        """The number of its events."""
         return self.last - self.first + 1
 
 
@@ -275,9 +275,9 @@ class Addresses:
     """The links of the nodes."""
 
     event: Callable[[int], str]
-    """By the event's place."""
+    """Returns the link of an event by its place."""
     block: Callable[[int, int], str]
-    """By the places of its first and its last event."""
+    """Returns the link of a block by the places of its first and last event."""
     failure: Callable[[str], str]
 
 
@@ -291,7 +291,7 @@ class Drawing:
 
 
 def draw(placed: Layout, describe: Callable[[int], str], title_of: Callable[[str], str], addresses: Addresses) -> Drawing:
-    """Draw a layout: `told` describes the event at a place, `words` names a failure."""
+    """Draw a layout: `describe` describes the event at a place, `title_of` names a failure."""
     failures = [title_of(name) for name in placed.failures]
     marks = [
         *_draw_lane_lines(placed),

@@ -51,9 +51,9 @@ from streams.watch.watching import Change, Person
 
 router = APIRouter(include_in_schema=False)
 PAGE = 50
-"""Incidents of a page of the list."""
+"""Incidents per page."""
 MOST_CHOICES = 500
-"""Names that a field suggests."""
+"""Maximum number of names suggested for a field."""
 HEADINGS = (
     ("Incident", "worst", None),
     ("Project", "project", None),
@@ -81,7 +81,7 @@ USUAL_VIEWS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("Newest", {"sort": "newest"}),
     ("All", {"status": ANY}),
 )
-"""Views that everybody has: their names and filters."""
+"""Built-in views: names and filters."""
 
 
 class Heading(NamedTuple):
@@ -176,7 +176,7 @@ def _build_heading(view: AddressParams, sort: str, label: str, order: str, rever
 
 
 def _is_view(view: AddressParams, fields: Mapping[str, str | Sequence[str]]) -> bool:
-    """Tell whether the address is a view's."""
+    """Return whether the address is a view's."""
     lists = {name: [value] if isinstance(value, str) else list(value) for name, value in fields.items()}
     return dict(view) == lists
 
@@ -225,7 +225,7 @@ class Result:
 async def change_selected_incidents(
     request: Request, *, viewer: Viewer, services: Services, form: Form, cursor: Cursor = None
 ) -> HTMLResponse:
-    """Change the selected incidents, and show the list again with how that went."""
+    """Change the selected incidents, and show the list again with the outcome."""
     if "review" not in viewer.scopes:
         raise ApiError(403, "scope_required", "the token lacks the scope review")
     view = asked_of(request, viewer)
@@ -237,7 +237,7 @@ async def change_selected_incidents(
 
 @router.post(INBOX_VIEWS_PAGE)
 def change_views(viewer: Viewer, services: Services, form: Form) -> RedirectResponse:
-    """Save what the list shows as a view, or delete one; lead to the list as it was."""
+    """Save the filters of the list as a view, or delete a view; redirect to the same list."""
     query, name = (form.get(field, [""])[0] for field in ("query", "name"))
     try:
         if "delete" in form:

@@ -34,7 +34,7 @@ from streams.watch.measures import TRUST
 from streams.watch.rules import RUNS, series_name
 
 _BELIEVED = 12 * math.log(10)
-"""The limit of belief: no model of scores is accurate beyond it."""
+"""Evidence is not believed beyond this limit, because no model of scores is that accurate."""
 _BEYOND = 13.8
 """Natural logarithm of a million: larger odds are shown by their power of ten."""
 _RAISED = str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
@@ -222,8 +222,9 @@ def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float, fl
 def days_of(incident: Incident, values: Days) -> frozenset[str]:
     """Return the days that show an incident, judged by its leading series.
 
-    A day shows it if a rule's finding covers the day, and its value deviates from the expected one on the incident's side by one sigma of
-    the evidence-weighing rule or by half of the change, whichever is less. If the evidence has no numbers, every day in it counts.
+    A day shows it if a rule's finding covers the day, and its value deviates from the expected one on the incident's side by
+    one sigma of the evidence-weighing rule or by half of the change, whichever is less. If the evidence has no numbers, every
+    day in it counts.
     """
     return _find_days(_read_entries(incident, incident.tier or incident.type, incident.agent), _known_entries(values))
 
@@ -353,7 +354,7 @@ def _build_point(project: str, day: date, value: Row | None) -> Point:
 
 
 def _read_marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, span: list[date]) -> list[Mark]:
-    """Return the marks of the days shown, including the incident's first day if the judge is its cause."""
+    """Return the marks of the days shown, including the incident's first day if the judge caused it."""
     if not span:
         return []
     start, end = (datetime.combine(day, datetime.min.time(), UTC) for day in (span[0], span[-1] + _DAY))
@@ -391,7 +392,7 @@ def _name_column(incident: Incident) -> str:
 
 
 def _is_share(incident: Incident) -> bool:
-    """Tell whether the incident is about a share of runs."""
+    """Return whether the incident is about a share of runs."""
     return incident.rule == RUNS and incident.tier != TRUST
 
 

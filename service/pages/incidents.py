@@ -42,9 +42,9 @@ from streams.watch.lifecycle import STATUSES, assignee_of, confidence_of, curren
 
 router = APIRouter(include_in_schema=False)
 PAGE = 50
-"""Incidents of a page of the list."""
+"""Incidents per page."""
 FIRST_MOVED, MAX_REASON = 10, 300
-"""Exchanges of an incident that are shown at once, and characters of a reason there."""
+"""Maximum number of exchanges shown initially, and maximum length of a reason there."""
 TYPES = ("drift", "anomaly_spike")
 USUAL = {
     True: (

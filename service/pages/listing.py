@@ -1,4 +1,4 @@
-"""Lists: reads the address, runs the query, links the next page, and streams every row as a file. Each list is a table of columns and filters."""
+"""Lists, each a table of columns and filters: reads the address, runs the query, links the next page, and streams all rows as a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 Bounds = tuple[datetime | None, datetime | None]
 """The first moment of the time that a list shows, and the first one after it; None for no bound."""
 SHOWN = 50
-"""Rows of a page."""
+"""Rows per page."""
 MAX_FILTER = 512
 """Characters of a filter's value."""
 _AHEAD, _FARTHER = 4, 64
@@ -70,9 +70,9 @@ class Filter:
     choices: Mapping[str, str] | None = None
     """Values and their words; None: any text."""
     read: Callable[[str], Any] = str
-    """Converts the text to the query's value; ValueError describes the problem."""
+    """Converts the text to the query's value; raises ValueError with a description of the problem."""
     hint: str = ""
-    """What may be typed."""
+    """A hint about valid values."""
     many: str = ""
     """The query's parameter for all values of a filter that can be repeated."""
 
@@ -128,7 +128,7 @@ class ListRequest:
     params: Sequence[tuple[str, str]]
     """The parameters of the address, which links keep unless they change them."""
     path: str
-    """Of the address."""
+    """The path of the address."""
     sort: str
     down: bool
     values: Mapping[str, Any]
@@ -302,7 +302,7 @@ def yes_no(text: str) -> bool:
 
 
 def decimal(text: str) -> float:
-    """Parse a number; ValueError for anything else."""
+    """Parse a number. Raises ValueError for anything else."""
     try:
         number = float(text)
     except ValueError:

@@ -62,7 +62,7 @@ class Choice:
 
     words: str
     name: str
-    """The words in full, as they are read out."""
+    """The full name, for screen readers."""
     address: str
     is_chosen: bool
 
@@ -95,7 +95,8 @@ def range_control(
 ) -> RangeControl:
     """Return the control of a page: `window` is the shown period, None for all time.
 
-    Lists also offer all time; a page without figures has no comparison. `last` is the last period with data, if the shown one has none.
+    Lists also offer all time; a page without figures has no comparison. `last` is the last period with data, if the shown one
+    has none.
     """
     shown = window or window_of(RangeRequest(), now)
     choices = [

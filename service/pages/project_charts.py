@@ -112,7 +112,7 @@ class TierTrend:
     """The first day of that change."""
     drift_days: int
     incidents: Sequence[Incident]
-    """Those that cover its days of drift."""
+    """The incidents that cover its days of drift."""
     chart: Markup
 
 
@@ -125,8 +125,8 @@ def tier_trends(
 ) -> list[TierTrend]:
     """Return a chart for each tier with scores; points without a score are gaps.
 
-    `baselines` are the baselines in force, oldest first; each applies until the next one, and the first also applies before it. `past` are
-    the rows of the preceding period, if it is to be shown.
+    `baselines` are the baselines in force, oldest first; each applies until the next one, and the first also applies before it.
+    `past` are the rows of the preceding period, if it is to be shown.
     """
     held = [_join_baselines(baselines, slot.date()) for slot in stretch.window.slots()]
     return [
@@ -201,7 +201,8 @@ def _freeze_baselines(
 ) -> tuple[list[Baseline | None], list[bool]]:
     """Return the baseline of each point, and whether a baseline covers days of an open change.
 
-    From the first day of the change on it is the baseline from before: later baselines would follow the fall and present it as normal.
+    From the first day of the change on it is the baseline from before: later baselines would follow the fall and present it as
+    normal.
     """
     levels = list(held)
     before = [one for one in levels if since and one and one.computed_at.date() <= since]
@@ -339,7 +340,10 @@ def costs_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) ->
 
 
 def stretch_of(project: str, window: Window, marks: Sequence[Mark]) -> Stretch:
-    """Return the common values of a window's charts. Points link to the project's page of that period, counts to the counted records."""
+    """Return the common values of a window's charts.
+
+    Points link to the project's page of that period, counts to the counted records.
+    """
     return Stretch(
         window,
         marks,

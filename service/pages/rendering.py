@@ -181,9 +181,9 @@ def usd(value: float | None) -> str:
 
 
 MAX_SHOWN = 20_000
-"""Characters of a text that a page shows. The judge sees no more than 24 000."""
+"""Maximum length of a text on a page. The judge sees at most 24 000 characters."""
 _CODE_LENGTH = 40
-"""Characters that a code takes on a page."""
+"""Length of a code on a page, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class Excerpt:
 
     @property
     def length(self) -> int:
-        """Return the number of characters of the whole text."""
+        """The number of characters of the whole text."""
         return len(self.text) + self.left_out
 
 

@@ -80,7 +80,7 @@ async def review(
 async def agreement(
     request: Request, _: Viewer, project: ShownProject, services: Services, days: Literal["30", "90", "0"] = "30"
 ) -> HTMLResponse:
-    """Show how far people and the judge agree on the exchanges of some days."""
+    """Show the agreement between people and the judge on the exchanges of some days."""
     back = int(days)
     start = services.engine.now() - timedelta(days=back) if back else None
     measured = await services.ask(lambda cursor: project_agreement(cursor, project, start, times=services.score_times))

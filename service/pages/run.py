@@ -56,7 +56,7 @@ Part = Annotated[str | None, Query(pattern="^[1-9][0-9]{0,9}-[1-9][0-9]{0,9}$")]
 async def runs(
     request: Request, project: ShownProject, services: Services, *, time: ListPeriod, since: date | None = None
 ) -> HTMLResponse:
-    """Show the runs of a project: by readiness, agent, failure and trust, in any order; from one day to another, as incidents ask."""
+    """Show the runs of a project: by readiness, agent, failure and trust, in any order, and optionally between two days."""
 
     def beside(cursor: duckdb.DuckDBPyConnection, window: TimeWindow | None) -> dict[str, Any]:
         counts = counts_of(cursor, project, window)
@@ -195,7 +195,7 @@ async def _read_part(services: ApiContext, params: Mapping[str, Any]) -> list[Ro
 
 
 def _write_document(payload: str) -> str:
-    """Return a payload that is a JSON object as it is, and any other as a JSON text, so that the file stays valid JSON."""
+    """Return a JSON object unchanged, and any other payload as a JSON string, so that the file stays valid JSON."""
     try:
         raw_event(payload)
     except InputError:

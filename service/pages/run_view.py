@@ -87,7 +87,7 @@ class RunEvents:
     statuses: Sequence[str | None]
     times: Sequence[datetime]
     offsets: Sequence[int]
-    """The place of each in its topic."""
+    """The place of each event in its topic."""
     evidence: Mapping[int, tuple[str, ...]]
     """The failure types that have an event as evidence."""
     failed: frozenset[int]
@@ -113,7 +113,7 @@ class RunContext:
     marks: Sequence[Mark]
     """The marks between these runs."""
     exchanges: Sequence[Row]
-    """Their scores, in the order of their turns: the last ones."""
+    """The last exchanges with their scores, in the order of their turns."""
     evaluations: Sequence[EvaluatedRun]
 
 
@@ -209,7 +209,7 @@ def _find_failed(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, str], o
 
 
 def tells_of_failure(row: Mapping[str, Any]) -> bool:
-    """Tell whether an event reports a failure, by its type and payload; a payload that is not a JSON object does not."""
+    """Return whether an event reports a failure, by its type and payload; a payload that is not a JSON object does not."""
     try:
         return row["event"] == "error_event" or has_failed(raw_event(row["payload"]))
     except InputError:
@@ -227,7 +227,7 @@ def payloads_of(
 
 
 PAGE = 50
-"""Events of a page."""
+"""Events per page."""
 EVIDENCE, FAILED = "evidence", "failed"
 ONLY = (EVIDENCE, FAILED)
 """The filters."""
@@ -254,7 +254,7 @@ class Timeline:
     total: int
     """Number of matching events on all pages."""
     start: int
-    """Number of them before this page."""
+    """Number of matching events before this page."""
     previous_at: int | None
     """Number of the first event of the previous page; None on the first page."""
     next_at: int | None
@@ -310,7 +310,7 @@ class Window:
     last: int
 
     def __str__(self) -> str:
-        """Format it for an address."""
+        """Format the window for an address."""
         return f"{self.first}-{self.last}"
 
 
@@ -374,7 +374,7 @@ def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mappi
 
 
 def has_tokens(diagnosis: Diagnosis) -> bool:
-    """Tell whether the events report token counts; otherwise the sum is unknown and not 0."""
+    """Return whether the events report token counts; otherwise the sum is unknown and not 0."""
     return diagnosis.cost_analysis.total_tokens > 0
 
 

@@ -1,4 +1,7 @@
-"""The SQL page: an editor, with the views, the queries and the guide's worked examples beside it. Statements are sent to the API."""
+"""The SQL page: an editor, with the views, the queries and the guide's worked examples beside it.
+
+Statements are sent to the API.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from service.web.models import MAX_SQL
 
 router = APIRouter(include_in_schema=False)
 FIRST = "SELECT day, sum(exchanges) AS exchanges, sum(anomalies) AS anomalies\nFROM days\nGROUP BY day\nORDER BY day"
-"""The statement in the editor at first."""
+"""The initial statement in the editor."""
 LIMITS = (100, 1000, DEFAULT_ROWS)
 """Row limits of the page; a download has the API's limit."""
 Statement = Annotated[str, Query(max_length=MAX_SQL)]
@@ -30,9 +33,9 @@ Statement = Annotated[str, Query(max_length=MAX_SQL)]
 
 @router.get("/sql")
 async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1000) -> HTMLResponse:
-    """Show the editor with a statement, which runs on request; to others, why they may not use it.
+    """Show the editor with a statement, which runs on request; operators without the scope see why they may not use it.
 
-    A snapshot is made meanwhile, so that the first statement finds one.
+    A snapshot is built in the background, so that it is ready for the first statement.
     """
     if "query" not in viewer.scopes or viewer.project is not None:
         why = "scope" if viewer.project is None else "project"
@@ -52,7 +55,7 @@ async def sql(request: Request, viewer: Viewer, q: Statement = "", rows: int = 1
 
 @router.get("/sql/snapshot")
 async def snapshot(request: Request, _: Querier) -> HTMLResponse:
-    """Show how old the snapshot is and what is being done for the next one, as a part of the page; it has none made."""
+    """Show the age of the snapshot and the progress of the next one, as a part of the page; does not start a build."""
     return page(request, "sql_snapshot.html", _describe_snapshot(request))
 
 
@@ -82,7 +85,7 @@ class WorkedExample:
     sql: str
     """With `$name` for each value that has a name beside it in the guide."""
     parameters: Mapping[str, str]
-    """Those values by name."""
+    """The named values."""
 
 
 @functools.cache

@@ -65,7 +65,10 @@ Fields = dict[str, list[str]]
 
 
 async def _read_fields(request: Request) -> Fields:
-    """Return the non-blank values of each field; ApiError 400 for a body that is not a form, 403 without the page's mark."""
+    """Return the non-blank values of each field.
+
+    Raises ApiError 400 for a body that is not a form, 403 without the page's mark.
+    """
     try:
         pairs = parse_qsl((await request.body()).decode(), errors="strict", max_num_fields=MAX_FIELDS)
     except ValueError:  # also raised for bytes that are not UTF-8

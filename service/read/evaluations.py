@@ -24,7 +24,7 @@ from service.text.answers import Answer, Moment, NextCursor
 
 
 class EvaluatedDimension(Answer, frozen=True):
-    """One dimension and how it got its score; scores are 0 to 10, null if there is none."""
+    """A dimension and the origin of its score; scores are 0 to 10, null if missing."""
 
     policy: Annotated[str, Meta(examples=["judge_only"])]
     source: Annotated[str, Meta(description="judge, deterministic, weighted or missing.", examples=["judge"])]
@@ -82,7 +82,7 @@ class WholeEvaluation(EvaluatedRun, frozen=True):
 
 
 class Evaluations(Answer, frozen=True):
-    """Evaluations, the one judged last first."""
+    """Evaluations, most recently judged first."""
 
     evaluations: list[EvaluatedRun]
     count: int
@@ -123,7 +123,7 @@ def evaluation_page(
     between: tuple[datetime | None, datetime | None] = (None, None),
     limit: int,
 ) -> list[EvaluatedRun]:
-    """Return evaluations of a project (None: all), the one judged last first; `before` is the end of the previous page.
+    """Return evaluations of a project (None: all), most recently judged first; `before` is the end of the previous page.
 
     `between` bounds the time of judging; None is no bound.
     """
@@ -181,7 +181,10 @@ def whole_evaluation(evaluation: Evaluation) -> WholeEvaluation:
 
 
 def evaluation_of(answer: Mapping[str, Any]) -> Evaluation:
-    """Return the record of a whole evaluation from JSON; checks and iterations are in its result. InputError for other JSON."""
+    """Return the record of a whole evaluation from JSON; checks and iterations are in its result.
+
+    Raises InputError for other JSON.
+    """
     fields = msgspec.structs.asdict(msgspec.convert(answer, WholeEvaluation))
     fields["dimensions"] = [
         {"dimension": name, **msgspec.structs.asdict(dimension)} for name, dimension in fields["dimensions"].items()

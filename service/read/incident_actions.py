@@ -1,8 +1,9 @@
-"""What to do about an incident: facts from its evidence, and a table of rules, each a condition on them and an action.
+"""Recommended actions for an incident: facts from its evidence, and a table of rules, each with a condition and an action.
 
-An action has a link or a command, and gives its grounds in `because`, with counts. The table follows the order of a person on call:
-undo, unless the judge changed; then read, check the measure, and learn more. For an incident that is over or decided, only reading is
-left. Everything is derived from the incident's evidence, without queries or a clock; older incidents have less evidence and get less.
+An action has a link or a command, and its reason with counts in `because`. The table follows the order in which a person on
+call works: undo, unless the judge changed; then read, check the measure, and learn more. For an incident that is over or
+decided, only reading is recommended. Everything is derived from the incident's evidence, without queries or a clock; older
+incidents have less evidence and get less.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Facts:
 
     @property
     def is_spike(self) -> bool:
-        """True if the incident is about the anomaly rate."""
+        """Whether the incident is about the anomaly rate."""
         return self.incident.type == SPIKE
 
     @property
@@ -98,12 +99,12 @@ class Facts:
 
     @property
     def is_of_runs(self) -> bool:
-        """True if the leading series is of an agent's runs."""
+        """Whether the leading series is of an agent's runs."""
         return self.incident.rule == RUNS
 
     @property
     def is_judged(self) -> bool:
-        """True if the leading series is a tier that a judge scores."""
+        """Whether the leading series is a tier that a judge scores."""
         return self.incident.tier in JUDGED
 
     @property
@@ -281,9 +282,9 @@ def which_part_words(which: WhichPart) -> str:
 
 
 EXAMPLES = 3
-"""Sessions to read, since the change and from before it."""
+"""Maximum number of sessions to recommend, from before the change and since."""
 FEW_SESSIONS = 10
-"""Judged sessions since the change below which more of them should be judged."""
+"""If fewer sessions were judged since the change, judging more is recommended."""
 MAX_NOTE = 160
 _LINKS = Links()
 
@@ -298,7 +299,7 @@ class Target(Answer, frozen=True):
 
 
 class Action(Answer, frozen=True):
-    """A thing to do about an incident."""
+    """A recommended action for an incident."""
 
     id: Annotated[str, Meta(examples=["read_sessions", "roll_back", "anchors"])]
     title: str
@@ -308,7 +309,7 @@ class Action(Answer, frozen=True):
 
     @property
     def command_does(self) -> str:
-        """Explain a command whose name may promise too much; empty for others."""
+        """A note on what the command does, if its name may promise too much; otherwise empty."""
         return COMMAND_DOES.get(self.id, "")
 
 

@@ -1,7 +1,8 @@
 """Incidents: the answer about one, people's actions on them, the findings of a check, and the inbox, which has those of all projects.
 
-An `IncidentAnswer` is built from the record `Incident` and the evidence in it. The inbox's address contains its filters and order, so
-that people can share and save it. An incident can be assigned to any operator who may see its project and holds a live token.
+An `IncidentAnswer` is built from the record `Incident` and the evidence in it. The inbox's address contains its filters and
+order, so that people can share and save it. An incident can be assigned to any operator who may see its project and holds a
+live token.
 """
 
 from __future__ import annotations
@@ -187,8 +188,8 @@ def incident_records(
 ) -> list[Incident]:
     """Return a page of incidents of a project (None: all) in some states (empty: any), newest first.
 
-    `between` selects incidents that were open at some time between two moments; None is no bound. If `outlined`, the evidence contains
-    only the changed series and the rules' observations, which is enough for lists and charts.
+    `between` selects incidents that were open at some time between two moments; None is no bound. If `outlined`, the evidence
+    contains only the changed series and the rules' observations, which is enough for lists and charts.
     """
     at, identity = before or (None, None)
     values = {
@@ -262,11 +263,11 @@ SORTS: tuple[Sort, ...] = get_args(Sort)
 """The orders of the list. `worst` puts live, confirmed, critical and unacknowledged incidents first, then larger changes before smaller
 ones (`log.incident_worst`, which also orders the fleet)."""
 ME, NOBODY = "me", "nobody"
-"""Words for an assignee: the caller, and none. A person may not be called so."""
+"""Special assignees: the caller, and nobody. No person may have these names."""
 SEVERITIES = ("critical", "warning")
 TYPES = ("drift", "anomaly_spike")
 ANY = "any"
-"""The word for every state, for lists that by default show only incidents that wait for a decision."""
+"""Selects every state in lists that by default show only undecided incidents."""
 MAX_TEXT = 200
 """Maximum length of a search text."""
 LIVE_STATES = tuple(one for one in STATUSES if one in LIVE)
@@ -288,9 +289,9 @@ class InboxFilter:
     """A person's name, or `nobody`."""
     text: str | None = None
     since: datetime | None = None
-    """Found at this time or later."""
+    """Only incidents found at this time or later."""
     until: datetime | None = None
-    """Found before this time."""
+    """Only incidents found before this time."""
     sort: Sort = "worst"
 
 
@@ -316,7 +317,7 @@ class OpenIncidents(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """Return the values of each filter, with the number of incidents that wait for a decision."""
+    """The values of each filter, with the number of undecided incidents."""
 
     projects: Mapping[str, int]
     agents: Mapping[str, int]
@@ -394,13 +395,13 @@ _WORDS: Mapping[str, Collection[str]] = {
     "sort": SORTS,
     "window": (*LENGTHS, ALL),
 }
-"""The fields that take one of some words."""
+"""The fields with a fixed set of values."""
 _MAX_TIME = 40
 _LONGEST: Mapping[str, int] = {"project": 63, "agent": MAX_ID, "assignee": MAX_ID, "text": MAX_TEXT, "until": _MAX_TIME}
-"""The fields that take a text, and the characters of the longest."""
+"""The text fields, with their maximum lengths in characters."""
 FIELDS = (*_WORDS, *_LONGEST)
 MAX_FIELDS = 50
-"""Parameters of an address."""
+"""Maximum number of parameters in an address."""
 
 
 def read_address(pairs: Iterable[tuple[str, str]]) -> AddressParams:
@@ -424,7 +425,7 @@ def read_address(pairs: Iterable[tuple[str, str]]) -> AddressParams:
             params[name] = [_check_choice(name, stripped)]
     if states := set(params.pop("status", ())):
         params["status"] = [ANY] if ANY in states else [one for one in STATUSES if one in states]
-    # The default of the list needs no field in the address.
+    # The list's default state needs no field in the address.
     usual = {"status": list(LIVE_STATES), "sort": ["worst"], "window": [ALL]}
     return {name: params[name] for name in FIELDS if name in params and params[name] != usual.get(name)}
 
@@ -476,7 +477,7 @@ def _check_choice(name: str, value: str) -> str:
 
 
 NAMED = 10
-"""People that a message lists."""
+"""Maximum number of people listed in a message."""
 
 
 def people_of(access: AccessStore, project: str | None) -> list[str]:

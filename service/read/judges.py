@@ -20,7 +20,7 @@ from streams.judges.rate_limits import MAX_UNREADABLE
 from streams.upkeep.anchors import anchors_of, changes, rounds_of
 
 _SHOWN = 100
-"""Rounds that are shown, newest first."""
+"""Maximum number of rounds shown, newest first."""
 
 
 class AnchoredExchange(Answer, frozen=True):
@@ -120,7 +120,10 @@ def _read_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Round]:
 
 
 RECENT = timedelta(days=1)
-"""The period covered: a model not asked for longer may have been replaced. A paused model is asked every ten minutes if exchanges wait."""
+"""The period searched: a model that was not called for longer may have been replaced.
+
+While exchanges wait, a paused model is called every ten minutes.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from audit.policy import Policy
 
 NAMED = 10
-"""Projects that a message lists."""
+"""Maximum number of projects listed in a message."""
 IMPORT_FIRST = "Import something first, or start a server: driftline import --help."
 """The advice for an empty database."""
 
 
 def is_known(cursor: duckdb.DuckDBPyConnection, project: str, named: Collection[str]) -> bool:
-    """Tell whether a project is known; `named` are the projects of the policy and of tokens, which are checked first.
+    """Return whether a project is known; `named` are the projects of the policy and of tokens, which are checked first.
 
-    Names reserved for anchors count as known: actions that they do not allow say so themselves.
+    Names reserved for anchors count as known: actions that are not allowed for them report that themselves.
     """
     return project in named or is_reserved(project) or bool(query_rows(cursor, "known_project", {"project": project}))
 

@@ -1,8 +1,8 @@
 """A project: its health, its recent figures beside earlier ones, its largest change, and its newest check for drift.
 
-Rules only find changes. A judge that never answered, unsafe runs, and an anomaly rate that was always high are no changes, so health
-looks at them too: a reader of "healthy" would not. Without a check, or with too little data, health is unknown. The absence of
-incidents is good news only if a check was made and the history is as long as a whole baseline.
+Rules only find changes. A judge that never answered, unsafe runs, and a constantly high anomaly rate are not changes, so health
+takes them into account separately. Without a check, or with too little data, health is unknown. The absence of incidents is
+good news only if a check was made and the history is as long as a whole baseline.
 
 The change of a project:
 
@@ -12,9 +12,9 @@ The change of a project:
    before. It may be chance; a change beyond chance would be an incident.
 3. Daily levels go back four weeks from the last of these days. Series of runs have none.
 
-Projects are ordered by health, the worst first. Projects with an incident are ordered by whether the worst one began within the last
-days, because nobody has looked at it yet, then by their exchanges and unsafe runs in these days. So an agent with two runs does not
-rank above one with 40 % of the traffic, nor last month's change above yesterday's.
+Projects are ordered by health, the worst first. Projects with an incident are ordered by whether the worst one began within the
+last days, because nobody may have looked at it yet, then by their exchanges and unsafe runs in these days. So an agent with two
+runs does not rank above one with 40 % of the traffic, nor last month's change above yesterday's.
 """
 
 from __future__ import annotations
@@ -139,12 +139,12 @@ class Change(Answer, frozen=True):
 
     @property
     def is_share(self) -> bool:
-        """True if the levels are shares of exchanges or runs."""
+        """Whether the levels are shares of exchanges or runs."""
         return self.series == SPIKE or self.series.startswith(("unsafe", "failure:"))
 
     @property
     def is_back(self) -> bool:
-        """True if the last days are back to normal, by the measure that ends an incident, and no check has seen it yet."""
+        """Whether the last days are back to normal, by the measure that ends an incident, and no check has seen it yet."""
         return self.incident is not None and self.now is not None and lies_back(self.now, self.before, self.after)
 
     @property
@@ -402,7 +402,7 @@ def spot_words(spot: Row) -> str:
 
 
 def moment_words(at: datetime | None) -> str:
-    """Write a moment to the minute, UTC; nothing for None."""
+    """Format a time to the minute, UTC; empty for None."""
     return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -561,7 +561,7 @@ def standings(projects: Sequence[Project], worst: Mapping[str, Row]) -> dict[str
 
 
 def _is_new(since: date | None, until: date | None) -> bool:
-    """Tell whether a change began within the days of the fleet's figures; a change without a first day counts as new."""
+    """Return whether a change began within the days of the fleet's figures; a change without a first day counts as new."""
     return since is None or until is None or (until - since).days < RECENT_DAYS
 
 

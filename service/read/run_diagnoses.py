@@ -76,8 +76,8 @@ def export_runs(
 ) -> int:
     """Write every run as three files; return the number of runs. `tell` is called with the number written and the total.
 
-    The runs of a single project go to FOLDER/runs, runs of several projects to FOLDER/<project>/runs. InputError if the folder is not
-    writable.
+    The runs of a single project go to FOLDER/runs, runs of several projects to FOLDER/<project>/runs. Raises InputError if the
+    folder is not writable.
     """
     runs = runs_of(store, project)
     projects = {run.project for run in runs}

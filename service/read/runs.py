@@ -74,7 +74,7 @@ class Run(Answer, frozen=True):
 
 
 class Runs(Answer, frozen=True):
-    """Runs, the one that ended last first."""
+    """Runs, most recently ended first."""
 
     runs: list[Run]
     count: int

@@ -288,7 +288,10 @@ def newest_score(cursor: duckdb.DuckDBPyConnection, project: str | None, until: 
 
 
 def score_by_id(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str, at: datetime | None = None) -> Score | None:
-    """Return one score of a project; None if the project has no score of that id. The look-up is fast if the exchange's time is given."""
+    """Return one score of a project; None if the project has no score of that id.
+
+    The look-up is fast if the exchange's time is given.
+    """
     rows = query_rows(cursor, "score_by_id", {"project": project, "score": score_id, "at": at})
     return _build_score(rows[0]) if rows else None
 
@@ -568,8 +571,8 @@ def judge_costs(
 ) -> list[JudgeCost]:
     """Return the costs of one project or all within a period, grouped by project, day, model or session, or as one total.
 
-    Groups have no stable position in a list, so a page starts after a number of groups. There may be as many groups as sessions, so only
-    the groups of the page are converted.
+    Groups have no stable position in a list, so a page starts after a number of groups. There may be as many groups as
+    sessions, so only the groups of the page are converted.
     """
     groups = run_query(cursor, "judge_costs", {"by": by, "project": project, "from": start, "to": end})
     return [JudgeCost.of(row) for row in groups.slice(min(skip, groups.height), limit).iter_rows(named=True)]

@@ -1,8 +1,8 @@
 """A whole session: turns with scores, events, the run with its findings, the end, and the incidents that name the session.
 
-Reading is bounded for sessions of any size: some turns, and some events of each. The session is looked up once: its times, how it
-ended, and whether it has events and a diagnosis. All other queries read only between these times, and are skipped if there is nothing
-for them to find.
+Reading is bounded for sessions of any size: some turns, and some events of each. The session is looked up once: its times, how
+it ended, and whether it has events and a diagnosis. All other queries read only between these times, and are skipped if there
+is nothing for them to find.
 
 Findings, with the events and turns that each is about, are marked on the page, in the API and on the command line:
 
@@ -10,7 +10,8 @@ Findings, with the events and turns that each is about, are marked on the page, 
    finding, so the detectors run again over the diagnosed events, with the thresholds of the diagnosis, and the finding is about the
    events of the matching cause. That also holds for a diagnosis by older rules.
 2. If no cause matches the recorded one (rules have changed since, events were deleted), no event is marked, and `note` says so.
-3. A session of more than EVENTS_FOLDED events is not read again: if its rules are current, the events named in the record are marked.
+3. A session of more than EVENTS_FOLDED events is not read again: if its rules are current, the events named in the record are
+   marked.
 4. A turn is marked if an event of the finding lies in it (`log.session_parts`). Events before the first turn are in turn 0.
 """
 
@@ -121,12 +122,12 @@ class Finding:
     """A recorded finding, and where it lies in the session."""
 
     number: int
-    """From 1, in the order of the record."""
+    """Number of the finding in the record, from 1."""
     type: str
     severity: str
     description: str
     event_count: int
-    """Events that it is about."""
+    """Number of events that the finding is about."""
     turns: Sequence[MarkedTurn]
     is_located: bool = True
     """False if the events it is about are unknown."""
@@ -155,7 +156,7 @@ class SessionFindings:
     """Findings with smaller penalties that the record does not keep."""
     by_turn: Mapping[int, Sequence[tuple[Finding, MarkedTurn]]] = dataclasses.field(default_factory=dict)
     by_place: Mapping[int, Sequence[Finding]] = dataclasses.field(default_factory=dict)
-    """By the event's place in its topic."""
+    """Findings by the event's place in its topic."""
 
 
 def session_findings(
@@ -527,7 +528,10 @@ class SessionRead:
 def session_places(
     cursor: duckdb.DuckDBPyConnection, session: str, projects: Sequence[str] | None = None, connection: str | None = None
 ) -> list[SessionPlace]:
-    """Return the sessions with an id, in some projects or in any, last heard first; ids are only unique within a connection."""
+    """Return the sessions with an id, in some projects or in any, most recently active first.
+
+    Ids are only unique within a connection.
+    """
     params = {"session": session, "projects": None if projects is None else list(projects), "connection": connection}
     return [SessionPlace(session_id=session, **row) for row in query_rows(cursor, "session_places", params)]
 

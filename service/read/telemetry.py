@@ -82,7 +82,10 @@ def open_sessions(
     after: Page | None = None,
     limit: int | None = None,
 ) -> list[ListedSession]:
-    """Return a page of watched sessions of one project or all, longest silent first, optionally last heard before a time."""
+    """Return a page of watched sessions of one project or all, longest silent first.
+
+    Optionally only those last active before a time.
+    """
     at, last_id = after or (None, None)
     values = {
         "as_of": now,
@@ -170,7 +173,7 @@ class UnusedSpans(msgspec.Struct, frozen=True):
 
     @property
     def needs_action(self) -> bool:
-        """True if data is lost that the sender could provide."""
+        """Whether data is lost that the sender could provide."""
         return bool(WORDS[self.state].advice)
 
     @property
@@ -182,18 +185,18 @@ class UnusedSpans(msgspec.Struct, frozen=True):
 
     @property
     def advice(self) -> str:
-        """What the user can do."""
+        """Advice for the user."""
         return WORDS[self.state].advice
 
 
 def read_unused_spans(cursor: duckdb.DuckDBPyConnection, now: datetime, connection: str | None = None) -> list[UnusedSpans]:
-    """The unused spans of the last day, of one connection or all; those that need action first."""
+    """Return the unused spans of the last day, of one connection or all; those that need action come first."""
     rows = query_rows(cursor, "unused_spans", {"project": None, "connection": connection, "since": now - WITHIN})
     return msgspec.convert(rows, list[UnusedSpans])
 
 
 def count_by_state(unused: Iterable[UnusedSpans]) -> dict[str, int]:
-    """The number of spans of each state, 0 for states without spans."""
+    """Return the number of spans of each state, 0 for states without spans."""
     counts = dict.fromkeys(STATES, 0)
     for group in unused:
         counts[group.state] += group.spans
@@ -201,7 +204,7 @@ def count_by_state(unused: Iterable[UnusedSpans]) -> dict[str, int]:
 
 
 def sum_up_expected(unused: Iterable[UnusedSpans]) -> str:
-    """Counts of the spans that are left out on purpose, by kind; empty if there are none."""
+    """Describe the number of spans left out on purpose, by kind; empty if there are none."""
     counts = count_by_state(group for group in unused if not group.needs_action)
     return "; ".join(
         f"{count:,} {WORDS[state].one if count == 1 else WORDS[state].several}" for state, count in counts.items() if count

@@ -1,4 +1,4 @@
-"""Fitting thresholds to the runs of an agent in a database: see `audit.detectors.tuning`."""
+"""Fits thresholds to the runs of an agent in a database: see `audit.detectors.tuning`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from service.read.runs import with_payloads
 from streams.watch.lifecycle import CONFIRMED, DISMISSED, NEW_NORMAL
 
 RUN_BATCH_SIZE = 500
-"""Runs whose events are in memory together."""
+"""Number of runs whose events are in memory at the same time."""
 RUNS_NAMED = 5
-"""Runs that are named for each threshold."""
+"""Maximum number of runs named for each threshold."""
 
 
 class RunsLeftOut(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class RunsLeftOut(msgspec.Struct, frozen=True):
     incident_id: str
     first: date
     last: date | None
-    """None while it goes on."""
+    """None while the incident continues."""
     runs: int
 
 
@@ -61,8 +61,8 @@ def tune_agent(
 ) -> AgentTuning:
     """Compare the thresholds in force with the newest runs of an agent; one tuning per kind of source.
 
-    `share` is the part of the runs, 0 to 1, that a proposed threshold may flag. Runs on days of confirmed incidents of the agent or its
-    project are left out, unless a person dismissed the incident or called it the new normal.
+    `share` is the part of the runs, 0 to 1, that a proposed threshold may flag. Runs on days of confirmed incidents of the
+    agent or its project are left out, unless a person dismissed the incident or called it the new normal.
     """
     wanted = {"project": project, "agent": agent, "since": since, "limit": limit}
     places, left_out = _drop_incidents(query_rows(cursor, "agent_run_places", wanted), _read_incidents(cursor, project, agent))
@@ -83,7 +83,7 @@ def tune_agent(
 
 
 def _read_incidents(cursor: duckdb.DuckDBPyConnection, project: str, agent: str | None) -> list[Incident]:
-    """The confirmed incidents of an agent or its whole project, without dismissed ones and new normals."""
+    """Return the confirmed incidents of an agent or its whole project, without dismissed ones and new normals."""
     return [
         incident
         for incident in query_records(cursor, "watched_incidents", Incident, {"projects": [project]})

@@ -2,11 +2,11 @@
 
 1. The version of an exchange is the value of a label such as agent_version. If an agent's exchanges have no such label, it is the
    version of the last deployment before them.
-2. Versions are compared, not periods, because two may run side by side. If there are several labels, the one with the newest version
-   counts.
-3. Scores are of Tier 2, or of Tier 1 without a judge. Their interval treats sessions as clusters (`audit.drift.slices`); the interval
-   of unsafe runs is Newcombe's (`audit.comparison`). A difference that chance may explain counts as none; with too few sessions there
-   is no verdict.
+2. Versions are compared, not periods, because two may run side by side. If there are several labels, the one with the newest
+   version counts.
+3. Scores are of Tier 2, or of Tier 1 without a judge. Their interval treats sessions as clusters (`audit.drift.slices`); the
+   interval of unsafe runs is Newcombe's (`audit.comparison`). A difference that chance may explain counts as no difference;
+   with too few sessions there is no verdict.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class AgentVersions:
 
     @property
     def is_scored(self) -> bool:
-        """True if either version has scores of the tier."""
+        """Whether either version has scores of the tier."""
         return any(one.row["judged"] for one in self.versions[:2])
 
     @cached_property
@@ -170,7 +170,7 @@ class AgentVersions:
 
     @property
     def verdict(self) -> Verdict:
-        """The answer in a word."""
+        """The verdict in one word."""
         if self.previous is None:
             return "first"
         ends = [None if self.score_change is None else self.score_change[1:], self.unsafe_change]
@@ -181,7 +181,7 @@ class AgentVersions:
 
     @property
     def sentence(self) -> str:
-        """The answer in a sentence, with its numbers."""
+        """The verdict in a sentence, with its numbers."""
         previous = self.previous
         newest = f"{_KINDS.get(self.newest.label, self.newest.label)} {self.newest.name}"
         if previous is None:
@@ -235,7 +235,8 @@ def agent_versions(
 ) -> VersionComparison:
     """Return the versions of a project's agents in a period, by agent; of one agent ('' for exchanges without one) or all.
 
-    With more than MOST_EXCHANGES in the period, only some sessions are read; with more than _REACH, only sessions of the newest days.
+    With more than MOST_EXCHANGES in the period, only some sessions are read; with more than _REACH, only sessions of the newest
+    days.
     """
     params = {"project": project, "labels": list(VERSIONS), "until": until}
     rows = query_rows(cursor, "version_days", {**params, "since": since, "most": MOST_EXCHANGES, "reach": _REACH})

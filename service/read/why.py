@@ -1,7 +1,7 @@
 """The reasons of an incident in sentences, the most telling first, with actions, and the one line that fits an alert.
 
-The most telling reason is the judge, if the anchors show that it changed. Otherwise it is the first symptom, with counts, followed by
-the nearest thing to a cause: the slice of the traffic that changed, with its deployment. Other symptoms come last.
+The most telling reason is the judge, if the anchors show that it changed. Otherwise it is the first symptom, with counts,
+followed by the nearest thing to a cause: the slice of the traffic that changed, with its deployment. Other symptoms come last.
 
 1. A sentence gives counts and their totals, before the change and since. It says what changed at the same time and claims no cause.
    Only anchors tell a change of the agent from one of the judge.
@@ -32,13 +32,13 @@ from service.text.words import TERMS, WORDS
 MOST_NAMED = 4
 """Maximum number of reasons, failures or series named in a sentence."""
 MAX_NAME = 120
-"""Characters of a name that a sender or a judge chose."""
+"""Maximum length of a name chosen by a sender or a judge."""
 _FLAGS: Mapping[str, tuple[str, str]] = {
     "constraint_disclosure": ("unexplained refusal", "unexplained refusals"),
     "silent_refusal": ("empty answer", "empty answers"),
     "self_identification": ("denial of being an AI", "denials of being an AI"),
 }
-"""What a check of Tier 1 flags, one and many."""
+"""The flags of Tier 1's checks, in singular and plural."""
 UNEXPLAINED = "unexplained"
 """The kind of the sentence for an incident without a known reason."""
 _NO_REASON = (
@@ -98,7 +98,7 @@ def _add_part(statements: Sequence[Statement]) -> list[Statement]:
 
 
 def _is_judge(facts: Facts) -> bool:
-    """Tell whether there is a sentence that the judge changed, from the anchors."""
+    """Return whether there is a sentence that the judge changed, from the anchors."""
     return facts.incident.cause == "judge" and any(_explain_cause(facts))
 
 
@@ -343,7 +343,10 @@ def twins_of(incident: Incident, others: Iterable[Incident]) -> list[Incident]:
 
 
 def suspected_cause(incident: Incident, twins: Sequence[Incident]) -> Incident | None:
-    """Return the twin whose cause an incident without a cause probably shares; None if it has one, or if twins disagree."""
+    """Return the twin whose cause an incident without a cause probably shares.
+
+    None if the incident has its own cause, or if twins disagree.
+    """
     if incident.cause is not None:
         return None
     telling = [one for one in twins if one.cause is not None]
@@ -404,7 +407,7 @@ class Why(Answer, frozen=True):
 
     @property
     def is_explained(self) -> bool:
-        """True if the evidence names a reason."""
+        """Whether the evidence names a reason."""
         return self.reasons[0].kind != UNEXPLAINED
 
 

@@ -1,7 +1,7 @@
 """The application: endpoints, and the layers around them that each request passes from the outside in.
 
 record and error answers → host → token → requests in flight → body limits → ETags → audit log → endpoints.
-A request without a right token costs no more than a look at its head.
+A request without a valid token is refused after its head was read.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ async def _answer_busy(_: Request, error: Exception) -> JSONResponse:
 
 
 async def _answer_without_broker(_: Request, error: Exception) -> JSONResponse:
-    # Details about brokers and addresses are for the server's log, not for its callers.
+    # Details about brokers and addresses belong in the server's log, not in answers.
     log.warning("a record was refused: %s", error)
     message = "the log cannot take records at the moment"
     return error_response(ApiError(503, "log_unavailable", message, {"Retry-After": RETRY_BROKER}))

@@ -1,7 +1,7 @@
 """The server's end of its link to commands: operations served over HTTP on the database's socket, to its owner only.
 
 1. Statements can only read: each runs in a read-only transaction on its own cursor.
-2. Records are published through the record intake, a few hundred at a time, so that an import does not hold up deliveries over HTTP.
+2. Records are published through the record intake, a few hundred at a time, so that an import does not delay deliveries over HTTP.
 3. Records accepted before a call are in the tables when it is answered.
 4. Checks and people's decisions go through the server's own watch and share its lock.
 5. If a caller hangs up, by Ctrl-C or a kill, its operation is cancelled. Arguments are never logged.
@@ -112,7 +112,7 @@ class CommandOperations:
         return self._intake.judge_name
 
     async def read(self, statement: str, parameters: dict[str, Any] | list[Any] | None) -> Rows:
-        """Run a reading statement. QueryError with the first line of DuckDB's error."""
+        """Run a read-only statement. Raises QueryError with the first line of DuckDB's error."""
         async with self._readers:
             await self._flush()
             with contextlib.closing(self._intake.store.cursor()) as cursor:
@@ -308,7 +308,10 @@ def commands_app(operations: CommandOperations) -> Starlette:
 
 @contextlib.asynccontextmanager
 async def taking_commands(database: Path, intake: RecordIntake, watch: Watch) -> AsyncIterator[None]:
-    """Serve commands for a database while the context is open. If the socket cannot be opened, log that and go on without it."""
+    """Serve commands for a database while the context is open.
+
+    If the socket cannot be opened, log the error and continue without it.
+    """
     with contextlib.ExitStack() as stack:
         try:
             listener = stack.enter_context(listening(database))

@@ -1,6 +1,6 @@
 """Logs for machines: one JSON object per line, without secrets.
 
-Our own code logs no secrets. Messages of libraries and tracebacks are redacted as well, to be sure.
+Our own code logs no secrets. Messages of libraries and tracebacks are redacted in case they contain one.
 """
 
 from __future__ import annotations

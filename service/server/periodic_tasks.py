@@ -3,9 +3,9 @@
 The watchdog detects silent sessions, and raises alerts about them:
 
 1. Any record of a session is a sign of life at its time of intake, unless it was history then (more than a day old). So a backfill
-   raises no alarm, and a sender with a wrong clock or time zone is still heard.
-2. A session whose last turn has ended is idle: it waits for its user, and no sign of life is overdue. A session is in progress if it
-   has a turn without its exchange, such as events after the last exchange, or sends heartbeats.
+   raises no alarm, and a sender with a wrong clock or time zone still counts as alive.
+2. A session whose last turn has ended is idle: it waits for its user, and no sign of life is overdue. A session is in progress
+   if it has a turn without its exchange, such as events after the last exchange, or sends heartbeats.
 3. A session is watched until it is closed, or until it has been silent for longer than the session gap, which closes it.
 4. Silence counts only while this server is listening: a session that seemed silent while the server was down may have been active.
 5. Each level of a silence raises one alert: to people once through the outbox, across restarts; in the log once per process.
@@ -42,7 +42,7 @@ INTERVAL = 60.0
 
 
 class TokenUse:
-    """The periodic task `token use`. It writes in batches, because each write makes every server look tokens up again."""
+    """The periodic task `token use`. It writes in batches, because each write invalidates the cached tokens of every server."""
 
     name = "token use"
     interval = INTERVAL

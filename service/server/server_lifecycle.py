@@ -1,4 +1,4 @@
-"""Running the server: it listens before it works, serves HTTP/1.1 with uvicorn, and stops without losing records."""
+"""Runs the server: opens the listener first, serves HTTP/1.1 with uvicorn, and stops without losing records."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ _NO_OPERATOR = "no operator yet, so no one can sign in: driftline operators add 
 _DATABASE_IN_USE = "Another server is using the database: stop it, or pass another database with --db."
 Result = TypeVar("Result")
 MAX_CONNECTIONS = 512
-"""Connections beyond which requests are answered 503."""
+"""Maximum number of connections; requests on further ones are answered 503."""
 MAX_HEAD = 16 * 1024
-"""Bytes of a request's head that may wait for its end."""
+"""Maximum size of an incomplete request head, in bytes."""
 KEEP_ALIVE = 10
 """Seconds for which an idle connection is kept."""
 LEAVING_SECONDS = 1.0
@@ -69,8 +69,8 @@ Announce = Callable[[str, str, Sequence[str]], None]
 def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: Announce, as_of: datetime | None = None) -> None:
     """Serve until a stop signal; `announce` is called once calls are accepted.
 
-    With `as_of` the clock starts at that time, and no drift checks run. SettingsError if the address is not available, or if it is not a
-    loopback address and `expose` is not set.
+    With `as_of` the clock starts at that time, and no drift checks run. Raises SettingsError if the address is not available,
+    or if it is not a loopback address and `expose` is not set.
     """
     with listen(settings.host, settings.port, expose=expose) as listener:
         while run(_serve(settings, listener, names, announce, as_of)):
@@ -85,7 +85,7 @@ def _announce_again(address: str, _judge: str, _write_notes: Sequence[str]) -> N
 
 
 def _start_clock(start: datetime) -> Clock:
-    """Return a clock that shows this time now and runs from there."""
+    """Return a clock that starts now at the given time."""
     ahead = start - utc_now()
     return lambda: utc_now() + ahead
 
@@ -147,7 +147,10 @@ def _build_server(settings: Settings, listener: socket.socket, app: FastAPI, on_
 async def _run_until_stopped(
     settings: Settings, engine: Engine, app: FastAPI, server: _Server, spans: Receiver | None, *, watches: bool
 ) -> None:
-    """Start the engine and its periodic tasks, serve until the server stops, and stop them. Raises the engine's failure if it broke."""
+    """Start the engine and its periodic tasks, serve until the server stops, and stop them.
+
+    Raises the engine's failure if it broke.
+    """
     # Report wrong settings before anything starts.
     periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context, watches=watches))
     await engine.start()
@@ -170,7 +173,10 @@ async def _run_until_stopped(
 
 
 def listen_for_spans(settings: Settings, services: ApiContext) -> Receiver | None:
-    """Bind the address for OTLP over gRPC; None if it is not configured. SettingsError if gRPC is not installed or the address is in use."""
+    """Bind the address for OTLP over gRPC; None if it is not configured.
+
+    Raises SettingsError if gRPC is not installed or the address is in use.
+    """
     if settings.otlp_grpc_port is None:
         return None
     try:
@@ -227,7 +233,10 @@ def _write_notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> li
 
 
 async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> None:
-    """Stop the engine, after a second signal without waiting for judgements in progress. Pending records are always committed."""
+    """Stop the engine, after a second signal without waiting for judgements in progress.
+
+    Pending records are always committed.
+    """
     stopping = asyncio.create_task(engine.stop(grace))
     hurried = asyncio.create_task(hurry.wait())
     await asyncio.wait([stopping, hurried], return_when=asyncio.FIRST_COMPLETED)
@@ -264,8 +273,8 @@ def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
 class HttpServer(uvicorn.Server):
     """A uvicorn server that also closes connections that send no request, and waits for first requests when it stops.
 
-    uvicorn closes a connection that is idle after a response, but has no time limit for the first request or for the rest of a head,
-    so slow senders could occupy all `MAX_CONNECTIONS`.
+    uvicorn closes a connection that is idle after a response, but has no time limit for the first request or for the rest of a
+    head, so slow senders could occupy all `MAX_CONNECTIONS`.
     """
 
     def __init__(self, config: uvicorn.Config, head_seconds: float) -> None:
@@ -336,7 +345,10 @@ def server_of(app: FastAPI, host: str, port: int) -> HttpServer:
 
 
 class _Server(HttpServer):
-    """A server that announces when it accepts calls. Its caller handles signals, because the engine commits pending records last."""
+    """A server that announces when it accepts calls.
+
+    Its caller handles signals, because the engine commits pending records last.
+    """
 
     def __init__(self, http: HttpServer, listener: socket.socket, started: Callable[[], None]) -> None:
         super().__init__(http.config, http.head_seconds)

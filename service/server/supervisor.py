@@ -25,7 +25,7 @@ from streams.process import handled, handled_in_loop
 from streams.topology import Stage
 
 PATIENCE = 60.0
-"""Seconds that a child may take to start, and again to stop."""
+"""Time limit for the start of a child, and for its stop, in seconds."""
 _CONFIGURING = ("ANTHROPIC_", "DRIFTLINE_")
 _LOG_END = 4096
 
@@ -38,8 +38,8 @@ class ChildError(DriftlineError):
 def serving(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[str]:
     """Run a serving command while the context is open; yield the address it prints. Its log goes to the file.
 
-    It gets only the given settings and keys, none from our environment. It has its own process group, so that Ctrl-C reaches only us
-    and we stop our children in order. ChildError if it ends before it serves, or does not stop properly.
+    It gets only the given settings and keys, none from our environment. It has its own process group, so that Ctrl-C reaches
+    only us and we stop our children in order. Raises ChildError if it ends before it serves, or does not stop properly.
     """
     # It imports the same modules as we do, and never a folder called `service` in the current directory.
     command = [sys.executable, "-P", "-m", "service.cli.main", *arguments]
@@ -81,7 +81,7 @@ def _read_address(child: subprocess.Popen[str], name: str, log: Path) -> str:
 
 
 def _stop(child: subprocess.Popen[str]) -> None:
-    """Ask the child to stop, and kill it if it does not."""
+    """Ask the child to stop, and kill it if it does not stop in time."""
     child.terminate()
     try:
         child.communicate(timeout=PATIENCE)
@@ -103,14 +103,17 @@ def _describe_failure(name: str, how: str, log: Path) -> ChildError:
 
 
 FIRST_BACKOFF, LAST_BACKOFF = 1.0, 30.0
-"""Seconds before a dead process is restarted: first and maximum. They double each time, until a process outlives the maximum."""
+"""Seconds before a dead process is restarted: first and maximum.
+
+They double each time, until a process outlives the maximum.
+"""
 KILL_AFTER = 15.0
 """Seconds after the grace period until a process that does not stop is killed."""
 log = logging.getLogger(__name__)
 
 
 def partitions_of(connection: KafkaConnection, stages: Sequence[Stage], foreign: Collection[str] = ()) -> dict[str, int]:
-    """Return the number of partitions of each stage's source; BrokerError if a stage's topic is missing or differs.
+    """Return the number of partitions of each stage's source. Raises BrokerError if a stage's topic is missing or differs.
 
     `foreign` are a Collector's topics, each with its own number, 0 if it does not exist.
     """
@@ -149,7 +152,7 @@ class _Supervisor:
         self._children: set[asyncio.subprocess.Process] = set()
 
     async def run(self, processes: int) -> None:
-        """Watch the processes; a second signal is passed on and hurries them."""
+        """Supervise the processes; a second signal is passed on, so that they stop faster."""
         with handled_in_loop(self._handle_signal):
             await asyncio.gather(*(self._keep(number + 1) for number in range(processes)))
 
@@ -169,7 +172,7 @@ class _Supervisor:
     async def _child(self) -> int:
         """Run one process to its end; return its exit code."""
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        # Its standard input closes when we end, however that happens; its own process group keeps Ctrl-C for us.
+        # Its standard input closes when we end, for whatever reason. In its own process group it does not receive our Ctrl-C.
         child = await asyncio.create_subprocess_exec(
             *self._command, stdin=asyncio.subprocess.PIPE, env=environment, process_group=0
         )

@@ -32,7 +32,7 @@ from streams.process import collect_rarely, handled_in_loop
 from streams.topology import Stage
 
 LEAVING_SECONDS = 15.0
-"""Time that a stop may take beyond its grace."""
+"""How long a stop may take beyond its grace period, in seconds."""
 log = logging.getLogger(__name__)
 
 
@@ -92,7 +92,7 @@ async def _run(settings: Settings, stages: Sequence[Stage], orphaned: int | None
 
 
 def _open_states(stage: Stage, parts: _Parts) -> StateTopic:
-    """Return the states of the stage."""
+    """Open the topic with the states of the stage."""
     return StateTopic(
         parts.connection, stage.name, parts.producer, source=stage.source, state_type=stage.state_type, redactor=parts.redactor
     )
@@ -138,7 +138,10 @@ def _collect_garbage(topics: Mapping[str, str], parts: _Parts) -> Sequence[Kafka
 
 
 async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: int | None) -> int:
-    """Work until stopped, or until the worker fails; a second signal hurries the stop. `patient` are topics whose stages may wait without a time limit."""
+    """Work until stopped, or until the worker fails; a second signal makes it stop faster.
+
+    `patient` are topics whose stages may wait without a time limit.
+    """
     stop_requests = asyncio.Queue[str]()
     with (
         handled_in_loop(lambda number: stop_requests.put_nowait(f"signal {number.name}")),
@@ -192,7 +195,7 @@ def _hear_end(loop: asyncio.AbstractEventLoop, orphaned: int, stop_requests: asy
 
 @contextlib.contextmanager
 def _run_background(works: Iterable[Coroutine[Any, Any, None]]) -> Iterator[None]:
-    """Run coroutines beside the context; if one fails, end the process, because its work would be left undone."""
+    """Run coroutines beside the context; if one fails, end the process, because nothing else would do its work."""
     tasks = [asyncio.create_task(work) for work in works]
     for task in tasks:
         task.add_done_callback(_find_fault)

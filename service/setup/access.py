@@ -1,4 +1,4 @@
-"""Access: connections, operators and their tokens, sign-ins, saved views and the audit log, in a SQLite file of its own.
+"""Access: connections, operators and their tokens, sign-ins, saved views and the audit log, in a separate SQLite file.
 
 DuckDB's file belongs to one process, but this file is shared, so that commands work while the server runs.
 
@@ -17,14 +17,14 @@ Sign-ins to the pages (`SignIns`):
    our pages can read.
 
 The audit log (`AuditLog`): changes by operators over HTTP and by commands on access, one line each.
-6. A line is written before the change is made, and completed with the outcome. A line without an outcome was interrupted, for example
-   by a kill: look up whether its change was made.
-7. A line names the author, the time, the token (by its public prefix), the action (method and route template, or command), the project
-   and the subject. Bodies are not kept.
+6. A line is written before the change is made, and completed with the outcome. A line without an outcome was interrupted, for
+   example by a kill: look up whether its change was made.
+7. A line names the author, the time, the token (by its public prefix), the action (method and route template, or command), the
+   project and the subject. Bodies are not kept.
 8. A completed line cannot be changed. Lines are deleted by age, and the oldest ones if there are too many.
 
-Saved views of the inbox (`SavedViews`) are personal settings and no audited data: they are not replayed, and they outlive the tokens of
-their owner.
+Saved views of the inbox (`SavedViews`) are personal settings, not audited data: they are not replayed, and they outlive the
+tokens of their owner.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ MARK = "dl"
 _PREFIX = re.compile(rb"dl_([0-9a-f]{12})_[A-Za-z0-9_-]{1,64}")
 Kind = Literal["connection", "operator"]
 Scope = Literal["read", "review", "query", "admin"]
-"""Rights of an operator: read; score and decide as a person; run SQL; change, purge and give access."""
+"""Rights of an operator: read; score and decide as a person; run SQL; change, purge and manage access."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 MAX_LIVE = 2
 MAX_VIEWS = 50
-"""Views of one person."""
+"""Maximum number of saved views per person."""
 MAX_VIEW_NAME = 64
-"""Characters of a name."""
+"""Maximum length of a view's name, in characters."""
 VIEWS_TABLE = """CREATE TABLE inbox_views (
     owner TEXT NOT NULL, name TEXT NOT NULL, query TEXT NOT NULL, is_shared INTEGER NOT NULL, created_at TEXT NOT NULL,
     PRIMARY KEY (owner, name)
@@ -151,7 +151,7 @@ def access_file(database: Path) -> Path:
 
 
 def scopes_of(names: Iterable[str]) -> frozenset[str]:
-    """Return the scopes of these names; InputError for an unknown one, or if there are none."""
+    """Return the scopes of these names. Raises InputError for an unknown one, or if there are none."""
     scopes = frozenset(names)
     if not scopes or not scopes <= set(SCOPES):
         unknown = ", ".join(sorted(scopes - set(SCOPES)))[:64]
@@ -160,9 +160,9 @@ def scopes_of(names: Iterable[str]) -> frozenset[str]:
 
 
 class AccessStore:
-    """The open file; created if missing, readable for its owner alone. It can be shared between threads.
+    """The open file; created if missing, readable only by its owner. It can be shared between threads.
 
-    StoreError when the file cannot be used.
+    Raises StoreError if the file cannot be used.
     """
 
     def __init__(self, path: Path, now: Callable[[], datetime]) -> None:
@@ -191,7 +191,7 @@ class AccessStore:
     def add(self, holder: Holder, lasts: timedelta | None = None) -> str:
         """Add a connection or operator; return its first token, which expires after `lasts`, or never.
 
-        InputError if the name is taken or invalid.
+        Raises InputError if the name is taken or invalid.
         """
         for name in (holder.name, holder.project):
             if name is not None and not re.fullmatch(NAME, name):
@@ -216,7 +216,7 @@ class AccessStore:
     def rotate(self, kind: Kind, name: str, grace: timedelta | None = None, lasts: timedelta | None = None) -> str:
         """Issue another token, which expires after `lasts`, or never. The old one stays valid until it is revoked, or for the time of grace.
 
-        InputError if there is no such holder, or if it already has two live tokens.
+        Raises InputError if there is no such holder, or if it already has two live tokens.
         """
         with self._file.transaction() as cursor:
             live = self._live(cursor, kind, name)
@@ -233,7 +233,10 @@ class AccessStore:
             return self._issue(cursor, kind, name, lasts)
 
     def revoke(self, kind: Kind, which: str) -> int:
-        """Revoke the tokens of a holder, or one by `dl_<prefix>`; return the number of live ones. InputError if nothing matches."""
+        """Revoke the tokens of a holder, or one by `dl_<prefix>`; return the number of live ones.
+
+        Raises InputError if nothing matches.
+        """
         values = {"kind": kind, "now": self._stamp(), "which": which.split("_")[1] if which.startswith(f"{MARK}_") else which}
         column = "prefix" if which.startswith(f"{MARK}_") else "name"
         with self._file.transaction() as cursor:
@@ -440,15 +443,15 @@ class SignIns:
 def mark_of(secret: bytes, page: str) -> str:
     """Return the mark that a page repeats in every writing request: derived from the cookie without disclosing it.
 
-    It begins with a salt that depends on the page's text. The length of a compressed page reveals repetitions in it, so no two different
-    pages share a mark that could be guessed from their lengths.
+    It begins with a salt that depends on the page's text. The length of a compressed page reveals repetitions in it, so no two
+    different pages share a mark that could be guessed from their lengths.
     """
     salt = _derive_key(secret, "salt", page)
     return salt + _derive_key(secret, "page", salt)
 
 
 def is_mark(mark: bytes, secret: bytes) -> bool:
-    """Tell whether this is a mark derived from the cookie, for any page; compared in constant time."""
+    """Return whether this is a mark derived from the cookie, for any page; compared in constant time."""
     salt = mark[:HALF_LENGTH].decode("latin-1")
     return hmac.compare_digest(mark, (salt + _derive_key(secret, "page", salt)).encode("latin-1"))
 
@@ -505,7 +508,7 @@ class AuditLog:
         self._now = now
 
     def begin(self, write: Write) -> int:
-        """Record a requested change; return the number of its line. StoreError on failure."""
+        """Record a requested change; return the number of its line. Raises StoreError on failure."""
         values = [
             format_timestamp(self._now()),
             write.kind,
@@ -582,7 +585,10 @@ class SavedViews:
         return [View(name, owner, query, bool(is_shared)) for name, owner, query, is_shared in rows]
 
     def save(self, view: View) -> None:
-        """Save a view, or replace the owner's view of the same name. InputError for an invalid name, or one view too many."""
+        """Save a view, or replace the owner's view of the same name.
+
+        Raises InputError for an invalid name, or one view too many.
+        """
         name = checked_name(view.name)
         with self._file.transaction() as cursor:
             count = "SELECT count(*) FROM inbox_views WHERE owner = ? AND name <> ?"
@@ -603,7 +609,7 @@ class SavedViews:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a view, stripped; InputError if it is invalid."""
+    """Return the name of a view, stripped. Raises InputError if it is invalid."""
     stripped = name.strip()
     if not stripped:
         raise InputError("name: is blank", hint="Give the view a name.")

@@ -1,4 +1,4 @@
-"""Setup of the judge: the one place that builds a judge from settings and environment, or explains why there is none.
+"""Setup of the judge: builds a judge from settings and environment, or explains why none is available. No other module does this.
 
 Other providers' judges are called through Anthropic's Messages API, so they need a gateway, and a price in the policy.
 """
@@ -20,7 +20,7 @@ from service.text.links import LOOPBACK_NAMES
 from streams.judges.protocol import DEFAULT_BASE_URL, SIMULATED_HEADER, Judge, credentials
 
 ANTHROPIC = "https://api.anthropic.com"
-"""Address that serves models of Anthropic alone."""
+"""An address that serves only Anthropic's models."""
 _OWN = "claude"
 """Substrings in the names of Anthropic's models, on any cloud."""
 
@@ -52,9 +52,9 @@ OTHERS = "(others)"
 PRICE_IT = "Give the model a price under prices: in the policy, or set costCapPerSession: null."
 NAME_A_JUDGE = "Set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own."
 PROBE_SECONDS = 2.0
-"""Seconds within which a custom server has to answer."""
+"""Time limit for the answer of a custom server, in seconds."""
 _NAMED = 10
-"""Projects that a message names; the others are counted."""
+"""Maximum number of projects named in a message; the others are counted."""
 
 
 class OpenedJudge(NamedTuple):
@@ -67,7 +67,7 @@ class OpenedJudge(NamedTuple):
 
 
 async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, str]) -> OpenedJudge:
-    """Open the judge that the settings ask for; the caller closes it. SettingsError without credentials.
+    """Open the judge that the settings select; the caller closes it. Raises SettingsError without credentials.
 
     The API is not called to test it. Only a custom address gets one call, to learn whether it is a simulated judge.
     """
@@ -109,7 +109,7 @@ def paid_note(server: ServerLink | None) -> str:
 
 
 def is_unpriced(project: ProjectPolicy) -> bool:
-    """Tell whether the project's judge is never called, because there is a cap and the model has no price."""
+    """Return whether the project's judge is never called, because there is a cap and the model has no price."""
     return project.settings.enabled and project.cap is not None and project.price is None
 
 
@@ -137,7 +137,7 @@ def traits_of(policy: Policy, model: str) -> tuple[int | None, bool]:
 
 
 async def _simulates(base_url: str) -> bool | None:
-    """Tell whether the server reports that it is a simulated judge; None if it does not answer."""
+    """Return whether the server reports that it is a simulated judge; None if it does not answer."""
     import httpx2  # noqa: PLC0415 - it takes a while to load
 
     # Ignore proxies from the environment: they cannot reach this machine's loopback.

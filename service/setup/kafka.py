@@ -17,7 +17,10 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
 
 
 def connection_of(settings: Settings) -> KafkaConnection:
-    """Return the connection; SettingsError names a variable that is missing, wrong or conflicts with another."""
+    """Return the connection.
+
+    Raises SettingsError with the name of a variable that is missing, wrong or in conflict with another.
+    """
     connection = KafkaConnection(
         bootstrap=_bootstrap(settings.kafka),
         prefix=settings.kafka_prefix,
@@ -37,7 +40,7 @@ def connection_of(settings: Settings) -> KafkaConnection:
 def collector_topics(settings: Settings) -> dict[str, str]:
     """Return the topics of an OpenTelemetry Collector by their names on the cluster, each with its signal.
 
-    SettingsError for the name of one of our own topics, and for a topic listed for both signals.
+    Raises SettingsError for the name of one of our own topics, and for a topic listed for both signals.
     """
     named = {"traces": settings.kafka_otlp_spans, "logs": settings.kafka_otlp_logs}
     signals = {signal: [name for name in names.split(",") if name] for signal, names in named.items()}
@@ -53,7 +56,10 @@ def collector_topics(settings: Settings) -> dict[str, str]:
 
 
 def framing_of(settings: Settings) -> RegistryFraming | None:
-    """Return the reader of framed values; None without a schema registry. SettingsError for a login without a registry."""
+    """Return the reader of framed values; None without a schema registry.
+
+    Raises SettingsError for credentials without a registry.
+    """
     auth = settings.schema_registry_auth
     if settings.schema_registry is None:
         if auth is not None:
@@ -86,7 +92,7 @@ def _is_address(text: str) -> bool:
 
 
 def _check_sasl(connection: KafkaConnection) -> None:
-    """Require name and password if and only if SASL is used: with a forgotten protocol they would silently not be sent."""
+    """Require name and password if and only if SASL is used: without the protocol setting they would silently not be sent."""
     parts = {
         "MECHANISM": connection.sasl_mechanism,
         "USERNAME": connection.username,

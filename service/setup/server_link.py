@@ -8,8 +8,8 @@ The operations are listed in `service.server.commands`. Both ends check values a
 3. The folder belongs to the process that has the database (`analytics.store.connection`). The next server removes what a killed one
    left behind.
 4. If a path is too long for a socket address, the socket is reached through the open folder, on systems that can (Linux).
-5. Commands use the database through `ServerStore`, `ServerRunner` and `ServerPublisher`, as they would use their own. Each statement
-   runs in its own transaction in the server. Writes are only possible through operations of the server.
+5. Commands use the database through `ServerStore`, `ServerRunner` and `ServerPublisher`, as they would use their own. Each
+   statement runs in its own transaction in the server. Writes are only possible through operations of the server.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SOCKET_NAME = "socket"
 LONGEST_ADDRESS = 103
 """Bytes of an address that every system accepts."""
 WAITING_COMMANDS = 16
-"""Commands that may wait for a connection."""
+"""Maximum number of commands waiting for a connection."""
 _PEER = struct.Struct("3i")
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 Result = TypeVar("Result")
@@ -101,7 +101,7 @@ class RejudgeResult(NamedTuple):
 
 
 class ServerLink:
-    """Calls the server that has a database, each time on a connection of its own."""
+    """Calls the server that has a database, each time on a new connection."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -110,7 +110,7 @@ class ServerLink:
     def to(cls, database: Path) -> Self | None:
         """Return a link to the server that has a database; None if no server takes commands.
 
-        StoreError if the server runs as another user or has another version.
+        Raises StoreError if the server runs as another user or has another version.
         """
         connection = connect(database)
         if connection is None:
@@ -123,7 +123,7 @@ class ServerLink:
         return link
 
     def call(self, operation: str, returns: type[Result], *arguments: Any) -> Result:
-        """Return the result of an operation. Its error is raised here; StoreError if the server ends before it answers.
+        """Return the result of an operation. Raises the operation's error, or StoreError if the server ends before it answers.
 
         Closing the connection cancels the operation.
         """
@@ -138,7 +138,7 @@ class ServerLink:
             return unpack(body, returns)
         if status == HTTPStatus.UNPROCESSABLE_ENTITY:
             kind, message, hint = unpack(body, Failure)
-            # Classes that other modules define for themselves come as their base.
+            # Error classes outside `schemas.errors` arrive as their base class.
             error_class: type[DriftlineError] = getattr(errors, kind, DriftlineError)
             raise error_class(message, hint=hint)
         if status == CANCELLED:
@@ -175,7 +175,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(body: bytes, kind: type[Result]) -> Result:
-    """Decode a value of a type; msgspec.ValidationError if it is of another type."""
+    """Decode a value of a type. Raises msgspec.ValidationError if it has another type."""
     return msgspec.msgpack.decode(body, type=kind, ext_hook=_unpack_extension)
 
 
@@ -216,7 +216,7 @@ def folder_of(database: Path) -> Path:
 
 @contextlib.contextmanager
 def listening(database: Path) -> Iterator[socket.socket]:
-    """Open a socket for commands while the context is open. StoreError if access cannot be limited to its owner."""
+    """Open a socket for commands while the context is open. Raises StoreError if access cannot be limited to its owner."""
     folder = folder_of(database)
     with contextlib.ExitStack() as stack:
         try:
@@ -233,7 +233,10 @@ def listening(database: Path) -> Iterator[socket.socket]:
 
 
 def connect(database: Path) -> socket.socket | None:
-    """Connect to the server that has a database; None if no server takes commands. StoreError if another user runs it."""
+    """Connect to the server that has a database; None if no server takes commands.
+
+    Raises StoreError if another user runs it.
+    """
     folder = folder_of(database)
     if not folder.is_dir():
         return None
@@ -253,7 +256,7 @@ def connect(database: Path) -> socket.socket | None:
 
 
 def _require_same_user(connection: socket.socket, folder: Path) -> None:
-    """Raise a StoreError if another user's process is at the other end, as far as the system tells."""
+    """Raise a StoreError if another user's process is at the other end, as far as the system reports it."""
     if hasattr(socket, "SO_PEERCRED"):
         _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         if user != os.geteuid():
@@ -261,7 +264,7 @@ def _require_same_user(connection: socket.socket, folder: Path) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Recreate the folder for its owner only; StoreError if another user's folder is in its place."""
+    """Recreate the folder for its owner only. Raises StoreError if another user's folder is in its place."""
     with contextlib.suppress(FileNotFoundError):
         _require_own(folder)
         shutil.rmtree(folder)
@@ -285,7 +288,7 @@ def _foreign_error(folder: Path, user: int) -> StoreError:
 
 @contextlib.contextmanager
 def _address(folder: Path) -> Iterator[str]:
-    """Return an address of the socket that is short enough. OSError if there is none."""
+    """Yield an address of the socket that is short enough. Raises OSError if there is none."""
     path = str(folder / SOCKET_NAME)
     if len(os.fsencode(path)) <= LONGEST_ADDRESS:
         yield path
@@ -298,7 +301,7 @@ def _address(folder: Path) -> Iterator[str]:
 
 
 class ServerStore(Store):
-    """A store that a server has."""
+    """A store in use by a server, read through the server."""
 
     def __init__(self, path: Path, link: ServerLink) -> None:
         # The parent's constructor would open the file, so it is not called.
@@ -316,12 +319,12 @@ class ServerStore(Store):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """StoreError: only the server writes."""
+        """Raise StoreError, because only the server writes."""
         raise StoreError(f"{self.path}: in use by a server", hint=STOP_IT)
         yield
 
     def checkpoint(self) -> None:
-        """StoreError, as `transaction`."""
+        """Raise StoreError, as `transaction` does."""
         raise StoreError(f"{self.path}: in use by a server", hint=STOP_IT)
 
     def end_of(self, topic: str) -> int:
@@ -362,15 +365,15 @@ class ServerCursor:
         return next(iter(self.fetchmany(1)), None)
 
     def begin(self) -> Self:
-        """Do nothing: see the module."""
+        """Do nothing: the server runs each statement in its own transaction."""
         return self
 
     def rollback(self) -> Self:
-        """Do nothing, as `begin`."""
+        """Do nothing, as `begin` does."""
         return self
 
     def close(self) -> None:
-        """Do nothing, as `ServerStore.close`."""
+        """Do nothing, as `ServerStore.close` does."""
 
 
 class ServerRunner:

@@ -1,4 +1,7 @@
-"""Settings: paths and addresses, secrets that no log, error or repr shows, and quiet hours. The rules for judging agents are in the policy."""
+"""Settings: paths and addresses, secrets that no log, error or repr shows, and quiet hours.
+
+The rules for judging agents are in the policy.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _SECRET_ADDRESS = re.compile(r"https?://[^\s/@?#]+(?:@[^\s/@?#]+)?(?:[/?][^\s#]*
 
 
 class Secret:
-    """A text hidden by its repr; only `reveal` returns it. ValueError if it is too short."""
+    """A text hidden by its repr; only `reveal` returns it. Raises ValueError if it is too short."""
 
     __slots__ = ("_text",)
     SHORTEST = 1
@@ -58,7 +61,7 @@ class Key(Secret):
 
 
 class SecretAddress(Secret):
-    """An address that is itself a secret: anyone who knows it can post there. ValueError if it is not an address."""
+    """An address that is itself a secret: anyone who knows it can post there. Raises ValueError if it is not an address."""
 
     __slots__ = ()
 
@@ -74,7 +77,7 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class QuietHours:
-    """From `start` (inclusive) to `end` (exclusive); across midnight if the end is earlier than the start."""
+    """The hours from `start` (inclusive) to `end` (exclusive); across midnight if the end is earlier than the start."""
 
     start: time
     end: time
@@ -98,7 +101,10 @@ class QuietHours:
 
 
 def quiet_hours_of(text: str) -> QuietHours:
-    """Parse quiet hours such as `22:00-07:00 Europe/Berlin`, in UTC without a zone; ValueError describes the problem."""
+    """Parse quiet hours such as `22:00-07:00 Europe/Berlin`, in UTC without a zone.
+
+    Raises ValueError with a description of the problem.
+    """
     form = _FORM.fullmatch(text.strip())
     if form is None:
         raise ValueError("must be like 22:00-07:00 Europe/Berlin")
@@ -136,18 +142,18 @@ _RULES: Mapping[str, Callable[[str], object]] = {
 }
 """Checks of texts beyond their pattern; each raises a ValueError that describes the problem."""
 _AS_TEXT = ", not a string"
-"""The end of msgspec's message for any wrong variable, which helps nobody."""
+"""The end of msgspec's message for a wrong variable, which does not help users."""
 _TRUTHS = {"yes": True, "y": True, "on": True, "t": True, "no": False, "n": False, "off": False, "f": False}
 """Words for true and false in variables, beside `true`, `false`, `1` and `0`, which msgspec reads."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Read from the environment (`DRIFTLINE_DATABASE`, …); a command's options win over it."""
+    """Settings from the environment (`DRIFTLINE_DATABASE`, …); options of a command take precedence."""
 
     database: Path = Path("driftline.duckdb")
     """The DuckDB file."""
     policy: Path | None = None
-    """The policy file; without one every default is in force."""
+    """The policy file; without one, the defaults apply."""
     redaction_key: Key | None = None
     """Key of the markers that replace secrets; without one a public default is used."""
     connection: Annotated[str, Meta(pattern=f"^{NAME}$")] = "local"
@@ -157,41 +163,41 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     judge: Literal["auto", "live", "none"] = "auto"
     """The judge: `live` asks the Messages API, `none` asks no judge; `auto` is live if there is a key."""
     judge_concurrency: Annotated[int, Meta(ge=1, le=1024)] = 16
-    """Judge calls at once, at most."""
+    """Maximum number of concurrent judge calls."""
     judge_deadline: Annotated[float, Meta(gt=0, le=3600)] = 120.0
-    """Seconds one question may take, retries included."""
+    """Time limit for one question, including retries, in seconds."""
     host: str = "127.0.0.1"
     """Address the server listens on."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8377
-    """Port the server listens on; 0 takes a free one."""
+    """Port the server listens on; 0 picks a free one."""
     otlp_grpc_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
-    """Port on which the server takes OpenTelemetry's protocol over gRPC, by custom 4317; 0 takes a free one, and without it
-    there is none."""
+    """Port on which the server accepts OTLP over gRPC, usually 4317; 0 picks a free one. Without it, OTLP over gRPC is not
+    served."""
     stop_grace: Annotated[float, Meta(ge=0, le=3600)] | None = None
-    """Seconds a stop waits for calls of clients, and again for judge calls under way; without it 20 s for clients, and as long
-    as a question may take for the judge."""
+    """Seconds a stop waits for requests of clients, and again for judge calls in progress. By default, 20 s for clients and the
+    time limit of a question for the judge."""
     kafka: str | None = None
     """Addresses of the Kafka cluster, `host:port`, separated by commas."""
     kafka_prefix: Annotated[str, Meta(pattern=_TOPIC_PREFIX)] = ""
     """Prefix of every topic's name on the cluster."""
     kafka_security: SecurityProtocol = "PLAINTEXT"
-    """Encryption and login: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL."""
+    """Encryption and authentication: PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL."""
     kafka_mechanism: SaslMechanism | None = None
-    """Login with SASL: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."""
+    """SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512."""
     kafka_username: Annotated[str, Meta(min_length=1)] | None = None
-    """Name at the login with SASL."""
+    """User name for SASL."""
     kafka_password: Secret | None = None
-    """Password at the login with SASL."""
+    """Password for SASL."""
     kafka_ca: Path | None = None
-    """Certificates (PEM) to check the brokers against; else those of the system."""
+    """Certificates (PEM) to verify the brokers; by default, the system's."""
     kafka_otlp_spans: Annotated[str, Meta(pattern=_TOPICS)] = "otlp_spans"
-    """Topics on which an OpenTelemetry Collector puts spans, separated by commas; their names have no prefix."""
+    """Topics to which an OpenTelemetry Collector writes spans, separated by commas; their names have no prefix."""
     kafka_otlp_logs: Annotated[str, Meta(pattern=_TOPICS)] = "otlp_logs"
-    """Topics on which an OpenTelemetry Collector puts records of logs, separated by commas; empty for none."""
+    """Topics to which an OpenTelemetry Collector writes log records, separated by commas; empty for none."""
     schema_registry: Annotated[str, Meta(pattern=_ADDRESS)] | None = None
     """Address of a schema registry; values in Confluent framing are then read."""
     schema_registry_auth: Secret | None = None
-    """Name and password at the schema registry, `name:password`."""
+    """Credentials for the schema registry, `name:password`."""
     alert_webhook: SecretAddress | None = None
     """Address that alerts are posted to as JSON."""
     alert_secret: Key | None = None
@@ -203,13 +209,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     quiet_for: Literal["warning", "all"] = "warning"
     """Alerts that wait in quiet hours: `warning`, while critical alerts go out, or `all`."""
     public_url: Annotated[str, Meta(pattern=_PUBLIC_ADDRESS)] | None = None
-    """Address of the server for people: alerts link to it, and where it is https, cookies are for encrypted calls alone."""
+    """Public address of the server: alerts link to it, and if it is https, cookies are sent over encrypted connections only."""
     otlp_endpoint: Annotated[str, Meta(pattern=_ADDRESS)] | None = None
     """Address of an OpenTelemetry collector (OTLP over HTTP) that scores are sent to as events."""
     otlp_explanations: bool = False
-    """Whether the judge's words go to the collector, too."""
+    """Whether the judge's explanations are also sent to the collector."""
     batch_records: Annotated[int, Meta(ge=1, le=1_000_000)] = 20_000
-    """Records that are taken in or read by a stage at once."""
+    """Maximum number of records that intake or a stage processes in one batch."""
 
     @property
     def client_grace(self) -> float:
@@ -223,7 +229,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_settings(**options: object) -> Settings:
-    """Return the settings from the environment, overridden by the command line; SettingsError naming the variable."""
+    """Return the settings from the environment, overridden by the command line.
+
+    Raises SettingsError with the name of an invalid variable.
+    """
     environment = {name.lower(): value for name, value in os.environ.items()}
     names = Settings.__struct_fields__
     values: dict[str, object] = {name: environment[key] for name in names if (key := f"{PREFIX}{name}".lower()) in environment}
@@ -242,7 +251,7 @@ def load_settings(**options: object) -> Settings:
 
 
 def kinds_of_settings() -> dict[str, tuple[Type, ...]]:
-    """The types of each setting, with their bounds, as `msgspec.inspect` reports them."""
+    """Return the types of each setting, with their bounds, as `msgspec.inspect` reports them."""
     (kinds,) = multi_type_info([Settings])
     fields = kinds.fields if isinstance(kinds, StructType) else ()
     return {part.name: part.type.types if isinstance(part.type, UnionType) else (part.type,) for part in fields}

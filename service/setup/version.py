@@ -6,18 +6,18 @@ import importlib.metadata
 import importlib.util
 
 TRIAL = "driftline_trial"
-"""The package of the trial gear, a distribution of its own. Nothing imports it but the command line, when one of its commands is typed."""
+"""The package of the trial gear, a separate distribution. Only the command line imports it, when one of its commands is run."""
 GET_TRIAL = "`pip install driftline-trial`, or `pip install ./trial` in a checkout of Driftline"
 """How to get the trial gear."""
 
 
 def version() -> str:
-    """Return the installed version; a checkout that was not installed has none."""
+    """Return the installed version; a checkout that is not installed has no version."""
     return _version_of("driftline")
 
 
 def trial_version() -> str | None:
-    """Return the version of the trial gear; None where it is not installed."""
+    """Return the version of the trial gear; None if it is not installed."""
     return _version_of("driftline-trial") if importlib.util.find_spec(TRIAL) else None
 
 

@@ -44,7 +44,7 @@ class Wiring:
 
 
 def policy_of(settings: Settings) -> Policy:
-    """Return the policy in force; PolicyError names file and line if it is invalid."""
+    """Return the policy in force. Raises PolicyError with file and line if it is invalid."""
     return load_policy(settings.policy) if settings.policy else Policy()
 
 
@@ -66,7 +66,7 @@ def embedded_runner(
 
 
 def wire(settings: Settings, store: Store, server: ServerLink | None, now: Callable[[], datetime]) -> Wiring:
-    """Wire everything to a database in this process, or to the server that has it. PolicyError or StoreError on failure.
+    """Wire everything to a database in this process, or to the server that has it. Raises PolicyError or StoreError on failure.
 
     Records that a killed server left in its write-ahead log are flushed first.
     """

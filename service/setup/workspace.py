@@ -1,8 +1,8 @@
-"""Workspaces: the one place that opens a database by the settings, with the parts wired to it (`service.setup.wiring`).
+"""Workspaces: a database opened by the settings, with the parts wired to it (`service.setup.wiring`). No other module opens one.
 
-Analysts' statements and exports need a file. If a server has the database, they work on a copy: in their own process they use no memory
-of the server, delay no commit, and open no file that the server has open. The server makes the copy, with every accepted record, in the
-folder of its socket.
+Analysts' statements and exports need a file. If a server has the database, they work on a copy: in their own process they use
+no memory of the server, delay no commit, and open no file that the server has open. The server makes the copy, with every
+accepted record, in the folder of its socket.
 """
 
 from __future__ import annotations
@@ -55,27 +55,27 @@ class Workspace:
 
     @property
     def policy(self) -> Policy:
-        """Return the policy in force."""
+        """The policy in force."""
         return self._wiring.policy
 
     @property
     def redactor(self) -> Redactor:
-        """Return the redactor, which removes secrets from texts."""
+        """The redactor, which removes secrets from texts."""
         return self._wiring.redactor
 
     @property
     def runner(self) -> Runner:
-        """Return the runner that publishes records and runs the stages."""
+        """The runner that publishes records and runs the stages."""
         return self._wiring.runner
 
     @property
     def publisher(self) -> Publisher:
-        """Return the publisher for records that no stage reads."""
+        """The publisher for records that no stage reads."""
         return self._wiring.publisher
 
     @functools.cached_property
     def _wiring(self) -> Wiring:
-        from service.setup.wiring import wire  # noqa: PLC0415 - the one place: rules and stages take longer to load than most commands need
+        from service.setup.wiring import wire  # noqa: PLC0415 - rules and stages take long to load, and most commands need neither
 
         return wire(self.settings, self.store, self.server, self.now)
 
@@ -92,9 +92,9 @@ def open_workspace(
 ) -> Iterator[Workspace]:
     """Open the database and wire everything to it, or to the server that has it.
 
-    SettingsError if there is no database and `create` is not set, or if the command `writes` to a database that is filled from Kafka.
-    StoreError if another process has it that takes no commands, or if a server has it and the command needs it exclusively (`alone` is
-    the advice to show).
+    Raises SettingsError if there is no database and `create` is not set, or if the command `writes` to a database that is
+    filled from Kafka. Raises StoreError if another process uses the database and accepts no commands, or if a server uses it
+    and the command needs it exclusively (`alone` is the advice to show).
     """
     if not create:
         require_database(settings.database)
@@ -103,7 +103,7 @@ def open_workspace(
             require_embedded(store)
         workspace = Workspace(settings, store, now, server)
         if settings.policy is not None or (server is None and log_folder(settings.database).exists()):
-            workspace.runner  # noqa: B018 - a policy that cannot be used is said before anything is done, and what was left lands
+            workspace.runner  # noqa: B018 - report an invalid policy before anything is done, and flush pending records
         yield workspace
 
 
@@ -136,7 +136,10 @@ def stages_behind(store: Store) -> str:
 
 @contextlib.contextmanager
 def readable_file(settings: Settings) -> Iterator[Path]:
-    """Return the file of a database, or a copy if a server has it. StoreError if another kind of process has it."""
+    """Return the file of a database, or a copy if a server has it.
+
+    Raises StoreError if a process other than a server uses it.
+    """
     database = settings.database
     try:
         FileLock(database, shared=True).release()

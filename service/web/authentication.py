@@ -8,8 +8,8 @@
    failures of others behind the same proxy do not lock it out; 256 random bits cannot be guessed anyway.
 4. Browsers share the cookies of a host among its ports. The cookie's name contains the port, so that two servers on one machine do
    not sign out each other's users.
-5. A TLS proxy forwards plain HTTP, so the server recognises an encrypted call by its public address. The cookie set in its answer is
-   limited to encrypted calls to this host (`__Host-`: https://httpwg.org/specs/rfc6265.html).
+5. A TLS proxy forwards plain HTTP, so the server recognises an encrypted call by its public address. The cookie set in its
+   answer is limited to encrypted calls to this host (`__Host-`: https://httpwg.org/specs/rfc6265.html).
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Authentication:
     def _file_version(self) -> int:
         """Return the version of the file of tokens.
 
-        Reading it costs a fifth of an ingest, so it is read once per iteration of the event loop. A call sent after a revocation arrives in
-        a later iteration.
+        Reading it costs a fifth of an ingest, so it is read once per iteration of the event loop. A call sent after a
+        revocation arrives in a later iteration.
         """
         if self._version is None:
             self._version = self._access.version()
@@ -154,8 +154,8 @@ def bearer_token(values: list[bytes]) -> bytes:
 def _read_credentials(value: bytes) -> tuple[bytes, bytes]:
     """Split a header into its scheme, in lower case, and its token.
 
-    Some exporters send values of OTEL_EXPORTER_OTLP_HEADERS without decoding their percent-encoding: `Bearer%20…`. No token contains
-    a percent sign.
+    Some exporters send values of OTEL_EXPORTER_OTLP_HEADERS without decoding their percent-encoding: `Bearer%20…`. No token
+    contains a percent sign.
     """
     scheme, _, token = (unquote_to_bytes(value) if b"%" in value else value).partition(b" ")
     return scheme.lower(), token.strip()
@@ -166,7 +166,7 @@ def _is_api(scope: Scope) -> bool:
 
 
 def _is_from_page(scope: Scope, cookie: bytes) -> bool:
-    """Tell whether one of our pages made the call: it carries the mark, and the browser names no other origin."""
+    """Return whether one of our pages made the call: it carries the mark, and the browser names no other origin."""
     if scope["path"] in FORMS:
         return is_same_origin(scope)
     marks = list(header_values(scope, PAGE_MARK.lower().encode()))
@@ -249,7 +249,7 @@ Reviewer = Annotated[Holder, Security(_require_scoped, scopes=["review"])]
 Admin = Annotated[Holder, Security(_require_scoped, scopes=["admin"])]
 """An operator who may change, purge and judge again, in the projects of the token."""
 FleetAdmin = Annotated[Holder, Security(_require_everywhere, scopes=["admin"])]
-"""An operator who may do the same in every project, and give access."""
+"""An operator who may do so in every project, and manage access."""
 Querier = Annotated[Holder, Security(_require_everywhere, scopes=["query"])]
 """An operator of every project who may run SQL: statements see all projects."""
 
@@ -278,7 +278,7 @@ The rights in it are checked by another dependency: Reader, Reviewer, Admin.
 
 
 def is_encrypted(scope: Scope, encrypted_hosts: Collection[str]) -> bool:
-    """Tell whether a call was encrypted, up to the server or up to a proxy of its host."""
+    """Return whether a call was encrypted, up to the server or up to a proxy of its host."""
     hosts = [value.decode("latin-1").lower() for value in header_values(scope, b"host")]
     return scope["scheme"] == "https" or (len(hosts) == 1 and hosts[0] in encrypted_hosts)
 

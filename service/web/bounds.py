@@ -77,9 +77,9 @@ class ApiSettings:
     read_timeout: float = 10.0
     """Seconds within which a whole body has to arrive, and the head of a connection's request."""
     max_failures: int = 10
-    """Wrong tokens per minute and address that are answered 401; further ones are answered 429."""
+    """Maximum number of wrong tokens per minute and address that are answered 401; further ones are answered 429."""
     max_readers: int = 4
-    """Queries that run at once; others wait."""
+    """Maximum number of concurrent queries; others wait."""
     queries: QueryLimits = field(default_factory=QueryLimits)
     """The bounds of analysts' statements."""
     policy_file: Path | None = None

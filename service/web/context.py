@@ -38,7 +38,10 @@ log = logging.getLogger(__name__)
 
 
 class Stripes:
-    """A fixed number of locks, on one event loop, for any number of names. Names can share a lock, so a call may wait for an unrelated one."""
+    """A fixed number of locks, on one event loop, for any number of names.
+
+    Names can share a lock, so a call may wait for an unrelated one.
+    """
 
     def __init__(self, count: int) -> None:
         self._locks = tuple(asyncio.Lock() for _ in range(count))
@@ -64,7 +67,7 @@ class ApiContext:
     watch: Watch = field(init=False)
     """Checks the projects, and records decisions on incidents."""
     evaluating: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)
-    """Its holder may request evaluations."""
+    """Held while evaluations are requested."""
     score_times: ScoreTimes = field(init=False, default_factory=ScoreTimes)
     """The times of the exchanges that people have scored or looked for."""
     _readers: anyio.CapacityLimiter = field(init=False)
@@ -86,7 +89,7 @@ class ApiContext:
     async def ask(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:
         """Run a reading function in a thread, with its own cursor; the number of concurrent ones is bounded.
 
-        StoredRecordError if stored data cannot be read, which is not the caller's fault.
+        Raises StoredRecordError if stored data cannot be read, which is not the caller's fault.
         """
         # Flush, so that a sender who got a 201 sees the exchange. A failed flush does not stop reads of the tables as they are.
         with contextlib.suppress(DriftlineError, duckdb.Error):
@@ -132,7 +135,7 @@ class ApiContext:
         return answer
 
     async def require_project(self, project: str) -> None:
-        """ApiError (404) for an unknown project, with the nearest known name."""
+        """Raise ApiError (404) for an unknown project, with the nearest known name."""
         named = named_projects(self.engine.policy, self.access)
         if project in named or await self.ask(lambda cursor: is_known(cursor, project, named)):
             return

@@ -21,7 +21,7 @@ from schemas.errors import InputError, RecordError
 from schemas.validation_messages import words_of
 
 MAX_PROBLEMS = 5
-"""Problems of one body that are reported."""
+"""Maximum number of problems reported for one body."""
 DRAINED_BYTES = 8 * 1024 * 1024
 DRAINED_SECONDS = 2.0
 _CODES = {404: "not_found", 405: "method_not_allowed"}
@@ -50,7 +50,7 @@ async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) ->
     """Send an error answer before the body was read, and end the connection.
 
     The rest of the body is read and dropped for a while, because a client that is still sending would see a reset instead of the
-    answer. A client that was too slow gets no more time.
+    answer. A client that has timed out gets no extra time.
     """
     response = error_response(error)
     response.headers["connection"] = "close"

@@ -1,4 +1,4 @@
-"""Classes of endpoints: bodies as JSON values, parsed strictly because differences between JSON parsers can be exploited, and answers.
+"""Classes of endpoints: JSON bodies, parsed strictly because differences between JSON parsers can be exploited, and typed answers.
 
 1. UTF-8 without a byte order mark. NaN, infinities and numbers beyond a double are refused.
 2. An escaped lone surrogate becomes U+FFFD in a text: gateways cut texts at a length, and an agent must not escape its audit that
@@ -49,7 +49,8 @@ def rounded_json(content: Any) -> bytes:
 class AnswerRoute(APIRoute):
     """An endpoint whose return annotation is an answer; other endpoints work as in FastAPI.
 
-    An endpoint that encodes its answers itself can name an answer, or a union of answers, as `response_model`, to have them described.
+    An endpoint that encodes its answers itself can name an answer, or a union of answers, as `response_model`, to have them
+    described.
     """
 
     answers: tuple[type[Answer], ...]
@@ -130,7 +131,7 @@ class _StrictJsonRequest(Request):
         self._max_depth = max_depth
 
     async def json(self) -> Any:
-        """Return the value of the body; ApiError (400) if it is not JSON."""
+        """Return the value of the body. Raises ApiError (400) if it is not JSON."""
         return decode_body(await self.body(), self._max_depth)
 
 

@@ -1,4 +1,4 @@
-"""What calls send: bodies field by field, one definition for validation and documentation, and the common parameters of lists.
+"""Request bodies, field by field: one definition for validation and documentation, and the common parameters of lists.
 
 Types are strict: a number in quotes is not a number. Unknown fields are ignored, so that newer senders work with older servers.
 
@@ -45,7 +45,7 @@ from service.web.json_routes import decode_lines
 from streams.sources.event_files import has_broken_id
 
 EXAMPLES: dict[str, dict[str, Any]] = msgspec.json.decode(resources.files("service.web").joinpath("examples.json").read_bytes())
-"""A body by the name of its call."""
+"""Example bodies by the name of their request."""
 
 
 def _check_id(text: str) -> str:

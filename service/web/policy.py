@@ -48,7 +48,7 @@ def standing(file: PolicyFile) -> Standing:
 
 
 def is_in_force(services: ApiContext, policy: Policy | None) -> bool:
-    """Tell whether a policy is the one in force."""
+    """Return whether a policy is the one in force."""
     return policy is not None and not changes(services.engine.policy, policy)
 
 
@@ -73,6 +73,6 @@ async def tried(services: ApiContext, text: str) -> PolicyTrial:
 
 
 def known_files(services: ApiContext, standing_policy: Policy | None) -> frozenset[str]:
-    """The methodology files, in any folder, that the policy in the file or the policy in force refers to."""
+    """Return the methodology files, in any folder, that the policy in the file or the policy in force refers to."""
     present = frozenset() if standing_policy is None else standing_policy.methodology_files
     return present | services.engine.policy.methodology_files

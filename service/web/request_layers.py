@@ -1,18 +1,19 @@
 """The layers around every request: an id and a log line, limits before the body is read, ETags, compression, and the audit trail.
 
-The line has method, route, status, duration and caller, but no address, query, body or token. For ingest routes there is one line per
-second, route and caller, with the number of calls it stands for.
+The line has method, route, status, duration and caller, but no address, query, body or token. For ingest routes there is one
+line per second, route and caller, with the number of calls it stands for.
 
-1. A request must use an allowed host name, so that a foreign page whose name resolves to this server gets no answer (DNS rebinding).
-2. The number of requests in progress is bounded.
+1. A request must use an allowed host name, so that a foreign page whose name resolves to this server gets no answer (DNS
+   rebinding).
+2. The number of concurrent requests is bounded.
 3. A body is JSON (or an HTML form, for pages that work without a script), not compressed, within the size limit, and arrives within
    the time limit. It is read whole before any endpoint runs.
-4. An ETag is the digest of the answer, so it changes exactly when the answer does: endpoints declare nothing, and no clock or counter
-   can be wrong. It saves the transfer and parsing of the answer, but not the database query.
-5. Only pages and files are compressed. The length of compressed data reveals repetitions in it, so an attacker who observes lengths on
-   the network and can place texts on a page could guess a secret on it (BREACH). A page's only secret is its mark, which changes
-   whenever the rest of the page does (`service.setup.access`). JSON is not compressed: callers of the API send tokens, not
-   cookies, and can compress in a proxy.
+4. An ETag is the digest of the answer, so it changes exactly when the answer does: endpoints declare nothing, and no clock or
+   counter can be wrong. It saves the transfer and parsing of the answer, but not the database query.
+5. Only pages and files are compressed. The length of compressed data reveals repetitions in it, so an attacker who observes
+   lengths on the network and can place texts on a page could guess a secret on it (BREACH). A page's only secret is its mark,
+   which changes whenever the rest of the page does (`service.setup.access`). JSON is not compressed: callers of the API send
+   tokens, not cookies, and can compress in a proxy.
 6. Each change over HTTP has a line in the audit log, written before the change and completed before the answer.
 """
 
@@ -51,7 +52,7 @@ GZIP = b"gzip"
 READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
-class ClientGone(Exception):  # noqa: N818 - no fault of anybody
+class ClientGone(Exception):  # noqa: N818 - not an error of ours
     """The client disconnected before it had sent its request."""
 
 
@@ -119,7 +120,7 @@ class BodyLimits:
 
 
 async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
-    """Return the whole body; ApiError if it is too large or too slow, ClientGone if the client disconnects."""
+    """Return the whole body. Raises ApiError if it is too large or too slow, ClientGone if the client disconnects."""
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):
@@ -142,7 +143,7 @@ def header_values(scope: Scope, name: bytes) -> Iterator[bytes]:
 
 
 def is_same_origin(scope: Scope) -> bool:
-    """Tell whether the browser names no other origin. Browsers send at least one of the two headers with writes."""
+    """Return whether the browser names no other origin. Browsers send at least one of the two headers with writes."""
     sites = set(header_values(scope, b"sec-fetch-site"))
     origins = set(header_values(scope, b"origin"))
     own = {scheme + host for scheme in (b"http://", b"https://") for host in header_values(scope, b"host")}
@@ -176,7 +177,7 @@ def _check_head(scope: Scope, limit: int) -> None:
 
 
 def _has_body(scope: Scope) -> bool:
-    """Tell whether the head announces a body, by a length or by chunked encoding."""
+    """Return whether the head announces a body, by a length or by chunked encoding."""
     lengths = header_values(scope, b"content-length")
     return any(value.strip() != b"0" for value in lengths) or any(header_values(scope, b"transfer-encoding"))
 
@@ -242,7 +243,7 @@ class RequestRecord:
         self._app = app
         self._metrics = metrics
         self._clock = clock
-        self._ids = random.Random()  # noqa: S311 - no secret; the system's source lets go of the interpreter, which costs a turn of it
+        self._ids = random.Random()  # noqa: S311 - not a secret; os.urandom releases the interpreter lock, which costs a thread switch
         self._sampled: dict[tuple[str, int, str], tuple[float, int]] = {}
         """The time of the last line, and the number of calls since, by route, status and caller."""
 
@@ -261,7 +262,7 @@ class RequestRecord:
         except Exception:
             log.exception("a request failed", extra={"request_id": request_id, "route": _name_route(scope)})
             if answer.status:
-                raise  # half an answer cannot be repaired, so the server closes the connection
+                raise  # a partly sent answer cannot be replaced, so the server closes the connection
             error = ApiError(500, "internal", f"internal error; see {request_id} in the server's log")
             await error_response(error)(scope, receive, answer)
         finally:
@@ -320,7 +321,7 @@ _PAGE = "text/html"
 
 
 def takes_gzip(scope: Scope) -> bool:
-    """Tell whether the caller accepts answers compressed with gzip."""
+    """Return whether the caller accepts answers compressed with gzip."""
     sent = b",".join(header_values(scope, b"accept-encoding")).decode("latin-1").lower()
     parts = (part.partition(";") for part in sent.split(","))
     return any(
@@ -335,7 +336,7 @@ def packed(body: bytes) -> bytes:
 
 
 def is_packed(headers: MutableHeaders, body: bytes, *, takes: bool) -> bool:
-    """Tell whether to compress a body: it is a page, and its caller `takes` compression.
+    """Return whether to compress a body: it must be a page, and its caller must accept compression (`takes`).
 
     The ETag is of the uncompressed page, so it becomes a weak one.
     """
@@ -428,7 +429,7 @@ def _parse_tags(value: bytes) -> list[bytes]:
 
 
 MAX_SUBJECT = 256
-"""Characters that are kept of an id."""
+"""Maximum length of a stored id."""
 
 
 async def keep_write(request: Request) -> None:
@@ -489,7 +490,7 @@ class AuditTrail:
         try:
             await anyio.to_thread.run_sync(self._access.audit_log.end, line, _outcome_of(status), status, state.get("subject"))
         except StoreError:
-            # The change was made, so the answer says so. The line keeps no outcome, as if it had been interrupted.
+            # The change was made, so the answer reports success. The line has no outcome, as if the request had been interrupted.
             log.exception("the audit log could not record how a change ended")
 
 

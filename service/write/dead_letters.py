@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from streams.kafka.schema_registry import RegistryFraming
 
 READ_BATCH_SIZE = 200
-"""Letters that are read and put back together."""
+"""Number of letters read and put back in one step."""
 ALL = 1_000_000_000
 FROM_KAFKA = "Letters that are put back into the file would not be on the topics. Give --kafka to put them back on the topics."
 
@@ -52,7 +52,7 @@ class Filters:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether the filters match all letters."""
+        """Whether the filters match all letters."""
         return self == Filters()
 
 
@@ -68,7 +68,10 @@ class LetterBox:
     """Reads values that are framed for a schema registry, if one is named."""
 
     def put_back(self, returns: Sequence[Return]) -> None:
-        """Put records back on their topics and record that; durable on return. BrokerError if the broker refuses them."""
+        """Put records back on their topics and record that; durable on return.
+
+        Raises BrokerError if the broker refuses them.
+        """
         now = utc_now()
         if self.connection is not None:
             asyncio.run(_produce(self.connection, returns, now))
@@ -79,7 +82,10 @@ class LetterBox:
             self.workspace.runner.publish(accepted)
 
     def ways_back(self, letters: Sequence[DeadLetter]) -> list[Return | Stays]:
-        """Yield for each letter how it can be put back, or the obstacle. RegistryUnavailableError if a schema cannot be read."""
+        """Yield for each letter how it can be put back, or the obstacle.
+
+        Raises RegistryUnavailableError if a schema cannot be read.
+        """
         values: Sequence[bytes] = [letter.body for letter in letters]
         if self.framing is not None:
             values = asyncio.run(self.framing.reframe(values))
@@ -109,7 +115,7 @@ def letter_box(settings: Settings) -> Iterator[LetterBox]:
 
 
 def letter_of(store: Store, start: str) -> Found:
-    """Return the one letter whose id starts with this text; InputError if there is none or more than one."""
+    """Return the one letter whose id starts with this text. Raises InputError if there is none or more than one."""
     matches = _records(store, [start]) if start else []
     exact = [match for match in matches if match.letter.dead_letter_id == start] or matches
     if not exact:
@@ -143,7 +149,10 @@ class Outcome:
 
 
 def retry(box: LetterBox, ids: Sequence[str]) -> Outcome:
-    """Retry the letters that can be put back, a few hundred at a time. SettingsError for a database that is filled from Kafka."""
+    """Retry the letters that can be put back, a few hundred at a time.
+
+    Raises SettingsError for a database that is filled from Kafka.
+    """
     if box.workspace is not None and is_fed_by_kafka(box.store):
         raise SettingsError(f"{box.store.path} is filled from Kafka", hint=FROM_KAFKA)
     before = _open_ids(box.store)

@@ -22,7 +22,7 @@ def close_idle_sessions(workspace: Workspace) -> int:
 def finalize_session(workspace: Workspace, session_id: str, connection: str | None = None) -> int:
     """Record the end of a session and run the stages; return the number of its connections.
 
-    InputError if the session has no records.
+    Raises InputError if the session has no records.
     """
     values = {"sessions": [session_id], "connection": connection, "as_of": workspace.now()}
     rows = query_rows(workspace.store.cursor(), "open_topics", values)

@@ -1,9 +1,9 @@
 """Evaluating in this process: judges, engine and results; and estimates of requested evaluations.
 
 1. Nothing is written before the judge is open.
-2. Batches are sent before the requests are published. Otherwise a process that opens the database while a batch is in progress would
-   judge its requests call by call.
-3. An unreachable judge is not called for hours: after some rounds of calls without an answer, evaluating fails.
+2. Batches are sent before the requests are published. Otherwise a process that opens the database while a batch is in progress
+   would judge its requests call by call.
+3. Evaluating fails after some rounds of calls without an answer, instead of calling an unreachable judge for hours.
 4. Recorded results are kept, however it ends. The next attempt continues from them and pays for nothing twice.
 """
 
@@ -59,7 +59,10 @@ class JudgeOutOfReachError(DriftlineError):
 
 
 class JudgeCircuitBreaker:
-    """Counts consecutive failed calls. Without it, a thousand calls would time out at a dead judge one after another, for hours."""
+    """Counts consecutive failed calls.
+
+    Without it, a thousand calls would time out at a dead judge one after another, for hours.
+    """
 
     def __init__(self, calls_at_once: int) -> None:
         self._max_failed = _MAX_FAILED_ROUNDS * calls_at_once
@@ -161,12 +164,12 @@ class Progress:
 
     @property
     def answered(self) -> int:
-        """Count the answered questions."""
+        """The number of answered questions."""
         return self.calls.get(ANSWERED, 0)
 
     @property
     def failed(self) -> int:
-        """Count the failed ones."""
+        """The number of failed questions."""
         return sum(self.calls.values()) - self.answered
 
 
@@ -174,15 +177,15 @@ Report = Callable[[Progress], None]
 
 
 def catch_up(workspace: Workspace) -> None:
-    """Run intake and diagnosis over the present records, so that sessions are complete; evaluation requests are left alone."""
+    """Run intake and diagnosis over the present records, so that sessions are complete; evaluation requests are not processed."""
     embedded_runner(workspace.settings, workspace.store, workspace.policy, workspace.redactor, workspace.now).catch_up()
 
 
 def evaluate(workspace: Workspace, settings: Settings, prepared: Prepared, report: Report) -> list[Evaluated]:
     """Run the requested evaluations; return new and reused ones, in the order of `prepared`.
 
-    Raises SettingsError if a judge is needed and none is configured, StoppedError if the process was asked to stop, StoreError if the
-    database fails, and InputError for failed requests.
+    Raises SettingsError if a judge is needed and none is configured, StoppedError if the process was asked to stop, StoreError
+    if the database fails, and InputError for failed requests.
     """
     results = list(prepared.reused)
     if prepared.to_evaluate:
@@ -270,7 +273,10 @@ class _EvaluationRun:
         await engine.drained()
 
     async def _watch(self, work: Coroutine[Any, Any, None], engine: Engine | None, end: Callable[[], None] | None) -> None:
-        """Wait for the work and report its progress. On a stop, cancel the work, or raise StoppedError if it cannot be cancelled."""
+        """Wait for the work and report its progress.
+
+        On a stop, cancel the work, or raise StoppedError if it cannot be cancelled.
+        """
         working = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stopping.wait())
         waits: set[asyncio.Task[Any]] = {working, stopping}
@@ -308,7 +314,10 @@ class _EvaluationRun:
 
 
 def _load_results(workspace: Workspace, requests: Sequence[EvaluationRequest]) -> list[Evaluated]:
-    """Return the results of the requests, or an earlier finished evaluation for a failed request. Raises InputError if there is neither."""
+    """Return the results of the requests, or an earlier finished evaluation for a failed request.
+
+    Raises InputError if there is neither.
+    """
     ids = {"evaluations": [request.evaluation_id for request in requests]}
     with contextlib.closing(workspace.store.cursor()) as cursor:
         rows = query_records(cursor, "evaluations_by_id", Evaluation, ids)
@@ -329,7 +338,7 @@ def _load_results(workspace: Workspace, requests: Sequence[EvaluationRequest]) -
 
 
 def failed_evaluations(missing: Sequence[str], total: int, reasons: str) -> InputError:
-    """Return the error that names some failed evaluations and the place of the reasons."""
+    """Return the error that names some failed evaluations and where to find the reasons."""
     more = ", …" if len(missing) > _MAX_NAMED_FAILURES else ""
     return InputError(
         f"{len(missing)} of {total} evaluations failed: {', '.join(missing[:_MAX_NAMED_FAILURES])}{more}",

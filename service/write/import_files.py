@@ -5,8 +5,8 @@
 2. A named file that is missing, empty or of another kind is refused before anything is written.
 3. A file of another kind in a folder is reported and skipped, and the exit code is 1. An empty file is skipped silently.
 4. Files of exchanges are profiled first, one by one, to find the layout by which each is read.
-5. Reading is most of an import's work, and files are independent, so a large import reads them in worker processes. Results are used
-   in the order of the files, so the log is the same as with one process.
+5. Reading is most of an import's work, and files are independent, so a large import reads them in worker processes. Results are
+   used in the order of the files, so the log is the same as with one process.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Found(NamedTuple):
 
 
 def input_files(paths: Iterable[Path], reads: FileSort) -> Found:
-    """Return the files at the paths, each once. InputError for a refused path, or if no file is left."""
+    """Return the files at the paths, each once. Raises InputError for a refused path, or if no file is left."""
     given = list(paths)
     files = (file for path in given for file in (files_below(path, reads.patterns) if path.is_dir() else [path]))
     return checked(dict.fromkeys(files), given, reads)
@@ -77,7 +77,7 @@ def input_files(paths: Iterable[Path], reads: FileSort) -> Found:
 def checked(files: Iterable[Path], paths: Sequence[Path], reads: FileSort, *, allow_empty: bool = False) -> Found:
     """Return the readable files. An unreadable file raises an InputError if it is one of the paths, and is skipped otherwise.
 
-    InputError also if all files are empty, unless that is allowed.
+    Raises InputError as well if all files are empty, unless that is allowed.
     """
     found, named, empty = Found([], []), set(paths), 0
     for file in files:
@@ -101,7 +101,7 @@ def checked(files: Iterable[Path], paths: Sequence[Path], reads: FileSort, *, al
 
 
 def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """Return the files below a folder that match these patterns, by name; InputError if there is none."""
+    """Return the files below a folder that match these patterns, by name. Raises InputError if there is none."""
     files = visible_files(folder, patterns)
     if not files:
         raise InputError(f"{folder}: holds no {_either(patterns)}", hint="Give a file, or a folder that holds some.")
@@ -124,7 +124,10 @@ def require(file: Path, reads: FileSort, *, allow_empty: bool = False) -> None:
 
 
 def require_stream(stream: BinaryIO, reads: FileSort) -> None:
-    """Wait for the first bytes of standard input, without consuming them; InputError if it is empty or of another kind."""
+    """Wait for the first bytes of standard input, without consuming them.
+
+    Raises InputError if it is empty or of another kind.
+    """
     peek = getattr(stream, "peek", None)
     if peek is not None:
         _refuse("standard input", peek(HEAD)[:HEAD], reads)
@@ -149,7 +152,7 @@ def _either(patterns: Sequence[str]) -> str:
 NAME = "exchanges"
 SORT = FileSort(f"exchanges as {WORDS}", PATTERNS, unlike_exchanges)
 SHOWN = 10
-"""Exchanges that a dry run shows of a file."""
+"""Maximum number of exchanges that a dry run shows per file."""
 
 
 @dataclass
@@ -165,7 +168,10 @@ class Source:
         return Found(list(self.looks), self.refused)
 
     def layouts(self, redactor: Redactor) -> dict[Path, Layout]:
-        """Return the layout of each file; InputError if a required field has no column, or two files have the same traces."""
+        """Return the layout of each file.
+
+        Raises InputError if a required field has no column, or two files have the same traces.
+        """
         exports = {one.export for one in self.looks.values()}
         if {LANGFUSE, LANGFUSE_TRACES} <= exports:
             raise InputError("Langfuse's traces and observations hold the same exchanges", hint="Import only one of the two.")
@@ -175,7 +181,7 @@ class Source:
 def looked_at(paths: Iterable[Path], given: Fields | None, redactor: Redactor, *, whole: bool = True) -> Source:
     """Profile the files at the paths, by the rules of this module.
 
-    InputError for a refused path, or if no file is left. Unless `whole`, a table may lack columns of required fields.
+    Raises InputError for a refused path, or if no file is left. Unless `whole`, a table may lack columns of required fields.
     """
     looked, paths = Source(), list(paths)
     files = dict.fromkeys(file for path in paths for file in (files_below(path, PATTERNS) if path.is_dir() else [path]))

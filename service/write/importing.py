@@ -79,10 +79,9 @@ READER_VERSION = "3"
 class ImportSummary:
     """The result of an import. Records that the log already had are `known`; dead letters are `faults`.
 
-    `left_out` are traces of an export without an exchange. `conflicts` are records whose identity the log has with other content; they
-    are among the faults when they are delivered for the first time.
-    `copies` are the files that are another account of a session already read from its main file, `lines_in_copies` their lines that
-    could not be merged with it.
+    `left_out` are traces of an export without an exchange. `conflicts` are records whose identity the log has with other
+    content; they are among the faults when they are delivered for the first time. `copies` are the files that are another
+    account of a session already read from its main file, `lines_in_copies` their lines that could not be merged with it.
     `revised` are exchanges about which the source now has more, `open` the answers that do not count yet.
     """
 
@@ -120,7 +119,7 @@ class Stamp(NamedTuple):
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Return the stamp of a file; None if it is gone.
+    """Return the stamp of a file; None if it does not exist.
 
     A database that a gateway has open may grow only in its write-ahead log for a long time, and the trajectory of a transcript is a
     file beside it.
@@ -136,7 +135,7 @@ def stamp_of(path: Path) -> Stamp | None:
 
 
 def stamp_of_account(account: Account) -> Stamp | None:
-    """Return the combined stamp of a session's file and its copies; None if the file is gone."""
+    """Return the combined stamp of a session's file and its copies; None if the file does not exist."""
     own = stamp_of(account.path)
     if own is None or not account.copies:
         return own

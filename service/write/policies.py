@@ -5,8 +5,9 @@
    under the same name with the suffix `.previous`, and can be restored in the same way.
 3. A save names the text on which it is based. If the file has changed meanwhile, nothing is written.
 4. A running server keeps its policy until it restarts: see `service.server.server_lifecycle`.
-5. The effect is the share of the last days' exchanges that another policy would have judged, and the cost per month. Both policies are
-   applied to a sample of stored sessions with the code of intake: `audit.exchanges.tier1` and `audit.exchanges.sampling`.
+5. The effect is the share of the last days' exchanges that another policy would have judged, and the cost per month. Both
+   policies are applied to a sample of stored sessions with the code of intake: `audit.exchanges.tier1` and
+   `audit.exchanges.sampling`.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ SKELETON = "version: 1\n"
 CONTEXT_LINES = 3
 """Unchanged lines around each change of a comparison."""
 EFFECT_DAYS = 7
-"""Days that an estimate rests on."""
+"""Days covered by an estimate."""
 DAYS_OF_MONTH = 30
 """Days of a month."""
 EFFECT_PROJECTS = 20
-"""Projects that are estimated."""
+"""Maximum number of projects estimated."""
 SAMPLED_EXCHANGES = 5_000
 """Exchanges in the sample of a project. A share has a standard error of 0.7 points, a little more if sessions differ."""
 NO_RECORD = b"-"
@@ -171,7 +172,7 @@ class PolicyFile:
         return self.path or Path("policy.yaml")
 
     def text(self) -> str:
-        """Return the text of the file; the shortest policy if there is none. PolicyError if it cannot be read."""
+        """Return the text of the file; the shortest policy if there is none. Raises PolicyError if it cannot be read."""
         return SKELETON if self.path is None else _read_text(self.path)
 
     def previous(self) -> str | None:
@@ -199,7 +200,7 @@ class PolicyFile:
         """
         if reason := self.why_read_only():
             raise ReadOnlyError(reason)
-        if self.path is None:  # pragma: no cover - said by why_read_only
+        if self.path is None:  # pragma: no cover - reported by why_read_only
             raise ReadOnlyError(NO_FILE)
         with _writing:
             before = _read_text(self.path)
@@ -388,6 +389,9 @@ def _read_usage(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime
 
 
 def _cost_per_month(spent: Usage, price: ModelPrice | None) -> float | None:
-    """Return the monthly cost in USD of this many tokens in `EFFECT_DAYS` days; None without a price. Rates of long prompts cannot be applied to sums."""
+    """Return the monthly cost in USD of this many tokens in `EFFECT_DAYS` days; None without a price.
+
+    Rates of long prompts cannot be applied to sums.
+    """
     plain = None if price is None else price.model_copy(update={"steps": ()}).cost(spent)
     return None if plain is None else usd_of(plain) * DAYS_OF_MONTH / EFFECT_DAYS

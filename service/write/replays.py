@@ -1,4 +1,7 @@
-"""Replays: planned, estimated, run part by part in processes and merged. Each has a label and its own file beside the database."""
+"""Replays: planned, estimated, run part by part in processes and merged.
+
+Each has a label and its own file beside the database.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,7 @@ class ReplayJob:
 
     @contextlib.asynccontextmanager
     async def _judges(self, policy: Policy, files: ReplayFiles, number: int) -> AsyncIterator[dict[str, Any]]:
-        """Return the judges under their names in `PartWork`; none if nothing is to be paid."""
+        """Return the judges under their names in `PartWork`; empty if nothing has to be paid."""
         judges: dict[str, Any] = {}
         if self.aim is Aim.REPLAY and self.plan.asking is Asking.LIVE:
             share = max(1, self.settings.judge_concurrency // self.workers)
@@ -157,7 +160,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True)
 class Replay:
-    """A replay that is ready to run, begun, or complete; a complete one has an outcome."""
+    """A replay that is ready to run, in progress, or complete; a complete one has an outcome."""
 
     settings: Settings
     plan: Plan
@@ -170,7 +173,7 @@ class Replay:
 
     @property
     def positions(self) -> int:
-        """Return the number of positions to read in all parts."""
+        """The number of positions to read in all parts."""
         return sum(part.positions for part in self.plan.parts)
 
     def estimate(self, tell: Tell) -> Estimate:
@@ -184,7 +187,10 @@ class Replay:
         return whole
 
     def run(self, tell: Tell) -> Outcome:
-        """Run the replay to its end. InputError if another process runs it. Finished work stays, even if the run is interrupted."""
+        """Run the replay to its end.
+
+        Raises InputError if another process runs it. Finished work is kept if the run is interrupted.
+        """
         with _lock_label(self.files):
             self.files.write_plan(self.plan)
             self._work(Aim.REPLAY, tell)
@@ -195,7 +201,7 @@ class Replay:
         return outcome
 
     def who_judges(self) -> OpenedJudge:
-        """Return the judge that would judge; SettingsError if one is needed and there is none."""
+        """Describe the judge that would be used. Raises SettingsError if one is needed and none is configured."""
         judge = who_judges(self.settings, policy_of(self.settings))
         if judge.name == NONE:
             raise SettingsError(f"--judge {self.plan.asking}: there is no judge", hint=NAME_A_JUDGE)
@@ -209,8 +215,8 @@ class Replay:
 def replay_of(settings: Settings, wanted: ReplayRequest) -> Replay:
     """Return the requested replay: complete, begun, or new.
 
-    SettingsError and PolicyError for invalid options, also if the label belongs to a replay with other options; InputError if there is
-    nothing to replay; StoreError if the source cannot be opened.
+    Raises SettingsError or PolicyError for invalid options, including a label that belongs to a replay with other options;
+    InputError if there is nothing to replay. Raises StoreError if the source cannot be opened.
     """
     policy = policy_of(settings)
     origin = _origin(settings, wanted)
@@ -290,7 +296,7 @@ def _made_ready(settings: Settings) -> str:
 
 
 def _check_same(options: Plan, stored: Plan) -> None:
-    """SettingsError if the label belongs to a replay with other options."""
+    """Raise SettingsError if the label belongs to a replay with other options."""
     others = options.differs_from(stored)
     if others:
         raise SettingsError(
@@ -300,7 +306,7 @@ def _check_same(options: Plan, stored: Plan) -> None:
 
 
 def _nothing(scope: Scope, contents: Contents | None) -> InputError:
-    """Say that there is nothing to replay, and why."""
+    """Return the error that explains why there is nothing to replay."""
     if contents is not None and contents.projects and scope.project is not None and scope.project not in contents.projects:
         return unknown_project(scope.project, contents.projects)
     if contents is None or contents.first is None:
@@ -313,7 +319,7 @@ def _nothing(scope: Scope, contents: Contents | None) -> InputError:
 
 @contextlib.contextmanager
 def _explain_in_use() -> Iterator[None]:
-    """Say what a database in use means for a replay."""
+    """Replace the advice of an error about a database in use by advice for replays."""
     try:
         yield
     except StoreError as error:
@@ -324,7 +330,7 @@ def _explain_in_use() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _lock_label(files: ReplayFiles) -> Iterator[None]:
-    """Lock the label while the context is open; InputError if another process has it."""
+    """Lock the label while the context is open. Raises InputError if another process has it."""
     files.parts.mkdir(parents=True, exist_ok=True)
     with files.lock.open("wb") as lock:
         try:

@@ -45,7 +45,7 @@ def audit_log(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> AuditLines:
-    """List the changes by operators, also refused ones, newest first, without the bodies that were sent."""
+    """List the changes by operators, including refused ones, newest first, without request bodies."""
     before = None if cursor is None else cursor.number
     lines = services.access.audit_log.lines(limit + 1, before, name=name, project=project)
     shown, following = page_of(lines, limit, lambda line: Place(line.at, "", line.id))
@@ -74,7 +74,7 @@ async def sign_in(request: Request, _: Reader, services: Services) -> Response:
 
 @router.post(f"{API}/sign-out", status_code=204, responses=documented(408, 413, 415))
 async def sign_out(request: Request, _: Reader, services: Services) -> Response:
-    """Sign out: the cookie is not valid any more."""
+    """Sign out: the cookie becomes invalid."""
     cookie: bytes = getattr(request.state, "cookie", b"")
     with durable_or_refused():
         await anyio.to_thread.run_sync(services.access.sign_ins.end, cookie)
@@ -95,7 +95,10 @@ def list_sign_ins(_: FleetAdmin, services: Services, response: Response) -> Sign
 
 @router.post(f"{API}/operators/{{name}}/sign-out", responses=documented(*WRITES, 404))
 def end_sign_ins(_: FleetAdmin, services: Services, name: Name) -> EndedSignIns:
-    """End every sign-in of an operator, your own as well. Its tokens stay valid: revoke them to keep it out."""
+    """End every sign-in of an operator, your own included.
+
+    The operator's tokens stay valid: revoke them to prevent new sign-ins.
+    """
     require_holder(services.access, "operator", name)
     return EndedSignIns(name=name, ended=services.access.sign_ins.end_all(name))
 
@@ -169,7 +172,7 @@ def add_connection(_: FleetAdmin, services: Services, request: Request, body: Ne
 
 @router.post(f"{API}/operators", status_code=201, responses=documented(*WRITES, 409))
 def add_operator(caller: FleetAdmin, services: Services, request: Request, body: NewOperator) -> IssuedToken:
-    """Add an operator with scopes that you have; the answer shows the token once."""
+    """Add an operator with at most your own scopes; the answer shows the token once."""
     scopes = frozenset(body.scopes)
     _require_scopes(caller, scopes)
     if body.project is not None and "query" in scopes:
@@ -194,13 +197,13 @@ def rotate_operator(caller: FleetAdmin, services: Services, name: Name, body: Ro
 
 @router.post(f"{API}/connections/{{name}}/revoke", responses=documented(*WRITES, 404))
 def revoke_connection(_: FleetAdmin, services: Services, name: Name, body: RevokeBody | None = None) -> RevokedTokens:
-    """Revoke one token of a connection, or all of them, at once."""
+    """Revoke one token of a connection, or all of its tokens."""
     return _revoke_tokens(services.access, "connection", name, body)
 
 
 @router.post(f"{API}/operators/{{name}}/revoke", responses=documented(*WRITES, 404))
 def revoke_operator(_: FleetAdmin, services: Services, name: Name, body: RevokeBody | None = None) -> RevokedTokens:
-    """Revoke one token of an operator, or all of them, at once, your own as well."""
+    """Revoke one token of an operator, or all of the operator's tokens, your own included."""
     return _revoke_tokens(services.access, "operator", name, body)
 
 
@@ -232,7 +235,7 @@ def _revoke_tokens(access: AccessStore, kind: Kind, name: str, body: RevokeBody 
 
 
 def _answer_token(made: Callable[[], str], status: int) -> str:
-    """Return the result of a change of the token file; its InputError becomes an answer with this status."""
+    """Return the result of a change of the token file; an InputError becomes an answer with this status."""
     try:
         return made()
     except InputError as error:

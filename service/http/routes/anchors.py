@@ -40,7 +40,7 @@ class AnchorsBody(OperatorBody):
 
 @router.get(ANCHORS_PATH, responses=documented(400, 404))
 async def anchors(project: VisibleProject, _: Reader, services: Services) -> Anchors:
-    """List the anchors of a project, and say whether its judge has changed."""
+    """List the anchors of a project, with the finding whether its judge has changed."""
     return await services.ask(lambda cursor: project_anchors(cursor, project))
 
 

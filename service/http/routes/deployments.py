@@ -48,7 +48,7 @@ class DeploymentBody(OperatorBody):
 async def add_deployment(
     project: VisibleProject, caller: Reviewer, services: Services, response: Response, body: DeploymentBody
 ) -> RecordedDeployment:
-    """Record a deployment. Repeats change nothing; charts mark it, and an incident that began with it names it."""
+    """Record a deployment. Recording it again changes nothing. Charts mark it, and an incident that began with it names it."""
     engine = services.engine
     made = deployment(
         project=project,

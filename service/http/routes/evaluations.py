@@ -42,7 +42,10 @@ Model = TypeVar("Model", bound=BaseModel)
 _PUBLISH_BATCH_SIZE = 50
 """Requests that are published together; each holds prompts of some hundred kilobytes."""
 READ_FIRST = ("exchanges", "agent-events", "judgements", EVALUATION.sink, EVALUATION.source)
-"""Topics with the ends of sessions and earlier judgements. They are read first, because a missed judgement would be paid for again."""
+"""Topics with the ends of sessions and earlier judgements.
+
+They are read first, because a missed judgement would be paid for again.
+"""
 DIAGNOSIS_WAIT_SECONDS = 5.0
 """Seconds to wait for the diagnosis of a session that has just ended; later it is evaluated without one."""
 _POLL_SECONDS = 0.1
@@ -210,7 +213,7 @@ async def evaluations(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Evaluations:
-    """List the evaluations of a project, the one judged last first; `model` is that of the audited agent."""
+    """List the evaluations of a project, most recently judged first; `model` is the model of the audited agent."""
     listed = await services.ask(
         lambda reading: evaluation_page(
             reading, project, case=case, model=model, session=session, before=after(cursor), limit=limit + 1

@@ -2,8 +2,8 @@
 
 1. Sending a batch twice changes nothing: an event is identified by its own event_id, or by its position, as the batch names the
    position in the session at which it begins.
-2. In bulk, an event has its own event_id and the form of a line of an event file (`streams.sources.event_files`), so that events can
-   be sent again in any batches. Its position follows the session's stored events, in the order of the call.
+2. In bulk, an event has its own event_id and the form of a line of an event file (`streams.sources.event_files`), so that
+   events can be sent again in any batches. Its position follows the session's stored events, in the order of the call.
 3. A refused event becomes a dead letter with its bytes and does not affect the others.
 """
 
@@ -69,7 +69,7 @@ class EventBatch:
 
 @router.post(EVENTS, status_code=201, responses=documented(400, 408, 413, 415))
 async def take_events(body: EventsBody, caller: Connection, services: Services) -> EventOutcomes:
-    """Take a batch of one session's runtime events. They are durable when this is answered."""
+    """Accept a batch of runtime events of one session. They are durable once the request is answered."""
     engine = services.engine
     require_audit(engine, caller)
     if body.first_seq is None:
@@ -217,10 +217,10 @@ class Bulk(Batch[AgentEvent, RefusedBulkEvent]):
 
 @router.post(EVENTS_BULK, status_code=201, responses=documented(400, 408, 413, 415))
 async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) -> BulkEventOutcomes:
-    """Take up to a thousand runtime events of any sessions, as a JSON array or as lines (`application/x-ndjson`).
+    """Accept up to a thousand runtime events of any sessions, as a JSON array or as lines (`application/x-ndjson`).
 
-    Each names its `session_id` and has its own `event_id`. They are durable when this is answered. Each has its own result, in order:
-    its id, or an error.
+    Each event has a `session_id` and an `event_id`. Events are durable once the request is answered. The answer has a result
+    for each event, in order: its id, or an error.
     """
     engine = services.engine
     require_audit(engine, caller)

@@ -1,7 +1,7 @@
 """Exchanges over HTTP: one, or up to a thousand in one call as an array or one per line.
 
-A record is built from its body, and the answer from the record's outcome. In a batch, each record has its own result, in the order of
-the call: its outcome, or its index with the reason for the refusal. A faulty record does not stop the others.
+A record is built from its body, and the answer from the record's outcome. In a batch, each record has its own result, in the
+order of the call: its outcome, or its index with the reason for the refusal. A faulty record does not stop the others.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _DUPLICATE: dict[int | str, dict[str, Any]] = {
 
 @router.post(INGEST, status_code=201, responses=_DUPLICATE | documented(400, 408, 409, 413, 415))
 async def ingest(body: IngestBody, caller: Connection, services: Services, response: Response) -> IngestAnswer:
-    """Take an exchange. It is durable when this is answered; 409 if its id is known with other content."""
+    """Accept an exchange. It is durable once the request is answered; 409 if its id is stored with different content."""
     engine = services.engine
     require_audit(engine, caller)
     exchange = exchange_of(body, caller, engine.redactor, engine.now())
@@ -107,7 +107,7 @@ def require_audit(engine: RecordIntake, caller: Holder) -> str:
 def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datetime) -> Exchange:
     """Return the record of an exchange: unwrapped, without secrets, and filed by the token.
 
-    ApiError for a time in the future (400), and if markers of secrets have made it too large for a record (413).
+    Raises ApiError for a time in the future (400), and if markers of secrets have made it too large for a record (413).
     """
     exchange = body.exchange
     if exchange.timestamp > now + CLOCK_TOLERANCE:
@@ -269,9 +269,10 @@ _EXPLAINED = 10
 
 
 async def take_exchanges(body: ExchangesBody, caller: Connection, services: Services) -> ExchangeOutcomes:
-    """Take up to a thousand exchanges of any sessions, as a JSON array or as lines (`application/x-ndjson`).
+    """Accept up to a thousand exchanges of any sessions, as a JSON array or as lines (`application/x-ndjson`).
 
-    They are durable when this is answered. Each has its own result, in order: as `POST ingest` answers it, or an error.
+    Exchanges are durable once the request is answered. The answer has a result for each exchange, in order: the answer of `POST
+    ingest`, or an error.
     """
     engine = services.engine
     require_audit(engine, caller)

@@ -29,13 +29,13 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 @router.get("/healthz")
 async def health() -> dict[str, str]:
-    """Tell whether the process answers."""
+    """Report that the process is running."""
     return {"status": "ok"}
 
 
 @router.get("/readyz", responses={503: {"description": "It cannot take records at the moment"}})
 async def readiness(services: Services) -> Response:
-    """Tell whether the server takes records."""
+    """Report whether the server accepts records."""
     state = services.engine.state()
     body: dict[str, Any] = {"ready": state.ready}
     if not state.ready:
@@ -66,7 +66,7 @@ async def _count_unused_spans(services: ApiContext) -> Mapping[str, int] | None:
 
 
 def _is_local(request: Request) -> bool:
-    """Tell whether the call comes directly from this machine, not through a proxy."""
+    """Return whether the call comes directly from this machine, not through a proxy."""
     if request.client is None or any(name in request.headers for name in _FORWARDED):
         return False
     try:

@@ -88,7 +88,7 @@ async def next_review(
 
 @router.get(f"{PROJECT}/agreement", responses=documented(400, 404))
 async def agree(project: VisibleProject, _: Reader, services: Services, since: Since = None, until: Until = None) -> Agreement:
-    """Show how far people and the judge agree, and people among themselves."""
+    """Return the agreement between people and the judge, and among people."""
     return await services.ask(lambda cursor: project_agreement(cursor, project, since, until))
 
 

@@ -118,7 +118,7 @@ async def restore_policy(_: FleetAdmin, services: Services, request: Request, bo
 
 @router.post(f"{POLICY}/apply", status_code=202, responses=documented(*WRITES, 409))
 async def apply_policy(_: FleetAdmin, services: Services) -> AppliedPolicy:
-    """Restart the server in its process, with the policy from the file. Calls wait meanwhile; open calls to the judge end first.
+    """Restart the server in its process, with the policy from the file. Requests wait meanwhile; open calls to the judge end first.
 
     Workers on Kafka read their own policy file when they start.
     """

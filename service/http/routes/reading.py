@@ -70,7 +70,7 @@ async def fleet_costs(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> CostList:
-    """Sum up what judging cost, over every project that the caller may see."""
+    """Return the cost of judging, over every project that the caller may see."""
     require_window(start, end)
     return await _sum_costs(services, {"by": by, "project": caller.project, "start": start, "end": end}, limit, cursor)
 
@@ -87,7 +87,7 @@ async def costs(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> CostList:
-    """Sum up what judging a project's exchanges cost."""
+    """Return the cost of judging a project's exchanges."""
     require_window(start, end)
     return await _sum_costs(services, {"by": by, "project": project, "start": start, "end": end}, limit, cursor)
 
@@ -156,7 +156,7 @@ async def projects(
 
 @router.get(f"{PROJECT}/runs", responses=documented(404))
 async def runs(_: Reader, project: VisibleProject, services: Services, limit: Limit = 100, cursor: Cursor = None) -> Runs:
-    """List the finished runs of a project, the one that ended last first."""
+    """List the finished runs of a project, most recently ended first."""
     before = None if cursor is None else (cursor.at, cursor.number)
     entries = await services.ask(lambda asked: run_page(asked, project, before, limit + 1))
     shown, following = page_of(entries, limit, lambda run: run.place)
@@ -285,7 +285,7 @@ async def trends(
 async def wrap_quality(
     _: Reader, project: VisibleProject, services: Services, limit: Limit = 20, cursor: Cursor = None
 ) -> WrapUpList:
-    """Show how sessions ended: the steps of a wrap-up in each. Empty if the policy switches it off."""
+    """List the wrap-up steps at the end of each session. Empty if the policy switches this off."""
     policy = services.engine.policy
     sessions = await services.ask(lambda connection: wrap_ups(connection, policy, project, limit + 1, after(cursor)))
     shown, following = page_of(sessions, limit, lambda session: session.place)

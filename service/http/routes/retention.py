@@ -86,7 +86,7 @@ async def plan_one_erasure(_: FleetAdmin, services: Services, body: ErasureBody)
 
 @router.post(f"{API}/erasures", status_code=202, responses=documented(400, 408, 413, 415))
 async def erase(caller: FleetAdmin, services: Services, request: Request, body: ErasureBody) -> RequestedErasure:
-    """Erase all records of a session or a connection for good; later records of it are refused."""
+    """Erase all records of a session or a connection permanently; later records of it are refused."""
     engine = services.engine
     name_subject(request, body.connection if body.session_id is None else f"{body.connection}/{body.session_id}")
     comment = engine.redactor.redact(body.comment)[0] if body.comment else None

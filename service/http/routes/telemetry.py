@@ -27,7 +27,7 @@ async def telemetry(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> Telemetry:
-    """List the open sessions with how long each has been silent, the longest silent first."""
+    """List the open sessions with the duration of their silence, longest silent first."""
     if project is not None:
         require_project(caller, project)
     engine = services.engine

@@ -39,7 +39,7 @@ REFUSED_SPAN, CONFLICTING_ID = "refused_span", "conflicting_id"
 MAX_LETTERS = 50
 """Maximum number of dead letters per request; the answer counts all refused spans."""
 _GZIP = 16 + zlib.MAX_WBITS
-"""zlib's word for gzip."""
+"""The window size by which zlib recognises gzip."""
 
 
 class Body(NamedTuple):
@@ -76,7 +76,7 @@ class MappedSpans:
 async def receive(signal: str, body: Body, caller: Holder, services: ApiContext) -> Message:
     """Ingest the spans or records of a request; return the protocol's answer once they are durable.
 
-    ApiError if the request as a whole cannot be read.
+    Raises ApiError if the request as a whole cannot be read.
     """
     engine = services.engine
     require_audit(engine, caller)
@@ -101,7 +101,7 @@ async def receive(signal: str, body: Body, caller: Holder, services: ApiContext)
 
 
 def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
-    """Return the spans of a request; ApiError if the request as a whole cannot be read."""
+    """Return the spans of a request. Raises ApiError if the request as a whole cannot be read."""
     spans = MappedSpans()
     content = _unpack(body.content) if body.is_packed else body.content
     try:
@@ -119,7 +119,7 @@ def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
 
 
 def _limit_items(items: ReadItems, spans: MappedSpans) -> Iterator[Observed | Refused]:
-    """Yield the items of a request, except the ones passed over; ApiError if there are too many."""
+    """Yield the items of a request, except the ones passed over. Raises ApiError if there are too many."""
     count = 0
     for item in items:
         if item is None:
@@ -132,7 +132,7 @@ def _limit_items(items: ReadItems, spans: MappedSpans) -> Iterator[Observed | Re
 
 
 def _unpack(body: bytes) -> bytes:
-    """Decompress a gzip body; ApiError if the result is too large, or the body is not gzip or truncated."""
+    """Decompress a gzip body. Raises ApiError if the result is too large, or the body is not gzip or truncated."""
     unpacker = zlib.decompressobj(_GZIP)
     try:
         content = unpacker.decompress(body, MAX_UNPACKED + 1)
@@ -173,19 +173,22 @@ _ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": _WORDS, "conten
 
 @router.post(TRACES, responses=_ANSWER | documented(400, 408, 413, 415), response_class=Response, openapi_extra=_BODY)
 async def take_traces(request: Request, caller: Connection, services: Services) -> Response:
-    """Take spans of OpenTelemetry. They are durable when this is answered, and become exchanges and events with their whole trace."""
+    """Accept OpenTelemetry spans.
+
+    They are durable once the request is answered, and become exchanges and events when their trace is complete.
+    """
     return await _take("traces", request, caller, services)
 
 
 @router.post(LOGS, responses=_ANSWER | documented(400, 408, 413, 415), response_class=Response, openapi_extra=_BODY)
 async def take_logs(request: Request, caller: Connection, services: Services) -> Response:
-    """Take records of OpenTelemetry's logs that hold a model's input and output. Others are passed over."""
+    """Accept OpenTelemetry log records with a model's input and output. Other records are ignored."""
     return await _take("logs", request, caller, services)
 
 
 @router.post(METRICS, responses=_ANSWER | documented(400, 408, 413, 415), response_class=Response, openapi_extra=_BODY)
 async def refuse_metrics(request: Request, caller: Connection, services: Services) -> Response:
-    """Refuse OpenTelemetry's metrics in its own words: SDKs send them by themselves, and an error would fill the log of each program."""
+    """Refuse OpenTelemetry metrics with the protocol's own rejection: SDKs send them by default, and would log every HTTP error."""
     return await _take("metrics", request, caller, services)
 
 

@@ -51,7 +51,7 @@ class AgentTrust:
     """The change from the previous run to that one."""
     lowest: float | None
     lowest_run: str | None
-    """Id of the newest run that has it."""
+    """Id of the newest run with the lowest trust."""
     unsafe: int
     repeated: int
     """The number of runs that repeat a failure of the previous run."""

@@ -43,7 +43,7 @@ STEPS = {"day": timedelta(days=1), "week": timedelta(days=7)}
 DAILY = timedelta(days=14)
 """Up to this length, cases are shown by day."""
 MOST_CHARTS = 6
-"""Maximum number of charts among them."""
+"""Maximum number of cases drawn as charts."""
 PROMPTS = {"system": "system_prompt", "user": "user_prompt"}
 """The messages to the judge: the name in an address, and in an answer."""
 Of = Annotated[Id | None, Query()]

@@ -1,4 +1,7 @@
-"""The fleet: projects as cards or rows, worst first, and all of them at a glance. The address has its parameters and its order."""
+"""The fleet: projects as cards or rows, worst first, and all of them at a glance.
+
+The address has its parameters and its order.
+"""
 
 from __future__ import annotations
 
@@ -182,9 +185,9 @@ def _count_health(projects: Sequence[Project]) -> dict[str, int]:
 
 
 SHOWN = 60
-"""Projects of a page."""
+"""Projects per page."""
 VIEWS = {"cards": "Cards", "table": "Table"}
-"""How projects may be shown: as cards, or as a table of narrow rows."""
+"""The views of the fleet: cards, or a table of narrow rows."""
 _ORDERS = {
     "worst": ("Worst first", "Best first"),
     "anomalies": ("Most anomalies", "Fewest anomalies"),
@@ -226,9 +229,9 @@ class Found(NamedTuple):
     listing: Listing
     projects: Sequence[Project]
     start: int
-    """How many projects come before the page."""
+    """The number of projects before the page."""
     total: int
-    """How many projects match."""
+    """The number of matching projects."""
 
 
 def page_of_fleet(projects: Sequence[Project], list_request: ListRequest, places: Mapping[str, Standing]) -> Found:

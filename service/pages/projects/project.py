@@ -192,7 +192,7 @@ def _read_days(cursor: duckdb.DuckDBPyConnection, project: str, period: RangeReq
 
 
 async def _has_costs(services: ApiContext, project: str, window: Window) -> bool:
-    """Tell whether the judge was asked for the project, even if not about its exchanges."""
+    """Return whether the judge was asked for the project, even if not about its exchanges."""
     return bool(await services.ask(lambda reading: costs_of(reading, project, window)))
 
 
@@ -264,7 +264,7 @@ class _Period:
 
     @property
     def anomalies(self) -> int:
-        """Count the anomalous exchanges."""
+        """The number of anomalous exchanges."""
         return sum(row["anomalies"] for row in self.sampling)
 
 

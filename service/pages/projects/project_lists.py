@@ -26,7 +26,7 @@ from service.web.context import Services
 
 router = APIRouter(include_in_schema=False)
 _REASONS = 30
-"""Reasons that are listed."""
+"""Maximum number of reasons listed."""
 
 
 @router.get("/projects/{project}/anomalies")
@@ -57,7 +57,7 @@ def _build_reason(row: dict[str, Any], most: int) -> Document:
 
 @router.get("/projects/{project}/costs")
 async def costs(request: Request, _: Viewer, project: ShownProject, services: Services, period: Period) -> HTMLResponse:
-    """Show the sessions by what judging them cost, the most expensive first."""
+    """Show the sessions by the cost of judging them, most expensive first."""
 
     def beside(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
         if window is None or not window.compare:
@@ -69,7 +69,7 @@ async def costs(request: Request, _: Viewer, project: ShownProject, services: Se
 
 
 _SHOWN = 25
-"""Sessions of a page, at most."""
+"""Sessions per page."""
 
 
 @router.get("/projects/{project}/wrap-quality")
@@ -98,5 +98,5 @@ async def wrap_quality(
 
 
 def has_ended(session: Mapping[str, Any]) -> bool:
-    """Tell whether a session has had no exchange since it was closed; a continued session is open again."""
+    """Return whether a session has had no exchange since it was closed; a continued session is open again."""
     return session["closed_at"] is not None and session["closed_at"] >= session["last_at"]

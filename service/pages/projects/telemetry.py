@@ -24,7 +24,7 @@ STATUSES: tuple[Status, ...] = ("red", "yellow", "green")
 MOST = 20_000
 """Maximum number of open sessions that are counted, longest silent first."""
 SHOWN = 100
-"""Sessions, and alerts, of a page."""
+"""Sessions per page, and alerts per page."""
 
 
 @router.get("/telemetry")

@@ -1,4 +1,4 @@
-"""The process that makes a snapshot from a copy: `python -m service.read.queries.building COPY TARGET SPILL NICE`."""
+"""The process that builds a snapshot from a copy: `python -m service.read.queries.building COPY TARGET SPILL NICE`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schemas.errors import StoreError
 
 
 def main() -> None:
-    """Make the snapshot, or report the fault on standard error and end with 1."""
+    """Build the snapshot, or report the error on standard error and exit with 1."""
     end_with_parent()
     *files, nice = sys.argv[1:]
     os.nice(int(nice))

@@ -60,7 +60,7 @@ def _refuse_statement(error: QueryError) -> Outcome:
 
 
 def limit_process(limits: QueryLimits) -> None:
-    """Set the limits of this process; no code that it runs can lift them."""
+    """Set the limits of this process, which the code that it runs cannot lift."""
     end_with_parent()
     with suppress(OSError, AttributeError):  # only on Linux
         ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

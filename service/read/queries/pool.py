@@ -50,7 +50,7 @@ OVERDUE = frozenset({signal.SIGALRM, signal.SIGXCPU, signal.SIGKILL})
 async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outcome, bytes]:
     """Return the answer of a separate process to a question about an open snapshot.
 
-    QueryError if the statement cannot be answered within its limits. Cancelling the call kills the process.
+    Raises QueryError if the statement cannot be answered within its limits. Cancelling the call kills the process.
     """
     task = Task(f"/proc/self/fd/{file}", question, limits)
     async with started("service.read.queries.child", files=(file,)) as process:
@@ -65,7 +65,10 @@ async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outco
 
 
 async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice: int = 0) -> None:
-    """Have a process make a snapshot from a copy, `nice` steps below the server's priority; StoreError if it fails or takes too long."""
+    """Build a snapshot from a copy in a separate process, `nice` steps below the server's priority.
+
+    Raises StoreError if it fails or takes too long.
+    """
     arguments = (str(copy), str(target), str(spill), str(nice))
     async with started("service.read.queries.building", arguments, keeps_errors=True) as process:
         try:
@@ -83,7 +86,7 @@ async def _exchange(process: asyncio.subprocess.Process, task: bytes, limits: Qu
     assert process.stdout is not None  # noqa: S101
     with contextlib.suppress(
         BrokenPipeError, ConnectionResetError
-    ):  # it ended before it read the task: its exit status tells why
+    ):  # it ended before it read the task; the exit status gives the reason
         process.stdin.write(task)
         await process.stdin.drain()
     process.stdin.close()
@@ -144,7 +147,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
-    """The state of the current snapshot, of the next one under construction, and of the last failed attempt, each if there is one."""
+    """The state of the current snapshot, of the next one, and of the last failed attempt; None or empty if there is none."""
 
     at: datetime | None
     """The time of the snapshot's data."""
@@ -182,7 +185,7 @@ class Snapshots:
     async def fresh(self) -> Snapshot:
         """Return the snapshot to read. If a new one is due, wait for it a little, then fall back to the old one.
 
-        StoreError if there is none and none can be made; BusyError while the first one is being made.
+        Raises StoreError if none exists and none can be built, and BusyError while the first one is being built.
         """
         self.prepare()
         if self._making is not None:
@@ -200,7 +203,7 @@ class Snapshots:
         return replace(self._state, at=at, progress=self._progress() if self._state.since else "")
 
     async def ready(self) -> None:
-        """Return as soon as there is a snapshot, however long that takes; StoreError when none can be made."""
+        """Wait without a time limit until there is a snapshot. Raises StoreError if none can be built."""
         self.prepare()
         if self._making is not None:
             await asyncio.wait([self._making])
@@ -214,7 +217,7 @@ class Snapshots:
 
     @contextlib.contextmanager
     def reading(self, snapshot: Snapshot) -> Iterator[int]:
-        """Keep the file of a snapshot open while the context is, and yield its descriptor."""
+        """Keep the file of a snapshot open for the context, and yield its descriptor."""
         snapshot.users += 1
         try:
             yield snapshot.file
@@ -223,7 +226,7 @@ class Snapshots:
             snapshot.close_when_unused()
 
     async def close(self) -> None:
-        """Stop making snapshots, and release the disk space."""
+        """Stop building snapshots, and release their disk space."""
         if self._making is not None:
             self._making.cancel()
             await asyncio.wait([self._making])
@@ -328,7 +331,10 @@ def _format_megabytes(path: Path) -> str:
 
 
 def _prepare(folder: Path, database: Path) -> None:
-    """Create an empty folder, readable by its owner only, removing leftovers of a crash. StoreError if the disk has no room."""
+    """Create an empty folder, readable by its owner only, removing leftovers of a crash.
+
+    Raises StoreError if the disk has no room.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
     needed = int(ROOM * database.stat().st_size)
@@ -369,8 +375,9 @@ class QueryPool:
     async def answer(self, question: Question) -> Answer:
         """Return the answer to a question.
 
-        QueryError when it cannot be answered within the limits, BusyError when too many are being answered or there is no snapshot
-        yet, StoreError when none can be made. Cancelled, it stops the work at once.
+        Raises QueryError if the question cannot be answered within the limits, BusyError if too many statements are running or
+        the first snapshot is still being built, and StoreError if none can be built. Cancelling the call stops the work
+        immediately.
         """
         if self._running >= self.limits.at_once:
             raise BusyError(f"{self._running} statements are running already")
@@ -392,7 +399,7 @@ class QueryPool:
         return self._snapshots.state()
 
     async def ready(self) -> None:
-        """Return as soon as there is a snapshot, however long that takes; StoreError when none can be made."""
+        """Wait without a time limit until there is a snapshot. Raises StoreError if none can be built."""
         await self._snapshots.ready()
 
     async def close(self) -> None:

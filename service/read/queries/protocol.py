@@ -18,28 +18,31 @@ class QueryLimits(msgspec.Struct, frozen=True):
     """The limits of one statement, and of the number of statements at once."""
 
     seconds: float = 10.0
-    """Wall time of a statement; its process is killed `grace` seconds later, whatever it does."""
+    """Wall time of a statement; its process is killed `grace` seconds later in any case."""
     grace: float = 2.0
     memory: int = 512 * MIB
-    """Bytes DuckDB may take, as far as it counts them."""
+    """Memory limit that DuckDB enforces, in bytes."""
     data: int = 1024 * MIB
-    """Bytes of data the process may map, which also bounds memory that DuckDB does not count. Programs and libraries are extra."""
+    """Bytes of data the process may map, which also bounds memory that DuckDB does not count.
+
+    Programs and libraries are extra.
+    """
     address_space: int = 3072 * MIB
     """Total bytes the process may map."""
     answer: int = 64 * MIB
     """Bytes of an answer."""
     at_once: int = 2
-    """Statements that run at once; one more is refused."""
+    """Maximum number of concurrent statements; further ones are refused."""
     fresh_for: float = 60.0
-    """Seconds for which a snapshot is used unchanged. Later, new commits ask for a new one."""
+    """Seconds for which a snapshot is fresh. After that, new commits cause a new one."""
     kept_for: float = 600.0
-    """Seconds after which a snapshot is dropped in any case: records deleted since must not live on in it."""
+    """Seconds after which a snapshot is dropped in any case, because it may contain records that were deleted since."""
     patience: float = 2.0
-    """Seconds a statement waits for a new snapshot while there is an old one."""
+    """Seconds a statement waits for a new snapshot while an old one exists."""
     first_patience: float = 20.0
-    """Seconds it waits for the very first one."""
+    """Seconds a statement waits for the very first snapshot."""
     building: float = 1800.0
-    """Seconds within which a snapshot must be made."""
+    """Time limit for building a snapshot, in seconds."""
 
 
 class Question(msgspec.Struct, frozen=True):
