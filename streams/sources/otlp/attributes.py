@@ -1,4 +1,4 @@
-"""Attributes of OTLP as Python values, and texts of JSON within them."""
+"""OTLP attributes as Python values, and JSON texts within them."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ if TYPE_CHECKING:
 
 Attributes = Mapping[str, Any]
 MAX_ATTRIBUTES = 4_096
-"""Attributes of one span, resource or event that are looked at: the SDKs' own limit is 128, flattened messages have more."""
+"""Attributes read per span, resource or event. The SDKs' own limit is 128; flattened messages need more."""
 MAX_PARSED = 4 * 1024 * 1024
-"""Characters of the longest text that is read as JSON."""
+"""Characters of the longest text that is parsed as JSON."""
 
 
 _IS_JSON = re.compile(r"\s*[{\[]").match
 _IS_ENCODED_AGAIN = re.compile(r'\s*"(?:\s|\\[nrt])*(?:\[|\{|\\")').match
-"""A text of JSON in a text of JSON."""
+"""Match JSON text inside JSON text."""
 MAX_ENCODED = 4
-"""Times that a text is encoded as JSON and still read."""
+"""Nested JSON encodings that are decoded."""
 _decode = msgspec.json.Decoder().decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
 def attributes_of(pairs: Iterable[KeyValue]) -> dict[str, Any]:
-    """Return the attributes by name, at most MAX_ATTRIBUTES of them; of a name that comes twice, the last."""
+    """Return the attributes by name, at most MAX_ATTRIBUTES. The last value of a repeated name wins."""
     attributes: dict[str, Any] = {}
     for attribute in islice(pairs, MAX_ATTRIBUTES):
         value = attribute.value
-        text = value.string_value  # most attributes are texts; an empty one may be of any kind
+        text = value.string_value  # most attributes are texts; an empty value may be of any kind
         attributes[attribute.key] = text or _plain(value, value.WhichOneof("value"), MAX_DEPTH)
     return attributes
 
 
 def plain(value: AnyValue) -> Any:
-    """Return a value as Python has it; bytes as hexadecimal digits."""
+    """Return a value as a Python value; bytes as hexadecimal digits."""
     return _plain(value, value.WhichOneof("value"), MAX_DEPTH)
 
 
@@ -60,17 +60,14 @@ def _plain(value: AnyValue, kind: str | None, depth: int) -> Any:
 
 
 class Parsed(msgspec.Struct, frozen=True):
-    """A value that may have been a text of JSON. `is_cut`: the text broke off or halved a character, and `value` is the readable part."""
+    """A value that may have been JSON text. `is_cut`: the text was cut off, and `value` is the readable part."""
 
     value: Any
     is_cut: bool = False
 
 
 def parsed(value: Any) -> Parsed:
-    """Read a text of JSON that is an object or a list, whole or broken off in the middle; anything else stays as it is.
-
-    What was encoded twice is decoded twice.
-    """
+    """Parse JSON text of an object or a list, which may be cut off or encoded several times; return any other value unchanged."""
     if not isinstance(value, str) or value[:1].isalnum() or len(value) > MAX_PARSED:
         return Parsed(value)
     if not _IS_JSON(value):
@@ -82,14 +79,14 @@ def parsed(value: Any) -> Parsed:
     except RecursionError:
         return Parsed(value)
     except (msgspec.DecodeError, UnicodeError) as error:
-        if "trailing characters" in str(error):  # a text that begins with brackets, and no JSON that was cut
+        if "trailing characters" in str(error):  # a text that starts with a bracket, not JSON that was cut off
             return Parsed(value)
         whole = mended_escapes(value)
         return _parse_cut(value) if whole == value else Parsed(parsed(whole).value, is_cut=True)
 
 
 def _decode_again(text: str) -> str | None:
-    """Return the text of an object or a list that was encoded as JSON once more, or oftener; None for any other text."""
+    """Return the JSON text of an object or a list that was JSON-encoded again; None for any other text."""
     for _ in range(MAX_ENCODED):
         if not _IS_ENCODED_AGAIN(text):
             return None
@@ -103,7 +100,7 @@ def _decode_again(text: str) -> str | None:
 
 
 def _parse_cut(text: str) -> Parsed:
-    """Read the complete part of a text of JSON that was cut; the text itself where it is no JSON."""
+    """Parse the complete part of JSON text that was cut off; return a text that is not JSON unchanged."""
     try:
         return Parsed(pydantic_core.from_json(text, allow_partial="trailing-strings", allow_inf_nan=False), is_cut=True)
     except ValueError:

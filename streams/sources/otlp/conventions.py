@@ -1,10 +1,10 @@
-"""Conventions: the names under which instrumentors put what Driftline reads, as tables. First names win.
+"""Tables of the attribute names that instrumentors use. The first name in a table wins.
 
 Sources: OpenTelemetry's semantic conventions for generative AI with the renames of their migration page and the events of versions 1.26
 to 1.36, OpenInference's `semantic_conventions.md`, OpenLLMetry's `semconv_ai`, Langfuse's OTel ingestion, Pydantic AI's and Logfire's
 instrumentation, the telemetry of Vercel's AI SDK, and the own names of Google's ADK, MLflow, LiveKit, Genkit, Pipecat, Sentry, Azure AI
-Inference, OpenLIT, Mastra, Strands, Haystack, Semantic Kernel, Koog and Claude Code, each as its source writes them; `tests/otlp/captures` has what some of
-them really sent. What says the kind of a span is in `kinds`.
+Inference, OpenLIT, Mastra, Strands, Haystack, Semantic Kernel, Koog and Claude Code, taken from their source code. `tests/otlp/captures` has
+what some of them really sent. The attributes that give the kind of a span are in `kinds`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Shape = Literal["json", "flat", "text", "tasks"]
 
 
 class MessageAttribute(NamedTuple):
-    """An attribute that holds messages: as JSON, flat over many attributes that begin with the name, as one text, or as CrewAI's tasks."""
+    """An attribute with messages: as JSON, flat over many attributes with this prefix, as one text, or as CrewAI's tasks."""
 
     name: str
     shape: Shape
 
 
 OUTPUT = "output.value"
-"""What came back, whole; of a request to a model perhaps with the id of the answer."""
+"""The whole output; of a request to a model perhaps with the response id."""
 REQUEST_MESSAGES = (
     MessageAttribute("llm.input_messages", "flat"),
     MessageAttribute("gen_ai.input.messages", "json"),
@@ -53,7 +53,7 @@ REQUEST_MESSAGES = (
     MessageAttribute("crew_tasks", "tasks"),
     MessageAttribute("crewai.crew.tasks", "tasks"),
 )
-"""Places of the messages that were sent. OpenInference's have more than those of OpenTelemetry that it writes beside them."""
+"""Attributes with sent messages. OpenInference's come first: they have more than the OpenTelemetry ones written beside them."""
 RESPONSE_MESSAGES = (
     MessageAttribute("llm.output_messages", "flat"),
     MessageAttribute("gen_ai.output.messages", "json"),
@@ -80,18 +80,18 @@ RESPONSE_MESSAGES = (
     MessageAttribute(OUTPUT, "json"),
     MessageAttribute("output", "json"),
 )
-"""Places of what came back."""
+"""Attributes with returned messages."""
 CONVERSATIONS = ("pydantic_ai.all_messages", "all_messages_events", "events")
-"""Places of a conversation with both: messages of the model among and after those of the user."""
+"""Attributes with a whole conversation, sent and returned messages included."""
 TOOL_CALLS = (
     "ai.response.toolCalls",
     "gen_ai.response.tool_calls",
     "lk.pii.response.function_calls",
     "lk.response.function_calls",
 )
-"""Places of a list of tool calls that stands beside the message."""
+"""Attributes with tool calls that are not part of the message."""
 REASONING = ("ai.response.reasoning",)
-"""Places of a text of reasoning that stands beside the message."""
+"""Attributes with reasoning that is not part of the message."""
 SESSION = (
     "langfuse.session.id",
     "session.id",
@@ -121,14 +121,14 @@ AGENT = (
     "lk.agent_name",
 )
 ANSWER_TOOLS = frozenset({"final_answer"})
-"""Tools that a model has to call to give its answer: smolagents has no other way."""
+"""Tools that a model calls to give its answer, as smolagents requires."""
 AGENT_OF_ENTITY, AGENT_NODE = "traceloop.entity.name", "graph.node.id"
-"""They name the agent where the span is one."""
+"""Attributes that name the agent if the span is an agent."""
 METADATA = "metadata"
-"""An object, or a text of JSON, with names that a framework passes on."""
+"""An object, or JSON text, with a framework's own names."""
 METADATA_SESSION = ("thread_id", "session_id", "conversation_id")
 METADATA_AGENT = ("lc_agent_name",)
-"""Names within METADATA."""
+"""Agent names within METADATA."""
 MODEL = (
     "gen_ai.response.model",
     "ai.response.model",
@@ -140,7 +140,7 @@ MODEL = (
     "mlflow.llm.model",
 )
 MODEL_OF_REQUEST = "genkit:name"
-"""Names the model where the span is a request."""
+"""Attribute that names the model if the span is a request."""
 RESPONSE_ID = ("gen_ai.response.id", "ai.response.id")
 
 
@@ -150,10 +150,9 @@ Included = Literal["included", "beside"]
 class TokenConvention(NamedTuple):
     """How a convention counts the tokens of a request: the names of its counts, in order of preference, and what they include.
 
-    `container` is an attribute that holds an object with the counts, in which a point leads into an object or a list; without one the names are
-    attributes. `cache_is` says whether the count of input includes the tokens read from or written to a cache, `reasoning_is` whether
-    that of output includes reasoning. `parts` are beginnings of names within the container that count further sorts of input and output,
-    such as `input_audio`.
+    `container` is an attribute with an object that has the counts, at dotted paths; without a container the names are attributes.
+    `cache_is` tells whether the input count includes cache reads and writes, `reasoning_is` whether the output count includes reasoning.
+    `parts` are prefixes of names in the container that count other kinds of input and output, such as `input_audio`.
     """
 
     dialect: str
@@ -334,7 +333,7 @@ TOKEN_CONVENTIONS = (
         cache_write=("cache_creation_tokens",),
     ),
 )
-"""How each convention counts. Of a span with several, the one with the most counts is read; of as many, the first of this table."""
+"""How each convention counts tokens. If a span has several, the one with the most counts is read, the first in this table among equals."""
 USAGE_OBJECT = "usage"
 PROVIDER_TOKEN_CONVENTIONS = (
     _openai("openai", USAGE_OBJECT),
@@ -351,7 +350,7 @@ PROVIDER_TOKEN_CONVENTIONS = (
         total=("totalTokenCount", "total_token_count"),
     ),
 )
-"""How the providers count in the usage of an answer, which other programs keep whole."""
+"""How providers count tokens in the `usage` object of an answer."""
 STOP_REASON = (
     "gen_ai.response.finish_reasons",
     "llm.finish_reason",
@@ -399,7 +398,7 @@ ARGUMENTS = (
     "gen_ai.prompt",
     "full_command",
 )
-"""OpenInference's name comes first: beside it, OpenTelemetry's may hold the schema of the arguments."""
+"""OpenInference's name comes first: the OpenTelemetry attribute beside it may hold the schema of the arguments."""
 RESULT = (
     "gen_ai.tool.call.result",
     "gen_ai.tool.output",
@@ -421,7 +420,7 @@ JSON_ENCODED = (
     *("traceloop.entity.output", "langfuse.observation.metadata.finish_reason"),
     *("mlflow.spanInputs", "mlflow.spanOutputs", "mlflow.llm.model", "mlflow.trace.session", "genkit:input", "genkit:output"),
 )
-"""Attributes whose texts are written as JSON, quotes and escapes included."""
+"""Attributes whose texts are JSON-encoded, quotes included."""
 ELIDED = dict.fromkeys(
     (
         "gcp.vertex.agent.llm_request",
@@ -433,7 +432,7 @@ ELIDED = dict.fromkeys(
 )
 """Placeholders for content that its sender withholds."""
 SCRUBBED_PREFIX = "[Scrubbed due to "
-"""The beginning of Logfire's placeholder for a value that looks like a secret: it may be a session's id."""
+"""Start of Logfire's placeholder for a value that looks like a secret, possibly a session id."""
 FRAMEWORK_AGENT_NAMES = frozenset(
     {
         *("LangGraph", "RunnableSequence", "AgentExecutor", "ClaudeAgentSDK.query", "ClaudeAgentSDK.ClaudeSDKClient"),
@@ -441,7 +440,7 @@ FRAMEWORK_AGENT_NAMES = frozenset(
         *("registrar", "Agent", "agent"),
     }
 )
-"""Names of an agent's span that are a framework's, and so no agent's."""
+"""Names of agent spans that are the framework's, not the agent's."""
 AGENT_METHODS = frozenset(
     {
         *(
@@ -462,30 +461,30 @@ AGENT_METHODS = frozenset(
         *("on_messages", "on_messages_stream", "chat", "achat", "query", "step", "generate"),
     }
 )
-"""Methods of agents that instrumentors write after the agent's name."""
+"""Methods that instrumentors append to an agent's name."""
 AGENT_NAMING_DIALECTS = frozenset({"openinference", "langfuse"})
-"""Dialects in which an agent's span has the agent's name, and often no attribute has."""
+"""Dialects in which the agent's name is the span's name, often without an attribute."""
 SERVER_ATTRIBUTES = frozenset(
     {"http.request.method", "http.method", "http.route", "rpc.method", "messaging.system", "faas.trigger", "faas.invocation_id"}
 )
-"""Attributes of spans that serve one call, or one message of a queue."""
+"""Attributes of spans that handle a server call or a queue message."""
 COMPACTED = "gen_ai.conversation.compacted"
 SERVICE = "service.name"
 SERVICE_VERSION = "service.version"
 AGENT_VERSION = "agent_version"
-"""The label for the version of an agent."""
+"""Label with the version of an agent."""
 FRAMEWORK_TRACERS = frozenset({"strands.telemetry.tracer", "strands-agents"})
-"""Scopes of a framework that says its own version for the service's whatever the service is called and another one is set."""
+"""Scopes of a framework that always reports its own version as the service's."""
 FRAMEWORK_SDK = ("telemetry.sdk.name", "@mastra/")
-"""The attribute of a resource, and the beginning of its value, of an SDK that says its framework's version whatever the service is called."""
+"""Resource attribute, and start of its value, of an SDK that always reports its framework's version as the service's."""
 FRAMEWORK_SCOPE = "agent_framework"
-"""The scope of a framework that reports its own version as the service's unless configured otherwise."""
+"""Scope of a framework that reports its own version as the service's unless configured otherwise."""
 ENVIRONMENT = "langfuse.environment"
 EVALUATION_ENVIRONMENTS = ("langfuse", "sdk-experiment")
-"""Beginnings of the environments in which Langfuse runs its evaluators, experiments and assistants; it refuses them for agents."""
+"""Prefixes of the environments in which Langfuse runs evaluators, experiments and assistants. Agents cannot use them."""
 ERROR = ("error.type", "exception.type")
 DETAILS_EVENT = "gen_ai.client.inference.operation.details"
-"""An event whose attributes are those of its span."""
+"""An event whose attributes extend those of its span."""
 MESSAGE_EVENTS = {
     "gen_ai.system.message": "system",
     "gen_ai.user.message": "user",
@@ -496,13 +495,13 @@ MESSAGE_EVENTS = {
     "gen_ai.content.prompt": "user",
     "gen_ai.content.completion": "choice",
 }
-"""Events that are messages, by their role; `choice` is what came back. The last two are of versions 1.26 and 1.27."""
+"""Role by the name of a message event. `choice` is a returned message. The last two names are from versions 1.26 and 1.27."""
 EVENT_CONTENT = ("gen_ai.event.content", "gen_ai.prompt", "gen_ai.completion", "body")
-"""Attributes of such an event that have the whole of it, where it has not an attribute for each field.
+"""Attributes with the whole message of such an event, if it lacks an attribute for each field.
 
-`body` is where SDKs write the body of an event whose spans' events have none, such as Koog's.
+SDKs without event bodies, such as Koog's, write it into `body`.
 """
 TOOL_ARGUMENTS_EVENTS = (("gen_ai.tool.message", "content"),)
 TOOL_RESULT_EVENTS = (("gen_ai.choice", "message"), ("tool.output", "output"))
-"""Events of a tool's span, as Strands and Claude Code write them, with the field of each: what it was called with, and what it gave back."""
+"""Events of Strands and Claude Code with the arguments and the result of a tool, and the field of each."""
 EVALUATION_EVENT = "gen_ai.evaluation.result"

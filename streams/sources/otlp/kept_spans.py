@@ -1,4 +1,4 @@
-"""Kept spans: a span of a request as the record that is stored, without secrets and within bounds; and the record as a span again."""
+"""Stored spans: a received span as a redacted record within bounds, and the record as a span again."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from streams.sources.otlp.request import Observed
 
 MAX_CALLS = 256
-"""Calls or outputs of one message that are kept."""
+"""Calls or outputs kept per message."""
 MAX_RATINGS = 64
-"""Verdicts of others that are kept."""
+"""External ratings kept per span."""
 MAX_CONTENT = 900_000
-"""Bytes of a record's content; the rest of a message is for ids and names."""
+"""Bytes of a record's content. The rest of a Kafka message is for ids and names."""
 _NAMES = ("scope", "unknown", "session_id", "agent", "service", "model", "response_id", "stop_reason", "memory")
-"""The facts that are names or ids of the sender's, beside the name of the span."""
+"""Facts that are names or ids chosen by the sender, besides the span's name."""
 _TEXTS = ("question", "answer", "thinking")
-"""The facts that are texts of the exchange."""
+"""Facts that are texts of the exchange."""
 _CUT_LATER = (*_TEXTS, "error")
-"""The facts that are texts, cut later."""
+"""Facts that are texts, which are cut after redaction."""
 _ALL_TEXTS = ("name", *_NAMES, *_CUT_LATER)
 _TEXT_DIVISORS = (1, 8, 64, 512)
-"""By how much the longest texts are shortened, in turn, until all of a span fits into a message."""
+"""Divisors of the text limits, tried in order until the span fits into a message."""
 Part = TypeVar("Part", ToolCall, ToolResult)
 _decoder = msgspec.json.Decoder(SpanFacts)
 
 
 class SpanOwner(NamedTuple):
-    """The owner of spans: the connection, its project, and the agent that its token names."""
+    """Owner of spans: a connection, its project, and the agent of its token."""
 
     connection: str
     project: str
@@ -52,21 +52,21 @@ class SpanOwner(NamedTuple):
 
 
 class SpanDraft(NamedTuple):
-    """A span before its secrets are taken out: the observed span, the facts that are kept, and its owner."""
+    """A span before redaction: the observed span, the facts to store, and its owner."""
 
     observed: Observed
     facts: SpanFacts
     owner: SpanOwner
     texts: Sequence[str]
-    """The texts that may hold a secret, so that one first look can be taken at many spans; one that is missing here is looked at alone."""
+    """All texts that may hold a secret, so that many spans can be prefiltered at once."""
     named: Sequence[str]
-    """Those of them that are names and values of arguments and labels, where a name may say that its value is a secret."""
+    """Names and values of arguments and labels, in which a name may mark its value as a secret."""
 
 
 def span_record(
     observed: Observed, owner: SpanOwner, redactor: Redactor, now: datetime, labels: Mapping[str, Sequence[str]]
 ) -> Span:
-    """Return the record of a span; `labels` are the attributes of each label."""
+    """Return the record of a span. `labels` are the attributes that fill each label."""
     return record_of(draft_of(observed, owner, FactReader(labels)), redactor, now)
 
 
@@ -107,7 +107,7 @@ _names, _names_with_own, _texts_cut_later = attrgetter(*_NAMES), attrgetter("nam
 
 
 def record_of(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
-    """Return the record of a draft, without secrets."""
+    """Return the redacted record of a draft."""
     observed, owner = draft.observed, draft.owner
     facts = _clean(draft, redactor)
     content = _encode(facts)
@@ -128,7 +128,7 @@ def record_of(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
 
 
 def kept_span(record: Span) -> KeptSpan:
-    """Return the span of a record. An id of a span is unique within its trace alone."""
+    """Return the span of a record. Its ids include the trace id, because span ids are unique only within a trace."""
     parent_id = None if record.parent_span_id is None else f"{record.trace_id}:{record.parent_span_id}"
     facts = _decoder.decode(record.content)
     return KeptSpan(
@@ -137,7 +137,7 @@ def kept_span(record: Span) -> KeptSpan:
 
 
 def _clean(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
-    """Return the facts without secrets, names and ids as long as a record takes. Field names are ours and hold no secrets, so only values are checked."""
+    """Return redacted facts with names and ids within bounds. Field names hold no secrets, so only values are checked."""
     facts = draft.facts
     if redactor.are_clean(draft.texts) and redactor.is_clean_json(draft.named) and _fits_record(facts):
         return facts
@@ -162,8 +162,8 @@ def _clean(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
 
 
 def _fits_record(facts: SpanFacts) -> bool:
-    """Return whether a record takes facts without secrets as they are."""
-    # All names but the agent's, which may be that of a token, were read as identifiers: they are too long at most.
+    """Return whether facts without secrets fit a record unchanged."""
+    # All names except the agent's, which may come from a token, were read as identifiers, so they can only be too long.
     if max(map(len, filter(None, _names_with_own(facts))), default=0) > MAX_ID or not (
         facts.agent is None or _is_valid_name(facts.agent)
     ):
@@ -189,12 +189,12 @@ def _has_valid_names(part: ToolCall | ToolResult) -> bool:
 
 
 def _is_valid_name(name: str) -> bool:
-    """Return whether a record takes a name as it is."""
+    """Return whether a name fits a record unchanged."""
     return 0 < len(name) <= MAX_ID and not (name[0].isspace() or name[-1].isspace())
 
 
 def _clean_texts(facts: SpanFacts, redactor: Redactor) -> dict[str, Any]:
-    """Return the names and texts that change when secrets are taken out, or when they are cut to what a record takes."""
+    """Return the names and texts that redaction or the bounds change."""
     changes: dict[str, Any] = {}
     for field, name in zip(_NAMES, _names(facts), strict=True):
         if name is not None and (clean := _clean_name(name, redactor)) is not name:
@@ -218,7 +218,7 @@ def _clean_result(result: ToolResult, redactor: Redactor) -> ToolResult:
 
 
 def _clean_name(name: str | None, redactor: Redactor) -> str | None:
-    """Return the name without secrets, then as long as a record takes: a cut could halve a secret."""
+    """Return the redacted name, cut after redaction because a cut could halve a secret."""
     return None if name is None else redactor.redact_name(name)[:MAX_ID].strip() or None
 
 
@@ -227,7 +227,7 @@ def _short_name(name: str | None) -> str | None:
 
 
 def _shallow(arguments: Any) -> Any:
-    """Arguments that nest too deep as a text."""
+    """Return arguments that nest too deeply as JSON text; others unchanged."""
     return msgspec.json.encode(arguments).decode() if _is_too_deep(arguments) else arguments
 
 
@@ -236,10 +236,10 @@ def _is_too_deep(arguments: Any) -> bool:
 
 
 def _encode(facts: SpanFacts) -> str:
-    """Return the facts as JSON that fits into a message. Cuts come after secrets were taken out, which a cut could halve."""
+    """Return the facts as JSON that fits into a message. Cuts come after redaction, because a cut could halve a secret."""
     content = msgspec.json.encode(facts, order="sorted")
     if len(content) <= MAX_RESULT and not facts.ratings:
-        return content.decode()  # the whole is shorter than the shortest limit of a text
+        return content.decode()  # shorter than the smallest limit of a text
     for divisor in _TEXT_DIVISORS:
         content = msgspec.json.encode(_shorten(facts, divisor), order="sorted")
         if len(content) <= MAX_CONTENT:
@@ -265,7 +265,7 @@ def _shorten(facts: SpanFacts, divisor: int) -> SpanFacts:
 
 
 def _changed_texts(short: SpanFacts, facts: SpanFacts) -> list[bool]:
-    """Whether each text of the exchange was cut. Texts of tools are cut everywhere, so they do not mark the exchange as cut."""
+    """Return whether each text of the exchange was cut. Tool texts are always cut, so they do not mark the exchange."""
     return [getattr(short, name) != getattr(facts, name) for name in _TEXTS]
 
 

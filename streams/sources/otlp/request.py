@@ -1,13 +1,13 @@
-"""OTLP requests: protobuf or JSON to spans and log records with the attributes of their resource, and the answers to them.
+"""OTLP requests: protobuf or JSON to spans and log records with their resource attributes, and the answers.
 
-Traces and logs are read; metrics are refused. Each span or record is checked by itself.
+Traces and logs are read; metrics are rejected. Each span or record is checked separately.
 
-In OTLP's JSON, ids are hexadecimal digits and 64-bit integers are texts; unknown fields are ignored, as the protocol asks. Names may be
-those of protobuf (`resource_spans`), as its JSON mapping says, and ids Base64, as its printers write them. A list that has none of its
-names but holds something else is refused with a message: the sender means something that is not read.
+In OTLP's JSON, ids are hexadecimal and 64-bit integers are strings; unknown fields are ignored, as the protocol requires. Protobuf's field
+names (`resource_spans`) and Base64 ids are accepted as well, because its JSON printers write them. An object with none of the expected list
+names but other members is rejected with a message, because its content would be lost.
 
-Protobuf refuses a whole message for one text that is not UTF-8, and SDKs that cut at a length halve characters. Such a request is read once
-more with messages whose text fields take any bytes, and each text is repaired. The usual request never takes that path.
+Protobuf rejects a whole message for one text that is not UTF-8, and SDKs that cut texts halve characters. Such a request is parsed again
+with message classes whose text fields accept any bytes, and each text is repaired. Normal requests never take this path.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ from streams.sources.otlp.attributes import MAX_ATTRIBUTES, attributes_of, plain
 from streams.sources.otlp.conventions import SESSION
 
 EXPLAINED = 3
-"""Reasons that an answer names; it counts all."""
+"""Reasons that an answer spells out; all are counted."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TRACE_ID, SPAN_ID = 16, 8
-"""Bytes of an id."""
+"""Bytes of the ids."""
 METRICS_REFUSED = "metrics are not stored, traces and logs are: OTEL_METRICS_EXPORTER=none stops them"
 SEND = "Send an ExportTraceServiceRequest or ExportLogsServiceRequest, as an OTLP exporter does."
 Json = dict[str, Any]
@@ -75,25 +75,25 @@ class Read(Protocol):
     """Reads a request."""
 
     def __call__(self, body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
-        """The spans or records of a request. Raises InputError if the whole request cannot be read."""
+        """Return the spans or records of a request. Raises InputError if the whole request cannot be read."""
         ...
 
 
 class Rejection(NamedTuple):
-    """The reason why `items` were not taken. With no items it is a warning to the sender."""
+    """Why `items` were rejected. Without items it is a warning to the sender."""
 
     reason: str
     items: int = 1
 
 
 class Signal(NamedTuple):
-    """A signal: `read` reads a request, `build_answer` makes the answer from the number of items that were not taken and a message."""
+    """A signal: `read` reads a request, `build_answer` builds the answer from the number of rejected items and a message."""
 
     read: Read
     build_answer: Callable[[int, str], Message]
 
     def answer(self, rejections: Sequence[Rejection]) -> Message:
-        """Return the answer to a request of which these were not taken: how many, and the first reasons with how often each came."""
+        """Return the answer to a request with these rejections: their number, and the first reasons with their counts."""
         counts: dict[str, int] = {}
         for rejection in rejections:
             counts[rejection.reason] = counts.get(rejection.reason, 0) + rejection.items
@@ -109,17 +109,17 @@ def as_json(answer: Message) -> bytes:
 
 
 class Event(NamedTuple):
-    """Something that happened within a span, or beside it as a record of a log."""
+    """An event of a span, or a log record beside it."""
 
     name: str
     attributes: Mapping[str, Any]
 
 
 class Observed(NamedTuple):
-    """A span, or a record of a log that belongs to one: what it says, before any convention is known.
+    """A span, or a log record that belongs to one, before conventions are applied.
 
-    Ids are hexadecimal digits; `parent_id` of a record is its span. `failed` says that its status is an error, `message` in which words.
-    `lost` says that the SDK left attributes out, `is_server` that the span is a server's.
+    Ids are hexadecimal; the `parent_id` of a record is its span. `failed`: the status is an error, with `message`. `lost`: the SDK dropped
+    attributes. `is_server`: the span is a server's.
     """
 
     trace_id: str
@@ -142,7 +142,7 @@ class Observed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A span or record that cannot be read, why, and its bytes; or whatever stands in the place of so many `items`."""
+    """A span or record that cannot be read, with the reason and its bytes; or other content in place of `items` items."""
 
     reason: str
     body: bytes = b""
@@ -170,7 +170,7 @@ class _Part(NamedTuple, Generic[Item]):
     scope: _Scope
     item: Item | Refused
     is_cut: bool = False
-    """Texts of it, or of its resource, were no Unicode: they are repaired."""
+    """Its texts, or its resource's, were repaired because they were not valid Unicode."""
 
 
 class _Scope(NamedTuple):
@@ -179,7 +179,7 @@ class _Scope(NamedTuple):
 
 
 def _broken_session(observed: Observed) -> str:
-    """Return the attribute that names a session and was repaired: two ids that differ could have become one."""
+    """Return the session attribute that was repaired; an empty text if there is none. Two different ids could have become one."""
     for values in (observed.attributes, observed.resource, *(event.attributes for event in observed.events)):
         for name in SESSION:
             if "\ufffd" in str(values.get(name, "")):
@@ -202,7 +202,7 @@ class _Form(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """A list of a request: its field in protobuf, its names in JSON, today's first, and what may are beside it."""
+    """A list in a request: its protobuf field, its JSON names (current ones first), and the members allowed beside it."""
 
     field: str
     names: tuple[str, ...]
@@ -226,13 +226,13 @@ def _json_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
 
 
 def _decode_request(body: bytes) -> tuple[Any, bool]:
-    """Return the value of a body, and whether all its texts are Unicode: those that are not hold halves of surrogate pairs."""
+    """Return the value of a body, and whether all its texts are valid Unicode; others hold halves of surrogate pairs."""
     try:
         return msgspec.json.decode(body), True
     except UnicodeDecodeError:
         body = decode_broken(body).encode("utf-8", "backslashreplace")
     except (msgspec.DecodeError, RecursionError):
-        pass  # read once more below, where halves are taken
+        pass  # parsed again below, with halves of surrogate pairs allowed
     try:
         return decode_json(body), False
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -240,14 +240,14 @@ def _decode_request(body: bytes) -> tuple[Any, bool]:
 
 
 def _refuse_other_signal(name: str, groups: Any) -> Refused:
-    """Return the refusal of the items of another signal's request."""
+    """Reject the items of another signal's request."""
     form, message = _SIGNAL_BY_LIST[name]
     scopes = (scope for group in _members({name: groups}, form.groups) for scope in _members(group, form.scopes))
     return Refused(f"{name}: {message}", json_bytes(groups), sum(1 for scope in scopes for _ in _members(scope, form.items)))
 
 
 def _members(parent: Any, level: _Level) -> Iterator[Any]:
-    """Yield the items of a list, under whichever of its names; Refused for whatever else stands in its place."""
+    """Yield the items of a list under any of its names; Refused for anything else in its place."""
     if isinstance(parent, Refused):
         yield parent
         return
@@ -267,7 +267,7 @@ def _members(parent: Any, level: _Level) -> Iterator[Any]:
 
 
 def _json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], list[Refused], bool]:
-    """Return the attributes of a group's resource, what of them cannot be read, and whether some were repaired."""
+    """Return the attributes of a group's resource, the unreadable ones, and whether any was repaired."""
     resource = group.get("resource") if isinstance(group, dict) else None
     pairs = resource.get("attributes") if isinstance(resource, dict) else None
     listed = pairs if isinstance(pairs, list) else []
@@ -278,7 +278,7 @@ def _json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], li
         try:
             attributes.append(ParseDict(attribute, KeyValue(), ignore_unknown_fields=True))
         except (ParseError, AttributeError, TypeError, RecursionError) as error:
-            # It costs no span, so it counts as none.
+            # No span is lost, so it counts as no item.
             unread.append(Refused(f"resource.attributes: {str(error)[:_MAX_SHOWN]}", json_bytes(attribute), 0))
     return attributes_of(attributes), unread, whole != listed
 
@@ -300,7 +300,7 @@ def _json_scope(scoped: Any) -> _Scope:
 
 
 def _both_spellings(*fields: str) -> dict[str, None]:
-    """Names of protobuf with their names in its JSON mapping, in order: both are legal."""
+    """Return protobuf names with their JSON names, in order: both are legal."""
     return dict.fromkeys(name for field in fields for name in (_camel(field), field))
 
 
@@ -322,7 +322,7 @@ def _json_item(item: Any, form: _Form) -> Any:
 
 
 def _with_binary_ids(item: Json) -> Json:
-    """Return the span with ids as protobuf's JSON has them. Links are left out: nothing is read of them."""
+    """Return the span with ids as in protobuf's JSON, and without links, which are not read."""
     fields = {name: value for name, value in item.items() if name != "links"}
     for name in _IDS & fields.keys():
         try:
@@ -333,7 +333,7 @@ def _with_binary_ids(item: Json) -> Json:
 
 
 def _base64_id(text: Any) -> str:
-    """Return an id in Base64: of 8 or 16 bytes it ends in a sign that is no hexadecimal digit."""
+    """Return an id in Base64. Base64 of 8 or 16 bytes ends in `=`, which is not a hexadecimal digit."""
     return text if isinstance(text, str) and text.endswith("=") else base64.b64encode(binascii.unhexlify(text)).decode()
 
 
@@ -352,7 +352,7 @@ def _protobuf_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
 
 
 def _repaired_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
-    """Yield the parts of a request that protobuf refuses, perhaps only because some text is not UTF-8."""
+    """Yield the parts of a request that protobuf rejects, perhaps only because a text is not UTF-8."""
     try:
         request = read_lenient(form.request, body)
     except DecodeError as error:
@@ -385,7 +385,7 @@ def _build_span(part: _Part[Span], now: datetime) -> Observed | Refused:
     if problem:
         return Refused(problem, _refused_bytes(span, span.name))
     started, events, attributes, status = _to_time(began), span.events, span.attributes, span.status
-    # By place, which takes half the time.
+    # Positional arguments take half the time.
     return Observed(
         trace_id.hex(),
         span_id.hex(),
@@ -427,12 +427,12 @@ def _time_problem(nanoseconds: int, now: datetime) -> str:
 
 @functools.lru_cache(16)
 def _latest(now: datetime) -> int:
-    """Return the latest time, in nanoseconds, that is accepted at a moment; cached, because every span of a request is checked."""
+    """Return the latest accepted time in nanoseconds. Cached because it is the same for every span of a request."""
     return (now + CLOCK_TOLERANCE - EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def _refused_bytes(item: Any, name: str) -> bytes:
-    """Return a span or record as JSON with its attributes by name: names tell which of them are secrets."""
+    """Return a span or record as JSON with attributes by name, because names mark secrets."""
     ids = {"trace_id": item.trace_id.hex(), "span_id": item.span_id.hex(), "name": name}
     events = [
         {"name": event.name, "attributes": attributes_of(event.attributes)}
@@ -446,7 +446,7 @@ def _to_time(nanoseconds: int) -> datetime:
 
 
 def _parent_id(span_id: bytes) -> str | None:
-    """Return the id of a span's parent; one of zeros says that there is none."""
+    """Return the id of a span's parent; None if it is all zeros."""
     return span_id.hex() if any(span_id) else None
 
 
@@ -456,7 +456,7 @@ def read_logs(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
 
 
 def _build_log(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
-    """Return the record; None for one that does not concern a model: an application's whole log may come along."""
+    """Return the record; None if it does not concern a model, because the request may hold an application's whole log."""
     record = part.item
     if isinstance(record, Refused):
         return record
@@ -488,29 +488,29 @@ def _build_log(part: _Part[LogRecord], now: datetime) -> Observed | Refused | No
 
 
 def read_metrics(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
-    """Yield the metrics of a request, all refused: none are stored. Raises InputError if the whole of it cannot be read."""
+    """Reject all metrics of a request. Raises InputError if the whole request cannot be read."""
     del now
-    yield Refused(METRICS_REFUSED, items=0)  # said even where there are none yet, to whoever tries the address
+    yield Refused(METRICS_REFUSED, items=0)  # reported even without metrics, to whoever tries the address
     for part in _parts(body, _METRICS, is_json=is_json):
         yield part.item if isinstance(part.item, Refused) else Refused(METRICS_REFUSED)
 
 
 class Repaired(NamedTuple):
-    """A message whose texts are UTF-8. `is_cut`: some of them were not, and lost what could not be read."""
+    """A message with valid UTF-8. `is_cut`: some texts were repaired and lost characters."""
 
     message: Any
     is_cut: bool
 
 
 def read_lenient(request: type[Message], body: bytes) -> Any:
-    """Return the request with its texts as bytes. Raises DecodeError if it is no message of this kind at all."""
+    """Return the request with its texts as bytes. Raises DecodeError if it is not such a message."""
     lenient: Any = _lenient_class
     return lenient(request).FromString(body)
 
 
 @functools.cache
 def _lenient_class(strict: Any) -> type[Message]:
-    """Return the class of the same messages with bytes in the place of text."""
+    """Return the same message class with bytes in place of texts."""
     pool = DescriptorPool()
     for file in _with_imports(strict.DESCRIPTOR.file):
         copy = FileDescriptorProto()
@@ -522,7 +522,7 @@ def _lenient_class(strict: Any) -> type[Message]:
 
 
 def _with_imports(file: Any) -> Iterator[Any]:
-    """Return the file after those that it imports, each once."""
+    """Return the file preceded by its imports, each once."""
     ordered: dict[str, Any] = {}
 
     def visit(imported: Any) -> None:
@@ -543,7 +543,7 @@ def _make_lenient(message: DescriptorProto) -> None:
 
 
 def repair(message: Message, strict: type[Strict]) -> Repaired:
-    """Return a part of a lenient request as the message that it should have been, each text repaired that is not UTF-8."""
+    """Return a part of a lenient request as a strict message, with texts repaired that are not UTF-8."""
     try:
         return Repaired(strict.FromString(message.SerializeToString()), is_cut=False)
     except DecodeError:
@@ -589,7 +589,7 @@ def _answer_metrics(count: int, message: str) -> Message:
 
 
 def _form(signal: str, request: type[Message], make: type[Any], items: str, *older_items: str) -> _Form:
-    """Return the form of a signal's requests, under the names of today and of before version 0.15 of OTLP."""
+    """Return the form of a signal's requests, with the current names and those before OTLP 0.15."""
     groups = _level(f"resource_{signal}")
     scopes = _level(f"scope_{signal}", f"instrumentation_library_{signal}", beside=("resource",))
     return _Form(request, groups, scopes, _level(items, *older_items, beside=_SCOPE), make)
@@ -606,7 +606,7 @@ SIGNALS = {
 }
 """The signals by name."""
 ReadItems = Iterator[Observed | Refused | None]
-"""The items of a request, in order; None for a record of a log that is of anything else than a model."""
+"""The items of a request, in order; None for a log record that does not concern a model."""
 _TRACES = _form("spans", ExportTraceServiceRequest, Span, "spans")
 _LOGS = _form("logs", ExportLogsServiceRequest, LogRecord, "log_records", "logs")
 _METRICS = _form("metrics", ExportMetricsServiceRequest, Metric, "metrics")
@@ -619,5 +619,5 @@ _SIGNAL_BY_LIST = {
     )
     for name in form.groups.names
 }
-"""What stands in the requests of each signal, and where those belong."""
+"""The form of a signal by its list name, and where its requests belong."""
 _IDS = frozenset(_both_spellings("trace_id", "span_id", "parent_span_id"))

@@ -1,7 +1,6 @@
-"""Facts of a span: what Driftline keeps of it, whichever conventions its attributes follow.
+"""Facts of a span: what Driftline stores of it, whichever conventions its attributes follow.
 
-A span is kept as these facts from the moment it comes in, as JSON: the rest of it, such as the history that is sent with every call of a
-model, is not stored.
+Spans are stored as these facts, as JSON. The rest, such as the history sent with every request to a model, is not stored.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from typing import Any, Literal
 import msgspec
 
 Kind = Literal["agent", "chain", "inference", "tool", "retrieval", "memory", "helper", "evaluation", "log", "other"]
-"""What a span is: `agent` and `chain` enclose an exchange, `inference` is one request to a model, `helper` serves a turn without being part
-of what is said in it (a guardrail, an evaluator, an embedding), `evaluation` is a run of a platform's evaluator or experiment and no agent's, `log` adds to
+"""Kind of a span: `agent` and `chain` enclose an exchange, `inference` is one request to a model, `helper` serves a turn without being part
+of the conversation (a guardrail, an evaluator, an embedding), `evaluation` is a run of a platform's evaluator or experiment, `log` adds to
 another span."""
 
 
 class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A call of a tool, from a message or a span."""
+    """A tool call, from a message or a span."""
 
     name: str | None = None
     call_id: str | None = None
@@ -25,7 +24,7 @@ class ToolCall(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The answer of a tool. `is_error` is null where no span or message says."""
+    """A tool result. `is_error` is None if neither span nor message tells."""
 
     output: str
     name: str | None = None
@@ -34,7 +33,7 @@ class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tokens of a request: those read include those from and for a cache, those written include reasoning."""
+    """Tokens of a request. Input includes cache reads and writes, output includes reasoning."""
 
     input: int | None = None
     output: int | None = None
@@ -43,7 +42,7 @@ class Usage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Rating(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A verdict of an evaluation by others."""
+    """A rating by an external evaluation."""
 
     name: str
     score: float | None = None
@@ -55,9 +54,9 @@ class Rating(msgspec.Struct, frozen=True, omit_defaults=True):
 class SpanFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     """The facts of one span. A missing fact is None or empty.
 
-    `question` is the last message of a user among those sent, `answer` and `thinking` are of the first choice that came back. `calls` are
-    the tool calls that this choice asks for, `results` the outputs of tools that end what was sent. `called` and `returned` are of a span
-    that is itself a call of a tool.
+    `question` is the last user message that was sent; `answer` and `thinking` belong to the first choice that was returned. `calls` are the
+    tool calls of this choice, `results` the tool outputs at the end of the sent messages. `called` and `returned` belong to a span that is
+    itself a tool call.
     """
 
     kind: Kind
@@ -65,17 +64,17 @@ class SpanFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     dialect: str = ""
     scope: str | None = None
     unknown: str | None = None
-    """What the span says of its kind where that was not understood: `attribute = value`."""
+    """`attribute = value` of a kind that was not understood."""
     serves: bool = False
-    """It is the call of a server, or the handling of a message of a queue."""
+    """It handles a server call or a queue message."""
     is_served_call: bool = False
-    """It is the call of a tool, as the server of the tool tells it."""
+    """It is a tool call reported by the tool's server."""
     session_id: str | None = None
     agent: str | None = None
     service: str | None = None
     question: str | None = None
     asked: int = 0
-    """Messages of the user among those that were sent: a later turn of a conversation sends more."""
+    """User messages among those sent: a later turn of a conversation sends more."""
     answer: str | None = None
     thinking: str | None = None
     choices: int = 0
@@ -94,4 +93,4 @@ class SpanFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     ratings: tuple[Rating, ...] = ()
     probability: float | None = None
-    """Share of traces that the sender keeps, as its trace state tells."""
+    """Share of traces that the sender keeps, from its trace state."""

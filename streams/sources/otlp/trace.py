@@ -1,11 +1,11 @@
 """A trace as a tree of spans: what each span belongs to, and what links one trace to another.
 
-The same spans give the same answers, in whatever order they came. Two traces are linked where they are parts of one turn:
+The same spans give the same results, in whatever order they arrive. Two traces are linked if they are parts of one turn:
 
-1. A request goes on with outputs of tools that another trace called, or a tool's span has the id of a call that another trace made: the
-   sender begins a trace for each request, or a person had to approve the call. The question, or the call, is in both.
-2. Both report the same answer of a model at the same time: one process has two instrumentors, each with traces of its own. Where only the
-   texts are the same and both traces name a session, the sessions have to match: many users ask the same and get the same answer.
+1. A request continues with tool outputs of another trace's calls, or a tool's span has the id of another trace's call: the sender starts
+   a trace per request, or a person had to approve the call. The question, or the call, is in both.
+2. Both report the same answer of a model at the same time, because one process has two instrumentors with separate traces. If only the
+   texts match and both traces name a session, the sessions must match as well: many users ask the same and get the same answer.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from streams.sources.otlp.kinds import names_helper
 from streams.sources.otlp.span_facts import SpanFacts, Usage
 
 SESSION_FROM_TRACE = "session_from_trace"
-"""Tag of an exchange whose spans name no session: the id of its trace stands in for it."""
+"""Tag of an exchange whose spans name no session, so that its trace id is used."""
 _MESSAGES = ("question", "answer", "thinking", "calls", "results")
 _FILLED_FACTS = ("session_id", "agent", "model", "response_id", "stop_reason", "error")
-"""Facts that the span which stands for a request takes from the others if it lacks them."""
+"""Facts that the merged span of a request takes from the others if it lacks them."""
 order_key = attrgetter("started_at", "span_id")
-"""The place of a span among those of its trace: by time, and by id where two began together."""
+"""Sort key of spans: start time, then id."""
 ENCLOSING = frozenset({"agent", "chain"})
 """Kinds of spans that enclose an exchange."""
 _NAMED_KINDS = frozenset({"agent", "chain", "inference"})
 HELPER_KINDS = frozenset({"helper", "retrieval", "memory"})
-"""Kinds of spans within which a model serves the program itself: nothing in them is part of the conversation."""
+"""Kinds of spans that serve the program: nothing inside them is part of the conversation."""
 MAX_REQUESTS = 65_536
-"""Requests that are remembered: those of two instrumentors come within seconds of each other."""
+"""Requests kept in memory. Those of two instrumentors arrive within seconds of each other."""
 Owner = TypeVar("Owner")
 _MAX_OWNERS = 16
-"""Owners of one request that are remembered: the same answer may be given again and again."""
+"""Owners kept per request: the same answer may recur without end."""
 
 
 class KeptSpan(NamedTuple):
-    """A span as it is kept. Its ids are unique over all traces."""
+    """A stored span. Its ids are unique across traces."""
 
     span_id: str
     parent_id: str | None
@@ -56,14 +56,13 @@ class KeptSpan(NamedTuple):
 
 
 class Trace:
-    """The spans of one trace, those that are the records of a log taken into the spans they belong to.
+    """The spans of one trace, with log records merged into the spans they belong to.
 
-    Properties are computed for all spans at once, from the root down or from the leaves up: a trace may have thousands of spans, each within
-    the one before.
+    Properties are computed for all spans at once, from the root down or from the leaves up, because a trace may be thousands of spans deep.
     """
 
     def __init__(self, trace_id: str, spans: Iterable[KeptSpan], session: str | None = None) -> None:
-        """`session` is the one that all of it belongs to, whatever its spans say."""
+        """`session` overrides the sessions that the spans name."""
         self.trace_id = trace_id
         self._session = session
         self.spans = _merge_requests(_break_cycles(_merge_log_records(sorted(spans, key=order_key))))
@@ -77,14 +76,14 @@ class Trace:
             self._downwards += self._children.get(span.span_id, ())
 
     def subtree(self, span: KeptSpan) -> list[KeptSpan]:
-        """Return the span and all that are inside it, in order of time."""
+        """Return the span and all spans inside it, in order of time."""
         spans = [span]
         for inner in spans:
             spans += self._children.get(inner.span_id, ())
         return sorted(spans, key=order_key)
 
     def ids_on_path(self, span_ids: Collection[str]) -> frozenset[str]:
-        """Return the ids of spans that are among those, or are inside or around one of them."""
+        """Return the ids of these spans and of all spans inside or around them."""
         below = set(span_ids)
         for span in self._downwards:
             parent = self._parents[span.span_id]
@@ -98,24 +97,24 @@ class Trace:
         return frozenset(below | around)
 
     def children(self, span: KeptSpan) -> Sequence[KeptSpan]:
-        """Return the spans directly within a span."""
+        """Return the direct children of a span."""
         return self._children.get(span.span_id, ())
 
     def parent(self, span: KeptSpan) -> KeptSpan | None:
-        """Return the span that a span stands directly within."""
+        """Return the parent of a span."""
         return self._parents.get(span.span_id)
 
     @cached_property
     def requests(self) -> list[KeptSpan]:
-        """The requests to models that enclose no other: an agent's framework may tell of several in one span."""
+        """The innermost requests to models: a framework may report several in one enclosing span."""
         around = self._ids_around(lambda facts: facts.kind == "inference")
         return [span for span in self.spans if span.facts.kind == "inference" and span.span_id not in around]
 
     @cached_property
     def helper_ids(self) -> frozenset[str]:
-        """The ids of the helpers, and of all spans within one: none of them is part of the conversation.
+        """Ids of the helpers and of all spans inside one, which are not part of the conversation.
 
-        A span that is only named after a helper's task counts as one if another request is named otherwise.
+        A span that is only named after a helper's task counts as a helper if another request is named otherwise.
         """
         helpers = self._ids_inside(lambda span: span.facts.kind in HELPER_KINDS)
         named = helpers | self._ids_inside(_is_named_helper)
@@ -123,12 +122,12 @@ class Trace:
 
     @cached_property
     def tool_ids(self) -> frozenset[str]:
-        """The ids of the tools' spans, and of all that is inside one."""
+        """Ids of the tools' spans and of all spans inside one."""
         return self._ids_inside(lambda span: span.facts.kind == "tool")
 
     @cached_property
     def agent_ids(self) -> frozenset[str]:
-        """The ids of the agents' spans, and of all that is inside one."""
+        """Ids of the agents' spans and of all spans inside one."""
         return self._ids_inside(lambda span: span.facts.kind == "agent")
 
     @cached_property
@@ -138,12 +137,12 @@ class Trace:
 
     @cached_property
     def request_ids(self) -> frozenset[str]:
-        """The ids of those requests."""
+        """Ids of `requests`."""
         return frozenset(span.span_id for span in self.requests)
 
     @cached_property
     def failed_within(self) -> frozenset[str]:
-        """The ids of the spans within which another failed."""
+        """Ids of the spans with a failed span inside."""
         return self._ids_around(lambda facts: facts.error is not None)
 
     def outermost(self, within: KeptSpan | None = None) -> list[KeptSpan]:
@@ -169,7 +168,7 @@ class Trace:
 
     @cached_property
     def root_ids(self) -> Mapping[str, str]:
-        """The id of the root that each span is inside."""
+        """Id of the root of each span."""
         roots: dict[str, str] = {}
         for span in self._downwards:
             parent = self._parents[span.span_id]
@@ -177,7 +176,7 @@ class Trace:
         return roots
 
     def serves(self, span: KeptSpan) -> bool:
-        """Return whether a span is inside the call of a server or the handling of a queue's message: each call is one question."""
+        """Return whether a span is inside a server call or the handling of a queue message: each is one question."""
         return span.span_id in self._served
 
     @cached_property
@@ -185,25 +184,25 @@ class Trace:
         return self._ids_inside(lambda span: span.facts.serves)
 
     def session_of(self, span: KeptSpan) -> str:
-        """Return the session of a span: what it says itself, else the spans around it, else those within it, else any of the trace."""
+        """Return the session of a span: its own, else that of the spans around it, inside it, or anywhere in the trace."""
         return self._session or self._only_session or self._sessions.get(span.span_id) or self._any_session or self.trace_id
 
     def agent_of(self, span: KeptSpan) -> str | None:
-        """Return the agent of a span, found in the same way; else by the name of an agent's span, else the name of its service."""
+        """Return the agent of a span, found like its session; else the name of an agent's span, else its service."""
         return self._only_agent or self._agents.get(span.span_id) or self._any_agent or span.facts.service or self._service
 
     def labels_of(self, span: KeptSpan) -> dict[str, str]:
-        """Return the labels of a span, with those that only the spans around and within it have."""
+        """Return the labels of a span, including those of the spans around and inside it."""
         return {name: values[span.span_id] for name, values in self._labels.items() if span.span_id in values}
 
     @cached_property
     def _only_session(self) -> str | None:
-        """The session where the spans name no more than one, as those of most traces."""
+        """The session, if the spans name only one, as in most traces."""
         return _only_value(span.facts.session_id for span in self.spans)
 
     @cached_property
     def _only_agent(self) -> str | None:
-        """The agent where the spans name no more than one."""
+        """The agent, if the spans name only one."""
         return _only_value(span.facts.agent for span in self.spans)
 
     @cached_property
@@ -238,7 +237,7 @@ class Trace:
         return None
 
     def _nearest(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
-        """Return the value of each span: its own, else that of the nearest span around it, else of the first within it."""
+        """Return the value of each span: its own, else the nearest one around it, else the first inside it."""
         own = {span.span_id: value for span in self.spans if (value := read(span.facts))}
         if len(own) == len(self.spans):
             return own
@@ -403,7 +402,7 @@ def _merge_usage(usages: Sequence[Usage]) -> Usage | None:
 
 
 def _break_cycles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
-    """Return the spans, of each circle of parents the first without its parent. No SDK makes circles; a sender can."""
+    """Return the spans without parent cycles: the first span of a cycle loses its parent. Only a malicious sender creates cycles."""
     by_id = {span.span_id: span for span in spans}
     met: set[str] = set()
     roots: set[str] = set()
@@ -421,7 +420,7 @@ def _break_cycles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
 
 
 def _merge_log_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
-    """Return the spans, completed from log records. A record whose span has not come becomes a request."""
+    """Return the spans, completed from log records. A record without its span becomes a request."""
     if all(span.facts.kind != "log" for span in ordered):
         return ordered
     records: dict[str, list[KeptSpan]] = {}
@@ -483,7 +482,7 @@ def _only_value(values: Iterable[str | None]) -> str | None:
 
 
 def _agent_in_span_name(facts: SpanFacts) -> str | None:
-    """Return the agent that a span is named after, without the method that was called."""
+    """Return the agent in a span's name, without the method."""
     if facts.kind != "agent" or facts.dialect not in AGENT_NAMING_DIALECTS or facts.name in FRAMEWORK_AGENT_NAMES:
         return None
     owner, _, method = facts.name.rpartition(".")
@@ -492,7 +491,7 @@ def _agent_in_span_name(facts: SpanFacts) -> str | None:
 
 
 def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
-    """Return the spans without those of evaluators and experiments and all within them."""
+    """Return the spans without those of evaluators and experiments, and without all spans inside those."""
     left_out = [span.span_id for span in spans if span.facts.kind == "evaluation"]
     if not left_out:
         return spans
@@ -508,32 +507,32 @@ def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
 
 
 def instrumentor_of(span: KeptSpan) -> tuple[str, str | None]:
-    """Return the instrumentor of a span, as far as it is known: two that report the same call use different traces or different scopes."""
+    """Return what identifies the instrumentor of a span: two that report the same call differ in trace or scope."""
     return span.trace_id, span.facts.scope
 
 
 class ReportedRequest(NamedTuple):
-    """A request to a model: what it is known by, and its time."""
+    """A request to a model: its identity and its time."""
 
     key: str
     started_at: datetime
     ended_at: datetime
     session: str | None = None
-    """Its session, where the key is made of words."""
+    """Its session, if the key is a digest of texts."""
 
 
 class Links(NamedTuple):
-    """What may link traces to others. Texts are parts of the contents of the others' spans, as they are stored."""
+    """What may link a trace to others. Texts are fragments of the stored contents of the others' spans."""
 
     texts: frozenset[str]
-    """Those of the calls of which the trace has only one side, and of the questions beside them; empty where no other trace is needed."""
+    """Fragments for calls of which the trace has one side only, and for its questions; empty if no other trace is needed."""
     calls: frozenset[str]
-    """Those of all calls."""
+    """Fragments for all calls."""
     requests: tuple[ReportedRequest, ...]
     started_at: datetime
     ended_at: datetime
     resumes: bool | None
-    """Whether the first request goes on with outputs of tools; None where there is no request."""
+    """Whether the first request continues with tool outputs; None if there is no request."""
 
 
 def links_of(spans: Iterable[KeptSpan]) -> Links:
@@ -578,7 +577,7 @@ def _reported_requests(spans: Sequence[KeptSpan]) -> Iterator[ReportedRequest]:
 
 
 def _contents(name: str, values: Iterable[str]) -> frozenset[str]:
-    """Facts as the contents of spans have them."""
+    """Return facts as fragments of stored span contents."""
     return frozenset(f'"{name}":{msgspec.json.encode(value).decode()}' for value in values)
 
 
@@ -589,7 +588,7 @@ class RecentRequests(Generic[Owner]):
         self._reports: OrderedDict[str, list[tuple[ReportedRequest, Owner]]] = OrderedDict()
 
     def add(self, requests: Iterable[ReportedRequest], owner: Owner) -> Iterator[Owner]:
-        """Remember requests. Yields the other owners that reported one of them at the same time."""
+        """Add requests, and yield the other owners that reported one of them at the same time."""
         for request in requests:
             reports = self._reports.setdefault(request.key, [])
             self._reports.move_to_end(request.key)
