@@ -1,11 +1,11 @@
-"""Several accounts of one session: backups, checkpoints, archives, conflicts of a sync, the same folder copied elsewhere.
+"""Several files of one session: backups, checkpoints, archives, sync conflicts, or a copied folder.
 
-1. Files that name the same session are accounts of it, whatever they are called and wherever they lie: they are read as one session.
-2. Where lines have ids of their own, the session is all lines of all accounts, each once: a line that only a copy has stands behind the one
-   that it follows there. So the account is complete even where the program shortened its file after a checkpoint. The file that the
-   program writes, `<session id>.jsonl`, is the one that is read, and the others add to it.
-3. Where lines have no ids, only one account can be read: the most complete one, which has the most lines.
-4. Of equal files the one with the shorter path is read, then the one that sorts first: the order in which files are given says nothing.
+1. Files that name the same session are read as one session, whatever their names and folders.
+2. If lines have ids, the session has every line of every file once. A line that only a copy has follows the line before it in that copy, so
+   the session is complete even if the program shortened its file after a checkpoint. The program's own file, `<session id>.jsonl`, is read,
+   and the copies add to it.
+3. If lines have no ids, only one file is read: the one with the most lines.
+4. Among equal files, the one with the shortest path is read, then the first by name, independent of the order in which files are given.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from streams.sources.lines import Line, decode_line, open_lines
 from streams.sources.zstd import zstd
 
 Key = bytes
-"""The identity of a line in any account: a digest of its id, else of its bytes."""
+"""Identity of a line in every file: a digest of its id, else of its bytes."""
 
 
 _BEFORE, _AFTER = b"before", b"after"
-"""Places before and behind all lines of a transcript: no key is as short."""
+"""Positions before and after all lines of a transcript. Real keys are longer."""
 
 
 class Account(NamedTuple):
-    """The file that a session is read from, and the other accounts of that session."""
+    """The file that a session is read from, and its copies."""
 
     path: Path
     copies: tuple[Path, ...] = ()
 
 
 def find_accounts(files: Iterable[Path], session_of: Callable[[Path], str | None], id_field: str | None) -> list[Account]:
-    """Return the accounts of the sessions in some files, in the order of the files.
+    """Return the accounts of the sessions in the files, in the order of the files.
 
-    `session_of` gives the session of a file, None if it may be several or none; `id_field` names the field of a line's id.
+    `session_of` gives the session of a file; None if it has several or none. `id_field` names the field of a line's id, if there is one.
     """
     groups: dict[str | Path, list[Path]] = {}
     for file in files:
@@ -59,14 +59,14 @@ def _rank(file: Path, session: str, id_field: str | None) -> tuple[bool, int, in
 
 
 def join_accounts(path: Path, lines: Iterable[Line], copies: Sequence[Path], id_field: str) -> Iterator[Line]:
-    """Yield the lines of a transcript with those that only its copies have, each behind the line that it follows there."""
+    """Yield the lines of a transcript, with the lines that only its copies have after those they follow there."""
     if not copies:
         yield from lines
         return
     keys = set(_keys_or_none(path, id_field))
     following: dict[Key, list[tuple[Key, Line]]] = defaultdict(list)
     for copy in copies:
-        # A copy without a line in common tells its own story: it follows, so that what was read before stays as it is.
+        # A copy without a common line is appended, so that earlier results do not change.
         shares = not keys.isdisjoint(_keys_or_none(copy, id_field))
         _collect_extra(copy, id_field, keys, following, first=_BEFORE if shares else _AFTER)
     yield from _lines_after(_BEFORE, following)
@@ -79,7 +79,7 @@ def join_accounts(path: Path, lines: Iterable[Line], copies: Sequence[Path], id_
 def _collect_extra(
     copy: Path, id_field: str, keys: set[Key], following: dict[Key, list[tuple[Key, Line]]], *, first: Key
 ) -> None:
-    """Add the lines that only this copy has. What cannot be read in it is left out: the transcript itself is what counts."""
+    """Add the lines that only this copy has. Unreadable parts of a copy are skipped."""
     previous = first
     try:
         with open_lines(copy) as lines:
@@ -106,7 +106,7 @@ def _lines_after(key: Key, following: dict[Key, list[tuple[Key, Line]]]) -> Iter
 
 
 def count_own_lines(account: Account) -> int:
-    """Return the number of lines that only the copies of an account have, where lines have no ids."""
+    """Return the number of lines that only the copies have, for lines without ids."""
     keys = set(_keys_or_none(account.path, None))
     return len({key for copy in account.copies for key in _keys_or_none(copy, None)} - keys)
 

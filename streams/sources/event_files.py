@@ -2,12 +2,11 @@
 
 1. A file is lines of JSON objects, or one JSON document: an object or a list of them. An object is an event with its `session_id`, either
    flat (`{"session_id", "event": "tool_call", …}`) or wrapped (`{"session_id", "event": {…}}`), or a session
-   (`{"session_id", "events": [{…}, …]}`). A flat event names its type as `event` or `type`: an object with neither, and no `events`, is no
+   (`{"session_id", "events": [{…}, …]}`). A flat event has its type in `event` or `type`. An object with neither, and without `events`, is not an
    event.
-2. Each object may name `connection`, `project` and `agent`; where it does not, those of the reading count. A session may be open_sessions over
-   the file.
-3. An event's `seq` is its position in its session over the whole file. Events that cannot be taken are counted, too, so that
-   mending one changes neither the positions nor the ids of the others.
+2. Each object may name `connection`, `project` and `agent`; the defaults are those of the reading. A session may be spread over the file.
+3. An event's `seq` is its position in its session over the whole file. Unreadable events are counted as well, so that correcting one
+   changes neither the positions nor the ids of the others.
 4. A repeated id gets the suffix #2, #3, ... in order of arrival, as it does in a diagnosis (`audit.diagnosis.events.normalise_session`),
    and so does an id that a failure has in the causal graph.
 """
@@ -56,19 +55,19 @@ from streams.sources.source import FileSource, GrowingReading, LineFault, Readin
 BATCH = 10_000
 """Events of one reading."""
 Report = Callable[[int, str], None]
-"""Called with each line that cannot be taken, and what is wrong with it."""
+"""Called with each unreadable line and what is wrong with it."""
 MAX_DOCUMENT = 64 * 1024 * 1024
-"""Bytes of the largest document that is not written as lines."""
+"""Bytes of the largest document that is not JSON lines."""
 Json = dict[str, Any]
 _BOM = b"\xef\xbb\xbf"
 _ENVELOPE: dict[str, Rule] = {"session_id": IDENTIFIER, "connection": NAMED, "project": NAMED, "agent": IDENTIFIER}
 MAX_EVENT = 512 * 1024
-"""Characters of the largest event that is taken, as canonical JSON."""
+"""Characters of the largest event, as canonical JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The raw events of one session, not redacted. `line` is where it begins; `faults` are what a transcript lost."""
+    """The raw events of one session, not redacted. `line` is where it starts; `faults` are the unreadable lines of a transcript."""
 
     session_id: str
     events: list[Json]
@@ -79,7 +78,7 @@ class Session:
 def read_event_file(source: Path | BinaryIO, context: ReadingContext) -> Iterator[Reading]:
     """Yield the events of a file or stream in readings of at most BATCH events and faults.
 
-    Only what cannot be read is left out, as a fault that names line and field. Raises InputError if the file cannot be opened.
+    Each unreadable event becomes a fault that names line and field. Raises InputError if the file cannot be opened.
     """
     if not isinstance(source, Path):
         yield from _read_batches(source, context, "session")
@@ -116,7 +115,7 @@ def _build_items(
     context: ReadingContext,
     sessions: dict[tuple[str, str], SessionEvents],
 ) -> Iterator[AgentEvent | LineFault]:
-    """Yield the records of one line and what is wrong with it; `sessions` has the state of each session so far."""
+    """Yield the records and faults of one line. `sessions` has the state of each session so far."""
     if isinstance(value, Problem):
         yield line_fault(line, value)
         return
@@ -136,7 +135,7 @@ def _build_items(
 
 
 def _refused_part(value: Any) -> Refused | None:
-    """Return the session and events of a value that could not be taken; None if it does not name them."""
+    """Return the session and number of events of a rejected value; None if it names no session."""
     if not isinstance(value, dict):
         return None
     session_id, connection = value.get("session_id"), value.get("connection")
@@ -154,9 +153,9 @@ def _with_session_ids(reading: Reading) -> Reading:
 def read_sessions(stream: BinaryIO, name: str, report: Report | None = None) -> Iterator[Session]:
     """Yield the sessions of a stream: a session document, lines of sessions or of events, or an OpenClaw transcript.
 
-    `name` is the path of the file, or `-` for standard input; a session that names itself nowhere is called by the file's stem,
-    as an import calls it. `report` is called with lines that cannot be read, and the rest goes on; without one it is an InputError that
-    names the line. A transcript's faults are part of its session instead.
+    `name` is the path of the file, or `-` for standard input. A session without an id gets the file's stem, as in an import. `report` is
+    called with unreadable lines; without it, the first one raises an InputError that names the line. A transcript's faults are part of its
+    session instead.
     """
     report = report or _raise_on_fault(name)
     name = "standard input" if name == "-" else Path(name).stem[:MAX_ID]
@@ -180,8 +179,8 @@ def _raise_on_fault(name: str) -> Report:
 
 def _transcript(lines: Iterable[Line], name: str) -> Session:
     events: list[Json] = []
-    # Without a clock: only an entry without any time before it is dated so, and no gap ends anything.
-    # Without a redactor: its own user's terminal is all that sees the text.
+    # The time only dates entries without any time before them; with an infinite gap, silence ends nothing.
+    # No redaction: the text is only shown in the user's own terminal.
     unredacted = Redactor(RedactionSettings(enabled=False))
     context = ReadingContext("", "", None, datetime(2000, 1, 1, tzinfo=UTC), timedelta.max, unredacted)
     transcript = Transcript(context, session_id=name, sink=lambda event, _: events.append(shortened(event)))
@@ -190,7 +189,7 @@ def _transcript(lines: Iterable[Line], name: str) -> Session:
 
 
 def _plain_sessions(values: Iterable[tuple[Line, _Value]], name: str, report: Report) -> Iterator[Session]:
-    """Sessions given whole as they come, then those that were given event by event."""
+    """Yield whole sessions in order, then those that were given event by event."""
     open_sessions: dict[str, tuple[Session, SessionEvents]] = {}
     for line, value in values:
         if value is None:
@@ -213,13 +212,13 @@ def _plain_sessions(values: Iterable[tuple[Line, _Value]], name: str, report: Re
 
 
 def _is_whole(value: Json | Document) -> bool:
-    """Return whether the value is one session."""
+    """Return whether the value is one whole session."""
     inner = value.value if isinstance(value, Document) else value
     return isinstance(inner, dict) and "events" in inner
 
 
 def _add_events(part: _SessionPart, session: Session, memory: SessionEvents, report: Callable[[str], None]) -> None:
-    """Add the events of a part to its session; those that cannot be read are reported."""
+    """Add the events of a part to its session, and report the unreadable ones."""
     for position, raw in part.events:
         event = memory.plain(raw, position)
         if isinstance(event, Problem):
@@ -245,9 +244,9 @@ class Document(NamedTuple):
 
 
 def read_values(stream: BinaryIO) -> Iterator[tuple[Line, Json | Document | Problem | None]]:
-    """Yield the lines of a stream with their values, or its one document; None for a torn last line, after which nothing comes.
+    """Yield the lines of a stream with their values, or its only document. The value of a torn last line is None.
 
-    InputError for a document that is too large.
+    Raises InputError if a document is too large.
     """
     head = stream.readline(MAX_DOCUMENT + 1)
     if head.removeprefix(_BOM).lstrip()[:1] in (b"{", b"["):
@@ -257,7 +256,7 @@ def read_values(stream: BinaryIO) -> Iterator[tuple[Line, Json | Document | Prob
             head += stream.read(MAX_DOCUMENT)
             document = _document(head)
         elif "events" in value:
-            # A session on one line is a document when it is all there is.
+            # A session on one line is a document if it is the whole file.
             ahead = stream.read(1)
             document = None if ahead else Document(value)
             head += ahead
@@ -274,7 +273,7 @@ def _line(body: bytes) -> Line:
 
 
 def _document(body: bytes) -> Document | None:
-    """Return the document that the bytes are, where they are one."""
+    """Return the document in the bytes; None if they are not one document."""
     if len(body) > MAX_DOCUMENT:
         if body[:16].split(maxsplit=1)[0] in (b"{", b"["):
             raise InputError(f"the document is larger than {MAX_DOCUMENT} bytes", hint="Write one session or event a line.")
@@ -286,13 +285,13 @@ def _document(body: bytes) -> Document | None:
 
 
 class _Prepended(io.RawIOBase):
-    """Bytes that were read ahead, and then the rest of the stream they came from."""
+    """A stream with the bytes that were already read put back in front."""
 
     def __init__(self, head: bytes, rest: BinaryIO) -> None:
         self._parts: list[BinaryIO] = [io.BytesIO(head), rest]
 
     def readable(self) -> bool:
-        """It is read only."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -307,7 +306,7 @@ class _Prepended(io.RawIOBase):
 
 
 def parts_of(value: Json | Document, name: str) -> Iterator[tuple[Any, _SessionPart | Problem]]:
-    """Yield the parts of sessions in one value, each with the JSON it was read from.
+    """Yield the session parts of one value, each with its source JSON.
 
     `name` is the session of a document that names none.
     """
@@ -356,7 +355,7 @@ def _envelope_problem(value: Json, name: str | None, position: str) -> Problem |
 
 
 def event_in(value: Json) -> tuple[Json, str]:
-    """Return the event that an object holds, and where in it: under `event`, or flat beside the fields of its envelope."""
+    """Return the event in an object, and its position: under `event`, or beside the envelope's fields."""
     wrapped = value.get("event")
     if isinstance(wrapped, dict):
         return wrapped, ".event"
@@ -364,7 +363,7 @@ def event_in(value: Json) -> tuple[Json, str]:
 
 
 class Refused(NamedTuple):
-    """The known facts about a part that cannot be read: its connection if it names one, its session, its events."""
+    """What is known about an unreadable part: its connection if named, its session, and its number of events."""
 
     connection: str | None
     session_id: str
@@ -381,7 +380,7 @@ class Owner(NamedTuple):
 
 
 class SessionEvents:
-    """The state of one session while its file is read: how many events it had, and their ids."""
+    """State of one session while its file is read: the number of its events, and their ids."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -390,12 +389,12 @@ class SessionEvents:
         self._has_lost = False
 
     def skip(self, count: int) -> None:
-        """Count events that could not even be looked at."""
+        """Count events of an unreadable part."""
         self._count += count
         self._has_lost = True
 
     def record(self, raw: Any, position: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
-        """Return the record of the session's next event, or why it cannot be read; `position` says where in its line it stood."""
+        """Return the record of the session's next event, or why it cannot be read. `position` is its position in the line."""
         seq = self._count
         self._count += 1
         if problem := _id_problem(raw, position):
@@ -431,9 +430,9 @@ class SessionEvents:
         )
 
     def plain(self, raw: Any, position: str) -> Json | Problem:
-        """Return the session's next event as it is, for a diagnosis, or why it cannot be read.
+        """Return the session's next event unchanged, for a diagnosis, or why it cannot be read.
 
-        Once an event could not be taken, those after it get the ids of their positions.
+        After an unreadable event, later events get ids by position.
         """
         seq = self._count
         self._count += 1
@@ -448,7 +447,7 @@ class SessionEvents:
         return {**event, "event_id": normalise_event(event, seq).event_id} if self._has_lost else event
 
     def _with_unique_id(self, event: NormalisedEvent) -> NormalisedEvent:
-        """Return the event with an id that no event of the session before it has."""
+        """Return the event with an id that is new in the session."""
         name = event.event_id
         while name in self._used_ids or name in FAILURE_NODES:
             self._copies[event.event_id] = copy = self._copies.get(event.event_id, 1) + 1
@@ -460,14 +459,14 @@ class SessionEvents:
 
 
 def _id_problem(raw: Any, position: str) -> Problem | None:
-    """Return the problem of an event id that no record can keep as it is: repaired, it could become another event's."""
+    """Return the problem of an event id with half a surrogate pair: repaired, it could equal another event's id."""
     if not isinstance(raw, dict) or not has_broken_id(raw):
         return None
     return Problem("malformed_event", f"{position}.event_id: {NOT_UNICODE}".lstrip("."))
 
 
 def _malformed_problem(raw: Any, error: InputError, seq: int, position: str) -> Problem:
-    """Return why the value is no event, with its position in the file."""
+    """Return why the value is not an event, with its position in the file."""
     if not isinstance(raw, dict):
         return Problem("malformed_event", f"{position or 'the event'}: is {json_type(raw)}, not an object")
     where = str(error).removeprefix(f"events[{seq}]")
@@ -476,7 +475,7 @@ def _malformed_problem(raw: Any, error: InputError, seq: int, position: str) -> 
 
 
 def has_broken_id(event: Mapping[str, Any]) -> bool:
-    """Return whether the event was given an id that holds half a surrogate pair."""
+    """Return whether the event's id holds half a surrogate pair."""
     event_id = event.get("event_id")
     return isinstance(event_id, str) and has_surrogates(event_id)
 

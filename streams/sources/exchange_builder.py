@@ -14,12 +14,12 @@ from schemas.records import Exchange, Label, Redaction
 from streams.sources.openclaw.text import Unwrapped, answer_tags, cut_bytes, question_tags, unwrap
 
 MAX_TEXT = 200_000
-"""Bytes of a text of an exchange that are kept where long texts are cut: an exchange has four, and has to fit into a message."""
+"""Bytes kept of an exchange's text. An exchange has four texts and must fit into a Kafka message."""
 Redact = Callable[[str], tuple[str, Counter[str]]]
 
 
 class ExchangeDraft(msgspec.Struct, frozen=True):
-    """An exchange as its source has it, secrets and wrapping included. `tags` are those that do not come from the texts."""
+    """An exchange as in its source, with secrets and wrapping. `tags` are those that do not follow from its texts."""
 
     exchange_id: str
     session_id: str
@@ -40,7 +40,7 @@ class ExchangeDraft(msgspec.Struct, frozen=True):
 
 
 class Clean(NamedTuple):
-    """The texts and names of an exchange without secrets: what its digest is made of."""
+    """The redacted texts and names of an exchange, from which its digest is computed."""
 
     question: str
     answer: str
@@ -51,15 +51,14 @@ class Clean(NamedTuple):
 
 
 def _text_tags(question: str, answer: str) -> set[str]:
-    """Return the tags that the texts of an exchange give."""
+    """Return the tags that follow from the texts of an exchange."""
     return question_tags(question) | answer_tags(answer)
 
 
 class Filing(NamedTuple):
-    """The filing of a source's exchanges: whose they are, and by which rules texts are unwrapped, tagged, redacted and bounded.
+    """Owner of a source's exchanges, and the rules by which their texts are unwrapped, tagged, redacted and bounded.
 
-    `agent` overrides the one that the source tells. Texts are cut at `longest` bytes each, or refused where all together have more than
-    `most`.
+    `agent` overrides the source's agent. Texts are cut at `longest` bytes each, or rejected if their total exceeds `most` bytes.
     """
 
     connection: str
@@ -74,7 +73,7 @@ class Filing(NamedTuple):
 
 
 def build_exchange(draft: ExchangeDraft, filing: Filing, digest: Callable[[Clean], str]) -> Exchange:
-    """Return the record of an exchange; `digest` identifies its content. BoundsError where its texts have too many bytes."""
+    """Return the record of an exchange; `digest` identifies its content. Raises BoundsError if its texts are too long."""
     counts: Counter[str] = Counter()
 
     def clean(text: str) -> str:
@@ -88,7 +87,7 @@ def build_exchange(draft: ExchangeDraft, filing: Filing, digest: Callable[[Clean
 
     text, is_group = filing.unwrap(draft.question)
     question, answer, thinking = clean(text), clean(draft.answer), clean(draft.thinking or "") or None
-    # The raw text holds the message again: its secrets are not counted twice.
+    # The raw text repeats the message, so its secrets are not counted again.
     raw = cut_bytes(filing.redact(draft.question)[0], MAX_TEXT) if text != draft.question else None
     if filing.most is not None and _is_longer((question, answer, thinking or "", raw or ""), filing.most):
         raise BoundsError(f"its texts have more than {filing.most} bytes after redaction")
@@ -120,6 +119,6 @@ def build_exchange(draft: ExchangeDraft, filing: Filing, digest: Callable[[Clean
 
 
 def _is_longer(texts: Sequence[str], most: int) -> bool:
-    """Return whether texts have more than so many bytes together."""
-    # No character takes more than four.
+    """Return whether the texts exceed this number of bytes in total."""
+    # A character takes at most four bytes.
     return sum(map(len, texts)) * 4 > most and sum(len(text.encode()) for text in texts) > most

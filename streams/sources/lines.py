@@ -1,10 +1,10 @@
-"""Files of JSON lines: found below a folder, opened compressed or not, and read as JSON objects in bounded memory, whatever they hold.
+"""Files of JSON lines: found below a folder, opened whether compressed or not, and read as JSON objects in bounded memory.
 
-1. A line is at most MAX_LINE bytes; a longer one is skipped without being loaded.
-2. A line is one JSON object in UTF-8, at most MAX_DEPTH levels deep. NaN and numbers beyond a float are no JSON.
-3. Escaped halves of surrogate pairs stay as they are: a reader refuses ids that hold one, and repairs texts (`audit.surrogates`).
-4. A last line without its line end that is no whole object is torn: its writer has not finished it.
-5. Hidden files and those behind symbolic links are left alone: another program writes these folders.
+1. A line has at most MAX_LINE bytes; a longer one is skipped without being loaded.
+2. A line is one JSON object in UTF-8, at most MAX_DEPTH levels deep. NaN and numbers beyond a float are not JSON.
+3. Escaped halves of surrogate pairs are kept: readers reject ids that hold one, and repair texts (`audit.surrogates`).
+4. A last line without a line break that is not a complete object is torn: its writer has not finished it.
+5. Hidden files and files behind symbolic links are skipped, because other programs write these folders.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from streams.sources.zstd import zstd
 MAX_LINE = 16 * 1024 * 1024
 """Bytes of the longest line that is read."""
 KEPT_BYTES = 64 * 1024
-"""Bytes of a faulty line that are kept."""
+"""Bytes kept of a faulty line."""
 _BOM = b"\xef\xbb\xbf"
 _SKIPPED_CHUNK = 1024 * 1024
 _decode = msgspec.json.Decoder().decode
 COMPRESSED = ".zst"
-"""Suffix of a transcript that was compressed when nothing was added to it any more."""
+"""Suffix of a finished transcript that was compressed."""
 _CHUNK = 256 * 1024
 _COPY = re.compile(r"\.jsonl(?:~|[.\-_ ][^/]{0,120})?\Z")
 _OTHER_SUFFIXES = (".zst", ".gz", ".tmp", ".lock", ".partial", ".swp")
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
-    """One line without its line end. `digest` is set, and `body` only the start, where the line was too long to load."""
+    """One line without its line break. If the line is too long, `digest` is set and `body` is only the start."""
 
     number: int
     body: bytes
@@ -51,7 +51,7 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_whole(self) -> bool:
-        """True if no text in it can hold half a surrogate pair, once it is decoded: only an escape can say one."""
+        """True if no decoded text can hold half a surrogate pair: only an escape can produce one."""
         return not _may_hold_surrogates(self.body)
 
 
@@ -60,14 +60,14 @@ def _may_hold_surrogates(body: bytes) -> bool:
 
 
 class Problem(NamedTuple):
-    """The reason why a line cannot be read: a code, and words that name the field."""
+    """Why a line cannot be read: a code, and a message that names the field."""
 
     reason: str
     detail: str
 
 
 def read_lines(stream: BinaryIO) -> Iterator[Line]:
-    """Yield the lines of a binary stream in order, blank ones left out but counted."""
+    """Yield the lines of a binary stream. Blank lines are counted but left out."""
     number = 0
     while raw := stream.readline(MAX_LINE + 2):
         number += 1
@@ -83,7 +83,7 @@ def read_lines(stream: BinaryIO) -> Iterator[Line]:
 
 
 def _skip_long_line(stream: BinaryIO, number: int, head: bytes, *, ended: bool) -> Line:
-    """Read over the rest of a line that is too long, keeping only its start, length and digest."""
+    """Skip the rest of a line that is too long. Only its start, length and digest are kept."""
     digest = hashlib.sha256(head.rstrip(b"\n") if ended else head)
     size = len(head) - ended
     while not ended and (chunk := stream.readline(_SKIPPED_CHUNK)):
@@ -94,7 +94,7 @@ def _skip_long_line(stream: BinaryIO, number: int, head: bytes, *, ended: bool) 
 
 
 def decode_line(line: Line) -> dict[str, Any] | Problem:
-    """Return the line's JSON object, or why it is none."""
+    """Return the line's JSON object, or why it is not one."""
     body = line.body
     if line.size > MAX_LINE:
         return Problem("too_long", f"the line has {line.size} bytes; the longest that is read has {MAX_LINE}")
@@ -106,7 +106,7 @@ def decode_line(line: Line) -> dict[str, Any] | Problem:
             return value
     if type(value) is not dict:
         return Problem("not_an_object", f"the line is {json_type(value)}, not an object")
-    # Counting brackets is cheap and rules out depth for most lines; the walk is for the rest.
+    # Counting brackets is cheap and clears most lines; only the rest are walked.
     if body.count(b"{") + body.count(b"[") > MAX_DEPTH and is_too_deep(value):
         return Problem("too_deep", f"the line nests deeper than {MAX_DEPTH} levels")
     return value
@@ -124,7 +124,7 @@ def _decode_or_explain(body: bytes) -> Any:
 
 
 def is_torn(line: Line, value: dict[str, Any] | Problem) -> bool:
-    """Return whether the line is the unfinished last one of a file that is being written."""
+    """Return whether the line is the unfinished last line of a file."""
     return not line.ended and isinstance(value, Problem)
 
 
@@ -135,13 +135,13 @@ def line_fault(line: Line, problem: Problem) -> LineFault:
 
 
 def value_fault(line: Line, value: Any, problem: Problem) -> LineFault:
-    """Return the fault that reports a part of a line: its body is the part as JSON, so that many parts cost no more than the line."""
+    """Return the fault for a part of a line. Its body is only the part, so that many faults take no more space than the line."""
     body = json_bytes(value)
     return line_fault(Line(line.number, body, len(body), ended=True), problem)
 
 
 def json_type(value: Any) -> str:
-    """Return JSON's name for the type of the value, with its article."""
+    """Return the JSON name of the value's type, with its article."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number")
 
@@ -149,7 +149,7 @@ def json_type(value: Any) -> str:
 def decode_json(body: bytes) -> Any:
     r"""Return the value of a JSON text, lone surrogates (`\ud83d`) included.
 
-    msgspec.DecodeError, UnicodeDecodeError or RecursionError when it is none.
+    Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError if it is not JSON.
     """
     try:
         return msgspec.json.decode(body)
@@ -161,12 +161,12 @@ def decode_json(body: bytes) -> Any:
 
 
 def _decode_with_surrogates(body: bytes) -> Any:
-    """Return the value of a text that is JSON but for lone surrogates; None if it is not."""
+    """Return the value of a text that is JSON except for lone surrogates; None if it is not."""
     if not _may_hold_surrogates(body):
         return None
     try:
         value = json.loads(body, object_pairs_hook=_repair_names)
-        # Python's reader takes numbers that are no JSON: the strict one has the last word.
+        # Python's parser accepts numbers that are not JSON, so the strict one decides.
         msgspec.json.decode(json.dumps(mended(value), allow_nan=False))
     except (ValueError, RecursionError, msgspec.DecodeError):
         return None
@@ -174,13 +174,13 @@ def _decode_with_surrogates(body: bytes) -> Any:
 
 
 def _repair_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object whose members have names that can be written: names are never ids."""
+    """Return an object with repaired member names, which are never ids."""
     return {mended_text(name): value for name, value in pairs}
 
 
 @contextmanager
 def open_lines(path: Path) -> Iterator[Iterator[Line]]:
-    """Open a transcript, compressed or not, for its lines. Raises OSError or ZstdError if it cannot be read."""
+    """Open a transcript, compressed or not, as lines. Raises OSError or ZstdError if it cannot be read."""
     with open_stream(path) as stream:
         yield read_lines(stream)
 
@@ -208,16 +208,16 @@ class _CompressedTranscript(zstd.ZstdFile):
 
 
 def may_be_copy(name: str) -> bool:
-    """Return whether a name is that of a file of JSON lines, or of a backup of one: `a.jsonl`, `a.jsonl.bak`, `a.jsonl~`."""
+    """Return whether a name is that of a JSON lines file or its backup: `a.jsonl`, `a.jsonl.bak`, `a.jsonl~`."""
     return _COPY.search(name) is not None and not name.endswith(_OTHER_SUFFIXES)
 
 
 def visible_files(folder: Path, patterns: Iterable[str]) -> list[Path]:
-    """Return the files of these names below a folder, sorted, without hidden ones and those behind a link."""
+    """Return the files below a folder that match a pattern, sorted, without hidden and linked ones."""
     files = {file for pattern in patterns for file in folder.rglob(pattern) if file.is_file()}
     return sorted(file for file in files if not file.name.startswith(".") and not is_linked(file, folder))
 
 
 def is_linked(file: Path, folder: Path) -> bool:
-    """Return whether a step from the folder to the file is a symbolic link: that may lead to any file of the machine."""
+    """Return whether the path from the folder to the file has a symbolic link, which could lead to any file."""
     return any(step.is_symlink() for step in (file, *file.parents) if folder in step.parents)

@@ -1,7 +1,7 @@
-"""Content that is no text: the placeholder that stands for an image, a sound, a video or a file in a message.
+"""Media in messages: placeholders for images, audio, video and files.
 
-Providers and frameworks name such a block by its `type`, by the key that holds it, or by a MIME type alone. Nothing of the content itself
-is kept, and no address in it is fetched.
+Providers and frameworks mark such a block by its `type`, by the key that holds it, or only by a MIME type. The content itself is not stored,
+and no URL in it is fetched.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Json = Mapping[str, Any]
 
 
 def placeholder_of(block: Json) -> str | None:
-    """`[image]`, `[audio]`, `[video]` or `[file]` for a block of content; None for a block of text or of anything else."""
+    """Return `[image]`, `[audio]`, `[video]` or `[file]` for a media block; None for any other block."""
     kind = block.get("type", block.get("block_type"))
     if isinstance(kind, str):
         name = _BY_TYPE.get(kind)
@@ -27,17 +27,17 @@ def placeholder_of(block: Json) -> str | None:
 
 
 def placeholders_in(blocks: Iterable[Json]) -> str:
-    """Return the placeholders of a message's blocks, each kind once, in order; empty where all are text."""
+    """Return the placeholders of a message's blocks, each kind once, in order; empty if all are text."""
     return joined(name for block in blocks if (name := placeholder_of(block)) is not None)
 
 
 def joined(placeholders: Iterable[str]) -> str:
-    """Placeholders as the text that stands for a message without any other: each kind once."""
+    """Return placeholders as the text of a message without any other text, each kind once."""
     return " ".join(dict.fromkeys(placeholders))
 
 
 def _modality(block: Json) -> str | None:
-    """What a block says of itself beyond its type: OpenTelemetry's `modality`, or a MIME type in it or in its source."""
+    """Return the modality of a block beyond its type: OpenTelemetry's `modality`, or a MIME type in it or its source."""
     modality = block.get("modality")
     if isinstance(modality, str) and modality in _MODALITIES:
         return modality
@@ -70,14 +70,14 @@ _BY_TYPE = {
         "file",
     ),
 }  # fmt: skip
-"""Types of blocks: of OpenAI, Anthropic, OpenTelemetry, OpenInference, LangChain, LlamaIndex, LiveKit, Pydantic AI, Vercel and MCP."""
+"""Block types of OpenAI, Anthropic, OpenTelemetry, OpenInference, LangChain, LlamaIndex, LiveKit, Pydantic AI, Vercel and MCP."""
 _BY_KEY = {
     **dict.fromkeys(("inline_data", "inlineData", "file_data", "fileData", "media", "document", "file"), "file"),
     **dict.fromkeys(("image", "image_url"), "image"),
     "video": "video",
     "audio": "audio",
 }
-"""Keys that hold a block without a type: of Gemini, Genkit, Bedrock and Haystack."""
+"""Keys that hold a block without a type in Gemini, Genkit, Bedrock and Haystack."""
 _KEYS = frozenset(_BY_KEY)
 _SOURCES = ("source", "file", "image_url", "input_audio", "audio", "image", "video", "data", "media")
 _MIME_TYPES = ("mime_type", "mimeType", "media_type", "mediaType", "contentType", "content_type")

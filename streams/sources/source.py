@@ -1,4 +1,4 @@
-"""The interface of file sources: what its files are, what a reading depends on, and what comes out of it."""
+"""Interface of file sources: their files, what a reading depends on, and what it returns."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from schemas.records import AgentEvent, Exchange
 
 @dataclass(frozen=True, slots=True)
 class ReadingContext:
-    """Everything a reading depends on besides the bytes.
+    """Everything that a reading depends on besides the bytes.
 
-    `agent` overrides the name the source gives. `ingested_at` (UTC) goes into the records and is the "now" that decides
-    whether a session fell idle, which takes longer than `session_gap`. `copies` are other accounts of the session in the file.
+    `agent` overrides the name in the source. `ingested_at` (UTC) goes into the records, and is the "now" at which a session is idle if
+    nothing followed for longer than `session_gap`. `copies` are other files of the session.
     """
 
     connection: str
@@ -33,10 +33,10 @@ class ReadingContext:
 
 @dataclass(frozen=True, slots=True)
 class LineFault:
-    """A line that could not be taken, or not wholly.
+    """A line that could not be read, or only in part.
 
-    `line` counts from 1; `reason` is a code, `detail` says it in words; `body` is the start of the line, not redacted, at most
-    64 KiB; `size` and `digest` (SHA-256, hexadecimal) are of the whole line without its line end.
+    `line` counts from 1; `reason` is a code, `detail` a message; `body` is the start of the line, not redacted, at most 64 KiB; `size` and
+    `digest` (SHA-256, hexadecimal) are of the whole line without its line break.
     """
 
     line: int
@@ -48,14 +48,14 @@ class LineFault:
 
 
 class LeftOut(NamedTuple):
-    """Why a trace gave no exchange: the state of its assembly, and what one of its spans says of itself, where that was decisive."""
+    """Why a trace gave no exchange: the state of its assembly, and an example span if its content was the reason."""
 
     state: str
     example: str = ""
 
 
 class OpenAnswer(NamedTuple):
-    """An answer that does not count yet: why, and when it does at the latest, if nothing more is written."""
+    """An answer that does not count yet: why, and when it will count if nothing more is written."""
 
     session_id: str
     exchange_id: str
@@ -66,11 +66,11 @@ class OpenAnswer(NamedTuple):
 
 @dataclass(slots=True)
 class Reading:
-    """The records from one transcript, one session of a database, or one batch of an event file.
+    """The records of one transcript, one session of a database, or one batch of an event file.
 
-    `complete` is False while something was left for the next time: a torn last line, or an exchange that is not over. `left_out` counts
-    the traces that gave no exchange.
-    `open` are the answers that do not count yet, `revisable` the ids of the exchanges that may have been handed out before and went on.
+    `complete` is False if something is left for the next reading: a torn last line, or an unfinished exchange. `left_out` counts the traces
+    without an exchange. `open` are the answers that do not count yet, `revisable` the ids of exchanges that may have been reported before
+    and have grown.
     """
 
     exchanges: Sequence[Exchange] = field(default_factory=list)
@@ -92,7 +92,7 @@ class GrowingReading(Reading):
 
 
 class SessionRange(NamedTuple):
-    """Sessions whose ids lie from `first` on and before `end`; None leaves a side open, so that new sessions lie in a range too."""
+    """Sessions with ids from `first` (inclusive) to `end` (exclusive). None leaves a side open, so that ranges cover new sessions."""
 
     first: str | None = None
     end: str | None = None
@@ -103,7 +103,7 @@ EVERY_SESSION = SessionRange()
 
 @dataclass(frozen=True, slots=True)
 class FileSort:
-    """A sort of files: what they are in words, what they are called, and the test that tells why a file is not one."""
+    """A kind of file: its description, name patterns, and a test that tells what other kind a file is."""
 
     description: str
     patterns: tuple[str, ...]
@@ -112,9 +112,9 @@ class FileSort:
 
 @dataclass(frozen=True, slots=True)
 class FileSource(FileSort):
-    """A sort of files with records in them. `name` is what records call it.
+    """A kind of file with records. `name` is its name in records.
 
-    `read` gives what one file holds of a range of sessions, in readings that fit into memory each.
+    `read` returns the content of a file for a range of sessions, in readings that each fit into memory.
     """
 
     name: str

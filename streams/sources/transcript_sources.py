@@ -1,7 +1,7 @@
-"""The programs whose transcripts are read: where each keeps them, how its files are found, how one is read.
+"""The programs whose transcripts are read: their folders, how files are found, and how a file is read.
 
-A further program is a row in `SOURCES`, a function that finds its files and one that reads one of them. The command, the summary,
-following and taking up again come with the row.
+To add a program, add an entry to `SOURCES`, a function that finds its files and one that reads a file. The command, the summary, following
+and resuming need nothing else.
 """
 
 from __future__ import annotations
@@ -38,11 +38,10 @@ from streams.sources.zstd import zstd
 
 @dataclass(frozen=True, slots=True)
 class TranscriptSource(FileSource):
-    """One program. `name` is what commands call it, too, `label` what people do; `folder` is where it keeps its files, `hint` which.
+    """One program. `name` is its name in commands and records, `label` its display name; `folder` has its files, `hint` says which.
 
-    `find` gives the files at a path, Raises InputError if there is nothing; `ranges` gives at most so many ranges of sessions that a large
-    file is read by, each whole in memory. `session_of` gives the session that a file tells of, `id_field` the field of a line's id, where
-    lines have one (`copies`).
+    `find` returns the files at a path and raises InputError if the path does not exist. `ranges` splits a large file into at most this many
+    ranges of sessions. `session_of` returns the session of a file; `id_field` is the field of a line's id, if lines have one (`copies`).
     """
 
     label: str
@@ -54,11 +53,11 @@ class TranscriptSource(FileSource):
     ranges: Callable[[Path, int], list[SessionRange]] = lambda _path, _count: [EVERY_SESSION]
 
     def files_in(self, paths: Iterable[Path]) -> list[Path]:
-        """Return every file under the paths, each once, in a fixed order; InputError for a missing path."""
+        """Return every file under the paths, each once, in a fixed order. Raises InputError if a path does not exist."""
         return list(dict.fromkeys(file for path in paths for file in ([path] if path.is_file() else self.find(path))))
 
     def accounts_in(self, files: Iterable[Path]) -> list[Account]:
-        """Return the accounts of sessions in the files: one file is read of each, and the others are its copies."""
+        """Return the accounts of the sessions in the files: for each, the file to read and its copies."""
         return find_accounts(files, self.session_of, self.id_field)
 
 
@@ -74,7 +73,7 @@ def _read_openclaw(path: Path, context: ReadingContext, sessions: SessionRange) 
 
 
 def _is_database(path: Path) -> bool:
-    """Return whether a file is a SQLite database, whatever its name; one that cannot be read says so when it is read."""
+    """Return whether a file is a SQLite database, whatever its name; False for a file that cannot be read."""
     try:
         with path.open("rb") as stream:
             return binary_kind(stream.read(HEAD)) is SQLITE
@@ -83,7 +82,7 @@ def _is_database(path: Path) -> bool:
 
 
 def _session_of_openclaw(path: Path) -> str | None:
-    """Return the session of a transcript; a checkpoint may have an id of its own, and its name says whose it is."""
+    """Return the session of a transcript. A checkpoint may have its own id; its name tells the session."""
     if path.suffix == ".sqlite":
         return None
     whose = path.with_name(f"{path.name.partition(CHECKPOINT)[0]}.jsonl") if CHECKPOINT in path.name else path
@@ -96,7 +95,7 @@ def _session_of_openclaw(path: Path) -> str | None:
 
 @lru_cache(maxsize=65_536)
 def _session_in(path: Path, _inode: int) -> str:
-    """Return the session that a transcript's header names. Raises LookupError if it names none. A header never changes, so it is remembered."""
+    """Return the session in a transcript's header. Raises LookupError if there is none. Cached because a header never changes."""
     session = read_header(path).get("id")
     if isinstance(session, str):
         return session
@@ -166,4 +165,4 @@ CODEX = TranscriptSource(
     session_of=_session_of_codex,
 )
 SOURCES: Mapping[str, TranscriptSource] = {source.name: source for source in (OPENCLAW, CLAUDE_CODE, CODEX)}
-"""The programs by their names."""
+"""The programs by name."""

@@ -1,6 +1,6 @@
-"""The profile of a file of exchanges: its format, the export that it is, or the mapping that its columns suggest.
+"""Profile of a file of exchanges: its format, and the export it is or the mapping that its columns suggest.
 
-A mapping is proposed by the names of a table's columns and what its first rows hold.
+A mapping is proposed from the names of a table's columns and from its first rows.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from streams.sources.exchange_files.span_exports import SPAN_EXPORTS, SpanExport
 from streams.sources.exchange_files.tables import EXCHANGES, table_of
 
 PROFILED_ROWS = 100
-"""Rows that a profile is made of."""
+"""Rows read for a profile."""
 OWN = "Driftline's export"
 _NAMED_COLUMNS = 40
-"""Columns that an error names."""
+"""Columns that an error lists."""
 DEPTH = 4
-"""Levels of objects in which columns are looked for."""
+"""Levels of nested objects searched for columns."""
 MAX_PATHS = 1_000
 MIN_FITTING = 0.8
-"""Share of a column's values that have to be what its name says."""
+"""Share of a column's values that have to fit the field."""
 NAMES: Mapping[str, tuple[str, ...]] = {
     "user_message": (
         "user_message", "user_input", "user_query", "user_prompt", "user_text", "question", "prompt", "query", "input",
@@ -55,7 +55,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         "assistant", "generated_text", "generation", "model_output", "messages", "conversation",
     ),
     "session_id": (
-        # LangSmith's session_id is a project, beside the thread_id of a conversation.
+        # In LangSmith, session_id is a project and thread_id the conversation.
         "thread_id", "conversation_id", "session_id", "session", "conversation", "thread", "chat_id", "dialog_id", "dialogue_id",
         "trace_id",
     ),
@@ -72,24 +72,24 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "input_tokens": ("input_tokens", "prompt_tokens", "tokens_in", "num_input_tokens", "token_count_prompt"),
     "output_tokens": ("output_tokens", "completion_tokens", "tokens_out", "num_output_tokens", "token_count_completion"),
 }  # fmt: skip
-"""Names under which columns give a field, the best first; letters and digits alone count."""
+"""Column names for each field, the best first. Only letters and digits are compared."""
 UNIQUE = frozenset({"exchange_id"})
-"""Fields that differ from row to row, but for rows that come twice: an `id` may be that of a session, or of a user."""
+"""Fields that are unique except for repeated rows: an `id` may instead be that of a session or a user."""
 SUBSTITUTES = {"session_id": "exchange_id"}
-"""Where no column gives the first, the column of the second does: then each row is a session of its own."""
+"""The field whose column is used if a field has none: then each row is a separate session."""
 TIME_FORMATS = (
     "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M",
     "%Y/%m/%d %H:%M:%S", "%Y/%m/%d %H:%M", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%Y/%m/%d",
 )  # fmt: skip
-"""Forms of times that are tried where a column is no ISO 8601 and no number; two that both fit are none."""
+"""Formats tried if a column is neither ISO 8601 nor numeric. If two fit, none is used."""
 _AMBIGUOUS_NAMES = frozenset({"id", "name", "text", "content", "value"})
-"""Names that say nothing without what stands around them."""
+"""Names that mean nothing without the name of their object."""
 _PUNCTUATION = re.compile(r"[^a-z0-9]")
 _TOKENS: Mapping[str, Callable[[Any], int | None]] = {"input_tokens": input_tokens_in, "output_tokens": output_tokens_in}
 
 
 class Layout(NamedTuple):
-    """A way to read the rows of a file: as our own export, as spans, or by a mapping."""
+    """How to read the rows of a file: as Driftline's own export, as spans, or by a mapping."""
 
     own: bool = False
     export: SpanExport | None = None
@@ -97,21 +97,21 @@ class Layout(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the file's kind."""
+        """Name of the file's kind."""
         if self.own:
             return OWN
         return "a table" if self.export is None else self.export.name
 
     @property
     def key(self) -> str:
-        """A text that differs where the rows would be read in another way."""
+        """Text that changes with the way rows are read."""
         return self.name if self.fields is None else self.fields.model_dump_json()
 
 
 class FileProfile(NamedTuple):
     """What the first rows of a file show. `sources` are the proposed mapping of a table, or the given one.
 
-    `time_problem` says why a column that is named like a time is none.
+    `time_problem`: why a column with the name of a time cannot be read.
     """
 
     path: Path
@@ -124,13 +124,13 @@ class FileProfile(NamedTuple):
 
     @property
     def missing(self) -> list[str]:
-        """The required fields that no column gives."""
+        """Required fields without a column."""
         if self.own_table or self.export:
             return []
         return [name for name in REQUIRED if name not in self.sources]
 
     def layout(self, redactor: Redactor) -> Layout:
-        """Return how the file is read; InputError that names the field where a required one has no column."""
+        """Return how to read the file. Raises InputError that names the required fields without a column."""
         if self.own_table is not None:
             if self.own_table != EXCHANGES:
                 raise InputError(
@@ -208,7 +208,7 @@ def _first_rows(path: Path) -> Iterator[Json]:
 
 
 def _require_columns(path: Path, mapping: Fields, rows: Sequence[Json], form: Format) -> None:
-    """Raises InputError if none of the rows has the column of a field. In JSON an optional one may come later."""
+    """Raise InputError if no row has the column of a field. In JSON, an optional column may appear later."""
     for name, source in mapping.sources().items():
         is_fixed = form is not Format.JSON and source.column is not None and "." not in source.column
         if source.column is None or not (name in REQUIRED or is_fixed):
@@ -237,7 +237,7 @@ def propose_sources(rows: Sequence[Json]) -> dict[str, Source]:
 
 
 def _columns(rows: Sequence[Json]) -> Iterator[_Column]:
-    """Yield the columns of some rows and those within their objects, from the outside in, with the values that are there."""
+    """Yield the columns of the rows and of their nested objects, outermost first, with their values."""
     paths = dict.fromkeys(path for row in rows for path in _paths(row, DEPTH))
     for path in sorted(list(paths)[:MAX_PATHS], key=lambda path: path.count(".")):
         values = [value for row in rows if (value := find_value(row, path)) not in (None, "")]
@@ -260,7 +260,7 @@ def _paths(value: Mapping[str, Any], depth: int, before: str = "") -> Iterator[s
 
 
 def _names(path: str) -> frozenset[str]:
-    """Return the names of a column: its last step, and its last two, because an `id` alone does not say whose it is."""
+    """Return the names of a column: its last step and its last two, because an `id` alone is ambiguous."""
     *around, last = map(_plain_name, path.split("."))
     pair = "".join((*around[-1:], last))
     return frozenset({pair} if around and last in _AMBIGUOUS_NAMES else {last, pair})
@@ -271,7 +271,7 @@ def _plain_name(name: str) -> str:
 
 
 def _fitting_sources(field: str, names: Sequence[str], columns: Sequence[_Column]) -> Iterator[Source]:
-    """Yield sources of a field, the best first: by the order of its names, then from the outside in."""
+    """Yield sources of a field, the best first: by the order of its names, then outermost first."""
     for name in map(_plain_name, names):
         for column in columns:
             if name in column.names and (source := _source(field, column)) is not None:
@@ -279,12 +279,12 @@ def _fitting_sources(field: str, names: Sequence[str], columns: Sequence[_Column
 
 
 def _source(field: str, column: _Column) -> Source | None:
-    """Return the column as the source of a field; None if its values do not fit."""
+    """Return a column as the source of a field; None if its values do not fit."""
     if field == "occurred_at":
         return _time_source(column)
     if field in UNIQUE and len(set(map(str, column.values))) < MIN_FITTING * len(column.values):
         return None
-    # A conversation that is only asked in has the shape of one with answers.
+    # A conversation with questions only has the same shape as one with answers.
     answers = [value for value in column.values if helper_output_in(value) is None]
     if field == "agent_response" and not any(map(_accepts(_has_spoken_text(answer_in)), answers)):
         return None
@@ -305,7 +305,7 @@ def _is_time(source: TimeSource, column: _Column) -> bool:
 
 
 def _fits_most(fits: Callable[[Any], bool], column: _Column) -> bool:
-    """Return whether most values fit: a few rows of any table are broken."""
+    """Return whether most values fit, because any table may have a few broken rows."""
     return bool(column.values) and sum(map(fits, column.values)) >= MIN_FITTING * len(column.values)
 
 
@@ -320,7 +320,7 @@ def _accepts(read: Callable[[Any], Any]) -> Callable[[Any], bool]:
 
 
 def _has_spoken_text(read: Callable[[Any], str]) -> Callable[[Any], bool]:
-    """Tell a text, or a conversation, that has something of the role; a number is none."""
+    """Return a test for texts and conversations from which `read` gets a text; a number is not one."""
 
     def is_said(value: Any) -> bool:
         return isinstance(value, str | list | dict) and bool(read(value).strip())
@@ -368,7 +368,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _may_be_answer(value: Any) -> bool:
-    """Tell a text, object or list. A proxy's log has what helpers gave among the answers: their rows are set aside."""
+    """Return whether a value may be an answer. Helper outputs in a proxy's log count, too: their rows are set aside later."""
     return isinstance(value, str | list | dict) and (helper_output_in(value) is not None or answer_in(value) is not None)
 
 

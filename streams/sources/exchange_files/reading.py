@@ -1,7 +1,7 @@
-"""Reading a file of exchanges: its rows as exchanges, those of an export of spans as exchanges and events, in order of time.
+"""Reading a file of exchanges, in order of time. The rows of a span export give exchanges and events.
 
-Items are spooled to disk and given back in order of time, so that a file of any size and order is read in bounded memory: an export that
-has the newest first would have its sessions scored backwards. Spooled items are already redacted.
+Items are spooled to disk and sorted by time, so that a file of any size and order is read in bounded memory. An export with the newest
+first would otherwise have its sessions scored backwards. Spooled items are already redacted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streams.sources.source import GrowingReading, LeftOut, LineFault, Reading, 
 BATCH = 1_000
 """Exchanges, traces or faults of one reading."""
 MAX_SPANS = 10_000
-"""Spans of one trace that are put together."""
+"""Spans read per trace."""
 REASON = "import"
 """Why a trace of an export is complete."""
 _WITH_EXAMPLE = frozenset({EVALUATION, NOT_UNDERSTOOD})
@@ -43,9 +43,9 @@ _MICROSECOND = 1_000_000
 def read_exchange_file(
     path: Path, context: ReadingContext, layout: Layout, labels: Labels, *, rows: int | None = None
 ) -> Iterator[Reading]:
-    """Yield what a file holds in readings of bounded size, faults first. Raises InputError if it cannot be read, or not any further.
+    """Yield the content of a file in readings of bounded size, faults first. Raises InputError once it cannot be read any further.
 
-    `labels` are the attributes of spans that tell each label. `rows` are read at most, where it is given.
+    `labels` are the span attributes that fill each label. At most `rows` rows are read.
     """
     with closing(read_rows(path)) as file_rows, _open_spool() as spool:
         spool_row = _row_reader(spool, context, layout, labels)
@@ -69,14 +69,14 @@ def read_exchange_file(
 
 @contextmanager
 def _open_spool() -> Iterator[_Spool]:
-    """Open an empty spool, which is gone afterwards."""
+    """Open an empty spool, which is deleted afterwards."""
     with closing(sqlite3.connect("", isolation_level=None)) as connection:
         connection.execute("BEGIN")
         yield _Spool(connection)
 
 
 class _Spool:
-    """Items by groups. A database without a name is a file that SQLite deletes as soon as it has opened it."""
+    """Items by group, in an unnamed SQLite database: a temporary file that is unlinked once opened."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -89,11 +89,11 @@ class _Spool:
         self._connection.execute("INSERT INTO items (name, at, item) VALUES (?, ?, ?)", (name, microseconds, item))
 
     def items(self) -> Iterator[bytes]:
-        """Yield the items by time, those of one time in the order in which they came."""
+        """Yield the items by time, then in the order they were added."""
         yield from (item for (item,) in self._connection.execute("SELECT item FROM items ORDER BY at, place"))
 
     def groups(self) -> Iterator[Iterator[bytes]]:
-        """Yield the items of each group, the groups by the time of their first item."""
+        """Yield the items of each group, groups sorted by their first item."""
         rows = self._connection.execute(
             "SELECT name, item FROM items JOIN (SELECT name, min(at) AS first FROM items GROUP BY name) USING (name) "
             "ORDER BY first, name, at, place"

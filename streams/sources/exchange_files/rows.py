@@ -1,10 +1,10 @@
-"""Rows of a file of exchanges as objects, in bounded memory: lines of JSON, a JSON array, CSV with a header, Parquet.
+"""Rows of a file of exchanges as objects, in bounded memory: JSON lines, a JSON array, CSV with a header, Parquet.
 
-1. The first bytes tell the format. It is compared with what the name of the file says.
-2. A row that cannot be read is a Problem in its place; the rows around it are not touched.
-3. A row has the number by which a person finds it: its line in JSON lines and CSV, its place from 1 in an array and in Parquet.
-4. What is missing is absent or None: an empty cell of CSV is None, and so is the NaN that pandas writes into Parquet for it.
-5. DuckDB reads Parquet and arrays of JSON, in one thread and as a stream, so that the order is that of the file.
+1. The first bytes give the format, which must match the file's name.
+2. An unreadable row becomes a Problem; the other rows are not affected.
+3. A row has a number by which people find it: its line in JSON lines and CSV, its position from 1 in an array and in Parquet.
+4. A missing value is absent or None. An empty CSV cell is None, and so is the NaN that pandas writes into Parquet.
+5. DuckDB streams Parquet and JSON arrays in one thread, which preserves the order of the file.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from streams.sources.zstd import zstd
 
 Json = dict[str, Any]
 FETCHED = 1_000
-"""Rows that are fetched from DuckDB at once."""
+"""Rows fetched from DuckDB at once."""
 SEPARATORS = (",", ";", "\t", "|")
 _ITEMS = "data"
-"""The member of a document that holds its rows, as answers of APIs have it."""
+"""Member with the rows in a document that is an API response."""
 _DOCUMENT_MEMBERS = frozenset({_ITEMS, "meta"})
-"""The members of such an answer, which may be one line."""
+"""Members that mark an object on one line as an API response."""
 _JSON_TYPES = (str, int, float, bool, date, datetime, NoneType)
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\r?\n', re.IGNORECASE)
 _SHOWN_CHARACTERS = 80
-"""Characters of a column's name that an error has."""
+"""Characters of a column's name that an error quotes."""
 _PARQUET = "read_parquet(?, hive_types_autocast=false)"
 WORDS = "JSON lines, CSV or Parquet"
 COPY_HINT = "Check whether the file was copied completely."
@@ -54,7 +54,7 @@ _DUCKDB_COMPRESSION: dict[Kind | None, str] = {None: "none", GZIP: "gzip", ZSTAN
 
 
 class Row(NamedTuple):
-    """A row with its number; `line` holds its bytes where the file has it as a line."""
+    """A row with its number. `line` has its bytes if it is a line of the file."""
 
     number: int
     value: Json | Problem
@@ -69,13 +69,13 @@ class Row(NamedTuple):
 
 
 class Torn(NamedTuple):
-    """The last line of a file that is being written, or was cut off."""
+    """An unfinished last line: the file is being written, or was cut off."""
 
     line: Line
 
 
 def read_rows(path: Path) -> Generator[Row | Torn, None, None]:
-    """Yield the rows of a file, and its torn last line if it has one. Raises InputError if it cannot be read, or not any further."""
+    """Yield the rows of a file, and its torn last line if there is one. Raises InputError once the file cannot be read any further."""
     detected = detect_format(path)
     if detected.form is Format.PARQUET:
         yield from _parquet_rows(path)
@@ -100,7 +100,7 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
 
 
 def _fetch(path: Path, statement: str) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a statement over the file, as a stream. Raises InputError if it cannot be read any further."""
+    """Stream the rows of a statement over the file. Raises InputError once the file cannot be read any further."""
     try:
         with duckdb.connect(config={"threads": 1}) as connection:
             connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")
@@ -115,7 +115,7 @@ def _fetch(path: Path, statement: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _readable_column(name: str, kind: str) -> str:
-    """Return a column as an expression whose values Python can hold: times in UTC, and nested times as JSON."""
+    """Return an SQL expression for a column whose values Python can represent: times in UTC, nested times as JSON."""
     quoted = '"' + name.replace('"', '""') + '"'
     if "TIME ZONE" not in kind and "TIMESTAMPTZ" not in kind:
         return quoted
@@ -124,7 +124,7 @@ def _readable_column(name: str, kind: str) -> str:
 
 
 def _clean_value(value: Any) -> Any:
-    """Return a value as JSON has it; only times stay as they are."""
+    """Return a value as JSON would have it. Times are unchanged."""
     if isinstance(value, float) and math.isnan(value):
         return None
     return value if isinstance(value, _JSON_TYPES) else msgspec.to_builtins(value, str_keys=True, enc_hook=str)
@@ -132,7 +132,7 @@ def _clean_value(value: Any) -> Any:
 
 @contextmanager
 def _open_unpacked(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, unpacking it if it is packed. Raises InputError if it cannot be read or unpacked."""
+    """Open a file, decompressing it if necessary. Raises InputError if it cannot be read or decompressed."""
     try:
         with path.open("rb") as raw:
             kind = binary_kind(raw.read(HEAD))
@@ -156,7 +156,7 @@ def _csv_rows(path: Path, stream: BinaryIO) -> Iterator[Row]:
     try:
         yield from _rows_of_text(path, text)
     finally:
-        text.detach()  # who opened the stream closes it
+        text.detach()  # the caller closes the stream
 
 
 def _rows_of_text(path: Path, text: io.TextIOWrapper) -> Iterator[Row]:
@@ -192,7 +192,7 @@ def _rows_of_text(path: Path, text: io.TextIOWrapper) -> Iterator[Row]:
 
 
 class _CountedLines:
-    """The lines of a text, counted. A line that is too long comes in pieces, which are no rows of the table."""
+    """The counted lines of a text. A line that is too long is split into pieces, which will not be valid rows."""
 
     def __init__(self, first: str, rest: io.TextIOWrapper) -> None:
         self._ahead = first
@@ -201,7 +201,7 @@ class _CountedLines:
         self.read = 0
 
     def take_line(self, number: int) -> Line:
-        """Return the text that was read since the last call, as the line with this number."""
+        """Return the text read since the last call as a line with this number."""
         body = "".join(self._pending).rstrip("\r\n").encode("utf-8", "surrogateescape")
         self._pending.clear()
         return Line(number, body, len(body), ended=True)
@@ -219,12 +219,12 @@ class _CountedLines:
 
 
 def _guess_separator(header: str) -> str:
-    """Return the separator that makes the most columns of the header."""
+    """Return the separator that gives the header the most columns."""
     return max(SEPARATORS, key=lambda separator: len(next(csv.reader([header], delimiter=separator), [])))
 
 
 def _require_equal(path: Path, header: Sequence[str], cells: Sequence[str]) -> None:
-    """Raises InputError if columns of one name differ in a row: which of them is meant is unknown. Phoenix has its index twice."""
+    """Raise InputError if columns with the same name differ in a row. Phoenix exports its index twice, with equal values."""
     values: dict[str, str] = {}
     for name, cell in zip(header, cells, strict=False):
         if name and values.setdefault(name, cell) != cell:
@@ -257,7 +257,7 @@ def _json_rows(stream: BinaryIO) -> Iterator[Row | Torn]:
 
 
 def _rows_of_document(document: Any) -> list[Any]:
-    """Return the rows of a document: of a list its items, of an answer of an API those in it, else the document itself."""
+    """Return the rows of a document: the items of a list or of an API response, else the document itself."""
     items = document.get(_ITEMS) if isinstance(document, dict) else document
     return items if isinstance(items, list) else [document]
 
@@ -271,7 +271,7 @@ def _row_of(number: int, item: Any) -> Row:
 
 
 def _writable(value: Json, body: bytes) -> Json:
-    r"""Return the value with its texts repaired where a half of a surrogate pair may be in them (`\ud83d`)."""
+    r"""Return the value with its texts repaired if they may hold half a surrogate pair (`\ud83d`)."""
     return mended(value) if b"\\ud" in body or b"\\uD" in body else value
 
 
@@ -286,19 +286,19 @@ def _array_rows(path: Path, detected: _DetectedFormat) -> Iterator[Row]:
 
 
 class _DetectedFormat(NamedTuple):
-    """The format of a file, and how it is packed, if it is."""
+    """The format of a file, and its compression if any."""
 
     form: Format
     packed: Kind | None
 
 
 def parquet_columns(path: Path) -> list[str]:
-    """Return the columns of a Parquet file, which it has without rows, too."""
+    """Return the columns of a Parquet file, which may have no rows."""
     return [name for name, *_ in _fetch(path, f"DESCRIBE SELECT * FROM {_PARQUET}")]  # noqa: S608 - a constant
 
 
 class Format(StrEnum):
-    """The formats that hold exchanges, by their names for people."""
+    """Formats of exchanges, by display name."""
 
     JSON = "JSON"
     CSV = "CSV"
@@ -306,7 +306,7 @@ class Format(StrEnum):
 
 
 def detect_format(path: Path) -> _DetectedFormat:
-    """Return the format of a file. Raises InputError if it holds no exchanges, or something else than its name says."""
+    """Return the format of a file. Raises InputError if it holds no exchanges, or if its name does not match."""
     packed = _detect_packing(path)
     with _open_unpacked(path) as stream:
         head = stream.read(HEAD)
@@ -333,7 +333,7 @@ def _detect_packing(path: Path) -> Kind | None:
 
 
 def unlike_exchanges(head: bytes) -> Kind | None:
-    """Return the kind of a file that holds no exchanges; None for one that may. The content of a packed file is checked when it is unpacked."""
+    """Return the kind of a file that holds no exchanges; None if it may. Compressed content is checked when it is read."""
     kind = exchanges_kind(head)
     return None if kind in (None, CSV, PARQUET, TEXT, GZIP, ZSTANDARD) else kind
 
@@ -349,6 +349,6 @@ SUFFIXES = {
     ".tsv": Format.CSV,
     ".parquet": Format.PARQUET,
 }
-"""What the name of a file says of its format."""
+"""Format by file suffix."""
 PATTERNS = tuple(f"*{suffix}{packed}" for suffix in SUFFIXES for packed in ("", *PACKED) if not packed or suffix != ".parquet")
 _FORMATS: dict[Kind | None, Format] = {CSV: Format.CSV, PARQUET: Format.PARQUET, None: Format.JSON}

@@ -1,7 +1,7 @@
-"""Exports of spans, of Phoenix and Langfuse: their rows as the spans that OTLP would have brought, put together by trace.
+"""Span exports of Phoenix and Langfuse: their rows as the spans that OTLP would have delivered.
 
-Phoenix exports OpenInference's attributes as columns (`attributes.llm.model_name`), lists of messages as values, which pandas writes
-as Python's literals into CSV. Langfuse exports observations or traces, in camelCase from its pages and in snake_case into buckets.
+Phoenix exports OpenInference's attributes as columns (`attributes.llm.model_name`), with lists of messages as values, which pandas writes
+into CSV as Python literals. Langfuse exports observations or traces, in camelCase from its pages and in snake_case into buckets.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from streams.sources.otlp.request import Event, Observed
 from streams.sources.source import ReadingContext
 
 MAX_LITERAL = 4 * 1024 * 1024
-"""Characters of the longest cell that is read as a literal of Python."""
+"""Characters of the longest cell that is parsed as a Python literal."""
 MAX_FLAT = 4_096
-"""Attributes that lists of messages are written as."""
+"""Attributes into which lists of messages are flattened."""
 _TIME = TimeSource(column="-")
 _MAX_EVENTS = 1_024
 _PREFIX = "attributes."
 
 
 class SpanExport(NamedTuple):
-    """One sort of export: its name, the columns by which it is known, and how a row is read as spans."""
+    """One kind of export: its name, a test of its columns, and how to read a row as spans."""
 
     name: str
     known_by: Callable[[frozenset[str]], bool]
@@ -63,7 +63,7 @@ def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Pr
         name=row.get("name"),
         started=row.get("start_time"),
         ended=row.get("end_time"),
-        # CSV has no other sign for what is missing than an empty cell.
+        # In CSV a missing value is an empty cell.
         attributes={name: value for name, value in flat.items() if value not in (None, "")},
         events=tuple(map(_event, events[:_MAX_EVENTS])) if isinstance(events, list) else (),
         failed=row.get("status_code") == "ERROR",
@@ -72,7 +72,7 @@ def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Pr
 
 
 def _flatten(name: str, value: Any, into: dict[str, Any]) -> None:
-    """Write the objects of a list flat, as OpenInference does: `NAME.0.message.role`."""
+    """Flatten the objects of a list as OpenInference does: `NAME.0.message.role`."""
     if len(into) >= MAX_FLAT:
         return
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
@@ -85,12 +85,12 @@ def _flatten(name: str, value: Any, into: dict[str, Any]) -> None:
 
 
 def _literal(value: Any) -> Any:
-    """Return a list or object that pandas wrote into CSV; any other value as it is."""
+    """Return a list or object that pandas wrote into CSV; any other value unchanged."""
     if not isinstance(value, str) or value[:1] not in ("[", "{") or len(value) > MAX_LITERAL:
         return value
     read = as_json(value)
     if read is not value:
-        # A text of JSON is an attribute's own, such as the parameters of a call.
+        # JSON text of an object is the attribute itself, such as the parameters of a call.
         return read if isinstance(read, list) else value
     try:
         return ast.literal_eval(value)
@@ -204,7 +204,7 @@ def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[Observed | P
 
 
 def _nested_langfuse_spans(row: Json, observations: list[Any], context: ReadingContext) -> Iterator[Observed | Problem]:
-    """Yield the spans of the observations in a row; each takes from its trace what it lacks."""
+    """Yield the spans of the observations in a row. Each takes missing fields from its trace."""
     trace = row["trace"] if isinstance(row.get("trace"), dict) else row
     trace_fields = {
         "traceId": trace.get("id"),
@@ -219,7 +219,7 @@ def _nested_langfuse_spans(row: Json, observations: list[Any], context: ReadingC
 
 
 def _field(row: Json, name: str) -> Any:
-    """Return a field of Langfuse's by its name in buckets, or the one that its pages export."""
+    """Return a Langfuse field by its snake_case name, or by the camelCase name of page exports."""
     if (value := row.get(name)) not in (None, ""):
         return value
     first, *rest = name.split("_")
@@ -228,7 +228,7 @@ def _field(row: Json, name: str) -> Any:
 
 
 def _content(value: Any, read_text: Callable[[Any], str], role: str) -> Any:
-    """Return messages as they are, and the text in any other value: what was passed to a function, for example."""
+    """Return messages unchanged, and any other value, such as function arguments, as a message with its text."""
     read = as_json(value) if isinstance(value, str) else value
     if isinstance(read, str):
         return [{"role": role, "content": read}] if read else None
@@ -238,7 +238,7 @@ def _content(value: Any, read_text: Callable[[Any], str], role: str) -> Any:
 
 
 def _usage(row: Json) -> dict[str, Any]:
-    """Return the counts of tokens: those of its details, else of the object that older versions have, else of columns."""
+    """Return the token counts: from the details, else from the object of older versions, else from columns."""
     for usage in (_field(row, "usage_details"), row.get("usage")):
         counts = _pairs(as_json(usage) if isinstance(usage, str) else usage)
         if counts.get("unit") in (None, "TOKENS") and any(_count(count) is not None for count in counts.values()):
@@ -248,7 +248,7 @@ def _usage(row: Json) -> dict[str, Any]:
 
 
 def _pairs(value: Any) -> dict[str, Any]:
-    """Return a map of Parquet, which may be a list of keys and values, as an object."""
+    """Return a Parquet map, which may be a list of key-value pairs, as an object."""
     if isinstance(value, list):
         pairs = [pair for pair in value if isinstance(pair, dict) and {"key", "value"} <= pair.keys()]
         return {pair["key"]: pair["value"] for pair in pairs}
@@ -275,4 +275,4 @@ PHOENIX = SpanExport("Phoenix spans", _is_phoenix, _phoenix_spans)
 LANGFUSE = SpanExport("Langfuse observations", _is_langfuse_observations, _langfuse_spans)
 LANGFUSE_TRACES = SpanExport("Langfuse traces", _is_langfuse_traces, _langfuse_spans)
 SPAN_EXPORTS = (PHOENIX, LANGFUSE, LANGFUSE_TRACES)
-"""The exports that are known; the first that knows a file's columns reads it."""
+"""Known exports. The first that recognises a file's columns reads it."""

@@ -1,9 +1,9 @@
-"""Rows as exchanges: those of any table by a mapping, and those of our own export as the records they were.
+"""Rows as exchanges: rows of any table by a mapping, and rows of Driftline's own export as the original records.
 
-1. An id that no column gives is made of the content: session, time, question and answer, and which of its equals it is. So a file gives the
-   same ids wherever it lies, and a later export with the same rows gives them again.
-2. Rows of our own table `exchanges` keep connection, project, id, labels and digest, so that an exported log fills an empty database with
-   the same exchanges. Secrets are taken out once more, for the log may come from where redaction was off.
+1. Without an id column, the id is derived from session, time, question and answer, and a counter for equal rows. So the same rows give the
+   same ids in any file and in any later export.
+2. Rows of Driftline's table `exchanges` keep connection, project, id, labels and digest, so that an export restores the same exchanges in
+   an empty database. They are redacted again, because redaction may have been off where the export was made.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from streams.sources.openclaw.tree import outcome_of
 from streams.sources.source import ReadingContext
 
 MAX_COUNTED_CONTENTS = 65_536
-"""Contents without an id of their own among which equal ones are counted."""
+"""Recent contents without an id among which equal ones are counted."""
 _MAY_BE_EMPTY = frozenset({"agent_response"})
-"""Required fields that need a column, and no text in every row: an agent may give no answer."""
+"""Required fields that may be empty in a row: an agent may give no answer."""
 EXCHANGES = "exchanges"
 COLUMNS = frozenset({"exchange_id", "connection", "project", "session_id", "user_message", "agent_response", "content_digest"})
-"""The columns by which the export is known. A file of a partition has its project in the name of its folder."""
+"""Columns that identify the export. A partition file has its project in the folder name instead."""
 TABLE = frozenset({"_topic", "_partition", "_offset"})
-"""Columns that every table of an export has."""
+"""Columns of every exported table."""
 TABLES = frozenset(schema.table for schema in current_schemas().values())
 _TEXTS = ("user_message", "agent_response", "agent_thinking", "raw_user_message")
 _NAMES = ("agent", "agent_model", "stop_reason")
@@ -60,7 +60,7 @@ _FIELDS = frozenset(Exchange.__struct_fields__)
 
 
 class TableReader:
-    """Makes the rows of one file into exchanges, in their order."""
+    """Turns the rows of one file into exchanges, in order."""
 
     def __init__(self, fields: Fields, context: ReadingContext) -> None:
         self._sources = dict(fields.sources())
@@ -75,7 +75,7 @@ class TableReader:
         self._equal_counts: OrderedDict[str, int] = OrderedDict()
 
     def exchange(self, row: Json) -> Exchange | Problem:
-        """Return the exchange that a row is, or why it is none."""
+        """Return the exchange of a row, or why it cannot be read."""
         cells = self._read_cells(row)
         if isinstance(cells, Problem):
             return cells
@@ -151,7 +151,7 @@ def _describe_source(source: Source) -> str:
 
 
 def table_of(path: Path, columns: Collection[str]) -> str | None:
-    """Return the table that a file of an export holds, whole or of one project and day; None for any other file."""
+    """Return the table in a file of an export, which may be a partition; None for any other file."""
     if set(columns) >= COLUMNS - {"project"}:
         return EXCHANGES
     folder, project, day = ("", "", "", *path.parent.parts)[-3:]
@@ -162,7 +162,7 @@ def table_of(path: Path, columns: Collection[str]) -> str | None:
 
 
 def exported_exchange(row: Json, context: ReadingContext) -> Exchange | Problem:
-    """Return the exchange of an exported row, or why it is none."""
+    """Return the exchange of an exported row, or why it cannot be read."""
     fields = {name: _add_utc(value) for name, value in row.items() if name in _FIELDS and value is not None}
     if context.agent is not None:
         fields["agent"] = context.agent
@@ -187,7 +187,7 @@ def _redact(exchange: Exchange, context: ReadingContext) -> Exchange:
         text = getattr(exchange, name)
         if text is not None:
             clean[name], counts = context.redactor.redact(text)
-            # The raw text holds the message again, and names are not counted.
+            # The raw text repeats the message, and secrets in names are not counted.
             redacted.update(counts if name in _TEXTS[:3] else ())
     labels = context.redactor.redact_json({label.name: label.value for label in exchange.labels})[0]
     clean["labels"] = tuple(
@@ -205,7 +205,7 @@ def _read_time(value: Any, source: Source) -> datetime | None:
 
 
 def _read_answer(value: Any) -> str:
-    """Return the agent's answer. Raises ValueError if the value is the output of a helper."""
+    """Return the agent's answer. Raises ValueError if the value is the output of a helper model."""
     helper_output = helper_output_in(value)
     if helper_output is not None:
         raise ValueError(f"holds {helper_output}, which are no answer of an agent")
@@ -224,4 +224,4 @@ _READERS: Mapping[str, Callable[[Any, Source], Any]] = {
     "agent_response": lambda value, _source: _read_answer(value),
     "agent_thinking": lambda value, _source: answer_in(value) or None,
 }
-"""How the value of each field is read."""
+"""How to read the value of each field."""

@@ -1,15 +1,15 @@
 """The exchanges of a trace and their ratings. An exchange is a turn: the agents and requests that answer one message of a user.
 
-Senders cut their traces in every way, so turns are found by these rules:
+Senders split their traces in many ways, so turns are found by these rules:
 
-1. A turn begins where the input of a request ends in a new message of the user, and ends with the answer that calls no tool.
-2. Turns are made of the outermost agents, chains and requests. A span that has both a question and an answer is whole, and so is an agent
-   that has a question. Any other is taken apart if it encloses several turns: it is the frame of a conversation.
-3. Of two consecutive units, the second begins a turn if the first one ended and the second was sent more messages of the user. Without a
-   history it begins one if it asks something else and both are of the only agent so far, or requests outside of any agent. It does not if
-   it asks the same, runs beside the first, is given its answer or the outputs of tools, or serves the same call of a server.
-4. Roots of one trace are turns of their own, unless they run beside each other and ask the same.
-5. Spans beside the units, and tools, belong to the turn in which they began.
+1. A turn starts with a request whose input ends in a new user message, and ends with an answer that calls no tool.
+2. The units of turns are the outermost agents, chains and requests. A span with both a question and an answer is one unit, and so is an
+   agent with a question. Any other enclosing span is split if it contains several turns: it is the frame of a conversation.
+3. Of two consecutive units, the second starts a turn if the first one ended and the second was sent more user messages. Without a history it
+   starts one if it asks something else and both belong to the only agent so far, or are requests outside any agent. It does not if it asks
+   the same, overlaps the first, receives its answer or tool outputs, or serves the same server call.
+4. The roots of one trace are separate turns, unless they overlap and ask the same.
+5. Other spans, and tools, belong to the turn in which they started.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from streams.sources.otlp.span_facts import Rating, SpanFacts
 from streams.sources.otlp.trace import ENCLOSING, SESSION_FROM_TRACE, KeptSpan, Trace, order_key
 
 MIN_QUOTED_ANSWER = 16
-"""Characters of the shortest answer that identifies a question made of it: `yes` is in many."""
+"""Characters of the shortest answer that identifies a question built from it: `yes` is in many."""
 _MAX_ANSWERS = 16
-"""Answers of a turn that a later question may be made of."""
+"""Answers of a turn that a later question may be built from."""
 
 
 class TracedExchange(msgspec.Struct, frozen=True):
-    """An exchange of a trace; texts are redacted and cut already."""
+    """An exchange of a trace. Its texts are already redacted and cut."""
 
     span: KeptSpan
     session_id: str
@@ -52,23 +52,23 @@ class TracedExchange(msgspec.Struct, frozen=True):
     labels: dict[str, str]
     tags: tuple[str, ...]
     within: frozenset[str]
-    """The ids of the spans that belong to it."""
+    """Ids of the spans that belong to it."""
     earlier_id: str | None = None
-    """The id that it had when fewer of its spans had come."""
+    """Its id in an earlier revision."""
 
     @property
     def exchange_id(self) -> str:
-        """The id of the exchange, unique within its connection."""
+        """Id of the exchange, unique within its connection."""
         return self.earlier_id or self.span.span_id
 
     @property
     def at(self) -> datetime:
-        """The time at which it began."""
+        """Start time."""
         return self.span.started_at
 
 
 def exchanges_of(trace: Trace) -> list[TracedExchange]:
-    """Return the exchanges of a trace, in order of time: one for each turn. A turn without question and answer gives none."""
+    """Return the exchanges of a trace, in order of time: one per turn with a question or an answer."""
     exchanges = (_build_exchange(trace, turn) for turn in turns_of(trace))
     return [exchange for exchange in exchanges if exchange is not None]
 
@@ -181,14 +181,14 @@ class Unit:
         self.inside = [inner for inner in trace.subtree(span) if inner.span_id not in trace.helper_ids]
         requests = [inner for inner in self.inside if inner.span_id in trace.request_ids]
         self.requests = [inner for inner in requests if inner.span_id not in trace.tool_ids] or requests
-        """The requests that speak for it: those that serve a tool only where there are no others."""
+        """Its requests, without those that serve a tool unless there are no others."""
         inner = _unframe(trace, span) if self.is_enclosing and _lacks_conversation(span.facts) else []
-        # A chain within may have the state of a framework, which is neither question nor answer.
+        # An inner chain may hold a framework's state, which is neither question nor answer.
         self._speakers = [span, *(agent for agent in inner if agent is not span and agent.facts.kind == "agent")]
 
     @cached_property
     def question_facts(self) -> SpanFacts | None:
-        """The facts with its question: its own, else those of an agent within it, else of the first request that has one."""
+        """The facts with its question: its own, else those of an agent inside it, else of the first request with one."""
         for span in (*self._speakers, *self.requests, *self.inside):
             if span.facts.question:
                 return span.facts
@@ -196,9 +196,9 @@ class Unit:
 
     @cached_property
     def answer_facts(self) -> SpanFacts | None:
-        """The facts with its answer: its own, else those of the last agent within it, else of the last request that calls no tool.
+        """The facts with its answer: its own, else those of the last agent inside it, else of the last request that calls no tool.
 
-        If it failed, texts on the way are no answer.
+        If it failed, intermediate texts are not an answer.
         """
         own, *inner = self._speakers
         for speaker in (own, *reversed(inner)):
@@ -214,7 +214,7 @@ class Unit:
 
     @property
     def _answer_by_tool(self) -> SpanFacts | None:
-        """The facts with the answer that a model gave by calling the tool for it."""
+        """The facts with an answer that the model gave by calling a tool."""
         for span in reversed(self.inside):
             called, returned = span.facts.called, span.facts.returned
             if called is not None and called.name in ANSWER_TOOLS and returned is not None and not returned.is_error:
@@ -223,24 +223,24 @@ class Unit:
 
     @property
     def waits_for_tools(self) -> bool:
-        """True if it is a request that called tools: the answer comes with a later one."""
+        """True if it is a request that called tools, so that the answer comes with a later one."""
         return not self.is_enclosing and bool(self.span.facts.calls)
 
     @property
     def failed(self) -> bool:
-        """True if it failed, or the last of its requests."""
+        """True if it or its last request failed."""
         return self.span.facts.error is not None or (bool(self.requests) and self.requests[-1].facts.error is not None)
 
     @property
     def has_ended(self) -> bool:
-        """True if it came to an answer that calls no tool, or its last request failed."""
+        """True if it has an answer that calls no tool, or its last request failed."""
         if self.requests and self.requests[-1].facts.error is not None:
             return True
         return self.answer_facts is not None and (self.is_enclosing or not self.answer_facts.calls)
 
     @property
     def agent(self) -> str | None:
-        """What distinguishes its agent from others; None if it is none, such as a step of a program without a question of its own."""
+        """Name that identifies its agent; None if it is not an agent, such as a program step without a question."""
         facts = self.span.facts
         if facts.kind == "agent":
             return facts.agent or facts.name
@@ -248,17 +248,17 @@ class Unit:
 
     @cached_property
     def user_messages(self) -> int:
-        """Messages of the user that it was sent."""
+        """User messages that it was sent."""
         return max([self.span.facts.asked, *(request.facts.asked for request in self.requests[:1])])
 
     @property
     def resumes(self) -> bool:
-        """True if it goes on with the outputs of tools that were called before it."""
+        """True if it continues with outputs of tools called before it."""
         return bool(self.requests) and bool(self.requests[0].facts.results)
 
 
 def _unframe(trace: Trace, span: KeptSpan) -> list[KeptSpan]:
-    """Return the outermost spans within a frame, or within the frame that is all there is in it."""
+    """Return the outermost spans inside a frame, which may be nested."""
     inner = [span]
     while len(inner) == 1 and inner[0].facts.kind in ENCLOSING and _lacks_conversation(inner[0].facts):
         inner = trace.outermost(inner[0])
@@ -282,12 +282,12 @@ class Turn:
 
     @property
     def span(self) -> KeptSpan:
-        """The span that the turn is known by: the first agent or chain, else the first request."""
+        """Span that identifies the turn: the first agent or chain, else the first request."""
         return next((unit.span for unit in self.units if unit.is_enclosing), self.units[0].span)
 
     @property
     def speakers(self) -> list[Unit]:
-        """The units that speak for the turn: its agents and chains, else all of them."""
+        """Units with the question and answer of the turn: its agents and chains, else all units."""
         return [unit for unit in self.units if unit.is_enclosing] or self.units
 
     def add(self, unit: Unit) -> None:
@@ -302,7 +302,7 @@ class Turn:
         self._user_messages = max(self._user_messages, unit.user_messages)
 
     def is_over(self, trace: Trace, unit: Unit) -> bool:
-        """Return whether a unit that comes after it begins another turn."""
+        """Return whether a later unit starts another turn."""
         question = unit.question_facts.question if unit.question_facts is not None else None
         if question is None or unit.resumes:
             return False
@@ -317,7 +317,7 @@ class Turn:
         return not runs_beside and self._is_next(trace, unit, question)
 
     def _is_next(self, trace: Trace, unit: Unit, question: str) -> bool:
-        """Return whether a unit of the same trace that comes after it asks for something else."""
+        """Return whether a later unit of the same trace asks something else."""
         before, is_same_question = self.units[-1], question in self._questions
         if (
             before.has_ended
@@ -332,17 +332,17 @@ class Turn:
             return False
         if before.is_enclosing and unit.is_enclosing:
             return unit.agent is not None and {unit.agent} == self._agents
-        # What an agent asks a model on its way are prompts of its own.
+        # The prompts that an agent sends to a model are not user questions.
         return not (before.is_enclosing or unit.is_enclosing) and before.has_ended and unit.span.span_id not in trace.agent_ids
 
     def _has_more_messages(self, unit: Unit, *, is_same_question: bool) -> bool:
-        """Return whether a unit was sent a history that went on: a window over a long one has always as many messages."""
+        """Return whether a unit was sent a longer history, or a sliding window over one with another question."""
         before = self._user_messages
         return unit.user_messages > before or (unit.user_messages == before > 1 and not is_same_question)
 
 
 def turns_of(trace: Trace) -> list[Turn]:
-    """Return the turns of a trace, in order of time; see the module."""
+    """Return the turns of a trace, in order of time, by the rules of this module."""
     units = [unit for span in trace.outermost() for unit in _units_of(trace, span)]
     turns = sorted(_split_turns(trace, units), key=lambda turn: order_key(turn.span))
     _assign_other_spans(trace, turns)
@@ -350,7 +350,7 @@ def turns_of(trace: Trace) -> list[Turn]:
 
 
 def _units_of(trace: Trace, span: KeptSpan) -> list[Unit]:
-    """Return an outermost span as one unit, or as those within it where it is the frame of several turns."""
+    """Return an outermost span as one unit, or as the units inside it if it is the frame of several turns."""
     if span.facts.kind in ENCLOSING and _lacks_conversation(span.facts):
         inner = [Unit(trace, inner_span) for inner_span in _unframe(trace, span)]
         if len(inner) > 1 and len(_split_turns(trace, inner)) > 1:
@@ -370,7 +370,7 @@ def _split_turns(trace: Trace, units: Iterable[Unit]) -> list[Turn]:
 
 
 def _assign_other_spans(trace: Trace, turns: Sequence[Turn]) -> None:
-    """Give each turn the spans of its units, and those beside them that began in it: all below the same root, and tools below any."""
+    """Give each turn the spans of its units, and the others that started in it: all below the same root, and tools below any."""
     by_session: dict[str, list[Turn]] = {}
     covered: set[str] = set(trace.helper_ids)
     for turn in turns:
@@ -397,9 +397,9 @@ class TracedRating(NamedTuple):
 
 
 def ratings_of(trace: Trace, exchanges: Sequence[TracedExchange]) -> Iterator[TracedRating]:
-    """Yield the ratings of the exchanges of a trace; those of anything else are passed over.
+    """Yield the ratings of the exchanges of a trace, and skip all others.
 
-    A rating is of the exchange with the response that it names, else of that of its span.
+    A rating belongs to the exchange with the response that it names, else to the exchange of its span.
     """
     indices = exchange_indices(exchanges)
     answered = defaultdict[str, list[str]](list)

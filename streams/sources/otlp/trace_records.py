@@ -1,15 +1,16 @@
-"""A complete trace as records: exchanges, events, the decision that it is complete, and the spans that nothing was made of.
+"""A complete trace as records: exchanges, events, the decision that it is complete, and the unused spans.
 
-1. A call that a message and a span both report is one: joined by the id of the call, else by name and arguments, else by name in order. The
-   span wins, and takes from the message what it lacks. A handoff is joined by the agent that takes over, and named as the model named it.
-2. Tokens are those of the innermost requests: an agent repeats their sum.
-3. No convention says whether an output was used, so no event does.
-4. A later revision keeps the ids of exchanges. An exchange's id names the span that it was made of; whichever exchange that span belongs
-   to now is the same turn.
-5. A later revision repeats no event. Which span reports a thing depends on the spans that are there (rule 1), so an event that an earlier
-   revision made stays, and the one by which the whole trace reports the same is left out.
+1. A call that a message and a span both report counts once. They are joined by call id, else by name and arguments, else by name in order.
+   The span wins, and takes what it lacks from the message. A handoff is joined by the agent that takes over, and keeps the model's name
+   for it.
+2. Tokens are those of the innermost requests, because an agent repeats their sum.
+3. No convention tells whether an output was used, so no event does.
+4. A later revision keeps the ids of exchanges. An exchange's id is that of the span it was made from; the exchange that now contains this
+   span is the same turn.
+5. A later revision repeats no event. Which span reports something depends on the spans that have arrived (rule 1), so an earlier event is
+   kept, and its equivalent in the whole trace is left out.
 
-Texts are redacted and cut already.
+Texts are already redacted and cut.
 """
 
 from __future__ import annotations
@@ -53,26 +54,26 @@ _MARKER = re.compile(r"\[SECRET:([a-z][a-z0-9_]{0,31}):[0-9a-f]{8}\]")
 UNKNOWN_KIND, NO_CONTENT, HELPER = "unknown_kind", "no_content", "helper"
 EVALUATION, REPEATED, RETRIEVAL, NOT_A_MODEL_CALL = "evaluation", "repeated", "retrieval", "not_a_model_call"
 STATES = (UNKNOWN_KIND, NO_CONTENT, HELPER, EVALUATION, REPEATED, RETRIEVAL, NOT_A_MODEL_CALL)
-"""The reasons, those that a user can act on first."""
+"""The states, those that a user can act on first."""
 MAX_GROUPS = 32
-"""Groups of one trace that are kept."""
+"""Groups of unused spans kept per trace."""
 _TEXTS = ("question", "answer", "thinking", "calls", "results", "called", "returned")
 _STATE_BY_KIND = {"helper": HELPER, "evaluation": EVALUATION, "retrieval": RETRIEVAL, "other": NOT_A_MODEL_CALL}
 _CALL_EVENTS = frozenset({"tool_call", "tool_output"})
 _OWNER_FIELDS = frozenset({"event_id", "exchange_id"})
 _MAX_TOOL_NAME = 256
 SOURCE = "otlp"
-"""The source that events of traces name."""
+"""The `source` of events from traces."""
 Json = dict[str, Any]
 _handoff = re.compile(r"(?:transfer|hand_?off)[ _-]to[ _-](.+)", re.IGNORECASE | re.DOTALL).match
 _replace_separators = partial(re.compile(r"[^a-z0-9]+").sub)
 
 
 class Assembly(NamedTuple):
-    """The records that a trace was made into. The positions of the events count from 0 in each session."""
+    """The records of a trace. Event positions count from 0 in each session."""
 
     exchanges: list[Exchange]
-    """The present ones, whichever were made before, and then those that turned out to be part of another one: these are withdrawn."""
+    """All current exchanges, then the withdrawn ones, which turned out to be part of others."""
     events: list[AgentEvent]
     ratings: list[TracedRating]
     decision: TraceAssembly
@@ -81,19 +82,19 @@ class Assembly(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The decision that a trace is complete: why, when, and how often it was taken for complete before."""
+    """The decision that a trace is complete: why, when, and after how many earlier decisions."""
 
     reason: str
     now: datetime
     revision: int = 0
     earlier: Sequence[Exchange] = ()
-    """The exchanges that earlier revisions made, the oldest first."""
+    """Exchanges of earlier revisions, oldest first."""
     earlier_events: Sequence[EarlierEvent] = ()
-    """The events that earlier revisions made."""
+    """Events of earlier revisions."""
     session: str | None = None
-    """The session that earlier revisions filed all of the trace under, because no span named one."""
+    """Session that earlier revisions used for the whole trace because no span named one."""
     trace_id: str | None = None
-    """The trace that is complete, where there are spans of others that belong to the same turns."""
+    """Id of the complete trace, if spans of linked traces are included."""
 
 
 def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
@@ -224,7 +225,7 @@ def _labels(labels: Mapping[str, str]) -> tuple[Label, ...]:
 
 
 def _count_secrets(text: str) -> tuple[str, Counter[str]]:
-    """Return the text, whose secrets were taken out when its span came in, and how many there were."""
+    """Return the text, and the number of secrets that were redacted when its span arrived."""
     return text, Counter(_MARKER.findall(text)) if "[SECRET:" in text else _NO_SECRETS
 
 
@@ -399,9 +400,9 @@ def _contentless_state(kinds: Collection[str]) -> str:
 def unused_spans(
     spans: Iterable[KeptSpan], used: Collection[str], helpers: Collection[str], *, has_exchange: bool
 ) -> tuple[UnusedSpans, ...]:
-    """Return the spans that are not `used`, by state and scope; `helpers` are the ids of those within a helper.
+    """Return the unused spans by state and scope. `used` and `helpers` are ids of spans; `helpers` are those inside a helper.
 
-    A request without texts counts even where its tokens were used: an exchange that its sender hides looks like none at all.
+    A request without texts counts even if its tokens were used, because a hidden exchange looks like a missing one.
     """
     counts: dict[_Group, int] = {}
     examples: dict[_Group, str] = {}
@@ -433,7 +434,7 @@ def _unused_state(span: KeptSpan, used: Collection[str], helpers: Collection[str
         return UNKNOWN_KIND
     if facts.kind in _STATE_BY_KIND or is_helper:
         return _STATE_BY_KIND.get(facts.kind, HELPER)
-    # Frameworks put a span around each step: within an exchange it needs no texts of its own.
+    # Frameworks wrap each step in a span, which needs no texts inside an exchange.
     return REPEATED if has_exchange or _has_texts(span) else NO_CONTENT
 
 
@@ -442,14 +443,14 @@ def _has_texts(span: KeptSpan) -> bool:
 
 
 class EarlierEvent(NamedTuple):
-    """An event that an earlier revision made, and its payload."""
+    """An event of an earlier revision, and its payload."""
 
     event_id: str
     payload: Mapping[str, Any]
 
     @property
     def span_id(self) -> str:
-        """The id of the span that it was made of."""
+        """Id of the span that it was made from."""
         return ":".join(self.event_id.split(":", 2)[:2])
 
 
@@ -464,7 +465,7 @@ class TracedEvent(NamedTuple):
 
 
 def events_of(trace: Trace) -> list[TracedEvent]:
-    """Return the events of a trace in order of time; of one moment a call comes before its output, and both before tokens."""
+    """Return the events of a trace in order of time. At the same time, a call precedes its output, and both precede tokens."""
     if _has_served_calls_alone(trace):
         return []
     events = [event for span in trace.spans for event in _own_events(trace, span)]
@@ -473,9 +474,9 @@ def events_of(trace: Trace) -> list[TracedEvent]:
 
 
 def _has_served_calls_alone(trace: Trace) -> bool:
-    """Return whether a trace has nothing but calls as servers of tools report them, such as those of MCP, and names no session.
+    """Return whether a trace without a session has only calls reported by tool servers, such as MCP servers.
 
-    The agent reports each of these calls in a trace of its own: here it would count twice, and the server would be an agent with a run.
+    The agent reports each of these calls in another trace. Here it would count twice, and the server would look like an agent.
     """
     known = [span.facts for span in trace.spans if span.facts.kind != "other"]
     return bool(known) and all(facts.is_served_call and facts.session_id is None for facts in known)
@@ -493,13 +494,13 @@ def _own_events(trace: Trace, span: KeptSpan) -> Iterator[TracedEvent]:
     if facts.kind == "memory":
         payload = {"event": "memory_event", **_drop_missing(action=facts.memory, error=facts.error)}
         yield _build_event(span.started_at, 0, span, "memory", payload)
-    # Each span around a failed one repeats its error.
+    # Spans around a failed span repeat its error.
     if facts.error is not None and facts.kind != "tool" and span.span_id not in trace.failed_within:
         yield _build_event(span.ended_at, 4, span, "err", {"event": "error_event", "action": "error", "message": facts.error})
 
 
 def _usage_fields(usage: Usage) -> Json:
-    """Tokens as events have them: what was read without what came from or went into a cache. Without the first there is no total."""
+    """Return the token counts of an event. Input excludes cache reads and writes; without an input count there is no total."""
     cached = (usage.cache_read or 0) + (usage.cache_write or 0)
     counts = _drop_missing(
         input=None if usage.input is None else max(0, usage.input - cached),
@@ -540,7 +541,7 @@ def _tool_events(trace: Trace) -> Iterator[TracedEvent]:
 
 
 def _repeats_inner(trace: Trace, span: KeptSpan) -> bool:
-    """Return whether a tool's span only wraps another of the same tool, which another instrumentor made."""
+    """Return whether a tool's span only wraps a span of the same tool by another instrumentor."""
     return any(
         child.facts.kind == "tool" and _tool_name(child.facts) == _tool_name(span.facts) for child in trace.children(span)
     )
@@ -551,7 +552,7 @@ def _tool_name(facts: SpanFacts) -> str | None:
 
 
 def _drop_repeated_tools(tools: Iterable[KeptSpan]) -> list[KeptSpan]:
-    """Return the tools' spans without those by which a second instrumentor reports the same call at the same time."""
+    """Return the tools' spans without those of a second instrumentor for the same call at the same time."""
     kept, by_call = list[KeptSpan](), dict[tuple[str, str] | None, KeptSpan]()
     for span in tools:
         call = None if span.facts.called is None else _by_arguments(span.facts.called)
@@ -596,7 +597,7 @@ class _MessageCall(NamedTuple):
 
 
 def _spans_with_messages(trace: Trace) -> list[KeptSpan]:
-    """Return the spans whose messages count: the innermost requests, else whatever has any."""
+    """Return the spans whose messages count: the innermost requests, else the agents."""
     return trace.conversation_requests or [
         span for span in trace.spans if span.facts.kind == "agent" and span.span_id not in trace.helper_ids
     ]
@@ -640,7 +641,7 @@ def _join_calls(tools: list[KeptSpan], messages: list[_MessageCall]) -> dict[str
 
 
 def _by_handoff(call: ToolCall) -> str | None:
-    """Return the agent that takes over, as a name of a tool: a model calls `transfer_to_billing_desk`, and a span is a `handoff to Billing Desk`."""
+    """Return the agent that takes over in a handoff, normalised: `transfer_to_billing_desk` and `handoff to Billing Desk` match."""
     match = None if call.name is None else _handoff(call.name)
     return None if match is None else _replace_separators("_", match[1].lower())
 
@@ -694,9 +695,9 @@ def _events_of_message(message: _MessageCall, outputs: _Outputs) -> Iterator[Tra
 
 
 def find_transports(tools: Iterable[KeptSpan]) -> frozenset[str]:
-    """Return the ids of the tools' spans that are only the transport of a call which another span of that time reports.
+    """Return the ids of the tools' spans that are only the transport of a call that another span reports at that time.
 
-    The other one has arguments, and its tool's name ends as that of the transport's, which has neither id nor arguments.
+    The other span has arguments, and its tool's name ends with that of the transport, which has neither id nor arguments.
     """
     tools_with_arguments, transports = list[_ToolTimes](), defaultdict[str, list[KeptSpan]](list)
     for span in tools:
@@ -719,7 +720,7 @@ def find_transports(tools: Iterable[KeptSpan]) -> frozenset[str]:
 
 
 class _ToolTimes(NamedTuple):
-    """A span with the arguments of its call: the name of the tool reversed, and the time it took."""
+    """A tool span with arguments: the reversed name of the tool, start and end."""
 
     reversed_name: str
     started_at: datetime
@@ -727,7 +728,7 @@ class _ToolTimes(NamedTuple):
 
 
 def _within_times(tools_with_arguments: Sequence[_ToolTimes], spans: Iterable[KeptSpan]) -> Iterable[KeptSpan]:
-    """Yield the spans that began within the time of one of these tools."""
+    """Yield the spans that started during one of these tool calls."""
     by_start = sorted(tools_with_arguments, key=lambda tool: tool.started_at)
     starts = [tool.started_at for tool in by_start]
     latest = list(accumulate((tool.ended_at for tool in by_start), max))
@@ -740,7 +741,7 @@ def _within_times(tools_with_arguments: Sequence[_ToolTimes], spans: Iterable[Ke
 def _with_name_end(
     name: str, tools_with_arguments: Sequence[_ToolTimes], reversed_names: Sequence[str]
 ) -> Sequence[_ToolTimes]:
-    """Return the tools whose name ends with this one: they are adjacent in the sorted list."""
+    """Return the tools whose name ends with `name`. They are adjacent in the sorted list."""
     reversed_name = name[::-1]
     start = bisect_left(reversed_names, reversed_name)
     return tools_with_arguments[
