@@ -1,13 +1,14 @@
 """Comparisons with 95 % confidence intervals: paired means with sessions as clusters, and shares.
 
-Exchanges of one session are not independent: one odd session moves all of its exchanges. So the interval of a paired difference rests on
-how the sessions differ, not the exchanges: cluster-robust variance with the small-sample correction of Bell and McCaffrey (2002,
-"Bias reduction in standard errors for linear regression with multi-stage samples"), and Student's t with their degrees of freedom,
-which go down if a few sessions hold most of the exchanges. For a mean both have a closed form over sums, which a database can compute.
+Exchanges of one session are not independent: one odd session changes all of its exchanges. So the interval of a paired
+difference uses the variance between sessions: cluster-robust variance with the small-sample correction of Bell and McCaffrey
+(2002, "Bias reduction in standard errors for linear regression with multi-stage samples"), and Student's t with their degrees
+of freedom, which are fewer if a few sessions have most of the exchanges. For a mean both have a closed form over sums, which a
+database can compute.
 
-The intervals of a share of counts, such as of unsafe runs, and of the difference of two are Wilson's and Newcombe's (R. Newcombe 1998,
-"Interval estimation for the difference between independent proportions", Statistics in Medicine 17): they hold if a count is 0 or
-all of them, which is what shares of failures are most of the time.
+The intervals of a share of counts, such as unsafe runs, and of the difference of two shares are Wilson's and Newcombe's (R.
+Newcombe 1998, "Interval estimation for the difference between independent proportions", Statistics in Medicine 17). They are
+valid for shares of 0 and 1, which shares of failures often are.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 ROUGH_FREEDOM = 5.0
-"""Below so many degrees of freedom an interval is shown and not believed: its width hangs on a handful of sessions."""
+"""Below this many degrees of freedom an interval is shown but not trusted: its width depends on a handful of sessions."""
 _NOISE = 1e-12
-"""The most that the rounding of sums can make of a mean that is zero; scores are steps many times as large."""
+"""Largest mean that rounding of sums can produce from zero; steps of scores are far larger."""
 _TINY = 1e-300
 _PRECISE = 1e-15
 
@@ -38,10 +39,9 @@ Number = TypeVar("Number", float, "Floats")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedSums:
-    """Sums over the clusters of paired differences, from which an interval is made.
+    """Sums over the clusters of paired differences, from which an interval is computed.
 
-    The share of a cluster is its part of the pairs, between 0 and 1; its residual is the sum of its differences less what the mean
-    would give them.
+    The share of a cluster is its fraction of the pairs; its residual is the sum of its differences less what the mean predicts.
     """
 
     pairs: int
@@ -58,7 +58,7 @@ class PairedSums:
 
     @classmethod
     def of(cls, clusters: Sequence[Sequence[float]]) -> Self:
-        """The sums of differences that are given cluster by cluster, none of them empty."""
+        """Compute the sums from differences by cluster, none of them empty."""
         pairs = sum(map(len, clusters))
         mean = math.fsum(one for cluster in clusters for one in cluster) / pairs
         shares = [len(cluster) / pairs for cluster in clusters]
@@ -78,7 +78,7 @@ class PairedSums:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A confidence interval, ends included, and the degrees of freedom that it rests on."""
+    """A confidence interval, ends included, with its degrees of freedom."""
 
     low: float
     high: float
@@ -86,17 +86,17 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """True if zero lies outside, by more than sums are rounded."""
+        """True if zero is outside by more than a rounding error."""
         return self.low > _NOISE or self.high < -_NOISE
 
     @property
     def is_rough(self) -> bool:
-        """True if the interval rests on too few sessions to be believed."""
+        """True if the interval has too few sessions to be trusted."""
         return self.freedom < ROUGH_FREEDOM
 
 
 def paired_interval(sums: PairedSums, confidence: float = CONFIDENCE) -> Interval | None:
-    """The interval of the mean of paired differences; None for fewer than two clusters, which say nothing about each other."""
+    """Return the interval of the mean of paired differences; None for fewer than two clusters."""
     if sums.clusters < 2:
         return None
     freedom = 1 / (sums.squared_shares + sums.leverage**2 - sums.squared_leverage)
@@ -105,21 +105,22 @@ def paired_interval(sums: PairedSums, confidence: float = CONFIDENCE) -> Interva
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """The quantile of Student's t for a probability from 0.5 to below 1 and any number of degrees of freedom above 0.
+    """Return the quantile of Student's t for a probability from 0.5 to below 1, and any degrees of freedom above 0.
 
-    The distribution function is an incomplete beta function, which is inverted by halving: exact to ten digits, where the usual
-    approximations are off for the one or two degrees of freedom that few sessions leave.
+    The distribution function is an incomplete beta function, which is inverted by bisection: exact to ten digits, while the
+    usual approximations are poor for one or two degrees of freedom, which few sessions give.
     """
     if not 0.5 <= probability < 1 or not freedom > 0:
         raise ValueError(f"no quantile for probability {probability} and {freedom} degrees of freedom")
     tail = 2 * (1 - probability)
-    # The share x = freedom / (freedom + t²) falls from 1 to 0 as t grows; both tails together hold I_x(freedom / 2, 1 / 2).
+    # The share x = freedom / (freedom + t²) falls from 1 to 0 as t grows; both tails together have the probability I_x(freedom
+    # / 2, 1 / 2).
     share = _halving(lambda x: _incomplete_beta(freedom / 2, 0.5, x) < tail)
     return math.sqrt(max(freedom * (1 - share) / share, 0.0))
 
 
 def _halving(is_below: Callable[[float], bool]) -> float:
-    """The place between 0 and 1 up to which a condition holds."""
+    """Return the number between 0 and 1 up to which a condition holds."""
     low, high = 0.0, 1.0
     while high - low > _PRECISE * high:
         middle = (low + high) / 2
@@ -128,7 +129,7 @@ def _halving(is_below: Callable[[float], bool]) -> float:
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22)."""
+    """Return the regularized incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22)."""
     if x <= 0 or x >= 1:
         return float(x > 0)
     if x > (a + 1) / (a + b + 2):
@@ -138,7 +139,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def _fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction 1 + d1 / (1 + d2 / (1 + …)), by Lentz's method."""
+    """Return the continued fraction 1 + d1 / (1 + d2 / (1 + …)), by Lentz's method."""
     value, upper, lower = 1.0, 1.0, 0.0
     for step in range(1, 1000):
         half, is_odd = divmod(step, 2)
@@ -155,21 +156,21 @@ def _fraction(a: float, b: float, x: float) -> float:
 
 
 def by_chance(intervals: int, confidence: float = CONFIDENCE) -> float:
-    """Return how many of so many intervals are expected to exclude zero where nothing has changed, independent or not."""
+    """Return how many of these intervals are expected to exclude zero if nothing has changed."""
     return intervals * (1 - confidence)
 
 
 def beta_quantile(probability: float, a: float, b: float) -> float:
-    """The quantile of a beta distribution: what exact intervals of a share rest on."""
+    """Return the quantile of a beta distribution, for exact intervals of a share."""
     return _halving(lambda x: _incomplete_beta(a, b, x) < probability)
 
 
 def wilson(share: Number, of: Number, width: float) -> tuple[Number, Number]:
-    """Return the ends of the interval of a share, `width` standard errors wide on either side; `of` is above 0.
+    """Return the ends of Wilson's interval of a share, `width` standard errors wide on each side; `of` is above 0.
 
-    It lies within 0 and 1. The number that the share is of need not be whole: of a mean of scores between 0 and 1 it is how many
-    independent counts would vary as much (N. Dean and M. Pagano 2015, "Evaluating confidence interval methods for binomial
-    proportions in clustered surveys", Journal of Survey Statistics and Methodology 3).
+    It is within 0 and 1. `of` need not be whole: for a mean of scores between 0 and 1 it is the number of independent counts
+    with the same variance (N. Dean and M. Pagano 2015, "Evaluating confidence interval methods for binomial proportions in
+    clustered surveys", Journal of Survey Statistics and Methodology 3).
     """
     squared = width**2
     middle = (share + squared / (2 * of)) / (1 + squared / of)
@@ -178,7 +179,7 @@ def wilson(share: Number, of: Number, width: float) -> tuple[Number, Number]:
 
 
 def apart(before: tuple[Number, Number, Number], after: tuple[Number, Number, Number]) -> tuple[Number, Number]:
-    """Return how far the interval of a difference reaches below and above it; both sides are a share and the ends of its interval."""
+    """Return how far Newcombe's interval of a difference extends below and above it; each side is a share with its interval."""
     (first, low0, high0), (second, low1, high1) = before, after
     return ((second - low1) ** 2 + (high0 - first) ** 2) ** 0.5, ((high1 - second) ** 2 + (first - low0) ** 2) ** 0.5
 
@@ -190,7 +191,7 @@ def share_interval(count: int, of: int) -> Pair:
 
 
 def share_difference(before: tuple[int, int], after: tuple[int, int]) -> Pair | None:
-    """Return the interval of the share after less the one before, each a count and what it is of; None where either is of nothing."""
+    """Return the interval of the share after less the share before, each given as two counts; None if a total is 0."""
     if not before[1] or not after[1]:
         return None
     first, second = before[0] / before[1], after[0] / after[1]

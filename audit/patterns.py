@@ -1,12 +1,12 @@
-r"""Patterns that run on hostile text: RE2, whose search is linear in the length of the text whatever the pattern is.
+r"""Patterns for hostile text: RE2, whose search is linear in the length of the text for any pattern.
 
-A prefilter is one cheap search that says which of many texts a rule may match; the rule itself then runs on those alone.
+A prefilter is one cheap search that finds which of many texts a rule may match; the rule then runs only on those.
 
-1. It is made from the patterns of the rules, so that no rule is written twice. It matches whatever one of them matches, and
-   perhaps more: it never misses.
-2. Many texts are searched as one, joined by line feeds. So `\A` and `^` count as the start of a line and `\z` and `$` as
-   its end, `\b` sees no letter beyond a text, and every text that a match touches counts as matched.
-3. A pattern that cannot be searched this way, because it switches these meanings itself, is searched text by text.
+1. It is built from the patterns of the rules, so no rule is written twice. It matches whenever one of them does, and perhaps
+   more often: it never misses.
+2. Many texts are searched as one, joined by line feeds. So `\A` and `^` match at the start of a line and `\z` and `$` at its
+   end, `\b` does not see letters of other texts, and every text that a match touches is a hit.
+3. A pattern that cannot be searched this way, because it changes these meanings itself, is searched text by text.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ import re2
 from schemas.errors import PolicyError
 
 MAX_PATTERN_LENGTH = 1000
-"""Characters a pattern of a file may have; a longer one is a list that should be several patterns."""
+"""Longest pattern in a file; a longer one should be several patterns."""
 WINDOW = 8192
-"""Bytes that `Pattern.spans` looks at in one search, so that many matches do not make the whole quadratic."""
+"""Bytes that `Pattern.spans` passes to one search, so that many matches do not take quadratic time."""
 MAX_MATCH = WINDOW // 2
-"""Bytes of a match that `Pattern.spans` finds for certain; longer ones may be found in part."""
+"""Longest match, in bytes, that `Pattern.spans` finds reliably; longer ones may be found in part."""
 _APOSTROPHES = "\u2018\u2019\u02bc\uff07\u0060\u00b4"
 _ASCII_APOSTROPHES = "".join(filter(str.isascii, _APOSTROPHES))
 _HINT = "Patterns are RE2: no look-around and no back-references, because matching must stay linear in time on hostile text."
 
 _TOGETHER = 16 * 1024
-"""Bytes of texts that are searched as one. A search may read all of them for each text that it finds, so they are few."""
+"""Bytes of texts that are searched as one; few, because a search may read all of them for each hit."""
 _MEMORY = 32 * 1024 * 1024
-"""Bytes that the union of the patterns may take; one that takes more is searched pattern by pattern."""
+"""Most bytes of memory for the union of the patterns; a larger union is searched pattern by pattern."""
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _LINES = {"A": "(?m:^)", "z": "(?m:$)"}
 _SWITCHES = re.compile(r"\\Q|\(\?[a-zA-Z]*-")
-"""A quotation in which nothing is an escape, or a flag that is switched off."""
+"""A literal section in which nothing is an escape, or a flag that is switched off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A compiled pattern. Two patterns are equal when their text and case rule are."""
+    """A compiled pattern. Patterns are equal if their text and case rule are."""
 
     text: str
     ignore_case: bool
     _regexp: Any = field(repr=False, compare=False)
 
     def found_in(self, data: bytes) -> bool:
-        """Return whether the pattern matches anywhere in the text, which is given as `encode` makes it."""
+        """Return whether the pattern matches anywhere in the text, given in the form of `encode`."""
         return self._regexp.search(data) is not None
 
     def matches(self, text: str) -> bool:
@@ -59,10 +59,10 @@ class Pattern:
         return self.found_in(encode(text))
 
     def spans(self, data: bytes) -> Iterator[tuple[int, int]]:
-        """Places (start, end), in bytes, of the non-empty matches from left to right; they do not overlap.
+        """Yield the spans (start, end), in bytes, of the non-empty, non-overlapping matches from left to right.
 
-        RE2 bounds one search, not the sum of them: a search that fails late and falls back on an early match would scan
-        the rest again for every match. So each search sees a window of `WINDOW` bytes.
+        RE2 bounds each search but not their sum: a search that fails late and falls back on an early match would scan the rest
+        again for every match. So each search sees a window of `WINDOW` bytes.
         """
         if not self.found_in(data):
             return
@@ -82,9 +82,9 @@ class Pattern:
             position = max(end, start + 1)
 
     def groups(self, data: bytes, groups: Iterable[int] = (0,)) -> Iterator[tuple[int, int]]:
-        """Places (start, end), in bytes, of the first of these groups that took part in each match, however long it is.
+        """Yield the spans (start, end), in bytes, of the first of these groups that matched, in each match of any length.
 
-        Without a window, so only for patterns that are known to give up soon: then the sum of the searches is linear as well.
+        There is no window, so this is only for patterns that fail early, for which the sum of the searches is linear as well.
         """
         wanted = tuple(groups)
         for match in self._regexp.finditer(data):
@@ -92,7 +92,7 @@ class Pattern:
 
 
 def encode(text: str) -> bytes:
-    """The text as the bytes the patterns run on; lone surrogates, which UTF-8 forbids, are let through."""
+    """Encode a text for patterns; lone surrogates, which UTF-8 forbids, are allowed."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -102,14 +102,14 @@ def decode(data: bytes) -> str:
 
 
 def straighten(text: str) -> str:
-    """The text with every kind of apostrophe made a straight one, so that a pattern needs to know only that one."""
+    """Replace every kind of apostrophe by a straight one, so that patterns need only that."""
     for apostrophe in _ASCII_APOSTROPHES if text.isascii() else _APOSTROPHES:
         text = text.replace(apostrophe, "'")
     return text
 
 
 def compile_pattern(text: str, *, where: str, ignore_case: bool = True) -> Pattern:
-    """Compile a pattern; PolicyError, which starts with `where`, says why it cannot be used."""
+    """Compile a pattern; raises PolicyError, starting with `where`, if it is invalid."""
     options = re2.Options()
     options.log_errors = False
     options.case_sensitive = not ignore_case
@@ -123,7 +123,7 @@ def compile_pattern(text: str, *, where: str, ignore_case: bool = True) -> Patte
 
 
 class Prefilter:
-    """A prefilter for some patterns, in texts as `audit.patterns.encode` makes them."""
+    """A prefilter for some patterns, on texts in the form of `audit.patterns.encode`."""
 
     def __init__(self, patterns: Iterable[Pattern]) -> None:
         listed = tuple(patterns)
@@ -140,13 +140,13 @@ class Prefilter:
         )
 
     def is_clean(self, texts: Sequence[bytes]) -> bool:
-        """Return whether none of the patterns may match in any of a few texts: `rows` names none of them. One search."""
+        """Return whether none of the patterns can match in a few texts, by one search."""
         if any(pattern.found_in(text) for pattern in self._alone for text in texts):
             return False
         return self._union is None or self._union.search(b"\n".join(texts)) is None
 
     def rows(self, texts: Sequence[bytes]) -> list[int]:
-        """The places of the texts in which one of the patterns may match, ascending."""
+        """Return the indexes of the texts in which one of the patterns may match, ascending."""
         rows = {row for pattern in self._alone for row, text in enumerate(texts) if pattern.found_in(text)}
         for start, end in _chunks(texts) if self._union is not None else ():
             rows.update(start + row for row in _touched(self._union, texts[start:end]))
@@ -154,7 +154,7 @@ class Prefilter:
 
 
 def _union(patterns: Sequence[Pattern]) -> Any:
-    """One expression for all of the patterns; None where there are none, or where it would be too large."""
+    """Return one expression for all patterns; None without patterns, or if it would be too large."""
     if not patterns:
         return None
     options = re2.Options()
@@ -174,7 +174,7 @@ def _line_wise(escape: re.Match[str]) -> str:
 
 
 def _chunks(texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
-    """Stretches of the texts that are searched as one: each has few bytes, or one text."""
+    """Yield groups of texts that are searched as one: each has few bytes, or one text."""
     start, size = 0, 0
     for index, text in enumerate(texts):
         if size + len(text) > _TOGETHER and index > start:
@@ -186,7 +186,7 @@ def _chunks(texts: Sequence[bytes]) -> Iterator[tuple[int, int]]:
 
 
 def _touched(union: Any, texts: Sequence[bytes]) -> Iterator[int]:
-    """The places of the texts that a match touches, of texts that are searched as one."""
+    """Return the indexes of the texts that a match touches, in a group that is searched as one."""
     whole = b"\n".join(texts)
     begins = [0, *accumulate(len(text) + 1 for text in texts)]
     position = 0

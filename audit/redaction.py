@@ -1,9 +1,9 @@
-"""Redaction: secrets are taken out of texts before they are stored or judged, and replaced by `[SECRET:kind:hmac8]`.
+"""Redaction: replaces secrets in texts by `[SECRET:kind:hmac8]` before the texts are stored or judged.
 
-`hmac8` is 8 hexadecimal digits of an HMAC of the secret, so that one secret can be followed through the records without being
+`hmac8` is 8 hexadecimal digits of an HMAC of the secret, so that a secret can be followed through the records without being
 known. Redacting a redacted text changes nothing: markers are left alone.
 
-Every pattern matches a whole run of what may belong to the secret, and none can scan far in vain: the sum of all searches in a
+Every pattern matches the whole run of characters that may belong to a secret, and fails early, so the sum of all searches in a
 text is linear in its length.
 """
 
@@ -27,12 +27,12 @@ from schemas.bounds import MAX_DEPTH
 from schemas.errors import BoundsError
 
 DEFAULT_KEY = b"driftline redaction marker"
-"""Key of the markers' HMAC where a deployment sets none. With a public key a *guessed* secret can be confirmed: set your own."""
+"""Key of the markers' HMAC unless a deployment sets its own. With a public key, guesses of a secret can be confirmed."""
 
 NAMES_REMEMBERED, LONGEST_NAME = 10_000, 256
-"""Names that are remembered, and the characters of the longest of them."""
+"""Number of names that are cached, and the length of the longest cached name."""
 LABELS_REMEMBERED, LONGEST_LABELS = 1_000, 1_024
-"""Sets of labels that are remembered, and the characters of the longest of them."""
+"""Number of sets of labels that are cached, and the length of the longest cached set."""
 _ROUNDS = 16
 _MARKER = compile_pattern(r"\[SECRET:[a-z][a-z0-9_]{0,31}:[0-9a-f]{8}\]", where="marker", ignore_case=False)
 
@@ -98,9 +98,9 @@ _NAME_ENDINGS = (
     r"|prod(?:uction)?|dev(?:elopment)?|stag(?:e|ing)|test(?:ing)?|live|main|primary|secondary|backup|default|admin|root|user"
 )
 NAMES = rf"(?:{'|'.join(_SECRET_NAMES)})(?:{_GAP}(?:{_NAME_ENDINGS})|_for_\w{{1,32}})?"
-"""Names that say their value is a secret; what stands before them does not matter: DB_PASSWORD, dbPassword, userpassword."""
+"""Names that mark their value as a secret, with any prefix: DB_PASSWORD, dbPassword, userpassword."""
 COUNTED = rf"(?:max|min|total|num|n|input|output|prompt|completion|cached?|reasoning|per|eos|bos|pad|unk|sep|cls|mask|stop){_GAP}token"
-"""Tokens of a language model: counted and configured, no secrets."""
+"""Names about tokens of a language model, which are numbers and settings, not secrets."""
 _ASSIGNMENT = (
     rf"(?i)(?:\b|_){COUNTED}{_ASSIGNS}()|{NAMES}{_ASSIGNS}"
     r"""(?:\\{0,3}"((?:[^"\\\n]|\\[^"\n]){4,})|\\{0,3}'((?:[^'\\\n]|\\[^'\n]){4,})|((?:[^\s"'\\,;&]|\\[^\s"']){4,}))"""
@@ -113,7 +113,7 @@ _MEMBER = (
     rf"\s{{0,8}}:\s{{0,8}}{_STRING}"
     rf'|"(?:--[\w.-]*{NAMES}|(?:proxy-)?authorization|(?:set-)?cookie|x-[\w.-]*{NAMES})\\{{0,3}}"\s{{0,8}},\s{{0,8}}{_STRING}'
 )
-"""Members of JSON objects, pairs and arguments in JSON that may be broken off; short secrets and numbers too."""
+"""Members of JSON objects, pairs and arguments in JSON that may be truncated; short secrets and numbers too."""
 _CONTAINER = rf'(?i){NAMES}\\{{0,3}}"\s{{0,8}}:\s{{0,8}}(?:[\[{{]\s*(?:\\{{0,3}}"[\w.-]+\\{{0,3}}"\s*:\s*)?)+([^\[\]{{}}]+)'
 _COOKIE = r"""(?i)\b(?:set-)?cookie2?:\s{0,8}([\w.!#$%&*+^|~-]{1,128}=(?:"[^"\r\n\\]+")?(?:="[^"\r\n\\]+"|[^\r\n"'\\])+)"""
 _FLAG = rf"""(?i)--[\w-]*{NAMES}(?:=|\s{{1,8}})(?:\\{{0,3}}"((?:[^"\\\n]|\\[^"\n])+)|'([^'\n]+)|([^\s"'`\\-][^\s"'`\\]*))"""
@@ -136,9 +136,9 @@ _TELLING = "|".join(
     )
 )
 TELLING = compile_pattern(_TELLING, where="telling", ignore_case=False)
-"""Cheap question whether a text may hold a secret of another kind than a random run. Most ids are no more than such a run."""
+"""Prefilter for secrets other than a random run; most ids are only such a run."""
 TRIGGER = compile_pattern(f"{_LONG_RUN}|{_TELLING}", where="trigger", ignore_case=False)
-"""Cheap question whether a text may hold any of these: no match, no secret."""
+"""Prefilter for all secrets: no match, no secret."""
 _NO_SECRET = compile_pattern(
     r"""(?i)^["'(<\[]*(?:string|str|text|none|null|nil|true|false|undefined|required|optional|redacted|hidden|masked|secret|token"""
     r"""|password|bearer|basic|digest|negotiate|bytes|object|value|missing|invalid|expired|incorrect|\*+|x+|\.+)["')>\]:.!?\s]*$"""
@@ -156,11 +156,11 @@ _NO_ARGUMENT = compile_pattern(
 )
 _PROVIDERS = "toolu srvtoolu msg msgbatch req resp call chatcmpl run thread asst file"
 _KNOWN_IDS = (*(f"{name}_".encode() for name in _PROVIDERS.split()), b"sha256-", b"sha384-", b"sha512-")
-"""Ids that model providers give to calls, and digests: random, but no secrets, and needed to follow a session."""
+"""Ids that model providers give to calls, and digests: random but not secret, and needed to follow a session."""
 _MIN_RUN = 24
 _MIN_ENTROPY = 4.2
 _MIN_SWITCHES = 0.25
-"""Changes between lower case, upper case and digits a character: 0.45 in random text, 0.2 in CamelCase."""
+"""Changes between lower case, upper case and digits per character: 0.45 in random text, 0.2 in CamelCase."""
 _CLASSES = bytes(
     ord("l") if chr(c).islower() else ord("u") if chr(c).isupper() else ord("d") if chr(c).isdigit() else ord("-")
     for c in range(128)
@@ -170,17 +170,17 @@ _IN_RUNS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
 _RUNS = compile_pattern(_LONG_RUN, where="high_entropy", ignore_case=False)
 _SENSITIVE = compile_pattern(rf"{NAMES}$", where="sensitive name")
 TELLING_NAME = compile_pattern(NAMES, where="telling name")
-"""Finds whatever `is_sensitive` takes for a name, and more."""
+"""Matches every name that `is_sensitive` accepts, and more."""
 _MODEL_TOKENS = compile_pattern(rf"(?:^|[_.-]){COUNTED}$", where="model tokens")
 _LONGEST_NAME = 128
 _REMEMBERED = 10_000
 
 
 class Redactor:
-    """Takes secrets out of texts, by built-in kinds and those of a policy. Immutable, so it can be shared."""
+    """Replaces secrets in texts, by built-in kinds and those of a policy. Immutable, so it can be shared."""
 
     def __init__(self, settings: RedactionSettings, key: bytes = DEFAULT_KEY) -> None:
-        """PolicyError when a pattern of the settings does not compile."""
+        """Raises PolicyError if a pattern of the settings does not compile."""
         self._key = key
         self._enabled = settings.enabled
         patterns = [
@@ -197,13 +197,13 @@ class Redactor:
         self._remembered_labels = lru_cache(LABELS_REMEMBERED)(self._redacted_labels)
         self._clean: frozenset[str] = frozenset()
         self._nameless: frozenset[str] = frozenset()
-        """Those of the clean texts that are no name of a secret."""
+        """Texts that contain no secret and are not the name of one."""
 
     def having_looked(self, texts: Iterable[str], *, named: Iterable[str] = ()) -> Redactor:
-        """The same redactor after one prefilter run over all of these texts: those that hold nothing are not searched again.
+        """Return this redactor after one prefilter run over these texts, so that clean ones are not searched again.
 
-        Most of what is suspected are ids, which hold nothing but a random run at most: they are not searched for anything else.
-        `named` are those of the texts of which `is_clean_json` will be asked.
+        Most suspects are ids, which are only searched for random runs. `named` are the texts that `is_clean_json` will be asked
+        about.
         """
         if not self._enabled:
             return self
@@ -217,12 +217,12 @@ class Redactor:
         return copied
 
     def _holding(self, data: Sequence[bytes]) -> Iterator[int]:
-        """The places of the texts that may hold a secret."""
+        """Return the indexes of the texts that may contain a secret."""
         ids, others = list[int](), list[int]()
         for row, text in enumerate(data):
             (ids if is_one_run(text) else others).append(row)
         suspects = ids + [others[place] for place in self._first_look.rows([data[row] for row in others])]
-        # Made by who suspects anything, and not at every start.
+        # Built on first use, not at every start.
         telling = (
             {suspects[place] for place in _first_look(self._telling).rows([data[row] for row in suspects])} if suspects else ()
         )
@@ -231,23 +231,23 @@ class Redactor:
                 yield row
 
     def are_clean(self, texts: Iterable[str]) -> bool:
-        """Return whether the prefilter found nothing in any of the texts, or nothing is to be taken out; False if that is not known."""
+        """Return whether all texts are known to be clean, or nothing is redacted; False if unknown."""
         return not self._enabled or self._clean.issuperset(texts)
 
     def is_clean_json(self, texts: Iterable[str]) -> bool:
-        """Return whether `redact_json` leaves a value as it is that has these texts, keys too; False if that is not known."""
+        """Return whether `redact_json` is known not to change a value with these texts, including keys."""
         return not self._enabled or self._nameless.issuperset(texts)
 
     def is_clean(self, text: str) -> bool:
-        """Return whether the prefilter found nothing in the text, or nothing is to be taken out of any; False if that is not known."""
+        """Return whether the text is known to be clean, or nothing is redacted; False if unknown."""
         return not text or text in self._clean or not self._enabled
 
     def redacting(self, texts: Sequence[str]) -> Callable[[str], tuple[str, Counter[str]]]:
-        """Return the function that redacts each of these texts, after one prefilter run over all of them: most hold nothing."""
+        """Return the function that redacts each of these texts, after one prefilter run over all of them."""
         return _as_it_is if not self._enabled or self._first_look.is_clean(list(map(encode, texts))) else self.redact
 
     def redact(self, text: str) -> tuple[str, Counter[str]]:
-        """The text without its secrets, and how many of each kind were taken out."""
+        """Return the text without its secrets, and the number of each kind."""
         if not self._enabled or not text or text in self._clean:
             return text, Counter()
         data = encode(text)
@@ -262,11 +262,11 @@ class Redactor:
         return (decode(data), counts) if counts else (text, counts)
 
     def redact_text(self, text: str) -> str:
-        """The text without its secrets."""
+        """Return the text without its secrets."""
         return text if text in self._clean else self.redact(text)[0]
 
     def redact_labels(self, labels: Mapping[str, str]) -> Mapping[str, str]:
-        """`redact_json` of labels; of those that come again and again, what became of them is remembered."""
+        """Redact labels like `redact_json`; frequent ones are cached."""
         pairs = tuple(labels.items())
         if sum(len(name) + len(value) for name, value in pairs) > LONGEST_LABELS:
             return self._redacted_labels(pairs)
@@ -277,18 +277,18 @@ class Redactor:
         return redacted
 
     def redact_name(self, name: str) -> str:
-        """The name or id without its secrets; of those that come again and again, what became of them is remembered."""
+        """Redact a name or id; frequent ones are cached."""
         if name in self._clean:
             return name
         return (self.redact if len(name) > LONGEST_NAME else self._remembered)(name)[0]
 
     def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
-        """The JSON value without its secrets, in keys too.
+        """Return the JSON value without its secrets, also in keys.
 
-        Below a key such as `password` every text and number is taken out as a whole, and so are the value of
-        `{"name": "Authorization", "value": ...}`, of the header `["Authorization", ...]` and of the option `["--password", ...]`.
+        Below a key such as `password` every text and number is replaced as a whole. So are the values of `{"name":
+        "Authorization", "value": ...}`, of the header `["Authorization", ...]` and of the option `["--password", ...]`.
 
-        BoundsError for a value nested deeper than `MAX_DEPTH`.
+        Raises BoundsError for a value nested deeper than `MAX_DEPTH`.
         """
         counts: Counter[str] = Counter()
         return (self._walk(value, counts, 0) if self._enabled else value), counts
@@ -306,7 +306,7 @@ class Redactor:
         return data, counts
 
     def _replace(self, data: bytes, kind: SecretKind, counts: Counter[str]) -> bytes:
-        """The text with what the kind finds between markers replaced."""
+        """Return the text with secrets of one kind between markers replaced."""
         pieces: list[bytes] = []
         position = 0
         for marker_start, marker_end in [*_markers(data), (len(data), len(data))]:
@@ -351,7 +351,7 @@ class Redactor:
         return self._blank(value, counts, depth) if is_secret else self._walk(value, counts, depth)
 
     def _blank(self, value: Any, counts: Counter[str], depth: int) -> Any:
-        """The value with every text and number in it replaced; booleans, null and empty texts say nothing and stay."""
+        """Replace every text and number in a value; booleans, null and empty texts stay."""
         if depth > MAX_DEPTH:
             return self._walk(value, counts, depth)
         if isinstance(value, dict):
@@ -373,17 +373,17 @@ def _first_look(patterns: tuple[Pattern, ...]) -> Prefilter:
 
 
 def is_one_run(data: bytes) -> bool:
-    """Return whether a text is one run of letters and digits and nothing else, as most ids are."""
+    """Return whether a text is a single run of letters and digits, as most ids are."""
     return len(data) >= _MIN_RUN and not data.translate(None, _IN_RUNS)
 
 
 def has_random_run(data: bytes) -> bool:
-    """Return whether a text has a run that looks drawn by lot."""
+    """Return whether a text has a run that looks random."""
     return next(_random_runs(data), None) is not None
 
 
 def _random_runs(data: bytes) -> Iterator[tuple[int, int]]:
-    """Runs that look drawn by lot; in what may be a path, segment by segment."""
+    """Yield the runs that look random; in a possible path, segment by segment."""
     for start, end in [(0, len(data))] if is_one_run(data) else _RUNS.groups(data):
         run = data[start:end]
         if run.startswith(_KNOWN_IDS):
@@ -396,7 +396,7 @@ def _random_runs(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _is_random(run: bytes) -> bool:
-    """Return whether a run of letters and digits looks drawn by lot: mixed, switching often, at least 4.2 bits per character."""
+    """Return whether a run of letters and digits looks random: mixed, often changing class, at least 4.2 bits per character."""
     core = run.rstrip(b"=")
     classes = core.translate(_CLASSES)
     if len(core) < _MIN_RUN or not all(classes.count(kind) for kind in (b"l", b"u", b"d")):
@@ -419,7 +419,7 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _whole_characters(data: bytes, start: int, end: int) -> tuple[int, int]:
-    r"""The span widened to whole characters: a pattern with `\C` may cut one in two."""
+    r"""Widen the span to whole characters: a pattern with `\C` may split one."""
     while start > 0 and data[start] & 0xC0 == 0x80:
         start -= 1
     while end < len(data) and data[end] & 0xC0 == 0x80:
@@ -437,18 +437,18 @@ def _is_secret_key(key: Any) -> bool:
 
 
 def is_sensitive(name: str) -> bool:
-    """Return whether a key, header, variable or option of this name holds a secret; the same names as in texts."""
+    """Return whether a key, header, variable or option of this name has a secret as its value."""
     return _tells(name[-_LONGEST_NAME:].rstrip(" :_[]*"))
 
 
 @functools.lru_cache(_REMEMBERED)
 def _tells(tail: str) -> bool:
-    """Tell it of the end of a name; remembered, because the members of objects have the same names again and again."""
+    """Decide by the end of a name; cached, because objects repeat their names."""
     return _SENSITIVE.matches(tail) and not _MODEL_TOKENS.matches(tail)
 
 
 def _secret_positions(items: list[Any] | tuple[Any, ...]) -> set[int]:
-    """Positions of secrets that what stands before them gives away: in a header of two texts, after an option."""
+    """Return the indexes of secrets that the previous item gives away: in a header of two texts, or after an option."""
     if len(items) == 2 and _is_secret_key(items[0]) and isinstance(items[1], str) and _is_header(*items):
         return {1}
     options = (
@@ -460,7 +460,7 @@ def _secret_positions(items: list[Any] | tuple[Any, ...]) -> set[int]:
 
 
 def _is_header(name: str, value: str) -> bool:
-    """Return whether two texts are a name with its value, and not two names, such as the required fields of a form."""
+    """Return whether two texts are a name with its value, rather than two names such as the required fields of a form."""
     return name[:1].isupper() or "-" in name or not value.replace("_", "").isalpha()
 
 
@@ -469,7 +469,7 @@ def _is_marker(data: bytes) -> bool:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """The texts in a JSON value, keys too, for the prefilter; level by level, so that no depth can exhaust the stack."""
+    """Yield the texts in a JSON value, including keys, level by level, so that no depth exhausts the stack."""
     left = [value]
     while left:
         node = left.pop()
@@ -484,12 +484,12 @@ def texts_in(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class SecretKind:
-    """A kind of secret: its name in markers and the places of such secrets in a text (bytes, left to right, apart)."""
+    """A kind of secret: its name in markers, and a search for its positions in a text (in bytes, from left to right)."""
 
     name: str
     spans: Spans
     occurs: Callable[[bytes], bool]
-    """Cheap question: False when no part of the text can hold one."""
+    """Prefilter; False if no part of the text can contain one."""
 
 
 def _is_credentials(value: bytes) -> bool:
@@ -509,12 +509,12 @@ def _is_value(value: bytes) -> bool:
 
 
 def _has_leaf(value: bytes) -> bool:
-    """Return whether there is anything in it but punctuation and words that are no secrets."""
+    """Return whether it contains more than punctuation and ordinary words."""
     return value.strip(b" \t\r\n\"'\\,:") not in (b"", b"null", b"true", b"false")
 
 
 def _is_argument(value: bytes) -> bool:
-    """Return whether this is the value of an option rather than its placeholder or the sentence going on."""
+    """Return whether this is the value of an option, rather than its placeholder or the next word of a sentence."""
     return _is_value(value) and not _NO_ARGUMENT.found_in(value)
 
 
@@ -523,7 +523,7 @@ def _anything(_value: bytes) -> bool:
 
 
 def _kind(name: str, text: str, *, groups: int = 0, accept: Callable[[bytes], bool] = _anything) -> SecretKind:
-    """A kind from a pattern: what is taken out is the match, or with `groups` whichever group took part in it."""
+    """A kind defined by a pattern: the match is replaced, or with `groups` the group that matched."""
     pattern = compile_pattern(text, where=name, ignore_case=False)
 
     def spans(data: bytes) -> Iterator[tuple[int, int]]:
@@ -554,4 +554,4 @@ BUILT_IN = (
     _kind("password", _ASSIGNMENT, groups=4, accept=_is_value),
     RANDOM_RUN,
 )
-"""In the order they are looked for: what takes a whole list or header first, then what says most about a secret."""
+"""Kinds in order of their search: those that replace a whole list or header first, then the most specific."""

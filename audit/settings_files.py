@@ -33,12 +33,12 @@ _TYPES_IN_WORDS = {  # what a file says otherwise than a call
 
 
 class Document:
-    """A file's value together with the line of each field and the problems found in it so far."""
+    """A file's value with the line of each field, and the problems found so far."""
 
     def __init__(self, path: Path, *, hint: str = POLICY_HINT, content: bytes | None = None) -> None:
-        """Read the file, or `content` in its place; PolicyError when it cannot be read or is no YAML.
+        """Read the file, or `content` instead of it; raises PolicyError if it cannot be read or is not YAML.
 
-        `hint` says what to do about problems in it.
+        `hint` says how to fix problems in it.
         """
         self.path = path
         self.hint = hint
@@ -57,25 +57,25 @@ class Document:
             raise self._unreadable(1, "the file is empty")
 
     def problem(self, location: Location, reason: str) -> None:
-        """Note what is wrong with a field."""
+        """Add a problem of a field."""
         self.note(location, f"{self.describe_location(location)}: {reason}")
 
     def note(self, location: Location, message: str) -> None:
-        """Note a message about a field that already says where."""
+        """Add a message about a field that already names its location."""
         self.problems.append((self.line(location), message))
 
     def describe_location(self, location: Location) -> str:
-        """`FILE:LINE: field.path` of a field."""
+        """Return `FILE:LINE: field.path` of a field."""
         return f"{self.path}:{self.line(location)}: {_field_path(location)}"
 
     def line(self, location: Location) -> int:
-        """Line of a field, from 1; that of what contains it when it is missing."""
+        """Return the line of a field, from 1; for a missing field the line of its parent."""
         while location not in self.lines:
             location = location[:-1]
         return self.lines[location]
 
     def validate(self, model: type[Model]) -> Model:
-        """The value as a model; PolicyError that lists every problem, one a line."""
+        """Return the value as a model; raises PolicyError with every problem on its own line."""
         try:
             result = model.model_validate(self.value, by_alias=True, by_name=False)
         except ValidationError as error:
@@ -89,14 +89,14 @@ class Document:
         return result
 
     def refuse_problems(self) -> None:
-        """PolicyError with all problems noted so far in the order of the file, if any."""
+        """Raise PolicyError with all problems so far in order of the file, if any."""
         if self.problems:
             raise PolicyError("\n".join(message for _, message in sorted(self.problems)), hint=self.hint)
 
     def _own_location(self, problem: Any) -> Location:
-        """Return the place in the file.
+        """Return the location of a problem in the file.
 
-        Pydantic adds elements of its own: the kind chosen from several, and a mark for a bad key.
+        Pydantic adds elements to the location: the kind chosen from several, and a mark for a bad key.
         """
         *around, last = problem["loc"] or ("",)
         known_location: Location = ()
@@ -110,7 +110,7 @@ class Document:
         return PolicyError(f"{self.path}:{line}: document: {reason}", hint="The file must be one YAML or JSON document.")
 
     def _construct(self, node: yaml.Node, location: Location) -> Any:
-        """The node as plain values (sequences as tuples), noting lines and refusing what only YAML has."""
+        """Return the node as plain values (sequences as tuples); records lines and refuses features of YAML beyond JSON."""
         self.lines.setdefault(location, node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
             return self._mapping(node, location)
@@ -144,7 +144,7 @@ class Document:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML without aliases (a few lines of them stand for gigabytes) and of bounded depth."""
+    """Safe YAML without aliases (a few lines of which can expand to gigabytes) and with bounded depth."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -163,7 +163,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _refusal(reason: str, position: Any) -> yaml.MarkedYAMLError:
-    """An error as YAML's own, at a node or event."""
+    """Return an error in YAML's own form, at a node or event."""
     return yaml.MarkedYAMLError(None, None, reason, position.start_mark)
 
 
@@ -185,7 +185,7 @@ def _decode_text(path: Path, data: bytes) -> str:
 
 
 def _read_bytes(path: Path) -> bytes:
-    """At most one byte more than a settings file may have."""
+    """Read the file, at most one byte more than a settings file may have."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_FILE_BYTES + 1)
@@ -205,7 +205,7 @@ def _field_path(location: Location) -> str:
 
 
 def _is_consequence(location: Location, problem: Any, locations: Iterable[Location]) -> bool:
-    """Return whether a list is only called too short because pydantic leaves out elements that have problems of their own."""
+    """Return whether a list is only too short because pydantic leaves out elements that have problems of their own."""
     return problem["type"] == "too_short" and any(
         len(describe_location) > len(location) and describe_location[: len(location)] == location
         for describe_location in locations
@@ -228,7 +228,7 @@ def _reason_of(problem: Any, model: type[BaseModel]) -> str:
 
 
 def _about_kinds(problem: Any, model: type[BaseModel]) -> str:
-    """Name the kinds there are, where a field chooses one of several and none of them is named."""
+    """Name the available kinds, if a field must choose one and names none of them."""
     field = problem["ctx"]["discriminator"].strip("'")
     choices = (item.get("discriminator", {}) for item in _nested(model.model_json_schema(by_alias=True)))
     kinds = sorted(next(choice["mapping"] for choice in choices if choice.get("propertyName") == field))
@@ -238,7 +238,7 @@ def _about_kinds(problem: Any, model: type[BaseModel]) -> str:
 
 
 def _nested(schema: Any) -> Iterator[dict[str, Any]]:
-    """The objects in a JSON schema, at every depth."""
+    """Yield the objects in a JSON schema at every depth."""
     if isinstance(schema, dict):
         yield schema
     if isinstance(schema, dict | list):
@@ -252,7 +252,7 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 
 
 def _field_names(model: type[BaseModel]) -> set[str]:
-    """The names a file may use anywhere in the model, for suggestions."""
+    """Return the names that a file may use anywhere in the model, for suggestions."""
     names: set[str] = set()
     for definition in (schema := model.model_json_schema(by_alias=True)).get("$defs", {}).values():
         names |= set(definition.get("properties", {}))

@@ -1,22 +1,23 @@
-"""Evidence for a change of the mean between two stretches of scores, from their sums.
+"""Evidence for a change of the mean between two stretches of scores, computed from sums.
 
-The difference of the two means is compared with how much it varies by itself. Units, the sessions of a day, vary around their mean; so
-do blocks of hours, and days; and days in a row may resemble each other. Each of these is measured in the stretch before the change
-(moments of nested random effects: what blocks vary beyond what their units explain is the blocks' own, and so on), and then applied
-to both means according to how many units, blocks and days each rests on. Weekdays and weekends are compared with their like.
+The difference of the two means is compared with its expected variance. Units, the sessions of a day, vary around their mean; so
+do blocks of hours, and days; and consecutive days may be correlated. Each component is measured in the stretch before the
+change (moments of nested random effects: the variance of blocks beyond what their units explain belongs to the blocks, and so
+on), and then applied to both means according to their numbers of units, blocks and days. Weekdays and weekends are compared
+separately.
 
-The evidence is a Bayes factor: how much more probable the difference is if the mean changed at a given place than if it did not. The
-size of the change is unknown, so it is averaged over normal distributions of `SPREADS` sigma; the variance is unknown, so Student's t
-replaces the normal distribution (Gönen, Johnson, Lu and Westfall 2005, "The Bayesian two-sample t test"; the degrees of freedom are
-Satterthwaite's). Under independent normal units its expectation is about 1 when nothing has changed, so it is an e-value that has
-paid for the reference's uncertainty.
+The evidence is a Bayes factor: how much more probable the difference is if the mean changed at a given place than if it did
+not. The size of the change is unknown, so it is averaged over normal distributions of `SPREADS` sigma; the variance is unknown,
+so Student's t replaces the normal distribution (Gönen, Johnson, Lu and Westfall 2005, "The Bayesian two-sample t test"; with
+Satterthwaite's degrees of freedom). For independent normal units without a change its expectation is about 1, so it is an
+e-value that accounts for the uncertainty of the reference.
 
-Scores are not normal: they are bounded, come in thirds or fifths, and a rare one lies far off. So three things differ from the
-textbook. The distance is measured in two ways, as a difference and as a binomial deviance between the smallest and the largest value
-seen, and the lesser counts, unless no unit after lies within the range of those before: when something rare becomes a little less
-rare, the deviance knows how little that says. The units after a change are taken to vary no less than those before it: among skewed
-scores, those with a high mean by chance vary little by the same chance. And when sessions get shorter, each is taken to vary as much
-more as independent scores would make it, until they have shown what they do.
+Scores are not normal: they are bounded, come in thirds or fifths, and rare ones are outliers. So three things differ from the
+textbook. First, the distance is measured as a difference and as a binomial deviance between the smallest and the largest value
+seen, and the smaller one counts, unless all units after the change are outside the range of those before: if a rare value
+becomes a little rarer, only the deviance is small enough. Second, units after a change are assumed to vary at least as much as
+those before it: among skewed scores, a mean that is high by chance comes with a variance that is low by chance. Third, if
+sessions get shorter, they are assumed to vary as much more as independent scores would, until their variance has been measured.
 """
 
 from __future__ import annotations
@@ -53,66 +54,66 @@ if TYPE_CHECKING:
     from schemas.lazy_numpy import NDArray
 
 SPREADS = ((0.7, 0.75), (4.0, 0.25))
-"""Standard deviations of the sizes of change that are reckoned with, in sigma, and how much of the reckoning each has."""
+"""Prior of the size of change: standard deviations in sigma, each with its weight."""
 FEWEST_AFTER = 2
-"""So many stand after it: one session is no change."""
+"""Fewest units after a change: one session is not a change."""
 PSEUDO_UNITS = 5.0
-"""The weight, in units, of the assumption that units vary after a change as they did before it."""
+"""The weight, in units, of the assumption that units vary equally before and after a change."""
 MOST_COUPLED = 4.0
-"""Of what units vary more after a change, no more than this can come from the change of a bounded mean: see `_varied`."""
+"""Largest factor of the units' variance that a change of a bounded mean can explain: see `_varied`."""
 _FEWEST_FREEDOM = 3.0
 _EDGE = 1e-9
 Ranges = tuple[Floats, Floats]
 """The least and the greatest mean of a unit."""
 
 FEWEST_BEFORE = 10
-"""So many units stand before a change; and where weekdays or weekends have fewer of them, all days are compared with all."""
+"""Fewest units before a change. If weekdays or weekends have fewer, all days are compared together."""
 SETTLED_DAYS = 14
-"""From so many days after a change on, what they differ by among themselves counts, too."""
+"""Days after a change from which on their own variance is measured as well."""
 HIGHEST_MEMORY = 0.9
-"""Days in a row are never taken to resemble each other by more than this, as a correlation."""
+"""Largest correlation of consecutive days that is assumed."""
 SMALLEST_VARIANCE = 1e-6
-"""Of a unit: scores that hardly vary are taken to vary by a thousandth of a point."""
+"""Smallest variance of a unit: scores that hardly vary are assumed to vary by a thousandth of a point."""
 TINY = 1e-300
-"""The bound below which a number is too small to divide by."""
+"""Numbers below this are too small to divide by."""
 
 
 class Later(NamedTuple):
-    """The sums of stretches after a change, by stratum. Several stretches that end at different times may follow one change."""
+    """The sums of stretches after changes, by stratum. Several stretches, with different ends, may follow one change."""
 
     sums: Floats
-    """Of the units: (7, STRATA, stretches)."""
+    """Sums of the units: (7, STRATA, stretches)."""
     partial: Floats
-    """Squares of blocks and of days, the last ones as far as they have gone: (2, STRATA, stretches)."""
+    """Squares of blocks and of days, including unfinished ones: (2, STRATA, stretches)."""
     of: Ints
-    """The place of the stretch before the change."""
+    """The index of the stretch before the change."""
 
 
 class Contrast(NamedTuple):
-    """Stretches beside each other, an element a pair."""
+    """Pairs of a stretch before and a stretch after a change, one element per pair."""
 
     before: Floats
-    """Mean of the first, from the origin; both means by the same shares of weekdays and weekends."""
+    """Mean before, relative to the origin; both means weight weekdays and weekends equally."""
     after: Floats
     variance_before: Floats
-    """Of the mean before, whatever makes it vary included."""
+    """Variance of the mean before, from all sources."""
     variance_after: Floats
     freedom: Floats
     """Degrees of freedom of the two variances together."""
     unit_variance: Floats
-    """Of the mean of one unit."""
+    """Variance of the mean of one unit."""
     unit_before: Floats
     """The part of the variance before that comes from units."""
     unit_after: Floats
     excess: Floats
-    """The factor by which units vary more after the change than before it, at least 1; reckoned with in `unit_after`."""
+    """The factor by which units vary more after the change, at least 1; included in `unit_after`."""
     units_before: Floats
     units_after: Floats
     is_usable: Flags
-    """True where enough units stand on both sides."""
+    """True if there are enough units on both sides."""
 
     def where(self, chosen: Flags) -> Contrast:
-        """Some of the pairs."""
+        """Return some of the pairs."""
         *numbers, is_usable = (column[chosen] for column in self)
         return Contrast(*numbers, is_usable=is_usable)  # type: ignore[arg-type,misc]
 
@@ -123,15 +124,15 @@ class Contrast(NamedTuple):
 
     @property
     def variance(self) -> Floats:
-        """Of the size."""
+        """Variance of the size."""
         return self.variance_before + self.variance_after
 
 
 def contrast(normal: Normal, later: Later, reference: int | None = None) -> Contrast:
-    """Compare what is normal with the stretches that follow.
+    """Compare the normal state with the stretches that follow.
 
-    With `reference`, the index of one of the stretches, units vary after each change as they do in that one, and what is known of the
-    variance is what is known there.
+    With `reference`, the index of one of the stretches, the excess variance and the degrees of freedom measured for that one
+    are used for all.
     """
     of, later = later.of, _later_by_strata(later, normal.few[later.of])
     parts = Components(*(part[of] for part in normal.parts))
@@ -171,7 +172,7 @@ def _later_by_strata(later: Later, few: Flags) -> Later:
 
 
 def as_one(part: Floats, where: Flags) -> Floats:
-    """Sums by stratum, with all days as one stratum where they are to be."""
+    """Return the sums by stratum, with all days in the first stratum where `where` is true."""
     if not where.any():
         return part
     whole = np.zeros_like(part)
@@ -180,22 +181,22 @@ def as_one(part: Floats, where: Flags) -> Floats:
 
 
 def means(sums: Floats) -> Floats:
-    """The means of units, by stratum."""
+    """Return the means of units by stratum."""
     return ratio(sums[TOTAL], sums[WEIGHT])
 
 
 def ratio(part: Floats | float, whole: Floats) -> Floats:
-    """Part by whole; 0 where the whole is nothing."""
+    """Return part / whole; 0 if the whole is 0."""
     return part / np.where(whole > TINY, whole, math.inf)
 
 
 def total(parts: NDArray[Any]) -> Floats:
-    """The sum over the first axis: of strata, or of sources of variance."""
+    """Return the sum over the first axis, of strata or of sources of variance."""
     return np.add.reduce(parts, dtype=np.float64)  # type: ignore[no-any-return]
 
 
 def _spread_after(later: Later, unit: Floats, by_score: Floats, mean: Floats) -> tuple[Floats, Floats]:
-    """The variance of the units' sum after a change that is to be expected, by stratum, and how many times as large it is."""
+    """Return the expected variance of the units' sum after a change by stratum, and the factor of the observed variance."""
     squares, weight, units = later.sums[SQUARES], later.sums[WEIGHT], later.sums[UNITS]
     expected = np.maximum(unit * squares, by_score * weight)
     count = total(units)
@@ -206,13 +207,13 @@ def _spread_after(later: Later, unit: Floats, by_score: Floats, mean: Floats) ->
 
 
 def centred(sums: Floats, columns: tuple[int, int, int], mean: Floats, least: float = 0.0) -> Floats:
-    """Sum of the squares (or products) of totals less what the mean would give them."""
+    """Return the sum of squares (or products) around the mean."""
     squares, mixed, totals = (sums[column] for column in columns)
     return total(np.maximum(least, totals - 2 * mean * mixed + mean * mean * squares))
 
 
 def variances(sums: Floats, clusters: Floats, units: Floats, parts: Components) -> Floats:
-    """The variance of a stretch's means by source, units, blocks and days: (3, STRATA, stretches)."""
+    """Return the variance of a stretch's means by source, which is units, blocks and days: (3, STRATA, stretches)."""
     weight, squares, blocks, days = sums[WEIGHT], sums[SQUARES], clusters[0], clusters[1]
     length, memory = np.maximum(1.0, ratio(weight**2, days)), parts.memory
     longer = (1 + memory) / (1 - memory) - 2 * memory * (1 - memory**length) / (length * (1 - memory) ** 2)
@@ -222,25 +223,25 @@ def variances(sums: Floats, clusters: Floats, units: Floats, parts: Components) 
 
 
 def _freedom(sources: Floats, freedoms: Floats) -> Floats:
-    """Satterthwaite's degrees of freedom of a sum of variances."""
+    """Return Satterthwaite's degrees of freedom of a sum of variances."""
     return np.maximum(_FEWEST_FREEDOM, ratio(total(sources) ** 2, total(sources**2 / freedoms)))
 
 
 def _at_least_its_error(sources: Floats, freedoms: Floats) -> Floats:
-    """Return the variances by source, those of blocks and days no less than the standard error that the units alone give them.
+    """Return the variances by source, with those of blocks and days at least the standard error that units cause.
 
-    A variance between few days may be estimated as nothing; that is no reason to take it for known.
+    The variance between a few days may be estimated as 0, which does not mean that it is 0.
     """
     least = np.sqrt(2 / freedoms) * sources[0]
     return np.stack((sources[0], *np.maximum(sources[1:], least[1:])))
 
 
 def most_log_evidence(normal: Normal, sums: Floats, of: Ints) -> Floats:
-    """No less than `log_evidence` can be, at a fraction of the price; `sums` are those of `Later`, as far as SQUARES.
+    """Return an upper bound of `log_evidence` that is much cheaper; `sums` are those of `Later` up to SQUARES.
 
-    The strata's shares in the size s are not known, but whatever they are, s^2 by its variance is no more than the sum over the strata
-    of each one's own (Cauchy and Schwarz), and units after a change vary no less than those before it. Of a squared distance q with n
-    degrees of freedom the logarithm of the Bayes factor is below q (1 + 1/n) / 2, and n is no less than the least of the three sources'.
+    The strata's shares in the size s are unknown, but by Cauchy and Schwarz s² / variance is at most the sum of that ratio over
+    the strata, and units vary at least as much after a change as before it. For a squared distance q with n degrees of freedom,
+    the log Bayes factor is below q (1 + 1/n) / 2, and n is at least the least of the three sources'.
     """
     sums = as_one(sums, normal.few[of])
     apart = np.where(sums[UNITS] > 0, means(sums) - normal.mean[:, of], 0.0)
@@ -251,9 +252,9 @@ def most_log_evidence(normal: Normal, sums: Floats, of: Ints) -> Floats:
 
 
 def log_evidence(contrast: Contrast, before: Ranges, after: Ranges) -> Floats:
-    """Natural logarithm of the Bayes factors; minus infinity where there is nothing to compare.
+    """Return the log Bayes factors; minus infinity for pairs that are not usable.
 
-    `before` and `after` are the ranges of the units on either side, from the origin.
+    `before` and `after` are the ranges of the units on each side, relative to the origin.
     """
     low, high = np.minimum(before[0], after[0]), np.maximum(before[1], after[1])
     room = (high - contrast.after) * (contrast.after - low), (high - contrast.before) * (contrast.before - low)
@@ -269,10 +270,10 @@ def log_evidence(contrast: Contrast, before: Ranges, after: Ranges) -> Floats:
 
 
 def _varied(contrast: Contrast, before: Floats | float, after: Floats) -> Contrast:
-    """The contrast if units varied so many times as much as they do before the change.
+    """Return the contrast with the units' variance multiplied by factors before and after the change.
 
-    The nearer a share is to one half, the more it varies: of scores that are bounded, a part of what units vary more comes from the
-    change of their mean, and says nothing against it.
+    Shares near one half vary most. So for bounded scores, part of an excess variance comes from the change of the mean itself
+    and is no evidence against it.
     """
     return contrast._replace(
         unit_variance=contrast.unit_variance * np.maximum(1.0, after),
@@ -282,7 +283,7 @@ def _varied(contrast: Contrast, before: Floats | float, after: Floats) -> Contra
 
 
 def _together(contrast: Contrast) -> Floats:
-    """Return the factor by which all units vary more around their common mean than before, as if nothing had changed."""
+    """Return the factor of the units' variance around the common mean of both sides, as if nothing had changed."""
     both = contrast.units_before + contrast.units_after
     apart = (
         contrast.units_before * contrast.units_after / np.maximum(both, 1.0) * ratio(contrast.size**2, contrast.unit_variance)
@@ -291,7 +292,7 @@ def _together(contrast: Contrast) -> Floats:
 
 
 def _deviance(contrast: Contrast, low: Floats, high: Floats) -> Floats:
-    """The distance as that of two shares of the width between the smallest and the largest value, in the same measure."""
+    """Return the distance as a binomial deviance between the smallest and the largest value, on the same scale."""
     width = np.maximum(high - low, TINY)
     many, later = ratio(1.0, contrast.variance_before), ratio(1.0, contrast.variance_after)
     p, q = (contrast.before - low) / width, (contrast.after - low) / width
@@ -300,16 +301,16 @@ def _deviance(contrast: Contrast, low: Floats, high: Floats) -> Floats:
 
 
 def _divergence(p: Floats, q: Floats) -> Floats:
-    """Kullback-Leibler divergence of two Bernoulli distributions."""
+    """Return the Kullback-Leibler divergence of two Bernoulli distributions."""
     p = np.clip(p, 0.0, 1.0)
     return p * np.log(np.maximum(p, TINY) / q) + (1 - p) * np.log(np.maximum(1 - p, TINY) / (1 - q))
 
 
 def log_bayes_factor(squared: Floats, freedom: Floats, sizes: Iterable[tuple[Floats, float]]) -> Floats:
-    """Natural logarithm of the Bayes factor of Student's t, averaged over the sizes of change that are reckoned with.
+    """Return the log Bayes factor of Student's t, averaged over a prior of the size of change.
 
-    `squared` is the squared distance in standard errors, with so many degrees of `freedom`; each of `sizes` is the variance of a normal
-    distribution of sizes, in squared standard errors, and its share of the reckoning; the shares sum to 1.
+    `squared` is the squared distance in standard errors, with its degrees of `freedom`. Each of `sizes` is the variance of a
+    normal distribution of sizes, in squared standard errors, and its weight; the weights sum to 1.
     """
     terms = []
     for wider, share in sizes:
@@ -319,16 +320,16 @@ def log_bayes_factor(squared: Floats, freedom: Floats, sizes: Iterable[tuple[Flo
 
 
 class Stretch(NamedTuple):
-    """The sums of stretches of a series, each in a place of the last axis, by stratum."""
+    """The sums of stretches of a series by stratum; the last axis is the stretch."""
 
     sums: Floats
-    """Of the units: (7, STRATA, stretches), columns of `audit.drift.series`."""
+    """Sums of the units: (7, STRATA, stretches), rows of `audit.drift.series`."""
     days: Floats
-    """Of the whole days among them: (12, STRATA, stretches)."""
+    """Sums of the whole days: (12, STRATA, stretches)."""
 
 
 class Components(NamedTuple):
-    """The components of the variance of a stretch's means, one element per pair."""
+    """The components of variance, one element per pair."""
 
     unit: Floats
     """Variance of a unit for each squared weight."""
@@ -339,21 +340,21 @@ class Components(NamedTuple):
     memory: Floats
     """Correlation of days in a row."""
     blocks: Floats
-    """The number of blocks, less one per stratum, that these rest on."""
+    """The number of blocks behind the estimates, less one per stratum."""
     days: Floats
 
 
 class Normal(NamedTuple):
-    """The normal state before each of some changes; an element, or a place of the last axis, is a change."""
+    """The normal state before each of some changes; the last axis is the change."""
 
     few: Flags
-    """True where all days are one stratum, for there are few units in one of them."""
+    """True if all days are one stratum, because a stratum has few units."""
     sums: Floats
-    """Of the units: (7, STRATA, changes)."""
+    """Sums of the units: (7, STRATA, changes)."""
     strata: Floats
-    """The number of them that have units."""
+    """The number of strata with units."""
     mean: Floats
-    """By stratum."""
+    """Mean by stratum."""
     parts: Components
     by_score: Floats
     """Variance of a unit for each weight."""
@@ -364,8 +365,8 @@ class Normal(NamedTuple):
 def normal_before(before: Stretch, recent: Floats, settled: Stretch, reference: int | None = None) -> Normal:
     """Return the normal state in stretches of whole days before a change.
 
-    For each stretch of `before`, `recent` has the sums of the last days of it, and `settled` the whole days after the change that every
-    one of its later stretches holds. With `reference`, all changes take the variance components measured for that one.
+    For each stretch of `before`, `recent` has the sums of its last days, and `settled` those of the whole days after the change
+    that all of its later stretches contain. With `reference`, all changes use the components measured for that one.
     """
     few = np.any(before.sums[UNITS] < FEWEST_BEFORE, axis=0)
     before, settled, recent = _by_strata(before, few), _by_strata(settled, few), as_one(recent, few)
@@ -381,12 +382,12 @@ def normal_before(before: Stretch, recent: Floats, settled: Stretch, reference: 
 
 
 def _by_strata(stretch: Stretch, few: Flags) -> Stretch:
-    """A stretch with all days as one stratum where there are few units in one of them."""
+    """Return a stretch with all days in one stratum where a stratum has few units."""
     return Stretch(*(as_one(part, few) for part in stretch))
 
 
 def _components(before: Stretch, recent: Floats, after: Stretch, mean_before: Floats, strata: Floats) -> Components:
-    """Measure the components before the change; those of days also after it, as soon as there are enough of them."""
+    """Measure the components before the change; that of days also after it, once there are enough days."""
     squares, units = total(before.sums[SQUARES]), total(before.sums[UNITS])
     spread = centred(before.sums, (SQUARES, MIXED, TOTALS), mean_before) * _inflated(units, strata)
     blocks, days = total(before.days[BLOCKS]), total(before.days[DAYS])
@@ -406,12 +407,12 @@ def _components(before: Stretch, recent: Floats, after: Stretch, mean_before: Fl
 
 
 def _inflated(count: Floats, strata: Floats) -> Floats:
-    """By how much a spread around an estimated mean is too small."""
+    """Return the correction for a variance around an estimated mean."""
     return count / np.maximum(1.0, count - strata)
 
 
 def _between_days(days: Floats, mean: Floats, strata: Floats) -> Floats:
-    """Covariance of the blocks of a day."""
+    """Return the covariance of the blocks of a day."""
     blocks, count = total(days[BLOCKS]), total(days[DAYS])
     by_block = centred(days, (BLOCK_SQUARES, BLOCK_MIXED, BLOCK_TOTALS), mean) * _inflated(blocks, strata)
     by_day = centred(days, (DAY_SQUARES, DAY_MIXED, DAY_TOTALS), mean) * _inflated(count, strata)
@@ -422,7 +423,7 @@ def _between_days(days: Floats, mean: Floats, strata: Floats) -> Floats:
 def _at_least(recent: Floats) -> Floats:
     """Return the recent variance of units, less its standard error.
 
-    If the spread has grown, the whole past understates it.
+    If the variance has grown, the whole past would understate it.
     """
     units = total(recent[UNITS])
     spread = ratio(centred(recent, (SQUARES, MIXED, TOTALS), means(recent)), total(recent[SQUARES]))
@@ -431,10 +432,10 @@ def _at_least(recent: Floats) -> Floats:
 
 
 def _remembered(day: Floats, shared: Floats, days: Floats, strata: Floats) -> tuple[Floats, Floats]:
-    """Covariance within a day and the correlation of days in a row, less small by what the estimated mean takes from both.
+    """Return the covariance within a day and the correlation of consecutive days, corrected for the estimated mean.
 
-    A correlation is estimated low from few days, so one and a half standard errors are added to it. It counts by the days' covariance only: where
-    days do not differ, there is nothing to remember.
+    The correlation is underestimated from few days, so one and a half standard errors are added. It only matters together with
+    the covariance within a day: without that, there is nothing to correlate.
     """
     error = 1.5 / np.sqrt(np.maximum(days, 1.0))
     memory = np.clip(ratio(shared, day) + error, 0.0, HIGHEST_MEMORY)
