@@ -1,7 +1,7 @@
-"""Dated prices, the cost of a call, the most a call can cost, and a session's spending under its cap. Money is integer nano-USD, exact.
+"""Prices, the cost of a call, its largest possible cost, and a session's spending under its cap.
 
-The worst case of a call is reserved before the call is made, so calls that run at once cannot pass the cap together; checking first
-and paying later can.
+Prices are dated, and money is exact integer nano-USD. The largest possible cost of a call is reserved before the call, so concurrent
+calls cannot exceed the cap together.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pydantic.alias_generators import to_camel
 from audit.settings_files import Document
 
 NANO = 10**9
-"""Nano-USD in a USD."""
+"""Nano-USD per USD."""
 OVERHEAD_TOKENS = 1000
-"""Most input tokens that a request has beyond the texts of its question: roles, fences, what the API adds for a schema."""
+"""Most input tokens of a request beyond the texts of its question: roles, fences, what the API adds for a schema."""
 BYTES_A_TOKEN = 8
-"""Most bytes that a token of a prompt has on average; English prose has four to five."""
+"""Most bytes per token of a prompt on average; English prose has four to five."""
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$"
 """The pattern of a model's name."""
 CacheLife = Literal["5m", "1h"]
-"""The time for which the prompt cache keeps what was written to it."""
+"""How long the prompt cache keeps an entry."""
 UsdPerMillion = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
 Factor = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
@@ -37,7 +37,10 @@ Tokens = Annotated[int, Field(ge=1, le=1_000_000_000)]
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one or more calls, as the API reports them. `input_tokens` excludes what the cache took and gave."""
+    """Tokens of one or more calls, as the API reports them.
+
+    `input_tokens` excludes tokens read from or written to the cache.
+    """
 
     input_tokens: int
     output_tokens: int
@@ -46,7 +49,7 @@ class Usage:
 
     @property
     def prompt_tokens(self) -> int:
-        """Everything the model read, from the cache or not."""
+        """All tokens that the model read, including those from the cache."""
         return self.input_tokens + self.cache_write_tokens + self.cache_read_tokens
 
 
@@ -55,28 +58,28 @@ class Request(Protocol):
 
     @property
     def texts_size(self) -> int:
-        """Most tokens that its texts can have: one for each byte."""
+        """Most tokens of its texts: one per byte."""
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens the answer may have."""
+        """Most tokens of the answer."""
 
 
 class ShortRequest(Request, Protocol):
-    """A request whose answer may be asked for with fewer tokens, where money is short."""
+    """A request whose answer may have fewer tokens if money is short."""
 
     @property
     def least_tokens(self) -> int:
-        """Fewest tokens with which the answer is asked for."""
+        """Fewest tokens to ask for."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptBound:
-    """The most tokens that the prompt of one call can have."""
+    """Most tokens of the prompt of one call."""
 
     tokens: int
     written: int
-    """Of these, how many the prompt cache may write."""
+    """Most of these that the prompt cache may write."""
 
 
 class _PriceModel(BaseModel):
@@ -96,28 +99,28 @@ class Rates(_PriceModel):
     """Through the batch API; None is unknown."""
 
     def per_token(self, *, batched: bool) -> tuple[Fraction, Fraction] | None:
-        """Nano-USD for a token of input and one of output; None where it is unknown."""
+        """Return nano-USD per token of input and of output; None if unknown."""
         pair = self._listed(batched=batched)
         return None if pair is None else (_exactly(pair[0]) * 1000, _exactly(pair[1]) * 1000)
 
     def at_most(self, *, batched: bool) -> list[tuple[float, float]]:
-        """Return the rates that `per_token` may find, as they are listed.
+        """Return the rates that `per_token` may return.
 
-        A single call may later count as batched, a batched one only as such.
+        A single call may later count as batched, but not the other way round.
         """
         pairs = [self._listed(batched=True), self._listed(batched=False)]
         upper_rates = [pair for pair in pairs if pair is not None]
         return upper_rates[:1] if batched else upper_rates
 
     def _listed(self, *, batched: bool) -> tuple[float, float] | None:
-        """USD for a million tokens of input and one of output; None where it is unknown."""
+        """Return USD per million tokens of input and of output; None if unknown."""
         pair = (self.batch_input, self.batch_output) if batched else (self.input, self.output)
         return None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
 
 
 @lru_cache(maxsize=4096)
 def _exactly(number: float) -> Fraction:
-    """A number of a price list by way of its text: 0.1 as it was written, not the nearest binary fraction."""
+    """Return a price exactly as written: 0.1 instead of the nearest binary fraction."""
     return Fraction(str(number))
 
 
@@ -140,7 +143,7 @@ class CacheTerms(_PriceModel):
     read: Factor = 0.1
 
     def writing(self, life: CacheLife) -> Fraction:
-        """Factor for a token that is written."""
+        """Return the factor for a token that is written to the cache."""
         return _exactly(self.write_factor(life))
 
     def write_factor(self, life: CacheLife) -> float:
@@ -171,11 +174,11 @@ class ModelPrice(Rates):
 
     @property
     def cache_minimum(self) -> int | None:
-        """Tokens of the smallest prefix that is cached; None is unknown."""
+        """Tokens of the smallest prefix that is cached; None if unknown."""
         return self.cache.minimum
 
     def cost(self, usage: Usage, *, batched: bool = False, cache_life: CacheLife = "5m") -> int | None:
-        """Nano-USD of one call, rounded up; None when that price is unknown."""
+        """Return the cost of one call in nano-USD, rounded up; None if the price is unknown."""
         *_, rates = self._reached(usage.prompt_tokens)
         tokens = rates.per_token(batched=batched)
         if tokens is None:
@@ -185,15 +188,15 @@ class ModelPrice(Rates):
         return math.ceil(read * tokens[0] + usage.output_tokens * tokens[1])
 
     def worst_case(self, texts_size: int, max_tokens: int, *, batched: bool = False, cache_life: CacheLife = "5m") -> int:
-        """Nano-USD that one call can cost at most; of a batched one at the batch's prices, where they are known.
+        """Return the largest possible cost of one call in nano-USD; for a batched one at batch prices, if known.
 
-        A token for each byte of its texts, and the overhead, at the highest price of input, and every token of output it may have.
+        It assumes one token per byte of the texts, the overhead, the highest price of input, and every token of the answer.
         """
         most = texts_size + OVERHEAD_TOKENS
         return self.most(PromptBound(most, written=most), max_tokens, batched=batched, cache_life=cache_life)
 
     def most(self, prompt: PromptBound, max_tokens: int, *, batched: bool = False, cache_life: CacheLife = "5m") -> int:
-        """Nano-USD that a call can cost at most whose prompt and answer have no more tokens than this."""
+        """Return the largest possible cost in nano-USD of a call whose prompt and answer have at most these tokens."""
         factors = (self.cache.write_factor(cache_life), self.cache.read)
         return max(
             _bound(*rates, *factors).nano(prompt, max_tokens)
@@ -202,14 +205,14 @@ class ModelPrice(Rates):
         )
 
     def _reached(self, prompt_tokens: int) -> Iterator[Rates]:
-        """The rates that a prompt of this size and every shorter one have; its own come last."""
+        """Return the rates for prompts up to this size, the actual one's last."""
         yield self
         yield from (step for step in self.steps if step.above < prompt_tokens)
 
 
 @lru_cache(maxsize=4096)
 def _bound(read_usd: float, answer_usd: float, write_factor: float, read_factor: float) -> _Bound:
-    """The bound at these rates, in USD per million tokens, and these factors of the cache: exact."""
+    """Return the exact bound at these rates, in USD per million tokens, and these cache factors."""
     highest = max(Fraction(1), _exactly(write_factor), _exactly(read_factor))
     read, answered = _exactly(read_usd) * 1000, _exactly(answer_usd) * 1000
     written = read * (highest - 1)
@@ -218,9 +221,9 @@ def _bound(read_usd: float, answer_usd: float, write_factor: float, read_factor:
 
 
 class _Bound(NamedTuple):
-    """The most that a call can cost: whole numbers for a token read, for one that is written to the cache besides, and for one of the answer.
+    """The largest possible cost of a call as whole numbers, whose sum is divided by `divisor`.
 
-    Their sum is divided by `divisor`.
+    One number is per token read, one per token that is also written to the cache, and one per token of the answer.
     """
 
     read: int
@@ -229,27 +232,27 @@ class _Bound(NamedTuple):
     divisor: int
 
     def nano(self, prompt: PromptBound, max_tokens: int) -> int:
-        """Nano-USD, rounded up."""
+        """Return the bound in nano-USD, rounded up."""
         whole = self.read * prompt.tokens + self.written * prompt.written + self.answered * max_tokens
         return -(-whole // self.divisor)
 
 
 @lru_cache(4096)
 def nano_of(usd: float) -> int:
-    """USD as nano-USD, to the nearest; what `usd_of` gave comes back exactly. ValueError or OverflowError for NaN and infinities."""
+    """Convert USD to the nearest nano-USD; inverse of `usd_of`. Raises ValueError or OverflowError for NaN and infinities."""
     numerator, denominator = usd.as_integer_ratio()
     whole, rest = divmod(numerator * NANO, denominator)
     return whole + (2 * rest > denominator or (2 * rest == denominator and whole % 2))
 
 
 def usd_of(nano: int) -> float:
-    """Nano-USD as USD."""
+    """Convert nano-USD to USD."""
     return nano / NANO
 
 
 @cache
 def shipped_prices() -> Mapping[str, ModelPrice]:
-    """The prices that come with the package, by every name a model has."""
+    """Return the shipped prices by every name of a model."""
     with resources.as_file(resources.files("audit").joinpath("models.yaml")) as path:
         listed = Document(path).validate(_PriceList).models
     return {name: price for model, price in listed.items() for name in (model, *price.aliases)}
@@ -264,9 +267,9 @@ class _PriceList(_PriceModel):
 
 
 def price_of(model: str, own: Mapping[str, ModelPrice]) -> ModelPrice | None:
-    """The price of a model: yours under any of its names, else the shipped one; None is unknown.
+    """Return the price of a model: the configured one under any of its names, else the shipped one; None if unknown.
 
-    If yours says nothing of the cache or of thinking, the shipped values hold: they are not prices.
+    Properties of cache and thinking that the configured price omits are taken from the shipped one.
     """
     shipped = shipped_prices().get(model)
     if shipped is None:
@@ -280,19 +283,19 @@ def price_of(model: str, own: Mapping[str, ModelPrice]) -> ModelPrice | None:
 
 
 def worst_case(question: Request, price: ModelPrice, *, batched: bool = False) -> int:
-    """Nano-USD that asking the question once can cost at most, by itself or in a batch."""
+    """Return the largest possible cost in nano-USD of asking the question once, by itself or in a batch."""
     return price.worst_case(question.texts_size, question.max_tokens, batched=batched)
 
 
 def least_case(question: ShortRequest, price: ModelPrice) -> int:
-    """Nano-USD without which asking the question is not worth trying: a prompt that packs well, and a short answer."""
+    """Return the smallest budget in nano-USD worth trying: for a prompt that tokenizes well, and a short answer."""
     return price.most(PromptBound(question.texts_size // BYTES_A_TOKEN, written=0), question.least_tokens)
 
 
 def believable(usage: Usage | None, question: Request) -> bool:
-    """Return whether one call of the question can have used this: it read something, and no more than the question has.
+    """Return whether one call of the question can have this usage: at least one token was read, and no more than possible.
 
-    Servers that only imitate the API report nothing, or zeros; usage that is not believed is charged at its worst case.
+    Servers that imitate the API may report nothing or zeros; implausible usage is charged at the largest possible cost.
     """
     if usage is None:
         return False
@@ -311,7 +314,7 @@ class Ledger:
 
     @property
     def cap(self) -> int | None:
-        """The most that may be spent."""
+        """The cap in nano-USD."""
         return self._cap
 
     @property
@@ -321,24 +324,24 @@ class Ledger:
 
     @property
     def reserved(self) -> int:
-        """The amount set aside for calls whose outcome is not known yet."""
+        """The amount reserved for calls with an unknown outcome."""
         return self._reserved
 
     def can_reserve(self, amount: int) -> bool:
-        """Return whether the cap leaves room for this much. With a cap of 0 there is room for calls that cost nothing."""
+        """Return whether the cap leaves room for an amount. With a cap of 0 there is room for free calls."""
         return self._cap is None or self._spent + self._reserved + _amount(amount) <= self._cap
 
     def reserve(self, amount: int) -> bool:
-        """Set the amount aside; False, and nothing happens, where the cap leaves no room."""
+        """Reserve an amount; returns False without reserving if the cap leaves no room."""
         if not self.can_reserve(amount):
             return False
         self._reserved += _amount(amount)
         return True
 
     def settle(self, amount: int, cost: int) -> None:
-        """A reserved call was made and cost this much; ValueError for more than was set aside for it.
+        """Charge a reserved call; raises ValueError for more than its reservation.
 
-        A call with an unknown outcome has cost the whole amount.
+        A call with an unknown outcome is charged its whole reservation.
         """
         if _amount(cost) > amount:
             raise ValueError(f"a call cost {cost} nano-USD and {amount} were reserved for it")
@@ -346,13 +349,13 @@ class Ledger:
         self._spent += cost
 
     def release(self, amount: int) -> None:
-        """A reserved call was not made, or was refused free of charge; ValueError for what was never reserved."""
+        """Release the reservation of a call that was not made or was free; raises ValueError for more than is reserved."""
         if _amount(amount) > self._reserved:
             raise ValueError(f"{amount} nano-USD to give back and {self._reserved} are reserved")
         self._reserved -= amount
 
     def charge(self, cost: int) -> None:
-        """Count what was paid for earlier. It may pass the cap: it was paid."""
+        """Add an earlier payment. It may exceed the cap."""
         self._spent += _amount(cost)
 
 

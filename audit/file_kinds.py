@@ -1,4 +1,4 @@
-"""File kinds by their first bytes, so that a wrong file is refused in one line instead of line by line."""
+"""File kinds by their first bytes, so that a wrong file is refused with one message instead of one per line."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from typing import NamedTuple
 
 HEAD = 8192
-"""Bytes of a file's beginning that are looked at."""
+"""Bytes at the beginning of a file that are read."""
 
 
 class Kind(NamedTuple):
-    """A kind of file: its name with its article, and what to do with one."""
+    """A kind of file: its name with its article, and advice."""
 
     name: str
     hint: str
@@ -75,15 +75,15 @@ MAGIC = (
     (0, b"\xfe\xff", _UTF16),
     (0, b"\0\0\xfe\xff", _UTF16),
 )
-"""Bytes that stand at a place of every file of a kind."""
+"""Bytes at a fixed position of every file of a kind."""
 _BOM = b"\xef\xbb\xbf"
 _JSON_LINE = re.compile(rb"^[ \t]*(?:\{|\[[ \t]*(?:[\{\]\r\n]|$))", re.MULTILINE)
-"""The beginning of a line that may be JSON: an object, or a list of them. A log's `[2026-11-01 …` is none."""
+"""The beginning of a line that may be JSON: an object or a list of objects. A log's `[2026-11-01 …` is not."""
 _MARKUP = re.compile(rb"\s*<(?:\?xml|!doctype|html|[a-z]+[ >])", re.IGNORECASE)
 _SEPARATORS = (b",", b";", b"\t", b"|")
 _SEPARATOR_LINE = re.compile(rb'\A"?sep=."?\r?\n', re.IGNORECASE)
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-"""Bytes that no text has, in whatever encoding; but the escape of some Japanese ones."""
+"""Bytes that no text has in any encoding, except for the escape of some Japanese ones."""
 _SESSION = re.compile(rb'\s*\{[^\n]*"type"\s*:\s*"session"')
 _EVENT = re.compile(rb'"events?"\s*:')
 _SESSION_ID = re.compile(rb'"session_id"\s*:')
@@ -103,7 +103,7 @@ _SPANS = re.compile(
 
 
 def binary_kind(head: bytes) -> Kind | None:
-    """Return the kind of a file that is no text in UTF-8, by its first bytes; None for one that may be."""
+    """Return the kind of a file that is not UTF-8 text, by its first bytes; None if it may be."""
     for offset, magic, kind in MAGIC:
         if head[offset : offset + len(magic)] == magic:
             return kind
@@ -111,7 +111,7 @@ def binary_kind(head: bytes) -> Kind | None:
 
 
 def unlike_json(head: bytes) -> Kind | None:
-    """Return the kind of a file that can hold no JSON, neither lines nor a document; None for one that may."""
+    """Return the kind of a file that cannot contain JSON, as lines or a document; None if it may."""
     if not head.removeprefix(_BOM).strip():
         return EMPTY if len(head) < HEAD else None
     kind = binary_kind(head)
@@ -124,7 +124,7 @@ def _text_kind(head: bytes) -> Kind:
     """Return the kind of a file without JSON."""
     if b"\0" in head:
         return BINARY
-    # A table of UTF-8 with a few damaged bytes costs their rows; one in another encoding has hardly a letter of UTF-8.
+    # A UTF-8 table with damaged bytes only loses those rows; a table in another encoding has hardly any valid UTF-8 letters.
     if not _is_utf8(head) and not (_is_damaged_utf8(head) and _has_columns(head)):
         return BINARY if _CONTROL.search(head) else ENCODED
     if _MARKUP.match(head):
@@ -133,14 +133,14 @@ def _text_kind(head: bytes) -> Kind:
 
 
 def unlike_events(head: bytes) -> Kind | None:
-    """Return the kind of a file that holds no runtime events; None for one that may."""
+    """Return the kind of a file without runtime events; None if it may have some."""
     return unlike_json(head) or _agent_kind(head)
 
 
 def exchanges_kind(head: bytes) -> Kind | None:
-    """Return the kind of a file that may hold exchanges, `CSV` and `PARQUET` among them; None for JSON.
+    """Return the kind of a file that may contain exchanges, including `CSV` and `PARQUET`; None for JSON.
 
-    Text that begins with no JSON is none: a cell of a table may hold some at the beginning of a line.
+    Text that does not begin with JSON is not JSON: a cell of a table may have some at the beginning of a line.
     """
     text = head.removeprefix(_BOM).lstrip()
     if not text:
@@ -153,15 +153,15 @@ def exchanges_kind(head: bytes) -> Kind | None:
     if kind := unlike_json(head) or _trace_kind(text):
         return kind
     agent = _agent_kind(head)
-    # Other programs write a session's id in the same way.
+    # Other programs write session ids in the same way.
     is_claude = agent is CLAUDE_CODE and _CLAUDE_CODE_LINE.search(head.split(b"\n", 1)[0])
     return agent if agent is not CLAUDE_CODE or is_claude else None
 
 
 def unlike_transcript(head: bytes) -> Kind | None:
-    """Return the kind of a file that is no OpenClaw transcript; None for one that may be, and for SQLite.
+    """Return the kind of a file that is not an OpenClaw transcript; None if it may be, and for SQLite.
 
-    A SQLite database may hold transcripts.
+    A SQLite database may contain transcripts.
     """
     kind = unlike_json(head)
     if kind is not None:
@@ -170,12 +170,12 @@ def unlike_transcript(head: bytes) -> Kind | None:
 
 
 def unlike_claude_code(head: bytes) -> Kind | None:
-    """Return the kind of a file that is no Claude Code transcript; None for one that may be."""
+    """Return the kind of a file that is not a Claude Code transcript; None if it may be."""
     return _unlike_agent(head, CLAUDE_CODE)
 
 
 def unlike_codex(head: bytes) -> Kind | None:
-    """Return the kind of a file that is no Codex rollout, compressed or not; None for one that may be."""
+    """Return the kind of a file that is not a Codex rollout, compressed or not; None if it may be."""
     return None if binary_kind(head) is ZSTANDARD else _unlike_agent(head, CODEX)
 
 
@@ -221,14 +221,14 @@ def _is_utf8(head: bytes) -> bool:
 
 
 def _is_damaged_utf8(head: bytes) -> bool:
-    """Return whether more letters beyond ASCII are UTF-8 than bytes are not."""
+    """Return whether most non-ASCII letters are valid UTF-8."""
     beyond = [character for character in head.decode(errors="surrogateescape") if character > "\x7f"]
     invalid = sum("\udc80" <= character <= "\udcff" for character in beyond)
     return len(beyond) >= 2 * invalid
 
 
 def _has_columns(head: bytes) -> bool:
-    """Return whether the first lines have the same separators, as a table's have."""
+    """Return whether the first lines have the same separators, like those of a table."""
     lines = [line for line in _SEPARATOR_LINE.sub(b"", head.removeprefix(_BOM), count=1).splitlines()[:5] if line.strip()]
     if len(head) == HEAD:
         lines = lines[:-1] or lines

@@ -1,4 +1,4 @@
-"""Canonical forms, digests and ids: the same content gives the same text, digest and id, in every process."""
+"""Canonical forms, digests and ids: equal content has the same text, digest and id in every process."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 
 import msgspec
 
-# json.dumps would build an encoder on every call, which costs as much as a small value.
+# json.dumps would build an encoder on every call, which takes as long as encoding a small value.
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 _encode_quickly = msgspec.json.Encoder(order="sorted").encode
 SMALLEST, LARGEST = 1e-4, 1e16
-"""Floats between have no exponent in Python's JSON. Both programs write their shortest form, so it is the same."""
+"""Floats in this range have no exponent in Python's JSON. Both encoders write the shortest form, so they agree."""
 NAMESPACE = uuid.UUID("6f9c6a52-98b1-5d6e-9c1f-2f0d3a7c41aa")
-"""Namespace of every id that is made from content."""
+"""Namespace of every id that is derived from content."""
 _NAMESPACE_BYTES = NAMESPACE.bytes
 _VARIANTS = {f"{digit:x}": f"{digit & 3 | 8:x}" for digit in range(16)}
-"""The digit of a uuid that names its variant, by the digit of the digest in its place."""
+"""Maps a hexadecimal digit of the digest to the digit that marks the variant of a uuid."""
 
 
 def canonical_json(value: Any) -> str:
-    """The value as JSON with sorted keys, no spaces and no ASCII escapes; ValueError for NaN and infinities."""
+    """Return the value as JSON with sorted keys, without spaces and ASCII escapes; raises ValueError for NaN and infinities."""
     if type(value) is str:
         return _quoted(value)
     if _is_quick(value):
@@ -36,14 +36,14 @@ def canonical_json(value: Any) -> str:
 
 
 def canonical_bytes(value: Any) -> bytes:
-    """The same in UTF-8; UnicodeEncodeError where a text holds half a surrogate pair."""
+    """Return the same in UTF-8; raises UnicodeEncodeError for a lone surrogate."""
     return _encode_quickly(value) if _is_quick(value) else _encode(value).encode()
 
 
 def _is_quick(value: Any) -> bool:
-    """Return whether msgspec writes a value as Python does, in a tenth of the time: what may be a float with an exponent is not.
+    """Return whether msgspec, which is ten times faster, writes a value as Python does: not if a float may have an exponent.
 
-    The list grows while it is walked, so that no depth can exhaust the stack.
+    The list grows while it is iterated, so that no depth exhausts the stack.
     """
     items = [value]
     for item in items:
@@ -63,17 +63,17 @@ def _is_quick(value: Any) -> bool:
 
 
 def canonical_list(*items: str) -> str:
-    """The canonical JSON of a list whose items are in canonical JSON already."""
+    """Return the canonical JSON of a list of items that are already canonical JSON."""
     return f"[{','.join(items)}]"
 
 
 def digest(text: str) -> str:
-    """SHA-256 of the text, hexadecimal, cut to 16 characters: 64 bits tell versions apart, not enemies."""
+    """Return the first 16 hexadecimal digits of a text's SHA-256: 64 bits distinguish versions, but do not resist attacks."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def digest_of_value(value: Any) -> str:
-    """The `digest` of the `canonical_json` of a value."""
+    """Return the `digest` of the `canonical_json` of a value."""
     try:
         return hashlib.sha256(canonical_bytes(value)).hexdigest()[:16]
     except UnicodeEncodeError:  # half a surrogate pair
@@ -81,7 +81,7 @@ def digest_of_value(value: Any) -> str:
 
 
 def digest_of_texts(*texts: str | None) -> str:
-    """The `digest` of the `canonical_json` of a list of texts."""
+    """Return the `digest` of the `canonical_json` of a list of texts."""
     try:
         return hashlib.sha256(_encode_quickly(texts)).hexdigest()[:16]
     except UnicodeEncodeError:
@@ -89,11 +89,11 @@ def digest_of_texts(*texts: str | None) -> str:
 
 
 def stable_id(kind: str, *parts: str | int) -> str:
-    """A uuid5 over the parts; `kind` keeps ids of different record types apart."""
+    """Return a uuid5 of the parts; `kind` separates ids of different record types."""
     made = hashlib.sha1(_NAMESPACE_BYTES + _canonical_parts(kind, parts).encode(), usedforsecurity=False).hexdigest()
     return f"{made[:8]}-{made[8:12]}-5{made[13:16]}-{_VARIANTS[made[16]]}{made[17:20]}-{made[20:32]}"
 
 
 def _canonical_parts(kind: str, parts: Iterable[str | int]) -> str:
-    """The canonical JSON of a list of texts and numbers, in a third of the time that any list takes."""
+    """Return the canonical JSON of a list of texts and numbers, three times faster than for any list."""
     return canonical_list(_quoted(kind), *[_quoted(part) if type(part) is str else canonical_json(part) for part in parts])

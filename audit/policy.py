@@ -37,7 +37,7 @@ from schemas.errors import PolicyError
 
 SHIPPED = ("default", "prawduct", "tilt")
 STRUCTURAL_CHECKS = ("self_identification", "silent_refusal", "constraint_disclosure")
-"""Ids of the Tier 1 checks that hold under every methodology."""
+"""Ids of the Tier 1 checks of every methodology."""
 
 Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2000)]
@@ -108,7 +108,7 @@ class MethodologyFile(_FileModel):
 
 @dataclass(frozen=True, slots=True)
 class CustomCheck:
-    """A Tier 1 check of a methodology, ready to run on straightened text."""
+    """A compiled Tier 1 check of a methodology, for straightened text."""
 
     id: str
     description: str
@@ -132,19 +132,19 @@ class Methodology:
 
 
 def load_methodology(path: Path) -> Methodology:
-    """Load a methodology file; PolicyError lists each problem as `FILE:LINE: field: reason`."""
+    """Load a methodology file; raises PolicyError with each problem as `FILE:LINE: field: reason`."""
     return _load(path, base=shipped_methodologies()["default"])
 
 
 def is_methodology(path: Path) -> bool:
-    """Return whether a file is meant as a methodology: it has a schemaVersion. PolicyError when it cannot be read at all."""
+    """Return whether a file is a methodology, which has a schemaVersion. Raises PolicyError if it cannot be read."""
     value = Document(path).value
     return isinstance(value, dict) and "schemaVersion" in value
 
 
 @cache
 def shipped_methodologies() -> Mapping[str, Methodology]:
-    """The methodologies that come with the package, by name."""
+    """Return the shipped methodologies by name."""
     loaded: dict[str, Methodology] = {}
     for name in SHIPPED:
         with resources.as_file(resources.files("audit").joinpath("methodologies", f"{name}.yaml")) as path:
@@ -172,7 +172,7 @@ def _load(path: Path, *, base: Methodology | None) -> Methodology:
 
 
 def _check_ids(document: Document, file: MethodologyFile, *, taken: Iterable[str]) -> None:
-    """Ids name columns of the results, so one id means one thing in all tiers."""
+    """Refuse ids that occur twice: ids name columns of the results, so they must be unique in all tiers."""
     seen = dict.fromkeys(taken, "a built-in check or dimension")
     tiers: dict[str, tuple[PatternCheck | Dimension, ...]] = {"tier1": file.tier1, "tier2": file.tier2, "tier3": file.tier3}
     for tier, items in tiers.items():
@@ -209,7 +209,7 @@ OwnName = Annotated[str, StringConstraints(pattern=f"^{NAME}$"), AfterValidator(
 """The name of a connection or project that records may be filed under."""
 
 MAX_NAMES = 10_000
-"""Names of projects whose policy is remembered: records can have any."""
+"""Number of projects whose policy is cached; records may name any project."""
 
 Days = Annotated[int, Field(ge=1, le=3650)]
 
@@ -220,7 +220,7 @@ LabelName = Annotated[str, StringConstraints(pattern=f"^{LABEL_NAME}$")]
 AttributeName = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 ANY = "*"
-"""At the end of a service's name: whatever follows."""
+"""Suffix of a service's name that matches anything."""
 Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID)]
 
 
@@ -354,18 +354,18 @@ class RedactionSettings(PolicyModel):
 
 @dataclass(frozen=True, slots=True)
 class ProjectPolicy:
-    """The policy in force for a project, with everything resolved."""
+    """The policy of a project, with all values resolved."""
 
     settings: ProjectSettings
     methodology: Methodology
     redaction: RedactionSettings
     session_gap_minutes: int
     price: ModelPrice | None
-    """The price of the judge's model; None is unknown."""
+    """The price of the judge's model; None if unknown."""
     cap: int | None
-    """Nano-USD a session's judge calls may cost; None is no cap."""
+    """Nano-USD that the judge calls of a session may cost; None is no cap."""
     digest: str
-    """16 hexadecimal digits over all of the above, the methodology's content included."""
+    """16 hexadecimal digits of a digest of everything above, including the methodology's content."""
 
 
 class CollectorRoute(PolicyModel):
@@ -391,7 +391,7 @@ class CollectorRoute(PolicyModel):
         return self
 
     def takes(self, origin: Origin) -> bool:
-        """Return whether the conditions hold."""
+        """Return whether all conditions match."""
         return (
             self.topic in (None, origin.topic)
             and self._takes_service(origin.service)
@@ -417,7 +417,7 @@ class Collector(PolicyModel):
     """Spans that are filed differently; the first route that takes a span counts."""
 
     def filing(self, origin: Origin) -> SpanFiling:
-        """Return what spans from there are filed under."""
+        """Return the names under which spans from this origin are filed."""
         route = next((route for route in self.routes if route.takes(origin)), None)
         if route is None:
             return SpanFiling(self.connection, self.project, self.agent)
@@ -444,18 +444,18 @@ class Policy(PolicyModel):
     _anchored: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, _context: Any, /) -> None:
-        """Note the names under which the projects' anchors are judged."""
+        """Add the names under which the projects' anchors are judged."""
         self._anchored = {anchor_project(name): name for name in self.projects}
 
     @cached_property
     def _by_name(self) -> dict[str, ProjectPolicy]:
-        """Projects that were found already; a private attribute takes a microsecond to reach, and this is asked twice per exchange."""
+        """Cached policies; not a private attribute, which takes a microsecond to read, twice per exchange."""
         return {}
 
     def for_project(self, name: str) -> ProjectPolicy:
-        """Return the policy in force for the project: its own settings over the defaults, or the defaults alone.
+        """Return the policy of a project: its own settings over the defaults, or the defaults alone.
 
-        Anchors are judged as their project is, every one of them and by every tier: exchanges that a round skips cannot be
+        Anchors are judged like their project, but every one of them and by every tier: exchanges that a round skips cannot be
         compared.
         """
         cache = self._by_name
@@ -477,12 +477,12 @@ class Policy(PolicyModel):
 
     @property
     def methodology_files(self) -> frozenset[str]:
-        """Paths of the methodology files that are named, as they are written."""
+        """Paths of the methodology files that are named, as written."""
         return frozenset(self._methodologies) - set(SHIPPED)
 
     @property
     def digest(self) -> str:
-        """16 hexadecimal digits over what is in force for every project."""
+        """16 hexadecimal digits of a digest of the policies of all projects."""
         names = ["", *self.projects]
         return digest(canonical_json({name: self.for_project(name).digest for name in names}))
 
@@ -527,7 +527,7 @@ def _for_anchors(settings: ProjectSettings) -> ProjectSettings:
 
 
 def _overlay(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`under` with the values of `over`, mappings merged key by key."""
+    """Merge mappings key by key; values of `over` win over those of `under`."""
     merged = dict(under)
     for key, value in over.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
@@ -540,10 +540,10 @@ def _unknown_methodology(reference: str) -> str:
 
 
 def load_policy(path: Path, content: bytes | None = None, *, confined: Collection[str] | None = None) -> Policy:
-    """Load a policy file and the methodologies it names; PolicyError lists each problem as `FILE:LINE: field: reason`.
+    """Load a policy file and its methodologies; raises PolicyError with each problem as `FILE:LINE: field: reason`.
 
-    `content` is read in place of the file's. If `confined` is given, methodology files lie in the folder of the policy or below it, or
-    are among these: a policy that comes over the network must not open other files of this machine.
+    `content` is parsed instead of the file's. If `confined` is given, methodology files must be in or below the folder of the
+    policy, or among these: a policy from the network must not open other files of this machine.
     """
     document = Document(path, content=content)
     if isinstance(document.value, dict) and "version" not in document.value:
@@ -581,7 +581,7 @@ def _check_secret_pattern(document: Document, index: int, secret: SecretPattern)
 
 
 def _check_thresholds(document: Document, policy: Policy) -> None:
-    """Note thresholds that contradict each other, where the file sets them."""
+    """Add a problem for thresholds that contradict each other, if the file sets them."""
     own: dict[Location, Detectors] = {("defaults",): policy.defaults.detectors}
     for name, settings in policy.projects.items():
         if "detectors" in settings.model_fields_set:
@@ -592,7 +592,7 @@ def _check_thresholds(document: Document, policy: Policy) -> None:
 
 
 def _is_outside(document: Document, reference: str, location: Location, confined: Collection[str] | None) -> bool:
-    """Note a methodology file that is not where it has to be."""
+    """Add a problem for a methodology file outside the allowed places."""
     if confined is None or reference in confined:
         return False
     folder = document.path.parent.resolve()
@@ -616,7 +616,7 @@ def _load_named(document: Document, policy: Policy, reference: str, location: Lo
 
 
 class Origin(NamedTuple):
-    """Origin of spans: the topic, the headers of the message and the `service.name` of the resource, empty if it has none."""
+    """The origin of spans: the topic, the headers of the message and the `service.name` of the resource, empty without one."""
 
     topic: str
     headers: Mapping[str, str]
@@ -624,7 +624,7 @@ class Origin(NamedTuple):
 
 
 class SpanFiling(NamedTuple):
-    """Names that spans are filed under; without an agent the spans tell it."""
+    """The names under which spans are filed; without an agent, the spans name it."""
 
     connection: str
     project: str

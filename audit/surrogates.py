@@ -1,6 +1,6 @@
-"""Halves of surrogate pairs: what programs leave behind that cut a text in UTF-16 at a length. No UTF-8 can hold them.
+"""Lone surrogates: left behind by programs that cut UTF-16 text at a fixed length. UTF-8 cannot represent them.
 
-Texts are repaired: each half becomes U+FFFD. Ids are not, because two ids that differ would become one: they are refused.
+Texts are repaired: each lone surrogate becomes U+FFFD. Ids are refused instead, because two different ids could become equal.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from schemas.bounds import has_surrogates
 
 
 def mended_text(text: str) -> str:
-    """The text with surrogate pairs joined and lone surrogates as U+FFFD."""
+    """Return the text with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if has_surrogates(text) else text
 
 
 def mended(value: Any) -> Any:
-    """The JSON value with all its texts repaired, names of members included; its depth is known to be bounded."""
+    """Return the JSON value with all its texts repaired, including member names; its depth is known to be bounded."""
     if isinstance(value, str):
         return mended_text(value)
     if isinstance(value, dict):
@@ -31,15 +31,15 @@ def mended(value: Any) -> Any:
 
 
 def decode_broken(raw: bytes) -> str:
-    """The text of bytes that are not all UTF-8: half a pair that was encoded by itself stays one, any other bad byte becomes one.
+    """Decode bytes that are not all UTF-8: an encoded lone surrogate stays one, any other bad byte becomes one.
 
-    So both kinds of damage look alike, and `mended_text` repairs them.
+    So both kinds of damage can be repaired by `mended_text`.
     """
     return raw.decode("utf-8", _HALVES)
 
 
 def mended_escapes(text: str) -> str:
-    r"""The text of JSON with each escape of half a pair (`\ud83d`) as `\ufffd`; what it escapes otherwise stays."""
+    r"""Replace each escape of a lone surrogate (`\ud83d`) in JSON text by `\ufffd`; other escapes stay."""
     return _ESCAPE.sub(lambda escape: r"\ufffd" if escape["half"] else escape[0], text) if _may_escape_half(text) else text
 
 
@@ -52,7 +52,7 @@ def _decode_half(error: UnicodeError) -> tuple[str, int]:
         raise error
     start = error.start
     try:
-        # Three bytes that only `surrogatepass` decodes are one half.
+        # Three bytes that only `surrogatepass` decodes are one lone surrogate.
         return error.object[start : start + 3].decode("utf-8", "surrogatepass"), start + 3
     except UnicodeDecodeError:
         return "\udfff", error.end
@@ -66,7 +66,7 @@ _ESCAPE = re.compile(
 
 
 def json_bytes(value: Any) -> bytes:
-    """The value, or the record, as JSON in UTF-8, its texts repaired where they have to be."""
+    """Encode a value or a record as JSON in UTF-8, repairing its texts if necessary."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:

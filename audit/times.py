@@ -1,4 +1,4 @@
-"""Reading the times that sources give, in whatever form they give them; writing times in one form."""
+"""Reading the times that sources give in various forms, and writing times in one form."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from schemas.bounds import EARLIEST, LATEST
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST = 64
-"""Characters of the longest text that may be a time."""
+"""Longest text that may be a time."""
 _EPOCH_UNITS = ((10**11, "seconds"), (10**14, "milliseconds"), (10**17, "microseconds"))
 
 
 def parse_timestamp(value: Any) -> datetime | None:
-    """The time a source gave, in UTC: ISO 8601 (without an offset it is UTC), or seconds, milli- or microseconds since 1970.
+    """Return a source's time in UTC: ISO 8601 (UTC without an offset), or seconds, milli- or microseconds since 1970.
 
     The unit of a number follows from its magnitude, which is unambiguous for the years 2000 to 2099. None and blank text mean
-    that none was given. ValueError when it does not parse or lies outside those years.
+    that there is no time. Raises ValueError if the value cannot be parsed or is outside those years.
     """
     if type(value) is str and len(value) <= _LONGEST:
         try:
@@ -58,12 +58,12 @@ def iso_time(moment: datetime | None) -> str | None:
 
 
 def time_text(value: Any) -> Any:
-    """Return a time as `iso_time` writes it, and anything else as it is."""
+    """Return a time as `iso_time` writes it; other values are returned unchanged."""
     return iso_time(value) if isinstance(value, datetime) else value
 
 
 def _moment(value: Any) -> datetime | None:
-    """The instant in UTC, or None where the value is of no known form; ValueError and OverflowError from the parser."""
+    """Return the instant in UTC, or None for an unknown form; raises the parser's ValueError and OverflowError."""
     if isinstance(value, str):
         text = value.strip()
         parsed = datetime.fromisoformat(text) if len(text) <= _LONGEST else None
@@ -76,7 +76,7 @@ def _moment(value: Any) -> datetime | None:
 
 
 def _shown(value: Any) -> str:
-    """The value for a message, at most 40 characters of it; what may be long or nested is named by its type alone."""
+    """Return the value for a message, at most 40 characters; values that may be long or nested are named by their type."""
     if isinstance(value, str):
         return ascii(value[:40])
     if isinstance(value, float) or (isinstance(value, int) and value.bit_length() <= 64):

@@ -1,9 +1,9 @@
-"""Labels: by what a sender tells its exchanges and events apart, such as the version of the agent.
+"""Labels: a sender's properties of exchanges and events, such as the version of the agent.
 
-1. Labels are sent as one object, `{"agent_version": "1.4.0", "tenant": "acme"}`; names are lower-case, values are texts.
-2. Secrets are taken out before anything else looks at a label. A name that tells of a secret has its whole value taken out.
-3. Labels that break a rule are refused as a whole, with the name of the field: half of them would put a score into the wrong slice.
-4. `agent` and `model` are fields of the records, and no labels: what is stored once cannot contradict itself.
+1. Labels are one object, `{"agent_version": "1.4.0", "tenant": "acme"}`; names are lower case, values are texts.
+2. Secrets are replaced before a label is used. If a name indicates a secret, its whole value is replaced.
+3. Labels with a problem are refused together, naming the field: with half of them, a score would be in the wrong slice.
+4. `agent` and `model` are fields of the records, not labels, so that they are stored only once.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from schemas.errors import BoundsError
 from schemas.records import Label
 
 FIELD = "labels"
-"""The name of the field in bodies, files and records."""
+"""The name of the field in request bodies, files and records."""
 
 
 def read_labels(sent: Any, redactor: Redactor, where: str = FIELD) -> tuple[Label, ...]:
-    """The labels that were sent, without secrets, sorted by name; none for null.
+    """Return the labels without secrets, sorted by name; none for None.
 
-    BoundsError naming the label, below `where`, when the value is no object or a label breaks a rule.
+    Raises BoundsError naming the label, below `where`, if the value is not an object or a label is invalid.
     """
     if sent is None:
         return ()
@@ -36,5 +36,5 @@ def read_labels(sent: Any, redactor: Redactor, where: str = FIELD) -> tuple[Labe
 
 
 def labels_json(labels: tuple[Label, ...]) -> dict[str, str]:
-    """The labels as they are sent and shown."""
+    """Return the labels as an object, as they are sent and shown."""
     return {one.name: one.value for one in labels}
