@@ -234,5 +234,5 @@ def next_batch(store: Store, source: str, start: int, most: int) -> tuple[StageB
 
 
 def stage_failed(stage: str, error: BaseException) -> Refusal:
-    """The refusal of a record that the stage of this name fails on."""
+    """Return the refusal of a record that the stage of this name fails on."""
     return Refusal(stage, "stage_failed", f"{type(error).__name__}: {error}")

@@ -168,7 +168,7 @@ class Engine(RecordIntake):
                 await self.judge.aclose()
 
     async def _commit_submissions(self) -> None:
-        """The loop: commit submissions in groups as they arrive, until the engine stops."""
+        """Return the loop: commit submissions in groups as they arrive, until the engine stops."""
         while self._waiting or not self._has_all:
             if not self._waiting:
                 self._has_waiting.clear()
@@ -210,7 +210,7 @@ class Engine(RecordIntake):
         return [Committed(of_submission, decisions, spent) for of_submission in outcomes]
 
     async def _outcomes(self, group: Sequence[Submission]) -> list[dict[str, list[str]]]:
-        """The outcomes of the records from outside: by topic, for each submission of the group."""
+        """Return the outcomes of the records from outside: by topic, for each submission of the group."""
         by_topic: dict[str, list[Record]] = defaultdict(list)
         encoded: dict[str, list[bytes]] = defaultdict(list)
         for submission in group:
@@ -238,7 +238,7 @@ class Engine(RecordIntake):
         return outcome, spent
 
     def _commit_of(self, group: Sequence[Submission], messages: Mapping[str, Sequence[bytes]], decided: StageOutcome) -> Commit:
-        """The whole group with intake's decisions, as a single commit at the end of the topics."""
+        """Return the whole group with intake's decisions, as a single commit at the end of the topics."""
         records: dict[str, list[bytes]] = defaultdict(list)
         states: dict[str, dict[str, bytes]] = defaultdict(dict)
         positions: dict[str, dict[int, int]] = {}
@@ -356,7 +356,7 @@ class Engine(RecordIntake):
         return self._runs.run(stage, batch, self._newest_states(stage.name, batch.keys()))
 
     def _newest_states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
-        """The newest states of sessions that no other task of this stage is processing; for any thread."""
+        """Return the newest states of sessions that no other task of this stage is processing; for any thread."""
         # Read the log first: its states may move to the tables in the meantime, but never the other way round.
         pending = self._log.states(stage, keys)
         with contextlib.closing(self.store.cursor()) as cursor:
@@ -377,7 +377,7 @@ class Engine(RecordIntake):
             await self._log.flush(topic)
 
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
-        """The pending events of a session, which the store does not show yet: id and position."""
+        """Return the pending events of a session, which the store does not show yet: id and position."""
         return self._log.pending_events(named_session(connection, session_id))
 
     async def _commit_records(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
@@ -420,7 +420,7 @@ class Engine(RecordIntake):
         return queues
 
     def _unread(self, stage: Reading) -> int:
-        """The number of positions that wait for a stage, or that it is processing."""
+        """Return the number of positions that wait for a stage, or that it is processing."""
         return max(0, self._log.end_of(stage.source) - self._positions[stage.name])
 
     def _why_not(self) -> str:
@@ -436,7 +436,7 @@ class Engine(RecordIntake):
         return self._log.warning() or self._stuck or self._backpressure_reason()
 
     async def drained(self) -> None:
-        """Return when everything accepted is judged. StoreError when that is no longer possible."""
+        """Return when everything accepted is judged. Raises StoreError if that is no longer possible."""
         if not self._is_started:
             return
         await self.flush()
@@ -459,7 +459,7 @@ class Engine(RecordIntake):
             await moved.wait()
 
     def failure(self) -> DriftlineError:
-        """The error that broke the engine, with a hint."""
+        """Return the error that broke the engine, with a hint."""
         hint = "Free disk space beside the file, then restart: accepted records are in the file and will be processed."
         return self._log.failure() or StoreError(f"{self.store.path}: {self.state().why_not}", hint=hint)
 
@@ -483,7 +483,7 @@ class Engine(RecordIntake):
         self._wake()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """A stage or the loop ends only at a stop. If one fails, another process has to take over."""
+        """Return a stage or the loop ends only at a stop. If one fails, another process has to take over."""
         if not self._stopping and not task.cancelled():
             log.critical("a stage ended", exc_info=task.exception())
             self.broken.set()
@@ -504,7 +504,7 @@ class Engine(RecordIntake):
 def _new_records(
     group: Sequence[Submission], outcomes: Sequence[Mapping[str, Sequence[str]]]
 ) -> tuple[dict[str, list[Record]], dict[str, list[bytes]]]:
-    """The new records from outside, and their encodings, by topic."""
+    """Return the new records from outside, and their encodings, by topic."""
     records: dict[str, list[Record]] = defaultdict(list)
     messages: dict[str, list[bytes]] = defaultdict(list)
     for submission, by_topic in zip(group, outcomes, strict=True):
@@ -543,7 +543,7 @@ class SessionStates:
         self._changes = self._rebuilds = -1
 
     def has_read(self, keys: Iterable[str]) -> bool:
-        """Tell whether the states of these sessions are in memory; sessions that never had a state count as read."""
+        """Return whether the states of these sessions are in memory; sessions that never had a state count as read."""
         if not self._is_current or self._is_full:
             return False
         missing = self._missing(keys)
@@ -571,7 +571,7 @@ class SessionStates:
         self._take_in(wanted, stored)
 
     def of(self, stage: str, keys: Iterable[str]) -> dict[str, bytes]:
-        """The states of the sessions, which were read before; a session without a state is missing."""
+        """Return the states of the sessions, which were read before; a session without a state is missing."""
         states = self._states[stage]
         return {key: state for key in keys if (state := states[key]) is not None}
 

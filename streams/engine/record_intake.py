@@ -177,11 +177,11 @@ class RecordIntake(ABC):
 
     @abstractmethod
     def ends_in_tables(self, topic: str) -> Mapping[int, int]:
-        """The position up to which the tables have a topic, by partition."""
+        """Return the position up to which the tables have a topic, by partition."""
 
     @abstractmethod
     def failure(self) -> DriftlineError:
-        """The error that broke it, with a hint."""
+        """Return the error that broke it, with a hint."""
 
     async def take_exchange(self, exchange: Exchange) -> IngestResult:
         """Accept an exchange; RecordError when it may not be written."""
@@ -232,10 +232,10 @@ class RecordIntake(ABC):
 
     @abstractmethod
     def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
-        """The pending events of a session, which the store does not show yet: id and position."""
+        """Return the pending events of a session, which the store does not show yet: id and position."""
 
     def state(self) -> EngineState:
-        """The present health and queues."""
+        """Return the present health and queues."""
         why_not = self._why_not()
         return EngineState(not why_not, why_not, self._queues(), self._calls.outcomes, self._calls.spent_usd)
 
@@ -249,18 +249,18 @@ class RecordIntake(ABC):
 
     @abstractmethod
     async def _shows_now(self) -> bool:
-        """Tell whether the store shows everything accepted until now, so that idle sessions can be identified."""
+        """Return whether the store shows everything accepted until now, so that idle sessions can be identified."""
 
     @abstractmethod
     def _why_not(self) -> str:
-        """The reason why it accepts nothing; empty if it does."""
+        """Return the reason why it accepts nothing; empty if it does."""
 
     @abstractmethod
     def _queues(self) -> Mapping[str, int]:
         """See `EngineState.queues`."""
 
     async def _build_results(self, exchanges: Sequence[Exchange], committed: Committed) -> list[IngestResult]:
-        """The results of exchanges that were committed together."""
+        """Return the results of exchanges that were committed together."""
         if KNOWN in committed.outcomes["exchanges"]:
             # The decision on a known exchange may have to be read from the tables.
             return await asyncio.to_thread(_ingest_results, exchanges, committed, self.policy, self.store)
@@ -288,7 +288,7 @@ class RecordIntake(ABC):
 
 
 def _ingest_results(exchanges: Sequence[Exchange], committed: Committed, policy: Policy, store: Store) -> list[IngestResult]:
-    """The results of exchanges that were committed together."""
+    """Return the results of exchanges that were committed together."""
     outcomes = committed.outcomes["exchanges"]
     return [
         _ingest_result(exchange, outcome, committed, policy, store)
@@ -297,7 +297,7 @@ def _ingest_results(exchanges: Sequence[Exchange], committed: Committed, policy:
 
 
 def _ingest_result(exchange: Exchange, outcome: str, committed: Committed, policy: Policy, store: Store) -> IngestResult:
-    """The result of an exchange with this outcome, from the present or the earlier decision."""
+    """Return the result of an exchange with this outcome, from the present or the earlier decision."""
     project, subject = policy.for_project(exchange.project), (exchange.connection, exchange.exchange_id)
     # A repetition can be in the same commit as the first delivery, which the tables may not have yet.
     decision = None if outcome == CONFLICT else committed.decisions.get(subject)
@@ -317,7 +317,7 @@ def _ingest_result(exchange: Exchange, outcome: str, committed: Committed, polic
 
 
 def _result_of_score(score: Score, outcome: str) -> IngestResult:
-    """The result of an exchange that was not sampled."""
+    """Return the result of an exchange that was not sampled."""
     return IngestResult(
         outcome=outcome,
         score_id=score.score_id,
@@ -330,7 +330,7 @@ def _result_of_score(score: Score, outcome: str) -> IngestResult:
 
 
 def _check_by_rules(exchange: Exchange, outcome: str, project: ProjectPolicy) -> IngestResult:
-    """The result from the exchange alone: checked by the rules of Tier 1, undecided."""
+    """Return the result from the exchange alone: checked by the rules of Tier 1, undecided."""
     tier1 = check_structure(exchange.user_message, exchange.agent_response, project.methodology)
     return IngestResult(
         outcome=outcome,
@@ -344,7 +344,7 @@ def _check_by_rules(exchange: Exchange, outcome: str, project: ProjectPolicy) ->
 
 
 def _restore_first_result(result: IngestResult, exchange: Exchange, project: ProjectPolicy, store: Store) -> IngestResult:
-    """The result of the first delivery of the exchange; `result` if nothing is decided yet."""
+    """Return the result of the first delivery of the exchange; `result` if nothing is decided yet."""
     wanted = [{"connection": exchange.connection, "exchange_id": exchange.exchange_id}]
     rows = query_rows(store.cursor(), "ingest_outcome", {"exchanges": wanted})
     if not rows:

@@ -1,21 +1,21 @@
 """The live judge: asks a model over the Messages API, within one deadline, whatever the provider does.
 
-1. As many questions are asked at once as calls may be in progress, and none while the API wants to be left alone. Waiting for that costs
-   nothing and loses nothing, so the deadline of a question begins after it. It covers all else: slots, reservations, calls, backoffs.
-2. A call that failed temporarily is retried after a backoff that grows from 0.5 to 8 s, or when the server wants it.
+1. The number of concurrent questions is the limit on calls in progress; none is asked while the API demands a pause. This wait is free,
+   so the deadline of a question begins after it. The deadline covers all else: slots, reservations, calls, backoffs.
+2. A call that failed temporarily is retried after a backoff that grows from 0.5 to 8 s, or after the delay that the server requests.
 3. A server that rejects or ignores the output format is asked with the schema in the prompt from then on.
-4. An answer that cannot be used is sent back once, with what is wrong.
-5. Before a call its worst case is reserved: by the API's own count of its prompt if it counts (`PromptBounds`).
-6. A model whose answers cannot be read is left alone for a while, and its questions wait (see `streams.judges.rate_limits`).
+4. An unusable answer is sent back once, with its problems.
+5. The worst case of a call is reserved before the call, from the API's own token count if available (`PromptBounds`).
+6. A model with unreadable answers is paused, and its questions wait (see `streams.judges.rate_limits`).
 7. Every question ends in exactly one verdict; only a cancellation from outside, and the call budget's own errors, are raised.
 
-The most tokens that a prompt can have (`PromptBounds`):
+Upper bounds on the tokens of a prompt (`PromptBounds`):
 
 8. Instructions, schema and settings are the same for thousands of questions: the API counts them once (`POST /v1/messages/count_tokens`,
-   which is free). Everything else in the prompt counts a token for each byte, which no text exceeds.
-9. If a call would not fit under the cap by that, the API counts the whole prompt.
-10. A server that does not count is asked again after an hour, one that is in trouble after a minute; until then each byte counts.
-11. A count that cannot be true is ignored, and once a call has used more than was counted, so are all counts for that model.
+   which is free). Everything else in the prompt counts one token per byte, which no text exceeds.
+9. If the cap would not allow the call by that bound, the API counts the whole prompt.
+10. A server that does not count is asked again after an hour, a failing one after a minute; until then each byte counts as a token.
+11. An impossible count is ignored. Once a call has used more than was counted, all counts for that model are ignored.
 """
 
 from __future__ import annotations
@@ -57,51 +57,51 @@ from streams.judges.protocol import CallBudget, Verdict
 from streams.judges.rate_limits import CircuitBreaker, Limiter, Waiting, exhausted_for
 
 MAX_ANSWER = 64 * 1024
-"""Characters of an answer that are kept; a longer one cannot be used."""
+"""Characters of an answer that are kept; a longer answer is invalid."""
 INVALID = "invalid"
 _ENDINGS = {
     "refusal": ("refused", "the judge refused to answer"),
     "max_tokens": ("cut_off", "the answer was cut off at max_tokens"),
     "model_context_window_exceeded": ("cut_off", "the answer was cut off at the end of the context window"),
 }
-"""Stop reasons that are failures of the judge: outcome and words."""
+"""Stop reasons that are failures of the judge: outcome and message."""
 
 
 @dataclass(slots=True)
 class OpenQuestion:
-    """One question being asked, and what came of it so far."""
+    """One question in progress, with the results so far."""
 
     question: Question
     budget: CallBudget
     ends_at: float
     """The deadline, on the clock of `Waiting.now`."""
     attempts: int = 0
-    """Calls that were made."""
+    """Number of calls."""
     errors: list[str] = field(default_factory=list)
-    """The error of each call that did not count."""
+    """The error of each failed call."""
     failure_outcome: str = PROVIDER_ERROR
     """Outcome if no later call succeeds."""
     is_unreadable: bool = False
-    """True if the last error is an answer that cannot be read."""
+    """True if the last error is an unreadable answer."""
     usages: list[Usage] = field(default_factory=list)
-    """The tokens of each call, as far as they are known."""
+    """The tokens of each call, as far as known."""
     seconds: float = 0.0
     """Wall time of the calls."""
     simulated: bool = False
     """True if a simulated judge answered any of them."""
     last: Message | None = None
-    """The last message that came."""
+    """The last message received."""
     bound: PromptBound | None = None
-    """The assumed upper bound of the last call's prompt; None: a token for each byte."""
+    """The assumed upper bound of the last call's prompt; None means one token per byte."""
 
     def note_failure(self, outcome: str, words: str, *, unreadable: bool = False) -> None:
-        """A call did not count."""
+        """Note a failed call."""
         self.failure_outcome = outcome
         self.is_unreadable = unreadable or outcome == INVALID
         self.errors.append(words)
 
     def is_beyond_bound(self, came: Message) -> bool:
-        """Tell whether the last call's prompt exceeded its assumed bound, as far as that can be true."""
+        """Return whether the last call's prompt exceeded its assumed bound by a believable count."""
         used = came.usage
         return (
             self.bound is not None
@@ -111,7 +111,7 @@ class OpenQuestion:
         )
 
     def charge(self, came: Message | Failure) -> None:
-        """Pay for a call; an error that the API answered instead of running it costs nothing."""
+        """Charge a call; a request that the API rejected with an error costs nothing."""
         if isinstance(came, Failure):
             if came.billed:
                 self.budget.spend(None, self.question.model)
@@ -122,7 +122,7 @@ class OpenQuestion:
         self.budget.spend(came.usage, came.model)
 
     def verdict_without_answer(self, message: Message) -> Verdict | None:
-        """The verdict on a message that holds no answer to read: a refusal, a cut, no text or too much of it. None when there is one."""
+        """Return the verdict on a message without an answer: refused, cut off, empty or too long; None if it has an answer."""
         if (ending := _ENDINGS.get(message.stop_reason or "")) is not None:
             return self.verdict(*ending)
         text = (message.text or "").strip()
@@ -132,7 +132,7 @@ class OpenQuestion:
         return self.failure_verdict()
 
     def read(self, message: Message) -> str | Invalid:
-        """The part of a message that answers the question; one that cannot be used does not count."""
+        """Return the answer in a message; an unusable one is noted as a failed call."""
         answer = answer_in((message.text or "").strip(), self.question.schema, self.question.read)
         if isinstance(answer, Invalid):
             self.note_failure(INVALID, one_line(f"the answer cannot be used: {'; '.join(answer.problems)}"))
@@ -156,12 +156,12 @@ class OpenQuestion:
         )
 
     def failure_verdict(self) -> Verdict:
-        """The verdict when the last error is the last word."""
+        """Return the verdict for the last error."""
         return self.verdict(self.failure_outcome, self.errors[-1])
 
 
 def _sum(usages: list[Usage]) -> Usage | None:
-    """Tokens over several calls; None when nothing is known of any."""
+    """Return the tokens of several calls; None if none is known."""
     if not usages:
         return None
     return Usage(
@@ -174,7 +174,7 @@ def _sum(usages: list[Usage]) -> Usage | None:
 
 _LOG = logging.getLogger(__name__)
 Traits = Callable[[str], tuple[int | None, bool]]
-"""For a model: tokens of its shortest cached prefix (None: unknown), and whether to switch its thinking off."""
+"""Returns the tokens of a model's shortest cached prefix (None: unknown), and whether to switch its thinking off."""
 DEADLINE_SECONDS = 120.0
 CONCURRENCY = 16
 MAX_ATTEMPTS = 4
@@ -182,13 +182,13 @@ _FIRST_BACKOFF, _LAST_BACKOFF = 0.5, 8.0
 
 
 class LiveJudge:
-    """A judge over the Messages API; see the module. Belongs to one event loop; `aclose` gives its connections back."""
+    """A judge over the Messages API; see the module. Belongs to one event loop; `aclose` closes its connections."""
 
     def __init__(
         self, client: AsyncAnthropic, traits: Traits, *, deadline: float, concurrency: int, max_attempts: int, waiting: Waiting
     ) -> None:
         self.limiter = Limiter(concurrency, waiting)
-        """How many calls are, and may be, under way."""
+        """The number of calls in progress, and its limit."""
         self._client = client
         self._traits = traits
         self._deadline = deadline
@@ -224,7 +224,7 @@ class LiveJudge:
             return open_question.verdict(TIMEOUT, f"no answer within {self._deadline:g} s")
 
     async def aclose(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
         await self._client.close()
 
     async def _converse(self, open_question: OpenQuestion) -> Verdict:
@@ -241,7 +241,7 @@ class LiveJudge:
             repair = answer
 
     async def _message(self, open_question: OpenQuestion, form: Format, repair: Repair | None) -> Message | Failure | Verdict:
-        """The judge's message; or the failure that blames the output format; or the verdict when there is no more to be tried."""
+        """Return the judge's message, a failure that blames the output format, or the verdict if all attempts are used up."""
         while open_question.attempts < self._max_attempts:
             pause = await self.limiter.acquire(open_question.ends_at)
             if pause is not None:
@@ -270,7 +270,7 @@ class LiveJudge:
         return open_question.failure_verdict()
 
     async def _reserve(self, open_question: OpenQuestion, asked: Mapping[str, Any]) -> int:
-        """Have the worst case of a call set aside, as near as it has to be known; the most tokens of its answer, 0 for no call."""
+        """Reserve the worst case of a call, as exactly as needed; returns the most tokens of its answer, 0 for no call."""
         async with aclosing(self._prompts.bounds(open_question.question, asked)) as bounds:
             async for bound in bounds:
                 room = await open_question.budget.reserve(bound)
@@ -280,17 +280,17 @@ class LiveJudge:
         return 0
 
     async def _call(self, open_question: OpenQuestion, asked: Mapping[str, Any]) -> Message | Failure:
-        """Make one call, and settle it with the call budget and the limiter."""
+        """Make one call, charge it, and report it to the limiter."""
         open_question.attempts += 1
         started = self._waiting.now()
         headers: Mapping[str, str] = {}
         try:
-            # The read time-out of the client begins anew with each byte that comes, so it is not enough.
+            # The client's read time-out starts again with each byte, so it is not enough.
             async with asyncio.timeout(self._deadline / 2):
                 response = await self._client.messages.with_raw_response.create(**asked)
             headers = response.headers
             came = read_message(response.http_response.content)
-        except Exception as error:  # noqa: BLE001 - whatever the client trips over is an outcome of this one call
+        except Exception as error:  # noqa: BLE001 - any error of the client is an outcome of this one call
             headers = error.response.headers if isinstance(error, APIStatusError) else headers
             came = failure_of(error, secret=self._client.api_key or "", wall=self._waiting.wall)
         except BaseException:
@@ -307,7 +307,7 @@ class LiveJudge:
         return came
 
     def _inform(self, came: Message | Failure, headers: Mapping[str, str], started: float) -> None:
-        """Tell the limiter how the call went."""
+        """Report the outcome of a call to the limiter."""
         pause = exhausted_for(headers, self._waiting.wall)
         if isinstance(came, Message):
             self.limiter.grow()
@@ -319,7 +319,7 @@ class LiveJudge:
     def _consider(
         self, open_question: OpenQuestion, message: Message, rung: Rung, repair: Repair | None
     ) -> Verdict | Repair | None:
-        """The verdict on a message; or what to send back with the next call; None asks again, with the schema in the prompt."""
+        """Return the verdict on a message, or the repair for the next call; None asks again, with the schema in the prompt."""
         if (verdict := open_question.verdict_without_answer(message)) is not None:
             return verdict
         text = (message.text or "").strip()
@@ -334,7 +334,7 @@ class LiveJudge:
         return None if rung is Rung.STRUCTURED and not follows_format else Repair(text, answer.problems)
 
     def _step_down(self, model: str, why: str) -> None:
-        """From now on the model is asked with the schema in the prompt."""
+        """Ask the model with the schema in the prompt from now on."""
         if self._rungs.get(model) is not Rung.IN_PROMPT:
             self._rungs[model] = Rung.IN_PROMPT
             _LOG.warning("%s is asked with the schema in the prompt from now on: %s", model, why)
@@ -356,9 +356,9 @@ def open_live_judge(
     waiting: Waiting | None = None,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> LiveJudge:
-    """A judge that asks the API at `base_url` (None: the default one). SettingsError where key or address cannot be used.
+    """Return a judge that asks the API at `base_url` (None: the default one). Raises SettingsError if key or address is invalid.
 
-    `deadline` is in seconds and for a whole question; one call may take half of it. `max_attempts` bounds the calls of a question.
+    `deadline` is the seconds for a whole question; one call may take half of it. `max_attempts` bounds the calls of a question.
     """
     client = open_client(
         api_key, base_url, call_seconds=deadline / 2, connections=concurrency, max_body=max_body, transport=transport
@@ -399,13 +399,13 @@ class PromptBounds:
         self._counting = asyncio.Lock()
 
     async def bounds(self, question: Question, asked: Mapping[str, Any]) -> AsyncGenerator[PromptBound]:
-        """Bounds of the prompt of a request (see `streams.judges.messages_api.parameters`), each nearer than the one before."""
+        """Yield ever tighter bounds of the prompt of a request (see `streams.judges.messages_api.parameters`)."""
         marked = any("cache_control" in block for block in asked["system"])
         by_bytes = question.texts_size + OVERHEAD_TOKENS
         head = await self._head(asked)
         said = sum(byte_tokens(turn["content"]) for turn in asked["messages"])
         most = by_bytes if head is None else min(by_bytes, head + said)
-        # A server that does not count may cache as it likes; the API writes nothing that is not marked.
+        # A server that does not count may cache anything; the API caches only marked blocks.
         written = most if head is None else min(most, head) * marked
         yield PromptBound(most, written)
         whole = None if head is None else await self._count(asked)
@@ -413,13 +413,13 @@ class PromptBounds:
             yield PromptBound(whole, min(written, whole))
 
     def distrust(self, model: str) -> None:
-        """A call had more tokens than were counted: no count of this model is believed any more."""
+        """Ignore all counts for a model, because a call had more tokens than were counted."""
         if self._again_at.get(model) != math.inf:
             _LOG.error("%s used more tokens than the API counted: from now on each byte counts as one", model)
         self._again_at[model] = math.inf
 
     async def _head(self, asked: Mapping[str, Any]) -> int | None:
-        """Tokens at most of all but what is said; None where they are not counted."""
+        """Return the most tokens of everything but the messages; None if they are not counted."""
         if self._again_at.get(asked["model"]) == math.inf:
             return None
         alone = {name: value for name, value in asked.items() if name not in {"messages", "max_tokens"}}
@@ -431,7 +431,7 @@ class PromptBounds:
 
     async def _count_head(self, key: bytes, alone: Mapping[str, Any]) -> None:
         if key in self._heads:
-            return  # by whoever had its turn before
+            return  # counted by another task meanwhile
         tokens = await self._count(dict(alone) | {"messages": [{"role": "user", "content": "."}]})
         if tokens is not None:
             if len(self._heads) >= _MAX_HEADS:
@@ -439,7 +439,7 @@ class PromptBounds:
             self._heads[key] = tokens
 
     async def _count(self, asked: Mapping[str, Any]) -> int | None:
-        """Tokens at most of a request, by the API's count; None where there is none to be believed."""
+        """Return the most tokens of a request, by the API's count; None without a believable count."""
         model = asked["model"]
         if self._now() < self._again_at.get(model, -math.inf):
             return None
@@ -447,7 +447,7 @@ class PromptBounds:
         try:
             async with asyncio.timeout(COUNT_SECONDS):
                 tokens = (await self._client.messages.count_tokens(**request)).input_tokens
-        except Exception as error:  # noqa: BLE001 - whatever the client trips over: without a count each byte counts
+        except Exception as error:  # noqa: BLE001 - after any error, each byte counts as a token
             self._note_failure(model, error)
             return None
         instructions = sum(len(block["text"].encode()) for block in asked["system"])

@@ -1,9 +1,9 @@
 """Batches of the Message Batches API: the calls, and the results.
 
-1. A batch is made once: one that may have been made already is looked for, by its plan (`streams.judges.batch_plans`), before it is
-   made again.
-2. A call comes back with its result, or with the failure that came instead.
-3. Results are JSON lines, each read by itself, so a bad line spoils nothing but itself.
+1. A batch is created once: if it may exist already, it is searched for by its plan (`streams.judges.batch_plans`) before it is created
+   again.
+2. A call returns its result or a failure.
+3. Results are JSON lines, each read by itself, so a bad line affects no other.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 
 async def results_in(chunks: AsyncIterator[bytes], most: int) -> AsyncGenerator[Result]:
-    """The results in a body of JSON lines. No more than `most` bytes of a line are held; what cannot be read is left out and logged."""
+    """Yield the results in a body of JSON lines. At most `most` bytes of a line are held; unreadable lines are skipped and logged."""
     async for line in _lines(chunks, most):
         result = None if line is None else _read(line)
         if result is not None:
@@ -73,7 +73,7 @@ async def results_in(chunks: AsyncIterator[bytes], most: int) -> AsyncGenerator[
 
 
 async def _lines(chunks: AsyncIterator[bytes], most: int) -> AsyncGenerator[bytes | None]:
-    """Each line that is not blank; None for one that is too long."""
+    """Yield each line that is not blank; None for one that is too long."""
     line, too_long = bytearray(), False
     async for chunk in chunks:
         first, *rest = chunk.split(b"\n")
@@ -113,7 +113,7 @@ def _came(result: _Result) -> Message | Failure:
 
 
 def _errored(error: Any) -> Failure:
-    """The API answered the request with an error, which is not billed. It stands inside a response of the error, or alone."""
+    """Return the failure in an error of the API, which is not billed. The error may be wrapped in an error response."""
     inner = error.get("error") if isinstance(error, dict) else None
     said = inner if isinstance(inner, dict) else error if isinstance(error, dict) else {}
     kind, words = str(said.get("type", "error")), str(said.get("message", "no details"))
@@ -124,18 +124,18 @@ _PATH = "/v1/messages/batches"
 _PAGE = 100
 _FIRST_BACKOFF, _LAST_BACKOFF = 1.0, 60.0
 _HOPELESS = frozenset([400, 401, 402, 403, 404, 405])
-"""Statuses with which the same call will be answered tomorrow, too."""
+"""Statuses that a repetition of the call does not change."""
 T = TypeVar("T")
 
 
 class JudgeUnavailableError(DriftlineError):
-    """The batch API cannot be reached, or does not let us in; what it was given before goes on there."""
+    """The batch API cannot be reached or refuses access; batches that it has continue there."""
 
     hint = "See to the address, the key and its credit, then run the same command again: batches that were made are taken up."
 
 
 class Counts(msgspec.Struct):
-    """Requests of a batch by what came of them."""
+    """Number of requests of a batch by outcome."""
 
     processing: int = 0
     succeeded: int = 0
@@ -145,7 +145,7 @@ class Counts(msgspec.Struct):
 
 
 class Batch(msgspec.Struct):
-    """A batch as the API shows it."""
+    """A batch in the API's responses."""
 
     batch_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")] = msgspec.field(name="id")
     processing_status: str
@@ -155,7 +155,7 @@ class Batch(msgspec.Struct):
 
     @property
     def ended(self) -> bool:
-        """True if its results are there."""
+        """True if its results are available."""
         return self.processing_status == "ended"
 
     @property
@@ -165,13 +165,13 @@ class Batch(msgspec.Struct):
 
     @property
     def seconds(self) -> float:
-        """Seconds that it took; 0 before its end."""
+        """Its duration in seconds; 0 before its end."""
         took = 0.0 if self.ended_at is None else (self.ended_at - self.created_at).total_seconds()
         return max(took, 0.0)
 
 
 class Page(msgspec.Struct):
-    """A page of the list of batches, the newest first."""
+    """A page of the list of batches, newest first."""
 
     data: list[Batch]
     has_more: bool = False
@@ -183,7 +183,7 @@ _BATCH, _PAGES = msgspec.json.Decoder(Batch), msgspec.json.Decoder(Page)
 class BatchCalls:
     """Makes the calls. Belongs to one event loop.
 
-    Each has `seconds`, and the results of a batch `results_seconds`, in which waiting for bytes alone counts.
+    Each call may take `seconds`, and the results of a batch `results_seconds`, which counts only the time spent waiting for bytes.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class BatchCalls:
         self._max_line = max_line
 
     async def create(self, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
-        """Make a batch. Of a failure that may have been billed it is not known whether there is a batch now."""
+        """Create a batch. After a failure that may have been billed, it is unknown whether the batch exists."""
         raw = self._client.messages.batches.with_raw_response
         return await self._call(lambda: raw.create(requests=requests), _BATCH.decode)  # type: ignore[arg-type]
 
@@ -207,19 +207,19 @@ class BatchCalls:
         return await self._call(lambda: self._client.messages.batches.with_raw_response.retrieve(batch_id), _BATCH.decode)
 
     async def cancel(self, batch_id: str) -> Batch | Failure:
-        """Ask no more of its questions."""
+        """Cancel a batch: no more of its questions are asked."""
         return await self._call(lambda: self._client.messages.batches.with_raw_response.cancel(batch_id), _BATCH.decode)
 
     async def page(self, after: str | None) -> Page | Failure:
-        """Batches of the key's workspace, those that were made before `after`, the newest first."""
+        """Return the batches of the key's workspace that were created before the batch `after`, newest first."""
         raw = self._client.messages.batches.with_raw_response
         more = {} if after is None else {"after_id": after}
         return await self._call(lambda: raw.list(limit=_PAGE, **more), _PAGES.decode)  # type: ignore[arg-type]
 
     async def results(self, batch_id: str) -> AsyncGenerator[Result | Failure]:
-        """The results of a batch that has ended, in any order; a failure comes last, and others may be missing then."""
+        """Yield the results of a batch that has ended, in any order; a failure comes last, and others may be missing then."""
         try:
-            # The address that the API names for them is not used: key and texts go where they always go, through a gateway, too.
+            # Ignore the address that the API gives for the results: key and texts must go to the configured address, even behind a gateway.
             stream = await self._client.get(
                 f"{_PATH}/{batch_id}/results",
                 cast_to=object,
@@ -227,7 +227,7 @@ class BatchCalls:
                 stream=True,
                 stream_cls=AsyncStream[object],
             )
-        except Exception as error:  # noqa: BLE001 - whatever the client trips over is an outcome of this one call
+        except Exception as error:  # noqa: BLE001 - any error of the client is an outcome of this one call
             yield self._failure(error)
             return
         self.simulated |= is_simulated(stream.response.headers)
@@ -242,7 +242,7 @@ class BatchCalls:
             yield self._failure(bytes_of.error)
 
     async def aclose(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
         await self._client.close()
 
     async def _call(self, call: Callable[[], Awaitable[Any]], read: Callable[[bytes], T]) -> T | Failure:
@@ -262,7 +262,7 @@ class BatchCalls:
 
 
 class _Bounded:
-    """A body that is read for so many seconds at most; what went wrong with it is kept instead of raised."""
+    """A body with a time limit for reading; an error is stored instead of raised."""
 
     def __init__(self, body: AsyncIterator[bytes], seconds: float) -> None:
         self.error: Exception | None = None
@@ -270,13 +270,13 @@ class _Bounded:
         self._left = seconds
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        """The bytes as they come. Only waiting for them counts: what is done with them in between may take its time."""
+        """Yield the bytes as they come. Only the time spent waiting for bytes counts, not the time to process them."""
         while True:
             began = time.monotonic()
             try:
                 async with asyncio.timeout(max(self._left, 0.0)):
                     chunk = await anext(self._body, None)
-            except Exception as error:  # noqa: BLE001 - whatever breaks the stream is an outcome of this one call
+            except Exception as error:  # noqa: BLE001 - any error of the stream is an outcome of this one call
                 self.error = error
                 return
             self._left -= time.monotonic() - began
@@ -286,7 +286,7 @@ class _Bounded:
 
 
 class Patience:
-    """The limit on asking a failing API again: until it has failed for so many seconds without a break."""
+    """The limit on retrying a failing API: until it has failed for `seconds` without interruption."""
 
     def __init__(self, waiting: Waiting, seconds: float) -> None:
         self._waiting = waiting
@@ -295,11 +295,11 @@ class Patience:
         self._failures = 0
 
     def over(self) -> None:
-        """A call went well."""
+        """Note a successful call."""
         self._since, self._failures = math.inf, 0
 
     async def bear(self, failure: Failure, what: str) -> None:
-        """Wait before the next call. JudgeUnavailableError when waiting has lasted too long, or is of no use."""
+        """Wait before the next call. Raises JudgeUnavailableError if the wait has been too long, or is pointless."""
         now = self._waiting.now()
         self._since = min(self._since, now)
         if failure.status in _HOPELESS or now - self._since > self._seconds:
@@ -311,16 +311,16 @@ class Patience:
 
 
 _FAULTS_OF_REQUESTS = frozenset([400, 413, 422])
-"""Statuses that say that the requests are at fault, and nothing else."""
+"""Statuses that blame the requests alone."""
 _SETTLING = timedelta(minutes=2)
-"""The time after its plan in which a batch may still turn up in the list of batches."""
+"""The time after its plan within which a batch may still appear in the list of batches."""
 _CLOCKS = timedelta(hours=2)
 """The largest difference between our clock and the API's."""
 _PAUSE = 15.0
 
 
 class BatchMaker:
-    """Makes batches and finds those of a plan again."""
+    """Creates batches, and finds the batch of a plan again."""
 
     def __init__(self, calls: BatchCalls, waiting: Waiting, patience: float) -> None:
         self._calls = calls
@@ -328,7 +328,7 @@ class BatchMaker:
         self._patience = patience
 
     async def make(self, plan: BatchPlan, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
-        """The plan's batch; or the failure where the API holds the requests to be wrong. JudgeUnavailableError for anything else."""
+        """Create a plan's batch. Returns a failure if the API rejects the requests; raises JudgeUnavailableError for other errors."""
         patience = Patience(self._waiting, self._patience)
         while True:
             came = await self._calls.create(requests)
@@ -340,16 +340,14 @@ class BatchMaker:
                 return found
 
     async def find(self, plan: BatchPlan) -> Batch | None:
-        """The batch of a plan that may or may not have been made; None when there is none.
+        """Return the batch of a plan that may or may not have been created; None if it does not exist.
 
-        The API does not show what a batch holds before it has ended. So one that was made about then and has as many requests is
-        waited for: to wait costs nothing, to ask twice does.
+        The API does not show the content of a batch before it has ended. So a batch from about that time with as many requests is
+        waited for: waiting is free, asking twice is not.
         """
         strangers: set[str] = set()
         while True:
-            late = (
-                self._now() >= plan.planned_at + _SETTLING
-            )  # before looking: what turns up while we look is seen by the next look
+            late = self._now() >= plan.planned_at + _SETTLING  # before the search, because a batch may appear during the search
             waits = False
             async with aclosing(self._since(plan.planned_at - _CLOCKS)) as listed:
                 async for batch in listed:
@@ -366,7 +364,7 @@ class BatchMaker:
             await self._waiting.sleep(_PAUSE)
 
     async def _since(self, earliest: datetime) -> AsyncGenerator[Batch]:
-        """Batches that were made since then, the newest first."""
+        """Yield the batches that were created since `earliest`, newest first."""
         patience = Patience(self._waiting, self._patience)
         after: str | None = None
         while True:
@@ -384,10 +382,7 @@ class BatchMaker:
             after = page.data[-1].batch_id
 
     async def _has_plan(self, batch: Batch, plan: BatchPlan) -> bool:
-        """Tell by a batch's first result whether its results carry the plan's id.
-
-        A batch whose results are gone belongs to no plan.
-        """
+        """Return whether the first result of a batch has the plan's id; False if its results are gone."""
         patience = Patience(self._waiting, self._patience)
         while True:
             async with aclosing(self._calls.results(batch.batch_id)) as results:

@@ -1,10 +1,10 @@
 """The Messages API of the judge: its address and client, requests, and responses read from their bytes.
 
 1. The client reads no more of a response than its caller allows.
-2. A request has the call's parameters, the format of the answer, and, for a repair, what was wrong with the answer before.
+2. A request has the call's parameters, the format of the answer, and, for a repair, the problems of the previous answer.
 3. A failure has an outcome, whether it was paid for, whether to retry, and a message without secrets. An HTTP error status is not billed.
-   Whatever is not certain to be free counts as billed: a time-out, a broken connection, an answer that cannot be read, and the error of a
-   gateway, behind which the API may have answered.
+   Anything that is not certainly free counts as billed: a time-out, a broken connection, an unreadable answer, and the error of a
+   gateway, because the API behind it may have answered.
 4. A response with status 200 may still be HTML, half a document or another shape.
 """
 
@@ -39,20 +39,20 @@ _OF_THE_WIRE = frozenset(["content-encoding", "content-length", "transfer-encodi
 
 
 class ResponseTooLargeError(httpx2.TransportError):
-    """The response has more bytes than are read; the rest was left unread."""
+    """Raised for a response beyond the size limit; the rest is not read."""
 
 
 class BoundedClient(DefaultAsyncHttpxClient):
-    """An HTTP client that reads each response as a whole unless it is to be streamed, and gives up on one that grows beyond a size."""
+    """An HTTP client that reads each response completely unless it is streamed, and stops at a size limit."""
 
     def __init__(self, *, max_body: int, **options: Any) -> None:
         super().__init__(**options)
         self._max_body = max_body
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send the request; the response's body has been read and decompressed. ResponseTooLargeError when it is too large.
+        """Send the request, and read and decompress the response. Raises ResponseTooLargeError if it is too large.
 
-        The caller of a stream without an error reads the body, and bounds what is kept of it.
+        The body of a successful stream is left to the caller, who limits what is kept of it.
         """
         response = await super().send(request, **(options | {"stream": True}))
         if options.get("stream") and response.is_success:
@@ -78,20 +78,20 @@ def open_client(
     max_body: int = MAX_BODY_BYTES,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> AsyncAnthropic:
-    """A client of the Messages API that neither retries nor follows redirects: a text goes where it was sent, once.
+    """Return a client of the Messages API that neither retries nor follows redirects, so that a text is sent once, to one address.
 
-    SettingsError where key or address cannot be used. A server that is not the API itself may do without a key.
+    Raises SettingsError if key or address is invalid. A server that is not the API itself needs no key.
     """
     url = _checked_url(base_url or DEFAULT_BASE_URL)
     options: dict[str, Any] = {} if transport is None else {"transport": transport}
     if _is_loopback(url.host):
-        # A proxy of the environment cannot reach this machine's own loopback.
+        # A proxy from the environment cannot reach this machine's loopback.
         host = f"[{url.host}]" if ":" in url.host else url.host
         options["mounts"] = {f"all://{host}": None}
     timeout = httpx2.Timeout(call_seconds, connect=min(CONNECT_SECONDS, call_seconds))
     limits = httpx2.Limits(max_connections=2 * connections, max_keepalive_connections=connections)
     http = BoundedClient(max_body=max_body, follow_redirects=False, timeout=timeout, limits=limits, **options)
-    # The texts go to the judge and nowhere else, so no spans, whatever the environment says of tracing.
+    # Texts must go to the judge alone, so record no spans, whatever the environment says about tracing.
     return AsyncAnthropic(
         api_key=_checked_key(api_key, url),
         base_url=str(url),
@@ -114,7 +114,7 @@ def _checked_key(api_key: str | None, url: httpx2.URL) -> str:
 
 
 def _checked_url(base_url: str) -> httpx2.URL:
-    """The address; the messages do not repeat it, because a password may stand in it."""
+    """Parse the address. Error messages do not repeat it, because it may contain a password."""
     try:
         url = httpx2.URL(base_url.strip())
     except (httpx2.InvalidURL, ValueError) as error:
@@ -142,14 +142,14 @@ def _is_loopback(host: str) -> bool:
 
 
 _TOKEN_CHARACTERS = 4
-"""Characters of English that make a token, about; decides only whether the cache is worth asking for."""
+"""Approximate characters per token of English; used only to decide whether caching is worthwhile."""
 _MAX_PROBLEMS = 1000
-"""Bytes of what is wrong with an answer."""
+"""Most bytes of the problems of an answer."""
 _CUT = " […]"
 
 
 class Rung(Enum):
-    """The ways to ask for the format of the answer, the most reliable first."""
+    """The ways to request the format of the answer, most reliable first."""
 
     STRUCTURED = "structured output"
     IN_PROMPT = "schema in the prompt"
@@ -157,7 +157,7 @@ class Rung(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """An answer that could not be used, and why; the judge may give another one."""
+    """An unusable answer with its problems; the judge may give another one."""
 
     text: str
     problems: tuple[str, ...]
@@ -165,7 +165,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """The way to ask one model."""
+    """The output format for one model."""
 
     rung: Rung = Rung.STRUCTURED
     cache_minimum: int | None = None
@@ -174,7 +174,7 @@ class Format:
 
 
 def parameters(question: Question, form: Format, boundary: str, repair: Repair | None = None) -> dict[str, Any]:
-    """Parameters of `messages.create`: stable instructions first, so that they can be cached, then what is to be judged."""
+    """Return the parameters of `messages.create`: stable instructions first, so that they can be cached, then the text to judge."""
     system: dict[str, Any] = {"type": "text", "text": _sendable(question.instructions)}
     if form.cache_minimum is None or len(question.instructions) // _TOKEN_CHARACTERS >= form.cache_minimum:
         system["cache_control"] = {"type": "ephemeral"}
@@ -207,8 +207,8 @@ def _turns(question: Question, rung: Rung, boundary: str, repair: Repair | None)
 def _fitted(question: Question, repair: Repair) -> tuple[str, str]:
     """Return the problems and the answer itself, cut to the room in the reservation of the call.
 
-    A reservation counts a token for each byte. Instructions, task and schema are words, which take less than half of that: the
-    other half pays for the repair.
+    A reservation counts one token per byte. Instructions, task and schema need less than half of that; the other half pays for
+    the repair.
     """
     own = (question.instructions, question.task, canonical_json(question.schema))
     room = sum(len(text.encode("utf-8", "surrogatepass")) for text in own) // 2
@@ -217,26 +217,26 @@ def _fitted(question: Question, repair: Repair) -> tuple[str, str]:
 
 
 def _cut(text: str, size: int) -> str:
-    """The text in at most `size` bytes, and the mark of the cut where something is missing."""
+    """Return the text in at most `size` bytes, with a mark if it was cut."""
     data = text.encode("utf-8", "surrogatepass")
     return text if len(data) <= size else data[: max(size, 0)].decode("utf-8", "ignore") + _CUT
 
 
 def _sendable(text: str) -> str:
-    """The text with what no UTF-8 can say (half a surrogate pair) replaced."""
+    """Return the text with characters that UTF-8 cannot encode (lone surrogates) replaced."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 PROVIDER_ERROR = "provider_error"
 TIMEOUT = "timeout"
 UNREADABLE = "unreadable answer"
-"""Beginning of the words of a response that cannot be read; the query `unreadable_judges` knows its judgements by it."""
+"""Prefix of the error of an unreadable response; the query `unreadable_judges` selects judgements by it."""
 MAX_WORDS = 200
-"""Characters of foreign words that are kept."""
+"""Characters of an error message from outside that are kept."""
 _LOOKED_AT = 20_000
-"""Characters of an error that are redacted; many more than are kept, so that a secret on the border is seen whole."""
+"""Characters of an error that are redacted; many more than are kept, so that a secret at the cut is recognised."""
 _SHORTEST_SECRET = 8
-"""Characters; what is shorter is a placeholder for servers without keys, and a word like any other."""
+"""Shortest key in characters that is redacted; shorter ones are placeholders for servers without keys."""
 _REDACTOR = Redactor(RedactionSettings())
 _NAMES = {
     401: "unauthorized",
@@ -248,7 +248,7 @@ _NAMES = {
     529: "overloaded",
 }
 _FINAL = frozenset([400, 401, 402, 403, 404])
-"""The same request will be answered the same way, whatever the server says of trying again."""
+"""Statuses that a repetition does not change, whatever the server says about retrying."""
 _TRANSIENT = frozenset([408, 409, 429])
 _GATEWAYS = frozenset([502, 504, 520, 521, 522, 523, 524])
 _OVERLOADED = frozenset([429, 529])
@@ -263,19 +263,19 @@ class Failure:
     words: str
     outcome: str = PROVIDER_ERROR
     billed: bool = True
-    """True if it was, or may have been, paid for."""
+    """True if the call was, or may have been, paid for."""
     again: bool = False
-    """True if the same call may go well later."""
+    """True if the same call may succeed later."""
     after: float | None = None
-    """Seconds after which the server wants to be asked again."""
+    """Seconds after which the server allows a retry."""
     overloaded: bool = False
-    """True if the server says that it gets too many requests."""
+    """True if the server reports too many requests."""
     blames_format: bool = False
     """True if the server refuses the output format."""
     status: int | None = None
-    """HTTP status, where the server answered."""
+    """HTTP status, if the server answered."""
     unreadable: bool = False
-    """True if the server answered with success and what came cannot be read."""
+    """True if the server answered with success, but the response cannot be read."""
 
 
 def unreadable(detail: str) -> Failure:
@@ -298,7 +298,7 @@ _BROKEN: tuple[tuple[type[Exception], Failure], ...] = (
 
 
 def one_line(text: str, secret: str = "") -> str:
-    """Foreign words, short and fit for a log: no secret, no control or invisible characters, at most 200 characters."""
+    """Return a text from outside, fit for a log: no secret, no control or invisible characters, at most 200 characters."""
     shown = text[:_LOOKED_AT]
     if len(secret) >= _SHORTEST_SECRET:
         shown = shown.replace(secret, "[key]")
@@ -308,13 +308,13 @@ def one_line(text: str, secret: str = "") -> str:
 
 
 def blames_format(said: str) -> bool:
-    """Tell whether a server that refuses a request names the output format in its message."""
+    """Return whether a server that refuses a request names the output format in its message."""
     lowered = said[:_LOOKED_AT].lower()
     return any(word in lowered for word in _FORMAT_WORDS)
 
 
 def failure_of(error: Exception, *, secret: str, wall: Callable[[], float]) -> Failure:
-    """Return the failure that an error of the client means.
+    """Return the failure for an error of the client.
 
     `secret` is the key, which a server may repeat in its message.
     """
@@ -327,7 +327,7 @@ def failure_of(error: Exception, *, secret: str, wall: Callable[[], float]) -> F
     name = type(cause).__name__
     if isinstance(error, APIConnectionError):
         return Failure(words=f"the connection was lost ({name})", again=True)
-    # The client refused the request or tripped over the response; its words may hold either.
+    # The client rejected the request or failed on the response; its message may quote either.
     return Failure(words=f"the call failed ({name})")
 
 
@@ -353,7 +353,7 @@ def _of_status(error: APIStatusError, secret: str, wall: Callable[[], float]) ->
 MAX_NAME = 128
 """Characters of a model's name or a stop reason that are kept."""
 _MAX_TOKENS = 2**31
-"""Beyond this a number of tokens is no number of tokens."""
+"""Larger numbers of tokens are invalid."""
 
 
 class _Block(msgspec.Struct):
@@ -374,19 +374,19 @@ class Message:
     """The judge's answer to one call."""
 
     text: str | None
-    """All blocks of text, joined: servers split an answer, or put an empty block or a remark before it. Thinking is left out, and the
-    input of a tool call is text, as servers send it that imitate structured output with a tool. None when there is none of these."""
+    """All text blocks, joined: some servers split an answer, or put an empty block or a remark before it. Thinking is left out. The input
+    of a tool call counts as text, because some servers imitate structured output with a tool. None without any text."""
     model: str | None
     stop_reason: str | None
     usage: Usage | None
-    """None when it is missing or cannot be."""
+    """None if it is missing or impossible."""
 
 
 _DECODER = msgspec.json.Decoder(_Body)
 
 
 def read_message(content: bytes) -> Message | Failure:
-    """The message in a response's body. One that cannot be read was paid for all the same, and is not asked for again."""
+    """Return the message in a response's body. An unreadable message was paid for too, and is not requested again."""
     try:
         body = _DECODER.decode(content)
         blocks = [_text_of(block) for block in body.content]
@@ -403,7 +403,7 @@ def _text_of(block: _Block) -> str | None:
 
 
 def is_simulated(headers: Mapping[str, str], model: str | None = None) -> bool:
-    """Tell whether a simulated judge answered; it says so in a header and by its model."""
+    """Return whether a simulated judge answered; it says so in a header and by its model."""
     return headers.get(SIMULATED_HEADER) == "1" or model == SIMULATED_MODEL
 
 
@@ -412,7 +412,7 @@ def _name(text: str | None) -> str | None:
 
 
 def _usage(value: Any) -> Usage | None:
-    """The tokens; the cache's may be missing or null, the others may not."""
+    """Return the token counts; the counts of the cache may be missing or null, the others may not."""
     if not isinstance(value, dict):
         return None
     names = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")

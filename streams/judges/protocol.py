@@ -15,23 +15,22 @@ from audit.exchanges.questions import Question
 SIMULATED_HEADER = "x-driftline-simulated"
 """Header of every response of a simulated judge; its value is 1."""
 SIMULATED_MODEL = "driftline-simulated-judge"
-"""Model that a simulated judge says it is."""
+"""Model name that a simulated judge reports."""
 
 
 class CallBudget(Protocol):
-    """The money of one question: what a session's cap lets a judge spend on it, and what was spent."""
+    """The budget of one question: the amount that the session's cap allows, and the amount spent."""
 
     async def reserve(self, prompt: PromptBound | None = None) -> int:
-        """Set aside the worst case of one call; durable when it answers. None: a prompt of a token for each byte.
+        """Reserve the worst case of one call; durable on return. `prompt` None means one token per byte.
 
-        Answers the most tokens that the call's answer may have: fewer than the question's where the cap leaves no room for more, and 0
-        where it forbids the call. What was set aside and not spent is used first, so a call that was refused without a charge can be
-        made again.
+        Returns the most tokens that the answer may have: fewer than the question's if the cap allows no more, and 0 if it forbids the
+        call. An unspent reservation is used first, so a call that was refused free of charge can be repeated.
         """
         ...
 
     def spend(self, usage: Usage | None, model: str | None) -> None:
-        """The reserved call was made: charge what the usage says, or the whole reservation where it is not known."""
+        """Charge a reserved call: its usage, or the whole reservation if the usage is unknown."""
         ...
 
 
@@ -42,35 +41,35 @@ class Verdict:
     outcome: str
     """answered, refused, cut_off, provider_error, timeout, invalid or cost_cap."""
     answer: str | None = None
-    """Text as it came; of an answer that cannot be used, too."""
+    """The raw text, also of an unusable answer."""
     model: str | None = None
-    """Model that answered, as it says."""
+    """The model that answered, as reported."""
     stop_reason: str | None = None
     error: str | None = None
     """The last error, without secrets."""
     attempts: int = 0
-    """Calls that were made."""
+    """Number of calls."""
     attempt_errors: tuple[str, ...] = ()
-    """The error of each call that did not count."""
+    """The error of each failed call."""
     usage: Usage | None = None
-    """Tokens over all calls, as far as they are known."""
+    """Tokens of all calls, as far as known."""
     latency_ms: int = 0
     simulated: bool = False
     """True if a simulated judge answered."""
 
 
 class Judge(Protocol):
-    """Answers questions. It never raises for what a provider does: that is an outcome."""
+    """Answers questions. Problems of a provider are outcomes, never exceptions."""
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """Ask one question, within one total deadline, retries included, once it is its turn.
+        """Ask one question. The deadline starts with its turn and includes retries.
 
-        What the call budget raises is raised; what a provider does never is.
+        Raises what the call budget raises, and nothing else.
         """
         ...
 
     async def aclose(self) -> None:
-        """Give back connections."""
+        """Close the connections."""
         ...
 
 
@@ -78,15 +77,15 @@ DEFAULT_BASE_URL = "https://api.anthropic.com"
 
 
 class Credentials(NamedTuple):
-    """The settings of the judge's API in the environment; a field that is not set there is None."""
+    """The settings of the judge's API in the environment; unset fields are None."""
 
     api_key: str | None
     base_url: str | None
 
 
 def credentials(environ: Mapping[str, str]) -> Credentials:
-    """Key and address from `ANTHROPIC_API_KEY`, else `ANTHROPIC_AUTH_TOKEN` (both are sent as a bearer token), and
-    `ANTHROPIC_BASE_URL`. What is empty counts as missing.
+    """Return key and address from `ANTHROPIC_API_KEY`, else `ANTHROPIC_AUTH_TOKEN` (both are sent as a bearer token), and
+    `ANTHROPIC_BASE_URL`. Empty values count as missing.
     """  # noqa: D205 - the first sentence does not fit a line
     names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL")
     key, token, base_url = (environ.get(name, "").strip() or None for name in names)

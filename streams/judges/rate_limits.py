@@ -1,18 +1,18 @@
-"""How much a model may be asked: rate limits by the API's headers, and a circuit breaker for models whose answers cannot be read.
+"""Limits on calls: rate limits from the API's headers, and a circuit breaker for models with unreadable answers.
 
-Rate limits: the number of calls in progress may grow by one for each round of calls that went well, and is halved when the API says that
-it is too much. Headers may be missing or garbage; garbage counts as missing.
+Rate limits: the limit on calls in progress grows by one per round of successful calls, and is halved when the API reports too many
+requests. Invalid headers count as missing.
 
-The circuit breaker leaves a model alone for a while, because each unreadable answer is paid for:
+The circuit breaker pauses a model, because each unreadable answer is paid for:
 
-1. Questions count, not calls: an answer that a turn of repair mends, or the schema in the prompt, is what the ladder of formats is
-   for. `MAX_UNREADABLE` questions in a row that end without a readable answer open the circuit.
-2. While it is open, nobody asks that model: questions wait, and cost nothing. Questions in progress make no further call.
-3. When the pause is over, one question is asked. A readable answer closes the circuit for all; one that cannot be read begins the
-   next pause, twice as long, at most `MAX_PAUSE_SECONDS`.
+1. It counts questions, not calls, because a repair or another output format may still succeed. `MAX_UNREADABLE` consecutive questions
+   without a readable answer open the circuit.
+2. While it is open, that model is not called: questions wait and cost nothing. Questions in progress make no further call.
+3. After the pause, one question is asked. A readable answer closes the circuit; an unreadable one begins the next pause, twice as
+   long, at most `MAX_PAUSE_SECONDS`.
 4. Refusals, cut-off answers, errors and time-outs change nothing: they do not show whether the model's answers can be read.
 
-Its state is this process's: after a restart, and in each worker on Kafka, the count begins at 0.
+Its state belongs to the process: after a restart, and in each worker on Kafka, the count begins at 0.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 MAX_PAUSE_SECONDS = 600.0
-"""Longest pause for everybody; a server that asks for more is asked again after this."""
+"""The longest pause, even if a server requests more."""
 _COUNTED = ("requests", "tokens", "input-tokens", "output-tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Time and chance, so that a test need not wait for them."""
+    """Clocks and randomness, replaced in tests."""
 
     now: Callable[[], float] = time.monotonic
-    """Seconds on a clock that only goes forward."""
+    """A monotonic clock, in seconds."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     jitter: Callable[[], float] = random.SystemRandom().random
     """A number from 0 to 1."""
     wall: Callable[[], float] = time.time
-    """Seconds since 1970, for servers that do not say what time it is."""
+    """Seconds since 1970, for servers that send no date."""
 
 
 def retry_after(headers: Mapping[str, str], wall: Callable[[], float]) -> float | None:
-    """Seconds after which the server wants to be asked again: `retry-after-ms`, else `retry-after` as seconds or a date."""
+    """Return the seconds after which the server allows a retry: `retry-after-ms`, else `retry-after` as seconds or a date."""
     for name, factor in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         seconds = _number(headers.get(name))
         if seconds is not None:
@@ -58,7 +58,7 @@ def retry_after(headers: Mapping[str, str], wall: Callable[[], float]) -> float 
 
 
 def exhausted_for(headers: Mapping[str, str], wall: Callable[[], float]) -> float:
-    """Seconds until requests or tokens of which none remain are there again; 0 where some remain."""
+    """Return the seconds until exhausted requests or tokens are refilled; 0 if none is exhausted."""
     resets = [
         _rfc3339(headers.get(f"anthropic-ratelimit-{counted}-reset"))
         for counted in _COUNTED
@@ -69,7 +69,7 @@ def exhausted_for(headers: Mapping[str, str], wall: Callable[[], float]) -> floa
 
 
 class Limiter:
-    """Bounds the calls in flight between 1 and `most`; one for all who share a key."""
+    """Limits the calls in progress, between 1 and `most`. Callers with the same key share it."""
 
     def __init__(self, most: int, waiting: Waiting | None = None) -> None:
         self._waiting = waiting or Waiting()
@@ -79,11 +79,11 @@ class Limiter:
         self._resumes_at = -math.inf
         self._queue: deque[asyncio.Future[None]] = deque()
         self.in_flight = 0
-        """Calls under way."""
+        """Number of calls in progress."""
 
     @property
     def limit(self) -> int:
-        """The number of calls that may be under way now."""
+        """The number of calls that may be in progress now."""
         return int(self._limit)
 
     @property
@@ -92,9 +92,9 @@ class Limiter:
         return self._resumes_at if self._resumes_at > self._waiting.now() else None
 
     async def acquire(self, before: float) -> float | None:
-        """Wait for a slot: None when it is taken, which `release` gives back.
+        """Wait for a slot and take it; returns None. `release` must give it back.
 
-        Where a pause lasts until `before` or longer, nothing is waited for or taken: the seconds it lasts come back.
+        If calls are paused until the time `before` or longer, return the seconds of the pause at once instead.
         """
         while True:
             while (resumes_at := self.paused_until) is not None:
@@ -102,7 +102,7 @@ class Limiter:
                 if resumes_at >= before:
                     return pause
                 await self._waiting.sleep(pause)
-            if self.in_flight < self.limit:  # whoever queued has been let in before
+            if self.in_flight < self.limit:  # queued callers were admitted before
                 self.in_flight += 1
                 return None
             await self._turn()
@@ -116,26 +116,26 @@ class Limiter:
             await self._waiting.sleep(resumes_at - self._waiting.now())
 
     def release(self) -> None:
-        """Give a slot back; the caller that waits longest has it next."""
+        """Give a slot back, to the caller that has waited longest."""
         self.in_flight -= 1
         self._hand_out()
 
     def grow(self) -> None:
-        """A call went well."""
+        """Raise the limit after a successful call."""
         self._limit = min(self._limit + 1 / self._limit, float(self._most))
         self._hand_out()
 
     def shrink(self, started: float) -> None:
-        """A call that began at `started` was too much.
+        """Halve the limit after a rejected call that began at `started`.
 
-        Calls that were under way together hear the same thing, so only the first of them halves the limit.
+        Concurrent calls are rejected together, so only the first of them counts.
         """
         if started >= self._shrunk_at:
             self._limit = max(self._limit / 2, 1.0)
             self._shrunk_at = self._waiting.now()
 
     def pause(self, seconds: float) -> None:
-        """No call may be made for so long; never longer than `MAX_PAUSE_SECONDS`, and never shorter than was said before."""
+        """Make no call for `seconds`, at most `MAX_PAUSE_SECONDS`; never shortens an earlier pause."""
         self._resumes_at = max(self._resumes_at, self._waiting.now() + min(seconds, MAX_PAUSE_SECONDS))
 
     async def _turn(self) -> None:
@@ -181,13 +181,13 @@ def _http_date(text: str | None) -> float | None:
 
 
 def _server_time(headers: Mapping[str, str], wall: Callable[[], float]) -> float:
-    """The server's own clock where it shows one: ours may be off by an hour."""
+    """Return the server's time if it sends one, because our clock may be off by an hour."""
     shown = _http_date(headers.get("date"))
     return wall() if shown is None else shown
 
 
 MAX_UNREADABLE = 5
-"""Questions in a row. A model that loses one question in five would be left alone, without need, once in 3,000 questions."""
+"""Consecutive questions. A model that fails one question in five would be paused needlessly once in 3,000 questions."""
 FIRST_PAUSE_SECONDS = 60.0
 _LOG = logging.getLogger(__name__)
 
@@ -195,12 +195,12 @@ _LOG = logging.getLogger(__name__)
 @dataclass(slots=True)
 class _Circuit:
     unreadable: int = 0
-    """Questions in a row."""
+    """Consecutive questions without a readable answer."""
     pause: float = FIRST_PAUSE_SECONDS
-    """Seconds of the next pause."""
+    """The length of the next pause in seconds."""
     resumes_at: float = 0.0
     probe: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Its holder is the one that asks when the pause is over."""
+    """Its holder asks the one question after a pause."""
 
     @property
     def is_closed(self) -> bool:
@@ -215,17 +215,17 @@ class CircuitBreaker:
         self._circuits: dict[str, _Circuit] = defaultdict(_Circuit)
 
     def is_paused(self, model: str) -> bool:
-        """Tell whether no call may be made to the model now."""
+        """Return whether no call may be made to the model now."""
         circuit = self._circuits[model]
         return not circuit.is_closed and self._waiting.now() < circuit.resumes_at
 
     def may_ask(self, model: str, *, is_probe: bool) -> bool:
-        """Tell whether a question that was admitted, and has waited for other things since, may be asked."""
+        """Return whether an admitted question may still be asked, after waiting for something else."""
         return is_probe or self._circuits[model].is_closed
 
     @asynccontextmanager
     async def admitted(self, model: str) -> AsyncGenerator[bool]:
-        """Wait until a question may be asked; true for the one question whose answer decides for all who wait."""
+        """Wait until a question may be asked; yields True for the one question after a pause, whose answer decides for all waiting ones."""
         circuit = self._circuits[model]
         if not circuit.is_closed:
             async with circuit.probe:
@@ -237,17 +237,17 @@ class CircuitBreaker:
         yield False
 
     def note_readable(self, model: str) -> None:
-        """A question was answered."""
+        """Note a readable answer; it closes the circuit."""
         circuit = self._circuits[model]
         if not circuit.is_closed:
             _LOG.warning("the answers of %s are readable again", model)
         circuit.unreadable, circuit.pause = 0, FIRST_PAUSE_SECONDS
 
     def note_unreadable(self, model: str) -> None:
-        """A question ended with an answer that cannot be read."""
+        """Note a question that ended with an unreadable answer."""
         circuit = self._circuits[model]
         circuit.unreadable += 1
-        # Questions that were under way when the pause began hear the same, and do not make it longer.
+        # Questions that were in progress when the pause began do not make it longer.
         if circuit.is_closed or self.is_paused(model):
             return
         circuit.resumes_at = self._waiting.now() + circuit.pause

@@ -166,7 +166,7 @@ class DurableBudget:
         return None
 
     def _most(self, prompt: PromptBound | None, tokens: int) -> int | None:
-        """The most that a call can cost, in nano-USD; None if the price is unknown."""
+        """Return the most that a call can cost, in nano-USD; None if the price is unknown."""
         price, batched = self._judging_task.price, self._judging_task.batched
         if price is None:
             return None
@@ -286,7 +286,7 @@ def all_interrupted(reservations: Iterable[Reservation], now: datetime) -> list[
 
 
 def interrupted(reservation: Reservation, now: datetime) -> Judgement:
-    """The judgement of a call with an unknown outcome. Its id is derived from the reservation, so repetitions count once."""
+    """Return the judgement of a call with an unknown outcome. Its id is derived from the reservation, so repetitions count once."""
     return Judgement(
         judgement_id=stable_id("judgement", reservation.reservation_id),
         fingerprint=reservation.fingerprint,

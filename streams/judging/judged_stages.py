@@ -112,7 +112,7 @@ Recorded = Callable[[Sequence[Subject]], Mapping[Subject, Sequence[Judgement]]]
 
 
 def nothing_recorded(_subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
-    """A `Recorded` without judgements, for installations that never had a judge."""
+    """Return a `Recorded` without judgements, for installations that never had a judge."""
     return {}
 
 

@@ -177,7 +177,7 @@ class TaskLog(Protocol):
     async def append(self, commit: Commit, about: Record) -> None:
         """Make a task's call, or its result with the session's state, durable, in the order of the commit.
 
-        `about` is the call or the task. ErasedError if its session was erased.
+        `about` is the call or the task. Raises ErasedError if its session was erased.
         """
         ...
 
@@ -393,7 +393,7 @@ class TaskJudge:
         return result
 
     async def judge(self, task: Record, recorded: Sequence[Judgement], ledger: Ledger) -> Record:
-        """Judge a task and return its record; its cost is in the ledger. StoppedError if it needs a call after `close`."""
+        """Judge a task and return its record; its cost is in the ledger. Raises StoppedError if it needs a call after `close`."""
         return await self._drive(self._stage.open(task, self._policy, recorded, ledger=ledger))
 
     async def _drive(self, judging_task: JudgingTask) -> Record:
@@ -442,6 +442,6 @@ class TaskJudge:
 
 
 def _is_cancelled() -> bool:
-    """Tell whether the running task itself was cancelled, and not only an operation that it awaits."""
+    """Return whether the running task itself was cancelled, and not only an operation that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -37,14 +37,14 @@ AT_ONCE = 200
 
 
 def not_audited(policy: Policy) -> list[str]:
-    """The projects whose audit is switched off: a request for one of them would have no effect."""
+    """Return the projects whose audit is switched off: a request for one of them would have no effect."""
     return [name for name in policy.projects if not policy.for_project(name).settings.enabled]
 
 
 def unscored(
     store: Store, project: str | None, reason: str | None, limit: int, *, without: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """The unscored exchanges, oldest first, with the fields for requesting them again.
+    """Return the unscored exchanges, oldest first, with the fields for requesting them again.
 
     The reason cost_cap selects the exchanges that a cap left unscored. `without` names projects to leave out.
     """
@@ -53,7 +53,7 @@ def unscored(
 
 
 def judging_requests(store: Store, rows: Sequence[dict[str, Any]], now: datetime) -> list[JudgingRequest]:
-    """A request for each of the rows of `unscored`: the next revision of its score is asked for.
+    """Return a request for each of the rows of `unscored`: the next revision of its score is asked for.
 
     Each request carries the recorded judgements of the exchange, as many as fit a record.
     """
@@ -81,7 +81,7 @@ def _request(exchange: Exchange, row: dict[str, Any], now: datetime) -> JudgingR
 
 
 def exchanges_of(store: Store, rows: Sequence[dict[str, Any]]) -> Iterator[Exchange]:
-    """The exchanges that the rows name, a few hundred at a time."""
+    """Yield the exchanges that the rows name, a few hundred at a time."""
     for start in range(0, len(rows), AT_ONCE):
         part = rows[start : start + AT_ONCE]
         wanted = [{"connection": row["connection"], "exchange_id": row["exchange_id"]} for row in part]
@@ -189,7 +189,7 @@ def revise(
 
 
 def newest_revisions(cursor: duckdb.DuckDBPyConnection, subjects: Sequence[Subject]) -> dict[Subject, Exchange]:
-    """The newest revision of each known exchange, withdrawn or not."""
+    """Return the newest revision of each known exchange, withdrawn or not."""
     if not subjects:
         return {}
     stored = query_records(cursor, "newest_revisions", Exchange, {"exchanges": _wanted(subjects)})
@@ -197,7 +197,7 @@ def newest_revisions(cursor: duckdb.DuckDBPyConnection, subjects: Sequence[Subje
 
 
 def _differs(before: Exchange, exchange: Exchange) -> bool:
-    """Tell whether the same source now has other content; accounts of one exchange from two sources are compared by other rules."""
+    """Return whether the same source now has other content; accounts of one exchange from two sources are compared by other rules."""
     if before.withdrawn or exchange.withdrawn:
         return not before.withdrawn
     if is_read(asdict(before)) != is_read(asdict(exchange)):

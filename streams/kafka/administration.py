@@ -47,7 +47,7 @@ class Mismatch(NamedTuple):
 
 
 class TopicAdministration:
-    """The topics of an installation on its cluster; a context manager. BrokerError when the cluster does not answer."""
+    """The topics of an installation on its cluster; a context manager. Raises BrokerError if the cluster does not answer."""
 
     def __init__(self, connection: KafkaConnection, specs: Mapping[str, TopicSpec] = TOPICS) -> None:
         self._connection = connection
@@ -107,14 +107,14 @@ class TopicAdministration:
         return [mismatch for spec in self._specs.values() for mismatch in _compare(spec, there.get(spec.name), keyed)]
 
     def foreign(self, names: Iterable[str]) -> dict[str, int]:
-        """The topics of other programs that exist on the cluster, by their names there, with their numbers of partitions."""
+        """Return the topics of other programs that exist on the cluster, by their names there, with their numbers of partitions."""
         wanted = set(names)
         with self._explained():
             counts = {topic["name"]: len(topic["partitions"]) for topic in self._client.describe_topics()}
         return {name: count for name, count in sorted(counts.items()) if name in wanted}
 
     def unread(self, topics: Mapping[str, int]) -> dict[str, int | None]:
-        """The number of messages that the workers have not read in topics of other programs; None for a topic that they never read.
+        """Return the number of messages that the workers have not read in topics of other programs; None for a topic that they never read.
 
         `topics` is the result of `foreign`.
         """
@@ -226,7 +226,7 @@ def _compare(spec: TopicSpec, state: TopicState | None, keyed: int) -> Iterator[
 
 
 def partitions_on(connection: KafkaConnection, names: Collection[str]) -> list[tuple[str, int]]:
-    """Every partition of these topics. SettingsError names the missing topics."""
+    """Return every partition of these topics. SettingsError names the missing topics."""
     with TopicAdministration(connection) as administration:
         there = administration.describe()
     if missing := [connection.topic(name) for name in names if name not in there]:

@@ -38,11 +38,11 @@ class Undecoded(faust.Schema[Any, Any]):
     """A codec that passes the chunk through unchanged."""
 
     def loads_key(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:  # noqa: ARG002 - Faust's
-        """The key; a chunk has none."""
+        """Return the key; a chunk has none."""
         return message.key
 
     def loads_value(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:  # noqa: ARG002 - Faust's
-        """The chunk."""
+        """Return the chunk."""
         return message.value
 
 

@@ -48,7 +48,7 @@ class KafkaConnection:
         return self.security_protocol in {"SASL_PLAINTEXT", "SASL_SSL"}
 
     def topic(self, name: str) -> str:
-        """The name of our topic on the cluster."""
+        """Return the name of our topic on the cluster."""
         return self.prefix + name
 
     def ssl_context(self) -> ssl.SSLContext | None:
@@ -67,7 +67,7 @@ class KafkaConnection:
             ) from error
 
     def for_aiokafka(self) -> dict[str, Any]:
-        """The options that aiokafka's consumers and producers take.
+        """Return the options that aiokafka's consumers and producers take.
 
         The addresses are shuffled each time: a client tries them in order, and the first broker may be frozen.
         """
@@ -78,7 +78,7 @@ class KafkaConnection:
         } | self._security()
 
     def for_kafka_python(self) -> dict[str, Any]:
-        """The options that kafka-python's clients take."""
+        """Return the options that kafka-python's clients take."""
         return {"bootstrap_servers": self.servers} | self._security()
 
     def _security(self) -> dict[str, Any]:

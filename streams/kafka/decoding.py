@@ -158,19 +158,19 @@ def batch_of(chunk: Chunk, partitions: int, redactor: Redactor) -> tuple[StageBa
 
 
 def decodable(topic: str, records: Sequence[RawRecord]) -> list[bytes]:
-    """The values of the records that are not rejected."""
+    """Return the values of the records that are not rejected."""
     values = values_of(records)
     rejected = {rejection.index for rejection in decode_values(topic, records, values).rejected}
     return [value for index, value in enumerate(values) if index not in rejected]
 
 
 def undecodable(error: RecordError) -> Refusal:
-    """The refusal of a record that cannot be decoded."""
+    """Return the refusal of a record that cannot be decoded."""
     return Refusal(DECODING, error.code, str(error))
 
 
 def letter_of(topic: str, partition: int, record: RawRecord, refusal: Refusal, redactor: Redactor) -> bytes:
-    """The dead letter of a record: its bytes without secrets, its origin and the reason. It is the same in every process."""
+    """Return the dead letter of a record: its bytes without secrets, its origin and the reason. It is the same in every process."""
     letters = Accepted()
     admission = Admission(redactor, time_of(record))
     admission.set_aside(letters, Place(topic, record.offset, partition), refusal, record.value or b"")
@@ -199,7 +199,7 @@ class Window:
 
     @classmethod
     def of(cls, entries: bytes) -> Self:
-        """The window in a state."""
+        """Return the window in a state."""
         hashes = array("Q", entries)
         return cls(dict(zip(hashes[::2], hashes[1::2], strict=True)))
 

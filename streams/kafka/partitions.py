@@ -195,7 +195,7 @@ class WorkedPartition:
         self.moved_at = self.stage.now()
 
     def committable(self) -> int | None:
-        """The offset that may be committed now, None if it is not new; the chunks before it are dropped."""
+        """Return the offset that may be committed now, None if it is not new; the chunks before it are dropped."""
         offset = None
         while self._open and self._open[0].is_done:
             offset = self._open.popleft().end_offset
@@ -261,7 +261,7 @@ CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_time() -> float:
-    """Seconds since the machine started."""
+    """Return seconds since the machine started."""
     return time.clock_gettime(CLOCK)
 
 
@@ -350,7 +350,7 @@ class OwnershipGuard:
             await asyncio.wait(self._under_way, timeout=LAST_SECONDS)
 
     async def _await_ownership(self) -> None:
-        """Return when we certainly own the partition. StoppedError when it is given up."""
+        """Return when we certainly own the partition. Raises StoppedError if it is given up."""
         while not self._given_up:
             if self._is_sure():
                 return

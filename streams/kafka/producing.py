@@ -41,7 +41,7 @@ Message = tuple[bytes, bytes]
 
 @functools.lru_cache(maxsize=100_000)
 def partition_of(key: bytes, count: int) -> int:
-    """The partition that Kafka's default partitioner gives a key; cached, because computing it takes longer than sending a record."""
+    """Return the partition that Kafka's default partitioner gives a key; cached, because computing it takes longer than sending a record."""
     return int((murmur2(key) & 0x7FFFFFFF) % count)
 
 
@@ -98,7 +98,7 @@ class RecordProducer:
         """Produce to a topic, named without prefix; durable on return. Returns where the broker put each message, in their order.
 
         A message goes to the partition that Kafka's default partitioner gives its key, or to `partition` if given. Messages of one
-        partition keep their order. BrokerError when the time limit is over or the broker refuses a message: the broker may have some of
+        partition keep their order. Raises BrokerError if the time limit is over or the broker refuses a message: the broker may have some of
         the messages, and all of them may be sent again.
         """
         client: AIOKafkaProducer | None = None

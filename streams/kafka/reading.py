@@ -104,7 +104,7 @@ class Chunk:
 
 
 def values_of(records: Sequence[RawRecord]) -> Sequence[bytes]:
-    """The values; a tombstone counts as an empty value, which is not a record."""
+    """Return the values; a tombstone counts as an empty value, which is not a record."""
     return [record.value or b"" for record in records]
 
 
@@ -198,7 +198,7 @@ class PartitionReader:
         return {self._partition_of(tp): None if offsets.get(tp) is None else offsets[tp].offset for tp in tps}
 
     def partitions_of(self, topic: str) -> list[Partition]:
-        """The partitions known so far of a topic that was looked up or is being read."""
+        """Return the partitions known so far of a topic that was looked up or is being read."""
         numbers = self._started().partitions_for_topic(self._connection.topic(topic)) or ()
         return [(topic, number) for number in sorted(numbers)]
 

@@ -89,7 +89,7 @@ class RegistryFraming:
         self._writers: dict[int, _Writer] = {}
 
     async def reframe(self, values: Sequence[bytes]) -> Sequence[bytes]:
-        """The values in our framing, in their order. RegistryUnavailableError when a schema is not available at the moment.
+        """Return the values in our framing, in their order. Raises RegistryUnavailableError if a schema is not available at the moment.
 
         If no value is framed for a registry, the same sequence is returned.
         """
@@ -138,7 +138,7 @@ class RegistryFraming:
         return is_usable or self._now() - writer.looked_at < FORGET_SECONDS
 
     async def _fetch(self, client: httpx2.AsyncClient, schema_id: int) -> tuple[str | None, str | None]:
-        """The text of a schema, or the reason why there is none."""
+        """Return the text of a schema, or the reason why there is none."""
         body = bytearray()
         try:
             async with (
@@ -168,7 +168,7 @@ def _warn(tried: RetryCallState) -> None:
 
 
 def _reframed(values: Sequence[bytes], ids: Mapping[int, int], writers: Mapping[int, _Writer]) -> list[bytes]:
-    """The values, reframed where their schema can be read. `ids` has the schema's id by index."""
+    """Return the values, reframed where their schema can be read. `ids` has the schema's id by index."""
     reframed = list(values)
     for index, schema_id in ids.items():
         writer, value = writers[schema_id], values[index]
@@ -180,7 +180,7 @@ def _reframed(values: Sequence[bytes], ids: Mapping[int, int], writers: Mapping[
 
 
 def _json(body: bytes) -> dict[str, Any]:
-    """The JSON object in a body; an empty one if there is none."""
+    """Return the JSON object in a body; an empty one if there is none."""
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):
@@ -210,7 +210,7 @@ def _understood(text: str) -> tuple[_Writer, str | None]:
 
 
 def _encoded_anew(value: bytes, foreign: Any, reader: RecordSchema) -> bytes | None:
-    """The value encoded by our schema; None if the body does not match its schema."""
+    """Return the value encoded by our schema; None if the body does not match its schema."""
     if len(value) > MAX_RECORD_BYTES:
         return None
     body, written = io.BytesIO(value), io.BytesIO()

@@ -147,11 +147,11 @@ class Sink:
         return self._stuck or self._silence
 
     async def end_of(self, partition: Partition) -> int:
-        """The position after a partition's last record, at this moment."""
+        """Return the position after a partition's last record, at this moment."""
         return (await self._reader.ranges([partition]))[partition].end
 
     async def ends_of(self, topic: str) -> dict[Partition, int]:
-        """The positions after the last records of a topic's partitions, at this moment."""
+        """Return the positions after the last records of a topic's partitions, at this moment."""
         ranges = await self._reader.ranges([partition for partition in self.progress.positions if partition[0] == topic])
         return {partition: bounds.end for partition, bounds in ranges.items()}
 
@@ -171,7 +171,7 @@ class Sink:
         self._awaited.set()
 
     async def _run(self) -> None:
-        """The loop: read and write until the sink is stopped."""
+        """Return the loop: read and write until the sink is stopped."""
         while not self._stopping.is_set():
             try:
                 await self._take_on()
@@ -344,7 +344,7 @@ class Progress:
             self.reached.set()
 
     def behind(self, ends: Mapping[Partition, int] | None = None) -> list[Partition]:
-        """The partitions that are not read to their end."""
+        """Return the partitions that are not read to their end."""
         return [
             partition
             for partition, end in (self._ends if ends is None else ends).items()
@@ -421,7 +421,7 @@ class SinkWriter:
         self._in_doubt = False
 
     def positions(self) -> dict[Partition, int]:
-        """The next position in each partition that was ever read."""
+        """Return the next position in each partition that was ever read."""
         with self._store.transaction() as transaction:
             return transaction.watermarks(SINK)
 
@@ -442,7 +442,7 @@ class SinkWriter:
         }
 
     def within(self, partition: Partition, position: int, there: Range) -> int:
-        """The position, or the beginning of the partition if retention removed the next records.
+        """Return the position, or the beginning of the partition if retention removed the next records.
 
         BrokerError if it lies beyond the end; UnreportedError as in `land`.
         """
@@ -454,7 +454,7 @@ class SinkWriter:
         return max(position, there.beginning)
 
     def check(self, ranges: Mapping[Partition, Range]) -> None:
-        """BrokerError when a topic ends before its position."""
+        """Raise BrokerError if a topic ends before its position."""
         for partition, position in self.positions().items():
             if partition in ranges:
                 self._require_end(partition, position, ranges[partition])
@@ -512,7 +512,7 @@ class SinkWriter:
         self.reported.clear()
 
     def _require_reported(self, letters: Sequence[bytes]) -> None:
-        """UnreportedError for dead letters that were not produced."""
+        """Raise UnreportedError for dead letters that were not produced."""
         by_id = {cast("DeadLetter", decode(letter)).dead_letter_id: letter for letter in letters}
         if unreported := {letter_id: letter for letter_id, letter in by_id.items() if letter_id not in self.reported}:
             raise UnreportedError(unreported)
@@ -529,7 +529,7 @@ class SinkWriter:
         return _TopicBatch(topic, records, partitions, frames, batch.rejected)
 
     def _letters(self, batch: _TopicBatch, appended: Appended) -> Iterator[bytes]:
-        """The dead letters of a topic's rejected and conflicting records."""
+        """Yield the dead letters of a topic's rejected and conflicting records."""
         refusals = [(rejected.index, undecodable(rejected.error)) for rejected in batch.rejected]
         for index, refusal in (*refusals, *((index, CONFLICT) for index in appended.conflicts)):
             yield letter_of(batch.topic, batch.partitions[index], batch.records[index], refusal, self._redactor)
@@ -559,7 +559,7 @@ async def rebuild(
     """Drop the rows of all records that the partitions still have, and write them again; rows of older records stay.
 
     Erased records that are still on a topic are erased again. `report` is called with the number of records left. After an
-    interruption at any moment, another call or a server writes the rest. BrokerError as in `Sink.start`, before anything is dropped.
+    interruption at any moment, another call or a server writes the rest. Raises BrokerError as in `Sink.start`, before anything is dropped.
     """
     await asyncio.to_thread(require_kafka, store)
     ranges = await _ranges(connection)
@@ -583,7 +583,7 @@ async def rebuild(
 
 
 async def require_records(connection: KafkaConnection) -> None:
-    """SettingsError if there is nothing to rebuild from: topics are missing or empty. BrokerError when no broker answers."""
+    """Raise SettingsError if there is nothing to rebuild from: topics are missing or empty. Raises BrokerError if no broker answers."""
     ranges = await _ranges(connection)
     if all(bounds.beginning == bounds.end for bounds in ranges.values()):
         named = f"no topic that begins with {connection.prefix}" if connection.prefix else "no topic"
@@ -594,7 +594,7 @@ async def require_records(connection: KafkaConnection) -> None:
 
 
 def is_unfinished(store: Store) -> bool:
-    """Tell whether a rebuild was cut short."""
+    """Return whether a rebuild was cut short."""
     with store.transaction() as transaction:
         return bool(transaction.watermark(REBUILD, ""))
 

@@ -134,7 +134,7 @@ class ComputedPartition:
         await resources.states.save(self._number, result.states)
 
     def _compute(self, chunk: Chunk) -> ChunkResult:
-        """The CPU-bound part, run in a thread."""
+        """Return the CPU-bound part, run in a thread."""
         resources = self._resources
         batch, letters = batch_of(chunk, resources.states.partitions, resources.redactor)
         carried = resources.states.get(self._number, batch.keys())
@@ -166,13 +166,13 @@ class ComputedPartition:
         return outcome, states
 
     def _too_large(self, chunk: Chunk, batch: StageBatch, key: str) -> Sequence[bytes]:
-        """The dead letters of a session's records that would make its state too large."""
+        """Return the dead letters of a session's records that would make its state too large."""
         log.error("stage %s: the state of session %s would pass %d bytes", self._stage.name, key, MAX_STATE_BYTES)
         detail = f"the state of session {key} would pass {MAX_STATE_BYTES} bytes with this record"
         return self._letters(chunk, {offset for offset, *_ in batch.records()}, Refusal(self._stage.name, TOO_LARGE, detail))
 
     def _letters(self, chunk: Chunk, offsets: Collection[int], refusal: Refusal) -> list[bytes]:
-        """The dead letters of the chunk's records at some offsets."""
+        """Return the dead letters of the chunk's records at some offsets."""
         refused = [record for record in chunk.records if record.offset in offsets] if offsets else ()
         return [letter_of(chunk.topic, self._number, record, refusal, self._resources.redactor) for record in refused]
 
@@ -193,7 +193,7 @@ class KafkaJudging(JudgingContext):
     producer: Sender
     states: StateTopic
     is_sure: Callable[[], bool]
-    """Tells whether no other worker can have our partitions."""
+    """Returns whether no other worker can have our partitions."""
     fail: Callable[[BaseException], None] = end_process
     """Called with unrecoverable errors."""
 
@@ -203,7 +203,7 @@ class KafkaJudging(JudgingContext):
 
 
 def task_identity(stage: JudgedStage[Any], connection: str, subject_id: str, revision: int) -> int:
-    """The hash of a task's identity, as in the window of its session."""
+    """Return the hash of a task's identity, as in the window of its session."""
     identity = stage.identity(connection, subject_id, revision)
     (hashed,) = hashes_of(["\x1f".join([stage.task_type.__name__, *identity]).encode()])
     return hashed
@@ -272,7 +272,7 @@ class JudgedPartition:
         await self._calls.read(context.connection, context.states, self.number, since)
 
     def _tasks_in(self, chunk: Chunk) -> tuple[list[tuple[int, str, Record]], list[bytes]]:
-        """The chunk's tasks with offset and session, and the dead letters of records that are not tasks or cannot be read."""
+        """Return the chunk's tasks with offset and session, and the dead letters of records that are not tasks or cannot be read."""
         redactor = self._context.redactor
         try:
             batch, letters = batch_of(chunk, self._context.states.partitions, redactor)
@@ -342,10 +342,10 @@ class RecordedCalls:
             self._settled.update(record.reservation_ids)
 
     def of(self, subject: Subject) -> Sequence[Judgement]:
-        """The judgements of a subject, in the order of recording."""
+        """Return the judgements of a subject, in the order of recording."""
         return list(self._judgements.get(subject, {}).values())
 
     def unsettled(self) -> list[Reservation]:
-        """The reservations that no judgement settles, oldest first."""
+        """Return the reservations that no judgement settles, oldest first."""
         left = (record for name, record in self._reservations.items() if name not in self._settled)
         return sorted(left, key=lambda record: (record.reserved_at, record.reservation_id))

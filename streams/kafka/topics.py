@@ -71,12 +71,12 @@ class TopicSpec:
 
 
 def state_topic(stage: str) -> str:
-    """The state topic of a stage."""
+    """Return the state topic of a stage."""
     return f"{stage}-state"
 
 
 def specs_of(stages: Iterable[Stage]) -> dict[str, TopicSpec]:
-    """Every topic that the schemas and these stages need, by name."""
+    """Return every topic that the schemas and these stages need, by name."""
     records = {name: _records(name, types) for name, types in topics().items()}
     return records | {spec.name: spec for spec in map(_state, stages)}
 
@@ -100,7 +100,7 @@ def _state(stage: Stage) -> TopicSpec:
 
 
 def _config(own: Mapping[str, object]) -> dict[str, str]:
-    """The configuration of a topic, including the options that all topics share."""
+    """Return the configuration of a topic, including the options that all topics share."""
     shared = {"max.message.bytes": MAX_MESSAGE_BYTES, "message.timestamp.type": "LogAppendTime"}
     return {name: str(value) for name, value in {**shared, **own}.items()}
 

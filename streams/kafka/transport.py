@@ -59,11 +59,11 @@ class TransportHooks:
     """Options for aiokafka's consumer that override ours."""
 
     def partition(self, tp: TP) -> WorkedPartition | None:
-        """The partition, if it is ours."""
+        """Return the partition, if it is ours."""
         return self.stages[tp.topic].partitions.get(tp.partition)
 
     def partitions(self) -> list[tuple[TP, WorkedPartition]]:
-        """All partitions that are ours."""
+        """Return all partitions that are ours."""
         return [
             (TP(topic, number), partition)
             for topic, stage in self.stages.items()
@@ -147,7 +147,7 @@ class ChunkConsumer(driver.Consumer):
         super().__init__(*arguments, **options)
 
     def waiting(self) -> dict[tuple[str, int], int | None]:
-        """Records that could be given to a stage and were not yet, by topic (without prefix) and partition.
+        """Return records that could be given to a stage and were not yet, by topic (without prefix) and partition.
 
         None if the number is unknown although the group answers. While the group does not answer, an unknown number counts as 0:
         another process could not do better.

@@ -201,7 +201,7 @@ class Admission:
         self.set_aside(accepted, Place(topic, 0), refusal, msgspec.json.encode(record), digest=digest)
 
     def _redacted(self, body: bytes) -> bytes:
-        """The body without its secrets: parsed as JSON if possible, so that keys identify secrets; else as text.
+        """Return the body without its secrets: parsed as JSON if possible, so that keys identify secrets; else as text.
 
         Bytes without secrets stay unchanged: an encoded record can then be put back.
         """
@@ -217,7 +217,7 @@ class Admission:
 
 
 def admissible(record: Record) -> bytes:
-    """The encoding of a record from outside; RecordError naming the field when the record breaks its contract or is too large."""
+    """Return the encoding of a record from outside; RecordError naming the field when the record breaks its contract or is too large."""
     message = encode(record)
     check_record(record)
     if len(message) > MAX_ADMITTED_BYTES:
@@ -226,7 +226,7 @@ def admissible(record: Record) -> bytes:
 
 
 def encode_each(records: Sequence[Record]) -> list[bytes | RecordError]:
-    """The encoding of each record from outside, or why the record may not be written."""
+    """Return the encoding of each record from outside, or why the record may not be written."""
     messages: list[bytes | RecordError] = []
     for record in records:
         try:
@@ -237,14 +237,14 @@ def encode_each(records: Sequence[Record]) -> list[bytes | RecordError]:
 
 
 def _start(body: bytes) -> bytes:
-    """The start of a truncated body, without its last, incomplete token: half a secret would not be recognised."""
+    """Return the start of a truncated body, without its last, incomplete token: half a secret would not be recognised."""
     window = body[: MAX_BODY_BYTES + _OVERLAP]
     tail = _UNFINISHED_TOKEN.search(window, max(0, len(window) - _OVERLAP))
     return window[: tail.start()] if tail else window
 
 
 def _without_unfinished_marker(text: str) -> str:
-    """The start of a redacted text, without a truncated marker at its end."""
+    """Return the start of a redacted text, without a truncated marker at its end."""
     return text[:-_LONGEST_MARKER] + _UNFINISHED_MARKER.sub("", text[-_LONGEST_MARKER:])
 
 
@@ -296,7 +296,7 @@ def admitted(
 def _draft(
     observed: Observed | Refused | None, owner_of: OwnerOf, reader_of: Callable[[str], FactReader]
 ) -> SpanDraft | Refused | None:
-    """The draft of a span; None if the span is skipped."""
+    """Return the draft of a span; None if the span is skipped."""
     if observed is None or isinstance(observed, Refused):
         return observed
     owner = owner_of(observed)
@@ -306,7 +306,7 @@ def _draft(
 
 
 def _having_looked(redactor: Redactor, drafts: Iterable[SpanDraft | Refused]) -> Redactor:
-    """The redactor, prefiltered with the texts of the drafts: most texts are clean, and the same texts recur."""
+    """Return the redactor, prefiltered with the texts of the drafts: most texts are clean, and the same texts recur."""
     texts, named = list[str](), list[str]()
     for draft in drafts:
         if isinstance(draft, SpanDraft):
@@ -321,7 +321,7 @@ def _admitted(draft: SpanDraft, redactor: Redactor, now: datetime) -> AdmittedSp
 
 
 def _guarded(observed: Observed, make: Callable[Given, Made], *given: Given.args, **named: Given.kwargs) -> Made | Refused:
-    """The result for a span, or why the span is refused."""
+    """Return the result for a span, or why the span is refused."""
     try:
         return make(*given, **named)
     except RecordError as error:
@@ -345,7 +345,7 @@ class NewRecords:
         self._of_sessions = frozenset(schema.name for schema in schemas_of_sessions())
 
     def has_read(self, topic: str) -> bool:
-        """Tell whether the identities of the topic are in memory."""
+        """Return whether the identities of the topic are in memory."""
         return self._hashes().has_read(topic, self._store.end_of(topic))
 
     def read(self, topic: str) -> None:
@@ -354,7 +354,7 @@ class NewRecords:
             self._hashes().read(cursor, topic, self._store.end_of(topic))
 
     def outcomes(self, topic: str, records: Sequence[Record]) -> list[str | None]:
-        """The outcome of each record, WRITTEN or KNOWN; None if only the tables can tell."""
+        """Return the outcome of each record, WRITTEN or KNOWN; None if only the tables can tell."""
         hashes = self._hashes()
         # While a thread sorts hashes, leave everything to the tables: the event loop must not wait for the thread.
         is_busy = hashes.is_busy
@@ -378,7 +378,7 @@ class NewRecords:
         return [outcome or next(in_tables) for outcome in outcomes]
 
     def _look_up(self, topic: str, messages: Sequence[bytes]) -> list[str]:
-        """The outcome of each encoded record by the tables: WRITTEN, KNOWN or CONFLICT."""
+        """Return the outcome of each encoded record by the tables: WRITTEN, KNOWN or CONFLICT."""
         outcomes = [KNOWN] * len(messages)
         with contextlib.closing(self._store.cursor()) as cursor:
             for name, frame in decode_own(messages).frames.items():
@@ -396,7 +396,7 @@ class NewRecords:
 
 
 def _identities(records: Sequence[Record]) -> Mapping[str, list[tuple[int, Identity]]]:
-    """The identity of each record with its index, by record type."""
+    """Return the identity of each record with its index, by record type."""
     indexes: dict[str, list[int]] = defaultdict(list)
     for index, record in enumerate(records):
         indexes[type(record).__name__].append(index)
@@ -454,15 +454,15 @@ class InFlight:
         return KNOWN if entry.content == _content(record) else CONFLICT
 
     def on(self, topic: str) -> int:
-        """The number of records in flight on a topic."""
+        """Return the number of records in flight on a topic."""
         return sum(len(queue) for (name, _), queue in self._queues.items() if name == topic)
 
     def has_session(self, key: bytes) -> bool:
-        """Tell whether a record of the session is in flight."""
+        """Return whether a record of the session is in flight."""
         return bool(self._sessions.get(key))
 
     def events_of(self, key: bytes) -> dict[str, int]:
-        """The events of a session in flight: id and position."""
+        """Return the events of a session in flight: id and position."""
         entries = (self._entries[name] for name in self._sessions.get(key, ()))
         return dict(entry.event for entry in entries if entry.event is not None)
 
@@ -503,7 +503,7 @@ class ErasedNow:
         return self._store.end_of(ERASURES) == self._end
 
     def has(self, connection: str, session_id: str) -> bool:
-        """Tell whether the session is erased."""
+        """Return whether the session is erased."""
         if not self.is_read:
             end = self._store.end_of(ERASURES)
             with contextlib.closing(self._store.cursor()) as cursor:

@@ -62,7 +62,7 @@ class Return:
     message: bytes
 
     def review(self, now: datetime) -> Review:
-        """The record that the dead letter was put back."""
+        """Return the record that the dead letter was put back."""
         return Review(
             review_id=stable_id("retried-letter", self.letter.dead_letter_id),
             project=getattr(self.record, "project", ""),
@@ -85,7 +85,7 @@ class Stays:
 
 
 def is_whole(letter: DeadLetter) -> bool:
-    """Whether the dead letter has its original bytes, neither truncated nor redacted."""
+    """Return whether the dead letter has its original bytes, neither truncated nor redacted."""
     return hashlib.sha256(letter.body).hexdigest() == letter.digest
 
 
@@ -120,7 +120,7 @@ def way_back(letter: DeadLetter, value: bytes | None = None, *, now: datetime | 
 
 
 def _is_no_record(letter: DeadLetter) -> str:
-    """The reason why there is no record to put back; empty if there may be one."""
+    """Return the reason why there is no record to put back; empty if there may be one."""
     if letter.reason in NEVER:
         return NEVER[letter.reason]
     if letter.stage in BROUGHT:
@@ -139,7 +139,7 @@ def _elsewhere(letter: DeadLetter) -> str:
 
 
 def _record_of(body: bytes) -> Record:
-    """The record in a body: in single-object encoding, or as JSON with the fields of exactly one record type. RecordError otherwise."""
+    """Return the record in a body: in single-object encoding, or as JSON with the fields of exactly one record type. RecordError otherwise."""
     if body.startswith(MARKER) or registry_schema_id(body) is not None:
         return decode(body)
     try:
@@ -155,7 +155,7 @@ def _record_of(body: bytes) -> Record:
 
 
 def _past_the_stage(letter: DeadLetter, record: Record) -> Return | Stays:
-    """The request for the same work once more, on its topic; records of other types wait on theirs for a rebuild."""
+    """Return the request for the same work once more, on its topic; records of other types wait on theirs for a rebuild."""
     ask = _REQUESTS.get(type(record))
     if ask is None:
         return Stays(letter, f"stage {letter.stage} makes its results of whole sessions: {_elsewhere(letter)}")

@@ -70,7 +70,7 @@ class Log(Protocol):
         ...
 
     async def outcomes(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
-        """The outcome of each record from outside: WRITTEN (it is new), KNOWN or CONFLICT. The messages are the encoded records."""
+        """Return the outcome of each record from outside: WRITTEN (it is new), KNOWN or CONFLICT. The messages are the encoded records."""
         ...
 
     async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:

@@ -83,7 +83,7 @@ def write_states(
 
 
 def next_commit(cursor: duckdb.DuckDBPyConnection) -> int:
-    """The number of the commit that the database expects next."""
+    """Return the number of the commit that the database expects next."""
     return watermarks_of(cursor, AHEAD).get(("", PARTITION), 0)
 
 
@@ -101,7 +101,7 @@ class Publisher(Protocol):
         ...
 
     def now(self) -> datetime:
-        """The present, UTC."""
+        """Return the present, UTC."""
         ...
 
     async def publish(self, topic: str, records: Sequence[Record]) -> object:
@@ -118,11 +118,11 @@ class StorePublisher:
         self._now = now
 
     def now(self) -> datetime:
-        """The present, UTC."""
+        """Return the present, UTC."""
         return self._now()
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
-        """Append records, durable on return; known records are skipped. ValueError for a topic that a stage reads."""
+        """Append records, durable on return; known records are skipped. Raises ValueError for a topic that a stage reads."""
         if any(stage.source == topic for stage in TOPOLOGY):
             raise ValueError(f"a stage reads {topic}, and would have to follow")
         return await asyncio.to_thread(self._append, topic, [encode(record) for record in records])

@@ -58,7 +58,7 @@ class Tables:
     """The tables of a history as views of one connection. All of them exist, even if the source lacks some."""
 
     def __init__(self, origin: Origin) -> None:
-        """StoreError when a database cannot be opened, InputError when the files are not an export."""
+        """Raise StoreError if a database cannot be opened, InputError when the files are not an export."""
         with contextlib.ExitStack() as opening:
             if origin.kind == TABLES:
                 opening.enter_context(FileLock(Path(origin.place), shared=True))
@@ -106,7 +106,7 @@ class Tables:
         return self.connection.execute(statement, dict(values or {})).fetchall()
 
     def frame(self, name: str, where: str, values: Mapping[str, Any]) -> pl.DataFrame:
-        """Rows of a record type with `_partition` and `_offset`, in this order; times in UTC."""
+        """Return rows of a record type with `_partition` and `_offset`, in this order; times in UTC."""
         columns = ", ".join(
             f"{quote(column)}::{kind} AS {quote(column)}"
             for column, kind in columns_of(schema_of(name), timestamp="TIMESTAMPTZ").items()
@@ -118,7 +118,7 @@ class Tables:
         return frame.with_columns(pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"))
 
     def scores(self, scope: Scope, part: Part) -> Iterator[pl.DataFrame]:
-        """The scores of a part's sessions in a scope, a few thousand at a time."""
+        """Yield the scores of a part's sessions in a scope, a few thousand at a time."""
         where = (
             f"WHERE _topic = 'scores' AND {_SCOPE.format(at='exchange_at')} AND {_SHARE} "
             "AND _partition = $partition AND _offset >= $start AND _offset < $end"
@@ -186,7 +186,7 @@ class History:
         return {(connection, exchange_id) for connection, exchange_id, number, offset in rows if offset < ends.get(number, 0)}
 
     async def windows(self, start: int) -> AsyncGenerator[Window]:
-        """The records from a position on, each once, and those of a session in order."""
+        """Yield the records from a position on, each once, and those of a session in order."""
         position = start
         while (rest := self._part.rest(position)) is not None:
             segment, base = rest
@@ -207,7 +207,7 @@ class History:
         return frame.drop("_partition").with_columns(pl.col(OFFSET) + base)
 
     def recorded(self, subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
-        """The judgements by exchange, in the order of recording; exchanges without any are missing."""
+        """Return the judgements by exchange, in the order of recording; exchanges without any are missing."""
         judgements: dict[Subject, list[Judgement]] = defaultdict(list)
         if subjects and self._part.judgements:
             batch = pl.DataFrame(subjects, schema=("connection", "subject_id"), orient="row")
@@ -219,7 +219,7 @@ class History:
         return judgements
 
     def scores(self) -> Iterator[pl.DataFrame]:
-        """The source's own scores in the scope, a few thousand at a time."""
+        """Return the source's own scores in the scope, a few thousand at a time."""
         return self._tables.scores(self._scope, self._part)
 
     def close(self) -> None:
@@ -228,12 +228,12 @@ class History:
 
 
 def origin_of_tables(database: Path) -> Origin:
-    """The origin for the tables of a database."""
+    """Return the origin for the tables of a database."""
     return Origin(TABLES, str(database.resolve()))
 
 
 def origin_of_parquet(folder: Path) -> Origin:
-    """The origin for Parquet files from `driftline export`; InputError if the folder has no exchanges."""
+    """Return the origin for Parquet files from `driftline export`; InputError if the folder has no exchanges."""
     if folder.is_file():
         raise InputError(
             f"--from: {folder} is a file", hint="Use tables, topics, or the folder that `driftline export` has written."
@@ -251,7 +251,7 @@ def origin_of_parquet(folder: Path) -> Origin:
 
 
 def _require_parquet(file: Path) -> None:
-    """InputError if a file is not one that `driftline export` has written."""
+    """Raise InputError if a file is not one that `driftline export` has written."""
     with file.open("rb") as stream:
         head = stream.read(HEAD)
     if binary_kind(head) is not PARQUET_FILE:
@@ -263,7 +263,7 @@ def _require_parquet(file: Path) -> None:
 
 
 def parts_of_tables(tables: Tables, count: int) -> tuple[Part, ...]:
-    """The history in `count` parts, each with the sessions whose keys' hashes leave the same remainder."""
+    """Return the history in `count` parts, each with the sessions whose keys' hashes leave the same remainder."""
     segments, judgements = tuple(tables.segments(EXCHANGES)), tables.ends(JUDGEMENTS)
     return tuple(Part(number, segments, count, number, judgements) for number in range(count))
 

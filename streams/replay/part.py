@@ -92,7 +92,7 @@ class PartFile(SessionStates):
         settle_interrupted(self._store, now)
 
     def reservations(self) -> dict[str, str]:
-        """Ids of the unsettled reservations, by fingerprint."""
+        """Return ids of the unsettled reservations, by fingerprint."""
         with contextlib.closing(self._store.cursor()) as cursor:
             return {row["fingerprint"]: row["reservation_id"] for row in query_rows(cursor, "open_reservations")}
 

@@ -55,7 +55,7 @@ class Scope(msgspec.Struct, frozen=True):
     until: datetime | None = None
 
     def holds(self, project: str, occurred_at: datetime) -> bool:
-        """Tell whether an exchange is to be scored."""
+        """Return whether an exchange is to be scored."""
         return (
             (self.project is None or self.project == project)
             and (self.since is None or self.since <= occurred_at)
@@ -103,7 +103,7 @@ class Part(msgspec.Struct, frozen=True):
         return sum(segment.end - segment.start for segment in self.segments)
 
     def rest(self, position: int) -> tuple[Segment, int] | None:
-        """The rest of the segment in which a position lies, and the position of offset 0 in it; None at the end."""
+        """Return the rest of the segment in which a position lies, and the position of offset 0 in it; None at the end."""
         base = 0
         for segment in self.segments:
             size = segment.end - segment.start
@@ -127,7 +127,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
 
     def differs_from(self, other: Plan) -> list[str]:
-        """The names of the options that differ."""
+        """Return the names of the options that differ."""
         mine, theirs = self._options(), other._options()
         return [name for name, value in mine.items() if theirs[name] != value]
 
@@ -176,7 +176,7 @@ class ReplayFiles:
     """The files of a replay: its result, its parts and its plan."""
 
     def __init__(self, database: Path, label: str) -> None:
-        """SettingsError when the label is invalid."""
+        """Raise SettingsError if the label is invalid."""
         if not re.fullmatch(NAME, label) or label == LIVE:
             raise SettingsError(
                 f"--label: {label[:64]!r} is not a valid label",
@@ -207,7 +207,7 @@ class ReplayFiles:
         return self.parts / f"batches-{number}.jsonl"
 
     def plan(self) -> Plan | None:
-        """The plan of an unfinished replay, or None. StoreError when it cannot be read."""
+        """Return the plan of an unfinished replay, or None. Raises StoreError if it cannot be read."""
         if not self._plan.exists():
             return None
         try:
@@ -229,12 +229,12 @@ class ReplayFiles:
 
 
 def folder_of(database: Path) -> Path:
-    """The folder of a database's replays, with a file per label."""
+    """Return the folder of a database's replays, with a file per label."""
     return database.with_name(f"{database.name}.replays")
 
 
 def default_label(plan: Plan) -> str:
-    """A label made of policy, judge and source."""
+    """Return a label made of policy, judge and source."""
     return f"{plan.policy_digest[:8]}-{plan.asking}-{plan.origin.kind}"
 
 
@@ -269,7 +269,7 @@ def _digests(scores: pl.DataFrame, *, is_live: bool) -> pl.DataFrame:
 
 
 def read_digests(paths: Sequence[Path], *, only_made: bool) -> tuple[Digest, Digest]:
-    """The digest of all scores of the parts, and that of the source's scores; `only_made` ignores exchanges that were not scored."""
+    """Return the digest of all scores of the parts, and that of the source's scores; `only_made` ignores exchanges that were not scored."""
     digests = pl.concat([pl.read_parquet(path) for path in paths])
     made, live = digests.filter(~pl.col("is_live")), digests.filter("is_live")
     if only_made:

@@ -48,7 +48,7 @@ class ReplayJudge(Protocol):
     """Judges a task, or only inspects it and gives no score."""
 
     async def judge(self, task: ScoringTask, recorded: Sequence[Judgement], ledger: Ledger) -> Record | None:
-        """The score of a task; its cost is in the ledger of its session."""
+        """Return the score of a task; its cost is in the ledger of its session."""
         ...
 
 
@@ -74,7 +74,7 @@ class SessionStates:
         return 0
 
     def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
-        """The states of a stage by session; sessions without a state are missing."""
+        """Return the states of a stage by session; sessions without a state are missing."""
         states = self._states.get(stage, {})
         return {key: states[key] for key in keys if key in states}
 
@@ -201,7 +201,7 @@ class Rescoring:
         ]
 
     def _is_wanted(self, record: Score | ScoringTask) -> bool:
-        """Tell whether an exchange is to be scored, given its score or its task."""
+        """Return whether an exchange is to be scored, given its score or its task."""
         scope = self._plan.scope
         if (record.connection, record.exchange_id) in self._withdrawn:
             return False
@@ -212,13 +212,13 @@ class Rescoring:
 
 
 def _is_of_all(score: Score, judgements: Sequence[Judgement]) -> bool:
-    """Tell whether every judgement is of a question that the score rests on. It nearly always is, so this is checked first."""
+    """Return whether every judgement is of a question that the score rests on. It nearly always is, so this is checked first."""
     fingerprints = {judgement.fingerprint for judgement in judgements if judgement.judgement_id in score.judgement_ids}
     return all(judgement.fingerprint in fingerprints for judgement in judgements)
 
 
 def _questions_of(judging_task: JudgingTask) -> tuple[Score, list[tuple[Question, Reply | None]]]:
-    """The questions of a task's cascade, each with its reply, or None if the judge must be asked; and the score without these answers.
+    """Return the questions of a task's cascade, each with its reply, or None if the judge must be asked; and the score without these answers.
 
     An open question does not stop the cascade, so that later questions are found, too.
     """
@@ -352,7 +352,7 @@ class QuestionCollector:
 
 
 async def ask_all(judge: BatchJudge, questions: Sequence[BatchQuestion], report: Callable[[], object]) -> None:
-    """Ask the questions and record their judgements. StoppedError when they were cancelled; `report` is called for every verdict."""
+    """Ask the questions and record their judgements. Raises StoppedError if they were cancelled; `report` is called for every verdict."""
     is_cancelled = False
     async with aclosing(judge.ask_all(questions)) as verdicts:
         async for question, verdict in verdicts:

@@ -34,7 +34,7 @@ _OFFSET_OF = re.compile(r"(?:(\d{1,6}):)?(\d{1,18})")
 
 
 def origin_of_topics(connection: KafkaConnection) -> Origin:
-    """The origin for the topics of a cluster."""
+    """Return the origin for the topics of a cluster."""
     return Origin(TOPICS, f"{connection.bootstrap} {connection.prefix}".strip())
 
 
@@ -139,7 +139,7 @@ def bounds_of(option: str, text: str) -> Bounds:
 
 
 def _by_partition(option: str, pairs: Sequence[tuple[int | None, int]]) -> dict[int | None, int]:
-    """The offsets by partition; SettingsError for two offsets of the same partition."""
+    """Return the offsets by partition; SettingsError for two offsets of the same partition."""
     offsets: dict[int | None, int] = {}
     for partition, offset in pairs:
         if partition in offsets:
@@ -153,7 +153,7 @@ def _by_partition(option: str, pairs: Sequence[tuple[int | None, int]]) -> dict[
 
 
 async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Bounds) -> tuple[Part, ...]:
-    """A part for each partition with records in the range.
+    """Return a part for each partition with records in the range.
 
     InputError when there is no topic, when a named partition has nothing at its offset, and when the range is empty.
     """
@@ -191,7 +191,7 @@ async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Boun
 
 
 def _require_partitions(count: int, *bounds: Bounds) -> None:
-    """InputError when an offset names a missing partition: all other partitions would be read whole."""
+    """Raise InputError if an offset names a missing partition: all other partitions would be read whole."""
     unknown = sorted(number for bound in bounds for number in bound.offsets if number is not None and number >= count)
     if unknown:
         raise InputError(

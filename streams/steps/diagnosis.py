@@ -108,7 +108,7 @@ class DiagnosisStep:
         session.evidence.hold_to(thresholds)
 
     def _profile(self, session: DiagnosisState) -> Profile:
-        """The thresholds in force for the session's agent."""
+        """Return the thresholds in force for the session's agent."""
         return self._profile_of(session, session.evidence.source)
 
     def _profile_of(self, session: DiagnosisState, source: str | None) -> Profile:
@@ -140,7 +140,7 @@ class DiagnosisStep:
         fold_counted(evidence, _rows(events.filter(_perhaps()), OTHER_COLUMNS))
 
     def _close(self, session: DiagnosisState, end: SessionEnd) -> Diagnosis | None:
-        """The diagnosis at this end of the session, or None if no event came since the last one."""
+        """Return the diagnosis at this end of the session, or None if no event came since the last one."""
         events = session.evidence.event_count
         if not events:
             return self._close_without_events(session, end)
@@ -149,7 +149,7 @@ class DiagnosisStep:
         return self._diagnosed(session, end, session.evidence, self._profile(session))
 
     def _close_without_events(self, session: DiagnosisState, end: SessionEnd) -> Diagnosis | None:
-        """The diagnosis of a session with only exchanges, or None if a diagnosis with this end or a later one exists."""
+        """Return the diagnosis of a session with only exchanges, or None if a diagnosis with this end or a later one exists."""
         closed_us = _microseconds(end.closed_at)
         if session.closed_us is not None and closed_us <= session.closed_us:
             return None
@@ -203,7 +203,7 @@ def _open_sessions(batch: StageBatch, sessions: dict[str, DiagnosisState]) -> No
 
 
 def _parts(events: pl.DataFrame | None, ends: list[SessionEnd]) -> Iterator[tuple[pl.DataFrame | None, list[SessionEnd]]]:
-    """The events in parts, each with the sessions that end at the end of the part.
+    """Yield the events in parts, each with the sessions that end at the end of the part.
 
     Sessions are independent, so the whole batch is one part, unless a session continues after its end.
     """
@@ -224,7 +224,7 @@ def _parts(events: pl.DataFrame | None, ends: list[SessionEnd]) -> Iterator[tupl
 
 
 def _ends(batch: StageBatch) -> list[SessionEnd]:
-    """Every end of a session in the batch, in the order of the topic."""
+    """Return every end of a session in the batch, in the order of the topic."""
     return sorted([*_told_ends(batch), *_recorded_ends(batch)])
 
 
@@ -246,13 +246,13 @@ def _recorded_ends(batch: StageBatch) -> Iterator[SessionEnd]:
 
 @functools.cache
 def _calls() -> pl.Expr:
-    """Events that are folded row by row."""
+    """Return events that are folded row by row."""
     return pl.col("event").is_in(["tool_call", "token_usage"])
 
 
 @functools.cache
 def _perhaps() -> pl.Expr:
-    """A prefilter for the other events: those that the fold may need; it checks again."""
+    """Return a prefilter for the other events: those that the fold may need; it checks again."""
     return (
         (pl.col("event") == "retry_event")
         | ((pl.col("event") == "memory_event") & pl.any_horizontal(pl.col("action", "status").is_in(list(LOST_MEMORY))))
@@ -267,7 +267,7 @@ def _perhaps() -> pl.Expr:
 
 
 def _rows(events: pl.DataFrame, columns: Collection[str]) -> Iterator[Row]:
-    """Rows in the form that the fold needs; unnamed columns are None."""
+    """Return rows in the form that the fold needs; unnamed columns are None."""
     return zip(
         *(events[KEY if name == "session" else name].to_list() if name in columns else repeat(None) for name in FOLD_COLUMNS),
         strict=False,

@@ -94,7 +94,7 @@ class IntakeStep:
             yield self._decide(session, Arrival.of(record, encoded or encode(record), policy), policy)
 
     def _decide(self, session: IntakeState, arrival: Arrival, policy: ProjectPolicy) -> tuple[str, Record]:
-        """The task or the score of one exchange."""
+        """Return the task or the score of one exchange."""
         exchange = arrival.exchange
         candidate = Candidate(
             session=session_key(exchange),
@@ -112,7 +112,7 @@ class IntakeStep:
         return "scores", _left_out(arrival, policy, decision, revision=0)
 
     def _ask_again(self, session: IntakeState, request: JudgingRequest, policy: ProjectPolicy) -> tuple[str, Record]:
-        """The task or the score of an exchange that is scored again, by the first decision."""
+        """Return the task or the score of an exchange that is scored again, by the first decision."""
         asked = Decision(
             sampled=request.sampling_reason != SAMPLING_SKIP,
             reason=request.sampling_reason,
@@ -136,13 +136,13 @@ class IntakeStep:
 
 
 def _left_out(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> Score:
-    """The score of an unsampled exchange."""
+    """Return the score of an unsampled exchange."""
     sampled = Sampled(revision, decision.turn, decision.reason, None, arrival.tier1.score, arrival.tier1.flags)
     return structural_score(sampled, arrival.exchange, policy, NOT_SAMPLED)
 
 
 def _task(arrival: Arrival, policy: ProjectPolicy, decision: Decision, *, revision: int) -> ScoringTask:
-    """The task for an exchange."""
+    """Return the task for an exchange."""
     exchange = arrival.exchange
     return ScoringTask(
         connection=exchange.connection,

@@ -62,7 +62,7 @@ class Round:
 
 
 def anchors_of(cursor: duckdb.DuckDBPyConnection, project: str) -> list[Anchor]:
-    """The anchors of a project, the withdrawn ones last."""
+    """Return the anchors of a project, the withdrawn ones last."""
     return list(query_records(cursor, "project_anchors", Anchor, {"project": project}))
 
 
@@ -132,7 +132,7 @@ async def run_round(engine: RecordIntake, project: str) -> Round:
 
 
 def changes(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime | None = None) -> dict[str, JudgeChange]:
-    """Tell whether the judge of each tier ever changed, as far as the anchors of a project show."""
+    """Return whether the judge of each tier ever changed, as far as the anchors of a project show."""
     rows = rounds_of(cursor, project, start)
     return {tier: judge_change(_verdicts(rows, tier)) for tier in TIERS}
 
@@ -199,7 +199,7 @@ def _anchor(exchange: Exchange, project: str, known: Mapping[str, Anchor], who: 
 
 
 def _copies(anchors: Sequence[Anchor], project: str, at: datetime, now: datetime) -> Iterator[Exchange | SessionClosed]:
-    """The exchanges of a round, in the order of their anchors' ids, and the end of its session."""
+    """Yield the exchanges of a round, in the order of their anchors' ids, and the end of its session."""
     judged_as, stamp = anchor_project(project), f"{at:%Y-%m-%dT%H:%MZ}"
     session = f"{project}@{stamp}"
     for anchor in sorted(anchors, key=lambda one: one.anchor_id):

@@ -56,7 +56,7 @@ def deployment(
     comment: str | None = None,
     url: str | None = None,
 ) -> Deployment:
-    """The record of a deployment, without secrets; InputError names a field that is invalid."""
+    """Return the record of a deployment, without secrets; InputError names a field that is invalid."""
     if not re.fullmatch(LABEL_NAME, label):
         raise InputError(
             f"label: {label[:64]!r} is not a valid label name", hint="Use a-z, 0-9, _ and ., such as agent_version."
@@ -94,7 +94,7 @@ def _clean(name: str, text: str, redactor: Redactor) -> str:
 
 
 def known_already(store: Store, wanted: Deployment) -> Row | None:
-    """The deployment that a deployment without a time repeats; None if it is new."""
+    """Return the deployment that a deployment without a time repeats; None if it is new."""
     with contextlib.closing(store.cursor()) as cursor:
         rows = deployments(cursor, wanted.project)
     same = (row for row in rows if (row["label"], row["agent"]) == (wanted.label, wanted.agent))
@@ -109,7 +109,7 @@ def deployments(
     until: datetime | None = None,
     limit: int = MOST,
 ) -> list[dict[str, Any]]:
-    """The deployments of a project within a time, newest first."""
+    """Return the deployments of a project within a time, newest first."""
     return query_rows(cursor, "deployments", {"project": project, "since": since, "until": until, "limit": limit})
 
 
@@ -173,13 +173,13 @@ MAX_COMMENT = 10_000
 
 
 def require_human_scores(policy: Policy, project: str) -> None:
-    """PolicyError if the project accepts no human scores."""
+    """Raise PolicyError if the project accepts no human scores."""
     if not policy.for_project(project).settings.bidirectional_scoring:
         raise PolicyError(f"project {project} takes no human scores: bidirectionalScoring is off", hint=SWITCH_ON)
 
 
 def evaluator_score(connection: str, project: str, traced: TracedRating, scale: RatingScale, now: datetime) -> Review | None:
-    """The record of an external evaluator's rating of an exchange, in points from 1 to 5; None if its score is off the scale.
+    """Return the record of an external evaluator's rating of an exchange, in points from 1 to 5; None if its score is off the scale.
 
     Its texts were redacted at intake. The same rating of the same span is a single record, however often its trace is assembled.
     """
@@ -205,7 +205,7 @@ def evaluator_score(connection: str, project: str, traced: TracedRating, scale: 
 def human_score(
     project: str, subject: str, rater: str, value: int, comment: str | None, *, redactor: Redactor, now: datetime
 ) -> Review:
-    """The record of a person's score; InputError for an invalid value. Secrets in the comment are replaced by markers.
+    """Return the record of a person's score; InputError for an invalid value. Secrets in the comment are replaced by markers.
 
     The same score with the same time is a single record, so that it may be sent again.
     """

@@ -648,7 +648,7 @@ def _key(row: Mapping[str, Any]) -> Key:
 
 
 def _key_of_state(name: str) -> Key:
-    """The trace of a state: connection names hold no slash."""
+    """Return the trace of a state: connection names hold no slash."""
     connection, _, trace_id = name.partition("/")
     return connection, trace_id
 

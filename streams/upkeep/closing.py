@@ -33,7 +33,7 @@ LOOKED_UP = 50_000
 
 
 def closings(rows: Iterable[Mapping[str, Any]], reason: str, now: datetime) -> Accepted:
-    """The records that end sessions, one on each topic where a session must end.
+    """Return the records that end sessions, one on each topic where a session must end.
 
     The rows are those of the queries `idle_sessions` and `open_topics`.
     """
@@ -54,7 +54,7 @@ def closings(rows: Iterable[Mapping[str, Any]], reason: str, now: datetime) -> A
 
 
 def sessions_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """The sessions of the rows, by connection and id."""
+    """Return the sessions of the rows, by connection and id."""
     return {(row["connection"], row["session_id"]) for row in rows}
 
 

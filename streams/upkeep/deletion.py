@@ -148,7 +148,7 @@ def _unpark(store: Store, kept_from: Callable[[str], datetime]) -> None:
 
 
 def _without_gone(state: bytes, kept_from: Callable[[str], datetime]) -> bytes:
-    """A session's state without its deferred exchanges that are too old."""
+    """Return a session's state without its deferred exchanges that are too old."""
     session = _DECODER.decode(state)
     for deferred in session.sampling.deferred:
         exchange = encoded_exchange(deferred.record)
@@ -186,7 +186,7 @@ class Requested:
 
 
 def erasure(connection: str, session_id: str | None, requested_by: str, comment: str | None, now: datetime) -> Erasure:
-    """The record that requests an erasure: the same for repeated requests of a session or connection.
+    """Return the record that requests an erasure: the same for repeated requests of a session or connection.
 
     InputError for the whole connection of anchors: without it no project's judge could be watched ever after.
     """
@@ -222,7 +222,7 @@ async def _erase(engine: RecordIntake, *, again: Collection[str] = (), all_again
 
 
 def erasures(store: Store) -> list[Requested]:
-    """Every erasure, newest first."""
+    """Return every erasure, newest first."""
     with contextlib.closing(store.cursor()) as cursor:
         rows = query_rows(cursor, "erasures")
     return [Requested(row, None if row["state"] is None else msgspec.msgpack.decode(row["state"], type=Done)) for row in rows]
@@ -291,7 +291,7 @@ def _delete_replays(database: Path, erased: Erased) -> list[str]:
 
 
 def _holds(file: Path, erased: Erased) -> bool:
-    """Tell whether a file has rows of an erased session; an unreadable file counts as having some."""
+    """Return whether a file has rows of an erased session; an unreadable file counts as having some."""
     columns = (
         "SELECT schema_name, table_name FROM duckdb_columns() WHERE database_name = 'replay' "
         "AND column_name IN ('connection', 'session_id') GROUP BY ALL HAVING count(*) = 2"
