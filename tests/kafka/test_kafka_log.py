@@ -212,7 +212,7 @@ def test_who_asks_for_an_evaluation_again_sees_what_was_answered(kafka: KafkaCon
     """A result can land before the judgements it rests on; who did not wait for those would pay for them twice."""
     make_topics(*topics())
     asked = evaluated.make_request()
-    said = evaluated.judgement(questions_of(asked)[0], evaluated.said(evaluated.answer()))
+    said = evaluated.judgement(questions_of(asked)[0], evaluated.answer_json(evaluated.answer()))
     made = drive(evaluating(asked), lambda _: Reply(text=said.answer or "", judgements=(said,)))
 
     async def run(store: Store) -> None:

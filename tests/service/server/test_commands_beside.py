@@ -265,7 +265,7 @@ def test_a_backup_put_back_under_a_newer_log_is_refused_in_words(nursed: Nursery
         assert 0 < code < 3
         words = " ".join((printed + logged).split())
         assert "the database has flushed" in words
-        assert "Put back the database that belongs to it" in words
+        assert "Restore the matching database" in words
 
 
 _NEVER_FLUSHES = "import asyncio, streams.log.local_log as log; log.LocalLog._flush_when_due = lambda _: asyncio.Event().wait()"

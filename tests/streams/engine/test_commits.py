@@ -182,7 +182,7 @@ def test_a_database_that_gave_up_is_said_and_waits_end(failures: Failures) -> No
         failures.errors = [DEAD]
         with pytest.raises(duckdb.FatalException):
             await engine.take_exchange(build.exchange("s", 1))
-        with pytest.raises(StoreError, match="opened again"):
+        with pytest.raises(StoreError, match="must be reopened"):
             await engine.drained()
         state = engine.state()
         return engine.broken.is_set(), state.ready, state.why_not
@@ -190,7 +190,7 @@ def test_a_database_that_gave_up_is_said_and_waits_end(failures: Failures) -> No
     is_broken, is_alive, error = run(work)[0]
     assert is_broken
     assert not is_alive
-    assert "given up" in error
+    assert "must be reopened" in error
 
 
 def test_an_exchange_whose_score_the_log_did_not_take_at_first_is_scored_all_the_same(failures: Failures) -> None:
