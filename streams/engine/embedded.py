@@ -1,6 +1,6 @@
 """The embedded runner: the whole topology in one process, with the store's tables as topics.
 
-Each stage reads its topic from its watermark and commits what it made, the states that changed and the new watermark in one
+Each stage reads its topic from its watermark and commits its records, the changed states and the new watermark in one
 transaction. After a kill at any moment the store is in the state of its last commit, and the next run continues from there.
 
 A stage's step runs over a batch so that one bad session stops no other (`StageRuns`); workers on Kafka run theirs the same way.
@@ -62,7 +62,7 @@ class EmbeddedRunner:
         """Append accepted records to their topics and note the import's progress, in one transaction; durable on return.
 
         Known records are skipped, so that delivering twice changes nothing. A record whose identity the log has with other content
-        becomes a dead letter, a single one however often it is delivered. Returns the outcomes by topic. `are_own` means that this
+        becomes one dead letter, however often it is delivered. Returns the outcomes by topic. `are_own` means that this
         program has just encoded the records, so that they need no validation.
         """
         done, letters = {}, Accepted()
@@ -121,9 +121,9 @@ class EmbeddedRunner:
                 pass
 
     def rebuild(self, report: Callable[[StageProgress], None] | None = None) -> None:
-        """Drop all derived records and make them again from the topics that came from outside.
+        """Drop all derived records and derive them again from the records that came from outside.
 
-        The results of a session whose first records were deleted stay: the remaining records would give other results.
+        The results of a session whose first records were deleted are kept: the remaining records would give other results.
         """
         with self._store.transaction() as transaction:
             transaction.forget_derived(derived_tables(), but=CUT, stages=[ERASURE, ASSEMBLING.name])

@@ -1,4 +1,4 @@
-"""The engine of a server: takes records in, durable on return, and lets the stages work behind it. Start reading here.
+"""The engine of a server: accepts records, durable on return, and runs the stages behind it. Start reading here.
 
 1. One loop, `_commit_submissions`, commits everything: the records of callers and of stages, in groups as they arrive. It skips known
    records, lets intake decide, appends to the log, and answers.
@@ -53,7 +53,7 @@ READ_BACK = frozenset({ERASURES, "anchors", "baselines", "incidents"})
 TASKS_AT_ONCE = 50
 """Tasks that are read together for a judge; each holds texts of up to a megabyte."""
 RETRY_SECONDS = 1.0
-"""Seconds before a stage that could not read tries again."""
+"""Seconds before a stage that could not read its topic tries again."""
 PAUSES = wait_exponential(multiplier=0.5, max=10.0)
 """Seconds between two tries to commit a stage's records: half a second, then twice as long, up to ten."""
 RECENT = 30.0
@@ -123,7 +123,7 @@ class Engine(RecordIntake):
         self._upkeep: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Finish the work of the last process, then run in the background. BrokerError, SettingsError or StoreError."""
+        """Finish the work of the last process, then run in the background. Raises BrokerError, SettingsError or StoreError."""
         try:
             await self._log.start()
             if self._log.runs_stages:
@@ -158,9 +158,9 @@ class Engine(RecordIntake):
         await asyncio.gather(self._upkeep, *self._at_work, return_exceptions=True)
         self._has_all = True
         self._has_waiting.set()
-        # A broker may be silent for long; a database is not.
+        # Waiting for a broker may take long; waiting for a database does not.
         await asyncio.wait([self._loop], timeout=None if self._log.runs_stages else grace)
-        if self._is_started:  # another call of `stop` may have been here first
+        if self._is_started:  # a concurrent call of `stop` may have finished first
             self._judging, self._is_started = (), False
             self._loop.cancel()
             await self._log.stop()
@@ -168,7 +168,7 @@ class Engine(RecordIntake):
                 await self.judge.aclose()
 
     async def _commit_submissions(self) -> None:
-        """Return the loop: commit submissions in groups as they arrive, until the engine stops."""
+        """Commit submissions in groups as they arrive, until the engine stops."""
         while self._waiting or not self._has_all:
             if not self._waiting:
                 self._has_waiting.clear()
@@ -181,7 +181,7 @@ class Engine(RecordIntake):
     async def _commit_group(self, group: Sequence[_Waiting]) -> None:
         try:
             committed = await self._commit([waiting.submission for waiting in group])
-        except Exception as error:  # noqa: BLE001 - whatever it is, whoever submitted it is told
+        except Exception as error:  # noqa: BLE001 - the callers get the error, whatever it is
             if len(group) > 1 and not isinstance(error, refusals()):
                 log.warning("%d submissions could not be committed together: %s", len(group), first_line(error))
                 for waiting in group:
@@ -238,7 +238,7 @@ class Engine(RecordIntake):
         return outcome, spent
 
     def _commit_of(self, group: Sequence[Submission], messages: Mapping[str, Sequence[bytes]], decided: StageOutcome) -> Commit:
-        """Return the whole group with intake's decisions, as a single commit at the end of the topics."""
+        """Return a single commit of the group and intake's decisions, at the end of the topics."""
         records: dict[str, list[bytes]] = defaultdict(list)
         states: dict[str, dict[str, bytes]] = defaultdict(dict)
         positions: dict[str, dict[int, int]] = {}
@@ -282,7 +282,7 @@ class Engine(RecordIntake):
         return committed
 
     async def _insist(self, work: Callable[..., Awaitable[Any]], *values: object) -> Any:
-        """Retry a submission, flush or read until the database allows it. StoppedError once the engine gives up."""
+        """Retry a submission, flush or read until the database allows it. Raises StoppedError once the engine gives up."""
         again = AsyncRetrying(
             retry=retry_if_exception(self._may_pass), wait=PAUSES, sleep=self._pause, before_sleep=_warn, reraise=True
         )
@@ -295,7 +295,7 @@ class Engine(RecordIntake):
         return isinstance(error, trouble()) and not self.broken.is_set()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait; StoppedError as soon as the engine gives up."""
+        """Wait. Raises StoppedError as soon as the engine gives up."""
         try:
             async with asyncio.timeout(seconds):
                 await self._given_up.wait()
@@ -368,7 +368,7 @@ class Engine(RecordIntake):
         return self.judge is not None or not self._log.runs_stages
 
     async def wait_for_tables(self, topic: str) -> None:
-        """Return when the tables have everything that is on the topic at this moment; BusyError when that takes too long."""
+        """Return when the tables have everything that is on the topic at this moment. Raises BusyError if that takes too long."""
         await self._log.wait_for_tables(topic)
 
     async def flush(self, topic: str | None = None) -> None:
@@ -483,7 +483,7 @@ class Engine(RecordIntake):
         self._wake()
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """Return a stage or the loop ends only at a stop. If one fails, another process has to take over."""
+        """Handle the end of a stage or of the loop. They end only at a stop; if one fails, another process has to take over."""
         if not self._stopping and not task.cancelled():
             log.critical("a stage ended", exc_info=task.exception())
             self.broken.set()
@@ -517,7 +517,7 @@ def _new_records(
 
 
 def _decisions(made: Sequence[tuple[str, Record]]) -> dict[Subject, ScoringTask | Score]:
-    """Intake's decisions on the exchanges of this group; further revisions of earlier exchanges are not among them."""
+    """Return intake's decisions on the exchanges of this group, without further revisions of earlier exchanges."""
     return {
         (record.connection, record.exchange_id): record
         for _, record in made

@@ -40,16 +40,16 @@ from streams.upkeep.closing import SessionEnds, idle_closings
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """The engine's limits, and the interval at which it looks for idle sessions."""
+    """The engine's limits, and the interval between checks for idle sessions."""
 
     waiting: int = 2_000
     """Submissions that may wait for a commit."""
     at_once: int = 256
     """Submissions in one commit."""
     flush_seconds: float = 0.5
-    """Seconds that a record may stay in the log alone if nobody asks for it."""
+    """Seconds that a record may be in the log alone if nobody asks for it."""
     idle_check: float = 60.0
-    """Seconds between two looks for idle sessions."""
+    """Seconds between two checks for idle sessions."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class EngineState:
 
 
 _REST = 20
-"""The pause between two looks for idle sessions, as a multiple of the last look's duration, which grows with the number of records."""
+"""The pause between two checks for idle sessions, as a multiple of the last check's duration, which grows with the records."""
 QUEUED = "queued"
 """The reason while there is no decision yet."""
 
@@ -95,7 +95,7 @@ class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of sending an exchange: the answer to its sender."""
 
     outcome: str
-    """written, known (with the same content) or conflict (with other content; nothing was taken)."""
+    """written, known (with the same content) or conflict (with other content; nothing was stored)."""
     score_id: str
     sampled: bool
     reason: str
@@ -103,19 +103,19 @@ class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
     tier1_score: float
     tier1_flags: tuple[str, ...]
     anomaly: bool
-    """By the rules; the judge may find more later."""
+    """Whether the rules found an anomaly; the judge may find more later."""
     capped: bool = False
     """Whether the session's cap leaves no room for judging it."""
     spent_usd: float = 0.0
     cap_usd: float | None = None
-    """The session's cap; None is none."""
+    """The session's cap; None means no cap."""
 
 
 log = logging.getLogger(__name__)
 
 
 class RecordIntake(ABC):
-    """See the module. BusyError or BrokerError: nothing was acknowledged, send it again. Belongs to one event loop.
+    """See the module. After BusyError or BrokerError nothing was acknowledged, and the sender may try again. Belongs to one event loop.
 
     `judge_name` is the judge's display name.
     """
@@ -158,7 +158,7 @@ class RecordIntake(ABC):
 
     @abstractmethod
     async def wait_for_tables(self, topic: str) -> None:
-        """Return when the tables have everything that is on the topic at this moment; BusyError when that takes too long."""
+        """Return when the tables have everything that is on the topic at this moment. Raises BusyError if that takes too long."""
 
     @abstractmethod
     async def flush(self, topic: str | None = None) -> None:
@@ -181,10 +181,10 @@ class RecordIntake(ABC):
 
     @abstractmethod
     def failure(self) -> DriftlineError:
-        """Return the error that broke it, with a hint."""
+        """Return the error that broke the intake, with a hint."""
 
     async def take_exchange(self, exchange: Exchange) -> IngestResult:
-        """Accept an exchange; RecordError when it may not be written."""
+        """Accept an exchange. Raises RecordError if it may not be written."""
         committed = await self._commit_records("exchanges", [exchange], [admissible(exchange)])
         (result,) = await self._build_results([exchange], committed)
         return result
@@ -200,7 +200,7 @@ class RecordIntake(ABC):
         return [message if isinstance(message, RecordError) else next(results) for message in encoded]
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:
-        """Accept records from outside. Known records are skipped, so that sending twice changes nothing; RecordError as above."""
+        """Accept records from outside. Known records are skipped, so that sending twice changes nothing. Raises RecordError as above."""
         messages = list[bytes]()
         for message in await asyncio.to_thread(encode_each, records):
             if isinstance(message, RecordError):
@@ -224,7 +224,7 @@ class RecordIntake(ABC):
         rows = await asyncio.to_thread(unscored, self.store, project, reason, limit, without=without)
         written = 0
         for start in range(0, len(rows), AT_ONCE):
-            # A score can reach the tables before its judgements, and an answer that is not found would be paid for again.
+            # A score can reach the tables before its judgements, and a missing answer would be paid for again.
             await self.wait_for_tables("judgements")
             requests = await asyncio.to_thread(judging_requests, self.store, rows[start : start + AT_ONCE], self.now())
             written += (await self.publish("exchanges", requests)).written
@@ -253,7 +253,7 @@ class RecordIntake(ABC):
 
     @abstractmethod
     def _why_not(self) -> str:
-        """Return the reason why it accepts nothing; empty if it does."""
+        """Return the reason why no records are accepted; empty if they are."""
 
     @abstractmethod
     def _queues(self) -> Mapping[str, int]:
@@ -364,7 +364,7 @@ def _restore_first_result(result: IngestResult, exchange: Exchange, project: Pro
 
 
 def _load_spent(store: Store, exchange: Exchange) -> int:
-    """Nano-USD that the session has spent: from its state, or from the recorded calls if the states are with workers on Kafka."""
+    """Return the nano-USD that the session has spent: from its state, or from the recorded calls if the states are with workers on Kafka."""
     key = session_key(exchange)
     with store.transaction() as transaction:
         states = transaction.states(SCORING.name, [key])
@@ -383,7 +383,7 @@ def _apply_cap(result: IngestResult, exchange: Exchange, project: ProjectPolicy,
     if project.cap is None or not result.sampled:
         return result
     price, left = project.price, project.cap - spent
-    # The bound settles nearly all cases; building the question takes as long as everything else here.
+    # The bound decides nearly all cases, and building the question is as slow as everything else here.
     capped = (
         price is not None
         and least_case(tier2_bound(exchange, project), price) > left

@@ -23,7 +23,7 @@ from streams.judges.protocol import Verdict
 from streams.judging.judged_stages import JudgingTask
 
 Publish = Callable[[Judgement | Reservation], Awaitable[object]]
-"""Makes a record durable before it returns. StoppedError once no more calls may be made."""
+"""Makes a record durable before it returns. Raises StoppedError if no more calls may be made."""
 
 
 NOT_CHARGED = "the process was stopped before the call was made again; nothing was charged"
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 
 
 class StoppedError(Exception):
-    """No more calls are made because the process is about to stop; the next start resumes the task."""
+    """Raised instead of making a call because the process is about to stop; the next start resumes the task."""
 
 
 class ErasedError(StoppedError):
-    """No more calls are made for this task because its session was erased; the task gets no record."""
+    """Raised instead of making a call because the task's session was erased; the task gets no record."""
 
 
 class _Held(NamedTuple):
@@ -85,7 +85,7 @@ class DurableBudget:
     async def reserve(self, prompt: PromptBound | None = None) -> int:
         """Reserve the worst case of one call; see `streams.judges.protocol.CallBudget.reserve`.
 
-        StoppedError when the process is about to stop, unless the question has already cost something: then it is finished.
+        Raises StoppedError if the process is about to stop, unless the question has already cost something: then it is finished.
         """
         if not self._is_open() and not self._is_billed and self._unused is None:
             await self._give_up()

@@ -78,7 +78,7 @@ class TaskSlots:
 
 
 _NO_TROUBLE = frozenset([COST_CAP.reason, INTERRUPTED])
-"""Outcomes that say nothing about the judge's health."""
+"""Outcomes that are unrelated to the judge's health."""
 log = logging.getLogger(__name__)
 
 
@@ -108,7 +108,7 @@ class JudgeCalls:
             self._tell_of(record)
 
     def _tell_of(self, judgement: Judgement) -> None:
-        """Log a new problem with the judge, and its recovery: the operator has to know."""
+        """Log a new problem with the judge, and its recovery."""
         if judgement.outcome in _NO_TROUBLE:
             return
         trouble = "" if judgement.outcome == ANSWERED else f"{judgement.outcome}: {judgement.error}"
@@ -159,7 +159,7 @@ class Pending:
 
 
 class TaskLog(Protocol):
-    """The log of one partition's tasks. StoppedError once nothing more may be written."""
+    """The log of one partition's tasks. Raises StoppedError once nothing more may be written."""
 
     number: int
     """Number of the partition."""
@@ -274,7 +274,7 @@ class JudgingPartition:
                 await self._append_result(pending, state)
 
     def _note_end(self, key: str, runner: asyncio.Task[None]) -> None:
-        """Continue with the session's next task. After a stop or a bug, the unfinished task stays and no other starts."""
+        """Continue with the session's next task. After a stop or a bug, the unfinished task is kept and no other starts."""
         del self._runners[key]
         has_turn = key in self._having_turns
         self._having_turns.discard(key)  # before the session's next task gets a turn
@@ -376,7 +376,7 @@ class TaskJudge:
     ) -> TaskResult:
         """Judge a task, given its session's spending; a task that cannot be judged becomes a dead letter and affects no other.
 
-        StoppedError if the task needs a call after `close`.
+        Raises StoppedError if the task needs a call after `close`.
         """
         stage, result = self._stage, TaskResult()
         judging_task: JudgingTask | None = None
@@ -418,11 +418,11 @@ class TaskJudge:
         verdict = await self._ask(judge, question, budget)
         judging_task.asked.append(await budget.judgement(verdict))
         judgements = (*earlier, judging_task.asked[-1])
-        # Answered as a replay will answer it, from the recorded judgements.
+        # Answer from the recorded judgements, as a replay does.
         return recorded_reply(judgements, judging_task.revision) or Reply(state=NO_JUDGE, judgements=judgements)
 
     async def _ask(self, judge: Judge, question: Question, budget: DurableBudget) -> Verdict:
-        """Ask the judge; a bug of ours counts as an outcome, too, and the call is charged in full."""
+        """Ask the judge. A bug of ours becomes an outcome, and the call is charged in full."""
         asking = asyncio.ensure_future(judge.ask(question, budget))
         self._asking[asking] = budget
         try:

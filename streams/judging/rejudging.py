@@ -1,4 +1,4 @@
-"""Scoring an exchange again: unscored exchanges on request, and revisions of exchanges whose source has more about them.
+"""Scoring an exchange again: unscored exchanges on request, and revisions of exchanges whose source has new content.
 
 Either way the request is a record, so that a replay asks again at the same position. Revisions:
 
@@ -100,7 +100,7 @@ class BulkEstimate:
     expected_usd: float
     at_most_usd: float
     unpriced: int
-    """Exchanges whose judge has no known price; they count in no sum."""
+    """Exchanges whose judge has no known price; the sums leave them out."""
 
 
 def estimate_bulk(exchanges: Iterator[Exchange], policy: Policy) -> BulkEstimate:
@@ -129,7 +129,7 @@ TOLD = (
 
 
 UNDECIDED = timedelta(hours=1)
-"""The age from which on an exchange without a decision is taken to belong to a project that was not audited."""
+"""The age from which an exchange without a decision is assumed to belong to a project that was not audited."""
 
 
 @dataclass

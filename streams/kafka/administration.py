@@ -90,7 +90,7 @@ class TopicAdministration:
         return sorted(missing[name].name for name in made)
 
     def describe(self) -> dict[str, TopicState]:
-        """Our topics that exist on the cluster, by name."""
+        """Return our topics that exist on the cluster, by name."""
         with self._explained():
             named = {self._connection.topic(name): name for name in self._specs}
             present = {topic["name"]: topic for topic in self._client.describe_topics() if topic["name"] in named}
@@ -114,7 +114,7 @@ class TopicAdministration:
         return {name: count for name, count in sorted(counts.items()) if name in wanted}
 
     def unread(self, topics: Mapping[str, int]) -> dict[str, int | None]:
-        """Return the number of messages that the workers have not read in topics of other programs; None for a topic that they never read.
+        """Return the number of messages that the workers have not read in topics of other programs; None for a topic that was never read.
 
         `topics` is the result of `foreign`.
         """
@@ -226,7 +226,7 @@ def _compare(spec: TopicSpec, state: TopicState | None, keyed: int) -> Iterator[
 
 
 def partitions_on(connection: KafkaConnection, names: Collection[str]) -> list[tuple[str, int]]:
-    """Return every partition of these topics. SettingsError names the missing topics."""
+    """Return every partition of these topics. Raises SettingsError, which names missing topics."""
     with TopicAdministration(connection) as administration:
         there = administration.describe()
     if missing := [connection.topic(name) for name in names if name not in there]:

@@ -38,7 +38,7 @@ class Undecoded(faust.Schema[Any, Any]):
     """A codec that passes the chunk through unchanged."""
 
     def loads_key(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:  # noqa: ARG002 - Faust's
-        """Return the key; a chunk has none."""
+        """Return the key unchanged; a chunk has none."""
         return message.key
 
     def loads_value(self, app: Any, message: Any, *, loads: Any = None, serializer: Any = None) -> Any:  # noqa: ARG002 - Faust's
@@ -101,7 +101,7 @@ class Worker:
 
     async def failed(self) -> BaseException:
         """Wait until the worker fails; returns the reason."""
-        await self.app._crashed.wait()  # noqa: SLF001 - there is no public way to wait for it
+        await self.app._crashed.wait()  # noqa: SLF001 - no public way to wait for it
         return self.app._crash_reason or RuntimeError("the worker ended without a reason")  # noqa: SLF001
 
     async def hurry(self) -> None:

@@ -1,9 +1,9 @@
 """Topics of an OpenTelemetry Collector: its messages become spans on our own topic, under that topic's keys.
 
-1. A message is an OTLP request, as protobuf or as JSON, which begins with a brace. Its key and its partition mean nothing.
+1. A message is an OTLP request, as protobuf or as JSON, which begins with a brace. Its key and its partition are ignored.
 2. The policy assigns a span to its project (`audit.policy`). Spans of projects whose audit is off are skipped.
 3. An offset is committed when the broker has acknowledged all spans of the message. After a kill the same spans are produced again,
-   with the same ids, and readers of their topic drop the repetitions: there is no state, and two workers on one message do no harm.
+   with the same ids, and readers of their topic drop the duplicates. So the stage has no state, and two workers may read one message.
 4. An unreadable message becomes a dead letter. So does each span that cannot be stored, up to `MAX_LETTERS` per message; one more dead
    letter counts the rest. All other spans go on.
 """
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Made:
-    """Spans and dead letters made from some messages."""
+    """The spans and dead letters of some messages."""
 
     spans: list[Message] = field(default_factory=list)
     letters: Accepted = field(default_factory=Accepted)
@@ -97,7 +97,7 @@ class CollectorProcessor:
         done()
 
     async def end(self, grace: float) -> None:
-        """Return at once: no work is left when `take` has returned."""
+        """Return at once: all work is done when `take` returns."""
 
     def _make_spans(self, chunk: Chunk) -> Made:
         made = Made()

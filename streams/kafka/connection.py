@@ -20,7 +20,7 @@ SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
 @dataclass(frozen=True)
 class KafkaConnection:
-    """A Kafka cluster, and the prefix that every topic of ours has there. Its repr does not show the password."""
+    """A Kafka cluster, and the prefix of all our topics there. Its repr does not show the password."""
 
     bootstrap: str
     """Addresses, `host:port`, separated by commas; a single broker that answers is enough to find the others."""
@@ -54,7 +54,7 @@ class KafkaConnection:
     def ssl_context(self) -> ssl.SSLContext | None:
         """Return the TLS context, which checks a broker's certificate and host name; None without TLS.
 
-        SettingsError when the CA file cannot be used.
+        Raises SettingsError if the CA file cannot be used.
         """
         if not self.uses_tls:
             return None

@@ -1,4 +1,4 @@
-"""Dead letters on Kafka: read from their topic, and put back by producing the record and then the review that says so.
+"""Dead letters on Kafka: read from their topic, and put back by producing the record and then a review of the dead letter.
 
 After a kill in between, the dead letter is still open and is put back again: the record is the same, so readers of its topic drop it.
 """
@@ -24,7 +24,7 @@ REVIEWS = "reviews"
 
 
 async def keep_letters(connection: KafkaConnection, store: Store) -> None:
-    """Append all dead letters and reviews of the topics to a store; BrokerError when they cannot be read.
+    """Append all dead letters and reviews of the topics to a store. Raises BrokerError if they cannot be read.
 
     A value that is not a record is skipped: the reader of the topic writes a dead letter of its own for it. Dead letters that arrive
     meanwhile may be left for the next call.
@@ -42,7 +42,7 @@ def _append(store: Store, topic: str, records: Sequence[RawRecord]) -> None:
 
 
 async def put_back(producer: RecordProducer, returns: Sequence[Return], now: datetime) -> None:
-    """Produce the records, then the reviews that say so; BrokerError unless the broker acknowledges all of them."""
+    """Produce the records, then the reviews of their dead letters. Raises BrokerError unless the broker acknowledges all of them."""
     messages: dict[str, list[Message]] = defaultdict(list)
     for letter in returns:
         messages[letter.topic].append((key_of(letter.record), letter.message))

@@ -3,9 +3,9 @@
 1. A record is rejected if its value is not a record of ours, breaks a bound or the contract (`schemas.contract`), or has a type that
    does not belong on its topic.
 2. On a topic keyed by session, a record is also rejected if its key is not that of its session: it may be on another partition than the
-   session's other records, and the worker there does not know what the session has spent.
+   session's other records, where the worker does not know the session's spending.
 3. The dead letter, its time included, depends on the record alone: it is the same whichever process rejects the record, and however often.
-4. The same content again changes nothing; other content under the same identity becomes a dead letter. A session's state carries the
+4. A repetition with the same content changes nothing; other content under the same identity becomes a dead letter. A session's state carries the
    hashes of the newest records' identities and contents. A record is identified by its session, its type, its identity and its
    revision, if it has one. `analytics.identity.duplicate_matching.CONTENT` names the field with a record's content.
 """

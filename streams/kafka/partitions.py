@@ -2,7 +2,7 @@
 
 1. Chunks of a partition are processed one after another, in the order of their offsets; partitions are processed concurrently.
 2. The committable offset advances over finished chunks, from the earliest on; a chunk in progress holds it back.
-3. The chunks of a revoked partition are dropped: their results change nothing any more, and the next owner reads them again.
+3. The chunks of a revoked partition are dropped: their results no longer count, and the next owner reads them again.
 4. A finished chunk keeps no records, however long it waits for the chunk before it.
 5. A partition has room while fewer than AHEAD chunks wait or are being processed: memory is bounded, and no partition waits for another.
 6. An exception that escapes a stage ends the process: going on would lose the chunk, or silently stop its partition.
@@ -261,7 +261,7 @@ CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def boot_time() -> float:
-    """Return seconds since the machine started."""
+    """Return the seconds since the machine started."""
     return time.clock_gettime(CLOCK)
 
 
@@ -321,12 +321,12 @@ class OwnershipGuard:
         self._under_way: set[asyncio.Task[object]] = set()
 
     async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> None:
-        """Produce; durable on return. StoppedError once the partition is not ours."""
+        """Produce; durable on return. Raises StoppedError once the partition is not ours."""
         if messages:
             await self.insist(lambda: self._producer.send(topic, messages, partition=partition))
 
     async def insist(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Repeat a call to the broker until it succeeds. StoppedError once the partition is not ours.
+        """Repeat a call to the broker until it succeeds. Raises StoppedError once the partition is not ours.
 
         A cancelled caller returns at once while the call goes on: the request may still arrive, and the client swallows a cancellation
         that comes while it closes. `end` waits for the call.
@@ -350,7 +350,7 @@ class OwnershipGuard:
             await asyncio.wait(self._under_way, timeout=LAST_SECONDS)
 
     async def _await_ownership(self) -> None:
-        """Return when we certainly own the partition. Raises StoppedError if it is given up."""
+        """Wait until we certainly own the partition. Raises StoppedError if it is given up."""
         while not self._given_up:
             if self._is_sure():
                 return

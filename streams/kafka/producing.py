@@ -1,7 +1,7 @@
 """Producing records under the keys that determine their partitions: a call returns when the broker has all records, else it raises.
 
-1. Nothing waits for ever: a call has `time_limit` seconds in total, and a stop has `STOP_SECONDS`.
-2. After a failure the client is discarded and the next call makes a new one. aiokafka's idempotent producer retries for ever, and a single
+1. No call waits indefinitely: a call has `time_limit` seconds in total, and a stop has `STOP_SECONDS`.
+2. After a failure the client is discarded and the next call makes a new one. aiokafka's idempotent producer retries indefinitely, and a single
    refused batch leaves a gap in its sequence numbers that makes the broker refuse all later batches.
 3. So a failed message may still arrive, even after messages that were sent later: readers of a topic drop repetitions.
 """
@@ -46,7 +46,7 @@ def partition_of(key: bytes, count: int) -> int:
 
 
 def key_of(record: Record) -> bytes:
-    """Connection and session if the record belongs to a session, else the project, else the first field of the identity; UTF-8."""
+    """Return the key in UTF-8: connection and session if the record has a session, else the project, else the first field of the identity."""
     session = getattr(record, "session_id", None)
     if session is not None:
         return named_session(getattr(record, "connection", ""), session).encode()
@@ -55,7 +55,7 @@ def key_of(record: Record) -> bytes:
 
 
 def keyed(messages: Iterable[bytes]) -> list[Message]:
-    """Encoded records, each under its key."""
+    """Return encoded records with their keys."""
     return [(key_of(decode(message)), message) for message in messages]
 
 
@@ -85,7 +85,7 @@ class RecordProducer:
         self._making = asyncio.Lock()
 
     async def start(self) -> None:
-        """Connect; BrokerError when no broker answers in time."""
+        """Connect. Raises BrokerError if no broker answers in time."""
         with self._failures("the topics"):
             async with asyncio.timeout(self._time_limit):
                 await self._connected()
@@ -136,7 +136,7 @@ class RecordProducer:
                 }
                 client = AIOKafkaProducer(**self._connection.for_aiokafka() | options)
                 # A batch that waits for a leader may use the whole time limit.
-                client._message_accumulator._batch_ttl = self._time_limit  # noqa: SLF001 - it takes it from the time of a request
+                client._message_accumulator._batch_ttl = self._time_limit  # noqa: SLF001 - by default it is the time limit of a request
                 connections = Connections()
                 try:
                     with connections.noted():
@@ -174,7 +174,7 @@ async def _close(client: AIOKafkaProducer, connections: Connections) -> None:
     error = KafkaError("the connection was given up")
     try:
         async with asyncio.timeout(STOP_SECONDS):
-            # Its own stop waits until everything is sent, for ever without a broker. So fail its batches first.
+            # The client's own stop waits until everything is sent, which never happens without a broker. So fail its batches first.
             accumulator = client._message_accumulator  # noqa: SLF001
             queued = [batch for batches in accumulator._batches.values() for batch in batches]  # noqa: SLF001
             under_way = list(accumulator._pending_batches)  # noqa: SLF001
@@ -184,7 +184,7 @@ async def _close(client: AIOKafkaProducer, connections: Connections) -> None:
                 future.exception()
             await client.client.close()
             await client.stop()
-    except Exception as failure:  # noqa: BLE001 - what it stumbles over while its requests break off is of no use to anybody
+    except Exception as failure:  # noqa: BLE001 - errors of aborted requests are irrelevant
         log.debug("a producer was closed roughly: %s", words_of(failure))
     finally:
         connections.close()

@@ -1,7 +1,7 @@
 """Reading partitions outside of any consumer group, from positions that the reader keeps; and the connections of aiokafka's clients.
 
 aiokafka leaks connections in two cases: the first connection, if a start is cancelled while the node is silent, and a connection that
-one of the client's tasks opens while the client closes. They would stay open until garbage collection, which warns of them. So each
+one of the client's tasks opens while the client closes. They would stay open until garbage collection, which warns about them. So each
 starter of a client tracks the connections that the client opens, and closes them (`Connections`).
 """
 
@@ -26,7 +26,7 @@ from schemas.errors import BrokerError
 from streams.kafka.connection import KafkaConnection
 
 WAIT_MILLISECONDS = 50
-"""Milliseconds that a broker holds back an empty answer; partitions with records wait for that answer, too."""
+"""Milliseconds that a broker delays an empty answer; this also delays partitions with records."""
 PARTITION_BYTES = 2 * 1024 * 1024
 """Bytes of one partition in one answer, unless the reader asks for more; a larger record comes alone."""
 ANSWER_SECONDS = 10.0
@@ -34,7 +34,7 @@ ANSWER_SECONDS = 10.0
 REQUEST_MILLISECONDS = 3_000
 """Milliseconds that a single node has for such an answer, so that time is left to ask another."""
 POLL_SECONDS = 1.0
-"""Seconds after which the client returns without records, as it does for ever while a leader is away."""
+"""Seconds after which the client returns without records, as it always does while a leader is away."""
 QUIET_SECONDS = 60.0
 """Seconds without progress after which reading to the end of a partition is given up."""
 logging.getLogger("aiokafka").setLevel(
@@ -99,7 +99,7 @@ class Chunk:
         return self.records[-1].offset + 1
 
     def part(self, start: int, stop: int) -> Chunk:
-        """Some of its records, by their indexes."""
+        """Return a chunk of the records between two indexes."""
         return Chunk(self.topic, self.partition, self.records[start:stop], self.values[start:stop])
 
 
@@ -140,7 +140,7 @@ class PartitionReader:
         await self.stop()
 
     async def start(self) -> None:
-        """Connect; BrokerError when no broker answers."""
+        """Connect. Raises BrokerError if no broker answers."""
         options: dict[str, Any] = {
             "group_id": None,
             "enable_auto_commit": False,
@@ -172,18 +172,18 @@ class PartitionReader:
                 self._connections.close()
 
     def read_from(self, positions: Mapping[Partition, int]) -> None:
-        """From now on read these partitions only, from these positions."""
+        """Read only these partitions from now on, from these positions."""
         consumer = self._started()
         consumer.assign([self._tp_of(partition) for partition in positions])
         for partition, position in positions.items():
             consumer.seek(self._tp_of(partition), position)
 
     async def ranges(self, partitions: Sequence[Partition]) -> dict[Partition, Range]:
-        """Return the range of each partition; BrokerError if they cannot be read in time."""
+        """Return the range of each partition. Raises BrokerError if they cannot be read in time."""
         consumer, tps = self._started(), [self._tp_of(partition) for partition in partitions]
         # Without this, the client would look up unknown topics one by one, with a pause after each.
         for topic in {tp.topic for tp in tps}:
-            consumer._client.add_topic(topic)  # noqa: SLF001 - there is no public way
+            consumer._client.add_topic(topic)  # noqa: SLF001 - no public method
         with explained(", ".join(sorted({f"topic {tp.topic}" for tp in tps}))):
             async with asyncio.timeout(ANSWER_SECONDS):
                 ends = await consumer.end_offsets(tps)
@@ -205,7 +205,7 @@ class PartitionReader:
     async def read(self, most: int | None, seconds: float) -> Read:
         """Read the available records, up to a maximum; wait for a limited time if there are none.
 
-        OutOfRangeError when a partition has nothing at its position; BrokerError when the answer is unreadable.
+        Raises OutOfRangeError if a partition has nothing at its position. Raises BrokerError if the answer is unreadable.
         """
         consumer = self._started()
         try:
@@ -222,7 +222,7 @@ class PartitionReader:
     ) -> AsyncGenerator[tuple[Sequence[RawRecord], int]]:
         """Read a partition between two offsets: yields records in batches, each with the next offset.
 
-        The last batch may be empty, because transaction markers and compaction leave gaps. BrokerError without progress for QUIET_SECONDS.
+        The last batch may be empty, because transaction markers and compaction leave gaps. Raises BrokerError without progress for QUIET_SECONDS.
         """
         self.read_from({partition: start})
         loop = asyncio.get_running_loop()
@@ -266,7 +266,7 @@ class PartitionReader:
 
 
 class OutOfRangeError(Exception):
-    """Partitions that have nothing at the position where reading was to continue."""
+    """Raised for partitions without a record at the position to read from."""
 
     def __init__(self, partitions: Sequence[Partition]) -> None:
         super().__init__(", ".join(f"{topic}/{number}" for topic, number in partitions))

@@ -59,10 +59,10 @@ class RegistryUnavailableError(DriftlineError):
 
 @dataclass(frozen=True, slots=True)
 class _Writer:
-    """How values of a registry schema are read."""
+    """The way to read values of a registry schema."""
 
     ours: RecordSchema | None = None
-    """The published schema that it is."""
+    """The published schema, if it is one of ours."""
     foreign: Any = None
     """Otherwise the schema as parsed by fastavro, which `reader` can read."""
     reader: RecordSchema | None = None
@@ -204,7 +204,7 @@ def _understood(text: str) -> tuple[_Writer, str | None]:
             return _Writer(), f"{name[:100]!r} is no record of Driftline"
         if not can_read(reader, schema):
             return _Writer(), f"{name} cannot be read from what it writes, by Avro's rules"
-    except Exception as error:  # noqa: BLE001 - the parsers raise whatever a text that is no schema runs into
+    except Exception as error:  # noqa: BLE001 - the parsers raise many kinds of errors for an invalid schema
         return _Writer(), f"it is no Avro schema ({type(error).__name__})"
     return _Writer(foreign=schema.parsed, reader=reader), None
 
@@ -220,7 +220,7 @@ def _encoded_anew(value: bytes, foreign: Any, reader: RecordSchema) -> bytes | N
         if body.tell() != len(value):
             return None
         fastavro.schemaless_writer(written, reader.parsed, fields)
-    except Exception:  # noqa: BLE001 - fastavro raises whatever the damaged bytes run into; the dead letter keeps them
+    except Exception:  # noqa: BLE001 - fastavro raises many kinds of errors for damaged bytes; the dead letter has the bytes
         return None
     return reader.prefix + written.getvalue()
 

@@ -48,11 +48,11 @@ from streams.log.log import SINK, require_kafka
 from streams.upkeep.deletion import erase
 
 LOOK_SECONDS = 0.5
-"""Seconds to wait for records, and so to notice added partitions."""
+"""Seconds to wait for records; added partitions are noticed in between."""
 TELLING_SECONDS = 10.0
 """Seconds that a broker has to acknowledge dead letters."""
 PAUSES = wait_exponential(multiplier=0.5, max=8.0)
-"""Seconds between one try and the next: half a second, then twice as long, up to eight."""
+"""Seconds between tries: half a second, then twice as long, up to eight."""
 Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class SinkLimits:
     gather: float = 0.3
     """Seconds from the end of one transaction to the beginning of the next, unless there are many records or a caller waits."""
     check_every: float = 2.0
-    """Seconds."""
+    """Seconds between checks of the ends of the topics."""
 
 
 class Sink:
@@ -111,7 +111,7 @@ class Sink:
     async def start(self) -> None:
         """Connect, read the identities that the tables have, and start reading the topics.
 
-        BrokerError when no broker answers or the topics are not those that the database was filled from; SettingsError when a topic is
+        Raises BrokerError if no broker answers or the topics are not those that the database was filled from. Raises SettingsError if a topic is
         missing.
         """
         partitions = await asyncio.to_thread(partitions_on, self._connection, topics())
@@ -143,7 +143,7 @@ class Sink:
 
     @property
     def trouble(self) -> str:
-        """The present trouble as text; empty if there is none."""
+        """The present problem as text; empty without one."""
         return self._stuck or self._silence
 
     async def end_of(self, partition: Partition) -> int:
@@ -171,7 +171,7 @@ class Sink:
         self._awaited.set()
 
     async def _run(self) -> None:
-        """Return the loop: read and write until the sink is stopped."""
+        """Read and write until the sink is stopped."""
         while not self._stopping.is_set():
             try:
                 await self._take_on()
@@ -203,7 +203,7 @@ class Sink:
         await self._telling(lambda: self.writer.land(read.chunks, read.positions))
 
     async def _telling(self, work: Callable[[], Result]) -> Result:
-        """Run a transaction in a thread, after producing the dead letters that it needs; BrokerError when they cannot be produced.
+        """Run a transaction in a thread, after producing the dead letters that it needs. Raises BrokerError if they cannot be produced.
 
         The sink counts as caught up only after these dead letters have reached the tables, too.
         """
@@ -225,7 +225,7 @@ class Sink:
         self.landed()
 
     async def _resume(self, partitions: Sequence[Partition]) -> None:
-        """Continue in partitions that have nothing at their positions any more."""
+        """Continue in partitions whose next records were removed."""
         for partition, bounds in (await self._reader.ranges(partitions)).items():
             position = self.progress.positions[partition]
             at = await self._telling(functools.partial(self.writer.within, partition, position, bounds))
@@ -286,7 +286,7 @@ class Sink:
         self._stuck = reason
 
     async def _wait(self, seconds: float) -> None:
-        """Wait; StoppedError as soon as the sink is stopped."""
+        """Wait. Raises StoppedError as soon as the sink is stopped."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -295,7 +295,7 @@ class Sink:
         raise StoppedError
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Tasks end only at a stop. If one fails, another process has to take over."""
+        """Handle the end of a task. Tasks end only at a stop; if one fails, another process has to take over."""
         if not task.cancelled() and (failure := task.exception()) is not None:
             log.critical("the sink ended", exc_info=failure)
             self.failure = failure
@@ -330,7 +330,7 @@ class Progress:
                 self._target[partition] = max(end, self._target.get(partition, 0))
 
     def saw(self, ends: Mapping[Partition, int]) -> None:
-        """Record the present ends of the partitions."""
+        """Record the current ends of the partitions."""
         self._ends.update(ends)
         if not self._target:
             self._aim()
@@ -444,7 +444,7 @@ class SinkWriter:
     def within(self, partition: Partition, position: int, there: Range) -> int:
         """Return the position, or the beginning of the partition if retention removed the next records.
 
-        BrokerError if it lies beyond the end; UnreportedError as in `land`.
+        Raises BrokerError if it lies beyond the end. Raises UnreportedError as in `land`.
         """
         self._require_end(partition, position, there)
         if position < there.beginning:
@@ -460,7 +460,7 @@ class SinkWriter:
                 self._require_end(partition, position, ranges[partition])
 
     def land(self, chunks: Sequence[Chunk], positions: Mapping[Partition, int]) -> None:
-        """Write fetched records and advance the positions; UnreportedError as above.
+        """Write fetched records and advance the positions. Raises UnreportedError as above.
 
         It may be called again after a failure: a commit can fail and still be durable.
         """
@@ -476,7 +476,7 @@ class SinkWriter:
     def pass_over(self, partition: Partition, start: int, beginning: int) -> None:
         """Record that a partition's positions from `start` up to `beginning` were removed unread, and continue after them.
 
-        UnreportedError as above; like `land`, it may be called again after a failure.
+        Raises Raises UnreportedError as `land` does, and may also be called again after a failure.
         """
         topic, number = partition
         detail = f"the positions {start} to {beginning - 1} were removed from the topic before they were read: keep its records longer"
@@ -500,7 +500,7 @@ class SinkWriter:
 
     @contextlib.contextmanager
     def _committing(self) -> Iterator[Transaction]:
-        """A transaction. Whether it is durable is in doubt until the caller says otherwise, except after UnreportedError."""
+        """Open a transaction. It may or may not be durable until the caller says so, except after UnreportedError, which rolls it back."""
         self.learn()
         self._in_doubt = True
         try:
@@ -556,7 +556,7 @@ async def rebuild(
     reframe: Reframe | None = None,
     report: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Drop the rows of all records that the partitions still have, and write them again; rows of older records stay.
+    """Drop the rows of all records that the partitions still have, and write them again; rows of older records are kept.
 
     Erased records that are still on a topic are erased again. `report` is called with the number of records left. After an
     interruption at any moment, another call or a server writes the rest. Raises BrokerError as in `Sink.start`, before anything is dropped.

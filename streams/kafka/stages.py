@@ -110,7 +110,7 @@ class ComputedPartition:
         done()
 
     async def end(self, grace: float) -> None:
-        """Return at once: no work is left when `take` has returned."""
+        """Return at once: all work is done when `take` returns."""
 
     async def _finish(self, chunk: Chunk) -> None:
         """Make all results of a chunk durable. A failing chunk is halved until the failing record is isolated."""
@@ -134,7 +134,7 @@ class ComputedPartition:
         await resources.states.save(self._number, result.states)
 
     def _compute(self, chunk: Chunk) -> ChunkResult:
-        """Return the CPU-bound part, run in a thread."""
+        """Compute the results of a chunk. It is CPU-bound and runs in a thread."""
         resources = self._resources
         batch, letters = batch_of(chunk, resources.states.partitions, resources.redactor)
         carried = resources.states.get(self._number, batch.keys())
@@ -156,7 +156,7 @@ class ComputedPartition:
         self, batch: StageBatch, deduplicated: DeduplicationResult, carried: Mapping[str, StoredState]
     ) -> tuple[StageOutcome, dict[str, StoredState]]:
         """Run the step over a batch; also returns the new state of each session whose state changed."""
-        before, ends = {key: carried[key].state for key in batch.keys() if key in carried}, batch.ends()  # noqa: SIM118 - it is no dict
+        before, ends = {key: carried[key].state for key in batch.keys() if key in carried}, batch.ends()  # noqa: SIM118 - a batch is not a dict
         outcome = self._resources.runs.run(self._stage, batch, before, self._number)
         states = {
             key: StoredState(ends[key], deduplicated.windows[key].packed(), state)
@@ -182,7 +182,7 @@ CHUNK_TASKS = 10
 MARGIN_MS = 5 * 60 * 1000
 """The largest difference between the clocks of two brokers."""
 (NO_CONTENT,) = hashes_of([b""])
-"""The content of a task in the window of a session: its identity says everything."""
+"""The content of every task in the window of a session: its identity is enough."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ The table repeats nothing from elsewhere: the topics of records are those of the
 1. A topic is keyed by session if all of its records belong to sessions. These topics and the state topics have the same number of
    partitions, so that a session is on the same partition number everywhere. More partitions let more workers share the work.
 2. The other topics are keyed by project or id and see few records: a few partitions are enough.
-3. Records are kept for ever unless the table says otherwise. Exchanges, events, judgements and reviews are the sources of everything
-   else and cannot be made again. Derived records are kept so that the tables can be rebuilt without running a stage.
+3. Records are kept indefinitely unless the table says otherwise. Exchanges, events, judgements and reviews are the sources of everything
+   else and cannot be derived again. Derived records are kept so that the tables can be rebuilt without running a stage.
 4. Only the last state of a session counts, so state topics are compacted. A worker reads the states of a newly assigned partition from
-   the beginning: small segments and an early cleaner keep that short. A replaced state stays for an hour, for readers.
+   the beginning: small segments and an early cleaner keep that short. A replaced state is kept for another hour, for readers.
 5. A record's timestamp on the topic is the time when the broker received it; the time of the event is a field. Otherwise a wrong
    producer clock could make the broker drop new records.
 

@@ -36,7 +36,7 @@ FETCH_BYTES = 16 * 1024 * 1024
 IDLE_SECONDS = 0.5
 """Seconds that a fetch waits for records if every partition has room."""
 BUSY_SECONDS = 0.02
-"""Seconds that a fetch waits if a partition has no room: it must be fetched soon after it has."""
+"""Seconds that a fetch waits if a partition is full, so that it is fetched again soon after it has room."""
 BEGINNING_SECONDS = 5.0
 """Seconds to wait for the first offsets of partitions without a committed one."""
 TOLD_SECONDS = 30.0
@@ -59,11 +59,11 @@ class TransportHooks:
     """Options for aiokafka's consumer that override ours."""
 
     def partition(self, tp: TP) -> WorkedPartition | None:
-        """Return the partition, if it is ours."""
+        """Return the partition if this process owns it."""
         return self.stages[tp.topic].partitions.get(tp.partition)
 
     def partitions(self) -> list[tuple[TP, WorkedPartition]]:
-        """Return all partitions that are ours."""
+        """Return all partitions that this process owns."""
         return [
             (TP(topic, number), partition)
             for topic, stage in self.stages.items()
@@ -120,7 +120,7 @@ class ChunkConsumerThread(driver.AIOKafkaConsumerThread):
     def unfetched(self, tp: TP) -> int | None:
         """Return the number of unfetched records of a partition; None if its leader has not reported it lately."""
         consumer: Any = self._ensure_consumer()
-        subscription = consumer._subscription.subscription  # noqa: SLF001 - the client says it nowhere else
+        subscription = consumer._subscription.subscription  # noqa: SLF001 - no public way to get it
         assignment = subscription and subscription.assignment
         state = assignment.state_value(tp) if assignment and tp in assignment.tps else None
         if state is None or not state.has_valid_position or state.lso is None:
@@ -139,7 +139,7 @@ class ChunkConsumer(driver.Consumer):
 
     @property
     def hooks(self) -> TransportHooks:
-        """Our side."""
+        """The hooks of this transport."""
         return cast("ChunkTransport", self.transport).hooks
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -147,10 +147,10 @@ class ChunkConsumer(driver.Consumer):
         super().__init__(*arguments, **options)
 
     def waiting(self) -> dict[tuple[str, int], int | None]:
-        """Return records that could be given to a stage and were not yet, by topic (without prefix) and partition.
+        """Return the number of records that wait for a stage, by topic (without prefix) and partition.
 
         None if the number is unknown although the group answers. While the group does not answer, an unknown number counts as 0:
-        another process could not do better.
+        another process would not know it either.
         """
         if not self.flow_active:
             return {}

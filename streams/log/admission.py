@@ -1,11 +1,11 @@
-"""Admission: records are encoded before they are accepted, and rejected ones become dead letters with their bytes; and which are new.
+"""Admission: records are encoded before they are accepted, and rejected ones become dead letters with their bytes. It also decides which records are new.
 
 Spans are admitted from OTLP requests, whichever way these arrived.
 
 New records (`NewRecords`) are those from outside that the log does not have yet:
 
-1. A record whose identity was never stored is new. Hashes of all identities, in memory, show that; nothing else is concluded from them.
-2. Any other record is compared with the tables, once these have everything: it is known, or a conflict, or new after all.
+1. A record whose identity was never stored is new. Hashes of all identities, in memory, show that, and are used for nothing else.
+2. Any other record is compared with the tables, once they have everything: it is known, in conflict, or new after all.
 3. Records of an erased session count as known: none of them is stored again.
 4. Over Kafka the tables lack the records in flight (`InFlight`).
 """
@@ -55,7 +55,7 @@ DEAD_LETTERS = "dead-letters"
 MAX_BODY_BYTES = 64 * 1024
 """Bytes of a rejected record that are kept; its digest and size cover the whole."""
 MAX_REDACTED_BYTES = 1024 * 1024
-"""Of a longer body only the start is redacted: the kept bytes and `_OVERLAP` more, so that a secret at the cut is seen whole."""
+"""Only the start of a longer body is redacted: the kept bytes and `_OVERLAP` more, so that a secret at the cut is recognised."""
 MAX_DETAIL = 1000
 """Characters of a reason that are kept."""
 TO_DO = "If it is the same record, do nothing; if it is a different one, give it its own id and send it again."
@@ -217,7 +217,7 @@ class Admission:
 
 
 def admissible(record: Record) -> bytes:
-    """Return the encoding of a record from outside; RecordError naming the field when the record breaks its contract or is too large."""
+    """Return the encoding of a record from outside. Raises RecordError naming the field when the record breaks its contract or is too large."""
     message = encode(record)
     check_record(record)
     if len(message) > MAX_ADMITTED_BYTES:

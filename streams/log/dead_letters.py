@@ -40,7 +40,7 @@ BROUGHT = {
     "import": "the line is no record",
     "collector": "it is what an OpenTelemetry Collector sent",
 }
-"""Stages whose dead letters never were records, and why these cannot be put back."""
+"""Stages whose dead letters were never records, and the reasons why they cannot be put back."""
 STATE, NO_STATE = "state", "no_state"
 """Stage and reason of the dead letters of invalid values in a state topic."""
 NEVER = {
@@ -48,7 +48,7 @@ NEVER = {
     NO_STATE: "it is no record but what a worker keeps of a session, which went on without it: there is nothing to put back",
     "removed_by_retention": "the topic had removed the records before they were read: bring them again from where they came",
 }
-"""Reasons for which nothing can be put back, and what to do."""
+"""Reasons of dead letters that cannot be put back, and what to do instead."""
 STAGES = frozenset(stage.name for stage in TOPOLOGY)
 
 
@@ -62,7 +62,7 @@ class Return:
     message: bytes
 
     def review(self, now: datetime) -> Review:
-        """Return the record that the dead letter was put back."""
+        """Return the review that records that the dead letter was put back."""
         return Review(
             review_id=stable_id("retried-letter", self.letter.dead_letter_id),
             project=getattr(self.record, "project", ""),
@@ -90,7 +90,7 @@ def is_whole(letter: DeadLetter) -> bool:
 
 
 def way_back(letter: DeadLetter, value: bytes | None = None, *, now: datetime | None = None) -> Return | Stays:
-    """How a dead letter can be put back, or why it cannot.
+    """Return how a dead letter can be put back, or why it cannot.
 
     `value` is its body reframed with the help of a schema registry; `now` is the time when it would be on its topic again.
     """
@@ -132,14 +132,14 @@ def _is_no_record(letter: DeadLetter) -> str:
 
 
 def _elsewhere(letter: DeadLetter) -> str:
-    """Where else to get the record if the dead letter does not have it."""
+    """Return where else to get the record if the dead letter does not have it."""
     if letter.stage in STAGES:
         return f"the record is on the topic {letter.source}, and `driftline rebuild` takes it up again"
     return f"bring it again from {letter.source}"
 
 
 def _record_of(body: bytes) -> Record:
-    """Return the record in a body: in single-object encoding, or as JSON with the fields of exactly one record type. RecordError otherwise."""
+    """Return the record in a body: in single-object encoding, or as JSON with the fields of exactly one record type. Raises RecordError otherwise."""
     if body.startswith(MARKER) or registry_schema_id(body) is not None:
         return decode(body)
     try:
@@ -210,4 +210,4 @@ _REQUESTS: dict[type[Record], Callable[..., Record]] = {
     JudgingRequest: _of_request,
     EvaluationRequest: _of_evaluation,
 }
-"""The request that repeats the failed stage's work, by record type. Its time is that of the dead letter, so that it is always the same."""
+"""The request that repeats the failed stage's work, by record type. It has the time of the dead letter, so that it is always the same."""

@@ -82,11 +82,11 @@ class Log(Protocol):
         ...
 
     async def wait_for_tables(self, topic: str) -> None:
-        """Return when the tables have everything on the topic, whoever appended it; BusyError when that takes too long."""
+        """Return when the tables have everything on the topic, whoever appended it. Raises BusyError if that takes too long."""
         ...
 
     async def flush_session(self, session: str) -> None:
-        """Return when the tables have all records of this session key that were appended here; BusyError as above."""
+        """Return when the tables have all records of this session key that were appended here. Raises BusyError as above."""
         ...
 
     def is_current(self) -> bool:

@@ -101,7 +101,7 @@ class Publisher(Protocol):
         ...
 
     def now(self) -> datetime:
-        """Return the present, UTC."""
+        """Return the current time in UTC."""
         ...
 
     async def publish(self, topic: str, records: Sequence[Record]) -> object:
@@ -118,7 +118,7 @@ class StorePublisher:
         self._now = now
 
     def now(self) -> datetime:
-        """Return the present, UTC."""
+        """Return the current time in UTC."""
         return self._now()
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Published:

@@ -233,7 +233,7 @@ def origin_of_tables(database: Path) -> Origin:
 
 
 def origin_of_parquet(folder: Path) -> Origin:
-    """Return the origin for Parquet files from `driftline export`; InputError if the folder has no exchanges."""
+    """Return the origin for Parquet files from `driftline export`. Raises InputError if the folder has no exchanges."""
     if folder.is_file():
         raise InputError(
             f"--from: {folder} is a file", hint="Use tables, topics, or the folder that `driftline export` has written."

@@ -56,7 +56,7 @@ class PartFile(SessionStates):
     """A part's DuckDB file: scores, calls, session states and the position. Belongs to one process at a time."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file; StoreError when another process holds it for longer than a killed process takes to end."""
+        """Open the file. Raises StoreError if another process holds it for longer than a killed process takes to end."""
         self._store = open_store(path)
         self.recorded = recorded_in(self._store)
         """The judgements that this replay has paid for."""
@@ -92,7 +92,7 @@ class PartFile(SessionStates):
         settle_interrupted(self._store, now)
 
     def reservations(self) -> dict[str, str]:
-        """Return ids of the unsettled reservations, by fingerprint."""
+        """Return the ids of the unsettled reservations, by fingerprint."""
         with contextlib.closing(self._store.cursor()) as cursor:
             return {row["fingerprint"]: row["reservation_id"] for row in query_rows(cursor, "open_reservations")}
 
@@ -159,7 +159,7 @@ class PartWork:
     async def replay(self, history: History, tell: Tell) -> None:
         """Score the rest of the part, and write its digests, which mark it as done.
 
-        StoppedError when it was asked to stop before the end.
+        Raises StoppedError if it was asked to stop before the end.
         """
         path = self.files.part(self.number)
         with contextlib.closing(PartFile(path)) as file:
@@ -215,7 +215,7 @@ Work = Callable[[int, Tell], Any]
 
 
 class PartError(DriftlineError):
-    """A bug of Driftline ended a part of a replay."""
+    """Raised if a bug of Driftline ended a part of a replay."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,7 @@ class _Done:
 def in_processes(work: Work, numbers: Sequence[int], workers: int, tell: Tell) -> list[Any]:
     """Work on the parts in parallel, each in a process of its own; with a single process, one after another in this process.
 
-    Returns the result of each. Raises the first DriftlineError of a part, after an orderly stop of the others; StoppedError when a part
+    Returns the result of each. Raises the first DriftlineError of a part, after an orderly stop of the others. Raises StoppedError if a part
     was told to stop.
     """
     if workers == 1 or len(numbers) == 1:

@@ -71,7 +71,7 @@ class Origin(msgspec.Struct, frozen=True):
     place: str
     """The database, the folder, or the cluster with the prefix of its topics."""
     state: str = ""
-    """A text that identifies the content of the place, if the content must not change."""
+    """A text that identifies the content, if it must not change."""
 
 
 class Segment(msgspec.Struct, frozen=True):
@@ -262,7 +262,7 @@ def write_digests(path: Path, made: Iterable[pl.DataFrame], live: Iterable[pl.Da
 
 
 def _digests(scores: pl.DataFrame, *, is_live: bool) -> pl.DataFrame:
-    """Id, revision and SHA-256 of the single-object encoding of each score."""
+    """Return id, revision and SHA-256 of the single-object encoding of each score."""
     rows = scores.select(field["name"] for field in schema_of("Score").fields).iter_rows(named=True)
     digests = [hashlib.sha256(encode_fields("Score", row)).digest() for row in rows]
     return scores.select(_KEY).with_columns(pl.Series("sha256", digests, dtype=pl.Binary), is_live=is_live)
@@ -309,7 +309,7 @@ def merge(files: ReplayFiles, plan: Plan, now: datetime) -> Outcome:
 
 
 def outcome_in(path: Path) -> Outcome:
-    """Read the outcome of the replay in a file; StoreError if the file is not a replay's."""
+    """Read the outcome of the replay in a file. Raises StoreError if the file is not a replay's."""
     with attached({"replay": path}) as connection:
         rows = connection.execute(f"SELECT state FROM replay.log.stage_state WHERE stage = '{_STAGE}'").fetchall()
     if not rows:

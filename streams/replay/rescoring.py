@@ -98,7 +98,7 @@ class Rescoring:
     async def run(self, history: History, store: SessionStates, judge: ReplayJudge, recorded: Recorded, report: Report) -> int:
         """Score a part from the store's position to its end; returns the number of exchanges in scope that it saw.
 
-        StoppedError when the judge makes no more calls.
+        Raises StoppedError if the judge makes no more calls.
         """
         total = 0
         self._withdrawn = history.withdrawn
@@ -248,12 +248,12 @@ class Estimate(msgspec.Struct):
     open: int = 0
     """Exchanges that may need Tier 3, too, depending on the answers."""
     unpriced: int = 0
-    """Questions whose judge has no known price; they count in no sum."""
+    """Questions whose judge has no known price; the sums leave them out."""
     not_asked: int = 0
     """Questions that will not be asked, because the cap leaves no room, or because there is a cap and the price is unknown."""
     expected: int = 0
     at_most: int = 0
-    """With Tier 3 wherever it may be needed, and with every session within its cap."""
+    """The cost with Tier 3 wherever it may be needed; every session is limited by its cap."""
 
     def add(self, other: Estimate) -> None:
         """Add the counts of another part."""
@@ -265,7 +265,7 @@ class Estimator:
     """A judge that scores nothing and counts the calls that scoring would need; see `streams.replay.rescoring.ReplayJudge`."""
 
     def __init__(self, policy: Policy, *, batched: bool, asks: bool) -> None:
-        """`asks` False: no judge is asked, so only earlier answers count."""
+        """With `asks` False no judge is asked, so only earlier answers count."""
         self._policy = policy
         self._batched = batched
         self._asks = asks

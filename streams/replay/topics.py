@@ -118,7 +118,7 @@ class Bounds(NamedTuple):
 def bounds_of(option: str, text: str) -> Bounds:
     """Parse the value of an option: nothing, an offset, PARTITION:OFFSET (several with commas), or a time.
 
-    SettingsError for anything else.
+    Raises SettingsError for anything else.
     """
     if not text:
         return Bounds()
@@ -139,7 +139,7 @@ def bounds_of(option: str, text: str) -> Bounds:
 
 
 def _by_partition(option: str, pairs: Sequence[tuple[int | None, int]]) -> dict[int | None, int]:
-    """Return the offsets by partition; SettingsError for two offsets of the same partition."""
+    """Return the offsets by partition. Raises SettingsError for two offsets of the same partition."""
     offsets: dict[int | None, int] = {}
     for partition, offset in pairs:
         if partition in offsets:
@@ -155,7 +155,7 @@ def _by_partition(option: str, pairs: Sequence[tuple[int | None, int]]) -> dict[
 async def parts_of_topics(connection: KafkaConnection, first: Bounds, last: Bounds) -> tuple[Part, ...]:
     """Return a part for each partition with records in the range.
 
-    InputError when there is no topic, when a named partition has nothing at its offset, and when the range is empty.
+    Raises InputError if there is no topic, when a named partition has nothing at its offset, and when the range is empty.
     """
     count = await asyncio.to_thread(_count_partitions, connection)
     _require_partitions(count, first, last)
@@ -201,7 +201,7 @@ def _require_partitions(count: int, *bounds: Bounds) -> None:
 
 
 def _count_partitions(connection: KafkaConnection) -> int:
-    """Count the partitions of each topic that a replay reads; InputError when a topic is missing, or the counts differ."""
+    """Count the partitions of each topic that a replay reads. Raises InputError if a topic is missing, or the counts differ."""
     with TopicAdministration(connection) as administration:
         there = administration.describe()
     counts: dict[str, int] = {}

@@ -85,7 +85,7 @@ class DiagnosisStep:
                     outcome.records.append(("diagnoses", diagnosis))
         for key, next_offset in batch.ends().items():
             sessions[key].next_offset = next_offset
-        outcome.states = {key: msgspec.msgpack.encode(sessions[key]) for key in batch.keys()}  # noqa: SIM118 - a batch is no dict
+        outcome.states = {key: msgspec.msgpack.encode(sessions[key]) for key in batch.keys()}  # noqa: SIM118 - a batch is not a dict
         return outcome
 
     def _hold_to_thresholds(self, batch: StageBatch, sessions: Mapping[str, DiagnosisState]) -> None:
@@ -130,7 +130,7 @@ class DiagnosisStep:
             session.started_us = first if session.started_us is None else min(session.started_us, first)
             session.ended_us = last if session.ended_us is None else max(session.ended_us, last)
             if session.agent != agent and not session.evidence.event_counts:
-                # So far only ends came, which name the agent of the exchanges.
+                # So far there were only ends, which name the agent of the exchanges.
                 session.agent = agent
                 self._set_thresholds(session)
         for key, event, count in events.group_by(KEY, "event", maintain_order=True).len().iter_rows():
@@ -246,13 +246,13 @@ def _recorded_ends(batch: StageBatch) -> Iterator[SessionEnd]:
 
 @functools.cache
 def _calls() -> pl.Expr:
-    """Return events that are folded row by row."""
+    """Return the condition of events that are folded row by row."""
     return pl.col("event").is_in(["tool_call", "token_usage"])
 
 
 @functools.cache
 def _perhaps() -> pl.Expr:
-    """Return a prefilter for the other events: those that the fold may need; it checks again."""
+    """Return a prefilter for the other events that the fold may need; the fold checks them again."""
     return (
         (pl.col("event") == "retry_event")
         | ((pl.col("event") == "memory_event") & pl.any_horizontal(pl.col("action", "status").is_in(list(LOST_MEMORY))))

@@ -88,7 +88,7 @@ class IntakeStep:
         elif record.withdrawn:
             session.sampling = drop_deferred(session.sampling, record.exchange_id)
         elif record.revision:
-            # A request to score it came with it, and has the decision on the first revision.
+            # Its own request scores it, by the decision on the first revision.
             session.sampling = replace_deferred(session.sampling, record.exchange_id, encoded or encode(record))
         else:
             yield self._decide(session, Arrival.of(record, encoded or encode(record), policy), policy)
@@ -127,7 +127,7 @@ class IntakeStep:
         return "scores", _left_out(arrival, policy, decision, revision=revision)
 
     def _close(self, session: IntakeState, policy: ProjectPolicy) -> Iterator[tuple[str, Record]]:
-        """Tasks for the session's last turns."""
+        """Yield tasks for the session's last turns."""
         deferred, session.sampling = close(session.sampling, policy.settings.sampling)
         for turn in deferred:
             decision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=turn.turn)

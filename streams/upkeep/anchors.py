@@ -49,7 +49,7 @@ TIERS: Mapping[str, tuple[str, float, float]] = {
 }
 """The tiers that a judge scores: the column, and the ends of its scale."""
 LOOK_BACK = timedelta(days=90)
-"""Rounds older than this say nothing about a change today."""
+"""Rounds older than this are ignored for a change today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def anchors_of(cursor: duckdb.DuckDBPyConnection, project: str) -> list[Anchor]:
 
 
 def candidates(cursor: duckdb.DuckDBPyConnection, project: str, count: int) -> list[tuple[str, str]]:
-    """Connection and id of up to `count` judged exchanges, spread over the range of the judge's scores."""
+    """Return connection and id of up to `count` judged exchanges, spread over the range of the judge's scores."""
     rows = query_rows(cursor, "anchor_candidates", {"project": project, "count": count})
     return [(row["connection"], row["exchange_id"]) for row in rows]
 
@@ -75,7 +75,7 @@ def candidates(cursor: duckdb.DuckDBPyConnection, project: str, count: int) -> l
 def named(
     cursor: duckdb.DuckDBPyConnection, project: str, exchanges: Sequence[str], connection: str | None
 ) -> list[tuple[str, str]]:
-    """Connection and id of a project's exchanges with these ids; InputError for an id that is missing or that two connections have."""
+    """Return connection and id of a project's exchanges with these ids. Raises InputError for an id that is missing or that two connections have."""
     values = {"project": project, "exchanges": list(exchanges), "connection": connection}
     found: dict[str, list[str]] = defaultdict(list)
     for row in query_rows(cursor, "named_exchanges", values):
@@ -93,7 +93,7 @@ def named(
 async def choose(publisher: Publisher, project: str, chosen: Sequence[tuple[str, str]], who: str) -> list[Anchor]:
     """Make exchanges anchors, by connection and id; existing anchors stay. Durable on return.
 
-    InputError for a project that is itself made of anchor rounds.
+    Raises InputError for a project that is itself made of anchor rounds.
     """
     if is_reserved(project):
         raise InputError(f"project {project} holds rounds of anchors", hint="Choose anchors among the exchanges of an agent.")
@@ -234,7 +234,7 @@ log = logging.getLogger(__name__)
 class AnchorRounds:
     """Starts the rounds of projects when their policies' intervals have passed; a `streams.upkeep.periodic_tasks.PeriodicTask`.
 
-    The time of the last round is read from the tables, so that a restart starts none too early; rounds started here count before the
+    The time of the last round is read from the tables, so that a restart starts no round too early; rounds started here count before the
     tables show them. Without a judge no round starts.
     """
 

@@ -1,4 +1,4 @@
-"""Annotations, which are shown beside the scores and change none: deployments and reviews.
+"""Annotations, which are shown beside the scores without changing them: deployments and reviews.
 
 Deployments are releases as recorded by people, pipelines and traces:
 
@@ -205,7 +205,7 @@ def evaluator_score(connection: str, project: str, traced: TracedRating, scale: 
 def human_score(
     project: str, subject: str, rater: str, value: int, comment: str | None, *, redactor: Redactor, now: datetime
 ) -> Review:
-    """Return the record of a person's score; InputError for an invalid value. Secrets in the comment are replaced by markers.
+    """Return the record of a person's score. Raises InputError for an invalid value. Secrets in the comment are replaced by markers.
 
     The same score with the same time is a single record, so that it may be sent again.
     """

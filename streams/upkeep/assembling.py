@@ -1,8 +1,8 @@
 """Assembling, the stage of traces: complete traces become exchanges and events.
 
 1. The stage reads spans as soon as the tables have them, and keeps a state of each open trace, which has spans that were not assembled
-   yet. A trace becomes complete by the clock, so the stage has a timer, and the serving process runs it.
-2. The completion of a trace, and of each later batch of spans, is a record: a rebuild reads these records and decides nothing again.
+   yet. A trace becomes complete after some time without spans, so the serving process runs the stage with a timer.
+2. The completion of a trace, and of each later batch of spans, is a record: a rebuild reads these records instead of deciding again.
 3. The records of complete traces are committed with the states and the position. In one process this is all or nothing, so a kill
    repeats nothing. On Kafka the records come first, the decisions last among them: after a kill in between, the same traces are
    assembled again, into the same ids.
@@ -222,7 +222,7 @@ class AssemblyResult:
     """Traces that must be assembled again a little later."""
     dead_letters: Accepted = field(default_factory=Accepted)
     late: int = 0
-    """Number of spans that came too late to be assembled."""
+    """Number of spans that arrived too late to be assembled."""
 
     @property
     def has_withdrawn(self) -> bool:
@@ -236,7 +236,7 @@ class TraceAssembler:
     name = ASSEMBLING.name
 
     def __init__(self, engine: RecordIntake, count_late: Callable[[int], None] = lambda _: None) -> None:
-        """`count_late` is called with the number of spans that came too late to be assembled."""
+        """`count_late` is called with the number of spans that arrived too late to be assembled."""
         self.interval = RETRY_SECONDS
         self._engine = engine
         self._count_late = count_late

@@ -29,7 +29,7 @@ EXPLICIT = "explicit"
 CLOSED_AT_ONCE = 400
 """Ends of idle sessions that are recorded together, two for most sessions: a limit, so that no caller waits behind thousands."""
 LOOKED_UP = 50_000
-"""Ends of idle sessions that a server looks up together: the rest waits for the next look."""
+"""Ends of idle sessions that a server looks up together; the rest waits for the next check."""
 
 
 def closings(rows: Iterable[Mapping[str, Any]], reason: str, now: datetime) -> Accepted:

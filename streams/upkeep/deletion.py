@@ -58,9 +58,9 @@ from streams.watch.rules import LOOK_BACK
 
 INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
 KEPT_SPANS = timedelta(days=1)
-"""How long spans are kept, for the sake of late spans of the same trace."""
+"""How long spans are kept, for late spans of the same trace."""
 CHECK_SECONDS = 60.0
-"""Seconds between two checks whether a new day has begun, or an erasure was requested elsewhere."""
+"""Seconds between checks for a new day, or for an erasure that was requested elsewhere."""
 _SESSIONS_PER_QUERY = 1_000
 _one_at_a_time = threading.Lock()
 _DECODER = msgspec.msgpack.Decoder(IntakeState)
@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 
 
 def cutoff(now: datetime, days: int | None) -> datetime:
-    """Return the time before which records with this retention in days are deleted; None keeps them for ever."""
+    """Return the time before which records with this retention in days are deleted; None keeps them indefinitely."""
     if days is None:
         return FOR_EVER
     return datetime.combine(now.astimezone(UTC).date() - timedelta(days=days), time(), UTC)
@@ -172,7 +172,7 @@ class Done(msgspec.Struct, frozen=True):
 
     erased_at: datetime
     deleted: Mapping[str, int]
-    """Rows deleted or blackened, by table, for all sessions that were erased together."""
+    """Rows deleted or redacted, by table, for all sessions that were erased together."""
     replays: Sequence[str]
     """Labels of the replays that were deleted because they held erased sessions."""
 
@@ -188,7 +188,7 @@ class Requested:
 def erasure(connection: str, session_id: str | None, requested_by: str, comment: str | None, now: datetime) -> Erasure:
     """Return the record that requests an erasure: the same for repeated requests of a session or connection.
 
-    InputError for the whole connection of anchors: without it no project's judge could be watched ever after.
+    Raises InputError for the whole connection of anchors: without it, no project's judge could be watched any more.
     """
     if connection == ANCHORS and session_id is None:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Periodic tasks: the work that a serving process does by the clock, beside accepting records.
+"""Periodic tasks: scheduled work of a serving process, beside accepting records.
 
 1. Each task runs independently: once at the start, then an interval after its last run ended, or soon after a poke.
 2. A failure of a task is logged, and the task is tried again; it delays no other task.
@@ -65,7 +65,7 @@ class PeriodicTasks:
         self._tasks = []
 
     def poke(self, name: str) -> None:
-        """Have a periodic task run soon; no effect if there is none of that name."""
+        """Run a periodic task soon; an unknown name has no effect."""
         if name in self._pokes:
             self._pokes[name].set()
 
