@@ -1,8 +1,8 @@
-"""Drift by runs of days: three or more days with scores in a row whose averages lie off the baseline, on one side of it.
+"""Drift by runs of days: three or more consecutive days with scores whose averages are off the baseline on the same side.
 
-The rule compares the average of a day with the spread of single scores. An average of n scores varies √n times less than one score, so
-what it finds is large, and a change of less than one sigma is never found. It is kept for being simple; `audit.drift.change_detector` is the one
-that looks for small changes.
+The rule compares the average of a day with the standard deviation of single scores. An average of n scores varies √n times less
+than one score, so the rule only finds large changes, and never one below one sigma. It is kept because it is simple;
+`audit.drift.change_detector` finds small changes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from itertools import groupby
 from typing import Literal
 
 DAYS = 7
-"""The number of UTC days that are looked at, the day of the check included."""
+"""UTC days that are used, the day of the check included."""
 SHORTEST_RUN = 3
 SMALLEST_SIGMA = 0.01
-"""A baseline that hardly varies is taken to vary this much, in points of the score."""
+"""Smallest standard deviation of a baseline that is assumed, in points of the score."""
 CRITICAL = 2.0
-"""Beyond so many sigma a drift is critical."""
+"""Sigma beyond which a drift is critical."""
 
 Direction = Literal["up", "down"]
 Severity = Literal["warning", "critical"]
@@ -41,17 +41,16 @@ class Drift:
     direction: Direction
     severity: Severity
     days: tuple[DailyAverage, ...]
-    """All days of the run, in order, not just the three that made it one."""
+    """All days of the run, in order, not only the three that made it one."""
     deviation: float
     """The largest distance of a day's average from the mean, in sigma, positive."""
 
 
 def consecutive_days(days: Sequence[DailyAverage], mean: float, stddev: float, as_of: date) -> tuple[Drift, ...]:
-    """The runs of at least three days beyond one sigma of a baseline, in order.
+    """Return the runs of at least three days beyond one sigma of a baseline, in order.
 
-    Looked at are the seven days that end with `as_of`; what else is given does not matter. A day without scores neither belongs to a
-    run nor ends it: there was nothing to see. One day within a sigma, or on the other side, ends it. `mean` and `stddev` are those
-    of the baseline, unrounded.
+    Only the seven days that end with `as_of` are used. A day without scores neither belongs to a run nor ends it. A day within
+    one sigma, or on the other side, ends it. `mean` and `stddev` are those of the baseline, unrounded.
     """
     first = as_of - timedelta(days=DAYS - 1)
     seen = sorted(
@@ -63,7 +62,7 @@ def consecutive_days(days: Sequence[DailyAverage], mean: float, stddev: float, a
 
 
 def severity_of(deviation: float) -> Severity:
-    """Return the severity of a change of so many sigma, whichever way it goes."""
+    """Return the severity of a change by its size in sigma, in either direction."""
     return "critical" if abs(deviation) > CRITICAL else "warning"
 
 

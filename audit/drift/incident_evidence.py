@@ -1,10 +1,10 @@
-"""Evidence of an incident: what moved, what each rule saw of it, what it was measured against, and the queries that reproduce it.
+"""Evidence of an incident: what moved, what each rule observed, its baseline, and the queries that reproduce it.
 
-The watch builds an `Evidence`, an incident carries it as JSON in `metadata`, and everything that shows an incident reads it back with
-`evidence_of`. Its outline, which lists and charts read, is the same JSON with its members `moved` and `rules` alone.
+The watch builds an `Evidence`, an incident stores it as JSON in `metadata`, and everything that shows an incident reads it back
+with `evidence_of`. The outline for lists and charts is the same JSON with only the members `moved` and `rules`.
 
-What the rules saw of the leading series stands beside the list `moved`, because records of versions before that list have it there. Such a
-record is a list of one. Entries that cannot be read, or that were erased, are left out.
+The observations of the leading series are stored beside the list `moved`, because records of versions before that list have
+them there. Such a record is read as a list of one. Unreadable or erased entries are left out.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from audit.fingerprints import canonical_json
 from schemas.records import Incident
 
 MOVED_TOO = "moved_too"
-"""Instead of a rule: the series raised no alarm of its own."""
+"""Stands for a rule: the series raised no alarm of its own."""
 NO_LABELS, TOO_FEW, EVERYWHERE, FOUND = "no_labels", "too_few_sessions", "everywhere", "found"
-"""States of the slices: nothing cuts the exchanges; too few sessions; no slice stands out; one does."""
+"""States of the slices: no label divides the exchanges; too few sessions; no slice stands out; one does."""
 FEWEST = 3
-"""Exchanges or runs since the change that are worth a word."""
+"""Fewest exchanges or runs since the change that are mentioned."""
 FEWEST_SESSIONS = 3
-"""Sessions on each side that it takes to know how much a dimension varies."""
+"""Fewest sessions on each side for the variance of a dimension."""
 CERTAIN = 3.0
-"""Standard errors from which on a share has risen, or a dimension has moved."""
+"""Standard errors from which on a share has risen or a dimension has moved."""
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Scalar = str | int | float | bool | None
 
@@ -66,7 +66,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     mean_before: float | None = None
     mean_after: float | None = None
     sigma: float | None = None
-    """Spread of one session's mean."""
+    """Standard deviation of one session's mean."""
     scores_before: int | None = None
     scores_after: int | None = None
     sessions_before: int | None = None
@@ -74,9 +74,9 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     spread_before: float | None = None
     spread_after: float | None = None
     log_evidence: float | None = None
-    """Natural logarithm of how much better a change explains the numbers than none."""
+    """Log of the ratio of probabilities of the numbers with and without a change."""
     deviation: float | None = None
-    """Of the farthest day, in standard deviations."""
+    """Largest distance of a day, in standard deviations."""
     mean: float | None = None
     stddev: float | None = None
     baseline_id: str | None = None
@@ -90,17 +90,17 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     exchanges: int | None = None
     rate: float | None = None
     ratio: float | msgspec.UnsetType | None = msgspec.UNSET
-    """None for a rate that was zero before."""
+    """None if the rate was zero before."""
     agent: str | None = None
     runs_before: int | None = None
     runs_after: int | None = None
     having_before: int | None = None
-    """Runs with what the series is the share of."""
+    """Runs that have the property."""
     having_after: int | None = None
     series: int | None = None
-    """How many series the agent has."""
+    """The number of series of the agent."""
     made_with: dict[str, str] | None = None
-    """The rules and thresholds that the runs were diagnosed by."""
+    """The rules and thresholds of the diagnoses."""
 
 
 class Sighting(Numbers, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -125,20 +125,20 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     kind: str
     name: str
     before: float | None = msgspec.field(name="from")
-    """None if the rule's observation does not contain it, and for a spread."""
+    """None if the rule did not observe it, and for a spread."""
     after: float | None = msgspec.field(name="to")
     since: date
     interval: tuple[date, date]
-    """The days that may be the first one of the change."""
+    """The days that may be the first day of the change."""
     until: date
-    """The last day that any rule saw it on."""
+    """The last day on which any rule observed it."""
     severity: str
-    """The worst it had."""
+    """The worst severity so far."""
     rule: str
-    """The rule that tells of it."""
+    """The leading rule."""
     confirmed: bool
     fell_too: bool
-    """It raised no alarm of its own."""
+    """True if it raised no alarm of its own."""
     leads: bool
     rules: dict[str, Sighting] = {}
     """The observations of each rule."""
@@ -150,7 +150,7 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
     @property
     def series(self) -> Series:
-        """The series that moved, and what of it."""
+        """The series that moved, its direction and what moved."""
         return Series(self.key, self.kind)
 
     @property
@@ -160,12 +160,12 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
     @property
     def seen(self) -> Sighting:
-        """The observation of the rule that leads."""
+        """The observation of the leading rule."""
         return self.rules.get(self.rule) or next(iter(self.rules.values()))
 
     @property
     def level(self) -> Level | None:
-        """The level before and after; None if the rule's observation does not contain it, and for a spread."""
+        """The level before and after; None if the rule did not observe it, and for a spread."""
         return None if self.kind == SPREAD else level_of(self.rule, self.direction, self.seen)
 
 
@@ -180,7 +180,7 @@ def moved_series(
     fell_too: bool = False,
     leads: bool = False,
 ) -> Moved:
-    """Return the entry of a series that moved; its days and levels are those that its rules saw."""
+    """Return the entry of a series that moved, with the days and levels that its rules observed."""
     level = (
         None if series.kind == SPREAD else level_of(rule, series.key.direction, rules.get(rule) or next(iter(rules.values())))
     )
@@ -206,7 +206,7 @@ def moved_series(
 
 
 def level_of(rule: str, direction: str | None, seen: Sighting) -> Level | None:
-    """Return the level before and after and the spread from a rule's observation; None if it does not contain them."""
+    """Return the levels and the standard deviation from a rule's observation; None if it has none."""
     if rule == "consecutive_days":
         if seen.mean is None or seen.stddev is None or seen.deviation is None:
             return None
@@ -277,13 +277,13 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Check, reason, failure or sampling reason; empty for any."""
+        """The name of the check, reason, failure or sampling reason; empty for any."""
         return ""
 
     def has_risen(self, *, is_fall: bool = False, fewest: int = FEWEST) -> bool:
-        """Return whether the share since is above that before, or below it if `is_fall`, by more than chance.
+        """Return whether the share since the change is significantly above that before, or below it if `is_fall`.
 
-        False where there is no time before, for fewer than `fewest`, and for parts that are more than their whole.
+        False without a time before, for fewer than `fewest`, and for counts that exceed their total.
         """
         before, after, all_before, all_after = self.before, self.after, self.all_before, self.all_after
         if is_fall:
@@ -303,7 +303,7 @@ class ReasonCount(Count, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The reason; empty for a kind that has no further names."""
+        """The reason; empty for a kind without further names."""
         return self.reason
 
 
@@ -356,12 +356,12 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def change(self) -> float:
-        """By how much its mean moved; 0 where one is not known."""
+        """The change of its mean; 0 if unknown."""
         return 0.0 if self.mean_before is None or self.mean_after is None else self.mean_after - self.mean_before
 
     @property
     def errors_off(self) -> float | None:
-        """By how many standard errors its mean moved; None with too few sessions to know."""
+        """The change of its mean in standard errors; None with too few sessions."""
         if self.mean_before is None or self.mean_after is None:
             return None
         if min(self.sessions_before, self.sessions_after) < FEWEST_SESSIONS:
@@ -369,7 +369,7 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
         return self.change / max(math.hypot(self.error_before or 0.0, self.error_after or 0.0), 1e-4)
 
     def has_moved(self, direction: str | None) -> bool:
-        """Return whether its mean moved in a direction (None: in any) by more than chance."""
+        """Return whether its mean moved significantly in a direction (None: any)."""
         off = self.errors_off
         return off is not None and abs(off) > CERTAIN and direction in (UP if off > 0 else DOWN, None)
 
@@ -396,7 +396,7 @@ class SliceName(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def name(self) -> str:
-        """The slice as people call it."""
+        """The slice in plain words."""
         return f"{self.label}: {({NOT_GIVEN: 'not given', OTHER: 'other values'}).get(self.kind, self.value)}"
 
 
@@ -417,7 +417,7 @@ class SliceRow(SliceName, frozen=True, rename="camel"):
 
     @property
     def shares(self) -> str:
-        """Its shares of the weight, before and after."""
+        """Its share of the weight, before and after."""
         return f"{self.share_before:.0%} → {self.share_after:.0%}"
 
 
@@ -437,20 +437,20 @@ class WhichPart(msgspec.Struct, frozen=True, kw_only=True):
 
     state: str
     slices: list[SliceRow] = []
-    """Those that explain something, the best explanation first."""
+    """Slices that explain a part of the change, the best explanation first."""
     usual: SliceRow | None = None
-    """The slice of the best one's label that most exchanges were in right before."""
+    """The slice of the best one's label with the most exchanges before."""
     change: Amount | None = None
     unexplained: float = 0.0
     tried: int = 0
     sessions: dict[str, int] = {}
-    """Where these are too few: how many there are before and after."""
+    """The number of sessions before and after, if these are too few."""
     needed: int = 0
     mix: ChangedMix | None = None
-    """None where parts of the traffic explain the change by themselves, or none does."""
+    """None if slices explain the change by themselves, or no slice does."""
 
     def __post_init__(self) -> None:
-        """Refuse a state that is none, and one that its slices contradict."""
+        """Refuse an unknown state, and one that the slices contradict."""
         if self.state not in (NO_LABELS, TOO_FEW, EVERYWHERE, FOUND) or (self.state == FOUND and not self.slices):
             raise ValueError("no such state")
 
@@ -461,14 +461,14 @@ class WhichPart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def back_to(self) -> SliceRow | None:
-        """The value to go back to: what most exchanges had right before, if they were scored; None without one."""
+        """The value to go back to, which most exchanges had before, if they were scored; None without one."""
         usual = self.usual
         is_usable = usual is not None and usual.kind == VALUE and usual.mean_before is not None
         return usual if self.found is not None and is_usable else None
 
     @property
     def listed(self) -> list[SliceRow]:
-        """The slices that explain most, and the one to go back to among them: it explains little, because it stayed as it was."""
+        """The slices that explain most, with the one to go back to, which explains little because it did not change."""
         names = {(row.label, row.kind, row.value) for row in self.slices}
         back = self.back_to
         is_missing = back is not None and (back.label, back.kind, back.value) not in names
@@ -494,7 +494,7 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def link(self) -> str | None:
-        """The address with more about it, if a browser may open it."""
+        """A link to the deployment, if a browser may open it."""
         return self.url if self.url and self.url.startswith(("https://", "http://")) else None
 
 
@@ -519,7 +519,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     judge_interval: tuple[float | None, float | None] | None = None
     tier_change: float | None = None
     tiers: dict[str, Cause] | None = None
-    """What each tier tells, where several were asked about."""
+    """The result of each tier, if several were asked."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -535,10 +535,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     slices: WhichPart | None = None
     deployments: list[Deployed] = []
     exchanges: list[Exchange] = []
-    """Those with the largest effect, the largest first."""
+    """Exchanges with the largest effect, the largest first."""
     runs: list[Run] = []
     usual: list[Exchange] = []
-    """A few from before the change, as they were then."""
+    """Some exchanges from before the change, for comparison."""
     reasons: list[ReasonCount] = []
     failures: list[FailureCount] = []
     dimensions: list[Dimension] = []
@@ -546,19 +546,19 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     queries: list[Query] = []
     cause: Cause = Cause()
     rules: dict[str, Sighting] = {}
-    """What each rule saw of the series that leads."""
+    """The observations of the leading series by rule."""
     moved: list[Moved] = []
     """The series that moved, the leading one first."""
     decided_sizes: dict[str, float | None] = {}
-    """How large the change was when a person decided on it, by rule, and by series and rule."""
+    """The size of the change at the time of a person's decision, by rule, and by series and rule."""
 
     def lead_of(self, incident: Incident) -> Series:
-        """The series that leads an incident."""
+        """The leading series of the incident."""
         kind = next((entry.kind for entry in self.moved if entry.leads), MEAN)
         return Series(_key(incident.tier, incident.direction, incident.agent), kind)
 
     def seen_by(self, rule: str) -> Sighting | None:
-        """What a rule saw of the series that leads, else what another one saw; None without any."""
+        """The observation of the leading rule, else that of another rule; None without any."""
         return self.rules.get(rule) or next(iter(self.rules.values()), None)
 
 
@@ -566,7 +566,7 @@ _decode = msgspec.json.Decoder(Evidence).decode
 
 
 def evidence_of(incident: Incident) -> Evidence:
-    """Read the evidence that an incident carries, of whichever version wrote it; it is empty where it cannot be read."""
+    """Read the evidence of an incident of any version; empty if it cannot be read."""
     try:
         evidence = _decode(incident.metadata)
     except ValueError:
@@ -588,12 +588,12 @@ def _key(tier: str | None, direction: str | None, agent: str | None) -> Key:
 
 
 def _in_order(rules: dict[str, Sighting]) -> dict[str, Sighting]:
-    """Leave out what ends before it begins."""
+    """Drop observations that end before they begin."""
     return {rule: seen for rule, seen in rules.items() if seen.since <= seen.until}
 
 
 def members_of(evidence: Evidence) -> dict[str, Any]:
-    """Return the members of evidence as JSON has them."""
+    """Return the members of evidence as JSON values."""
     members: dict[str, Any] = msgspec.to_builtins(evidence)
     for entry in members["moved"]:
         if entry["leads"]:
@@ -602,7 +602,7 @@ def members_of(evidence: Evidence) -> dict[str, Any]:
 
 
 def evidence_json(evidence: Evidence) -> str:
-    """Write evidence as an incident carries it."""
+    """Write evidence as an incident stores it."""
     return canonical_json(members_of(evidence))
 
 
@@ -622,7 +622,7 @@ def _only_one(incident: Incident, lead: Series, rules: dict[str, Sighting]) -> M
 
 
 def _convert(text: str) -> Evidence:
-    """Convert evidence that strict reading refuses, such as one with NaN: what cannot be read of it is left out."""
+    """Convert evidence that strict reading refuses, such as evidence with NaN, without the unreadable parts."""
     try:
         document = json.loads(text, parse_constant=lambda _: None)
     except ValueError:
@@ -631,7 +631,7 @@ def _convert(text: str) -> Evidence:
 
 
 def _readable(value: Any, kind: Any) -> Iterator[Any]:
-    """Yield a JSON value converted to a type, without its parts that cannot be; nothing if it is of another form."""
+    """Yield a JSON value converted to a type, without its unreadable parts; nothing if it has another form."""
     try:
         whole = msgspec.convert(value, kind)
     except ValueError:  # of another form, or a text that is no Unicode
