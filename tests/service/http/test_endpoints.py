@@ -270,7 +270,7 @@ def described(app: FastAPI) -> set[Key]:
 
 
 def test_every_endpoint_is_in_the_table(app: FastAPI) -> None:
-    """Nobody adds one without deciding who may call it."""
+    """Access must be decided explicitly for every endpoint."""
     assert described(app) == set(TABLE)
 
 
@@ -292,7 +292,7 @@ def holder_of(key: Key) -> str:
 
 
 def test_the_happy_path(filled: Asked, tokens: Tokens) -> None:
-    """Each does what it is there for."""
+    """Every endpoint succeeds with valid input."""
 
     def told(key: Key, row: Row) -> int:
         token = tokens.ops if row.who == "connection" else None if key[1] in {"/healthz", "/readyz"} else tokens.root
@@ -366,7 +366,7 @@ def test_a_parameter_that_it_does_not_take(ask: Asked, tokens: Tokens) -> None:
 
 
 def test_no_token(ask: Asked) -> None:
-    """Nothing is answered, whatever there is."""
+    """Without a token, no endpoint answers."""
     assert wrong(GUARDED, lambda key, row: code_of(ask(key, None, body=row.body)), lambda *_: (401, "unauthorized")) == []
 
 

@@ -195,7 +195,7 @@ def padded(body: dict[str, Any], size: int) -> bytes:
 def test_the_largest_body_is_taken_and_one_byte_more_is_not(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, more: int, status: int
 ) -> None:
-    """The limit is what it says."""
+    """The documented limit is exact."""
     response = call("POST", INGEST, tokens.ops, content=padded(exchange_body(), LIMIT + more), headers=JSON)
     assert response.status_code == status
 

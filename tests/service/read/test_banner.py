@@ -28,23 +28,23 @@ def test_the_defaults_give_the_banner_that_agents_know() -> None:
 
 
 def test_a_project_that_is_not_audited_is_not_told_that_it_is() -> None:
-    """A banner that always says Active would be believed once."""
+    """A banner must not claim an audit that does not take place."""
     assert banner_text(ProjectSettings(enabled=False), 1, "live", "Not checked.") == "Eval Audit Mode: Off\nOpen incidents: 1"
 
 
 def test_no_incident_is_told_with_whether_anybody_looked() -> None:
-    """An agent that reads of 0 incidents must not take it for a clean record before the first check."""
+    """Before the first check, 0 incidents do not mean a clean record."""
     assert lines_of(ProjectSettings())["Open incidents"] == "0. Not checked yet."
 
 
 def test_without_a_judge_only_tier_1_is_promised() -> None:
-    """What will not happen must not be announced."""
+    """The banner must not announce tiers that are not judged."""
     lines = lines_of(ProjectSettings(), "none")
     assert (lines["Judge model"], lines["Tiers"]) == ("none; only Tier 1 runs", "1 (structural)")
 
 
 def test_a_simulated_judge_is_named_as_one() -> None:
-    """Nobody may take made-up verdicts for those of a model."""
+    """Simulated verdicts must not pass for those of a model."""
     assert lines_of(ProjectSettings(), "simulated judge")["Judge model"] == "claude-haiku-4-5 (simulated judge)"
 
 
@@ -83,7 +83,7 @@ def test_the_cap_is_said_as_it_is_set(cap: float | None, expected: str) -> None:
 
 
 def test_a_project_s_own_settings_are_those_that_are_shown() -> None:
-    """What a project leaves out comes from the defaults, here as everywhere."""
+    """Settings that a project does not override come from the defaults."""
     policy = Policy(
         defaults=ProjectSettings(judge_model="m", cost_cap_per_session=0.5),
         projects={"ops": ProjectSettings(cost_cap_per_session=2.0)},

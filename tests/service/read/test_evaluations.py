@@ -32,7 +32,7 @@ PAGE = {
 
 @pytest.mark.parametrize("made", SET, ids=lambda made: made.session)
 def test_the_whole_document_holds_the_published_result(made: Made) -> None:
-    """Whoever has the schemas can read an answer of the API as well as a file."""
+    """The published schemas apply to answers of the API as well as to files."""
     evaluation = evaluated(made).evaluation
     whole = document(whole_evaluation(evaluation))
 

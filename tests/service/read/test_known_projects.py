@@ -65,7 +65,7 @@ def filled(imported: Path, tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("command", ASKING)
 def test_a_misspelt_project_is_refused_with_the_nearest_name(driftline: Command, command: str) -> None:
-    """`no run of project suport` reads as if the fleet had done nothing."""
+    """An empty result for a misspelt name would look like a project without runs."""
     code, out, err = driftline(*command.split(), *ASKING[command], "--project", "suport")
     assert (code, out) == (2, "")
     assert err.startswith("error: --project: ")
@@ -84,7 +84,7 @@ def test_without_a_near_name_all_are_named(driftline: Command, filled: Path) -> 
 
 
 def test_an_empty_database_is_said_to_be_empty(driftline: Command, tmp_path: Path) -> None:
-    """Then no name would be right."""
+    """No name would be valid in an empty database."""
     Store(tmp_path / "driftline.duckdb").close()
     code, _, err = driftline("scores", "--project", "support")
     assert code == 2

@@ -214,7 +214,7 @@ def contents(folder: Path) -> dict[str, int]:
 def test_what_reaches_beyond_the_snapshot_is_refused_and_leaves_nothing(
     statement: str, query_pool: QueryPool, loop: asyncio.Runner, folder: Path
 ) -> None:
-    """An analyst's token, or a statement pasted from somewhere, must not become a way into the machine."""
+    """Neither an analyst's token nor a pasted statement may give access to the machine."""
     before = contents(folder)
     with pytest.raises(QueryError) as refused:
         loop.run(query_pool.answer(Question(statement.replace("FOLDER", str(folder)))))
@@ -230,7 +230,7 @@ def test_what_reaches_beyond_the_snapshot_is_refused_and_leaves_nothing(
 def test_what_tells_of_the_database_tells_nothing_of_the_machine(
     statement: str, query_pool: QueryPool, loop: asyncio.Runner, folder: Path
 ) -> None:
-    """Not where the file lies, not whose home it is, not what is in the environment."""
+    """Neither paths nor user names nor environment variables may be readable."""
     told = loop.run(query_pool.answer(Question(statement))).body.decode()
 
     assert folder.name not in told
@@ -260,7 +260,7 @@ def largest_child() -> int:
 
 
 def test_the_largest_answer_fits_into_the_memory_there_is(query_pool: QueryPool, loop: asyncio.Runner) -> None:
-    """A limit that refused what the other limits allow would make those untrue."""
+    """The memory limit must allow the largest answer that the other limits permit."""
     statement = "SELECT i, i::VARCHAR AS a, md5(i::VARCHAR) AS b FROM range(1000000) AS t(i)"
     answer = loop.run(query_pool.answer(Question(statement, limit=MAX_ROWS)))
 
@@ -284,7 +284,7 @@ def test_the_largest_answer_fits_into_the_memory_there_is(query_pool: QueryPool,
 def test_a_mistake_is_told_in_the_words_of_the_database(
     statement: str, said: str, query_pool: QueryPool, loop: asyncio.Runner
 ) -> None:
-    """With the line the analyst wrote, not the one of what is put around it."""
+    """Errors show the analyst's own line, without the wrapping statement."""
     with pytest.raises(QueryError) as refused:
         loop.run(query_pool.answer(Question(statement)))
 
@@ -312,7 +312,7 @@ def test_a_mistake_is_told_in_the_words_of_the_database(
 def test_whatever_reads_is_answered(
     statement: str, parameters: dict[str, Any], expected: Any, query_pool: QueryPool, loop: asyncio.Runner
 ) -> None:
-    """Every way DuckDB has of asking, with values that are never text."""
+    """Every kind of reading statement is answered, and values are passed as parameters, never as text."""
     answer = rows(loop.run(query_pool.answer(Question(statement, parameters))))
 
     assert answer == (expected or answer)
@@ -321,7 +321,7 @@ def test_whatever_reads_is_answered(
 
 @pytest.mark.usefixtures("quick")
 def test_a_snapshot_that_was_prepared_keeps_nobody_waiting(store: Store, loop: asyncio.Runner) -> None:
-    """Whoever opens the editor writes for a while; the first statement need not wait for what can be made meanwhile."""
+    """While a user writes the first statement, the snapshot can already be built."""
     impatient = QueryPool(store, now, msgspec.structs.replace(LIMITS, first_patience=0.0, fresh_for=3600.0))
 
     async def prepared() -> Answer:
@@ -337,7 +337,7 @@ def test_a_snapshot_that_was_prepared_keeps_nobody_waiting(store: Store, loop: a
 
 @pytest.mark.usefixtures("quick")
 def test_a_snapshot_has_the_analysts_tables_and_no_texts(query_pool: QueryPool, loop: asyncio.Runner) -> None:
-    """What people wrote is not needed to see drift; work that is on its way tells nothing."""
+    """Texts are not needed to analyse drift, and neither are tables of pending work."""
     statement = "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
     found = {(row["table_name"], row["column_name"]) for row in rows(loop.run(query_pool.answer(Question(statement))))}
     tables = {schema.table for schema in shown_schemas()}
@@ -358,7 +358,7 @@ def test_a_snapshot_has_the_analysts_tables_and_no_texts(query_pool: QueryPool, 
 
 @pytest.mark.usefixtures("quick")
 def test_every_view_and_table_says_what_it_is(query_pool: QueryPool, loop: asyncio.Runner) -> None:
-    """An analyst who was shown nothing else finds the way."""
+    """The descriptions must suffice to find the right view."""
     statement = (
         "SELECT table_name AS name, comment FROM duckdb_tables() UNION ALL "
         "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal"
@@ -367,7 +367,7 @@ def test_every_view_and_table_says_what_it_is(query_pool: QueryPool, loop: async
 
 
 def test_one_more_than_may_run_at_once_is_refused(hasty: QueryPool, loop: asyncio.Runner) -> None:
-    """A crowd of analysts must not become a crowd of processes."""
+    """The number of processes must stay bounded, whatever the number of analysts."""
 
     async def crowd() -> list[Any]:
         asked = (hasty.answer(Question("SELECT count(*) FROM range(100000000) t(i) WHERE hash(i) = 1")) for _ in range(4))
@@ -378,7 +378,7 @@ def test_one_more_than_may_run_at_once_is_refused(hasty: QueryPool, loop: asynci
 
 
 def test_a_question_nobody_waits_for_takes_its_process_with_it(query_pool: QueryPool, loop: asyncio.Runner) -> None:
-    """Who closes the page does not leave the machine busy, and the next one finds room."""
+    """A closed page must free its process for the next statement."""
 
     async def given_up() -> int:
         asking = asyncio.create_task(
@@ -410,7 +410,7 @@ def children() -> list[str]:
 
 @pytest.mark.usefixtures("quick")
 def test_a_new_snapshot_is_made_only_when_something_has_changed(tmp_path: Path, loop: asyncio.Runner) -> None:
-    """Copying a file that is as it was would only wear the disk."""
+    """An unchanged database must not be copied again."""
     with Store(tmp_path / "fleet.duckdb") as store:
         put(store, 1)
         query_pool = QueryPool(store, now, LIMITS)
@@ -476,7 +476,7 @@ def test_a_database_named_by_a_relative_path_has_snapshots_too(tmp_path: Path, m
 
 @pytest.mark.usefixtures("quick")
 def test_a_snapshot_nobody_asks_for_is_given_up(tmp_path: Path, loop: asyncio.Runner) -> None:
-    """It holds room on the disk, and what has been erased since."""
+    """An unused snapshot occupies disk space and may contain erased records."""
 
     async def left_alone(query_pool: QueryPool) -> None:
         await query_pool.answer(Question("SELECT 1"))
@@ -501,7 +501,7 @@ def held(folder: Path) -> list[str]:
 def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
     tmp_path: Path, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ingest needs the room more than analysts do."""
+    """Disk space for ingest takes precedence over snapshots."""
     monkeypatch.setattr(keeping.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 100, 0))  # type: ignore[attr-defined]
     with Store(tmp_path / "fleet.duckdb") as store, caplog.at_level(logging.ERROR):
         query_pool = QueryPool(store, now, LIMITS)
@@ -512,7 +512,7 @@ def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
 
 
 def test_what_is_being_done_for_a_snapshot_is_told(tmp_path: Path, loop: asyncio.Runner) -> None:
-    """On a busy machine the first one takes minutes: whoever waits wants to see that something happens."""
+    """On a busy machine the first snapshot takes minutes, so its progress must be visible."""
 
     async def followed() -> list[SnapshotState]:
         async def land() -> None:

@@ -1,4 +1,4 @@
-"""What the server remembers of scores that people have looked at."""
+"""The server's cache of the times of scores that people have opened."""
 
 from __future__ import annotations
 

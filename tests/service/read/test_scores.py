@@ -98,13 +98,13 @@ def only_document(store: Store) -> dict[str, Any]:
 
 
 def test_the_fields_a_webhook_of_old_reads_come_first_and_in_order(store: Store) -> None:
-    """It reads them by name, and people by eye."""
+    """Webhooks read fields by name, people by their order."""
     put(store, score("s", 1))
     assert list(only_document(store))[: SCORE_FIELDS.count(" ") + 1] == SCORE_FIELDS.split(" ")
 
 
 def test_a_judged_exchange_comes_with_every_tier(store: Store) -> None:
-    """What was found, in whose words, and what it cost."""
+    """A score contains each tier's finding, the judge's reasoning, and the cost."""
     later = START + timedelta(hours=1)
     put(store, score("s", 7), score("s", 7, revision=1, scored_at=later, **JUDGED), review("score s:7", 2, "Poor.", later))
 
@@ -162,7 +162,7 @@ def test_a_judged_exchange_comes_with_every_tier(store: Store) -> None:
 
 @pytest.mark.parametrize("state", ["not_applicable", "skipped_gate", "skipped_cost_cap", "skipped_sampling", "unscored"])
 def test_a_tier_without_a_score_says_so_and_why(store: Store, state: str) -> None:
-    """A failed tier that is neither scored nor skipped has no place to hide."""
+    """A failed tier must be visible as neither scored nor skipped."""
     states = {f"{tier}_{what}": value for tier in TIERS for what, value in (("state", state), ("reason", "because"))}
     put(store, score("s", 1, **states))
     found = only_document(store)
@@ -178,7 +178,7 @@ TIERS = {"tier2": "SemanticScore", "tier2_5": "AlignmentScore", "tier3": "Behavi
 
 
 def test_turn_0_and_cost_0_are_no_null(store: Store) -> None:
-    """Zero is a number; an unknown cost is none."""
+    """Zero is a value; only an unknown cost is null."""
     put(store, score("s", 0, cost_usd=0.0), score("s", 1, cost_usd=None))
     newest, oldest = project_scores(store.cursor(), "ops", ScoreFilter())
     assert [(one.turn_number, one.cost_usd) for one in (oldest, newest)] == [(0, 0.0), (1, None)]
@@ -263,7 +263,7 @@ def test_a_summary_says_where_a_project_stands(store: Store) -> None:
 
 
 def test_a_cost_that_nobody_knows_is_not_zero(store: Store) -> None:
-    """Who is shown 0 believes that it cost nothing."""
+    """An unknown cost must not be shown as 0."""
     put(store, exchange("s", 1), judgement("s", 1, cost_usd=None), judgement("s", 2, cost_usd=None, outcome="timeout"))
     figures = project_summary(store.cursor(), "ops").scores
     assert (figures.cost_usd, figures.unknown_costs) == (None, 2)
@@ -335,7 +335,7 @@ def test_what_was_left_unscored_can_be_put_to_the_judge_again(store: Store) -> N
 
 
 def test_judgements_come_back_as_they_were_recorded(store: Store) -> None:
-    """A replay must see what the worker saw, to the last digit."""
+    """A replay must read exactly the judgement that the worker recorded."""
     recorded = [judgement("s", 1, attempt_errors=("429",), cost_usd=0.1), judgement("s", 1, "tier3", reservation_ids=("r",))]
     put(store, *recorded, judgement("s", 2))
 

@@ -65,13 +65,13 @@ def test_the_page_and_the_metrics_say_the_same(call: Call, tokens: Tokens, store
 
 
 def test_the_page_tells_of_its_connection_alone(call: Call, tokens: Tokens, store: Store) -> None:
-    """Names and examples of other projects' spans are nobody else's business."""
+    """Names and examples of other projects' spans must not be shown."""
     keep(store, decisions(NOW, connection="south"))
     assert "ponder" not in connect_page(call, tokens)
 
 
 def test_an_example_is_shown_as_text(call: Call, tokens: Tokens, store: Store) -> None:
-    """It is whatever a sender wrote."""
+    """Examples are texts of senders and must be escaped."""
     keep(store, decisions(NOW, kind=HOSTILE))
     page = connect_page(call, tokens)
     assert HOSTILE not in page
@@ -79,7 +79,7 @@ def test_an_example_is_shown_as_text(call: Call, tokens: Tokens, store: Store) -
 
 
 def test_what_was_mended_is_gone_a_day_later(store: Store) -> None:
-    """A note that never goes away is read by nobody."""
+    """A note must disappear once the problem is fixed."""
     keep(store, decisions(NOW - WITHIN - timedelta(seconds=1)))
     assert read_unused_spans(store.cursor(), NOW) == []
 

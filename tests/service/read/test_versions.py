@@ -50,7 +50,7 @@ def test_a_version_whose_mean_fell_beyond_chance_is_worse_and_the_sentence_has_t
     ],
 )
 def test_only_what_is_beyond_chance_is_called_a_difference(after: list[float], before: list[float], verdict: str) -> None:
-    """Two sessions do not vary enough to know how much sessions vary."""
+    """Two sessions are too few to estimate the variance between sessions."""
     assert only(row("7", 20, after), row("6", 1, before)).verdict == verdict
 
 
@@ -59,7 +59,7 @@ def test_only_what_is_beyond_chance_is_called_a_difference(after: list[float], b
     [(GOOD, (5, 6), "worse"), (BAD, (0, 0), "worse"), (GOOD, (1, 6), "no difference"), ([], (5, 6), "worse")],
 )
 def test_unsafe_runs_count_as_scores_do(scores: list[float], unsafe: tuple[int, int], verdict: str) -> None:
-    """An agent that loops may still answer well."""
+    """Unsafe runs matter even if the scores are good."""
     newest = row("7", 20, scores, unsafe_runs=unsafe[0], runs=unsafe[1])
     found = only(newest, row("6", 1, GOOD, runs=30))
     assert found.verdict == verdict
@@ -67,7 +67,7 @@ def test_unsafe_runs_count_as_scores_do(scores: list[float], unsafe: tuple[int, 
 
 
 def test_better_answers_and_more_unsafe_runs_are_no_verdict_either_way() -> None:
-    """Which of both matters is for a person to say."""
+    """Which of the two matters more is a person's decision."""
     found = only(row("7", 20, GOOD, unsafe_runs=6, runs=6), row("6", 1, BAD, runs=30))
     assert found.verdict == "mixed"
     assert found.sentence.startswith("Version 7 is better than 6 in one measure and worse in the other: ")

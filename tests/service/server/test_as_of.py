@@ -1,4 +1,4 @@
-"""A server that is started as of a time shows that time, and lets nobody in whose token has expired."""
+"""A server started as of a time uses that time for records, but checks tokens by the real clock."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BODY = {
 
 @pytest.mark.slow
 def test_the_clock_of_records_starts_at_the_time_and_that_of_tokens_does_not(tmp_path: Path) -> None:
-    """The demo's sessions come in when they happen, whichever day it ends on; no clock brings a token back to life."""
+    """The demo's sessions arrive at their own times, but an expired token must stay expired."""
     home = Home(tmp_path)
     with AccessStore(access_file(home.database), lambda: AS_OF) as access:
         expired = access.add(Holder("connection", "expired", "ops"), timedelta(days=30))
@@ -52,7 +52,7 @@ def test_the_clock_of_records_starts_at_the_time_and_that_of_tokens_does_not(tmp
 
 
 def test_a_server_as_of_a_time_checks_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """History that is delivered is checked when all of it is there: half of it would open incidents of its own."""
+    """History is checked once it is complete: a check halfway would open false incidents."""
     monkeypatch.setattr(periodic_tasks, "open_alerts", MagicMock())
     engine = MagicMock(policy=Policy())
     names = {

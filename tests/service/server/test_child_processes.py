@@ -1,4 +1,4 @@
-"""Child processes: they serve while they are wanted, say why when they cannot, and are gone afterwards."""
+"""Child processes serve while their context is open, report why they fail, and end with the context."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SIMULATOR = ["simulate-judge", "--port", "0"]
 
 
 def children() -> set[int]:
-    """Process ids of the children that this process has."""
+    """Return the ids of this process's children."""
     return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
 
 
 def answers(url: str) -> bool:
-    """Whether somebody answers at the address."""
+    """Return whether a server answers at the address."""
     try:
         httpx2.get(url, trust_env=False)
     except httpx2.TransportError:
@@ -30,7 +30,7 @@ def answers(url: str) -> bool:
 
 
 def test_a_child_serves_while_it_is_wanted_and_is_gone_afterwards(tmp_path: Path) -> None:
-    """Whoever starts something has to see that it ends."""
+    """A context must not leave a process behind."""
     before = children()
     with serving(SIMULATOR, {}, tmp_path / "log") as url:
         assert answers(url)
@@ -40,7 +40,7 @@ def test_a_child_serves_while_it_is_wanted_and_is_gone_afterwards(tmp_path: Path
 
 
 def test_a_child_is_stopped_when_its_user_fails(tmp_path: Path) -> None:
-    """The error that comes out is that of the user, and nothing is left behind."""
+    """The caller's own error is raised, and no process is left behind."""
     before = children()
     with pytest.raises(KeyError), serving(SIMULATOR, {}, tmp_path / "log"):
         raise KeyError
@@ -48,7 +48,7 @@ def test_a_child_is_stopped_when_its_user_fails(tmp_path: Path) -> None:
 
 
 def test_a_child_that_ends_before_it_serves_says_why_and_where_its_log_is(tmp_path: Path) -> None:
-    """`It did not start` helps nobody."""
+    """The error must contain the reason and the path of the log."""
     log = tmp_path / "judge.log"
     with pytest.raises(ChildError) as raised, serving([*SIMULATOR, "--script", "nonsense"], {}, log):
         pytest.fail("it serves")
@@ -59,7 +59,7 @@ def test_a_child_that_ends_before_it_serves_says_why_and_where_its_log_is(tmp_pa
 
 
 def test_a_child_that_does_not_stop_properly_is_an_error(tmp_path: Path) -> None:
-    """A server that was killed may have lost something: nobody should read its database as if all were well."""
+    """A killed server may have lost records, so its database must not be used as if it were complete."""
     before = children()
     with (  # noqa: PT012 - it is killed inside
         pytest.raises(ChildError, match=r"simulate-judge ended with -9: it logged nothing"),
@@ -71,7 +71,7 @@ def test_a_child_that_does_not_stop_properly_is_an_error(tmp_path: Path) -> None
 
 
 def test_a_child_has_our_code_and_not_our_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder called `service` where the user stands is not ours, and what the user's own server is told is not for this one."""
+    """A folder called `service` in the current directory must not be imported, nor the user's own settings applied."""
     (tmp_path / "service").mkdir()
     (tmp_path / "service" / "__init__.py").write_text("raise SystemExit('not ours')")
     monkeypatch.chdir(tmp_path)
@@ -82,7 +82,7 @@ def test_a_child_has_our_code_and_not_our_settings(tmp_path: Path, monkeypatch: 
 
 
 def test_a_child_is_told_what_it_is_given(tmp_path: Path) -> None:
-    """A setting that cannot be used ends it."""
+    """An invalid setting ends the child."""
     log = tmp_path / "log"
     with pytest.raises(ChildError, match="DRIFTLINE_JUDGE"), serving(["serve"], {"DRIFTLINE_JUDGE": "nobody"}, log):
         pytest.fail("it serves")
@@ -90,7 +90,7 @@ def test_a_child_is_told_what_it_is_given(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_unwinds_every_open_context(number: signal.Signals) -> None:
-    """A process that a signal ends at once leaves its children to nobody."""
+    """A process that ends immediately on a signal would orphan its children."""
     unwound = []
     before = signal.getsignal(number)
     with pytest.raises(SystemExit) as raised, unwound_by_signals():  # noqa: PT012 - the signal comes inside

@@ -1,4 +1,4 @@
-"""The two ends of the socket: who is let in, what travels, what is cancelled, and what a caller hears when the other end is gone."""
+"""Both ends of the socket: access, encoding, cancellation, and the errors when the other end is gone."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def begin_call(path: Path, operation: str, *arguments: Any) -> socket.socket:
 
 
 def test_the_socket_is_its_owners_from_the_first_moment(tmp_path: Path) -> None:
-    """Who may connect may read everything: no moment may pass between making the socket and closing it to others."""
+    """Anyone who can connect can read everything, so the socket must never be accessible to others, not even briefly."""
     database = tmp_path / "fleet.duckdb"
     before = os.umask(0)
     try:
@@ -119,7 +119,7 @@ def test_the_socket_is_its_owners_from_the_first_moment(tmp_path: Path) -> None:
 
 
 def test_a_command_gives_nothing_to_a_server_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user could have put a socket there, to be asked in the server's place."""
+    """Another user could place a socket there to impersonate the server."""
     database = tmp_path / "fleet.duckdb"
     with listening(database):
         monkeypatch.setattr(server_link.os, "geteuid", lambda: os.getuid() + 1)
@@ -163,7 +163,7 @@ def test_a_server_of_a_version_with_another_protocol_is_not_asked(tmp_path: Path
 
 
 def test_a_server_that_ends_meanwhile_is_an_error_that_says_so(tmp_path: Path) -> None:
-    """Whoever waits for an answer has to learn that none will come, and what became of what was brought."""
+    """The caller must learn that no answer will come, and what happened to its records."""
     database = tmp_path / "fleet.duckdb"
     with pretending(database, lambda peer: peer.recv(1)), pytest.raises(StoreError, match="ended before it answered") as raised:
         ServerLink(database).call("settle", type(None))
@@ -221,13 +221,13 @@ def test_rows_and_parameters_keep_their_types(path: Path, link: ServerLink, engi
 
 @pytest.mark.parametrize("statement", ["DELETE FROM log.scores", "CREATE TABLE mine (n INT)", "DROP VIEW scores"])
 def test_no_statement_of_a_command_writes(statement: str, link: ServerLink) -> None:
-    """What writes goes through the intake, which keeps states and positions in step with the rows."""
+    """Writes go through the intake, which keeps states and positions consistent with the rows."""
     with pytest.raises(QueryError, match="read-only"):
         link.call("read", Rows, statement, None)
 
 
 def test_a_caller_that_leaves_takes_its_statement_along(path: Path, link: ServerLink) -> None:
-    """More statements than run at once are left behind: if one went on, the next command would wait for it for ever."""
+    """More statements than run at once are left behind: if one continued, the next command would never get a turn."""
     for _ in range(READERS + 1):
         begin_call(path, "read", ENDLESS, None).close()
     begun = time.monotonic()
@@ -247,7 +247,7 @@ def test_a_server_that_stops_cuts_off_what_runs_for_a_command(engine: Engine, lo
 def test_nothing_that_a_command_says_is_logged(
     link: ServerLink, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Arguments may hold secrets: a fault of ours is logged, and what was asked is not."""
+    """Arguments may contain secrets, so an internal error is logged without them."""
 
     def fail(*_: object) -> None:
         raise ZeroDivisionError
@@ -260,14 +260,14 @@ def test_nothing_that_a_command_says_is_logged(
 
 
 def test_what_goes_wrong_beside_an_open_socket_is_told_as_it_is(tmp_path: Path) -> None:
-    """A full disk of a server must not read as a fault of its socket."""
+    """A full disk of the server must not be reported as an error of its socket."""
     with pytest.raises(OSError, match="a full disk"), listening(tmp_path / "fleet.duckdb"):
         raise OSError(28, "a full disk")
     assert not folder_of(tmp_path / "fleet.duckdb").exists()
 
 
 def test_another_users_folder_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that root has started must not remove what another user has put there."""
+    """A server started by root must not remove another user's files."""
     database = tmp_path / "fleet.duckdb"
     folder_of(database).mkdir()
     (folder_of(database) / "theirs").touch()
@@ -279,7 +279,7 @@ def test_another_users_folder_is_left_alone(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize(("judge", "is_paid"), [("live", True), ("none", False), ("simulated judge", False)])
 def test_whoever_imports_beside_a_paid_judge_is_told(judge: str, is_paid: bool) -> None:
-    """Without a server an import asks no judge; beside one it is judged, and paid for: not without a word."""
+    """Beside a server, imported exchanges are judged for money, so the command must warn about it."""
 
     class Answering(ServerLink):
         def __init__(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Commands beside a running server do what they do without one, and nothing that it has is lost or given to others."""
+"""Commands beside a running server behave as without one, and its records are neither lost nor exposed."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def served(nursed: Nursery, filled: Home, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("arguments", READING, ids=" ".join)
 def test_a_command_says_the_same(arguments: list[str], nursed: Nursery, filled: Home, served: Home, tmp_path: Path) -> None:
-    """Whoever reads need not know whether a server runs, and scripts need no second branch."""
+    """Output must not depend on whether a server runs, so that scripts need no second branch."""
     without = said(nursed, filled, *arguments, folder=tmp_path)
     beside = said(nursed, served, *arguments, folder=tmp_path)
 
@@ -122,7 +122,7 @@ def test_a_command_says_the_same(arguments: list[str], nursed: Nursery, filled: 
 
 @pytest.mark.parametrize("command", ALONE)
 def test_a_command_that_needs_the_database_for_itself_says_what_to_do(command: str, nursed: Nursery, served: Home) -> None:
-    """An error that only says `in use` leaves the reader to guess which process to stop, and whether there is another way."""
+    """The error must name the process to stop, and an alternative if there is one."""
     code, printed, logged = said(nursed, served, command, *ALONE[command])
 
     assert (code, printed) == (2, "")
@@ -131,7 +131,7 @@ def test_a_command_that_needs_the_database_for_itself_says_what_to_do(command: s
 
 
 def test_an_import_says_the_same_and_the_stages_see_it(nursed: Nursery, tmp_path: Path) -> None:
-    """What an import tells is what became of its records, whoever wrote them: new, known, in conflict, diagnosed."""
+    """An import reports the outcomes of its records, whichever process wrote them: new, known, in conflict, diagnosed."""
     table = write_table(tmp_path / "table.csv", ROWS)
     changed = tmp_path / "changed.json"
     document = json.loads(EVENTS.read_text())
@@ -182,7 +182,7 @@ def test_people_score_and_record_beside_a_server(nursed: Nursery, served: Home) 
 
 
 def test_a_killed_server_keeps_no_command_out(nursed: Nursery, tmp_path: Path) -> None:
-    """Its socket is still there: a command opens the file itself, and the next server listens in its place."""
+    """The socket of a killed server still exists: a command opens the file itself, and the next server replaces the socket."""
     home = Home(tmp_path)
     server = nursed.serve(home, "--judge", "none")
     deliver(home, server, "s", 2)
@@ -214,7 +214,7 @@ def test_every_name_of_a_database_leads_to_its_server(nursed: Nursery, tmp_path:
 
 
 def test_ctrl_c_ends_a_following_import_and_leaves_the_server_at_work(nursed: Nursery, tmp_path: Path) -> None:
-    """Whoever stops reading a folder stops nothing else."""
+    """Stopping an import must not stop the server."""
     home, transcripts = Home(tmp_path), tmp_path / "transcripts"
     transcripts.mkdir()
     server = nursed.serve(home, "--judge", "none")

@@ -1,4 +1,4 @@
-"""Logs: one JSON object a line, without secrets, whoever logs."""
+"""Logs: one JSON object per line, without secrets, from any logger."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stream() -> Iterator[io.StringIO]:
 
 
 def test_a_record_is_one_json_line_with_what_was_logged_beside_it(stream: io.StringIO) -> None:
-    """Programs read logs; an id that cannot be searched for is none."""
+    """Programs read logs and search them by id."""
     logging.getLogger("service.http").info("a %s", "request\nof two lines", extra={"route": "/x", "status": 200})
     [line] = stream.getvalue().splitlines()
     fields = json.loads(line)
@@ -43,7 +43,7 @@ def test_a_record_is_one_json_line_with_what_was_logged_beside_it(stream: io.Str
 
 
 def test_secrets_in_anybodys_words_are_taken_out(stream: io.StringIO) -> None:
-    """Libraries log headers, and errors repeat what they were given."""
+    """Libraries log headers, and error messages repeat their input."""
     token = f"dl_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
     try:
         int(f"Authorization: Bearer {token}")

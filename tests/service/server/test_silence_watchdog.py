@@ -1,4 +1,4 @@
-"""The watchdog over a real engine: who is watched, what is told, and what a restart changes."""
+"""The watchdog over a real engine: which sessions are watched, which alerts are raised, and the effect of a restart."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def yard() -> Iterator[Yard]:
 
 
 def test_a_session_that_falls_silent_is_told_of_twice(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
-    """One interval is a line in the log, two are a warning, three mean that it has stopped; then nothing more is said."""
+    """One missed interval is logged, two raise a warning, three an error; then no more alerts follow."""
     caplog.set_level(logging.INFO, "service.server.periodic_tasks")
     yard.beat()
     assert yard.watch(10) == []
@@ -102,7 +102,7 @@ def test_a_session_that_falls_silent_is_told_of_twice(yard: Yard, caplog: pytest
 
 
 def test_every_record_is_a_sign_of_life(yard: Yard) -> None:
-    """An agent that works need not say so."""
+    """An agent that sends records needs no heartbeats."""
     yard.beat()
     for number in range(6):
         assert yard.watch(9) == []
@@ -119,21 +119,21 @@ def test_a_session_that_speaks_again_is_watched_anew(yard: Yard) -> None:
 
 
 def test_a_session_that_was_closed_is_watched_no_more(yard: Yard) -> None:
-    """Whoever says goodbye has not stopped."""
+    """A closed session has ended properly."""
     yard.take("exchanges", exchange("s1", 1, occurred_at=yard.now, ingested_at=yard.now))
     yard.take("exchanges", msgspec.structs.replace(closing("s1", 1), closed_at=yard.now, ingested_at=yard.now))
     assert yard.watch(40) == []
 
 
 def test_history_that_comes_today_raises_nothing(yard: Yard) -> None:
-    """Thousands of sessions of last month have stopped, and nobody wants to hear it."""
+    """Imported sessions of last month ended long ago and must not raise alerts."""
     old = [exchange(f"s{number}", 1, occurred_at=START - timedelta(days=30), ingested_at=START) for number in range(50)]
     yard.take("exchanges", *old)
     assert yard.watch(40) == []
 
 
 def test_a_sender_in_another_time_zone_is_watched(yard: Yard) -> None:
-    """Its clock is wrong by hours, and it is alive."""
+    """A wrong clock does not mean that the session is silent."""
     yard.take("agent-events", acted(1, START - timedelta(hours=9), START))
     assert yard.watch(11) == [("s1", "warning")]
 
@@ -149,7 +149,7 @@ def answered(number: int, at: datetime) -> Exchange:
 
 
 def test_an_agent_that_answered_waits_for_its_user(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
-    """Every chat ends some time; an error for each of them in the log would bury the agents that stopped."""
+    """Every chat ends eventually; an alert for each would hide the agents that really stopped."""
     yard.take("agent-events", acted(1, START, START))
     yard.take("exchanges", answered(1, START))
     yard.take("agent-events", acted(2, START - timedelta(seconds=1), START + timedelta(seconds=5)))
@@ -166,7 +166,7 @@ def test_an_agent_that_stops_within_its_next_turn_is_told_of(yard: Yard) -> None
 
 
 def test_who_sends_heartbeats_is_watched_between_its_turns(yard: Yard) -> None:
-    """That is what they are for."""
+    """Heartbeats ask to be watched between turns as well."""
     yard.take("exchanges", answered(1, START))
     assert yard.watch(3) == []
     yard.beat()
@@ -206,7 +206,7 @@ def test_a_restart_tells_nothing_twice(yard: Yard) -> None:
 
 
 def test_a_server_that_was_down_does_not_say_that_all_have_stopped(yard: Yard) -> None:
-    """Their signs had nowhere to go."""
+    """Signs of life could not be delivered while the server was down."""
     yard.beat("s1")
     yard.beat("s2")
     yard.stop()
@@ -217,7 +217,7 @@ def test_a_server_that_was_down_does_not_say_that_all_have_stopped(yard: Yard) -
 
 
 def test_time_in_which_the_process_stood_still_does_not_count(yard: Yard) -> None:
-    """A laptop that was closed, or a machine that was frozen, heard nothing."""
+    """A suspended machine received nothing, which is not silence of the agent."""
     yard.beat()
     yard.watch(2)
     yard.now += timedelta(minutes=40)
@@ -235,7 +235,7 @@ def test_some_sessions_that_fall_silent_together_are_one_message(yard: Yard) -> 
 
 
 def test_a_fleet_that_falls_silent_is_one_alert(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
-    """A network that is down must not ring, or log, a hundred thousand times; nor again after a restart."""
+    """A network outage must not raise a hundred thousand alerts, nor raise them again after a restart."""
     for number in range(101):
         yard.beat(f"s{number}")
     yard.watch(16)
@@ -249,7 +249,7 @@ def test_a_fleet_that_falls_silent_is_one_alert(yard: Yard, caplog: pytest.LogCa
 def test_intervals_that_no_session_can_miss_are_named_at_the_start(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever sets an hour and a gap of half an hour would wait for an alert that cannot come."""
+    """With an interval of an hour and a session gap of half an hour, the alert could never be raised."""
     monkeypatch.setitem(POLICY, "sessionGapMinutes", 60)
     assert yard.engine is not None
     yard.engine.policy = Policy.model_validate(POLICY)

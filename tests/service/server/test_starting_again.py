@@ -1,4 +1,4 @@
-"""A server that starts again in its process: with the policy of the file, and without turning anybody away."""
+"""A server that restarts in its process applies the policy file and refuses no request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def children() -> Iterator[Nursery]:
 
 
 def test_a_saved_policy_comes_into_force_and_no_call_is_refused(children: Nursery, tmp_path: Path) -> None:
-    """Whoever saves a policy need not be on the server's machine, and senders need not know of it."""
+    """A policy can be applied remotely, without senders noticing the restart."""
     home = Home(tmp_path)
     server = children.serve(home)
     root, sender, url = home.operator(), home.connection("north"), server.serving()

@@ -41,7 +41,7 @@ def save(call: Call, token: str, text: str, base: str) -> Any:
 def test_a_trial_says_what_would_change_and_changes_nothing(
     call: Call, tokens: Tokens, file: Path, access: AccessStore
 ) -> None:
-    """One sees settings and projects before anything is written."""
+    """A trial lists the changed settings and projects without writing anything."""
     found = call("POST", TRIAL, tokens.root, json={"text": CHANGED}).json()
     assert (found["valid"], found["problems"]) == (True, [])
     change = {"setting": "sampling.routineInterval", "before": 3, "after": 9, "projects": ["", "capped", "dark"]}
@@ -65,7 +65,7 @@ def test_a_trial_estimates_what_is_judged(call: Call, tokens: Tokens, exchange_b
 
 
 def test_problems_of_a_trial_have_their_lines(call: Call, tokens: Tokens) -> None:
-    """The page leads to them."""
+    """The page links the line of each problem."""
     found = call("POST", TRIAL, tokens.root, json={"text": "version: 1\ndefaults: {retentionDay: 3}\n"}).json()
     assert (found["valid"], found["changes"]) == (False, [])
     assert found["problems"][0]["line"] == 2
@@ -92,7 +92,7 @@ def test_a_saved_policy_is_in_force_from_the_next_start_on(
 
 
 def test_the_last_save_is_taken_back(call: Call, tokens: Tokens, file: Path) -> None:
-    """A slip is undone by one call; before the first save there is nothing to take back."""
+    """One request restores the previous text; before the first save there is none."""
     first = call("POST", f"{POLICY}/restore", tokens.root, json={"base": fingerprint(PRESENT)})
     assert (first.status_code, first.json()["code"]) == (409, "conflict")
     save(call, tokens.root, CHANGED, PRESENT)
@@ -102,7 +102,7 @@ def test_the_last_save_is_taken_back(call: Call, tokens: Tokens, file: Path) -> 
 
 
 def test_what_cannot_be_used_or_is_stale_is_not_saved(call: Call, tokens: Tokens, file: Path) -> None:
-    """A server must start with whatever is in the file, and nobody's change goes unseen."""
+    """The file must always be valid, and concurrent changes must not be overwritten."""
     wrong = save(call, tokens.root, "version: 2\n", PRESENT)
     assert (wrong.status_code, wrong.json()["code"]) == (400, "invalid_policy")
     assert wrong.json()["error"].startswith("line 1: version: ")
@@ -112,7 +112,7 @@ def test_what_cannot_be_used_or_is_stale_is_not_saved(call: Call, tokens: Tokens
 
 
 def test_a_server_does_not_start_again_with_a_broken_file(call: Call, tokens: Tokens, file: Path, app: FastAPI) -> None:
-    """Somebody's editor left half a line: the server goes on, and says what is wrong."""
+    """If the file is broken, the server continues and reports the problem."""
     app.state.context.restart = lambda: pytest.fail("it started again")
     file.write_text("version: [\n", "utf-8")
     answer = call("POST", f"{POLICY}/apply", tokens.root)

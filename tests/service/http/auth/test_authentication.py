@@ -1,4 +1,4 @@
-"""Who may call what: nothing under /api without a token, nothing beyond what it is for."""
+"""Authorization: no request under /api without a token, and none beyond the token's rights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def endpoints(app: FastAPI) -> list[tuple[str, str]]:
 
 
 def test_every_endpoint_wants_a_token(app: FastAPI, call: Call) -> None:
-    """All endpoints but one were open once, writes too."""
+    """Every endpoint must require a token, writing ones in particular."""
     asked = [(method, path) for method, path in endpoints(app) if path not in OPEN]
     assert len(asked) >= 8
     for number, (method, path) in enumerate(asked):
@@ -36,7 +36,7 @@ def test_every_endpoint_wants_a_token(app: FastAPI, call: Call) -> None:
 
 
 def test_what_is_no_endpoint_wants_a_token_too(call: Call) -> None:
-    """An endpoint that somebody adds is closed from its first day."""
+    """New endpoints must require a token from the start, so unknown paths do as well."""
     assert call("GET", "/api/audit/whatever/it/is").status_code == 401
 
 
@@ -55,7 +55,7 @@ def test_what_is_no_endpoint_wants_a_token_too(call: Call) -> None:
     ],
 )
 def test_a_wrong_token_is_unauthorized(call: Call, header: bytes) -> None:
-    """Whatever its bytes are: never a fault of the server."""
+    """No bytes of a token may cause a server error."""
     response = call("GET", "/api/audit/ops/scores", headers={b"authorization": header})
     assert response.status_code == 401
     assert set(response.json()) == {"error", "code"}
@@ -71,14 +71,14 @@ def test_a_wrong_token_is_unauthorized(call: Call, header: bytes) -> None:
     ],
 )
 def test_the_refusal_says_what_is_wanted(call: Call, headers: list[bytes], words: str) -> None:
-    """Somebody who sends a password should not look for a fault in it."""
+    """A client that sends a password must learn that a token is required."""
     response = call("GET", "/api/audit/ops/scores", headers=[(b"authorization", value) for value in headers])
     assert response.status_code == 401
     assert words in response.json()["error"]
 
 
 def test_a_token_with_one_wrong_character_is_wrong(call: Call, tokens: Tokens) -> None:
-    """The prefix finds it, the secret opens it."""
+    """The prefix only identifies the token; the secret must match."""
     wrong = tokens.root[:-1] + ("A" if tokens.root[-1] != "A" else "B")
     assert call("GET", "/api/audit/ops/scores", wrong).status_code == 401
 
@@ -95,7 +95,7 @@ def test_a_token_in_the_address_opens_nothing(call: Call, tokens: Tokens) -> Non
 
 
 def test_a_revoked_token_is_wrong_at_once(call: Call, tokens: Tokens, access: AccessStore) -> None:
-    """No cache stands between."""
+    """Revocation takes effect immediately, despite caching."""
     assert call("GET", "/api/audit/ops/scores", tokens.root).status_code == 200
     access.revoke("operator", "root")
     assert call("GET", "/api/audit/ops/scores", tokens.root).status_code == 401
@@ -103,21 +103,21 @@ def test_a_revoked_token_is_wrong_at_once(call: Call, tokens: Tokens, access: Ac
 
 @pytest.mark.parametrize("what", ["scores", "anomalies", "summary", "banner"])
 def test_a_connection_reads_nothing(call: Call, tokens: Tokens, what: str) -> None:
-    """Its token lies on the audited agent's machine."""
+    """A connection's token is stored on the audited agent's machine."""
     response = call("GET", f"/api/audit/ops/{what}", tokens.ops)
     assert (response.status_code, response.json()["code"]) == (403, "operator_token_required")
 
 
 @pytest.mark.parametrize("path", ["ingest", "events"])
 def test_an_operator_delivers_nothing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, path: str) -> None:
-    """What it would be filed under is not said anywhere."""
+    """An operator's token names no connection to file records under."""
     body = exchange_body() | {"events": [{}], "first_seq": 0}
     response = call("POST", f"/api/audit/{path}", tokens.root, json=body)
     assert (response.status_code, response.json()["code"]) == (403, "connection_token_required")
 
 
 def test_too_many_failures_are_told_to_wait(call: Call, tokens: Tokens) -> None:
-    """By address; a right token is let in all the same, so that nobody can lock others out."""
+    """Failures are counted by address, but a valid token is always accepted, so that nobody can lock out others."""
     answers = [call("GET", "/api/audit/ops/scores", "dl_wrong").status_code for _ in range(12)]
     assert answers == [401] * 10 + [429] * 2
     refused = call("GET", "/api/audit/ops/scores", "dl_wrong")
@@ -127,14 +127,14 @@ def test_too_many_failures_are_told_to_wait(call: Call, tokens: Tokens) -> None:
 
 
 def test_addresses_of_one_ipv6_network_are_one_client(call: Call) -> None:
-    """A client has 2^64 of them."""
+    """A client can use all 2^64 addresses of its IPv6 network."""
     addresses = [f"2001:db8::{number:x}" for number in range(11)]
     answers = [call("GET", "/api/audit/ops/scores", "dl_wrong", address=address).status_code for address in addresses]
     assert answers == [401] * 10 + [429]
 
 
 def test_failures_are_forgotten_after_a_minute() -> None:
-    """A wrong setting that was mended must not go on failing."""
+    """A corrected setting must work again after a minute."""
     now = [100.0]
     failures = Failures(2, lambda: now[0])
     assert [failures.count("a") for _ in range(4)] == [0, 0, 61, 61]
@@ -145,7 +145,7 @@ def test_failures_are_forgotten_after_a_minute() -> None:
 
 
 def test_memory_for_failures_is_bounded() -> None:
-    """Addresses are the attacker's to choose."""
+    """An attacker can choose addresses, so memory must be bounded."""
     failures = Failures(1)
     for number in range(10_050):
         failures.count(str(number))
@@ -161,5 +161,5 @@ class TestWithoutPatience:
         return ApiSettings(max_failures=0)
 
     def test_the_limit_is_a_setting(self, call: Call) -> None:
-        """As documented."""
+        """The limit follows the setting."""
         assert call("GET", "/api/audit/ops/scores", "dl_wrong").status_code == 429

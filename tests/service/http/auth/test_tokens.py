@@ -24,7 +24,7 @@ def with_scopes(access: AccessStore, *scopes: str, project: str | None = None) -
 
 
 def test_a_misspelt_token_revokes_no_other(call: Call, tokens: Tokens) -> None:
-    """Without the field all tokens of the connection are meant, so it is not passed over."""
+    """Ignoring a misspelt field would revoke all tokens of the connection."""
     answer = call("POST", f"{CONNECTIONS}/north/revoke", tokens.root, json={"prefix": tokens.ops[:15]})
 
     assert answer.status_code == 400
@@ -33,7 +33,7 @@ def test_a_misspelt_token_revokes_no_other(call: Call, tokens: Tokens) -> None:
 
 
 def test_a_connection_is_added_and_delivers(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """Nobody has to be on the server's machine to take a further agent in."""
+    """A new agent can be connected without access to the server's machine."""
     added = call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops", "agent": "cleo"})
     assert (added.status_code, added.headers["cache-control"]) == (201, "no-store")
     assert call("POST", "/api/audit/ingest", added.json()["token"], json=exchange_body()).status_code == 201
@@ -43,7 +43,7 @@ def test_a_connection_is_added_and_delivers(call: Call, tokens: Tokens, exchange
 
 
 def test_an_operator_has_the_scopes_asked_for(call: Call, tokens: Tokens) -> None:
-    """Without a word only reading: what grants more is asked for by name."""
+    """The default is the scope read; further scopes must be requested by name."""
     body = {"name": "wall", "project": "ops"}
     token = call("POST", OPERATORS, tokens.root, json=body).json()["token"]
     assert call("GET", "/api/audit/ops/scores", token).status_code == 200
@@ -74,7 +74,7 @@ def test_rotation_leaves_no_gap_and_revocation_holds_at_once(
 
 
 def test_a_token_is_revoked_under_its_own_name_only(call: Call, tokens: Tokens, access: AccessStore) -> None:
-    """A slip in the address must not close somebody else's connection."""
+    """A mistyped name must not revoke another connection's token."""
     answer = call("POST", f"{CONNECTIONS}/south/revoke", tokens.root, json={"token": tokens.ops[:15]})
     assert answer.status_code == 404
     assert access.find(tokens.ops.encode()) is not None
@@ -86,7 +86,7 @@ def test_a_token_is_revoked_under_its_own_name_only(call: Call, tokens: Tokens, 
 def test_access_is_for_admins_of_every_project(
     call: Call, tokens: Tokens, access: AccessStore, method_path: tuple[str, str]
 ) -> None:
-    """Who administers one project has no say in others, and who may read everything has none at all."""
+    """Neither an admin of one project nor a reader of all projects may manage access."""
     readers = with_scopes(access, "read", "review", "query")
     body = {"name": "west", "project": "ops"}
     answers = [call(*method_path, token, json=body) for token in (tokens.ops_reader, readers, tokens.ops)]
@@ -139,14 +139,14 @@ def test_nobody_gives_more_than_they_have(call: Call, access: AccessStore) -> No
 def test_what_cannot_be_done_is_said_by_the_field(
     call: Call, tokens: Tokens, path: str, body: dict[str, Any], refusal: tuple[int, str]
 ) -> None:
-    """So that it can be mended without looking into the server."""
+    """The error must name the field, so that the request can be corrected."""
     answer = call("POST", path, tokens.root, json=body)
     assert answer.status_code == refusal[0]
     assert refusal[1] in answer.json()["error"]
 
 
 def test_no_list_and_no_log_shows_a_secret(call: Call, tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
-    """What is answered once is nowhere afterwards."""
+    """A token is shown in one answer and never again."""
     caplog.set_level("DEBUG")
     made = [
         call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops"}),
@@ -167,10 +167,10 @@ def lines_of(call: Call, token: str, **asked: Any) -> list[dict[str, Any]]:
 
 
 class TestAuditLog:
-    """Who changed what."""
+    """The audit log of changes."""
 
     def test_every_change_of_an_operator_is_a_line(self, call: Call, tokens: Tokens) -> None:
-        """Refused ones too: trying is what is looked for afterwards."""
+        """Refused changes are logged as well, because attempts matter in an investigation."""
         call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops"})
         refused = call("POST", "/api/audit/web/rejudge", tokens.ops_reader, json={})
         call("POST", f"{CONNECTIONS}/north/revoke", tokens.root)
@@ -187,7 +187,7 @@ class TestAuditLog:
         assert (line["kind"], line["method"], line["at"]) == ("operator", "POST", "2026-10-01T12:00:00Z")
 
     def test_reading_and_delivering_leave_none(self, call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-        """Records say themselves whose they are; a line for each would be a second log."""
+        """Records name their connection themselves, so deliveries and reads need no line."""
         call("GET", "/api/audit/ops/scores", tokens.root)
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
         call("POST", "/api/audit/heartbeat", tokens.ops, json={"session_id": "s1"})
@@ -206,7 +206,7 @@ class TestAuditLog:
     def test_a_change_that_cannot_be_noted_is_not_made(
         self, call: Call, tokens: Tokens, access: AccessStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A log with gaps proves nothing."""
+        """A change without an audit line must not be made."""
 
         def broken(*_: object) -> int:
             raise StoreError("no space left on device")
@@ -231,7 +231,7 @@ def test_a_token_that_expires_opens_nothing_after_that(
 
 
 def test_when_a_token_was_last_used_is_known_to_the_minute(call: Call, tokens: Tokens, access: AccessStore) -> None:
-    """Which of them nobody needs any more is seen, not guessed."""
+    """The last use shows which tokens are no longer needed."""
     call("GET", "/api/audit/ops/scores", tokens.ops_reader)
     access.note_use()
     states = {one.name: states[0].last_used_at for one, states in access.holders("operator")}

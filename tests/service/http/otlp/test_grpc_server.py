@@ -92,7 +92,7 @@ def stored(store: Store) -> int:
 def test_spans_are_durable_when_it_answers(
     export: Export, store: Store, loop: asyncio.Runner, engine: Engine, compression: grpc.Compression
 ) -> None:
-    """An exporter forgets what was answered."""
+    """An exporter drops spans once they are acknowledged."""
     answer = export(packed(GOOD), compression=compression)
     loop.run(engine.flush())
 
@@ -101,7 +101,7 @@ def test_spans_are_durable_when_it_answers(
 
 
 def test_a_bad_span_costs_itself_alone(export: Export, store: Store, loop: asyncio.Runner, engine: Engine) -> None:
-    """The protocol has a place for what was not taken."""
+    """The protocol reports rejected spans separately."""
     answer = export(packed(body([chat(1), span(2, startTimeUnixNano="7258118400000000000")])))
     loop.run(engine.flush())
 
@@ -147,7 +147,7 @@ def test_logs_are_taken(export: Export) -> None:
     [("", grpc.StatusCode.UNAUTHENTICATED), ("dl_wrong", grpc.StatusCode.UNAUTHENTICATED), (None, grpc.StatusCode.OK)],
 )
 def test_a_token_is_needed(export: Export, token: str | None, code: grpc.StatusCode) -> None:
-    """Without one nobody knows whose the spans are."""
+    """The token identifies the owner of the spans."""
     if code is grpc.StatusCode.OK:
         export(packed(GOOD), token)
     else:
@@ -155,7 +155,7 @@ def test_a_token_is_needed(export: Export, token: str | None, code: grpc.StatusC
 
 
 def test_a_token_of_an_operator_is_none_of_a_connection(export: Export, tokens: Tokens) -> None:
-    """People look; agents send."""
+    """An operator's token may not deliver records."""
     code, words = refusal(lambda: export(packed(GOOD), tokens.root))
 
     assert code is grpc.StatusCode.PERMISSION_DENIED
@@ -171,7 +171,7 @@ def test_an_address_that_guesses_has_to_wait(export: Export) -> None:
 
 
 def test_what_is_no_request_is_not_sent_again(export: Export) -> None:
-    """An exporter that repeats it for ever would lose what comes after it."""
+    """An exporter that keeps repeating a bad request would lose later ones."""
     code, words = refusal(lambda: export(b"\xff\xff"))
 
     assert code is grpc.StatusCode.INVALID_ARGUMENT
@@ -179,7 +179,7 @@ def test_what_is_no_request_is_not_sent_again(export: Export) -> None:
 
 
 def test_a_request_that_unpacks_to_too_much_is_refused(export: Export, store: Store) -> None:
-    """A bomb of zeros costs its sender the call, and nothing else."""
+    """A decompression bomb must be refused without harm."""
     bomb = bytes(BODY_LIMITS[TRACES] + 1)
 
     assert refusal(lambda: export(bomb, compression=grpc.Compression.Gzip))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -203,12 +203,12 @@ def test_a_log_that_takes_nothing_is_asked_again(
 
 
 def test_without_the_setting_there_is_no_listener(context: ApiContext) -> None:
-    """Nobody opens a port that was not asked for."""
+    """Without the setting, no port is opened."""
     assert listen_for_spans(Settings(), context) is None
 
 
 def test_a_port_that_is_taken_is_an_error_that_names_the_setting(context: ApiContext, loop: asyncio.Runner) -> None:
-    """Whoever starts a second server sees which setting to change."""
+    """The error must name the setting to change."""
 
     async def twice() -> None:
         first = listen_for_spans(Settings(otlp_grpc_port=0), context)

@@ -49,7 +49,7 @@ _SOUND = [one for dialect in dialects()[:3] for one in requests_of(dialect)[:2]]
 @given(st.data())
 @settings(max_examples=examples(200))
 def test_a_damaged_request_has_some_spans_or_is_refused(data: st.DataObject) -> None:
-    """An exporter sends again what is answered 500, for ever."""
+    """An exporter would repeat a request answered 500 indefinitely."""
     captured = data.draw(st.sampled_from(_SOUND))
     is_json, is_packed = data.draw(st.booleans()), data.draw(st.booleans())
     content = bytearray(captured.as_json if is_json else captured.as_protobuf)

@@ -46,7 +46,7 @@ def judged(call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engin
 
 @pytest.mark.usefixtures("judged")
 def test_anchors_are_chosen_judged_again_and_told(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
-    """One round says nothing of a change, and the figures say so."""
+    """One round is too few to detect a change, and the figures show that."""
     response = call("POST", ANCHORS, tokens.root, json={"count": 2})
     assert (response.status_code, response.json()["count"]) == (201, 2)
     assert {(one["connection"], one["active"], one["chosenBy"]) for one in response.json()["anchors"]} == {
@@ -113,7 +113,7 @@ def test_an_anchor_that_is_not_there_is_not_withdrawn(call: Call, tokens: Tokens
 
 @pytest.mark.parametrize("has_judge", [False])
 def test_without_a_judge_no_round_begins(call: Call, tokens: Tokens) -> None:
-    """It could only come to nothing."""
+    """A round without a judge would have no result."""
     assert _told(call("POST", RUN, tokens.root)) == (409, "no_judge")
 
 
@@ -123,7 +123,7 @@ def test_a_project_that_is_not_audited_has_no_round(call: Call, tokens: Tokens) 
 
 
 def test_a_new_project_has_no_anchors(call: Call, tokens: Tokens) -> None:
-    """And so nothing is said of its judge."""
+    """Without anchors, there is no finding about the judge."""
     body = call("GET", ANCHORS, tokens.root).json()
     assert (
         body["anchors"],

@@ -12,7 +12,7 @@ BASELINE = "/api/audit/ops/baseline"
 
 
 def test_without_scores_there_is_no_baseline_and_it_says_so(call: Call, tokens: Tokens) -> None:
-    """A null alone would leave people wondering what is broken."""
+    """The answer must explain why the baseline is null."""
     for method, path in (("GET", BASELINE), ("POST", f"{BASELINE}/recompute")):
         body = call(method, path, tokens.root).json()
         assert body["baseline"] is None
@@ -48,13 +48,13 @@ def test_without_a_window_that_of_the_policy_is_taken(store: Store, call: Call, 
 
 @pytest.mark.parametrize("window", ["14", "0d", "-1d", "14 d", "d", "9999d", "two weeks", 14, ""])
 def test_a_window_that_is_none_is_refused(call: Call, tokens: Tokens, window: object) -> None:
-    """Not taken for the default."""
+    """An invalid window must not be replaced by the default."""
     response = call("POST", f"{BASELINE}/recompute", tokens.root, json={"window": window})
     assert (response.status_code, response.json()["error"].startswith("window: ")) == (400, True)
 
 
 def test_only_operators_of_the_project_see_and_change_it(call: Call, tokens: Tokens) -> None:
-    """What is normal is decided by whoever answers for the project."""
+    """Only operators of the project may define what is normal."""
     for method, path in (("GET", BASELINE), ("POST", f"{BASELINE}/recompute")):
         assert call(method, path).status_code == 401
         assert call(method, path, tokens.ops).status_code == 403

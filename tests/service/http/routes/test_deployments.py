@@ -25,7 +25,7 @@ def known(store: Store) -> None:
 
 
 def test_a_deployment_is_kept_and_listed(call: Call, tokens: Tokens) -> None:
-    """What a pipeline tells, and a person reads."""
+    """A pipeline records deployments, and people read them."""
     body = {"version": "2.0", "agent": "scout", "at": AT, "by": "ci", "comment": "faster", "url": "https://example.org/2"}
     made = call("POST", PATH, tokens.root, json=body)
     assert (made.status_code, made.json()["known"]) == (201, False)
@@ -64,7 +64,7 @@ def test_a_time_can_be_asked_for(call: Call, tokens: Tokens) -> None:
     ],
 )
 def test_what_cannot_be_kept_is_named(call: Call, tokens: Tokens, body: dict[str, Any], said: str) -> None:
-    """A pipeline's log has to say what to mend."""
+    """The error must name the invalid field, because only a pipeline's log shows it."""
     response = call("POST", PATH, tokens.root, json=body)
     assert response.status_code == 400
     assert said in response.text

@@ -105,7 +105,7 @@ def test_an_evaluation_is_asked_for_made_and_read(call: Call, tokens: Tokens, en
 def test_what_was_evaluated_is_reused_and_costs_nothing(
     call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """Asking again is what people do."""
+    """Repeated requests must not be paid for again."""
     first = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"}).json()
     loop.run(engine.drained())
     again = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"}).json()
@@ -119,7 +119,7 @@ def test_what_was_evaluated_is_reused_and_costs_nothing(
 def test_two_who_ask_for_the_same_pay_once(
     app: FastAPI, tokens: Tokens, engine: Engine, store: Store, loop: asyncio.Runner
 ) -> None:
-    """A build that is started twice."""
+    """Two concurrent equal requests, such as a build that is started twice, must be paid for once."""
 
     async def twice() -> list[httpx2.Response]:
         transport = httpx2.ASGITransport(app)
@@ -140,7 +140,7 @@ def test_two_who_ask_for_the_same_pay_once(
 
 
 def test_a_dry_run_says_what_it_would_take_and_asks_nobody(call: Call, tokens: Tokens, store: Store) -> None:
-    """Before anything is paid for."""
+    """A dry run estimates the cost without asking a judge."""
     answer = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops", "dryRun": True})
 
     assert (answer.status_code, answer.json()["estimate"]["calls"]) == (200, 4)
@@ -193,7 +193,7 @@ CHECK = {"check_id": "count", "kind": "tool_call_count"}
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_with_its_field(call: Call, tokens: Tokens, store: Store, body: Any, words: str) -> None:
-    """Whoever sent it has the file before them, and wants to know where to look."""
+    """The error must name the field in the sender's file."""
     answer = call("POST", EVALUATIONS, tokens.root, json=BODY | body)
 
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
@@ -202,7 +202,7 @@ def test_what_is_wrong_is_said_with_its_field(call: Call, tokens: Tokens, store:
 
 
 def test_too_many_at_once_are_refused_before_they_are_read(call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is held with its prompts: a server that serves others must not fill its memory with them."""
+    """Each evaluation is in memory with its prompts, so the number per request must be bounded."""
     monkeypatch.setattr(endpoint, "MAX_EVALUATIONS", 1)
     answer = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"})
 
@@ -212,7 +212,7 @@ def test_too_many_at_once_are_refused_before_they_are_read(call: Call, tokens: T
 
 
 def test_a_case_may_be_longer_than_what_other_calls_take(call: Call, tokens: Tokens) -> None:
-    """A task of fifty messages is no attack; a body without an end is."""
+    """Long cases are legitimate, but bodies must be bounded."""
     long = CASE | {"input": {"messages": [{"role": "user", "content": "x" * 40_000}] * 5}}
     assert (
         call("POST", EVALUATIONS, tokens.root, json=BODY | {"cases": [long], "sessions": ["s1"], "dryRun": True}).status_code
@@ -244,7 +244,7 @@ def test_a_token_of_one_project_evaluates_in_it_alone(
 def test_an_evaluation_is_shown_to_whom_its_project_is(
     call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """Its prompt quotes what was said in the project."""
+    """The prompt quotes conversations of the project."""
     [one] = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["w1"]}).json()["evaluations"]
     loop.run(engine.drained())
 
@@ -280,7 +280,7 @@ def test_evaluations_are_listed_newest_first_page_by_page(
 
 @pytest.mark.parametrize("judged_by_nobody", [True])
 def test_what_is_under_way_or_set_aside_says_so(call: Call, tokens: Tokens, store: Store) -> None:
-    """Whoever waits must know whether it is worth waiting."""
+    """A client must be able to tell whether a result is still coming."""
     asked = make_request(requested_at=NOW - timedelta(minutes=1))
     filled(store, ("evaluation-requests", asked))
     path = f"{EVALUATIONS}/{asked.evaluation_id}"

@@ -39,7 +39,7 @@ def test_events_are_filed_as_the_token_says(call: Call, tokens: Tokens, store: S
 
 
 def test_a_batch_with_positions_can_be_sent_again(call: Call, tokens: Tokens, store: Store) -> None:
-    """A sender that saw no answer sends again."""
+    """A sender that received no answer repeats the batch."""
     body = batch(tool_call(n=1), tool_call(n=2), first_seq=5)
     assert [call("POST", EVENTS, tokens.ops, json=body).json() for _ in range(2)] == [
         {"accepted": 2, "known": 0, "refused": []},
@@ -75,7 +75,7 @@ def test_events_without_ids_need_a_position(call: Call, tokens: Tokens, store: S
 
 
 def test_an_id_that_two_events_of_a_batch_have_is_no_id(call: Call, tokens: Tokens, store: Store) -> None:
-    """Which of them is meant depends on how the batch is cut."""
+    """Which event the id means would depend on how the sender cuts its batches."""
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a"), tool_call(event_id="a")))
     assert response.status_code == 400
     assert response.json()["error"].startswith("events[1].event_id")
@@ -113,14 +113,14 @@ def test_a_malformed_event_stops_no_other_and_is_kept(call: Call, tokens: Tokens
 
 
 def test_a_dead_letter_is_kept_once(call: Call, tokens: Tokens, store: Store) -> None:
-    """Sending again must not fill the table."""
+    """Repeated deliveries must not add dead letters."""
     for _ in range(3):
         assert len(call("POST", EVENTS, tokens.ops, json=batch(7, first_seq=0)).json()["refused"]) == 1
     assert store.count("dead_letters") == 1
 
 
 def test_another_content_under_a_known_id_is_refused_and_kept(call: Call, tokens: Tokens, store: Store) -> None:
-    """What the log holds is never replaced, and what was sent is not lost."""
+    """Stored records are never replaced, and the conflicting one becomes a dead letter."""
     call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a", n=1)))
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="b"), tool_call(event_id="a", n=2)))
     assert (
@@ -153,7 +153,7 @@ def test_a_conflict_names_what_tells_the_event(
 
 
 def test_an_event_nested_too_deep_is_refused_alone(call: Call, tokens: Tokens, store: Store) -> None:
-    """Each is looked at by itself, however deep the body is for it."""
+    """Depth is checked for each event separately."""
     deep: Any = 0
     for _ in range(200):
         deep = [deep]
@@ -182,7 +182,7 @@ def test_an_event_nested_too_deep_is_refused_alone(call: Call, tokens: Tokens, s
 def test_a_wrong_envelope_is_refused_by_the_name_of_its_field(
     call: Call, tokens: Tokens, store: Store, body: Any, field: str
 ) -> None:
-    """Nothing of such a batch is taken."""
+    """A batch with an invalid envelope is refused as a whole."""
     response = call("POST", EVENTS, tokens.ops, json=body)
     assert (response.status_code, response.json()["code"]) == (400, "invalid")
     assert response.json()["error"].startswith(field)
@@ -190,7 +190,7 @@ def test_a_wrong_envelope_is_refused_by_the_name_of_its_field(
 
 
 def test_ten_thousand_events_are_taken_at_once(call: Call, tokens: Tokens, store: Store) -> None:
-    """The limit is what it says."""
+    """The documented limit is exact."""
     response = call("POST", EVENTS, tokens.ops, json=batch(*[{"event": "x", "n": n} for n in range(10_000)], first_seq=0))
     assert (response.status_code, response.json()["accepted"]) == (201, 10_000)
     assert store.count("agent_events") == 10_000

@@ -68,7 +68,7 @@ def test_pages_follow_one_another(call: Call, tokens: Tokens) -> None:
 
 
 def test_a_token_of_one_project_sees_no_other(call: Call, tokens: Tokens) -> None:
-    """Asked for by name or not."""
+    """Other projects are hidden, whether or not they are requested by name."""
     assert ids(call("GET", INBOX, tokens.ops_reader).json()) == ["d", "c", "b"]
     assert call("GET", INBOX, tokens.ops_reader, params={"project": "web"}).status_code == 403
 
@@ -95,7 +95,7 @@ def selected(*ids: str, project: str = "ops") -> list[dict[str, str]]:
 
 
 def test_many_are_changed_with_one_reason_and_each_says_how_it_went(call: Call, tokens: Tokens) -> None:
-    """One that is gone does not keep the others from being decided on."""
+    """A missing incident must not prevent the changes of the others."""
     asked = {
         "incidents": [*selected("c", "none", "b"), *selected("a", project="web")],
         "status": "dismissed",
@@ -128,7 +128,7 @@ def test_a_token_of_one_project_changes_no_other(call: Call, tokens: Tokens) -> 
 
 
 def test_it_is_assigned_to_people_who_may_see_it(call: Call, tokens: Tokens) -> None:
-    """A misspelt name would have an incident that nobody sees among theirs."""
+    """An incident assigned to a misspelt name would appear in nobody's list."""
     asked = {"incidents": [*selected("b"), *selected("a", project="web")], "assignee": "reader"}
     first, second = call("POST", BULK, tokens.root, json=asked).json()["results"]
     assert (first["assignee"], first["done"]) == ("reader", True)
@@ -172,7 +172,7 @@ def test_what_cannot_be_changed_is_named(call: Call, tokens: Tokens, body: dict[
 
 
 def test_the_audit_log_names_what_was_changed(call: Call, tokens: Tokens) -> None:
-    """Who did what: also of many at once."""
+    """The audit log names the changed incidents, even of bulk changes."""
     call("POST", BULK, tokens.root, json={"incidents": selected("b", "c"), "assignee": "me"})
     line = call("GET", "/api/audit/audit-log", tokens.root).json()["lines"][0]
     assert (line["route"], line["subject"], line["outcome"]) == (BULK, "2 incidents: b c", "done")

@@ -38,7 +38,7 @@ def test_a_view_is_saved_replaced_and_deleted(call: Call, tokens: Tokens) -> Non
 
 
 def test_a_shared_view_shows_no_project_to_who_may_not_see_it(call: Call, tokens: Tokens) -> None:
-    """The name of a project is already too much."""
+    """Even the name of a hidden project must not be disclosed."""
     for name, query in (("ours", "project=ops"), ("theirs", "project=web"), ("all", "severity=critical")):
         call("POST", VIEWS, tokens.root, json={"name": name, "query": query, "shared": True})
     assert names(call, tokens.ops_reader) == ["all", "ours"]

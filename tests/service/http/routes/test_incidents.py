@@ -36,7 +36,7 @@ def found(store: Store, call: Call, tokens: Tokens) -> dict[str, Any]:
 
 
 def test_a_check_answers_what_it_found(store: Store, call: Call, tokens: Tokens) -> None:
-    """Who changed something wants to know now, not in a minute."""
+    """A check on request answers immediately."""
     put(store, "scores", history(fallen(6), 40, end=NOW))
     body = call("POST", CHECK, tokens.root).json()
     assert (body["project"], body["asOf"], body["baseline"]["exchangeCount"]) == ("ops", "2026-10-01T12:00:00Z", 140)
@@ -56,12 +56,12 @@ def test_an_empty_project_has_no_incident(call: Call, tokens: Tokens) -> None:
 
 
 def test_a_project_that_is_not_audited_is_not_checked(call: Call, tokens: Tokens) -> None:
-    """It was switched off by whoever answers for it."""
+    """The policy excludes the project from checks."""
     assert call("POST", "/api/audit/dark/check", tokens.root).status_code == 409
 
 
 def test_an_incident_is_listed_and_shown_with_its_evidence(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
-    """A number nobody can follow back is an opinion."""
+    """Every number must be traceable to its evidence."""
     listed = call("GET", INCIDENTS, tokens.root).json()
     assert ([one["id"] for one in listed["incidents"]], listed["count"]) == ([found["id"]], 1)
     assert [name for name in listed["incidents"][0] if name in FIELDS] == FIELDS
@@ -76,7 +76,7 @@ def test_an_incident_is_listed_and_shown_with_its_evidence(call: Call, tokens: T
 
 
 def test_summary_and_banner_count_open_incidents(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
-    """The pill is of no use where it always shows 0."""
+    """The count must include open incidents."""
     assert call("GET", "/api/audit/ops/summary", tokens.root).json()["openIncidents"] == 1
     assert call("GET", "/api/audit/ops/banner", tokens.root).text.endswith("Open incidents: 1")
     call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json={"status": "dismissed"})
@@ -113,7 +113,7 @@ def test_a_decision_says_who_and_when_and_is_taken_back_by_re_opening(
 
 
 def test_acknowledged_is_open_with_a_name(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
-    """It counts as before: nothing is mended by somebody having it."""
+    """An acknowledged incident is still open."""
     path = f"{INCIDENTS}/{found['id']}"
     told = call("PUT", path, tokens.root, json={"status": "acknowledged", "resolvedBy": "ann"}).json()["incident"]
     assert (told["status"], told["acknowledgedBy"], told["acknowledgedAt"]) == ("acknowledged", "ann", "2026-10-01T12:00:00Z")
@@ -141,7 +141,7 @@ def test_what_moved_is_listed_with_when_and_how_far(found: dict[str, Any]) -> No
 
 
 def test_incidents_are_listed_by_several_states_and_by_confidence(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
-    """Who is on call asks for what is not over."""
+    """The person on call filters for incidents that are not over."""
     call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json={"status": "acknowledged"})
     asked = {
         "status=open&status=acknowledged": 1,
@@ -155,7 +155,7 @@ def test_incidents_are_listed_by_several_states_and_by_confidence(call: Call, to
 
 
 def test_secrets_in_a_comment_are_replaced(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
-    """People paste what they have at hand."""
+    """People may paste secrets into comments."""
     secret = "sk-ant-api03-" + "a1B2c3D4" * 6
     body = call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json={"status": "accepted", "comment": f"it had {secret}"})
     assert body.status_code == 200
@@ -182,7 +182,7 @@ def test_incidents_are_listed_by_state_and_type_a_page_at_a_time(store: Store, c
 
 @pytest.mark.parametrize("query", ["status=closed", "type=silence", "limit=0", "limit=1001", "cursor=x!"])
 def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens: Tokens, query: str) -> None:
-    """Not answered with everything, as if nothing had been asked."""
+    """An invalid filter must not be ignored, which would return everything."""
     response = call("GET", f"{INCIDENTS}?{query}", tokens.root)
     field = query.split("=", maxsplit=1)[0]
     assert response.status_code == 400
@@ -202,13 +202,13 @@ def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens
     ],
 )
 def test_a_wrong_decision_is_refused(call: Call, tokens: Tokens, found: dict[str, Any], body: object) -> None:
-    """Nothing is decided by a typing error."""
+    """A misspelt state must change nothing."""
     assert call("PUT", f"{INCIDENTS}/{found['id']}", tokens.root, json=body).status_code == 400
     assert call("GET", f"{INCIDENTS}/{found['id']}", tokens.root).json()["incident"]["status"] == "open"
 
 
 def test_what_is_not_there_is_not_found(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
-    """An incident of another project is none of this one."""
+    """An incident of another project must not be found here."""
     for path in (f"{INCIDENTS}/none", f"/api/audit/web/incidents/{found['id']}"):
         assert call("GET", path, tokens.root).status_code == 404
         assert call("PUT", path, tokens.root, json={"status": "accepted"}).status_code == 404
@@ -230,7 +230,7 @@ def test_of_two_of_a_kind_one_is_open(store: Store, call: Call, tokens: Tokens, 
 
 
 def test_only_operators_of_the_project_read_and_decide(call: Call, tokens: Tokens, found: dict[str, Any]) -> None:
-    """Not even whether there is one is told to others."""
+    """Others must not learn whether an incident exists."""
     calls = [
         ("GET", INCIDENTS, None),
         ("GET", f"{INCIDENTS}/{found['id']}", None),

@@ -39,7 +39,7 @@ def test_a_sampled_exchange_is_answered_with_its_score(call: Call, tokens: Token
 
 
 def test_a_routine_turn_is_left_out(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """The second of the three answers."""
+    """The answer for an exchange that was not sampled."""
     response = call("POST", INGEST, tokens.ops, json=exchange_body(7))
     assert (response.status_code, response.json()) == (201, {
         "exchangeId": "s1:7", "scored": False, "reason": "sampling_skip", "tier1": {"score": 1.0, "flags": []},
@@ -58,7 +58,7 @@ def test_a_session_without_money_is_told_so(call: Call, tokens: Tokens, exchange
 def test_an_exchange_nobody_has_decided_on_is_queued(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over a broker the gateway keeps no state of sessions."""
+    """With Kafka, the server has no state of sessions and cannot decide."""
     known = engine.take_exchange
 
     async def queued(exchange: Exchange) -> Any:
@@ -73,7 +73,7 @@ def test_an_exchange_nobody_has_decided_on_is_queued(
 def test_the_same_again_is_a_duplicate_with_the_first_outcome(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
-    """Webhooks deliver again; answering 500 would make them do so for ever."""
+    """Webhooks repeat deliveries until they succeed, so a duplicate must not be an error."""
     first = call("POST", INGEST, tokens.ops, json=exchange_body()).json()
     again = call("POST", INGEST, tokens.ops, json=exchange_body())
     assert (again.status_code, again.json()) == (200, first | {"duplicate": True})
@@ -147,7 +147,7 @@ def test_whatever_differs_under_a_known_id_is_a_conflict(
 
 
 def test_ids_are_unique_per_connection(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """Two fleets may count alike."""
+    """Two connections may use the same ids."""
     assert [
         call("POST", INGEST, token, json=exchange_body(response=token[-4:])).status_code for token in (tokens.ops, tokens.web)
     ] == [201, 201]
@@ -157,14 +157,14 @@ def test_ids_are_unique_per_connection(call: Call, tokens: Tokens, exchange_body
 def test_the_token_decides_where_a_record_is_filed(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
-    """A body that could name its project could write into everybody's."""
+    """A sender must not be able to write into other projects."""
     body = exchange_body() | {"connection_id": ["north"], "project": "ops", "agent": "mallory"}
     assert call("POST", INGEST, tokens.web, json=body).status_code == 201
     assert stored(store, "connection, project, agent") == [("south", "web", "south-agent")]
 
 
 def test_everything_that_was_sent_is_kept(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """Zero is a number, and the model is worth knowing."""
+    """Zero values and the model's name must be stored."""
     answer = {
         "content": "Done.",
         "thinking": "Easy.",
@@ -220,7 +220,7 @@ def test_the_same_exchange_with_other_labels_is_a_conflict(call: Call, tokens: T
 
 
 def test_what_was_not_sent_is_missing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """Missing is not zero; null says the same as leaving out."""
+    """A missing value is not zero, and null counts as missing."""
     body = exchange_body(turn_number=None, agent_response={"content": "Done.", "thinking": None, "model": None, "usage": None})
     assert call("POST", INGEST, tokens.ops, json=body | {"agent": None}).status_code == 201
     columns = "turn_number, input_tokens, output_tokens, agent_model, agent_thinking, agent, multi_user"
@@ -228,7 +228,7 @@ def test_what_was_not_sent_is_missing(call: Call, tokens: Tokens, exchange_body:
 
 
 def test_an_empty_response_is_taken_and_flagged(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """A silent refusal can only be found where silence is let in."""
+    """Empty answers must be accepted, because silent refusals have to be detected."""
     body = call("POST", INGEST, tokens.ops, json=exchange_body(response="")).json()
     assert (body["tier1"]["flags"], body["anomaly"]) == (["silent_refusal"], True)
     assert stored(store, "outcome") == [("no_response",)]
@@ -237,7 +237,7 @@ def test_an_empty_response_is_taken_and_flagged(call: Call, tokens: Tokens, exch
 def test_secrets_are_taken_out_before_anything_is_stored(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
-    """Neither the log nor the judge may see them."""
+    """Secrets must reach neither the log nor the judge."""
     secret = "sk-ant-" + "a1B2" * 8
     answer = {"content": f"the key is {secret}", "thinking": secret, "model": "m"}
     body = exchange_body(user_message={"content": f"use {secret}"}, agent_response=answer)
@@ -312,7 +312,7 @@ def test_a_log_that_cannot_write_is_unavailable(
 def test_a_time_is_taken_in_every_usual_form(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store, timestamp: Any
 ) -> None:
-    """Gateways write times as they like."""
+    """Gateways use different time formats."""
     assert call("POST", INGEST, tokens.ops, json=exchange_body(timestamp=timestamp)).status_code == 201
     assert stored(store, "occurred_at::VARCHAR") == [("2026-10-01 09:01:00",)]
 

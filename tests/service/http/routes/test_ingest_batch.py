@@ -133,11 +133,11 @@ def test_a_batch_that_finds_no_room_is_refused_whole(
 
 
 def test_a_project_that_is_not_audited_takes_none(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """As with a single exchange."""
+    """The rule for single exchanges applies to batches as well."""
     answer = call("POST", EXCHANGES, tokens.dark, json=[exchange_body()])
     assert (answer.status_code, answer.json()["code"]) == (403, "audit_disabled")
 
 
 def test_only_connections_deliver(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """An operator reads and decides."""
+    """Operators may not deliver records."""
     assert call("POST", EXCHANGES, tokens.root, json=[exchange_body()]).status_code == 403

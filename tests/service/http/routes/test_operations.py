@@ -11,7 +11,7 @@ from streams.engine.engine import Engine
 
 
 def test_a_started_server_is_up_and_ready(call: Call) -> None:
-    """Without a token: probes have none."""
+    """Probes have no token."""
     assert ((answer := call("GET", "/healthz")).status_code, answer.json()) == (200, {"status": "ok"})
     assert ((answer := call("GET", "/readyz")).status_code, answer.json()) == (200, {"ready": True})
 
@@ -19,7 +19,7 @@ def test_a_started_server_is_up_and_ready(call: Call) -> None:
 def test_a_server_that_takes_no_records_is_up_but_not_ready(
     call: Call, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody should send it anything, and nobody should restart it."""
+    """An overloaded server must get no traffic, but must not be restarted."""
     state = replace(engine.state(), ready=False, why_not="too many records wait")
     monkeypatch.setattr(engine, "state", lambda: state)
     assert call("GET", "/healthz").status_code == 200
@@ -77,13 +77,13 @@ def test_figures_count_what_happened(
 def test_figures_are_for_operators_of_everything_and_for_this_machine(
     call: Call, tokens: Tokens, *, token: str | None, address: str, headers: dict[str, str], status: int
 ) -> None:
-    """A proxy on this machine brings callers from elsewhere."""
+    """Requests through a local proxy are not local."""
     secret = getattr(tokens, token) if token else None
     assert call("GET", "/metrics", secret, address=address, headers=headers).status_code == status
 
 
 def test_a_wrong_token_is_wrong_on_this_machine_too(call: Call) -> None:
-    """Whoever gives one means to be checked."""
+    """A token is checked even if none is required."""
     assert call("GET", "/metrics", "dl_wrong", address="127.0.0.1").status_code == 401
 
 

@@ -85,7 +85,7 @@ def test_a_score_shows_what_a_person_said(call: Call, tokens: Tokens) -> None:
 
 @pytest.mark.usefixtures("judged")
 def test_of_several_people_each_has_a_history_and_the_newest_is_shown(call: Call, tokens: Tokens) -> None:
-    """Nothing that was said is lost, and nobody speaks for another."""
+    """Every score is kept, under its own author."""
     for rater, value in (("ann", 2), ("bob", 5), ("ann", 3)):
         call("POST", SCORE, tokens.root, json={"score": value, "rater": rater})
     body = call("GET", SCORE, tokens.root).json()
@@ -98,14 +98,14 @@ def test_of_several_people_each_has_a_history_and_the_newest_is_shown(call: Call
 
 @pytest.mark.usefixtures("judged")
 def test_without_a_name_it_is_the_operator_who_says_it(call: Call, tokens: Tokens) -> None:
-    """Somebody has to stand for it."""
+    """Every score needs an author."""
     call("POST", SCORE, tokens.root, json={"score": 4})
     assert [one["rater"] for one in call("GET", SCORE, tokens.root).json()["humanScores"]] == ["root"]
 
 
 @pytest.mark.usefixtures("judged")
 def test_a_comment_keeps_no_secret(call: Call, tokens: Tokens) -> None:
-    """People paste what they see."""
+    """People may paste secrets."""
     secret = "sk-ant-api03-" + "Zz9" * 20
     said = call("POST", SCORE, tokens.root, json={"score": 1, "comment": f"It showed {secret}"}).json()["score"]
     assert said["humanComment"].startswith("It showed [SECRET:")
@@ -127,7 +127,7 @@ def test_a_comment_keeps_no_secret(call: Call, tokens: Tokens) -> None:
     ],
 )
 def test_what_is_no_score_is_refused_by_its_field(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
-    """And nothing is written."""
+    """An invalid score must not be stored."""
     response = call("POST", SCORE, tokens.root, json=body)
     assert (response.status_code, response.json()["code"]) == (400, "invalid")
     assert response.json()["error"].startswith(f"{field}: ")
@@ -186,7 +186,7 @@ def test_the_queue_serves_each_exchange_once_with_its_texts(call: Call, tokens: 
 
 @pytest.mark.usefixtures("judged")
 def test_the_same_question_is_answered_the_same_until_it_is_skipped(call: Call, tokens: Tokens) -> None:
-    """A page that is loaded again must not lose what was on it."""
+    """Reloading the page must show the same exchange."""
     asked = [call("GET", NEXT, tokens.root, params={"rater": "ann"}).json() for _ in range(2)]
     assert asked[0] == asked[1]
     skipped = asked[0]["review"]["scoreId"]
@@ -198,7 +198,7 @@ def test_the_same_question_is_answered_the_same_until_it_is_skipped(call: Call, 
 
 @pytest.mark.usefixtures("judged")
 def test_a_blind_look_does_not_show_the_verdict(call: Call, tokens: Tokens) -> None:
-    """Who knows what the judge says tends to agree with it."""
+    """Reviewers who know the verdict tend to agree with it."""
     item = call("GET", NEXT, tokens.root, params={"blind": True}).json()["review"]
     assert (item["score"], item["stratum"]) == (None, None)
     assert item["userMessage"]

@@ -91,7 +91,7 @@ def test_every_format_holds_the_same(ask: Ask) -> None:
 
 
 def test_a_column_of_nothing_has_a_type_that_needs_no_quotes(ask: Ask) -> None:
-    """DuckDB writes it as if somebody had called a type so."""
+    """DuckDB quotes the type's name as if it were user-defined."""
     columns = ask("SELECT NULL AS a, 'x'::ENUM ('x', 'NULL') AS b").json()["columns"]
     assert columns == [{"name": "a", "type": "NULL"}, {"name": "b", "type": "ENUM('x', 'NULL')"}]
 
@@ -148,7 +148,7 @@ def test_a_body_that_does_not_fit_is_told_so(call: Call, tokens: Tokens, body: d
 
 
 def test_a_statement_of_a_megabyte_is_not_read(call: Call, tokens: Tokens) -> None:
-    """Nobody writes one by hand."""
+    """No analyst writes statements of that size."""
     answer = call("POST", QUERY, tokens.root, json={"sql": "SELECT '" + "x" * 1_000_000 + "'"})
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 

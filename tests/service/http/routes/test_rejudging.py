@@ -35,7 +35,7 @@ def engine(store: Store, loop: asyncio.Runner, *, judged_by_nobody: bool) -> Ite
 def test_what_stayed_unscored_is_judged_again(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """The database is the server's, so it has to be asked."""
+    """While a server uses the database, rejudging must go through it."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(1))
     loop.run(engine.drained())
     assert call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"][0]["disposition"] == "unscored"

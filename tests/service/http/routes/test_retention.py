@@ -59,7 +59,7 @@ def test_an_empty_log_has_nothing_to_delete(call: Call, tokens: Tokens) -> None:
 
 @pytest.mark.parametrize("days", [0, -1, 4000, "90", 1.5, True])
 def test_a_number_of_days_that_is_none_is_refused(call: Call, tokens: Tokens, days: object) -> None:
-    """Nought would be everything, and that is not what a slip may do."""
+    """Zero days would delete everything, which must not happen by mistake."""
     answer = call("POST", RUN, tokens.root, json={"retentionDays": days})
 
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
@@ -105,7 +105,7 @@ def test_an_erased_session_is_gone_when_the_answer_comes(
 
 
 def test_erasures_come_in_pages(call: Call, tokens: Tokens) -> None:
-    """Newest first, each once."""
+    """Pages list every erasure once, newest first."""
     for number in range(5):
         call("POST", ERASURES, tokens.root, json={"connection": "north", "session_id": f"s{number}"})
 
@@ -135,7 +135,7 @@ def test_asking_twice_takes_away_no_proof_of_what_was_erased(
 def test_a_misspelt_session_erases_no_connection(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """Passed over, the field would leave the whole connection, which would be gone for good."""
+    """Ignoring the misspelt field would erase the whole connection."""
     send(call, tokens, exchange_body, 1)
     drain(loop, engine)
 

@@ -125,7 +125,7 @@ def test_nothing_is_known_of_a_project_nobody_named(call: Call, tokens: Tokens) 
 
 @pytest.mark.usefixtures("filled")
 def test_the_summary_counts_the_project(call: Call, tokens: Tokens) -> None:
-    """The panel reads these fields."""
+    """Dashboards read these fields."""
     body = call("GET", "/api/audit/ops/summary", tokens.root).json()
     assert (body["project"], body["exchanges"]["total"], body["openIncidents"]) == ("ops", 3, 0)
     assert {"total", "scored", "pending", "skippedSampling", "skippedCostCap"} <= set(body["exchanges"])
@@ -141,7 +141,7 @@ def test_the_summary_says_why_exchanges_are_unscored(call: Call, tokens: Tokens,
 
 
 def test_the_description_names_the_fields_of_scores_and_summaries(app: FastAPI) -> None:
-    """A client made from it would otherwise have nothing but objects."""
+    """Generated clients need the names of the fields."""
     schemas = app.openapi()["components"]["schemas"]
     assert schemas["Scores"]["properties"]["scores"]["items"] == {"$ref": "#/components/schemas/Score"}
     assert list(schemas["Score"]["properties"]) == schemas["Score"]["required"]
@@ -150,7 +150,7 @@ def test_the_description_names_the_fields_of_scores_and_summaries(app: FastAPI) 
 
 
 def test_the_banner_is_text_with_the_settings_in_force(call: Call, tokens: Tokens) -> None:
-    """It goes into an agent's prompt as it is."""
+    """The banner is inserted into an agent's prompt unchanged."""
     response = call("GET", "/api/audit/ops/banner", tokens.root)
     assert response.headers["content-type"] == "text/plain; charset=utf-8"
     assert response.text.startswith("Eval Audit Mode: Active\n")
@@ -178,7 +178,7 @@ def test_the_banner_is_text_with_the_settings_in_force(call: Call, tokens: Token
     ],
 )
 def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens: Tokens, query: str, field: str) -> None:
-    """Not answered with everything, as if nothing had been asked."""
+    """An invalid filter must not be ignored, which would return everything."""
     response = call("GET", f"{SCORES}?{query}", tokens.root)
     assert (response.status_code, response.json()["code"]) == (400, "invalid")
     assert response.json()["error"].startswith(f"{field}: ")

@@ -65,7 +65,7 @@ def test_ending_a_session_needs_no_body(call: Call, tokens: Tokens, exchange_bod
 def test_a_session_of_another_connection_is_not_there(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
-    """Nobody ends, or finds, what is not theirs; naming the connection does not help."""
+    """A connection can neither end nor find another connection's sessions, even by naming it."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     response = call("POST", finalize_path("s1"), tokens.web, json={"connection": "north"})
     assert (response.status_code, response.json()["code"]) == (404, "not_found")
@@ -101,7 +101,7 @@ def test_an_operator_of_a_project_ends_no_session_elsewhere(
 
 
 def test_an_id_with_slashes_is_an_id(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """Gateways name sessions like paths."""
+    """Some gateways use paths as session ids."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(session="agent:main/tg/7"))
     for session in ("agent:main/tg/7", "agent%3Amain%2Ftg%2F7"):
         assert call("POST", finalize_path(session), tokens.ops, json={}).status_code == 200
@@ -109,7 +109,7 @@ def test_an_id_with_slashes_is_an_id(call: Call, tokens: Tokens, exchange_body: 
 
 @pytest.mark.parametrize("session", ["x" * 257, "%00", "%20"])
 def test_what_is_no_id_is_refused(call: Call, tokens: Tokens, session: str) -> None:
-    """The same rule as in bodies."""
+    """Ids follow the same rule as in bodies."""
     response = call("POST", finalize_path(session), tokens.ops, json={})
     assert (response.status_code, response.json()["code"]) == (400, "invalid")
     assert response.json()["error"].startswith("session_id")

@@ -37,7 +37,7 @@ def sessions(call: Call, token: str, query: str = "") -> list[dict[str, Any]]:
 
 
 def test_every_session_that_sent_something_is_watched(call: Call, tokens: Tokens, store: Store) -> None:
-    """Nobody has to register one: a table of sessions that is always empty is no telemetry."""
+    """Sessions are watched without registration."""
     with store.transaction() as transaction:
         record = exchange("s1", 1, connection="north", occurred_at=NOW, ingested_at=NOW - timedelta(milliseconds=1500))
         transaction.append("exchanges", [encode(record)])
@@ -155,7 +155,7 @@ def test_what_people_were_told_is_listed(call: Call, tokens: Tokens, store: Stor
 
 
 def test_alerts_are_listed_by_status_and_page(call: Call, tokens: Tokens, store: Store) -> None:
-    """What was given up is what somebody has to look at."""
+    """Undeliverable alerts must be easy to find."""
     Outbox(store).put([alert(number, status="given_up" if number % 2 else "waiting") for number in range(6)])
     first = call("GET", f"{ALERTS}?status=given_up&limit=2", tokens.root).json()
     second = call("GET", f"{ALERTS}?status=given_up&limit=2&cursor={first['nextCursor']}", tokens.root).json()

@@ -57,7 +57,7 @@ def protobuf(sent: Json) -> bytes:
 
 
 def test_both_content_types_are_taken_and_answered_in_kind(send: Send, store: Store) -> None:
-    """An exporter reads only what it writes."""
+    """An exporter expects the answer in its own content type."""
     first, second = agent(0), tool(1)
     plain = send(body([first]))
     assert (plain.status_code, plain.headers["content-type"], plain.json()) == (200, JSON, {})
@@ -68,7 +68,7 @@ def test_both_content_types_are_taken_and_answered_in_kind(send: Send, store: St
 
 
 def test_spans_are_filed_as_the_token_says(send: Send, tokens: Tokens, store: Store) -> None:
-    """Whatever they say themselves."""
+    """Attributes of the spans must not override the token."""
     send(body([agent(0)]), tokens.web)
     [(content, project)] = store.cursor().execute("SELECT content, project FROM log.spans").fetchall()
     assert (json.loads(content)["agent"], project) == ("south-agent", "web")
@@ -76,7 +76,7 @@ def test_spans_are_filed_as_the_token_says(send: Send, tokens: Tokens, store: St
 
 @pytest.mark.parametrize("kind", [JSON, PROTOBUF])
 def test_gzip_is_unpacked(send: Send, store: Store, kind: str) -> None:
-    """The default of a Collector."""
+    """Collectors compress by default."""
     sent = body([agent(0)])
     content = protobuf(sent) if kind == PROTOBUF else Captured("traces", sent).as_json
     assert send(gzip.compress(content), kind=kind, content_encoding="gzip").status_code == 200
@@ -105,7 +105,7 @@ def test_what_does_not_unpack_is_refused(send: Send, store: Store, content: byte
 
 @pytest.mark.parametrize("path", [TRACES, LOGS])
 def test_a_token_of_a_connection_is_needed(send: Send, tokens: Tokens, store: Store, path: str) -> None:
-    """As for an ingest."""
+    """The rule is the same as for ingest."""
     assert send(body([agent(0)]), "dl_wrong", path=path).status_code == 401
     assert send(body([agent(0)]), tokens.root, path=path).status_code == 403
     assert (
@@ -209,7 +209,7 @@ def test_more_spans_than_a_request_may_have_are_refused(send: Send, store: Store
 
 
 def test_a_body_over_the_limit_is_refused(send: Send) -> None:
-    """Before it is read."""
+    """The declared length suffices to refuse a large body."""
     assert send(bytes(BODY_LIMITS[TRACES] + 1), kind=PROTOBUF).status_code == 413
 
 
@@ -316,7 +316,7 @@ def test_a_conflicting_span_is_a_dead_letter(send: Send, store: Store) -> None:
 
 
 def test_a_flood_of_bad_spans_makes_few_letters(send: Send, store: Store) -> None:
-    """The answer counts them all."""
+    """Dead letters are limited, but the answer counts all refused spans."""
     bad = [{**tool(number), "traceId": ""} for number in range(200)]
     assert send(body(bad)).json()["partialSuccess"]["rejectedSpans"] == "200"
     assert len(letters_of(store)) == MAX_LETTERS

@@ -49,27 +49,27 @@ def actions(evidence: dict[str, Any], **fields: Any) -> dict[str, Action]:
 
 
 def test_every_rule_has_evidence_here() -> None:
-    """A rule that nothing tries may never hold."""
+    """Every rule needs evidence in these tests, or it may never apply."""
     assert [name for name, *_ in LIFE] == list(RULES)
 
 
 @pytest.mark.parametrize(("name", "evidence", "fields"), LIFE, ids=list(RULES))
 def test_a_rule_holds_for_its_evidence_and_leads_somewhere(name: str, evidence: dict[str, Any], fields: dict[str, Any]) -> None:
-    """Advice without a link or a command is a wish."""
+    """Every recommended action needs a link or a command."""
     found = actions(evidence, **fields)[name]
     assert found.links or found.command
     assert found.because
 
 
 def test_a_changed_mix_gives_no_advice_that_blames_an_agent() -> None:
-    """What the mix explains is no version's fault, even if a version began with it."""
+    """A change explained by the mix must not be attributed to a version."""
     found = actions(MIXED, cause="mix")
     assert {"roll_back", "look_at_part"}.isdisjoint(found)
 
 
 @pytest.mark.parametrize("name", list(RULES))
 def test_no_rule_holds_without_its_evidence(name: str) -> None:
-    """An action that is always there says nothing about this incident."""
+    """An action must depend on the incident's evidence."""
     assert name not in actions({})
 
 
@@ -115,7 +115,7 @@ def test_a_new_version_is_rolled_back_to_the_one_that_was_well() -> None:
     ],
 )
 def test_what_is_no_new_version_is_looked_at_and_not_rolled_back(best: dict[str, Any]) -> None:
-    """A roll back that undoes nothing costs the night."""
+    """A rollback that cannot undo the change must not be recommended."""
     found = actions(slices(best, OLD))
     assert found.keys() & {"look_at_part", "roll_back"} == {"look_at_part"}
 
@@ -172,7 +172,7 @@ def test_a_rollback_stands_before_what_is_only_read() -> None:
 
 @pytest.mark.parametrize("status", ["resolved", "dismissed"])
 def test_an_incident_that_is_over_is_only_read(status: str) -> None:
-    """Nobody rolls back what was decided last month."""
+    """A decided incident needs no rollback any more."""
     evidence = {"exchanges": [example("a", "s")], **ROLL_BACK, "note": "differs", "cause": {**CAUSE, "reason": "no_anchors"}}
     assert list(actions(evidence, status=status)) == ["read_sessions"]
 

@@ -115,13 +115,13 @@ def test_the_levels_of_a_title_have_what_they_are_of(seen: dict[str, Any], field
 
 
 def test_the_terminal_lists_both_versions_with_their_exchanges() -> None:
-    """Whoever reads the incident there has no page beside it."""
+    """The terminal must show the versions as well, because no page is at hand."""
     told = printed(made(slices(part("7"), OLD)))
     assert "271 → 22" in told
     assert "agent_version: 6" in told
 
 
 def test_the_terminal_says_of_the_command_of_a_rollback_that_it_only_records_it() -> None:
-    """Whoever copies it at night would believe that it has rolled back."""
+    """A copied command that only records a deployment must say that it does not roll back."""
     told = printed(made(slices(part("7"), OLD)))
     assert "--label agent_version  # " in told

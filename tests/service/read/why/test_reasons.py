@@ -67,7 +67,7 @@ def test_what_fell_with_an_improvement_is_counted_the_other_way() -> None:
     ],
 )
 def test_what_chance_may_explain_is_no_reason(reason: dict[str, Any], told: bool) -> None:
-    """A count that always varies would send a person to the wrong place."""
+    """A change within chance would mislead the reader."""
     found = why(made({"reasons": [reason]}))
     assert (found.is_explained, found.reasons[0].kind == "tier1_flags") == (told, told)
 
@@ -130,7 +130,7 @@ def test_a_spike_of_an_earlier_version_is_counted_by_its_rule() -> None:
 
 
 def test_a_part_and_a_deployment_coincide_and_are_called_no_cause() -> None:
-    """Two counts that moved together prove nothing."""
+    """A coincidence of two counts does not prove a cause."""
     found = " ".join(texts({**slices(part("7")), "deployments": [deployed("7")]}))
     assert "agent_version: 7 explains 97%" in found
     assert "0% → 50% (25 judged turns" in found
@@ -176,7 +176,7 @@ def test_another_mix_of_judged_turns_is_a_caution() -> None:
 
 
 def test_evidence_that_says_nothing_is_said_to_say_nothing() -> None:
-    """No sentence would be read as no trouble."""
+    """Without a sentence, the incident would look harmless."""
     found = why(made({}))
     assert (found.is_explained, [one.kind for one in found.reasons]) == (False, ["unexplained"])
     assert "shows no reason" in found.summary
