@@ -1,46 +1,44 @@
-"""Evidence that no agent reports and a transcript shows: outputs that the answer passed over, skills that were not followed.
+"""Evidence derived from transcripts that agents do not report: outputs that the answer ignored, and skills that were not followed.
 
-The rules are pure, work on the raw events of any source of transcripts, and are versioned: their events carry `derived_by`. An
-exchange is judged once, when its answer is over, and only if it was answered; nothing that the agent says after that takes an event back.
+The rules are pure and versioned, and work on the raw events of any transcript source. Their events carry `derived_by`. An exchange is judged
+once, when its answer is over, and only if it was answered. Nothing the agent says later withdraws an event.
 
-**`output-use-1`.** `output_use` with `used: false` says that the answer shows no trace of an output and contradicts or passes it by:
+**`output-use-1`.** `output_use` with `used: false` says that the answer shows no trace of an output and contradicts or ignores it:
 
-1. An output is **taken up** when a mark or two words of it that were not there before (in the user's message, the calls or what the agent
-   said) come again in later text, thinking or arguments.
-2. Looking from the end, only outputs after the last one that was taken up are judged. What an agent looks at on its way to
-   what it uses is a search, and no failure.
-3. Not judged are: outputs that are errors, that have fewer than MIN_TERMS terms of their own (confirmations), that are longer
-   than MAX_TEXT or say they were cut, and those of tools whose result needs no use (`NO_USE_NEEDED`, polling, reading a SKILL.md).
-4. That nothing comes again is not enough, for `everything is fine` is a good answer to a log of forty quiet lines. One of these has
-   to hold, and is the `reason`:
-   `unsupported_figure`: the output states figures, and the answer states one that is nowhere in the session and that no sum, mean,
-   count, difference or ratio of the output's gives;
+1. An output is **used** if a mark or two words of it that are new (not in the user's message, the calls or earlier text of the agent) recur
+   in later text, thinking or arguments.
+2. Only outputs after the last used one are judged. Outputs that an agent reads before the one it uses are a search, not a failure.
+3. Not judged are errors, outputs with fewer than MIN_TERMS new terms (confirmations), outputs longer than MAX_TEXT or marked as cut, and
+   those of tools whose result needs no use (`NO_USE_NEEDED`, polling, reading a SKILL.md).
+4. A lack of common terms is not enough: `everything is fine` is a good answer to a log of forty quiet lines. One of these must hold, and is
+   the `reason`:
+   `unsupported_figure`: the output has figures, and the answer states a figure that is nowhere in the session and that is not a sum,
+   mean, count, difference or ratio of the output's figures;
    `contradicted_alarm`: the output has a line that reports trouble, and the answer reassures and names no trouble;
-   `unrelated_answer`: output and answer are English prose, and the answer has MIN_OWN_WORDS or more words of its own and none of
-   the output's.
+   `unrelated_answer`: output and answer are English prose, and the answer has at least MIN_OWN_WORDS new words and none of the
+   output's.
 
-The rule cannot see: an ignored output that a later one made up for, answers in general words, figures from a long context (more than
-MAX_SESSION characters of a session are not remembered, and then no figure counts as unsupported), and prose in other languages.
+The rule cannot detect an ignored output that a later one replaced, answers in general words, figures in sessions of more than MAX_SESSION
+characters (there no figure counts as unsupported), and prose in other languages.
 
-**`skill-use-1`.** A skill is a SKILL.md that the agent has to read before it acts. `skill_event` reports three failures, and nothing else: an
-unused skill is no failure.
+**`skill-use-1`.** A skill is a SKILL.md that the agent must read before it acts. `skill_event` reports exactly three failures. An unused
+skill is not a failure.
 
 1. **ignored**: the user names a skill the agent has (`/name`, `/skill name`, `$name`, "use the name skill") and the agent answers
-   without having read its SKILL.md in this session. The agent's own store says which skills it has; without that a skill cannot be told
+   without having read its SKILL.md in this session. The agent's store lists its skills. Without the list a skill cannot be distinguished
    from another command, and nothing counts as ignored.
-2. **failed**, `read_failed`: a SKILL.md was to be read, could not be, and was not read afterwards.
-3. **failed**, `commands_failed`: a SKILL.md was read, and the last command after it failed. Commands are calls of tools that run
-   something; that `grep` finds nothing is no failure.
+2. **failed**, `read_failed`: reading a SKILL.md failed and did not succeed later.
+3. **failed**, `commands_failed`: a SKILL.md was read, and the last command after it failed. Commands are calls of tools that run something.
+   A `grep` that finds nothing has not failed.
 
-**Terms** are what can be recognised in a text when it comes again. Outputs are long and answers are short: so the terms of an answer are
-looked for in an output, and not the other way round. All of it is linear in the text, of which MAX_TEXT characters are read.
+**Terms** are the parts of a text that can be recognised elsewhere. Outputs are long and answers short, so the terms of an answer are
+searched for in the output. All of it is linear in the text, of which MAX_TEXT characters are read.
 
-1. *Marks* are figures of two digits or more and identifiers: words with digits, underscores or inner capitals, paths, addresses. Of
-   what is joined by points, slashes, colons and the like, each part that is a mark counts, too. A time of day is none.
-2. *Words* are other words of four letters or more that English does not need for its grammar, by their stems, so that `adapters`
-   and `adapter` are the same. Letters are folded.
-3. A figure of two digits that are not zero stands for every longer one that rounds to it: `about 69k` and `1.2 s` take up `68701` and
-   `1234`.
+1. *Marks* are figures with at least two digits, and identifiers: words with digits, underscores or inner capitals, paths, addresses. In a
+   token joined by points, slashes or colons, each part that is a mark counts as well. A time of day is not a mark.
+2. *Words* are other words of at least four letters, without English function words, reduced to their stems, so that `adapters` and
+   `adapter` are equal. Case is folded.
+3. A figure with two significant digits matches every longer one that rounds to it: `about 69k` and `1.2 s` match `68701` and `1234`.
 """
 
 from __future__ import annotations
@@ -56,25 +54,25 @@ import msgspec
 from audit.diagnosis.events import is_polling
 
 OUTPUT_USE = "output-use-1"
-"""Name and version of the rule for outputs. Raise it with every change of what the rule tells."""
+"""Name and version of the rule for outputs. Increase it with every change of its results."""
 MIN_TERMS = 3
-"""Marks and words of its own from which an output is worth using."""
+"""New marks and words from which an output is judged."""
 MIN_OWN_WORDS = 8
-"""Words of its own from which an answer that takes up nothing of an output is about something else."""
+"""New words from which an answer without any of the output's is unrelated."""
 MIN_PROSE = 4
-"""Different words of grammar from which a text is prose; an answer that is too short for them is none."""
+"""Distinct function words from which a text counts as prose."""
 MAX_JUDGED = 20
-"""Outputs of one exchange that are judged, the last ones."""
+"""Latest outputs of an exchange that are judged."""
 MAX_NEW_TERMS = 1000
-"""New terms after an output from which it is not judged: so many terms include some of the output's."""
+"""New terms after an output beyond which it is not judged: so many would match by chance."""
 MAX_EXCHANGE = 4 * 1024 * 1024
 """Characters of one exchange beyond which it is not judged."""
 MAX_SESSION = 8 * 1024 * 1024
-"""Characters of a session in which figures are looked for."""
+"""Characters of a session that are searched for figures."""
 MAX_REMEMBERED = 250_000
-"""Figures of a session that are kept in memory."""
+"""Figures of a session kept in memory."""
 MAX_FIGURES = 64
-"""Figures of an output that are computed with; with more, any figure may be their result."""
+"""Figures of an output used for computations. With more, any figure could be a result."""
 NO_USE_NEEDED = frozenset(
     [
         "write",
@@ -109,19 +107,19 @@ NO_USE_NEEDED = frozenset(
         "notebookedit",
     ]
 )
-"""Tools whose result confirms, delivers or describes: an answer need not come back to it. Names are folded."""
+"""Tools, by case-folded name, whose result an answer need not use: it confirms, delivers or describes."""
 _COUNTED_CHARACTERS = 2000
-"""Characters of an output from which counting its words takes longer than it saves."""
+"""Characters of an output beyond which counting its words costs more than it saves."""
 _TRUNCATION = re.compile(
     r"\[cut: \d|\[?\.{3} ?\[?truncated|\[truncated|output truncated|\[showing lines|more characters\]", re.IGNORECASE
 )
 Json = dict[str, Any]
 SKILL_USE = "skill-use-1"
-"""Name and version of the rule. Raise it with every change of what the rule tells."""
+"""Name and version of the rule for skills. Increase it with every change of its results."""
 COMMANDS = frozenset({"exec", "bash", "shell", "process", "code_execution", "local_shell", "run_shell_command"})
-"""Tools that run commands, by folded name."""
+"""Tools that run commands, by case-folded name."""
 MAX_QUESTION = 16 * 1024
-"""Characters of a user's message in which skills are looked for."""
+"""Characters of a user's message that are searched for skills."""
 _SKILL_FILE = re.compile(r"([^/\\\s\"'`]{1,64})[/\\]SKILL\.md\b", re.IGNORECASE)
 _SLASH_COMMAND = re.compile(r"\s*/(?:skill\s+)?([A-Za-z0-9_.-]{1,64})(?=\s|$)")
 _DOLLAR_SKILL = re.compile(r"(?<![\w\\$])\$([a-z][a-z0-9_-]{1,63})\b")
@@ -132,9 +130,9 @@ _SKILL_PHRASE = re.compile(
 _SEARCH_COMMAND = re.compile(r"\s*(?:\S*/)?(?:grep|egrep|fgrep|rg|diff|cmp|test|\[|pgrep|which|command)\s")
 _FAILED = frozenset({"error", "failed", "not_found"})
 MAX_LINES = 400
-"""Lines of an output in which a report of trouble is looked for, the last ones."""
+"""Last lines of an output that are searched for reported trouble."""
 MAX_PAIRED = 16
-"""Figures of an output, the first ones, of which each two are subtracted and divided."""
+"""First figures of an output of which every pair is subtracted and divided."""
 _MAX_LINE = 500
 _MAX_COLUMNS = 4
 _UNITS = (1.0, 60.0, 100.0, 1000.0, 1024.0, 3600.0, 10.0**6, 2.0**20)
@@ -148,7 +146,7 @@ _ALARM_PATTERN = re.compile(
     r"\b(?:ERROR|FATAL|CRITICAL|FAILED|FAILURE|PANIC|EMERG|ALERT)\b|\b(?:[Ee]rror|[Ff]atal|[Pp]anic|[Ff]ailed|[Ff]ailure):"
 )
 _ALARM_WORDS = ("ERROR", "FATAL", "CRITICAL", "FAIL", "PANIC", "EMERG", "ALERT", "rror:", "atal:", "anic:", "ailed:", "ailure:")
-"""Without any of these no line can match."""
+"""Substrings of which every match has at least one."""
 _NO_ALARM_PATTERN = re.compile(
     r"\b(?:no|0|zero|without)\s{1,4}(?:\w{1,20}\s{1,4})?(?:errors?|fail\w{0,10}|problems?|warnings?)\b"
     r"|\b(?:errors?|failed|failures?)\s{0,4}[:=]\s{0,4}0\b",
@@ -172,16 +170,16 @@ _REASSURANCE = re.compile(
 MAX_TEXT = 16 * 1024
 """Characters of one text that are read."""
 MAX_TRIES = 64
-"""The number of times that a term is looked for in one text."""
+"""Occurrences of a term that are checked in one text."""
 MAX_TOKEN = 200
-"""Characters of the longest token that is looked at."""
+"""Characters of the longest token that is read."""
 _CACHED_TOKENS = 16 * 1024
-"""Tokens whose terms are kept: at most a few megabytes."""
+"""Tokens whose terms are cached, in a few megabytes."""
 _MAX_CACHED_STRETCH = 40
-"""Characters of a stretch whose terms are kept."""
+"""Characters of the longest stretch whose terms are cached."""
 _CACHED_TEXTS = 32
-"""Texts whose terms are kept: those of one exchange."""
-# Bounded repetitions: rows of points or dashes would otherwise be read once from each of them.
+"""Texts whose terms are cached: those of one exchange."""
+# Bounded repetitions keep rows of points or dashes from taking quadratic time.
 TOKEN = re.compile(r"[^\W_](?:(?:[\w.:/@+=\-]|,(?=\d)){0,200}\w)?|[_/~.][\w./\-]{0,200}\w")
 _WORD = re.compile(r"[^\W_]+")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -191,14 +189,14 @@ TIME = re.compile(
 ESCAPES = re.compile(r"\\[nrtu\"\\/]")
 _ROUNDABLE = re.compile(r"(\d{1,15}(?:[.,]\d{1,3})*)([kmg])?", re.IGNORECASE | re.ASCII)
 _FIGURE_SEQUENCE = re.compile(r"[0-9](?<![^\W_][0-9])[0-9]*(?:[.,][0-9]+)*(?![^\W_])")
-"""A figure with no letter or digit beside it, or several with points and commas between. What begins with a set of characters is
-found by looking for those; a look behind at the start would be tried at each character.
+"""A figure without adjacent letters or digits, or several joined by points and commas. A pattern that starts with a character set is searched
+fast; a leading lookbehind would be tried at every character.
 """
 _SEPARATOR = re.compile(r"([.,])")
 _MAX_PARTS = 6
 _LONG_FIGURE = re.compile(r"(?<![\d.,])[1-9]\d{3,}", re.ASCII)
 ROUNDED = "~"
-"""The first character of the mark of a round figure."""
+"""First character of the mark of a rounded figure."""
 _ENDINGS = ("ing", "ed", "es", "ly", "s")
 GRAMMAR = frozenset(
     [
@@ -321,20 +319,20 @@ GRAMMAR = frozenset(
         "yours",
     ]
 )
-"""Words that English sentences are held together by; the same list tells prose from lists."""
+"""English function words. They also distinguish prose from lists."""
 TermEntry = tuple[str, bool]
 """A term, and whether it is a word."""
 
 
 class Answer(NamedTuple):
-    """The agent's text after the last output, and its figures that come from nowhere."""
+    """The agent's text after the last output, and its figures that no earlier text has."""
 
     text: str
     claims: list[str]
 
 
 class Output(msgspec.Struct, frozen=True):
-    """The output of a tool, the call that it answers, and its moment in the exchange."""
+    """The output of a tool, its call, and its moment in the exchange."""
 
     moment: int
     text: str
@@ -344,20 +342,20 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class SessionTexts:
-    """The figures that were stated in a session so far, up to a limit.
+    """The figures stated in a session so far, up to a limit.
 
-    A figure is looked up and not searched for: a session of weeks has thousands of texts, and each answer asks.
+    Figures are kept in a set instead of searched for, because a session of weeks has thousands of texts and each answer asks.
     """
 
     def __init__(self) -> None:
         self._figures: set[str] = set()
         self._unread: list[str] = []
-        """Texts whose figures were not asked for yet: most answers state none that their own exchange does not have."""
+        """Texts not yet searched for figures. Most answers state no figure from outside their exchange."""
         self._size = 0
         self._is_full = False
 
     def add(self, texts: Sequence[str]) -> None:
-        """Remember the figures of texts; nothing is remembered any more once there is too much."""
+        """Add the figures of texts. Beyond the limits, all figures are dropped."""
         if self._is_full:
             return
         self._size += sum(map(len, texts))
@@ -366,7 +364,7 @@ class SessionTexts:
             self._forget()
 
     def lacks(self, figure: str) -> bool:
-        """Return whether the figure is in none of the texts; False if that is not known."""
+        """Return whether the figure is in none of the texts; False if unknown."""
         unread, self._unread = self._unread, []
         for text in unread:
             self._figures |= _stated_figures(text)
@@ -382,11 +380,11 @@ class SessionTexts:
 
 
 def _stated_figures(text: str) -> set[str]:
-    """Return every figure that stands alone in a text, as it is written; of `1,234.5` its parts, too, which stand apart."""
+    """Return every separate figure in a text as written. Of `1,234.5`, the parts are included."""
     figures: set[str] = set()
     for sequence in _FIGURE_SEQUENCE.findall(text):
         parts = _SEPARATOR.split(sequence)
-        # Parts and separators take turns.
+        # Parts and separators alternate.
         for first in range(0, len(parts), 2):
             figures.update(
                 "".join(parts[first:last]) for last in range(first + 1, min(first + 2 * _MAX_PARTS, len(parts) + 1), 2)
@@ -395,16 +393,16 @@ def _stated_figures(text: str) -> set[str]:
 
 
 def _spell_mark(mark: str) -> list[str]:
-    """Return the spellings of a mark: a figure with thousands set apart, too."""
+    """Return the spellings of a mark. A figure is also spelled with thousands separators."""
     is_long_figure = len(mark) > 3 and mark.isascii() and mark.isdigit() and mark[0] != "0"
     return [mark, f"{int(mark):,}"] if is_long_figure else [mark]
 
 
 class ExchangeEvidence:
-    """One exchange as it is read: it takes the user's message, the agent's texts, calls and outputs, and draws the evidence from them.
+    """The evidence of one exchange, collected from the user's message and the agent's texts, calls and outputs.
 
-    `question` is the user's message and `session` what was said before; `skills` are the names of the skills the agent has, `read`
-    those that it read before in this session.
+    `question` is the user's message and `session` has the earlier figures; `skills` are the names of the agent's skills, `read` those that
+    it read earlier in this session.
     """
 
     __slots__ = ("_calls", "_moment", "_outputs", "_question", "_session", "_size", "_skill_use", "_spoken")
@@ -420,14 +418,14 @@ class ExchangeEvidence:
         self._moment = 0
 
     def add_text(self, text: str) -> None:
-        """Take a text that the agent wrote or thought."""
+        """Add a text that the agent wrote or thought."""
         self._moment += 1
         self._size += len(text)
         if self._size <= MAX_EXCHANGE:
             self._spoken.append((self._moment, text))
 
     def called(self, call: Json) -> None:
-        """Take a call of a tool: a raw `tool_call` event."""
+        """Add a tool call: a raw `tool_call` event."""
         call_id = call.get("tool_call_id")
         if isinstance(call_id, str):
             self._calls[call_id] = call
@@ -435,7 +433,7 @@ class ExchangeEvidence:
         self.add_text(arguments if isinstance(arguments, str) else _write_json(arguments))
 
     def returned(self, output: Json, event_id: str) -> None:
-        """Take the output of a tool: a raw `tool_output` event, and the id for the event that may be derived from it."""
+        """Add a tool output: a raw `tool_output` event, and the id of the event that may be derived from it."""
         call = self._calls.get(str(output.get("tool_call_id")), {})
         self._skill_use.returned(output, call)
         result = output.get("result")
@@ -448,12 +446,12 @@ class ExchangeEvidence:
         self._outputs.append(Output(self._moment, text, output, call, event_id))
 
     def over(self) -> list[Json]:
-        """Return the events that an answered exchange shows, as raw events. Only those of outputs have an id."""
+        """Return the derived raw events of an answered exchange. Only those of outputs have an id."""
         unused = self._unused() if self._outputs and self._size <= MAX_EXCHANGE else []
         return unused + self._skill_use.over()
 
     def hand_over(self) -> None:
-        """Add the texts to those of the session: later exchanges may come back to them."""
+        """Add the texts to the session, because later exchanges may refer to them."""
         self._session.add([self._question, *[text for _, text in self._spoken], *[output.text for output in self._outputs]])
 
     def _unused(self) -> list[Json]:
@@ -520,16 +518,16 @@ class ExchangeEvidence:
                     yield from entries
 
     def _folded_before(self, moment: int) -> str:
-        """Return all texts up to a moment, the user's message first, folded for the search of terms; never empty.
+        """Return all texts up to a moment, the user's message first, prepared for term searches; never empty.
 
-        The terms of figures have no commas between thousands, so the text stands there without them, too.
+        The text is repeated without thousands separators, which the terms of figures do not have.
         """
         texts = (self._question, *(text for at, text in self._spoken if at <= moment))
         whole = "\n".join(text[:MAX_TEXT].casefold() for text in texts)
         return f"{whole}\n{whole.replace(',', '')}"
 
     def _spoken_terms(self) -> list[_SpokenTerm]:
-        """Return the terms of the exchange, each with the moment of its first use; the user's message is at 0."""
+        """Return the terms of the exchange with the moment of their first use. The user's message is at 0."""
         first: dict[tuple[str, bool], int] = {}
         for moment, text in [(0, self._question), *self._spoken]:
             terms = terms_of(text)
@@ -563,7 +561,7 @@ class ExchangeEvidence:
         return claims
 
     def _reason(self, text: str, answer: Answer, *, has_words: bool) -> str | None:
-        """Return why the answer shows that the output was passed over; `has_words` says that one word of it came again."""
+        """Return why the output counts as ignored; None if it does not. `has_words`: one of its words recurs."""
         if answer.claims and any(_lacks_ground(float(figure), text) for figure in answer.claims):
             return "unsupported_figure"
         if reassures(answer.text) and reports_trouble(text):
@@ -577,9 +575,9 @@ class ExchangeEvidence:
 
 
 class _SkillUse:
-    """Follows the use of skills in one exchange.
+    """Tracks the use of skills in one exchange.
 
-    `skills` are those that the agent has. `read` are those that it read before, and is added to.
+    `skills` are the agent's skills. `read` are those that it has read; it is updated.
     """
 
     __slots__ = ("_failed", "_followed", "_last_command", "_named", "_read")
@@ -592,10 +590,10 @@ class _SkillUse:
         self._last_command: bool | None = None
 
     def returned(self, output: Json, call: Json) -> None:
-        """A tool gave something back to a call, which may be unknown."""
+        """Add the output of a call, which may be unknown."""
         tool = _casefold(output.get("tool"))
         failed = has_failed(output, call)
-        # A call whose output never comes reads nothing.
+        # Only a call with an output has read a file.
         for name in skill_files(tool, call.get("arguments")):
             if failed:
                 self._failed.setdefault(name)
@@ -609,7 +607,7 @@ class _SkillUse:
             self._last_command = failed
 
     def over(self) -> list[Json]:
-        """Return the answer is over: what is to be reported of its skills."""
+        """Return the skill events of an answer that is over."""
         if not (self._named or self._failed or self._last_command):  # as most
             return []
         ignored = [name for name in self._named if name not in self._read and name not in self._failed]
@@ -636,7 +634,7 @@ def _write_json(arguments: Any) -> str:
 
 
 def _may_have_reason(text: str, answer: Answer) -> bool:
-    """Prefilter: return whether there may be a reason why an answer passed over an output. It misses none."""
+    """Prefilter: return whether there may be a reason for an ignored output. It has no false negatives."""
     return (
         bool(answer.claims)
         or reports_trouble(text)
@@ -646,19 +644,19 @@ def _may_have_reason(text: str, answer: Answer) -> bool:
 
 
 def _count_grammar_words(text: str) -> int:
-    """Count the different words of grammar in the text: prose has many, a list, a log or another language few."""
+    """Count the distinct function words in a text. Prose has many; lists, logs and other languages have few."""
     return len(GRAMMAR.intersection(_WORD.findall(text[:MAX_TEXT].casefold())))
 
 
 def _has_word(word: str, folded: str) -> bool:
-    """Return whether a word with this stem is in a folded text."""
+    """Return whether a case-folded text has a word with this stem."""
     return _stands_alone(word, folded, only_begins=True)
 
 
 def _stands_alone(form: str, text: str, *, only_begins: bool = False) -> bool:
-    """Return whether a text has this with no letter or digit before it and, unless it only has to begin a word, after it.
+    """Return whether a text has this form as a separate word, or, with `only_begins`, at the start of a word.
 
-    A text that has it MAX_TRIES times as a part of something longer is believed to have it alone, too.
+    A text with MAX_TRIES occurrences inside longer words is assumed to have a separate one as well.
     """
     at = -1
     for _ in range(MAX_TRIES):
@@ -672,7 +670,7 @@ def _stands_alone(form: str, text: str, *, only_begins: bool = False) -> bool:
 
 
 def _has_mark(marks: list[str], text: str) -> bool:
-    """Return whether any of the marks, or a longer figure that rounds to one, is in a folded text."""
+    """Return whether a case-folded text has any of the marks, or a longer figure that rounds to one."""
     if any(occurs(mark, text) for mark in marks):
         return True
     rounded = [mark for mark in marks if mark.startswith(ROUNDED)]
@@ -680,7 +678,7 @@ def _has_mark(marks: list[str], text: str) -> bool:
 
 
 def _rounded_figures(folded: str) -> set[str]:
-    """Return the marks of round figures that stand for the figures of four digits or more in a text."""
+    """Return the rounded marks of the figures with four or more digits in a text."""
     return {f"{ROUNDED}{f'{float(figure[:17]):.1e}'.replace('.', '')[:2]}" for figure in _LONG_FIGURE.findall(folded)}
 
 
@@ -698,7 +696,7 @@ def _unused_event(output: Output, reason: str, terms: int) -> Json:
 
 
 def _iterate_terms(text: str) -> Iterator[Sequence[TermEntry]]:
-    """Yield the same terms in the order of the text, some of them several times, by its stretches without white space: no token has any."""
+    """Yield the terms of each stretch without white space, in the order of the text."""
     for stretch in _without_escapes(text[:MAX_TEXT]).split():
         yield _list_terms_cached(stretch) if len(stretch) <= _MAX_CACHED_STRETCH else _list_terms(stretch)
 
@@ -718,12 +716,12 @@ def _list_terms(stretch: str) -> tuple[TermEntry, ...]:
 
 
 _list_terms_cached = lru_cache(_CACHED_TOKENS)(_list_terms)
-"""For short stretches, which recur."""
+"""Cached version for short stretches, which recur."""
 
 
 @lru_cache(_CACHED_TOKENS)
 def _terms_of_token(token: str) -> Terms:
-    """Return the terms of one token; kept, because the same tokens come again and again."""
+    """Return the terms of one token. Cached because tokens recur."""
     marks: set[str] = set()
     stems: set[str] = set()
     if len(token) <= MAX_TOKEN:
@@ -789,13 +787,13 @@ class _SpokenTerm(NamedTuple):
 
 
 def _lacks_ground(figure: float, text: str) -> bool:
-    """Return whether an output states figures, and this one is not computed from them."""
+    """Return whether an output has figures from which this one cannot be computed."""
     figures = _parse_figures(text, MAX_FIGURES + 1)
     return 2 <= len(figures) <= MAX_FIGURES and not is_computed(figure, figures)
 
 
 def _parse_figures(text: str, limit: int) -> list[float]:
-    """Return the figures of a text in order, the first `limit` of them; times are none."""
+    """Return the first `limit` figures of a text, without times."""
     figures = []
     for match in NUMBER.finditer(TIME.sub(" ", ESCAPES.sub(" ", text[:MAX_TEXT]))):
         plain = match[0].replace(",", "")
@@ -807,7 +805,7 @@ def _parse_figures(text: str, limit: int) -> list[float]:
 
 
 def is_judged(output: Json, call: Json) -> bool:
-    """Return whether an answer must use this output of this call, by the kind of output."""
+    """Return whether an output of this kind has to be used in the answer."""
     tool = output.get("tool")
     arguments = call.get("arguments")
     if not isinstance(tool, str) or tool.casefold() in NO_USE_NEEDED or is_polling(tool, arguments):
@@ -819,7 +817,7 @@ def is_judged(output: Json, call: Json) -> bool:
 
 
 def named_skills(question: str, skills: frozenset[str]) -> list[str]:
-    """Return the skills among these that a user's message asks for, in order."""
+    """Return the skills that a user's message asks for, in order."""
     if not skills:
         return []
     skill_by_command = {_command_name(name): name.casefold() for name in sorted(skills)}
@@ -836,12 +834,12 @@ def named_skills(question: str, skills: frozenset[str]) -> list[str]:
 
 
 def _command_name(name: str) -> str:
-    """Return a skill's name as OpenClaw makes a command of it."""
+    """Return the command that OpenClaw derives from a skill's name."""
     return re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")[:32]
 
 
 def skill_files(tool: Any, arguments: Any) -> list[str]:
-    """Return the names of the skills whose SKILL.md a call reads: its folder is called like the skill."""
+    """Return the names of the skills whose SKILL.md a call reads. The folder has the skill's name."""
     if not isinstance(arguments, dict) or _casefold(tool) in {"write", "edit", "apply_patch"}:
         return []
     texts = [
@@ -851,12 +849,12 @@ def skill_files(tool: Any, arguments: Any) -> list[str]:
 
 
 def _may_name_file(text: str) -> bool:
-    """Prefilter: return whether a text may have the name of a skill's file. The pattern tries some sixty lengths at each character."""
+    """Prefilter: return whether a text may name a skill's file. The pattern is slow: it tries some sixty lengths at each character."""
     return not text.isascii() or "skill.md" in text.lower()
 
 
 def has_failed(output: Json, call: Json | None = None) -> bool:
-    """Return whether an output is that of a failure. A command that only did not find what it looked for has not failed."""
+    """Return whether an output is a failure. A search command without results has not failed."""
     if output.get("is_error") is True or output.get("tool_status") in _FAILED:
         return True
     code = output.get("exit_code")
@@ -868,9 +866,9 @@ def has_failed(output: Json, call: Json | None = None) -> bool:
 
 
 def claimed_figures(answer: str) -> list[str]:
-    """Return the figures from 10 that an answer states as such.
+    """Return the figures of at least 10 that an answer states.
 
-    Times, years, spans of time (which an agent counts from dates), identifiers and what is quoted as code state nothing.
+    Times, years, durations (which an agent derives from dates), identifiers and quoted code do not count.
     """
     figures = []
     text = answer[:MAX_TEXT]
@@ -886,14 +884,14 @@ def claimed_figures(answer: str) -> list[str]:
 
 
 def states(text: str, figure: str) -> bool:
-    """Return whether the figure is in the text, with or without separated thousands, and not as a part of another figure."""
+    """Return whether the text has the figure, with or without thousands separators, and not as part of another figure."""
     return occurs(figure, text)
 
 
 def is_computed(figure: float, figures: Sequence[float]) -> bool:
-    """Return whether an agent may have computed the figure from these.
+    """Return whether the figure may have been computed from these figures.
 
-    It may be a count, sum, mean, difference, ratio or share, or the same in another unit.
+    It may be a count, sum, mean, difference, ratio or share, possibly in another unit.
     """
     plain = [float(len(figures)), float(len(figures) - 1), *figures]
     for width in range(1, _MAX_COLUMNS + 1):
@@ -909,12 +907,12 @@ def is_computed(figure: float, figures: Sequence[float]) -> bool:
 
 
 def _is_about(figure: float, value: float) -> bool:
-    """Return whether the figure is the value, rounded to the figure's own digits."""
+    """Return whether the value rounds to the figure."""
     return abs(figure - value) <= (0.5 if figure == int(figure) and value != int(value) else 0.050001)
 
 
 def reports_trouble(output: str) -> bool:
-    """Return whether a line of an output reports trouble, as a log does; `0 errors` is none."""
+    """Return whether a line of an output reports trouble, as in a log. `0 errors` does not."""
     if not any(word in output for word in _ALARM_WORDS):
         return False
     lines = ESCAPES.sub("\n", output).splitlines()[-MAX_LINES:]
@@ -922,13 +920,13 @@ def reports_trouble(output: str) -> bool:
 
 
 def reassures(answer: str) -> bool:
-    """Return whether an answer says that all is well, and names no trouble."""
+    """Return whether an answer says that all is well and names no trouble."""
     text = answer[:MAX_TEXT]
     return bool(_REASSURANCE.search(text)) and not _TROUBLE_WORDS.search(_DENIED_TROUBLE.sub(" ", text))
 
 
 class Terms(NamedTuple):
-    """The marks and words of a text; `marks` has figures and identifiers, `stems` those of other words."""
+    """The terms of a text: `marks` are figures and identifiers, `stems` are those of other words."""
 
     marks: frozenset[str]
     stems: frozenset[str]
@@ -941,7 +939,7 @@ def terms_of(text: str) -> Terms:
 
 @lru_cache(_CACHED_TEXTS)
 def _terms_of_start(text: str) -> Terms:
-    """Return the terms of a text; kept, because an answer is looked at for several reasons."""
+    """Return the terms of a text. Cached because an answer is checked for several reasons."""
     marks: set[str] = set()
     stems: set[str] = set()
     for token in set(TOKEN.findall(_without_escapes(text))):
@@ -952,17 +950,17 @@ def _terms_of_start(text: str) -> Terms:
 
 
 def occurs(mark: str, folded: str) -> bool:
-    """Return whether a mark is in a folded text, and not as a part of a longer word or figure."""
+    """Return whether a case-folded text has a mark that is not part of a longer word or figure."""
     return _stands_alone(mark, folded) or any(_stands_alone(form, folded) for form in _spell_mark(mark)[1:])
 
 
 def folded(text: str) -> str:
-    """Return the text as terms are looked for in it."""
+    """Return the text prepared for term searches: cut, without escapes, case-folded."""
     return _without_escapes(text[:MAX_TEXT]).casefold()
 
 
 def stem(word: str) -> str:
-    """Return the word without its ending, five letters at most."""
+    """Return the stem of a word: without its ending, at most five letters."""
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             word = word[: -len(ending)]
