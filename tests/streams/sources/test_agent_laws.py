@@ -1,4 +1,4 @@
-"""Laws of reading other agents' transcripts: whatever a file holds, and however far it was written."""
+"""Laws of reading other agents' transcripts, whatever a file holds and however much of it is written."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _read(name: str, body: bytes, context: ReadingContext) -> Reading:
 
 
 def _check(reading: Reading, context: ReadingContext) -> None:
-    """Every record keeps the contract, and ids are unique."""
+    """Assert that every record satisfies the contract and that ids are unique."""
     accepted = Accepted()
     admission = Admission(Redactor(RedactionSettings(), b"key"), context.ingested_at)
     admission.admit(accepted, "exchanges", reading.exchanges, source="test")
@@ -70,7 +70,7 @@ def _put(value: Any, path: tuple[Any, ...], item: Any) -> None:
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_a_field_of_a_wrong_type_is_a_fault_or_missing_and_never_an_error(name: str, context: ReadingContext) -> None:
-    """Each field of each kind of line with each type; the other lines are read as ever."""
+    """Each field of each kind of line is tried with each type; the other lines must be read as before."""
     lines = EVERYTHING[name][0]()
     kinds = {json.dumps([line["type"], sorted(map(str, _paths(line)))]): index for index, line in enumerate(lines)}
     for index in kinds.values():
@@ -92,7 +92,7 @@ def test_a_field_of_a_wrong_type_is_a_fault_or_missing_and_never_an_error(name: 
 def test_a_file_that_is_cut_anywhere_and_goes_on_gives_the_same_records(
     name: str, context: ReadingContext, data: st.DataObject
 ) -> None:
-    """What was handed out for the beginning of a file is handed out unchanged for all of it, or is named as one that went on."""
+    """Records of the first part of a file stay unchanged, or are listed as revisable."""
     lines: list[Any] = EVERYTHING[name][0]()
     garbage = data.draw(
         st.lists(st.sampled_from(["{", "null", "[]", '{"type":5}', '{"type":"user"}', "\x00", "}" * 40]), max_size=3)
@@ -119,7 +119,7 @@ def replace_tags(exchange: Any) -> Any:
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_lines_without_a_meaning_are_faults_that_name_their_line(name: str, context: ReadingContext) -> None:
-    """Huge, deep, of another encoding, of another form: each is reported, and the rest is read."""
+    """Huge, deep or malformed lines are reported, and the rest is read."""
     lines = EVERYTHING[name][0]()
     bad = {
         "not_json": b"{",
@@ -137,7 +137,7 @@ def test_lines_without_a_meaning_are_faults_that_name_their_line(name: str, cont
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_a_kind_that_is_not_known_is_a_fault_once_a_file(name: str, context: ReadingContext) -> None:
-    """Somebody has to look at what a new version writes; a thousand lines of it are one thing to look at."""
+    """A new version's lines need attention once, not a thousand times."""
     lines = EVERYTHING[name][0]()
     extra = [{"type": "novelty", "uuid": f"n{index}", "sessionId": "s", "payload": {}} for index in range(1000)]
     reading = _read(name, _body([*lines[:3], *extra, *lines[3:]]), context)
@@ -148,7 +148,7 @@ def test_a_kind_that_is_not_known_is_a_fault_once_a_file(name: str, context: Rea
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_a_torn_last_line_waits_for_the_next_time(name: str, context: ReadingContext) -> None:
-    """A program that is writing has written half of it."""
+    """The program has written only part of it."""
     body = _body(EVERYTHING[name][0]())
     reading = _read(name, body[:-10], context)
     assert not reading.complete
@@ -156,7 +156,7 @@ def test_a_torn_last_line_waits_for_the_next_time(name: str, context: ReadingCon
 
 
 def test_a_message_of_three_thousand_lines_costs_no_more_than_its_size(context: ReadingContext) -> None:
-    """Each line repeats what the message said so far, up to a bound."""
+    """Each line repeats the message so far, up to a bound."""
     lines = claude_code_lines.Lines()
     lines.user("Well?")
     for _ in range(3_000):

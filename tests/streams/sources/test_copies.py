@@ -1,4 +1,4 @@
-"""Copies of sessions: one session each, complete, whatever the files are called and whichever sorts first."""
+"""Copies of a session give one complete session, whatever the files are called and whichever sorts first."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _write(path: Path, lines: Sequence[Json]) -> None:
 
 
 def _check(source: TranscriptSource, root: Path, context: ReadingContext) -> None:
-    """All files of a folder, in any order, are one session with every exchange once."""
+    """Assert that all files of a folder, in any order, are one session with every exchange once."""
     files = source.files_in([root])
     random.Random(len(str(files))).shuffle(files)
     [account] = source.accounts_in(files)
@@ -90,7 +90,7 @@ def _check(source: TranscriptSource, root: Path, context: ReadingContext) -> Non
 @pytest.mark.parametrize("place", NAMES)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_shorter_copy_adds_nothing(context: ReadingContext, tmp_path: Path, program: str, place: str) -> None:
-    """A backup was made in the middle of the session, and its end is that of no exchange."""
+    """A backup made in the middle of a session must not end an exchange."""
     source, folder, name, lines_of, head, turn = PROGRAMS[program]
     root, lines = tmp_path / "root", lines_of()
     _write(root / folder / f"{name}.jsonl", lines)
@@ -113,7 +113,7 @@ def test_a_longer_copy_is_the_account_that_counts(context: ReadingContext, tmp_p
 def test_a_file_that_was_shortened_after_a_checkpoint_is_joined_with_it(
     context: ReadingContext, tmp_path: Path, program: str
 ) -> None:
-    """A compaction may leave only its last entries in the session's own file: both files together are the session."""
+    """A compaction may leave only the last entries in the session's own file; both files together are the session."""
     source, folder, name, lines_of, head, turn = PROGRAMS[program]
     root, lines = tmp_path / "root", lines_of()
     _write(root / folder / f"{name}.checkpoint.1.jsonl", lines[: head + 3 * turn])
@@ -124,7 +124,7 @@ def test_a_file_that_was_shortened_after_a_checkpoint_is_joined_with_it(
 def test_a_checkpoint_with_an_id_of_its_own_is_a_copy_of_the_session_in_its_name(
     context: ReadingContext, tmp_path: Path
 ) -> None:
-    """Some versions of OpenClaw begin it with a header of another session, and name no parent."""
+    """Some versions of OpenClaw start it with a header of another session and name no parent."""
     source, folder, name, lines_of, head, turn = PROGRAMS["openclaw"]
     root, lines = tmp_path / "root", lines_of()
     other = [lines[0] | {"id": "0c-checkpoint"}, *lines[1 : head + 3 * turn]]
@@ -134,7 +134,7 @@ def test_a_checkpoint_with_an_id_of_its_own_is_a_copy_of_the_session_in_its_name
 
 
 def test_a_copy_with_new_uuids_keeps_the_ids_of_the_sessions_own_file(context: ReadingContext, tmp_path: Path) -> None:
-    """What was imported of the file before the copy was made is known, and what only the copy has is added."""
+    """Records imported before the copy was made are recognised; only what the copy adds is new."""
     source, folder, name, _, _, turn = PROGRAMS["claude-code"]
     root, lines = tmp_path / "root", _claude_lines()
     again = claude_code_lines.Lines("0d", prefix="again-")

@@ -1,4 +1,4 @@
-"""Event files in every accepted form give the same records; what cannot be taken is named."""
+"""Event files in every accepted form give the same records, and unreadable events are reported."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ EXPECTED = [
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_lines_gives_the_same_events(form: str, context: ReadingContext) -> None:
-    """Whoever writes the file chooses the form; the evidence must not depend on it."""
+    """The evidence must not depend on the form that the sender chose."""
     (reading,) = read_event_file(_stream(FORMS[form]), context)
     assert _summary(reading.events) == EXPECTED
     assert (reading.faults, reading.complete, reading.session_ids) == ([], True, ["s"])
@@ -66,7 +66,7 @@ def test_every_form_of_lines_gives_the_same_events(form: str, context: ReadingCo
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("form", DOCUMENTS)
 def test_a_document_is_read_whole_or_pretty(form: str, indent: int | None, tmp_path: Path, context: ReadingContext) -> None:
-    """A session.json may be on one line or on many; where it names no session, the file does."""
+    """A session.json may be on one line or many; without a session id, the file's name is used."""
     file = tmp_path / "s.json"
     file.write_text(json.dumps(DOCUMENTS[form], indent=indent))
     (reading,) = read_event_file(file, context)
@@ -79,7 +79,7 @@ def test_a_document_is_read_whole_or_pretty(form: str, indent: int | None, tmp_p
 def test_sessions_are_counted_over_the_whole_file_and_over_batches(
     context: ReadingContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A session's order must not depend on what lies between its lines, nor on where a batch ends."""
+    """A session's order must not depend on other lines or on batch boundaries."""
     monkeypatch.setattr(event_files, "BATCH", 3)
     lines = [{"session_id": f"s{i % 2}", **CALL} for i in range(8)]
     readings = list(read_event_file(_stream(lines), context))
@@ -89,7 +89,7 @@ def test_sessions_are_counted_over_the_whole_file_and_over_batches(
 
 
 def test_a_session_on_the_first_of_several_lines_is_no_document(context: ReadingContext) -> None:
-    """Whatever stands between them, the lines after it must be read too."""
+    """The lines after it must be read as well."""
     session = json.dumps({"session_id": "s", "events": [CALL]})
     for between in ("\n", "\n\n", "\r\n \n"):
         (reading,) = read_event_file(io.BytesIO((session + between + session).encode()), context)
@@ -97,7 +97,7 @@ def test_a_session_on_the_first_of_several_lines_is_no_document(context: Reading
 
 
 def test_what_a_line_names_counts_before_the_reading_but_not_before_an_override(context: ReadingContext) -> None:
-    """One file may hold a fleet; `--agent` is the last word."""
+    """One file may hold several agents; `--agent` overrides all."""
     line = {"session_id": "s", "connection": "c2", "project": "web", "agent": "a", "event": CALL}
     for override, expected in ((None, "a"), ("b", "b")):
         (reading,) = read_event_file(_stream([line]), dataclasses.replace(context, agent=override))
@@ -131,7 +131,7 @@ def test_what_a_line_names_counts_before_the_reading_but_not_before_an_override(
 def test_what_cannot_be_taken_is_a_fault_that_names_line_and_field(
     line: Any, reason: str, named: str, missing: int, context: ReadingContext
 ) -> None:
-    """Nothing is dropped in silence, and what is missing keeps its place, so that mending it moves nothing else."""
+    """Nothing is dropped silently, and a rejected event keeps its position, so that correcting it moves no other."""
     good = {"session_id": "s", **CALL}
     (reading,) = read_event_file(_stream([good, line, good]), context)
     assert [(fault.line, fault.reason) for fault in reading.faults] == [(2, reason)]
@@ -146,7 +146,7 @@ IDS = st.one_of(st.none(), st.sampled_from(["a", "a#2", "a#3", "event_1", 5, *so
 @settings(deadline=None, max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(st.tuples(st.sampled_from(["s", "t"]), IDS), max_size=12), batch=st.integers(1, 4))
 def test_repeated_ids_become_those_of_a_diagnosis(events: list[tuple[str, Any]], batch: int, context: ReadingContext) -> None:
-    """A second event under one id is an event, not a repetition, and has the same name however the file is looked at."""
+    """A second event with the same id is a separate event, and gets the same name in imports and diagnoses."""
     lines = [{"session_id": session, "event": "x", "event_id": name, "n": n} for n, (session, name) in enumerate(events)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(event_files, "BATCH", batch)
@@ -160,7 +160,7 @@ def test_repeated_ids_become_those_of_a_diagnosis(events: list[tuple[str, Any]],
 
 
 def test_a_bad_event_does_not_cost_a_session_its_diagnosis(context: ReadingContext) -> None:
-    """What is wrong is told with its place; the others keep the ids that an import gives them."""
+    """The fault is reported with its position; the other events keep the ids that an import gives them."""
     reports: list[tuple[int, str]] = []
     lines = [{"session_id": "s", "events": [CALL, 5, OUTPUT]}, {"session_id": "t", **CALL}, {"session_id": "t", "n": 1}]
     lines += [{"session_id": "t", "project": "../etc", **CALL}, {"session_id": "t", **OUTPUT}]
@@ -175,7 +175,7 @@ def test_a_bad_event_does_not_cost_a_session_its_diagnosis(context: ReadingConte
 
 
 def test_an_event_that_is_refused_keeps_its_id_for_when_it_is_mended(context: ReadingContext) -> None:
-    """Mending a line and importing again must add its event and change no other."""
+    """Correcting a line and importing again must add its event and change no other."""
     lines = [{"session_id": "s", **CALL, "event_id": "a", "timestamp": time} for time in (None, "soon", None)]
     (before,) = read_event_file(_stream(lines), context)
     (after,) = read_event_file(_stream([{**line, "timestamp": None} for line in lines]), context)
@@ -185,7 +185,7 @@ def test_an_event_that_is_refused_keeps_its_id_for_when_it_is_mended(context: Re
 
 @pytest.mark.parametrize(("name", "expected"), [("runs/night.json", "night"), ("-", "standard input"), ("f", "f")])
 def test_a_session_without_a_name_is_called_as_its_file(name: str, expected: str) -> None:
-    """The same name as after an import, wherever the file lies."""
+    """An import gives the same name, in whatever folder the file is."""
     (session,) = read_sessions(io.BytesIO(json.dumps({"events": [CALL]}).encode()), name)
     assert session.session_id == expected
 
@@ -198,7 +198,7 @@ def test_a_torn_last_line_is_left_for_the_next_time(context: ReadingContext) -> 
 
 
 def test_many_bad_parts_of_one_line_cost_no_more_than_the_line(context: ReadingContext) -> None:
-    """A fault keeps its own part, so that a line of bad events is not kept once for each of them."""
+    """A fault keeps only its own part, so that a line of bad events is not stored once per event."""
     line = {"session_id": "s", "events": [{"event": "x", "timestamp": f"bad {i}"} for i in range(2_000)]}
     (reading,) = read_event_file(_stream([line]), context)
     assert len(reading.faults) == 2_000
@@ -217,7 +217,7 @@ def test_secrets_are_taken_out_of_payloads(context: ReadingContext) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_sessions_for_a_diagnosis_are_whole(form: str) -> None:
-    """The detectors look at a session, not at a line."""
+    """Detectors need whole sessions, not lines."""
     sessions = list(read_sessions(_stream(FORMS[form]), "f"))
     assert [event for session in sessions for event in session.events] == [CALL, OUTPUT]
     assert {session.session_id for session in sessions} == {"s"}
@@ -234,7 +234,7 @@ def test_a_transcript_is_recognised_and_gives_the_events_of_the_importer() -> No
 
 @pytest.mark.parametrize("data", [b"", b"{\n", b"nonsense\n", b'{"event":"x"}\n', b"5", b'{"session_id":"s"'])
 def test_what_holds_no_session_is_an_error_that_names_the_line(data: bytes) -> None:
-    """A diagnosis of half a file would be a wrong one."""
+    """A diagnosis of half a file would be wrong."""
     if not data:
         assert list(read_sessions(io.BytesIO(data), "f")) == []
         return
@@ -243,7 +243,7 @@ def test_what_holds_no_session_is_an_error_that_names_the_line(data: bytes) -> N
 
 
 def test_a_file_that_cannot_be_opened_is_an_error_with_a_hint(tmp_path: Path, context: ReadingContext) -> None:
-    """Importing nothing in silence would look like success."""
+    """Importing nothing silently would look like success."""
     with pytest.raises(InputError) as caught:
         list(read_event_file(tmp_path / "nowhere.jsonl", context))
     assert caught.value.hint
@@ -273,7 +273,7 @@ def test_an_id_that_holds_half_a_surrogate_pair_is_a_fault_that_names_its_field(
 
 @pytest.mark.parametrize("indent", [None, 2])
 def test_texts_that_hold_half_a_surrogate_pair_are_repaired(indent: int | None, context: ReadingContext) -> None:
-    """A cut text is no reason to lose an event, in a line or in a document of many lines."""
+    """A cut text is no reason to lose an event, in a line or in a document."""
     event = {**CALL, "args": {"id": "x\ud800"}}
     text = json.dumps({"session_id": "s", "events": [event, event]}, indent=indent).encode()
     (reading,) = read_event_file(io.BytesIO(text), context)

@@ -1,4 +1,4 @@
-"""Lines are read in bounded memory, and what is none is said."""
+"""Lines are read in bounded memory, and unreadable ones are reported."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def _reasons(data: bytes) -> list[str]:
     ],
 )
 def test_a_line_is_one_object_or_says_why_not(line: bytes, reason: str) -> None:
-    """What is no JSON object of bounded depth must be named, not guessed at."""
+    """A line that is not a JSON object of bounded depth must be reported, not guessed at."""
     assert _reasons(line + b"\n") == [reason]
 
 
 def test_numbers_count_blank_lines_and_line_ends_do_not_matter() -> None:
-    """A fault's number must lead an editor to the line."""
+    """A fault's number must match the line number in an editor."""
     lines = list(read_lines(io.BytesIO(b'{"a":1}\r\n\n  \n{"b":2}')))
     assert [(line.number, line.body, line.ended) for line in lines] == [(1, b'{"a":1}', True), (4, b'{"b":2}', False)]
 
 
 @pytest.mark.parametrize(("extra", "reason"), [(-1, ""), (0, ""), (1, "too_long"), (2, "too_long"), (5_000_000, "too_long")])
 def test_a_line_longer_than_the_limit_is_skipped_and_the_next_one_read(extra: int, reason: str) -> None:
-    """The limit itself still passes; one byte more does not, and costs nothing but itself."""
+    """A line of exactly the limit is read; a longer one affects no other line."""
     body = b'{"a":"' + b"x" * (MAX_LINE - 8 + extra) + b'"}'
     assert _reasons(body + b'\n{"b":2}\n') == [reason, ""]
     first = next(read_lines(io.BytesIO(body + b"\n")))
@@ -61,7 +61,7 @@ def test_a_line_longer_than_the_limit_is_skipped_and_the_next_one_read(extra: in
 
 
 def test_a_line_without_end_is_not_loaded() -> None:
-    """Half a gigabyte without a line end must not need half a gigabyte."""
+    """A huge line must not need as much memory."""
     size = 96 * 1024 * 1024
 
     class Endless(io.RawIOBase):
@@ -86,6 +86,6 @@ def test_a_line_without_end_is_not_loaded() -> None:
 
 @pytest.mark.parametrize(("data", "torn"), [(b'{"a":', True), (b'{"a":1}', False), (b'{"a":\n', False), (b"12", True)])
 def test_only_an_unended_line_that_is_no_object_is_torn(data: bytes, torn: bool) -> None:
-    """A whole object at the end of a file is complete even where the line end is missing."""
+    """A whole object at the end of a file is complete even without a line break."""
     (line,) = read_lines(io.BytesIO(data))
     assert is_torn(line, decode_line(line)) == torn

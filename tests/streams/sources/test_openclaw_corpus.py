@@ -1,4 +1,4 @@
-"""Transcripts written from the format's rules, each with the records that the rules ask for beside it."""
+"""Transcripts written from the format's rules, with the records that the rules require."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _shown(exchange: Any, expected: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_corpus_is_there() -> None:
-    """An empty corpus would pass every test below."""
+    """With an empty corpus, every test below would pass."""
     assert len(NAMES) >= 20
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_transcript_gives_the_records_its_rules_ask_for(name: str, context: ReadingContext) -> None:
-    """Each expectation was reasoned out from the rules; its `why` says how."""
+    """Each expectation follows from the rules; its `why` explains how."""
     expected = json.loads((CORPUS / f"{name}.expected.json").read_text(encoding="utf-8"))
     reading = read_transcript(CORPUS / f"{name}.jsonl", context)
     assert reading.session_ids == [expected["session_id"]]
@@ -59,7 +59,7 @@ def test_a_transcript_gives_the_records_its_rules_ask_for(name: str, context: Re
 
 @pytest.mark.parametrize("name", NAMES)
 def test_columns_say_what_the_payload_says(name: str, context: ReadingContext) -> None:
-    """Detectors read columns, people read payloads: they must not differ."""
+    """Detectors read columns and people read payloads, so they must agree."""
     reading = read_transcript(CORPUS / f"{name}.jsonl", context)
     assert list(range(len(reading.events))) == [event.seq for event in reading.events]
     assert len(reading.events) == len({event.event_id for event in reading.events})

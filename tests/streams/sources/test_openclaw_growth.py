@@ -1,4 +1,4 @@
-"""Laws of reading a file that is still being written, or that something has damaged."""
+"""Laws of reading a file that is still being written or is damaged."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _entry(number: int, role: str, parent: str | None, at: datetime) -> dict[str
 
 @st.composite
 def transcripts(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """Entries that branch, move the leaf, stand aside and pause, each under an earlier entry; times never go back."""
+    """Entries that branch, move the leaf, are beside the conversation and pause, each under an earlier entry, with times in order."""
     entries: list[dict[str, Any]] = [{"type": "session", "id": "s", "timestamp": START.isoformat()}]
     at = START
     ids: list[str | None] = [None]
@@ -81,7 +81,7 @@ def transcripts(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 def _lasting(reading: Reading) -> tuple[dict[str, Any], list[Any]]:
-    """Return the records without what is known only later (whether an answer was abandoned) or differs by design (ingestion)."""
+    """Return the records without fields that are only known later (abandoned) or differ by design (ingestion)."""
     exchanges = {
         exchange.exchange_id: msgspec.structs.replace(
             exchange, ingested_at=START, tags=tuple(tag for tag in exchange.tags if tag != "abandoned")
@@ -93,7 +93,7 @@ def _lasting(reading: Reading) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _assert_handed_out_again(exchanges: dict[str, Any], whole: Reading) -> None:
-    """Each exchange of an earlier reading is in the reading of the whole file, unchanged unless it is among the revisable ones."""
+    """Assert that each exchange of an earlier reading is in the whole reading, unchanged unless it is revisable."""
     all_exchanges, _ = _lasting(whole)
     assert exchanges.keys() <= all_exchanges.keys()
     lasting = exchanges.keys() - whole.revisable
@@ -105,7 +105,7 @@ def _assert_handed_out_again(exchanges: dict[str, Any], whole: Reading) -> None:
 def test_what_was_handed_out_once_stays_the_same_as_the_file_grows(
     entries: list[dict[str, Any]], data: st.DataObject, read: Callable[..., Reading], context: ReadingContext
 ) -> None:
-    """The importer looks again and again: a record that changed in between would be a conflict, unless the reader says that it is revised."""
+    """The importer reads repeatedly: a changed record would be a conflict, unless the reader lists it as revisable."""
     length = data.draw(st.integers(1, len(entries)))
     now = datetime.fromisoformat(entries[min(length, len(entries) - 1)]["timestamp"])
     early = read(entries[:length], _at(context, now))
@@ -121,7 +121,7 @@ def test_what_was_handed_out_once_stays_the_same_as_the_file_grows(
 def test_damaged_lines_change_no_other_record(
     entries: list[dict[str, Any]], data: st.DataObject, read: Callable[..., Reading]
 ) -> None:
-    """One bad line must not cost the records around it, and must not go unreported."""
+    """A bad line must not affect other records, and must be reported."""
     damaged: list[Any] = list(entries)
     rubbish = data.draw(st.lists(st.sampled_from(GARBAGE), min_size=1, max_size=4))
     for line in rubbish:
@@ -137,7 +137,7 @@ def test_damaged_lines_change_no_other_record(
 def test_a_line_in_the_middle_of_being_written_is_not_there_yet(
     entries: list[dict[str, Any]], data: st.DataObject, read: Callable[..., Reading], context: ReadingContext
 ) -> None:
-    """The gateway writes while we read: half a line is no fault, and no silence ends the answer that may be in it."""
+    """The gateway may be writing: half a line is not a fault, and silence must not end the answer that may be in it."""
     torn = msgspec.json.encode(entries[-1]).decode()
     torn = torn[: data.draw(st.integers(1, len(torn) - 1))]
     meanwhile = _at(context, datetime.fromisoformat(entries[-2]["timestamp"]))
@@ -167,7 +167,7 @@ def test_an_answer_that_ended_is_revised_when_the_line_being_written_adds_to_it(
 def test_every_user_message_is_in_an_exchange_and_nothing_is_counted_twice(
     entries: list[dict[str, Any]], read: Callable[..., Reading]
 ) -> None:
-    """Silence is the most interesting answer: a message without one must not be lost."""
+    """A message without an answer is important evidence and must not be lost."""
     reading = read(entries)
     asked = [entry["message"]["content"] for entry in entries if entry.get("message", {}).get("role") == "user"]
     firsts = [exchange for exchange in reading.exchanges if "~" not in exchange.exchange_id]
@@ -188,7 +188,7 @@ VALUES = st.recursive(
 def test_whatever_stands_in_a_field_the_rest_is_read(
     entries: list[dict[str, Any]], data: st.DataObject, read: Callable[..., Reading], context: ReadingContext
 ) -> None:
-    """Whoever writes the transcript may write anything: each line gives records or a fault, never a crash."""
+    """Transcripts may contain anything: each line gives records or a fault, never a crash."""
     changed = [{**entry, "message": dict(entry["message"])} if "message" in entry else dict(entry) for entry in entries]
     for _ in range(data.draw(st.integers(1, 4))):
         entry = data.draw(st.sampled_from(changed))

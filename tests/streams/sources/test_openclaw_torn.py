@@ -1,4 +1,4 @@
-"""A last line that is not written to its end: being written, or left so by a writer that is gone."""
+"""An unfinished last line: still being written, or left by a writer that has stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINES = (
 
 
 def test_silence_ends_no_exchange_while_its_answer_may_be_the_torn_line(tmp_path: Path, context: ReadingContext) -> None:
-    """The entries are weeks old, but the file is being written: it may be a copy under way."""
+    """The entries are weeks old, but the file may be a copy in progress."""
     path = tmp_path / "s1.jsonl"
     path.write_text(LINES)
     os.utime(path, (context.ingested_at.timestamp(),) * 2)
@@ -27,7 +27,7 @@ def test_silence_ends_no_exchange_while_its_answer_may_be_the_torn_line(tmp_path
 
 
 def test_what_a_writer_left_torn_is_reported_all_the_same(tmp_path: Path, context: ReadingContext) -> None:
-    """A gateway that died in the middle of a line will not finish it; its last question must not be forgotten."""
+    """A gateway that died in the middle of a line will not finish it; its last question must not be lost."""
     path = tmp_path / "s1.jsonl"
     path.write_text(LINES)
     written = context.ingested_at - context.session_gap - timedelta(minutes=1)

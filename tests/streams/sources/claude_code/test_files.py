@@ -1,4 +1,4 @@
-"""What Claude Code's lines come to."""
+"""Claude Code transcripts as exchanges and events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _answers(reading: Reading) -> list[tuple[str, str, str]]:
 
 
 def test_a_transcript_comes_to_these_exchanges(read_claude: Read) -> None:
-    """Each question with what the agent answered, whatever the program wrote in between."""
+    """Each question has its answer, whatever the program wrote in between."""
     reading = read_claude(everything())
     assert reading.session_ids == [SESSION]
     assert reading.faults == []
@@ -59,7 +59,7 @@ def test_a_transcript_comes_to_these_exchanges(read_claude: Read) -> None:
 
 
 def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(read_claude: Read) -> None:
-    """Thresholds go by the source, and costs by the exchange."""
+    """Thresholds depend on the source, and costs on the exchange."""
     reading = read_claude(everything())
     ids = {exchange.exchange_id for exchange in reading.exchanges}
     payloads = [json.loads(event.payload) for event in reading.events]
@@ -77,7 +77,7 @@ def test_a_message_of_several_lines_uses_its_tokens_once(read_claude: Read) -> N
 
 
 def test_a_usage_that_grows_from_line_to_line_counts_by_its_last_value(read_claude: Read) -> None:
-    """Older versions wrote a line while the rest of the message was still to come."""
+    """Older versions wrote a line before the message was finished."""
     lines = Lines()
     lines.user("Well?")
     lines.said("m1", thinking("Hm."), stop=None, usage={"input_tokens": 10, "output_tokens": 1})
@@ -88,7 +88,7 @@ def test_a_usage_that_grows_from_line_to_line_counts_by_its_last_value(read_clau
 
 
 def test_results_of_parallel_calls_leave_one_answer(read_claude: Read) -> None:
-    """The program hangs each result below the line that called, and the next message below the result that came last."""
+    """The program makes each result a child of its call, and the next message a child of the last result."""
     reading = read_claude(everything())
     outputs = _payloads(reading, "tool_output")
     assert [(output["tool"], output["is_error"], output.get("exit_code")) for output in outputs] == [
@@ -100,7 +100,7 @@ def test_results_of_parallel_calls_leave_one_answer(read_claude: Read) -> None:
 
 
 def test_a_failed_request_is_an_error_and_what_follows_a_retry(read_claude: Read) -> None:
-    """The program writes each request that it tries again."""
+    """The program records each request that it retries."""
     reading = read_claude(everything())
     assert [payload["message"] for payload in _payloads(reading, "error_event")] == [
         "529 overloaded",
@@ -111,7 +111,7 @@ def test_a_failed_request_is_an_error_and_what_follows_a_retry(read_claude: Read
 
 
 def test_a_compaction_and_changes_of_the_model_are_events(read_claude: Read) -> None:
-    """The first model is told, too: a diagnosis asks which one it was."""
+    """The first model is an event as well, because a diagnosis needs to know it."""
     reading = read_claude(everything())
     assert [
         {name: payload[name] for name in ("action", "tokens_before")} for payload in _payloads(reading, "context_event")
@@ -120,7 +120,7 @@ def test_a_compaction_and_changes_of_the_model_are_events(read_claude: Read) -> 
 
 
 def test_an_answer_that_ended_with_a_call_has_no_text(read_claude: Read) -> None:
-    """What was said before a call is no answer."""
+    """Text before a call is not an answer."""
     lines = Lines()
     lines.user("Well?")
     lines.said("m1", text("Let me look."), stop="tool_use")
@@ -129,7 +129,7 @@ def test_an_answer_that_ended_with_a_call_has_no_text(read_claude: Read) -> None
 
 
 def test_a_slash_command_is_a_question_only_when_the_agent_answers_it(read_claude: Read) -> None:
-    """Commands that the program runs by itself are none; the text of one that the agent runs is meta."""
+    """The program answers some commands itself; the text of a command that the agent runs is meta."""
     lines = Lines()
     lines.user("<command-name>/clear</command-name>")
     lines.user("<command-message>review</command-message>\n<command-name>/review</command-name>")
@@ -143,7 +143,7 @@ def test_a_slash_command_is_a_question_only_when_the_agent_answers_it(read_claud
 
 
 def test_what_the_program_says_in_the_middle_of_an_answer_is_part_of_it(read_claude: Read) -> None:
-    """A skill's text or a summary after a compaction splits no exchange in two."""
+    """A skill's text or a compaction summary must not split an exchange."""
     lines = Lines()
     lines.user("Well?")
     lines.said("m1", call("t1", "Skill"), stop="tool_use")
@@ -157,7 +157,7 @@ def test_what_the_program_says_in_the_middle_of_an_answer_is_part_of_it(read_cla
 
 @pytest.mark.parametrize("prompt", ["And db4, please.", [{"type": "text", "text": "And db4, please."}]])
 def test_what_a_user_writes_while_the_agent_works_joins_the_question(read_claude: Read, prompt: Any) -> None:
-    """The program keeps it as an attachment: the answer to it stood under the question before, and what was asked was lost."""
+    """The program stores it as an attachment. Previously it was lost, and its answer belonged to the first question."""
     lines = Lines()
     lines.user("Is db3 well?")
     lines.said("m1", call("t1", "Bash", command="check db3"), stop="tool_use")
@@ -173,7 +173,7 @@ def test_what_a_user_writes_while_the_agent_works_joins_the_question(read_claude
 
 
 def test_what_a_user_writes_after_an_answer_is_a_question_of_its_own(read_claude: Read) -> None:
-    """It waited in the queue until the answer was there."""
+    """It was queued until the answer was finished."""
     lines = Lines()
     lines.user("Is db3 well?")
     lines.said("m1", text("Yes."))
@@ -183,7 +183,7 @@ def test_what_a_user_writes_after_an_answer_is_a_question_of_its_own(read_claude
 
 
 def test_a_queued_notification_of_the_program_is_no_question(read_claude: Read) -> None:
-    """A command that ran in the background reports in the same way, and nobody asked."""
+    """A finished background command reports in the same way, although nobody asked."""
     lines = Lines()
     lines.user("Start the build.")
     lines.said("m1", call("t1", "Bash", command="make"), stop="tool_use")
@@ -200,7 +200,7 @@ def test_a_queued_notification_of_the_program_is_no_question(read_claude: Read) 
 
 @pytest.mark.parametrize("has_file", [True, False])
 def test_what_a_subagent_did_counts_in_its_own_file(tmp_path: Path, context: ReadingContext, *, has_file: bool) -> None:
-    """Some versions write it into the session's file as well: its tokens counted twice. Without a file of its own it counts there."""
+    """Some versions also write it into the session's file, so its tokens counted twice. Without its own file it counts there."""
     lines = Lines()
     lines.user("Find the fault.")
     task = lines.said("m1", call("t1", "Task", prompt="Look around."), stop="tool_use")
@@ -229,7 +229,7 @@ def test_what_a_subagent_did_counts_in_its_own_file(tmp_path: Path, context: Rea
 
 
 def test_a_sidechain_in_the_file_of_its_session_is_tagged_and_moves_nothing(read_claude: Read) -> None:
-    """Older versions wrote what subagents do between the lines of the session."""
+    """Older versions wrote a subagent's lines between those of the session."""
     lines = Lines()
     asked = lines.user("Well?")
     lines.user("Look around.", parent=None, isSidechain=True)
@@ -243,7 +243,7 @@ def test_a_sidechain_in_the_file_of_its_session_is_tagged_and_moves_nothing(read
 
 
 def test_a_subagents_file_is_a_session_of_its_own(read_claude: Read) -> None:
-    """It names the session that began it, so two of them would be one otherwise."""
+    """It names the session that started it, so two subagents would otherwise become one session."""
     lines = Lines(isSidechain=True, agentId="ab1")
     lines.user("Look around.")
     lines.said("s1", text("Nothing."))
@@ -253,7 +253,7 @@ def test_a_subagents_file_is_a_session_of_its_own(read_claude: Read) -> None:
 
 
 def test_a_line_below_one_that_was_damaged_stands_where_that_stood(read_claude: Read) -> None:
-    """The fault names the field as the program calls it."""
+    """The fault uses the program's name of the field."""
     lines: list[Any] = everything()
     lines[1] = {"type": "user", "message": "?", "uuid": 5}
     reading = read_claude(lines)
@@ -268,12 +268,12 @@ def _write(path: Path, lines: Sequence[Any]) -> None:
 
 
 def _snapshot(line: Line) -> Line:
-    """What the program writes beside each prompt of a person."""
+    """Return the file snapshot that the program writes with each prompt of a person."""
     return {"type": "file-history-snapshot", "messageId": line["uuid"], "snapshot": {"timestamp": line["timestamp"]}}
 
 
 def _with_head(session: str, head: str, own: Sequence[Line], copies: Sequence[Line] = ()) -> list[Line]:
-    """Return the lines as the program writes them: a queued prompt before them, or snapshots, or nothing that tells the time."""
+    """Return the lines preceded by a queued prompt, by snapshots, or by nothing that gives the start time."""
     copied = [{**line, "sessionId": session, "promptId": "p"} for line in copies if "uuid" in line]
     prompts = [line for line in [*copied, *own] if line["type"] == "user"]
     heads = {
@@ -289,9 +289,9 @@ def _with_head(session: str, head: str, own: Sequence[Line], copies: Sequence[Li
 def test_a_fork_counts_only_what_it_adds(
     tmp_path: Path, context: ReadingContext, names: tuple[str, str], head: str, begins_at: int
 ) -> None:
-    """Copied lines have the uuids of the others, and nothing else says that they are copies; names say nothing of age.
+    """Copied lines keep their uuids and have no other mark; file names do not tell the age.
 
-    A fork of a session that was compacted begins in the middle of it.
+    A fork of a compacted session starts in the middle of it.
     """
     first = Lines(names[0])
     first.user("One?")
@@ -314,7 +314,7 @@ def test_a_fork_counts_only_what_it_adds(
 
 
 def test_sessions_of_one_folder_that_are_no_forks_are_not_compared(tmp_path: Path, context: ReadingContext) -> None:
-    """A folder has hundreds of them, and reading each with all the others would take for ever."""
+    """A folder may have hundreds of sessions, and comparing each with all others would take too long."""
     folder = tmp_path / "projects" / "-srv"
     for number in range(3):
         lines = Lines(f"s{number}", prefix=f"s{number}-", minute=number)
@@ -326,7 +326,7 @@ def test_sessions_of_one_folder_that_are_no_forks_are_not_compared(tmp_path: Pat
 
 
 def test_transcripts_are_found_by_place_or_by_content(tmp_path: Path) -> None:
-    """The folder holds other files of lines, which are none."""
+    """The folder has other JSON lines files as well."""
     projects = tmp_path / "projects"
     _write(projects / "-srv" / "a.jsonl", everything())
     _write(projects / "-srv" / "a" / "subagents" / "agent-1.jsonl", everything())
@@ -348,7 +348,7 @@ def test_transcripts_are_found_by_place_or_by_content(tmp_path: Path) -> None:
     ],
 )
 def test_a_turn_without_text_says_what_it_was(read_claude: Read, blocks: list[Line], question: str) -> None:
-    """An empty question looks like one that was lost."""
+    """An empty question would look like a lost one."""
     lines = Lines()
     lines.add("user", message={"role": "user", "content": blocks})
     lines.said("m", text("I see."), stop="end_turn")

@@ -1,4 +1,4 @@
-"""A history that a program writes again, with other uuids: it happened once."""
+"""A history that a program writes again with other uuids counts once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 def _tell(lines: Lines, *, with_last: bool = True) -> None:
-    """A conversation of two questions, the same each time it is told: only uuids and times are new."""
+    """Return a conversation of two questions, with new uuids and times at each call."""
     lines.last = None
     lines.user("Which ports are open?")
     lines.said("msg_ports", thinking("Scan."), stop="tool_use", requestId="req_1")
@@ -51,7 +51,7 @@ WHOLE = [("Which ports are open?", "22 and 80."), ("Close 80.", "Closed."), ("An
 def test_a_history_that_is_written_again_with_new_uuids_counts_once(
     tmp_path: Path, context: ReadingContext, replays: int, *, with_last: bool
 ) -> None:
-    """A resumed session may write its history once more: calls and tokens were counted again, and an answer stood twice in a text."""
+    """A resumed session may repeat its history: calls and tokens were counted twice, and an answer was repeated in its text."""
     lines = Lines()
     _tell(lines)
     for _ in range(replays):
@@ -83,7 +83,7 @@ def test_a_history_that_is_written_again_and_cut_anywhere_gives_the_same_records
 
 
 def test_a_question_that_is_asked_twice_is_two_exchanges(tmp_path: Path, context: ReadingContext) -> None:
-    """Only a repeated answer makes a repetition: people say `go on` more than once."""
+    """Only a repeated answer is a repetition: people write `go on` more than once."""
     lines = Lines()
     for number in range(3):
         lines.user("Go on.")
@@ -117,7 +117,7 @@ def test_a_history_in_a_later_transcript_with_new_uuids_counts_in_the_first(tmp_
 
 
 def test_ids_that_a_gateway_makes_up_join_no_sessions(tmp_path: Path, context: ReadingContext) -> None:
-    """Some number each session's messages from one."""
+    """Some gateways number the messages of each session from one."""
     folder = tmp_path / "projects" / "-srv"
     for number in range(2):
         lines = Lines(f"s{number}", prefix=f"s{number}-", minute=10 * number)
@@ -130,7 +130,7 @@ def test_ids_that_a_gateway_makes_up_join_no_sessions(tmp_path: Path, context: R
 def test_a_block_that_is_written_again_with_more_tokens_counts_them_and_its_text_once(
     tmp_path: Path, context: ReadingContext
 ) -> None:
-    """Some versions write a message while it grows: the last count is that of the whole message."""
+    """Some versions write a message while it grows; the last count is that of the whole message."""
     lines = Lines()
     lines.user("Well?")
     lines.said("msg_1", text("Yes."), stop=None, usage={"input_tokens": 10, "output_tokens": 1})

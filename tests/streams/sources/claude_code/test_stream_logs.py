@@ -1,4 +1,4 @@
-"""Logs of `claude -p --output-format stream-json`: what people keep instead of a transcript."""
+"""Logs of `claude -p --output-format stream-json`, which some people keep instead of a transcript."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ class Log:
         self._session, self._prefix, self._has_times = session, prefix, has_times
 
     def add(self, kind: str, **fields: Any) -> None:
-        """A line."""
+        """Add a line."""
         number = len(self.lines)
         at = {"timestamp": f"2026-11-03T09:00:{number:02}.000Z"} if self._has_times and kind in ("assistant", "user") else {}
         ids = {"session_id": self._session, "uuid": f"{self._prefix}-{number:04}", "parent_tool_use_id": None}
         self.lines.append({"type": kind, **ids, **at, **fields})
 
     def begin(self) -> None:
-        """The beginning of a run."""
+        """Add the start of a run."""
         self.add("system", subtype="init", cwd="/srv", model="claude-x", tools=["Bash"])
 
     def said(self, message_id: str, *blocks: Json, **fields: Any) -> None:
-        """A line of a message, which counts only the first of its output's tokens."""
+        """Add a line of a message, which counts only the first of its output tokens."""
         usage = {"input_tokens": 10, "cache_read_input_tokens": 100, "output_tokens": 1}
         message = {"id": message_id, "role": "assistant", "model": "claude-x", "content": list(blocks)}
         self.add("assistant", message={**message, "stop_reason": None, "usage": usage}, **fields)
 
     def returned(self, call_id: str, output: str, **fields: Any) -> None:
-        """The result of a tool."""
+        """Add the result of a tool."""
         block = {"type": "tool_result", "tool_use_id": call_id, "content": output}
         self.add("user", message={"role": "user", "content": [block]}, **fields)
 
     def end(self, answer: str | None, *, is_error: bool = False, **fields: Any) -> None:
-        """The result of a run of two messages."""
+        """Add the result of a run of two messages."""
         usage = {"input_tokens": 20, "cache_read_input_tokens": 200, "cache_creation_input_tokens": 0, "output_tokens": 40}
         given = {"usage": usage, "num_turns": 2, "duration_ms": 5000, "subtype": "success", **fields}
         self.add("result", is_error=is_error, result=answer, **given)
 
     def whole_run(self, answer: str = "Two files.") -> None:
-        """A run with a call of a tool."""
+        """Add a run with a tool call."""
         self.begin()
         self.said("msg_1", text("Let me look."), call("toolu_1", "Bash", command="ls"))
         self.returned("toolu_1", "a b")
@@ -68,7 +68,7 @@ class Log:
 
 @pytest.fixture
 def later(context: ReadingContext) -> ReadingContext:
-    """A day after the log was written."""
+    """Return a context one day after the log was written."""
     return replace(context, ingested_at=datetime.now(UTC) + timedelta(days=1))
 
 
@@ -87,7 +87,7 @@ def _payloads(reading: Reading, kind: str) -> list[Json]:
 
 @pytest.mark.parametrize("has_times", [True, False])
 def test_a_run_is_a_session_with_its_final_answer(tmp_path: Path, later: ReadingContext, *, has_times: bool) -> None:
-    """The answer is in the result, its prompt is nowhere, and the result counts the tokens that the messages do not."""
+    """The result has the answer and the tokens that no message counts; the prompt is missing."""
     log = Log(has_times=has_times)
     log.whole_run()
     path = _write(tmp_path / "job.jsonl", log.lines)
@@ -110,7 +110,7 @@ def test_a_run_is_a_session_with_its_final_answer(tmp_path: Path, later: Reading
 
 
 def test_runs_of_one_log_are_sessions_of_their_own(tmp_path: Path, later: ReadingContext) -> None:
-    """People append run after run to one file, of one session or of several, and some at the same time."""
+    """People append runs of one or several sessions to one file, some of them concurrent."""
     first, second, resumed = Log(), Log(OTHER, prefix="run2"), Log(prefix="run3")
     for log, answer in ((first, "One."), (second, "Two."), (resumed, "Three.")):
         log.whole_run(answer)
@@ -125,7 +125,7 @@ def test_runs_of_one_log_are_sessions_of_their_own(tmp_path: Path, later: Readin
 
 
 def test_pieces_of_messages_add_nothing(tmp_path: Path, later: ReadingContext) -> None:
-    """`--include-partial-messages` tells each message piece by piece as well."""
+    """`--include-partial-messages` also writes each message piece by piece."""
     log = Log()
     log.begin()
     log.add("stream_event", event={"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Tw"}})
@@ -138,7 +138,7 @@ def test_pieces_of_messages_add_nothing(tmp_path: Path, later: ReadingContext) -
 
 
 def test_a_run_that_failed_is_an_exchange_that_ended_in_an_error(tmp_path: Path, later: ReadingContext) -> None:
-    """A run may fail without any message that says so."""
+    """A run may fail without a message about it."""
     log = Log()
     log.begin()
     log.said("msg_1", call("toolu_1", "Bash", command="ls"))
@@ -151,7 +151,7 @@ def test_a_run_that_failed_is_an_exchange_that_ended_in_an_error(tmp_path: Path,
 
 
 def test_a_failure_that_a_message_tells_is_one_error(tmp_path: Path, later: ReadingContext) -> None:
-    """The result repeats what the program showed instead of an answer; what was tried again is an error of its own."""
+    """The result repeats what was shown instead of an answer; each retried request is a separate error."""
     log = Log()
     log.begin()
     log.add("system", subtype="api_retry", attempt=1, error_status=529, error="overloaded")
@@ -163,7 +163,7 @@ def test_a_failure_that_a_message_tells_is_one_error(tmp_path: Path, later: Read
 
 
 def test_a_prompt_that_is_repeated_is_the_question(tmp_path: Path, later: ReadingContext) -> None:
-    """`--replay-user-messages` has the program say what it was asked."""
+    """With `--replay-user-messages` the program repeats the prompt."""
     log = Log()
     log.begin()
     log.add("user", message={"role": "user", "content": "How many files?"}, isReplay=True)
@@ -174,7 +174,7 @@ def test_a_prompt_that_is_repeated_is_the_question(tmp_path: Path, later: Readin
 
 
 def test_a_subagent_is_a_session_of_its_own_with_the_prompt_of_its_call(tmp_path: Path, later: ReadingContext) -> None:
-    """Its lines stand between those of the agent that asked it."""
+    """Its lines are mixed with those of the agent that started it."""
     log = Log()
     log.begin()
     log.said("msg_1", call("toolu_agent", "Agent", prompt="Look around."))
@@ -191,7 +191,7 @@ def test_a_subagent_is_a_session_of_its_own_with_the_prompt_of_its_call(tmp_path
 
 
 def test_a_log_of_the_result_alone_is_an_exchange(tmp_path: Path, later: ReadingContext) -> None:
-    """`--output-format json` prints nothing else."""
+    """`--output-format json` prints only the result."""
     log = Log(has_times=False)
     log.end("Two files.")
     [reading] = _read(_write(tmp_path / "job.jsonl", log.lines), later)
@@ -204,7 +204,7 @@ def test_a_log_of_the_result_alone_is_an_exchange(tmp_path: Path, later: Reading
 def test_a_log_that_is_cut_anywhere_and_goes_on_gives_the_same_records(
     tmp_path: Path, context: ReadingContext, *, has_times: bool
 ) -> None:
-    """A follower reads it while the program writes; a run without times is read when it is over."""
+    """A follower reads a log while it is written; a run without times is read when it has ended."""
     soon = replace(context, ingested_at=datetime.now(UTC), session_gap=timedelta(days=365))
     first, second = Log(has_times=has_times), Log(OTHER, prefix="run2", has_times=has_times)
     first.whole_run()
@@ -225,7 +225,7 @@ def test_a_log_that_is_cut_anywhere_and_goes_on_gives_the_same_records(
 
 
 def test_lines_that_are_none_are_set_aside_with_their_number(tmp_path: Path, later: ReadingContext) -> None:
-    """A log of a job may hold what the shell said."""
+    """The log of a job may contain shell output."""
     log = Log()
     log.whole_run()
     path = _write(tmp_path / "job.jsonl", [*log.lines[:2], "npm warn old", *log.lines[2:]])
@@ -245,7 +245,7 @@ def test_logs_below_a_folder_are_found(tmp_path: Path) -> None:
 
 
 def test_of_copies_of_a_log_the_most_complete_one_is_read(tmp_path: Path) -> None:
-    """A log that was kept in the middle of a run has not its end."""
+    """A copy made in the middle of a run lacks its end."""
     log = Log()
     log.whole_run()
     part, whole = _write(tmp_path / "a.jsonl", log.lines[:-2]), _write(tmp_path / "b.jsonl", log.lines)

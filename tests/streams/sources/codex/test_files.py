@@ -1,4 +1,4 @@
-"""What Codex's lines come to."""
+"""Codex rollouts as exchanges and events."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _payloads(reading: Reading, event: str) -> list[dict[str, Any]]:
 
 
 def test_a_rollout_comes_to_these_exchanges(read_rollout: Read) -> None:
-    """Each question with what the agent answered; a turn that the program began itself is tagged."""
+    """Each question has its answer; a turn that the program started itself is tagged."""
     reading = read_rollout(everything())
     assert reading.session_ids == [SESSION]
     assert reading.faults == []
@@ -56,7 +56,7 @@ def test_a_rollout_comes_to_these_exchanges(read_rollout: Read) -> None:
 
 
 def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(read_rollout: Read) -> None:
-    """Thresholds go by the source, and costs by the exchange."""
+    """Thresholds depend on the source, and costs on the exchange."""
     reading = read_rollout(everything())
     ids = {exchange.exchange_id for exchange in reading.exchanges}
     payloads = [json.loads(event.payload) for event in reading.events]
@@ -67,7 +67,7 @@ def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(r
 
 
 def test_a_usage_that_is_repeated_counts_once(read_rollout: Read) -> None:
-    """The program writes the last count again with each output of a tool."""
+    """The program repeats the last count with each tool output."""
     reading = read_rollout(everything())
     assert [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")] == [110, 220, 330, 165, 176]
     first = _payloads(reading, "token_usage")[0]["usage"]
@@ -77,7 +77,7 @@ def test_a_usage_that_is_repeated_counts_once(read_rollout: Read) -> None:
 
 @pytest.mark.parametrize("order", ["record first", "count first", "two at once", "records alone"])
 def test_a_response_that_two_kinds_of_lines_tell_counts_once(read_rollout: Read, order: str) -> None:
-    """Newer versions write a record of each response beside the count, and may give up the count."""
+    """Newer versions write a record of each response beside the count, and may drop the count."""
     lines = Lines()
     lines.turn("Which port?")
     lines.said("8080.")
@@ -102,7 +102,7 @@ def test_a_response_that_two_kinds_of_lines_tell_counts_once(read_rollout: Read,
 
 
 def test_the_request_of_a_compaction_counts(read_rollout: Read) -> None:
-    """No count tells of it, and it is the largest of all: its tokens were free."""
+    """No count includes it although it is the largest request; it appeared to be free."""
     lines = Lines()
     lines.turn("Which port?")
     lines.said("8080.")
@@ -120,7 +120,7 @@ def _record_usage(lines: Lines, read: int, written: int) -> None:
 
 
 def test_the_fill_of_the_context_is_told_in_percent(read_rollout: Read) -> None:
-    """The last usage against the window that the program names."""
+    """It is the last usage relative to the window in the rollout."""
     reading = read_rollout(everything())
     fills = [event.saturation for event in reading.events if event.event == "context_event"]
     assert fills == [11.0, 22.0, 33.0, None, 16.5, 17.6]
@@ -129,7 +129,7 @@ def test_the_fill_of_the_context_is_told_in_percent(read_rollout: Read) -> None:
 
 
 def test_the_end_of_a_command_is_told_by_code_and_duration(read_rollout: Read) -> None:
-    """What the program says of a command counts before what the model is told of it."""
+    """What the program reports about a command takes precedence over the output for the model."""
     outputs = _payloads(read_rollout(everything()), "tool_output")
     assert [(output["tool"], output["is_error"], output["exit_code"], output.get("duration_ms")) for output in outputs] == [
         ("exec_command", True, 3, 1500.0),
@@ -153,7 +153,7 @@ def test_the_end_of_a_command_is_told_by_code_and_duration(read_rollout: Read) -
 def test_an_output_alone_tells_whether_the_call_failed(
     read_rollout: Read, output: Any, is_error: bool, code: int | None
 ) -> None:
-    """Without the program's own account there is the head of the output; its text proves nothing."""
+    """Without the program's report, the head of the output decides; its text proves nothing."""
     lines = Lines()
     lines.turn("Well?")
     lines.call("c1", "exec_command", cmd="x")
@@ -172,7 +172,7 @@ def test_a_tool_of_a_namespace_is_named_with_it(read_rollout: Read) -> None:
 
 
 def test_a_failure_ends_in_an_error_and_what_follows_is_a_retry(read_rollout: Read) -> None:
-    """A turn that fails after it said so is told once."""
+    """A turn that reports its failure twice has one error."""
     lines = Lines()
     lines.turn("Well?")
     lines.event("error", message="502")
@@ -184,7 +184,7 @@ def test_a_failure_ends_in_an_error_and_what_follows_is_a_retry(read_rollout: Re
 
 
 def test_an_answer_that_ended_with_a_call_has_no_text(read_rollout: Read) -> None:
-    """What was said before a call is no answer."""
+    """Text before a call is not an answer."""
     lines = Lines()
     lines.turn("Well?")
     lines.said("Let me look.")
@@ -196,7 +196,7 @@ def test_an_answer_that_ended_with_a_call_has_no_text(read_rollout: Read) -> Non
 
 
 def test_versions_without_ordinals_and_kinds_are_read_by_line_and_by_how_a_text_begins(read_rollout: Read) -> None:
-    """Earlier versions wrote the context as texts of the user."""
+    """Earlier versions wrote the context as user texts."""
     lines = Lines(ordinals=False)
     lines.user("<environment_context>…</environment_context>", None)
     lines.user("# AGENTS.md instructions for /srv", None)
@@ -210,7 +210,7 @@ def test_versions_without_ordinals_and_kinds_are_read_by_line_and_by_how_a_text_
 
 
 def test_an_answer_to_a_question_that_was_damaged_is_not_given_to_the_one_before(read_rollout: Read) -> None:
-    """The turn says that it is another one."""
+    """The turn lines tell that it is another turn."""
     lines = Lines()
     lines.turn("One?")
     lines.said("One.")
@@ -224,7 +224,7 @@ def test_an_answer_to_a_question_that_was_damaged_is_not_given_to_the_one_before
 
 @pytest.mark.parametrize("meta", [{"source": {"subagent": {"thread_spawn": {}}}}, {"parent_thread_id": "p"}])
 def test_a_subagents_rollout_is_tagged(read_rollout: Read, meta: dict[str, Any]) -> None:
-    """No user asked it."""
+    """No user asked the question."""
     lines = Lines(**meta)
     lines.turn("Look around.")
     lines.said("Nothing.")
@@ -237,7 +237,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def test_old_rollouts_are_read_compressed(tmp_path: Path, context: ReadingContext) -> None:
-    """The program compresses them; while it does so both may be there."""
+    """The program compresses them, and both files may exist meanwhile."""
     day = tmp_path / "sessions" / "2026" / "11" / "03"
     plain = "".join(json.dumps(line) + "\n" for line in everything()).encode()
     _write(day / "rollout-a.jsonl", plain)
@@ -252,7 +252,7 @@ def test_old_rollouts_are_read_compressed(tmp_path: Path, context: ReadingContex
 
 
 def test_a_compressed_rollout_that_is_none_is_refused_with_its_name(tmp_path: Path, context: ReadingContext) -> None:
-    """One such file stops no other."""
+    """One damaged file must not stop the others."""
     path = tmp_path / "rollout-a.jsonl.zst"
     path.write_bytes(b"no zstd")
     with pytest.raises(InputError, match="rollout-a"):
@@ -260,7 +260,7 @@ def test_a_compressed_rollout_that_is_none_is_refused_with_its_name(tmp_path: Pa
 
 
 def test_a_compressed_rollout_that_was_cut_off_is_read_up_to_there(tmp_path: Path, context: ReadingContext) -> None:
-    """A copy that is still running, or broke off, has whole lines already; the rest may come."""
+    """A copy that is incomplete has whole lines already, and the rest may follow."""
     lines = [json.dumps(line) + "\n" for line in everything()]
     head, rest = "".join(lines[:-2]).encode(), "".join(lines[-2:]).encode()
     path = tmp_path / "rollout-a.jsonl.zst"
@@ -276,7 +276,7 @@ def test_a_compressed_rollout_that_was_cut_off_is_read_up_to_there(tmp_path: Pat
 
 
 def test_every_frame_of_a_compressed_rollout_is_read(tmp_path: Path, context: ReadingContext) -> None:
-    """A program that adds to a compressed file adds a frame."""
+    """A program that appends to a compressed file adds a frame."""
     plain = "".join(json.dumps(line) + "\n" for line in everything()).encode()
     path = tmp_path / "rollout-a.jsonl.zst"
     path.write_bytes(zstd.compress(plain))
@@ -288,7 +288,7 @@ def test_every_frame_of_a_compressed_rollout_is_read(tmp_path: Path, context: Re
 
 
 def test_a_compressed_bomb_is_read_in_bounded_memory(tmp_path: Path, context: ReadingContext) -> None:
-    """A line of a gigabyte compresses to nothing."""
+    """A line of a gigabyte may compress to a few bytes."""
     path = tmp_path / "rollout-a.jsonl.zst"
     path.write_bytes(zstd.compress(b"x" * (40 * 1024 * 1024) + b"\n" + json.dumps(everything()[0]).encode() + b"\n"))
     reading = read_codex(path, context)
@@ -304,7 +304,7 @@ def test_a_compressed_bomb_is_read_in_bounded_memory(tmp_path: Path, context: Re
     ],
 )
 def test_a_turn_without_text_says_what_it_was(read_rollout: Read, texts: list[str], question: str) -> None:
-    """Codex writes tags around an image, which are not the user's words."""
+    """Codex writes tags around an image, which are not the user's text."""
     lines = Lines()
     lines.event("task_started", turn_id="t")
     blocks = [

@@ -1,4 +1,4 @@
-"""Rollouts that begin with another session's history, and rollouts as old versions wrote them."""
+"""Rollouts that start with another session's history, and rollouts of old versions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _parent() -> Lines:
 
 
 def _copy(parent: Lines, session: str, *, minute: int = 30, has_meta: bool = True, **named: Any) -> Lines:
-    """Return a rollout that begins with all that another has, written again at one moment."""
+    """Return a rollout that starts with a copy of another, rewritten at one time."""
     lines = Lines(**named)
     lines.lines[0]["payload"] |= {"id": session, "timestamp": f"2026-11-03T09:{minute}:00.000Z"}
     for line in deepcopy(parent.lines[0 if has_meta else 1 :]):
@@ -88,7 +88,7 @@ def _kinds(readings: dict[str, Reading]) -> list[str]:
 def test_a_copied_history_counts_in_the_session_that_has_it_first(
     tmp_path: Path, context: ReadingContext, named: Json, kept: int | None, *, has_meta: bool
 ) -> None:
-    """The copies have new times and ordinals, and may end in the middle: what they say is the same."""
+    """The copies have new times and ordinals and may be incomplete, but the same content."""
     parent = _parent()
     part = Lines()
     part.lines = parent.lines[:kept]
@@ -112,7 +112,7 @@ def test_a_copied_history_counts_in_the_session_that_has_it_first(
 def test_a_parent_is_found_by_what_it_says_and_not_by_its_name(
     tmp_path: Path, context: ReadingContext, places: tuple[str, str]
 ) -> None:
-    """People copy rollouts into folders of their own, under names of their own."""
+    """People copy rollouts into other folders under other names."""
     parent, child = _parent(), _copy(_parent(), CHILD, forked_from_id=PARENT)
     _go_on(child)
     for place, lines in zip(places, (parent, child), strict=True):
@@ -123,7 +123,7 @@ def test_a_parent_is_found_by_what_it_says_and_not_by_its_name(
 
 
 def test_a_compressed_parent_is_compared_as_well(tmp_path: Path, context: ReadingContext) -> None:
-    """The program compresses rollouts that nothing is added to."""
+    """The program compresses finished rollouts."""
     parent, child = _parent(), _copy(_parent(), CHILD, forked_from_id=PARENT)
     _go_on(child)
     plain = _write(tmp_path, PARENT, parent.lines)
@@ -145,7 +145,7 @@ def test_a_history_whose_first_session_is_gone_counts_in_the_oldest_copy(tmp_pat
 
 
 def test_a_subagent_that_copies_nothing_counts_whole(tmp_path: Path, context: ReadingContext) -> None:
-    """It names its parent and begins with its own task."""
+    """It names its parent but starts with its own task."""
     child = Lines(parent_thread_id=PARENT)
     child.lines[0]["payload"]["id"] = CHILD
     _go_on(child, "Look at the second disk.")
@@ -157,7 +157,7 @@ def test_a_subagent_that_copies_nothing_counts_whole(tmp_path: Path, context: Re
 
 
 def test_a_fork_that_asks_what_its_parent_asked_next_counts_its_own_answer(tmp_path: Path, context: ReadingContext) -> None:
-    """People fork a session to ask the same once more."""
+    """People fork a session to ask the same question again."""
     parent = _parent()
     child = _copy(parent, CHILD, forked_from_id=PARENT)
     _go_on(parent, "Try again.", "Still full.")
@@ -215,13 +215,13 @@ def _check_old(reading: Reading) -> None:
 
 
 def test_a_rollout_of_bare_items_is_read(tmp_path: Path, context: ReadingContext) -> None:
-    """Versions before the autumn of 2025 wrote items without an envelope, and marks of their state between them."""
+    """Versions before autumn 2025 wrote items without an envelope, and state marks between them."""
     marked = [part for item in OLD_ITEMS for part in (item, {"record_type": "state"})]
     _check_old(read_codex(_write(tmp_path, OLD, [OLD_HEADER, *marked]), context))
 
 
 def test_a_rollout_of_one_json_object_is_found_and_read(tmp_path: Path, context: ReadingContext) -> None:
-    """The first versions wrote all of a session at once."""
+    """The first versions wrote a whole session as one object."""
     path = tmp_path / "sessions" / f"rollout-2025-04-20-{OLD}.json"
     path.parent.mkdir()
     path.write_text(json.dumps({"session": OLD_HEADER, "items": OLD_ITEMS}, indent=2), "utf-8")
@@ -233,7 +233,7 @@ def test_a_rollout_of_one_json_object_is_found_and_read(tmp_path: Path, context:
 
 
 def test_a_log_of_codex_exec_is_refused_with_the_file_that_can_be_read(tmp_path: Path) -> None:
-    """Each of its lines was set aside as unknown, and the import found nothing."""
+    """Every line was set aside as unknown, and the import found nothing."""
     path = tmp_path / "rollout-run.jsonl"
     path.write_text('{"type":"thread.started","thread_id":"a"}\n{"type":"turn.started"}\n', "utf-8")
     with pytest.raises(InputError, match="codex exec") as refused:

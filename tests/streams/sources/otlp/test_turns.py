@@ -1,4 +1,4 @@
-"""One exchange per turn, whatever encloses it: a trace may be a request, a turn or a conversation, and its root may be anything."""
+"""One exchange per turn, whatever encloses it: a trace may be a request, a turn or a conversation."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ TURNS = [("Is the ferry late?", "By an hour."), ("And the bus?", "It is on time.
 
 
 def text(role: str, content: str) -> Json:
-    """Return a message of one text."""
+    """Return a message with one text."""
     return {"role": role, "parts": [{"type": "text", "content": content}]}
 
 
 def history(turns: list[tuple[str, str]], question: str) -> str:
-    """What is sent with a question after these turns."""
+    """Return the messages sent with a question after these turns."""
     sent = [
         message
         for earlier_question, earlier_answer in turns
@@ -52,12 +52,12 @@ def turn_request(number: int, parent: int | None, turns: list[tuple[str, str]], 
 
 
 def brief(span_json: Json) -> Json:
-    """Return the span, over before the next one begins."""
+    """Return the span, ending before the next one starts."""
     return {**span_json, "endTimeUnixNano": str(int(span_json["startTimeUnixNano"]) + 1_000_000)}
 
 
 def long(span_json: Json) -> Json:
-    """Return the span, which lasts as long as the conversation."""
+    """Return the span, extended to the whole conversation."""
     return {**span_json, "endTimeUnixNano": str(int(span_json["startTimeUnixNano"]) + 1_000_000_000_000)}
 
 
@@ -73,7 +73,7 @@ def made_of(*spans: Json) -> tuple[list[Exchange], list[AgentEvent]]:
 
 
 def talk(exchanges: list[Exchange]) -> list[tuple[str, str]]:
-    """What was asked and answered."""
+    """Return questions and answers."""
     return [(exchange.user_message, exchange.agent_response) for exchange in exchanges]
 
 
@@ -89,7 +89,7 @@ def test_a_trace_of_a_conversation_has_an_exchange_for_each_turn(kind: str) -> N
 
 @pytest.mark.parametrize("kind", ["plain", "chain", "workflow", "strange"])
 def test_a_trace_of_a_conversation_of_agents_has_an_exchange_for_each_turn(kind: str) -> None:
-    """The agent's spans tell the last message alone; it is the same agent that is asked something else."""
+    """The agent's spans have only the last message; the same agent is asked something else."""
     spans = [brief(agent(number + 1, 0, question, answer)) for number, (question, answer) in enumerate(TURNS)]
     exchanges, _ = made_of(root(kind), *spans)
     assert talk(exchanges) == TURNS
@@ -97,7 +97,7 @@ def test_a_trace_of_a_conversation_of_agents_has_an_exchange_for_each_turn(kind:
 
 @pytest.mark.parametrize("kind", ROOTS)
 def test_a_turn_with_calls_is_one_exchange_under_any_root(kind: str) -> None:
-    """Its requests are sent the same question, and then the outputs of tools."""
+    """Its requests are sent the same question, then the tool outputs."""
     question, answer = TURNS[0]
     call = {"role": "assistant", "parts": [{"type": "tool_call", "id": "call-2", "name": "exec", "arguments": {"n": 2}}]}
     output = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call-2", "response": "result 2"}]}
@@ -117,7 +117,7 @@ def test_a_turn_with_calls_is_one_exchange_under_any_root(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["server", "queue", "plain", "chain"])
 def test_several_agents_that_answer_one_message_are_one_exchange(kind: str) -> None:
-    """One takes the question on, and the other answers it: by a handoff, with what the first made of it, or in words of its own."""
+    """One takes the question and another answers it, by a handoff, with the first one's result, or with its own prompt."""
     question = "Refund my ticket, please"
     for passed_on in (question, "Plan: look up the ticket. Then refund it.", "Write a kind answer"):
         first = brief(
@@ -136,7 +136,7 @@ def test_agents_that_run_side_by_side_are_one_exchange() -> None:
 
 
 def test_a_root_that_tells_question_and_answer_is_whole() -> None:
-    """A loop that has a draft mended sends it back as the user's message: the root says what was asked and answered."""
+    """A loop that improves a draft sends it as the user's message; the root has the real question and answer."""
     draft, final = ("Write a poem", "Roses are read"), ("Mend the spelling", "Roses are red")
     spans = [turn_request(1, 0, [], *draft), turn_request(2, 0, [draft], *final)]
     exchanges, _ = made_of(long(agent(0, None, draft[0], final[1])), *spans)
@@ -160,14 +160,14 @@ def test_a_critique_by_another_model_is_no_message_of_the_user() -> None:
 
 
 def test_a_window_over_a_long_conversation_has_its_turns_too() -> None:
-    """Only the newest messages are sent: their number stays the same."""
+    """Only the newest messages are sent, so their number stays the same."""
     spans = [turn_request(1, 0, TURNS[:1], *TURNS[1]), turn_request(2, 0, TURNS[1:2], *TURNS[2])]
     exchanges, _ = made_of(root("plain"), *spans)
     assert talk(exchanges) == TURNS[1:]
 
 
 def test_steps_of_a_program_are_no_turns() -> None:
-    """DSPy's chains are all named alike, and each has a prompt of its own."""
+    """DSPy's chains have the same name and different prompts."""
     steps = []
     for number, (prompt, answer) in ((1, ("Think of a step", "Look it up")), (3, ("Answer now", "By an hour"))):
         steps.append(brief(span(number, 0, name="Predict.forward", attributes=ROOTS["chain"])))
@@ -177,7 +177,7 @@ def test_steps_of_a_program_are_no_turns() -> None:
 
 
 def test_a_loop_of_agents_is_one_turn() -> None:
-    """A supervisor gives the same agent one task after the other."""
+    """A supervisor gives the same agent one task after another."""
     spans = [
         brief(agent(1, 0, "Plan my trip", "Ask the researcher", attributes={"gen_ai.agent.name": "supervisor"})),
         brief(agent(2, 0, "Find a train", "At nine", attributes={"gen_ai.agent.name": "researcher"})),
@@ -204,7 +204,7 @@ def test_turns_without_a_history_are_told_apart_by_their_questions(kind: str, wi
 
 @pytest.mark.parametrize("kind", ["server", "agent"])
 def test_prompts_of_one_call_or_agent_are_one_turn(kind: str) -> None:
-    """A search asks a model for its query first, and then for the answer."""
+    """A search asks a model for its query first, then for the answer."""
     spans = [
         turn_request(1, 0, [], "Write a query", "ferry times"),
         turn_request(2, 0, [], "Answer from this: …", "By an hour."),
@@ -214,7 +214,7 @@ def test_prompts_of_one_call_or_agent_are_one_turn(kind: str) -> None:
 
 
 def test_no_depth_of_tools_is_too_deep() -> None:
-    """Each within the one before, and a request in the last."""
+    """Each tool is inside the previous one, with a request in the last."""
     depth = 1_500
     tools = [tool(number, number - 1 if number else None) for number in range(depth)]
     exchanges, _ = made_of(*tools, turn_request(depth, depth - 1, [], *TURNS[0]))
@@ -222,7 +222,7 @@ def test_no_depth_of_tools_is_too_deep() -> None:
 
 
 def test_a_turn_that_did_not_end_goes_on() -> None:
-    """A framework that gives up after some steps asks for an answer in words of its own, which it sends as the user."""
+    """A framework that gives up after some steps asks for an answer with its own prompt in the user's role."""
     call = json.dumps([{"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "exec", "arguments": {}}]}])
     first = brief(chat_span(1, 0, **{"gen_ai.input.messages": history([], "Is it late?"), "gen_ai.output.messages": call}))
     forced = turn_request(3, 0, [("Is it late?", "I look")], "Answer from what you have", "I do not know")
@@ -231,7 +231,7 @@ def test_a_turn_that_did_not_end_goes_on() -> None:
 
 
 def test_an_agent_that_tells_its_question_is_whole() -> None:
-    """It failed before it could answer, after several attempts with words of its own."""
+    """It failed before it could answer, after several attempts with its own prompts."""
     around = long(agent(0, None, "Is it late?", "", attributes={"gen_ai.output.messages": None}))
     spans = [turn_request(1, 0, [], "Is it late?", "{"), turn_request(2, 0, [("Is it late?", "{")], "That is no JSON", "}")]
     exchanges, _ = made_of(around, *spans)
@@ -240,7 +240,7 @@ def test_an_agent_that_tells_its_question_is_whole() -> None:
 
 @pytest.mark.parametrize("attributes", [{}, {"gen_ai.response.id": "r1"}])
 def test_two_instrumentors_of_one_trace_tell_of_one_request_and_one_call(attributes: Json) -> None:
-    """Both wrap the framework, side by side, and one of them knows the id of the answer."""
+    """Both wrap the framework, and only one of them has the response id."""
     sent = {
         "gen_ai.input.messages": history([], "Is it late?"),
         "gen_ai.output.messages": messages("assistant", "No"),
@@ -278,7 +278,7 @@ NAMED = ["generate_title", "ChatTitle", "summarize conversation", "update_memory
 @pytest.mark.parametrize("kind", ["server", "chain", "agent"])
 @pytest.mark.parametrize("helper", [*HELPERS, *NAMED])
 def test_a_helpers_request_is_neither_question_nor_answer(helper: str, kind: str, at: str) -> None:
-    """A guardrail, an evaluator or the title of a chat asks a model, too, before or after the turn: its tokens are no tokens of the turn."""
+    """A guardrail, an evaluator or a chat title asks a model as well, before or after the turn; its tokens are not the turn's."""
     question, answer = TURNS[0]
     number = 1 if at == "before" else 5
     around = brief(span(number, 0, name=helper, attributes=HELPERS.get(helper, {"openinference.span.kind": "CHAIN"})))
@@ -295,14 +295,14 @@ def test_a_helpers_request_is_neither_question_nor_answer(helper: str, kind: str
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_request_itself_may_be_named_after_its_task(name: str) -> None:
-    """Without a span around it."""
+    """There is no span around it."""
     exchanges, _ = made_of(root("server"), turn_request(1, 0, [], *TURNS[0]), brief(chat_span(2, 0, name=name)))
     assert talk(exchanges) == TURNS[:1]
 
 
 @pytest.mark.parametrize("operation", ["generate_title", "summarize_history", "memory_extraction"])
 def test_an_operation_that_is_a_helpers_task_is_no_request(operation: str) -> None:
-    """It says what it is for, and not only what its span is called."""
+    """The operation, not only the span's name, marks it as a helper."""
     helping = brief(chat_span(2, 0, **{"gen_ai.operation.name": operation}))
     exchanges, _ = made_of(root("plain"), turn_request(1, 0, [], *TURNS[0]), helping)
     assert talk(exchanges) == TURNS[:1]
@@ -319,7 +319,7 @@ def test_what_is_named_after_a_helpers_task_and_is_all_there_is_was_asked_for(na
 
 @pytest.mark.parametrize("name", ["summarize", "chat gpt-x", "answer_question", "agent", "entitle", "memorable"])
 def test_a_name_that_only_sounds_like_a_helper_is_none(name: str) -> None:
-    """The last step of a search is to summarise what was found: that is the answer."""
+    """The last step of a search summarises the results: that is the answer."""
     assert not names_helper(name)
 
 
@@ -327,7 +327,7 @@ def test_a_name_that_only_sounds_like_a_helper_is_none(name: str) -> None:
     "attributes", [{"gen_ai.operation.name": "embeddings"}, {"llm.request.type": "rerank"}, {"ai.operationId": "ai.embedMany"}]
 )
 def test_embeddings_and_reranking_alone_make_nothing(attributes: Json) -> None:
-    """A job that indexes documents is no session of anybody."""
+    """A job that indexes documents is not a session."""
     exchanges, events = made_of(
         span(0, attributes={**attributes, "gen_ai.request.model": "e", "gen_ai.prompt.0.content": "a", **USAGE})
     )
@@ -336,7 +336,7 @@ def test_embeddings_and_reranking_alone_make_nothing(attributes: Json) -> None:
 
 
 def test_a_request_that_serves_a_tool_does_not_answer_for_the_turn() -> None:
-    """An agent that is a tool has an answer of its own, and its tokens are the turn's."""
+    """An agent used as a tool has its own answer, and its tokens are the turn's."""
     inner = turn_request(3, 2, [], "Find the price", "It is 9 euro")
     exchanges, _ = made_of(root("chain"), turn_request(1, 0, [], "How much is it?", "Nine euro."), brief(tool(2, 0)), inner)
     assert talk(exchanges) == [("How much is it?", "Nine euro.")]
@@ -348,7 +348,7 @@ def test_a_request_that_serves_a_tool_does_not_answer_for_the_turn() -> None:
     [("transfer_to_billing_desk", "handoff to Billing Desk"), ("transfer_to_billing_desk", "handoff_to_Billing Desk")],
 )
 def test_a_handoff_is_one_call(called: str, name: str) -> None:
-    """The model calls a tool, and the framework has a span of another name for what it does then."""
+    """The model calls a tool, and the framework's span for it has another name."""
     call = {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": called, "arguments": {}}]}
     handoff = {"openinference.span.kind": "TOOL", "tool.name": name, "input.value": '{"to_agent": "Billing Desk"}'}
     _, events = made_of(
@@ -359,6 +359,6 @@ def test_a_handoff_is_one_call(called: str, name: str) -> None:
 
 
 def test_spans_of_two_traces_may_have_one_id() -> None:
-    """An id of a span is unique within its trace alone: events of the second were taken for those of the first."""
+    """A span id is unique only within its trace: events of the second were taken for those of the first."""
     assemblies = assembled(records_of([request(chat(0, None)), request(chat(0, None, trace="b" * 32))]))
     assert len({event.event_id for assembly in assemblies for event in assembly.events}) == 2

@@ -1,4 +1,4 @@
-"""No span is dropped silently: whatever makes nothing is counted by the reason why, with an example."""
+"""No span is dropped silently: unused spans are counted by reason, with an example."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def decision_of(*spans: Any, scope: str = "tests") -> TraceAssembly:
 
 
 def unused(state: str, example: str, spans: int = 1, scope: str = "tests") -> UnusedSpans:
-    """Return a group as it is expected."""
+    """Return the expected group."""
     return UnusedSpans(state=state, scope=scope, example=example, spans=spans)
 
 
 def test_a_kind_that_is_not_understood_is_counted_with_what_it_says() -> None:
-    """The user learns which attribute to change, or which words to report."""
+    """The user learns which attribute to change, or which value to report."""
     spans = [span(number, attributes={"gen_ai.operation.name": "ponder"}) for number in range(3)]
     decision = decision_of(*spans, scope="litellm")
     assert decision.state == "not_understood"
@@ -36,7 +36,7 @@ def test_a_kind_that_is_not_understood_is_counted_with_what_it_says() -> None:
 
 
 def test_a_request_without_texts_counts_although_its_tokens_are_used() -> None:
-    """It looks like a trace that was lost."""
+    """Otherwise it would look like a lost trace."""
     decision = decision_of(
         span(0, name="chat m", attributes={**MODEL, "gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 4})
     )
@@ -52,7 +52,7 @@ def test_a_trace_of_helpers_alone_says_so() -> None:
 
 
 def test_spans_of_the_application_and_repetitions_are_told_apart() -> None:
-    """A query of a database was never meant to make an exchange."""
+    """A database query was never meant to become an exchange."""
     spans = [
         agent(0),
         span(1, 0, name="SELECT", attributes={"db.system": "duckdb"}),
@@ -68,7 +68,7 @@ def test_spans_of_the_application_and_repetitions_are_told_apart() -> None:
 
 
 def test_a_secret_in_an_unknown_value_is_not_shown() -> None:
-    """The value is a stranger's text, and the example is shown on pages."""
+    """The value comes from outside, and the example is shown on pages."""
     secret = "sk-ant-api03-" + "a1B2" * 12
     decision = decision_of(span(0, attributes={"gen_ai.operation.name": secret}))
     [group] = decision.unused_spans
@@ -77,7 +77,7 @@ def test_a_secret_in_an_unknown_value_is_not_shown() -> None:
 
 
 def test_groups_are_bounded_and_what_can_be_acted_on_stays() -> None:
-    """A sender can make up scopes without end."""
+    """A sender can make up any number of scopes."""
     spans = [
         request(span(number, name="plain", attributes={"a": 1}), scope=f"scope {number}") for number in range(MAX_GROUPS + 9)
     ]
@@ -91,7 +91,7 @@ def test_groups_are_bounded_and_what_can_be_acted_on_stays() -> None:
 @given(value=st.text(min_size=1, max_size=40).filter(lambda text: text.strip(' "')))
 @pytest.mark.parametrize("attribute", ["gen_ai.operation.name", "openinference.span.kind", "traceloop.span.kind"])
 def test_no_value_of_ones_own_loses_a_request_with_a_model_and_messages(attribute: str, value: str) -> None:
-    """Conventions allow values of one's own: either it is read as a request, or it is known as something else."""
+    """Conventions allow custom values: such a span is read as a request, or recognised as something else."""
     attributes = {
         attribute: value,
         **MODEL,
