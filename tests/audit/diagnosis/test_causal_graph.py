@@ -1,4 +1,4 @@
-"""The causal graph: every event once, every failure type once, every edge once, nothing dangling."""
+"""The causal graph: each event, failure type and edge occurs once, and no edge dangles."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ EVENTS = st.fixed_dictionaries(
 
 
 def graph_of(*raw_events: dict[str, Any]) -> dict[str, Any]:
-    """The graph of a session with these events."""
+    """Return the graph of a session with these events."""
     return dict(diagnose_events("s", raw_events)["causal_graph"])
 
 
 def edge(source: str, target: str, relation: str) -> dict[str, str]:
-    """An edge as the document has it."""
+    """Return an edge as in the document."""
     return {"from": source, "to": target, "relation": relation}
 
 
 def test_graph_of_a_small_failure() -> None:
-    """Order first, then what led to the failure and how the signal accumulated."""
+    """Edges show the order of events, then which of them led to the failure."""
     graph = graph_of(
         {"event": "memory_event", "action": "miss", "event_id": "m1"},
         {"event": "decision", "event_id": "d"},
@@ -54,7 +54,7 @@ def test_graph_of_a_small_failure() -> None:
 
 
 def test_two_loops_share_a_failure_node_and_their_retries_one_edge() -> None:
-    """The node stands for the failure type, however often it happened."""
+    """The node stands for the failure type, however often it occurred."""
     graph = graph_of(*[CALL] * 3, *[{**CALL, "tool": "fetch"}] * 3, {"event": "retry_event"}, {"event": "retry_event"})
     failures = [node["id"] for node in graph["nodes"] if node["type"] == "failure"]
     assert failures == ["failure_infinite_tool_loop", "failure_cost_explosion"]
@@ -63,7 +63,7 @@ def test_two_loops_share_a_failure_node_and_their_retries_one_edge() -> None:
 
 
 def test_labels_name_the_tool_and_are_fit_to_be_shown() -> None:
-    """Labels are drawn on a page; type and tool come from the agent."""
+    """Labels are shown on a page, but type and tool come from the agent."""
     graph = graph_of(
         {"event": "tool_call", "name": "se\u202earch"}, {"event": "x\x1b" * 100}, {"event": "skill_event", "name": "n"}
     )
@@ -71,7 +71,7 @@ def test_labels_name_the_tool_and_are_fit_to_be_shown() -> None:
 
 
 def test_an_event_cannot_pose_as_a_failure() -> None:
-    """The id of an event is the agent's choice; a failure node is ours."""
+    """Events may have any id, so one could imitate a failure node."""
     graph = graph_of(*[{**CALL, "event_id": "failure_infinite_tool_loop"}] * 3)
     ids = [node["id"] for node in graph["nodes"]]
     assert ids[:3] == ["failure_infinite_tool_loop#2", "failure_infinite_tool_loop#3", "failure_infinite_tool_loop#4"]
@@ -79,14 +79,14 @@ def test_an_event_cannot_pose_as_a_failure() -> None:
 
 
 def test_no_events_make_an_empty_graph() -> None:
-    """An empty session is drawn as nothing, not as an error."""
+    """An empty session has an empty graph, not an error."""
     assert causal_graph([], [], {}) == {"nodes": [], "edges": []}
 
 
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS, max_size=25))
 def test_graphs_are_sound_whatever_the_ids(raw_events: list[dict[str, Any]]) -> None:
-    """Node ids are unique, no edge dangles or repeats, `causes` ends at failures and nothing else does."""
+    """Node ids are unique, no edge dangles or repeats, and only `causes` edges end at failures."""
     graph = graph_of(*raw_events)
     ids = [node["id"] for node in graph["nodes"]]
     assert len(ids) == len(set(ids))

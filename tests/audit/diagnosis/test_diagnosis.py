@@ -1,4 +1,4 @@
-"""Scores, readiness and the two forms of a diagnosis; the same evidence gives the same bytes."""
+"""Scores, readiness and both forms of a diagnosis; equal evidence gives equal bytes."""
 
 from __future__ import annotations
 
@@ -70,19 +70,19 @@ EVENTS = st.sampled_from(
 
 
 def evidence_of(raw_events: list[dict[str, Any]], limit: int | None = None) -> SessionEvidence:
-    """The evidence of a session with these events."""
+    """Return the evidence of a session with these events."""
     evidence = SessionEvidence(reference_limit=limit)
     fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))])
     return evidence
 
 
 def result_of(*raw_events: dict[str, Any]) -> SessionDiagnosis:
-    """The diagnosis of a session with these events."""
+    """Return the diagnosis of a session with these events."""
     return diagnose(evidence_of(list(raw_events)), AS_EVENTS)
 
 
 def record_of(evidence: SessionEvidence) -> Diagnosis:
-    """The record of a session's diagnosis."""
+    """Return the record of a session's diagnosis."""
     return to_record(
         diagnose(evidence, AS_EVENTS),
         evidence,
@@ -101,7 +101,7 @@ def record_of(evidence: SessionEvidence) -> Diagnosis:
 
 
 def test_a_session_without_events_has_no_score() -> None:
-    """No evidence is not a clean bill: it is neither 100 nor ready."""
+    """Without evidence a session has no score: neither 100 nor ready."""
     result = result_of()
     assert (result.trust_score, result.readiness_level) == (None, "insufficient_evidence")
     assert result.scores == {failure.dimension: None for failure in FAILURE_TYPES.values()}
@@ -119,21 +119,21 @@ def test_a_session_without_failures_scores_a_hundred() -> None:
 
 
 def test_trust_is_the_weighted_mean_of_the_dimensions() -> None:
-    """Worked by hand: a loop of 3 costs 20 of 100 at 20 %, a miss 13 at 15 %: 100 - 4 - 1.95 = 94.05."""
+    """Computed by hand: a loop of 3 costs 20 of 100 at 20 %, a miss 13 at 15 %: 100 - 4 - 1.95 = 94.05."""
     result = result_of(*[CALL] * 3, MISS)
     assert (result.scores["loop_control"], result.scores["memory_integrity"]) == (80, 87)
     assert result.trust_score == 94
 
 
 def test_the_worst_cause_of_a_type_counts_wherever_it_comes() -> None:
-    """A milder loop after a worse one must not hide it."""
+    """A milder loop after a worse one must not hide the worse one."""
     other = {**CALL, "tool": "fetch"}
     for events in ([*[CALL] * 5, *[other] * 3], [*[other] * 3, *[CALL] * 5]):
         assert result_of(*events).scores["loop_control"] == 72
 
 
 def test_the_largest_penalty_is_primary_and_the_first_of_equals_wins() -> None:
-    """Equal penalties must not depend on anything but the order of the detectors."""
+    """With equal penalties, only the order of the detectors decides."""
     unused_first = result_of(MISS, UNUSED).primary
     assert unused_first is not None
     assert unused_first.type == "ignoring_tool_outputs"
@@ -155,7 +155,7 @@ def test_the_largest_penalty_is_primary_and_the_first_of_equals_wins() -> None:
     ],
 )
 def test_readiness_follows_from_severity(events: list[dict[str, Any]], trust: int, level: str) -> None:
-    """A critical cause is unsafe whatever the score says; the six caps together leave 73."""
+    """A critical cause is unsafe whatever the score; the six largest penalties together leave 73."""
     result = result_of(*events)
     assert (result.trust_score, result.readiness_level) == (trust, level)
 
@@ -173,7 +173,7 @@ def test_readiness_follows_from_severity(events: list[dict[str, Any]], trust: in
     ],
 )
 def test_readiness_thresholds(trust: int | None, level: str) -> None:
-    """Today's caps cannot reach them, a new failure type may."""
+    """The current penalties cannot reach these scores, but a new failure type may."""
     from audit.diagnosis.diagnosis import _readiness_level
 
     assert _readiness_level(trust, ()) == level
@@ -181,7 +181,7 @@ def test_readiness_thresholds(trust: int | None, level: str) -> None:
 
 @given(numerator=st.integers(0, 10**6), denominator=st.integers(1, 1000))
 def test_division_rounds_half_to_even(numerator: int, denominator: int) -> None:
-    """In integers, so that no order of float additions can change a score."""
+    """Integers keep the score independent of the order of additions."""
     assert round(Fraction(numerator, denominator)) == _divide_half_even(numerator, denominator)
 
 
@@ -199,7 +199,7 @@ def test_cost_analysis_by_hand() -> None:
 
 
 def test_event_counts_are_sorted_by_name() -> None:
-    """The order of arrival must not show in the bytes of what is given out."""
+    """The order of arrival must not change the bytes of the document."""
     summary = result_of({"event": "z"}, MISS, {"event": "a"}, CALL).evidence_summary
     assert list(summary["event_counts"]) == ["a", "memory_event", "tool_call", "z"]
     assert tuple(value for value in summary.values() if isinstance(value, int)) == (4, 1, 0, 1, 0, 0, 0)
@@ -208,7 +208,7 @@ def test_event_counts_are_sorted_by_name() -> None:
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS, min_size=1, max_size=30), more=EVENTS)
 def test_trust_is_bounded_and_never_rises_with_another_event(raw_events: list[dict[str, Any]], more: dict[str, Any]) -> None:
-    """An agent cannot earn trust by adding noise to a bad session."""
+    """An agent must not gain trust by adding noise to a bad session."""
     before, after = result_of(*raw_events), result_of(*raw_events, more)
     assert before.trust_score is not None
     assert after.trust_score is not None
@@ -223,7 +223,7 @@ def test_trust_is_bounded_and_never_rises_with_another_event(raw_events: list[di
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS, max_size=30), data=st.data())
 def test_the_order_of_events_changes_no_score(raw_events: list[dict[str, Any]], data: st.DataObject) -> None:
-    """Counts decide, not timing: only evidence and the order of equal causes may differ."""
+    """Counts decide, not timing; only the evidence and the order of equal causes may differ."""
     shuffled = data.draw(st.permutations(raw_events))
     item, other = result_of(*raw_events), result_of(*shuffled)
     assert (item.trust_score, item.readiness_level, item.scores) == (other.trust_score, other.readiness_level, other.scores)
@@ -233,7 +233,7 @@ def test_the_order_of_events_changes_no_score(raw_events: list[dict[str, Any]], 
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS, max_size=25), cuts=st.lists(st.integers(0, 25), max_size=3))
 def test_stored_state_gives_the_same_record(raw_events: list[dict[str, Any]], cuts: list[int]) -> None:
-    """A worker that was restarted in the middle of a session diagnoses what an undisturbed one does."""
+    """A restart in the middle of a session must not change the diagnosis."""
     evidence = SessionEvidence()
     rows = [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))]
     for seq, row in enumerate(rows):
@@ -244,7 +244,7 @@ def test_stored_state_gives_the_same_record(raw_events: list[dict[str, Any]], cu
 
 
 def test_a_record_keeps_the_first_hundred_references_and_exact_counts() -> None:
-    """A runaway session must not make a runaway record."""
+    """An endless session must not produce an endless record."""
     raw_events = [*[MISS] * 250, *[CALL] * 3, {"event": "a_new_type"}]
     record = record_of(evidence_of(raw_events))
     memory = record.failure_causes[1]
@@ -261,14 +261,14 @@ def test_a_record_keeps_the_first_hundred_references_and_exact_counts() -> None:
 
 
 def test_a_reference_limit_from_a_hundred_up_gives_the_same_record() -> None:
-    """Every runner may choose how many references it holds in memory, as long as the record has its own."""
+    """Runners may keep different numbers of references, as long as there are enough for the record."""
     raw_events = [*[MISS] * 250, *[CALL] * 250]
     records = [record_of(evidence_of(raw_events, limit)) for limit in (EVIDENCE_REFERENCES, 150, None)]
     assert records[0] == records[1] == records[2]
 
 
 def test_the_evidence_digest_tells_evidence_apart() -> None:
-    """A score says what it rests on: one more event, or another one, is another digest."""
+    """The digest identifies the evidence of a score: any change of the events changes it."""
     sessions: list[list[dict[str, Any]]] = [
         [],
         [MISS],
@@ -288,7 +288,7 @@ def test_the_evidence_digest_tells_evidence_apart() -> None:
 
 
 def test_the_rule_version_names_every_detector() -> None:
-    """A changed detector must change the version that scores carry."""
+    """A changed detector must change the version in the scores."""
     placed, *named = rule_version(AS_EVENTS).removeprefix("diagnosis-1:").split("+")
     assert placed.split(".") == [str(item.version) for item in DETECTORS if item.order is not None]
     assert named == [f"{item.failure_type}-{item.version}" for item in DETECTORS if item.order is None]
@@ -306,7 +306,7 @@ def test_records_without_events_keep_null_scores() -> None:
 
 
 def test_a_record_has_every_dimension_and_the_first_six_as_before() -> None:
-    """What reads the six fixed fields goes on reading them; the list has them all, in one order."""
+    """Readers of the six fixed fields keep working; the list has all dimensions in one order."""
     record = record_of(evidence_of([*[CALL] * 3, MISS]))
     assert [item.dimension for item in record.dimensions] == [failure.dimension for failure in FAILURE_TYPES.values()]
     scores = {item.dimension: item.score for item in record.dimensions}
@@ -315,7 +315,7 @@ def test_a_record_has_every_dimension_and_the_first_six_as_before() -> None:
 
 
 def test_document_without_failures_has_the_null_form() -> None:
-    """Readers of the document test for null, and people read the sentence."""
+    """Programs test for null, and people read the sentence."""
     document = diagnose_events("s", [{"event": "decision"}])
     assert document["primary_diagnosis"] == {
         "root_cause_failure_type": None,
@@ -329,7 +329,7 @@ def test_document_without_failures_has_the_null_form() -> None:
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
 def test_golden_documents(path: Path) -> None:
-    """Whole documents, checked by hand once: any change of what users read shows here, but for dimensions on trial."""
+    """Whole documents, checked by hand once, so that any change for users shows up here, except for dimensions on trial."""
     case = json.loads(path.read_text(encoding="utf-8"))
     document = diagnose_events(case["session_id"], case["events"])
     for failure in FAILURE_TYPES.values():
@@ -339,12 +339,12 @@ def test_golden_documents(path: Path) -> None:
 
 
 def test_there_are_golden_documents() -> None:
-    """A parametrised test over an empty folder passes."""
+    """A parametrized test over an empty folder would pass."""
     assert len(list(GOLDEN.glob("*.json"))) >= 2
 
 
 def test_document_from_stored_events_equals_the_one_from_raw_events() -> None:
-    """The page builds it from payloads and the folded result, the command line from raw events; both are shown to people."""
+    """The page builds the document from payloads and the folded result, the command line from raw events."""
     raw_events = [{**CALL, "event_id": "same"}, {**CALL, "event_id": "same"}, CALL, MISS, {"event": "retry_event"}]
     payloads = [normalise_event(raw, seq).payload for seq, raw in enumerate(raw_events)]
     evidence = SessionEvidence()
@@ -354,7 +354,7 @@ def test_document_from_stored_events_equals_the_one_from_raw_events() -> None:
 
 
 def test_document_of_a_session_with_gaps_points_at_the_right_events() -> None:
-    """Positions are the log's; events that are gone appear with their id alone."""
+    """Positions are those of the log; deleted events appear with only their id."""
     evidence = SessionEvidence()
     for seq in (0, 4, 9):
         evidence.add(normalise_event(CALL, seq), seq)
@@ -367,19 +367,19 @@ def test_document_of_a_session_with_gaps_points_at_the_right_events() -> None:
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS | st.dictionaries(st.text(max_size=4), st.floats() | st.text(max_size=3)), max_size=12))
 def test_documents_are_json(raw_events: list[dict[str, Any]]) -> None:
-    """What is printed, stored and served must survive as JSON, whatever the agent sent."""
+    """The document is printed, stored and served as JSON, whatever the agent sent."""
     document = diagnose_events("s", raw_events)
     assert json.loads(canonical_json(document).encode()) == document
 
 
 def test_a_hostile_event_is_refused_with_its_place() -> None:
-    """Of a thousand events in a file, the user must learn which one."""
+    """With a thousand events in a file, the message must name the faulty one."""
     with pytest.raises(InputError, match=r"^events\[1\]: is list"):
         diagnose_events("s", [CALL, []])  # type: ignore[list-item]
 
 
 def test_a_hundred_thousand_identical_calls_are_diagnosed() -> None:
-    """The document holds its whole evidence; it must be linear in the events."""
+    """The document contains all evidence, so its size must be linear in the events."""
     document = diagnose_events("s", [CALL] * 100_000)
     assert len(document["failure_causes"][0]["evidence"]) == 100_000
     assert (document["cost_analysis"]["duplicate_calls"], document["cost_analysis"]["redundancy_score"]) == (99_999, 100)
@@ -387,7 +387,7 @@ def test_a_hundred_thousand_identical_calls_are_diagnosed() -> None:
 
 @pytest.mark.slow
 def test_documents_do_not_depend_on_the_hash_seed() -> None:
-    """Sets and dicts must not leak their order into bytes: two processes with other seeds write the same."""
+    """The iteration order of sets must not reach the bytes: processes with other hash seeds write the same."""
     program = """
 import json
 from audit.diagnosis.diagnosis import diagnose_events
@@ -413,7 +413,7 @@ print(json.dumps(diagnose_events("s", events)))
 
 
 def test_a_record_fits_into_a_message_whatever_the_session_holds() -> None:
-    """Thousands of different loops, of event types and of long ids: lists are cut, counts are not."""
+    """With thousands of loops, event types and long ids, lists are cut but counts stay exact."""
     loops = [
         {"event": "tool_call", "tool": "exec", "args": [number], "event_id": "é" * 300 + f"{number}/{turn}"}
         for number in range(3_000)
@@ -428,7 +428,7 @@ def test_a_record_fits_into_a_message_whatever_the_session_holds() -> None:
 
 
 def test_the_causes_that_are_kept_are_those_with_the_largest_impact() -> None:
-    """The primary cause is always among them, though it comes last in the order of the detectors."""
+    """The primary cause is always kept, even if its detector is the last."""
     loops = [{"event": "tool_call", "tool": "exec", "args": [number]} for number in range(60) for _ in range(3)]
     skills = [{"event": "skill_event", "status": "failed"}] * 3
     record = record_of(evidence_of([*loops, *skills], 100))
@@ -445,11 +445,11 @@ WORST = [
     {"event": "retry_event"},
     {"event": "token_usage", "usage": {"total": 9_000_000}},
 ] * 50
-"""Every failure at its worst: each penalty has long reached its limit."""
+"""Every failure at its worst, with every penalty at its limit."""
 
 
 def test_no_session_is_trusted_less_than_the_lowest_trust() -> None:
-    """Every penalty has a limit, so "below 60 is unsafe" never applies: whoever gates on it must be told."""
+    """"Below 60 is unsafe" is never reached, so anybody who gates on it must be told."""
     result = diagnose(evidence_of(WORST), AS_EVENTS)
     assert {item.type: -item.impact_score for item in result.causes if item.failure.weight} == {
         item.name: item.largest_penalty for item in FAILURE_TYPES.values() if item.weight
@@ -462,13 +462,13 @@ def test_no_session_is_trusted_less_than_the_lowest_trust() -> None:
 
 @given(st.lists(EVENTS, min_size=1, max_size=60), st.integers(1, 40))
 def test_trust_stays_within_its_bounds(events: list[dict[str, Any]], times: int) -> None:
-    """The lowest trust is a bound for all sessions, not only for the worst that a person thought of."""
+    """The bound must hold for all sessions, not only for the worst constructed one."""
     trust = diagnose(evidence_of(events * times), AS_EVENTS).trust_score
     assert trust is not None
     assert LOWEST_TRUST <= trust <= 100
 
 
 def test_a_refund_made_five_times_is_unsafe_at_a_trust_of_ninety() -> None:
-    """What a person reads first has to be the readiness: by its trust the session looks fine."""
+    """Readiness must be shown first, because the trust of this session looks fine."""
     result = diagnose(evidence_of([{"event": "tool_call", "tool": "refund", "args": {"order": 4711}}] * 5), AS_EVENTS)
     assert (result.readiness_level, result.trust_score) == ("unsafe_for_production", 90)

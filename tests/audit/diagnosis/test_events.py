@@ -1,4 +1,4 @@
-"""Normalising raw events: what is read, what is ignored, what is refused, and that nothing hostile gets through."""
+"""Normalizing raw events: what is read, ignored and refused, with hostile input."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ HOSTILE = st.dictionaries(st.sampled_from(FIELDS), JSON) | st.builds(
 
 
 def nested(depth: int) -> list[Any]:
-    """An array in an array, `depth` levels of them."""
+    """Return `depth` nested arrays."""
     value: list[Any] = []
     for _ in range(depth - 1):
         value = [value]
@@ -86,7 +86,7 @@ def nested(depth: int) -> list[Any]:
     ],
 )
 def test_type_is_event_else_type_else_process_output(raw: dict[str, Any], event: str) -> None:
-    """Sources name the type differently; one without a type is still evidence."""
+    """Sources name the type differently, and an event without a type is still evidence."""
     assert normalise_event(raw, 0).event == event
 
 
@@ -106,12 +106,12 @@ def test_type_is_event_else_type_else_process_output(raw: dict[str, Any], event:
     ],
 )
 def test_event_id_is_given_or_made_from_the_position(given_id: Any, event_id: str) -> None:
-    """Every event can be pointed at."""
+    """Every event needs an id, so that evidence can refer to it."""
     assert normalise_event({"event_id": given_id}, 7).event_id == event_id
 
 
 def test_payload_is_the_raw_event_with_type_and_id_filled_in() -> None:
-    """The payload is the evidence: nothing the source said is lost, and the caller's object is left alone."""
+    """The payload keeps everything the source sent, and the caller's object is not changed."""
     raw = {"type": "decision", "why": {"because": [1]}, "timestamp": "2025-01-01T00:00:00Z"}
     event = normalise_event(raw, 3)
     assert event.payload == {**raw, "event": "decision", "event_id": "event_3"}
@@ -132,12 +132,12 @@ def test_payload_is_the_raw_event_with_type_and_id_filled_in() -> None:
     ],
 )
 def test_tool_is_tool_else_tool_name_else_name(raw: dict[str, Any], tool: str | None) -> None:
-    """Only calls and their outputs name a tool; another event's name is something else."""
+    """Only calls and their outputs name a tool; the name of another event is something else."""
     assert normalise_event(raw, 0).tool == tool
 
 
 def test_call_key_is_the_digest_of_tool_and_arguments() -> None:
-    """The order of names must not matter, and anybody can compute the key again."""
+    """The order of member names must not matter, and the key must be reproducible."""
     first = normalise_event({"event": "tool_call", "tool": "t", "args": {"a": 1, "b": [2]}}, 0)
     second = normalise_event({"event": "tool_call", "tool_name": "t", "params": {"b": [2], "a": 1}}, 1)
     assert digest(canonical_json(["t", {"a": 1, "b": [2]}])) == first.call_key == second.call_key
@@ -146,7 +146,7 @@ def test_call_key_is_the_digest_of_tool_and_arguments() -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"args": None}, {"args": {}}, {"arguments": {}}, {"params": None, "args": {}}])
 def test_missing_null_and_empty_arguments_are_the_same_call(arguments: dict[str, Any]) -> None:
-    """A source that leaves empty arguments out says the same as one that sends them."""
+    """Leaving out empty arguments is the same as sending them."""
     plain = normalise_event({"event": "tool_call", "tool": "t"}, 0).call_key
     assert plain == normalise_event({"event": "tool_call", "tool": "t", **arguments}, 0).call_key
 
@@ -159,7 +159,7 @@ def test_other_arguments_make_another_call(arguments: Any) -> None:
 
 
 def test_a_call_without_a_tool_never_equals_a_named_call() -> None:
-    """Comparing nothing with nothing would report loops that are not there."""
+    """Calls without a tool or arguments must not be compared, or loops would be reported that do not exist."""
     unnamed = normalise_event({"event": "tool_call", "skill": "t", "args": {"a": 1}}, 0)
     named = normalise_event({"event": "tool_call", "tool": "t", "args": {"a": 1}}, 0)
     assert unnamed.tool is None
@@ -169,7 +169,7 @@ def test_a_call_without_a_tool_never_equals_a_named_call() -> None:
 
 
 def test_action_and_status_are_words_in_lower_case() -> None:
-    """Detectors compare words, whatever the source's spelling; a word that is no text is none."""
+    """Detectors compare words in any spelling; a value that is not text is ignored."""
     event = normalise_event({"action": " Recall_FAILED ", "status": "MISS\n"}, 0)
     assert (event.action, event.status) == ("recall_failed", "miss")
     assert (normalise_event({"action": 3}, 0).action, normalise_event({"status": " "}, 0).status) == (None, None)
@@ -180,7 +180,7 @@ def test_action_and_status_are_words_in_lower_case() -> None:
     ("value", "read"), [(True, True), (False, False), (0, None), ("false", None), (None, None), ([], None)]
 )
 def test_flags_are_json_booleans_only(field: str, value: Any, read: bool | None) -> None:
-    """A zero or a word is no denial: a failure is not made up from it."""
+    """Only false denies use; 0 or a word must not be read as a failure."""
     assert getattr(normalise_event({field: value}, 0), field) is read
 
 
@@ -221,7 +221,7 @@ def test_saturation_is_a_finite_number(raw: dict[str, Any], saturation: float | 
     ],
 )
 def test_tokens_are_the_first_usable_total(raw: dict[str, Any], tokens: int | None) -> None:
-    """Token totals are bounded non-negative integers, so that sums stay exact."""
+    """Token totals are bounded non-negative integers, so that sums are exact."""
     event = normalise_event({"event": "token_usage", **raw}, 0)
     assert event.tokens == tokens
     assert type(tokens) is type(event.tokens)
@@ -230,7 +230,7 @@ def test_tokens_are_the_first_usable_total(raw: dict[str, Any], tokens: int | No
 
 @pytest.mark.parametrize("raw", [None, [], "tool_call", 3, [("event", "x")]])
 def test_what_is_no_object_is_refused(raw: Any) -> None:
-    """A list of events inside a list of events is a mistake the sender should hear of."""
+    """A nested list of events is a mistake that the sender must be told about."""
     with pytest.raises(InputError, match=r"events\[4\]: is \w+, not a JSON object"):
         normalise_event(raw, 4)
 
@@ -238,13 +238,13 @@ def test_what_is_no_object_is_refused(raw: Any) -> None:
 @pytest.mark.parametrize("field", ["args", "result"])
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 100_000])
 def test_nesting_beyond_the_limit_is_refused_by_name(field: str, depth: int) -> None:
-    """Depth would exhaust the stack of whoever writes the event as JSON."""
+    """Deep nesting would exhaust the stack when the event is written as JSON."""
     with pytest.raises(BoundsError, match=rf"events\[2\]\.{field}: is nested deeper than 32 levels"):
         normalise_event({"event": "tool_call", "tool": "t", field: nested(depth)}, 2)
 
 
 def test_nesting_at_the_limit_is_taken() -> None:
-    """The limit itself is allowed, with and without something at the bottom."""
+    """The limit itself is allowed, with and without a value at the bottom."""
     full = nested(MAX_DEPTH)
     innermost = full
     while innermost:
@@ -256,19 +256,19 @@ def test_nesting_at_the_limit_is_taken() -> None:
 
 @pytest.mark.parametrize("value", [{1, 2}, b"x", object(), {3: 4}, {"a": {None: 1}}, [10**5000], {"a": [datetime.now]}])
 def test_what_is_not_json_is_refused_by_name(value: Any) -> None:
-    """A Python caller can hand over what no JSON holds; the message names the field."""
+    """A Python caller may pass values that JSON does not have; the message names the field."""
     with pytest.raises(BoundsError, match=r"events\[0\]\.args: holds a "):
         normalise_event({"event": "tool_call", "tool": "t", "args": value}, 0)
 
 
 def test_a_field_name_that_is_not_text_is_refused() -> None:
-    """Names are sorted in canonical JSON, which mixed types would break."""
+    """Canonical JSON sorts names, which fails for mixed types."""
     with pytest.raises(BoundsError, match="holds a name that is not text"):
         normalise_event({3: "x", "event": "tool_call"}, 0)  # type: ignore[dict-item]
 
 
 def test_what_json_cannot_carry_is_mended() -> None:
-    """A single broken character must not cost the evidence of a session."""
+    """A single broken character must not lose the evidence of a session."""
     event = normalise_event({"event": "tool\ud800", "args": {"a": [float("nan"), "\udfff\ud83d\ude00"]}, "x": float("-inf")}, 0)
     assert event.event == "tool\ufffd"
     assert event.payload["args"] == {"a": [None, "\ufffd\U0001f600"]}
@@ -280,7 +280,7 @@ def test_what_json_cannot_carry_is_mended() -> None:
 @example(raw={"event": "tool_call", "args": nested(40)})
 @example(raw={"event": "token_usage", "usage": {"total": 10**400}})
 def test_whatever_is_sent_is_read_or_refused_as_input(raw: dict[str, Any]) -> None:
-    """Hostile events end as evidence or as a dead letter, never as a crash; what is taken can be written and stored."""
+    """Hostile events become evidence or a dead letter without a crash; accepted events can be stored."""
     try:
         event = normalise_event(raw, 0)
     except InputError:
@@ -292,7 +292,7 @@ def test_whatever_is_sent_is_read_or_refused_as_input(raw: dict[str, Any]) -> No
 
 
 def test_repeated_ids_of_a_session_get_a_suffix() -> None:
-    """Evidence and graph point at events by id, so an id means one event."""
+    """Evidence and graph refer to events by id, so an id must be unique."""
     events = normalise_session(
         [{"event_id": "a"}, {"event_id": "a"}, {"event_id": "a#2"}, {"event_id": "a"}, {"event_id": "b"}]
     )
@@ -303,7 +303,7 @@ def test_repeated_ids_of_a_session_get_a_suffix() -> None:
 @settings(deadline=None)
 @given(ids=st.lists(st.sampled_from(["a", "a#2", "a#2#2", "a#3", "b", "b#2", "r", "r#2"])))
 def test_made_unique_ids_are_unique_avoid_reserved_ones_and_keep_first_comers(ids: list[str]) -> None:
-    """No hostile choice of ids makes two events one; making ids unique twice changes nothing more."""
+    """No choice of ids makes two events one, and making ids unique twice changes nothing more."""
     unique = unique_ids(ids, reserved={"r"})
     assert len(ids) == len(set(unique))
     assert "r" not in unique
@@ -312,13 +312,13 @@ def test_made_unique_ids_are_unique_avoid_reserved_ones_and_keep_first_comers(id
 
 
 def test_a_hundred_thousand_equal_ids_are_made_unique_in_linear_time() -> None:
-    """Searching for a free suffix from the start each time would take hours."""
+    """Searching for a free suffix from the start each time would take quadratic time."""
     ids = [f"a#{n}" for n in range(2, 50_000)] + ["a"] * 50_000
     assert len(ids) == len(set(unique_ids(ids)))
 
 
 def test_record_carries_the_columns_of_the_event() -> None:
-    """The record is what the stage folds: reading it gives what normalising gave."""
+    """The stage folds records, so reading one must give the normalized event."""
     raw = {"event": "tool_call", "tool": "t", "action": "A", "status": "S", "used": True, "saturation": 3}
     event = normalise_event(raw, 0)
     moment = datetime(2025, 1, 1, tzinfo=UTC)
@@ -342,7 +342,7 @@ def test_record_carries_the_columns_of_the_event() -> None:
 
 @pytest.mark.parametrize("payload", ["", "{", "[]", "3", pytest.param("[" * 100_000, id="deep"), '{"a": "\\ud800"'])
 def test_a_damaged_payload_is_an_error_of_the_record(payload: str) -> None:
-    """A page that shows raw events must not fall over one of them."""
+    """A page that shows raw events must not fail on any of them."""
     with pytest.raises(RecordError, match=r"^payload: "):
         raw_event(payload)
 
@@ -364,14 +364,14 @@ MOMENT = datetime(2025, 3, 4, 5, 6, 7, 250_000, tzinfo=UTC)
     ],
 )
 def test_times_are_read_in_every_common_form(value: Any) -> None:
-    """Sources write ISO 8601 or count seconds, milliseconds or microseconds."""
+    """Sources write ISO 8601 or numbers of seconds, milliseconds or microseconds."""
     assert parse_timestamp(value) == MOMENT
     assert parse_timestamp(value).utcoffset() == timedelta(0)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("value", [None, "", "  "])
 def test_no_time_is_none(value: Any) -> None:
-    """An absent time is filled in from the time of ingestion, which is not decided here."""
+    """A missing time is filled in with the time of ingestion elsewhere."""
     assert parse_timestamp(value) is None
 
 
@@ -400,7 +400,7 @@ def test_no_time_is_none(value: Any) -> None:
     ],
 )
 def test_impossible_times_are_refused_with_a_reason(value: Any, reason: str) -> None:
-    """A wrong clock would put records on days that never come; messages stay short."""
+    """A wrong clock would date records into the far future; messages stay short."""
     with pytest.raises(ValueError, match=reason) as caught:
         parse_timestamp(value)
     assert len(str(caught.value)) < 200
@@ -409,7 +409,7 @@ def test_impossible_times_are_refused_with_a_reason(value: Any, reason: str) -> 
 @settings(deadline=None)
 @given(moment=st.datetimes(datetime(2000, 1, 2), datetime(2099, 12, 31)), hours=st.integers(-12, 12))  # noqa: DTZ001
 def test_iso_times_keep_their_instant(moment: datetime, hours: int) -> None:
-    """Whatever offset a source writes, the instant is the same, to the microsecond."""
+    """Any offset gives the same instant, to the microsecond."""
     utc = moment.replace(tzinfo=UTC)
     assert parse_timestamp(utc.astimezone(timezone(timedelta(hours=hours))).isoformat()) == utc
     assert utc == parse_timestamp(moment.isoformat())

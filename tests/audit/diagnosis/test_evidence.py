@@ -1,4 +1,4 @@
-"""Folding: the evidence does not depend on batches, interleaving or pauses, and stays small."""
+"""Folding: the evidence does not depend on batches, interleaving or restarts, and stays small."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ LIMITS = st.sampled_from([None, 0, 1, 2, 100])
 
 
 def rows_of(session: str, raw_events: list[dict[str, Any]]) -> list[Row]:
-    """The session's events as rows."""
+    """Return the session's events as rows."""
     return [fold_row(session, normalise_event(raw, seq), seq) for seq, raw in enumerate(raw_events)]
 
 
 def folded(raw_events: list[dict[str, Any]], limit: int | None = None) -> SessionEvidence:
-    """The evidence of one session, folded at once."""
+    """Return the evidence of one session, folded at once."""
     evidence = SessionEvidence(reference_limit=limit)
     fold_columns({"s": evidence}, rows_of("s", raw_events))
     return evidence
 
 
 def round_trip(evidence: SessionEvidence) -> SessionEvidence:
-    """The evidence after it was stored as a stage's state."""
+    """Return the evidence after storing it as a stage's state."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(evidence), type=SessionEvidence)
 
 
 def test_rows_have_the_documented_columns() -> None:
-    """Runners build rows from Arrow columns by these names; AgentEvent must have every one but the session."""
+    """Runners build rows from Arrow columns by name, so AgentEvent must have all of them except the session."""
     row = fold_row("s", normalise_event({"event": "tool_output", "used": False}, 4), 4)
     assert {name: value for name, value in zip(FOLD_COLUMNS, row, strict=True) if value is not None} == {
         "session": "s",
@@ -81,7 +81,7 @@ def test_rows_have_the_documented_columns() -> None:
 def test_batches_interleaving_and_stored_state_change_nothing(
     sessions: dict[str, list[dict[str, Any]]], limit: int | None, seed: random.Random
 ) -> None:
-    """A worker sees sessions mixed, in batches cut anywhere, and is restarted in between; the evidence must be the same."""
+    """A worker sees sessions mixed, in arbitrary batches, and may restart in between; the evidence must be the same."""
     expected = {name: folded(raw_events, limit) for name, raw_events in sessions.items() if raw_events}
     queues = [rows_of(name, raw_events) for name, raw_events in sessions.items() if raw_events]
     mixed: list[Row] = []
@@ -104,7 +104,7 @@ def test_batches_interleaving_and_stored_state_change_nothing(
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS, max_size=20))
 def test_single_events_fold_as_columns_do(raw_events: list[dict[str, Any]]) -> None:
-    """The embedded runner adds events one by one, the fleet's in columns."""
+    """The embedded runner adds single events, the fleet adds columns."""
     evidence = SessionEvidence()
     for seq, raw in enumerate(raw_events):
         evidence.add(normalise_event(raw, seq), seq)
@@ -114,7 +114,7 @@ def test_single_events_fold_as_columns_do(raw_events: list[dict[str, Any]]) -> N
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS, max_size=30), limit=st.integers(0, 5))
 def test_a_reference_limit_cuts_references_and_nothing_else(raw_events: list[dict[str, Any]], limit: int) -> None:
-    """Counts stay exact and the references kept are the first, so every finding but its evidence is the same."""
+    """Counts stay exact and the first references are kept, so only the evidence of a finding differs."""
     whole, cut = folded(raw_events), folded(raw_events, limit)
     assert (whole.event_counts, whole.total_tokens, whole.context_full) == (
         cut.event_counts,
@@ -132,7 +132,7 @@ def test_a_reference_limit_cuts_references_and_nothing_else(raw_events: list[dic
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS, max_size=30))
 def test_references_are_in_the_order_of_the_session(raw_events: list[dict[str, Any]]) -> None:
-    """Evidence is read from top to bottom."""
+    """Evidence is read from top to bottom, so it is in order."""
     evidence = folded(raw_events)
     lists = [problem.references for problem in evidence.problems.values()] + [
         calls.references for calls in evidence.calls.values()
@@ -144,14 +144,14 @@ def test_references_are_in_the_order_of_the_session(raw_events: list[dict[str, A
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS, max_size=30))
 def test_duplicates_are_calls_less_distinct_labels(raw_events: list[dict[str, Any]]) -> None:
-    """The number of duplicate actions drives cost; it is checked against its definition."""
+    """The number of duplicate calls drives the cost, so it is compared with its definition."""
     calls = [raw for raw in raw_events if raw["event"] == "tool_call"]
     labels = {(raw.get("tool"), str(raw.get("args") or {})) for raw in calls}
     assert folded(raw_events).duplicate_calls == len(calls) - len(labels)
 
 
 def test_memory_events_go_by_action_and_only_then_by_status() -> None:
-    """An action that succeeded is not made a failure by a status that speaks of something else."""
+    """The action decides: a status about something else must not turn a success into a failure."""
     raw = [
         {"event": "memory_event", "action": "recall", "status": "miss"},
         {"event": "memory_event", "status": "miss"},
@@ -162,7 +162,7 @@ def test_memory_events_go_by_action_and_only_then_by_status() -> None:
 
 
 def test_a_call_without_a_key_is_counted_and_repeats_nothing() -> None:
-    """A row from a source that gives no key must not look like a loop."""
+    """Calls without a key must not look like a loop."""
     evidence = SessionEvidence()
     empty: Row = (None,) * (len(FOLD_COLUMNS) - 5)
     fold_columns({"s": evidence}, [("s", seq, f"e{seq}", "tool_call", None, *empty) for seq in range(5)])
@@ -177,7 +177,7 @@ def test_token_totals_stop_at_a_bound() -> None:
 
 
 def test_a_hundred_thousand_identical_calls_are_fast_and_small() -> None:
-    """The worst loop an agent can run must not slow or fill the stage that reports it."""
+    """The worst loop of an agent must not slow down or fill the stage that reports it."""
     row = fold_row("s", normalise_event({"event": "tool_call", "tool": "t", "event_id": "x"}, 0), 0)
     evidence: dict[str, SessionEvidence] = {}
     started = time.process_time()
@@ -190,6 +190,6 @@ def test_a_hundred_thousand_identical_calls_are_fast_and_small() -> None:
 
 @pytest.mark.parametrize("event", ["brand_new", "process_output", "decision", "tool_call\u202e"])
 def test_other_types_are_counted_under_their_own_name(event: str) -> None:
-    """An unknown type is evidence that no detector reads."""
+    """An event of an unknown type is counted although no detector reads it."""
     evidence = folded([{"event": event, "used": False, "invoked": False, "status": "ignored", "saturation": 99}] * 2)
     assert (evidence.event_counts, evidence.problems, evidence.calls) == ({event: 2}, {}, {})

@@ -1,4 +1,4 @@
-"""The rule for small changes: what it finds and how soon, what it leaves alone, and that looking more often or later changes nothing."""
+"""The change detector: what it finds and how soon, what it ignores, and that the time and number of looks do not matter."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from audit.drift.series import REFERENCE_DAYS, Cells, Reference, Series, Unit, c
 
 START = datetime(2026, 8, 3, tzinfo=UTC)
 CHANGE = 44
-"""Days before the change: 14 and another 30."""
+"""Days before the change: 14 days of reference and another 30."""
 
 Draw = Callable[[random.Random, bool], float]
-"""Draws a score, before or after the change."""
+"""Draws a score; the second argument is true after the change."""
 
 
 def day(number: int) -> date:
-    """The date of a day of the series."""
+    """Return the date of a day of the series."""
     return START.date() + timedelta(days=number)
 
 
 def series(draw: Draw, rate: int, days: int, change: int = CHANGE, seed: int = 1) -> list[Unit]:
-    """So many sessions of one score on each day, evenly over it."""
+    """Return sessions of one score, evenly spread over each day."""
     rng = random.Random(f"{seed} {rate}")
     return [
         unit(draw(rng, number >= change), START + timedelta(days=number, hours=24 * (number_in_day + 0.5) / rate))
@@ -40,17 +40,17 @@ def series(draw: Draw, rate: int, days: int, change: int = CHANGE, seed: int = 1
 
 
 def unit(score: float, time: datetime, weight: float = 1.0) -> Unit:
-    """A session of one score."""
+    """Return a session of one score."""
     return Unit(time, 1, weight, weight * score)
 
 
 def falls(sigmas: float) -> Draw:
-    """Scores of mean 0.85 and sigma 0.1 that fall by so many sigma, cut to 0..1."""
+    """Return a draw with mean 0.85 and sigma 0.1 that falls by this many sigma, clipped to 0..1."""
     return lambda rng, is_after: min(1.0, max(0.0, rng.gauss(0.85 - 0.1 * sigmas * is_after, 0.1)))
 
 
 def alarms(units: Iterable[Unit], days: int) -> list[float]:
-    """The days at which a look of the series sees more than chance."""
+    """Return the days of the looks that raise an alarm."""
     series = Series(cells_of(units), day(0), day(days - 1))
     looks = looks_of(series, range(series.length))
     raised = [series.time(int(cell)) for cell in looks.cells[looks.log_evidence >= math.log(SUSPECTED)]]
@@ -58,12 +58,12 @@ def alarms(units: Iterable[Unit], days: int) -> list[float]:
 
 
 def alarm(units: Iterable[Unit]) -> float | None:
-    """Days from the change to the first alarm at or after it, looked at after every hour; None when there is none."""
+    """Return the days from the change to the first alarm, with a look after every hour; None without an alarm."""
     return next((time - CHANGE for time in alarms(units, CHANGE + 60) if time >= CHANGE), None)
 
 
 def require_change(change: Change | None) -> Change:
-    """The change that is there."""
+    """Return the change, which must exist."""
     assert change is not None
     return change
 
@@ -73,7 +73,7 @@ def require_change(change: Change | None) -> Change:
     [(1.0, 3, 12), (1.0, 10, 4), (1.0, 50, 2), (0.5, 10, 16), (0.5, 50, 4), (2.0, 3, 6), (-1.0, 10, 4)],
 )
 def test_a_change_is_found_in_time(sigmas: float, rate: int, bar: float) -> None:
-    """Half of the changes are found within the bar, and none is missed within 60 days."""
+    """Half of the changes are found within this many days, and none is missed within 60 days."""
     delays = [alarm(series(falls(sigmas), rate, CHANGE + 60, seed=seed)) for seed in range(9)]
     found_delays = [delay for delay in delays if delay is not None]
 
@@ -82,12 +82,12 @@ def test_a_change_is_found_in_time(sigmas: float, rate: int, bar: float) -> None
 
 
 def test_quiet_years_are_quiet() -> None:
-    """Twenty quiet years of one tier: at one false alarm in eight years at most, more than six have a probability below 2 %."""
+    """With one false alarm in eight years at most, more than six alarms in twenty quiet years have a probability below 2 %."""
     assert sum(bool(alarms(series(falls(0), 3, 14 + 365, seed=seed), 14 + 365)) for seed in range(20)) <= 6
 
 
 def test_a_change_tells_since_when_and_how_large() -> None:
-    """A person wants the day, the size, and how sure both are."""
+    """A person needs the day, the size, and the uncertainty of both."""
     change = require_change(find_change(series(falls(1), 10, CHANGE + 6), day(CHANGE + 5)))
 
     assert change.direction == "down"
@@ -103,14 +103,14 @@ def test_a_change_tells_since_when_and_how_large() -> None:
 
 
 def test_severity_is_by_the_size_in_sigma() -> None:
-    """Beyond two sigma it is critical."""
+    """A change beyond two sigma is critical."""
     severities = [require_change(find_change(series(falls(size), 10, CHANGE + 7), day(CHANGE + 6))).severity for size in (1, 4)]
 
     assert severities == ["warning", "critical"]
 
 
 def test_the_level_rises_to_an_alarm() -> None:
-    """The display shows how far it is: nothing while it is quiet, 1 and more with an alarm."""
+    """The level is below 1 while the series is quiet, and at least 1 with an alarm."""
     units = series(falls(1), 10, CHANGE + 10)
     levels = [standing(units, day(number)) for number in (CHANGE - 1, CHANGE + 9)]
 
@@ -120,12 +120,12 @@ def test_the_level_rises_to_an_alarm() -> None:
 
 @pytest.mark.parametrize("days", [0, 1, REFERENCE_DAYS])
 def test_without_a_reference_there_is_no_change(days: int) -> None:
-    """A project's first two weeks are what it is compared with."""
+    """The first two weeks of a project are its reference."""
     assert find_change(series(falls(4), 10, days, change=days // 2), day(days)) is None
 
 
 def test_a_change_that_was_decided_on_is_the_new_normal() -> None:
-    """After a person has accepted it, the days before it are not compared with any more."""
+    """Once a person has accepted the change, earlier days are no longer a reference."""
     units = series(falls(2), 10, CHANGE + 30)
 
     assert find_change(units, day(CHANGE + 29)) is not None
@@ -133,7 +133,7 @@ def test_a_change_that_was_decided_on_is_the_new_normal() -> None:
 
 
 def test_after_a_year_a_change_has_become_normal() -> None:
-    """What nobody decided on for as long as a look sees does not stay for ever."""
+    """A change without a decision becomes normal once it is older than the history."""
     units = series(falls(1), 3, CHANGE + HISTORY_DAYS + 20)
 
     assert find_change(units, day(CHANGE + 200)) is not None
@@ -141,7 +141,7 @@ def test_after_a_year_a_change_has_become_normal() -> None:
 
 
 def test_a_dip_that_is_over_hides_no_later_change() -> None:
-    """Its days are cut out of the reference: neither is the way back a rise, nor is the next fall measured from the dip."""
+    """The days of the dip are cut out of the reference, so its end is not a rise and the next fall is not measured from it."""
     rng = random.Random(5)
     dip = range(CHANGE, CHANGE + 5)
 
@@ -162,7 +162,7 @@ def test_a_dip_that_is_over_hides_no_later_change() -> None:
 
 
 def test_a_large_change_is_found_on_the_second_session() -> None:
-    """One session a day that is six sigma lower is no more than odd; the second one in a row is a change."""
+    """One session a day that is six sigma lower is an outlier; a second one in a row is a change."""
     rng = random.Random(3)
     units = [
         unit(rng.gauss(0.85, 0.1) - 0.6 * (number >= 30), START + timedelta(days=number, hours=12)) for number in range(32)
@@ -173,7 +173,7 @@ def test_a_large_change_is_found_on_the_second_session() -> None:
 
 
 def test_a_ramp_of_a_year_is_found_in_months() -> None:
-    """A change too slow for any week shows against all of the history: half of them within four months, all within six."""
+    """A change too slow for any week is found against the whole history: half within four months, all within six."""
     delays = []
     for seed in range(5):
         rng = random.Random(seed)
@@ -192,7 +192,7 @@ def test_a_ramp_of_a_year_is_found_in_months() -> None:
 
 @pytest.mark.parametrize("rates", [(5, 2000), (600, 60)], ids=["many more", "many less"])
 def test_another_volume_is_no_change(rates: tuple[int, int]) -> None:
-    """Two thousand sessions a day say more than five, and mean the same; the morning of a busy day is like any other morning."""
+    """More sessions mean more evidence but the same mean, and a busy day that is not over is not a change."""
     rng = random.Random(7)
     units = [
         unit(rng.gauss(0.6, 0.1), START + timedelta(days=number, seconds=86_400 * (number_in_day + 0.5) / rates[number >= 24]))
@@ -205,7 +205,7 @@ def test_another_volume_is_no_change(rates: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(5, 1), (1, 10), (3, 12), (10, 1)])
 def test_longer_or_shorter_sessions_are_no_change(before: int, after: int) -> None:
-    """Sessions of other lengths vary otherwise; their mean is the same."""
+    """Sessions of other lengths have another variance but the same mean."""
     rng = random.Random(11)
     units = []
     for number in range(60):
@@ -228,7 +228,7 @@ def test_a_wider_spread_is_no_change_of_the_mean() -> None:
 
 
 def test_nights_and_weekends_are_no_change() -> None:
-    """Whoever asks at night asks something else; so do people on Sundays. A check at any hour compares like with like."""
+    """Users ask other questions at night and on weekends; checks at any hour must compare like with like."""
     rng = random.Random(9)
 
     def score(time: datetime) -> float:
@@ -246,7 +246,7 @@ def test_nights_and_weekends_are_no_change() -> None:
 
 @pytest.mark.parametrize("hour", [0, 12, 20])
 def test_the_intervals_hold_at_any_hour_of_the_change(hour: int) -> None:
-    """Of twenty changes at most three lie outside of an interval that is meant to hold 95 %."""
+    """At most three of twenty changes are outside their 95 % interval."""
     held = []
     for seed in range(20):
         rng = random.Random(f"{seed} {hour}")
@@ -269,7 +269,7 @@ def test_the_intervals_hold_at_any_hour_of_the_change(hour: int) -> None:
 
 
 def on_days(has_data: Callable[[int], bool], count: int, level: Callable[[int], float], days: int, seed: str) -> list[Unit]:
-    """Sessions of one score in the working hours of the days kept, around the level of each day."""
+    """Return sessions of one score in the working hours of the days with data, around the level of each day."""
     rng = random.Random(seed)
     return [
         unit(rng.gauss(level(number), 0.1), START + timedelta(days=number, hours=8 + 12 * rng.random()))
@@ -292,7 +292,7 @@ def on_days(has_data: Callable[[int], bool], count: int, level: Callable[[int], 
 def test_the_first_day_of_a_change_after_a_gap_is_the_first_day_with_data(
     has_data: Callable[[int], bool], count: int, looked_after: int, fall: float
 ) -> None:
-    """A change that shows on Monday began after the last data of Friday: its cause is not to be found on Friday."""
+    """A change that shows on Monday began after Friday's last data, so Friday is not its first day."""
     change = 63
     first_days = []
     for seed in range(6):
@@ -308,7 +308,7 @@ def test_the_first_day_of_a_change_after_a_gap_is_the_first_day_with_data(
 
 @pytest.mark.parametrize(("every", "count", "days"), [(7, 300, 120), (14, 200, 200), (30, 200, 300)])
 def test_batches_that_differ_are_no_change(every: int, count: int, days: int) -> None:
-    """Two batches say nothing of how much batches differ: comparisons begin after six days with data."""
+    """Two batches do not show how much batches vary, so comparisons begin after six days with data."""
     confirmed = []
     for seed in range(4):
         rng = random.Random(f"{every} {seed}")
@@ -321,7 +321,7 @@ def test_batches_that_differ_are_no_change(every: int, count: int, days: int) ->
 
 
 def test_a_few_days_with_data_are_no_history() -> None:
-    """Fourteen calendar days with data on five of them are not enough to compare with; six days are."""
+    """Five days with data within fourteen calendar days are not enough of a reference; six are."""
 
     def fallen(history: int) -> list[Unit]:
         has_data = {*range(0, 3 * history, 3), 40}
@@ -332,7 +332,7 @@ def test_a_few_days_with_data_are_no_history() -> None:
 
 
 def test_a_change_is_suspected_first_and_confirmed_by_more() -> None:
-    """Whoever is woken is woken for something: four times in a thousand years a tier, not once in eight years."""
+    """Alerts need a confirmed change, with four false ones in a thousand years per tier instead of one in eight years."""
     units = series(falls(1), 10, CHANGE + 8)
     first = next(number for number in range(CHANGE, CHANGE + 8) if find_change(units, day(number)))
     last = require_change(find_change(units, day(CHANGE + 7)))
@@ -346,7 +346,7 @@ def test_a_change_is_suspected_first_and_confirmed_by_more() -> None:
 @pytest.mark.parametrize("usual", [1.0, 0.75])
 @pytest.mark.parametrize("odd", [0.0, 2 / 3])
 def test_one_odd_session_in_a_constant_series_is_no_change(usual: float, odd: float) -> None:
-    """Where Tier 1 was always 1, one flagged exchange is an anomaly of its own, and five of one day are; those of a second day are a change."""
+    """If Tier 1 was always 1, flagged exchanges of one day are anomalies; flagged exchanges on a second day are a change."""
     units = series(lambda _rng, _after: usual, 10, 40)
 
     def replace_last(count: int) -> list[Unit]:
@@ -360,7 +360,7 @@ def test_one_odd_session_in_a_constant_series_is_no_change(usual: float, odd: fl
 
 @pytest.mark.parametrize("earlier", [0, 1])
 def test_flagged_sessions_of_one_hour_are_no_change_of_scores_that_are_nearly_always_1(earlier: int) -> None:
-    """Three sessions a day that were at 1 for months do not say how far off, or how often, those of one bad hour are."""
+    """Months of scores at 1 do not show how far, or how often, scores deviate, so one bad hour is not a change."""
     units = series(lambda _rng, _after: 1.0, 3, 120)
     bad = [unit(2 / 3, START + timedelta(days=100, hours=12, minutes=10 * number_in_day)) for number_in_day in range(3)]
     rare = [unit(2 / 3, START + timedelta(days=30, hours=11 + number_in_day)) for number_in_day in range(earlier)]
@@ -371,7 +371,10 @@ def test_flagged_sessions_of_one_hour_are_no_change_of_scores_that_are_nearly_al
 
 
 def test_another_mix_of_sampled_turns_is_no_change() -> None:
-    """First turns score lower; when every later turn is scored instead of every third, the plain mean rises and the quality does not."""
+    """First turns score lower.
+
+    If all later turns are sampled instead of every third, the plain mean rises, but the quality does not.
+    """
     rng = random.Random(4)
     units, plain = [], []
     for number in range(60):
@@ -389,7 +392,7 @@ def test_another_mix_of_sampled_turns_is_no_change() -> None:
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.randoms(use_true_random=False))
 def test_neither_the_order_nor_what_lies_outside_the_window_matters(seed: int, rng: random.Random) -> None:
-    """Also where sessions end at the same time; a late check and a rerun see the same."""
+    """Sessions may end at the same time; a late check and a rerun must find the same."""
     as_of = day(WINDOW_DAYS + 5)
     units = [
         unit(session.total, session.at.replace(hour=12, minute=0))
@@ -405,7 +408,7 @@ def test_neither_the_order_nor_what_lies_outside_the_window_matters(seed: int, r
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.integers(20, 59))
 def test_a_look_never_depends_on_what_comes_later(seed: int, last: int) -> None:
-    """So an alarm is the same whenever it is looked for."""
+    """An alarm does not depend on when it is looked for."""
     cells = cells_of(series(falls(0.7), 5, 60, seed=seed))
     whole, part = (looks_of(Series(cells, day(0), day(until)), range(last + 1)) for until in (59, last))
 
@@ -414,7 +417,7 @@ def test_a_look_never_depends_on_what_comes_later(seed: int, last: int) -> None:
 
 @pytest.mark.parametrize("sigmas", [0, 0.7, 4])
 def test_looks_that_are_left_out_could_not_have_raised_an_alarm(sigmas: float) -> None:
-    """They are left out by a bound, so a check pays for what may be an alarm; a bound that is too low would miss some."""
+    """A bound skips looks that cannot raise an alarm; a bound that is too low would miss some."""
     whole_series = Series(cells_of(series(falls(sigmas), 8, 60)), day(0), day(59))
     least = math.log(SUSPECTED)
     every, some = looks_of(whole_series, range(60)), looks_of(whole_series, range(60), least)
@@ -432,7 +435,7 @@ def test_looks_that_are_left_out_could_not_have_raised_an_alarm(sigmas: float) -
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 40))
 def test_sums_say_what_single_sessions_say(seed: int, parts: int) -> None:
-    """However many sessions there are, and into however many sums a day was split on its way, the evidence is the same."""
+    """The evidence does not depend on how the sessions of a day were split into sums."""
     units = series(falls(1), 12, 60, seed=seed)
     split = [cells_of(units[start::parts]) for start in range(parts)]
     whole = merged(split)
@@ -441,7 +444,7 @@ def test_sums_say_what_single_sessions_say(seed: int, parts: int) -> None:
 
 
 def merged(parts: Iterable[Cells]) -> Cells:
-    """Cells of parts of the same sessions as those of all of them."""
+    """Merge cells of parts of the sessions into cells of all sessions."""
     filled = [part for part in parts if len(part.last)]
     columns = [np.concatenate(column) for column in zip(*filled, strict=True)]
     hours = columns[0].astype("datetime64[h]")

@@ -1,4 +1,4 @@
-"""The evidence of two stretches: what it is on paper, what it is on average, and what a single odd score can make of it."""
+"""The evidence of two stretches: its formula, its expectation, and its robustness against a single outlier."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ values = st.lists(st.floats(0, 1).map(lambda value: round(value, 3)), min_size=1
 
 
 def compared(before: Sequence[float], after: Sequence[float], weight: float = 1.0) -> tuple[Contrast, float]:
-    """The contrast of two stretches of scores, an hour each and of one day each, and the logarithm of its evidence."""
+    """Return the contrast and the log evidence of two stretches of scores, each within one day."""
     units = [Unit(START + place * timedelta(minutes=20), 1, weight, weight * score) for place, score in enumerate(before)]
     later = START + timedelta(days=1)
     units += [Unit(later + place * timedelta(minutes=20), 1, weight, weight * score) for place, score in enumerate(after)]
@@ -31,14 +31,14 @@ def compared(before: Sequence[float], after: Sequence[float], weight: float = 1.
 
 
 def of(units: Sequence[Unit], day: int) -> tuple[Contrast, float]:
-    """What the last look says to a change on a day."""
+    """Return the contrast and the log evidence of the last look for a change on a day."""
     series = Series(cells_of(units), FIRST, FIRST + timedelta(days=90))
     found, evidence = contrasts_at(series, len(series.day) - 1, series.starts[[day]])
     return found, float(evidence[0])
 
 
 def test_it_is_the_bayes_factor_of_the_t_test() -> None:
-    """By the formula of Gönen and others for t with the variance before: of normal scores that vary alike on both sides, all of one stratum."""
+    """Compare with the formula of Gönen and others for independent normal scores of one stratum."""
     rng = random.Random(1)
     before, after = [rng.gauss(0, 1) for _ in range(40)], [2.0, 0.0] * 6
     units = [Unit(START + timedelta(days=number), 1, 1.0, score) for number, score in enumerate(before)]
@@ -59,7 +59,7 @@ def test_it_is_the_bayes_factor_of_the_t_test() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(20, 3), (60, 3), (60, 40)])
 def test_without_a_change_it_is_at_most_one_on_average(before: int, after: int) -> None:
-    """That is what makes a sum of many of them, looked at as often as one likes, reach the alarm so rarely."""
+    """The false alarm rate rests on this expectation, however often one looks."""
     rng = random.Random(7)
     drawn = [
         compared([rng.gauss(0.6, 0.1) for _ in range(before)], [rng.gauss(0.6, 0.1) for _ in range(after)])[1]
@@ -71,7 +71,7 @@ def test_without_a_change_it_is_at_most_one_on_average(before: int, after: int) 
 
 @given(values, values)
 def test_up_is_down_in_a_mirror(before: list[float], after: list[float]) -> None:
-    """Nothing favours one direction."""
+    """Both directions have the same evidence."""
     mirrored = compared([1 - one for one in before], [1 - one for one in after])
 
     assert compared(before, after)[1] == pytest.approx(mirrored[1], rel=1e-3, abs=1e-3)
@@ -79,24 +79,24 @@ def test_up_is_down_in_a_mirror(before: list[float], after: list[float]) -> None
 
 @given(values, values, st.sampled_from([0.25, 3.0, 40.0]))
 def test_the_scale_of_the_weights_does_not_matter(before: list[float], after: list[float], weight: float) -> None:
-    """A project in which every exchange stands for three says no more and no less."""
+    """Weights of three on all scores change nothing."""
     assert compared(before, after)[1] == pytest.approx(compared(before, after, weight)[1], rel=1e-6, abs=1e-6)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 1 / 3])
 def test_scores_that_are_all_the_same_say_nothing(value: float) -> None:
-    """Nothing has changed, and nothing is divided by nothing."""
+    """Constant scores have no evidence for a change, and no division by zero."""
     assert compared([value] * 20, [value] * 5)[1] <= 0
 
 
 @pytest.mark.parametrize("before", [40, 70])
 def test_one_odd_score_is_no_evidence(before: int) -> None:
-    """One in so many may be odd."""
+    """A single session may be an outlier."""
     assert compared([1.0] * before, [0.0, 1.0, 1.0])[1] < math.log(100)
 
 
 def test_days_that_differ_make_every_session_count_for_less() -> None:
-    """Where days have moods of their own, another mood is no change, however many sessions show it."""
+    """If days vary, another level on one day is not a change, however many sessions it has."""
     rng = random.Random(3)
 
     def history(mood: float) -> list[Unit]:
@@ -114,7 +114,7 @@ def test_days_that_differ_make_every_session_count_for_less() -> None:
 
 
 def test_sessions_count_by_how_they_differ() -> None:
-    """Scores of one session say the same thing again: thirty of them in three sessions are three."""
+    """Scores of one session are correlated: thirty scores in three sessions count as three."""
     rng = random.Random(4)
     means = [rng.gauss(0.7, 0.1) for _ in range(60)]
     ones = [Unit(START + timedelta(hours=12 * number), 1, 1.0, mean) for number, mean in enumerate(means)]

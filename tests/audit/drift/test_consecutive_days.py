@@ -1,4 +1,4 @@
-"""Runs of days: what makes one, what ends it, and how bad it is."""
+"""Runs of days: what starts one, what ends it, and its severity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ weeks = st.text("HhlL. _", min_size=0, max_size=12)
 
 
 def week(marks: str, mean: float = MEAN, sigma: float = SIGMA) -> list[DailyAverage]:
-    """Days that end with the day of the check: high and low ones, beyond two sigma in capitals, and `_` for one without scores."""
+    """Return days up to the day of the check: `h` and `l` for high and low, in capitals beyond two sigma, and `_` without
+    scores."""
     first = AS_OF - timedelta(days=len(marks) - 1)
     offsets = [OFFSETS.get(mark) for mark in marks]
     return [
@@ -28,7 +29,7 @@ def week(marks: str, mean: float = MEAN, sigma: float = SIGMA) -> list[DailyAver
 
 
 def found(days: list[DailyAverage], mean: float = MEAN, stddev: float = SIGMA) -> list[tuple[str, str, int]]:
-    """Direction, severity and number of days of each run."""
+    """Return direction, severity and number of days of each run."""
     return [(run.direction, run.severity, len(run.days)) for run in consecutive_days(days, mean, stddev, AS_OF)]
 
 
@@ -64,7 +65,7 @@ def test_only_the_last_seven_days_count() -> None:
 
 
 def test_a_run_keeps_all_its_days_and_the_largest_deviation() -> None:
-    """A person sees the whole of it, not the three days that made it a run."""
+    """A person needs the whole run, not only the three days that started it."""
     days = week("..lLll")
     (run,) = consecutive_days(days, MEAN, SIGMA, AS_OF)
 
@@ -74,14 +75,14 @@ def test_a_run_keeps_all_its_days_and_the_largest_deviation() -> None:
 
 @pytest.mark.parametrize(("offset", "expected"), [(0.25, []), (0.26, [("up", "warning", 3)]), (0.5, [("up", "warning", 3)])])
 def test_one_sigma_is_the_edge_and_not_beyond_it(offset: float, expected: list[tuple[str, str, int]]) -> None:
-    """More than one sigma, and critical from more than two, with numbers that floating point holds exactly."""
+    """More than one sigma is a run and more than two are critical, tested with numbers that floats represent exactly."""
     days = [DailyAverage(AS_OF - timedelta(days=number), 0.5 + offset) for number in range(3)]
 
     assert found(days, 0.5, 0.25) == expected
 
 
 def test_a_constant_baseline_has_a_floor() -> None:
-    """Against a sigma of 0 everything would be drift; a hundredth of a point is not, and three are critical."""
+    """With a sigma of 0 everything would be drift, so a smallest sigma is assumed."""
     for drop, expected in ((0.009, []), (0.015, "warning"), (0.03, "critical")):
         days = [DailyAverage(AS_OF - timedelta(days=number), 1 - drop) for number in range(3)]
 
@@ -90,7 +91,7 @@ def test_a_constant_baseline_has_a_floor() -> None:
 
 @given(weeks, st.randoms())
 def test_the_order_of_the_days_does_not_matter(marks: str, rng: object) -> None:
-    """What a query returns first is up to the database."""
+    """A query may return days in any order."""
     days = week(marks)
     mixed = list(days)
     rng.shuffle(mixed)  # type: ignore[attr-defined]
@@ -100,7 +101,7 @@ def test_the_order_of_the_days_does_not_matter(marks: str, rng: object) -> None:
 
 @given(weeks)
 def test_up_is_down_in_a_mirror(marks: str) -> None:
-    """Neither direction is treated better."""
+    """Both directions are treated equally."""
     mirrored = marks.translate(str.maketrans("HhlL", "LlhH"))
     swapped = [({"up": "down", "down": "up"}[side], bad, days) for side, bad, days in found(week(mirrored))]
 

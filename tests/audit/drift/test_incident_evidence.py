@@ -1,4 +1,4 @@
-"""Evidence of an incident: what is written is read back, of whichever version it is, and what cannot be read is left out."""
+"""Evidence of an incident: it is read back as written, from any version, without unreadable parts."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ EXCHANGE = {"scoreId": "s", "sessionId": "t", "turnNumber": 1, "exchangeTimestam
 
 
 def carrying(evidence: Any, **fields: Any) -> Incident:
-    """An incident of Tier 2 that fell, with evidence in the form of a text or of JSON."""
+    """Return an incident of a fall of Tier 2, with this evidence as text or JSON."""
     text = evidence if isinstance(evidence, str) else json.dumps(evidence)
     return incident(metadata=text, **{"type": DRIFT, "tier": "tier2", "direction": DOWN, "rule": "sequential", **fields})
 
 
 def test_what_is_written_is_read_back() -> None:
-    """The leading series has its rules beside the list, every other one in its entry."""
+    """The rules of the leading series are beside the list, those of other series in their entries."""
     rules = {"sequential": msgspec.convert(SEEN, Sighting)}
     moved = [
         moved_series(
@@ -54,7 +54,7 @@ def test_what_is_written_is_read_back() -> None:
 
 
 def test_a_record_from_before_the_list_is_a_list_of_one() -> None:
-    """It is about the series of the record itself."""
+    """A record without a list is about its own series."""
     (moved,) = evidence_of(carrying({"rules": {"sequential": SEEN}}, severity="warning", confidence="confirmed")).moved
     assert moved.key == Key(DRIFT, "tier2", DOWN)
     assert moved.severity == "warning"
@@ -66,12 +66,12 @@ def test_a_record_from_before_the_list_is_a_list_of_one() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", pytest.param('"\ud800"', id="no Unicode")])
 def test_what_is_no_evidence_is_empty(text: str) -> None:
-    """Past us, anybody can write anything."""
+    """Other programs may write any metadata."""
     assert Evidence() == evidence_of(carrying(text))
 
 
 def test_only_what_cannot_be_read_is_left_out() -> None:
-    """One odd number, day or entry takes nothing else away."""
+    """One unreadable number, day or entry must not hide the others."""
     evidence = evidence_of(
         carrying(
             {
@@ -93,7 +93,7 @@ def test_only_what_cannot_be_read_is_left_out() -> None:
 
 
 def test_what_is_no_number_is_not_known() -> None:
-    """Python wrote NaN where a strict reader refuses it; evidence is written again without."""
+    """Older versions wrote NaN, which a strict reader refuses; it is left out when read."""
     text = json.dumps({"rules": {"sequential": SEEN | {"sigma": float("nan")}}})
     evidence = evidence_of(carrying(text))
     assert evidence.rules["sequential"].sigma is None
@@ -105,7 +105,7 @@ def test_what_is_no_number_is_not_known() -> None:
     [((2, 100, 30, 100), True, False), ((2, 100, 4, 100), False, False), ((30, 100, 2, 100), False, True), ((0, 0, 9, 9), False, False), ((9, 3, 9, 3), False, False)],
 )  # fmt: skip
 def test_a_share_has_risen_if_chance_does_not_explain_it(counts: tuple[int, int, int, int], rises: bool, falls: bool) -> None:
-    """Nothing is said of fewer than three, without a time before, and of parts that are more than their whole."""
+    """Fewer than three, a missing time before, and counts above their total are never significant."""
     before, all_before, after, all_after = counts
     count = FlagCount(flag="silent_refusal", before=before, all_before=all_before, after=after, all_after=all_after)
     assert (count.has_risen(), count.has_risen(is_fall=True)) == (rises, falls)

@@ -1,4 +1,4 @@
-"""A change of spread: told as what it is, at any volume, and never made by fewer sessions, by a change of the mean or by the order of arrival."""
+"""A change of spread: found at any volume, and not caused by fewer sessions, a change of the mean or the order of arrival."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHANGE = 60
 
 
 def sessions(sigma: Callable[[int], float], a_day: Callable[[int], int], days: int = 75, seed: int = 1) -> list[Unit]:
-    """Sessions of one score around 0.8, with a spread and a number by day."""
+    """Return sessions of one score around 0.8, with a standard deviation and a number of sessions by day."""
     chance = Random(seed)
     return [
         Unit(
@@ -33,23 +33,23 @@ def sessions(sigma: Callable[[int], float], a_day: Callable[[int], int], days: i
 
 
 def doubled(day: int) -> float:
-    """A spread that doubles."""
+    """A standard deviation that doubles."""
     return 0.1 if day < CHANGE else 0.2
 
 
 def steady(_day: int) -> float:
-    """A spread that stays."""
+    """A constant standard deviation."""
     return 0.1
 
 
 def on(day: int) -> date:
-    """A day of the history."""
+    """Return a day of the history."""
     return START + timedelta(days=day)
 
 
 @pytest.mark.parametrize(("a_day", "within"), [(10, 14), (50, 3), (600, 3)])
 def test_a_spread_that_doubles_is_found_and_told_since_when(a_day: int, within: int) -> None:
-    """The more sessions a day, the sooner."""
+    """More sessions a day find the change sooner."""
     cells = cells_of(sessions(doubled, lambda _: a_day))
     assert find_spread(cells, on(CHANGE - 1)) is None
     change = find_spread(cells, on(CHANGE + within - 1))
@@ -60,14 +60,14 @@ def test_a_spread_that_doubles_is_found_and_told_since_when(a_day: int, within: 
 
 
 def test_a_spread_that_halves_is_found_as_well() -> None:
-    """A judge that gives everything the same mark tells nothing any more."""
+    """A judge that gives everything the same score has stopped discriminating."""
     change = find_spread(cells_of(sessions(lambda day: 0.1 if day < CHANGE else 0.04, lambda _: 20)), on(CHANGE + 10))
     assert change is not None
     assert change.direction == "down"
 
 
 def sessions_of(length: Callable[[int], int], factor: Callable[[int], float], alike: float, seed: int) -> list[Unit]:
-    """Twenty sessions a day of this many scores, each around a mean of its own that varies by `alike`, scores by 0.1 around it."""
+    """Return twenty sessions a day with this many scores around a session mean, which varies by `alike`; scores vary by 0.1."""
     chance, units = Random(seed), []
     for day in range(85):
         for number in range(20):
@@ -81,7 +81,7 @@ def sessions_of(length: Callable[[int], int], factor: Callable[[int], float], al
 @pytest.mark.parametrize("alike", [0.0, 0.05, 0.1])
 @pytest.mark.parametrize(("before", "after"), [(5, 1), (1, 5), (2, 8)])
 def test_longer_or_shorter_sessions_are_no_change_of_spread(before: int, after: int, alike: float) -> None:
-    """The mean of five scores varies less than one score; neither the agent nor its users have changed for that."""
+    """The mean of five scores varies less than a single score, without any change of the agent."""
     cells = cells_of(sessions_of(lambda day: before if day < CHANGE else after, lambda _: 1.0, alike, 1))
 
     assert [change for day in range(CHANGE + 1, 85, 4) if (change := find_spread(cells, on(day))) is not None] == []
@@ -89,7 +89,7 @@ def test_longer_or_shorter_sessions_are_no_change_of_spread(before: int, after: 
 
 @pytest.mark.parametrize(("length", "factor", "direction"), [(5, 2.0, "up"), (5, 0.5, "down"), (1, 2.5, "up")])
 def test_a_spread_that_changes_is_found_whatever_the_length_of_sessions(length: int, factor: float, direction: str) -> None:
-    """It is found in longer sessions and also where sessions get shorter at the same time, if it grows by more than that explains."""
+    """A change is found in longer sessions, and also if sessions get shorter, unless that explains it."""
     cells = cells_of(
         sessions_of(lambda day: 5 if day < CHANGE else length, lambda day: 1.0 if day < CHANGE else factor, 0.05, 2)
     )
@@ -102,7 +102,7 @@ def test_a_spread_that_changes_is_found_whatever_the_length_of_sessions(length: 
 @pytest.mark.parametrize("a_day", [lambda day: 400 if day < CHANGE else 8, lambda day: 8 if day < CHANGE else 400])
 @pytest.mark.parametrize("seed", range(5))
 def test_more_or_fewer_sessions_are_no_change_of_spread(a_day: Callable[[int], int], seed: int) -> None:
-    """Of few sessions the variance is a guess, and no news."""
+    """The variance of a few sessions is too uncertain to report."""
     cells = cells_of(sessions(steady, a_day, seed=seed))
     assert [day for day in range(CHANGE, CHANGE + 15) if find_spread(cells, on(day)) is not None] == []
 
@@ -111,7 +111,7 @@ def test_more_or_fewer_sessions_are_no_change_of_spread(a_day: Callable[[int], i
 @pytest.mark.parametrize("a_day", [3, 10, 50])
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_rare_makes_no_change_of_spread(share: float, a_day: int, seed: int) -> None:
-    """On most days no session fails, and their spread is that of nothing; on the day that one does it is no news."""
+    """If most days have no failure, their variance is 0; a day with one failure is not a change."""
     chance = Random(seed)
     times = [item.at for item in sessions(steady, lambda _: a_day, 200)]
     cells = cells_of(Unit(at, 1, 1.0, 0.2 if chance.random() < share else 1.0) for at in times)
@@ -119,20 +119,20 @@ def test_what_is_rare_makes_no_change_of_spread(share: float, a_day: int, seed: 
 
 
 def test_scores_that_are_all_the_same_have_no_spread_that_changes() -> None:
-    """Nothing to compare is nothing found, and no division by it."""
+    """Without data nothing is found, and nothing is divided by zero."""
     cells = cells_of(sessions(lambda _: 0.0, lambda _: 10))
     assert find_spread(cells, on(70)) is None
     assert find_spread(cells_of([]), on(70)) is None
 
 
 def test_after_four_weeks_a_spread_is_how_the_series_is() -> None:
-    """It was told for a month."""
+    """A change that has been reported for a month is not reported again."""
     cells = cells_of(sessions(doubled, lambda _: 20, CHANGE + DAYS + 20))
     assert find_spread(cells, on(CHANGE + DAYS + 15)) is None
 
 
 def test_days_that_a_decision_cut_out_do_not_count() -> None:
-    """What somebody knows about is not found again."""
+    """A change that a person decided on is not found again."""
     cells = cells_of(sessions(doubled, lambda _: 20))
     decided = Reference(cut=((on(CHANGE - 2), on(CHANGE + 30)),))
     assert find_spread(cells, on(CHANGE + 10), reference=decided) is None
