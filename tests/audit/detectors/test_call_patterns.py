@@ -1,4 +1,4 @@
-"""Findings about calls: two in turn, and such as nearly repeat one before them. Off by default, and never part of a score."""
+"""Findings about calls: alternating ones and near-duplicates. Off by default, and never part of a score."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Raw = dict[str, Any]
 
 
 def call(tool: str, args: Any = None, **fields: Any) -> Raw:
-    """A call of a tool."""
+    """Return a tool call."""
     return {"event": "tool_call", "tool": tool, "args": args, **fields}
 
 
@@ -32,20 +32,20 @@ A, B, C = call("read", {"path": "a"}), call("edit", {"path": "a"}), call("test")
 
 
 def evidence_of(raw_events: list[Raw], profile: Profile = ON, limit: int | None = None) -> SessionEvidence:
-    """The evidence of a session with these events."""
+    """Return the evidence of a session with these events."""
     evidence = SessionEvidence.held_to(profile.thresholds, limit)
     fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))])
     return evidence
 
 
 def find_causes(raw_events: list[Raw], profile: Profile = ON) -> dict[str, Cause]:
-    """The findings in a session."""
+    """Return the findings in a session by type."""
     evidence = evidence_of(raw_events, profile)
     return {cause.type: cause for detector in FINDERS for cause in detector.detect(evidence, profile.thresholds)}
 
 
 def seqs(cause: Cause) -> list[int]:
-    """Where the evidence is."""
+    """Return the positions of a cause's evidence."""
     return [seq for seq, _ in cause.evidence]
 
 
@@ -64,13 +64,13 @@ def seqs(cause: Cause) -> list[int]:
     ],
 )
 def test_two_calls_in_turn_are_found_with_every_call_of_the_longest_run(calls: list[Raw], expected: list[int] | None) -> None:
-    """Undoing and redoing gets nowhere; another call between, or other arguments, may be what was missing."""
+    """Alternating calls make no progress, but another call in between, or other arguments, may be progress."""
     cause = find_causes(calls).get("alternating_calls")
     assert (None if cause is None else seqs(cause)) == expected
 
 
 def test_what_is_said_of_alternation_names_rounds_and_tools_in_their_order() -> None:
-    """Names are an agent's: they are shown without control characters."""
+    """Agents choose the names of tools, so they are shown without control characters."""
     cause = find_causes([C, *[call("write\u202e"), A] * 3, call("write\u202e")])["alternating_calls"]
     description = "Two tool calls alternated for 3 rounds with unchanged arguments. Tools: write, read."
     assert cause.description == description
@@ -97,7 +97,7 @@ def test_what_is_said_of_alternation_names_rounds_and_tools_in_their_order() -> 
     ],
 )
 def test_arguments_that_say_nearly_the_same_are_near_duplicates(other: Any, is_near: bool) -> None:
-    """Wording, order and case are no progress; another number, key or switch is; equal calls are a loop's business."""
+    """Other words, order or case are not progress; another number, key or switch is. Equal calls are a loop instead."""
     evidence = evidence_of([call("search", {"q": QUESTION}), call("search", other)])
     assert evidence.patterns is not None
     assert int(is_near) == evidence.patterns.near_duplicates
@@ -107,7 +107,7 @@ def test_arguments_that_say_nearly_the_same_are_near_duplicates(other: Any, is_n
 
 
 def test_arguments_within_a_text_are_read_as_what_they_are() -> None:
-    """Many programs send the arguments as a text that holds a JSON object: its keys are no words."""
+    """Many programs send the arguments as JSON text, whose keys are not words of the call."""
     texts = [msgspec.json.encode({"question": QUESTION, "page": page}).decode() for page in (1, 1, 2)]
     near = evidence_of([call("search", texts[0]), call("search", texts[1].upper().replace("QUESTION", "question"))])
     assert near.patterns is not None
@@ -117,7 +117,7 @@ def test_arguments_within_a_text_are_read_as_what_they_are() -> None:
 
 
 def test_near_duplicates_are_looked_for_among_the_last_calls_only() -> None:
-    """A question that comes up again after an hour's work is none; and time stays linear."""
+    """A similar question after an hour of work is not a finding; and time stays linear."""
     between = [call("search", {"q": f"{'abcdefghijkl'[n]} something else"}) for n in range(WINDOW)]
     for others, expected in ((between[:-1], 1), (between, 0)):
         patterns = evidence_of([call("search", {"q": QUESTION}), *others, call("search", {"q": QUESTION.upper()})]).patterns
@@ -126,7 +126,7 @@ def test_near_duplicates_are_looked_for_among_the_last_calls_only() -> None:
 
 
 def test_what_is_said_of_near_duplicates_counts_the_repeats() -> None:
-    """The first call was right; evidence are those that came after it."""
+    """The first call was right, so the evidence is the calls after it."""
     wordings = [QUESTION, QUESTION.upper(), QUESTION.title()]
     cause = find_causes([call("search", {"q": wording}) for wording in wordings])["near_duplicate_calls"]
     assert cause.description.startswith("2 tool calls ")
@@ -136,7 +136,7 @@ def test_what_is_said_of_near_duplicates_counts_the_repeats() -> None:
 
 
 def test_polling_is_neither() -> None:
-    """Asking again how something is getting on, in between and in other words, is how one waits."""
+    """Repeatedly checking on a process, among other calls, is how an agent waits."""
     polling = Profile.of("events", {"alternating_rounds": 3, "near_duplicate_calls": 1, "polling_tools": ("status",)})
     asked = [call("status", {"q": QUESTION}), call("status", {"q": QUESTION.upper()})]
     assert find_causes([*asked, A] * 5, polling) == {}
@@ -152,7 +152,7 @@ def test_polling_is_neither() -> None:
 
 
 def test_of_a_transcript_both_are_looked_for_within_an_exchange() -> None:
-    """Sessions go on for weeks: what somebody asks for every morning is no loop."""
+    """Sessions last for weeks: a request that recurs every morning is not a loop."""
     recorded = Profile.of("transcripts", {"alternating_rounds": 3, "near_duplicate_calls": 2})
     words = [call("search", {"q": QUESTION}), call("search", {"q": QUESTION.upper()}), call("search", {"q": QUESTION.title()})]
 
@@ -182,7 +182,7 @@ CALLS = st.lists(
 @settings(deadline=None)
 @given(CALLS)
 def test_they_are_off_by_default_and_change_no_score_when_on(raw_events: list[Raw]) -> None:
-    """The diagnosis of the published rules stays what it is, to the letter but for what was asked for besides."""
+    """Enabling findings must not change anything else in the diagnosis."""
     off = diagnose_events("s", raw_events)
     on = diagnose_events("s", raw_events, ON)
     mine = [cause for cause in on["failure_causes"] if cause["type"] in FINDING_TYPES]
@@ -199,7 +199,7 @@ def test_they_are_off_by_default_and_change_no_score_when_on(raw_events: list[Ra
 def test_batches_stored_state_and_limits_change_nothing_but_references(
     raw_events: list[Raw], cuts: list[int], limit: int | None
 ) -> None:
-    """Batch sizes follow from load; evidence must not."""
+    """Batch sizes depend on load, so they must not change the evidence."""
     rows = [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))]
     evidence = SessionEvidence.held_to(ON.thresholds, limit)
     for start, end in itertools.pairwise(sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})):
@@ -230,7 +230,7 @@ def test_another_event_takes_no_finding_away(raw_events: list[Raw], more: list[R
 @given(st.recursive(st.text() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.booleans() | st.none(),
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12))  # fmt: skip
 def test_any_arguments_can_be_compared(arguments: Any) -> None:
-    """They are an agent's: whatever they hold, a sketch is small, equals itself and depends on nothing but them."""
+    """Arguments may be anything; a sketch is small, equals itself and depends only on them."""
     (event,) = normalise_session([call("t", arguments)])
     sketch = sketch_of(event.payload)
     assert sketch == sketch_of(msgspec.json.encode(event.payload).decode())
@@ -240,14 +240,14 @@ def test_any_arguments_can_be_compared(arguments: Any) -> None:
 
 
 def test_long_texts_are_not_compared() -> None:
-    """Who writes a file in several versions is at work."""
+    """Writing a file in several versions is work, not a near-duplicate."""
     assert sketch_of(call("write", {"text": "a" * MAX_COMPARED_CHARACTERS})) is None
     assert sketch_of(call("write", {"text": "a" * (MAX_COMPARED_CHARACTERS - 20)})) is not None
 
 
 @pytest.mark.parametrize("kind", ["in turn", "nearly alike"])
 def test_a_hundred_thousand_calls_take_linear_time_and_a_small_state(kind: str) -> None:
-    """The worst session that an agent can make must not slow or fill the stage that reports it."""
+    """The worst session of an agent must not slow down or fill the stage that reports it."""
     alike = [call("t", {"q": f"{QUESTION} {'x' * (n % 40)}"}) for n in range(500)]
     calls = [A, B] if kind == "in turn" else alike
     rows = [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(calls))]
@@ -260,7 +260,7 @@ def test_a_hundred_thousand_calls_take_linear_time_and_a_small_state(kind: str) 
 
 
 def test_they_are_versioned_and_a_diagnosis_names_those_that_were_looked_for() -> None:
-    """Whoever compares months sees that another rule was on; where none is, the version is what it was."""
+    """Comparisons over months need to see that a rule was enabled; if none is, the version is unchanged."""
     default = rule_version(EVENTS)
     assert rule_version(ON.thresholds) == f"{default}+alternating_calls-1+near_duplicate_calls-1"
     assert rule_version(Thresholds(near_duplicate_calls=1)) == f"{default}+near_duplicate_calls-1"
@@ -270,7 +270,7 @@ def test_they_are_versioned_and_a_diagnosis_names_those_that_were_looked_for() -
 
 @pytest.mark.parametrize("finder", FINDERS, ids=lambda finder: finder.failure_type)
 def test_a_finding_is_documented_and_has_no_part_in_the_score(finder: Detector) -> None:
-    """It says by which rule it was made and what to do, and its name is no failure type's."""
+    """A finding states its rule and a remediation, and its name is not that of a failure type."""
     finding = FINDING_TYPES[finder.failure_type]
     assert finder.failure_type == finding.name == finder.detect.__name__
     assert (finding.weight, finding.largest_penalty, finding.dimension) == (0, 0, "")

@@ -1,4 +1,4 @@
-"""The six detectors at their thresholds: below, on and above, with severity, impact and evidence."""
+"""The six detectors below, at and above their thresholds, with severity, impact and evidence."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ RETRY = {"event": "retry_event"}
 
 
 def evidence_of(*raw_events: dict[str, Any]) -> SessionEvidence:
-    """The evidence of a session with these events."""
+    """Return the evidence of a session with these events."""
     evidence = SessionEvidence()
     fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(normalise_session(raw_events))])
     return evidence
 
 
 def said(causes: list[Cause]) -> list[tuple[str, int, int]]:
-    """Severity, impact and evidence count of each cause."""
+    """Return severity, impact and evidence count of each cause."""
     return [(cause.severity, cause.impact_score, cause.evidence_count) for cause in causes]
 
 
 def positions(cause: Cause) -> list[int]:
-    """Where the evidence of a cause lies."""
+    """Return the positions of a cause's evidence."""
     return [seq for seq, _ in cause.evidence]
 
 
@@ -55,12 +55,12 @@ def positions(cause: Cause) -> list[int]:
     ],
 )
 def test_loops_by_calls_and_retries(calls: int, retries: int, expected: list[tuple[str, int, int]]) -> None:
-    """Three identical calls loop; five calls or three retries make it critical; the penalty stops at 30."""
+    """Three identical calls are a loop; five calls or three retries make it critical; the penalty is capped at 30."""
     assert said(infinite_tool_loop(evidence_of(*[CALL] * calls, *[RETRY] * retries), AS_EVENTS)) == expected
 
 
 def test_a_loop_shows_its_calls_and_then_three_retries() -> None:
-    """The reader sees the repetition first, then that the agent kept retrying, wherever the events lay."""
+    """The evidence shows the repeated calls first, then the retries, wherever the events were."""
     (cause,) = infinite_tool_loop(evidence_of(RETRY, CALL, RETRY, CALL, RETRY, RETRY, CALL), AS_EVENTS)
     assert positions(cause) == [1, 3, 6, 0, 2, 4]
     assert "repeated 3 times" in cause.description
@@ -68,14 +68,14 @@ def test_a_loop_shows_its_calls_and_then_three_retries() -> None:
 
 
 def test_every_looping_call_is_a_cause_in_order_of_first_occurrence() -> None:
-    """Two loops in a session have two remedies."""
+    """Two loops in a session are two causes with two remedies."""
     other = {**CALL, "args": {"q": "y"}}
     causes = infinite_tool_loop(evidence_of(CALL, other, other, other, CALL, CALL, {**CALL, "args": 1}), AS_EVENTS)
     assert [positions(cause) for cause in causes] == [[0, 4, 5], [1, 2, 3]]
 
 
 def test_calls_that_name_no_tool_never_loop() -> None:
-    """Nothing equals nothing: a source that leaves the tool out must not be accused of loops."""
+    """Calls without a tool are not identical, so a source that omits the tool is never accused of loops."""
     assert infinite_tool_loop(evidence_of(*[{"event": "tool_call", "args": {"q": 1}}] * 9), AS_EVENTS) == []
 
 
@@ -108,7 +108,7 @@ def test_memory_penalty_stops_at_25(n: int, impact: int) -> None:
     "unused", [{"used": False}, {"referenced": False}, {"status": "Ignored"}, {"used": True, "referenced": False}]
 )
 def test_unused_outputs(unused: dict[str, Any], n: int, expected: list[tuple[str, int, int]]) -> None:
-    """Any sign that an output was dropped counts, once an event; the penalty stops at 30."""
+    """Any sign that an output was dropped counts once per event; the penalty is capped at 30."""
     used = {"event": "tool_output", "used": True, "referenced": True, "status": "ok"}
     assert said(ignoring_tool_outputs(evidence_of(used, *[{"event": "tool_output", **unused}] * n), AS_EVENTS)) == expected
 
@@ -132,7 +132,7 @@ def test_unused_outputs(unused: dict[str, Any], n: int, expected: list[tuple[str
     ],
 )
 def test_polluted_contexts(contexts: list[dict[str, Any]], expected: list[tuple[str, int, int]]) -> None:
-    """Saturation from 85 % or a compaction counts; 95 % makes it severe; the penalty stops at 22."""
+    """Saturation from 85 % or a compaction counts; 95 % is severe; the penalty is capped at 22."""
     assert said(context_pollution(evidence_of(*[{"event": "context_event", **one} for one in contexts]), AS_EVENTS)) == expected
 
 
@@ -157,20 +157,20 @@ def test_polluted_contexts(contexts: list[dict[str, Any]], expected: list[tuple[
     ],
 )
 def test_cost_by_tokens_and_duplicates(tokens: int, duplicates: int, expected: list[tuple[str, int]]) -> None:
-    """12 000 tokens or three duplicates are too much, 30 000 tokens critical; the penalty stops at 30."""
+    """12 000 tokens or three duplicates are a failure, 30 000 tokens are critical; the penalty is capped at 30."""
     events = [{"event": "token_usage", "usage": {"total": tokens}}, *[CALL] * (duplicates + 1)]
     causes = cost_explosion(evidence_of(*events), AS_EVENTS)
     assert [(cause.severity, cause.impact_score) for cause in causes] == expected
 
 
 def test_calls_without_a_tool_are_duplicates_by_skill_or_type() -> None:
-    """A cost is a cost whoever is called; only loops need a name."""
+    """Calls without a tool name cost tokens as well; only loops need a name."""
     events = [{"event": "tool_call", "skill": "s"}] * 3 + [{"event": "tool_call"}] * 2 + [{"event": "tool_call", "tool": "s"}]
     assert evidence_of(*events).duplicate_calls == 3
 
 
 def usage(tokens: int, **more: Any) -> dict[str, Any]:
-    """An event that reports so many tokens."""
+    """Return an event that reports this many tokens."""
     return {"event": "token_usage", "usage": {"total": tokens}, **more}
 
 
@@ -198,14 +198,14 @@ def usage(tokens: int, **more: Any) -> dict[str, Any]:
     ],
 )
 def test_cost_names_what_was_expensive_and_what_was_paid_for_again(events: list[dict[str, Any]], expected: list[int]) -> None:
-    """Whoever looks at the evidence must find the waste, and not the first events of the session, which may be harmless."""
+    """The evidence must show the largest events, not the first ones, which may be harmless."""
     (cause,) = cost_explosion(evidence_of(*events), AS_EVENTS)
     assert set(positions(cause)) == set(expected)
     assert len(positions(cause)) == cause.evidence_count == len(expected)
 
 
 def test_the_cost_of_a_transcript_is_that_of_its_most_expensive_exchange() -> None:
-    """A session goes on for weeks: the other exchanges cost what they may."""
+    """A session lasts for weeks, so only the expensive exchange is evidence."""
     told = [
         {**event, "source": "codex", "exchange_id": exchange}
         for exchange, event in [
@@ -219,7 +219,7 @@ def test_the_cost_of_a_transcript_is_that_of_its_most_expensive_exchange() -> No
 
 
 def test_the_retries_of_a_transcripts_loop_are_of_one_exchange() -> None:
-    """Retries of other weeks are no evidence of it."""
+    """Retries of other weeks are not evidence of this loop."""
     told = [
         {**event, "source": "codex", "exchange_id": exchange}
         for exchange, event in [("monday", RETRY), *[("tuesday", CALL)] * 3, ("tuesday", RETRY), ("tuesday", RETRY)]
@@ -235,7 +235,7 @@ def test_the_retries_of_a_transcripts_loop_are_of_one_exchange() -> None:
 )
 @pytest.mark.parametrize("failed", [{"invoked": False}, {"status": "IGNORED"}, {"status": "mismatch"}, {"status": " failed "}])
 def test_failed_skills(failed: dict[str, Any], n: int, expected: list[tuple[str, int, int]]) -> None:
-    """A skill that was there and did not serve counts; two are severe; the penalty stops at 24."""
+    """An available skill that was not used or failed counts; two are severe; the penalty is capped at 24."""
     events = [{"event": "skill_event", "invoked": True, "status": "ok"}, *[{"event": "skill_event", **failed}] * n]
     assert said(skill_failure(evidence_of(*events), AS_EVENTS)) == expected
 
@@ -253,11 +253,11 @@ def test_failed_skills(failed: dict[str, Any], n: int, expected: list[tuple[str,
     ],
 )
 def test_names_from_agents_are_cut_and_cleaned(name: str, fit: str) -> None:
-    """A description reaches terminals and pages: a name must not steer either."""
+    """Descriptions reach terminals and pages, so a name must not contain control characters."""
     assert printable(name) == fit
 
 
 def test_a_hostile_tool_name_is_harmless_in_the_description() -> None:
-    """The one place where a description quotes an agent."""
+    """Only this description quotes an agent."""
     (cause,) = infinite_tool_loop(evidence_of(*[{**CALL, "tool": "x\u202e" + "y" * 5000}] * 3), AS_EVENTS)
     assert cause.description.endswith(f" Tool: x{'y' * 79}.")

@@ -1,4 +1,4 @@
-"""Thresholds: what a policy sets decides when a detector fires, and a transcript is held to what real runs are like."""
+"""Thresholds: a policy's values decide when a detector fires, and the defaults for transcripts fit real runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Json = dict[str, Any]
 
 
 def said(*raw_events: Json, **changes: Any) -> SessionDiagnosis:
-    """The diagnosis of a transcript's events, by its profile with changes."""
+    """Return the diagnosis of a transcript's events under its profile with changes."""
     thresholds = Profile.of("transcripts", changes).thresholds
     events = normalise_session([{"source": "openclaw", "exchange_id": "e1", **raw} for raw in raw_events])
     evidence = SessionEvidence.held_to(thresholds)
@@ -31,28 +31,28 @@ def said(*raw_events: Json, **changes: Any) -> SessionDiagnosis:
 
 
 def failures(*raw_events: Json, **changes: Any) -> list[tuple[str, str]]:
-    """Failure types and severities of a transcript."""
+    """Return failure types and severities of a transcript."""
     return [(cause.type, cause.severity) for cause in said(*raw_events, **changes).causes]
 
 
 def call(command: str, **more: Any) -> Json:
-    """A call of the shell."""
+    """Return a call of the shell."""
     return {"event": "tool_call", "tool": "exec", "arguments": {"command": command}, **more}
 
 
 def usage(plain: int, output: int, *, cached: int = 0, written: int = 0, **more: Any) -> Json:
-    """What one request to the model took."""
+    """Return the token usage of one request to the model."""
     counts = {"input": plain, "cache_read": cached, "cache_write": written, "output": output}
     return {"event": "token_usage", "usage": {"total": sum(counts.values()), **counts}, **more}
 
 
 PROMPT = 12_000
-"""Tokens of the prompt that real OpenClaw sends with every request."""
+"""Tokens of the prompt that OpenClaw really sends with every request."""
 
 
 @pytest.mark.parametrize("is_cached", [True, False])
 def test_a_prompt_that_every_request_repeats_is_no_expense(*, is_cached: bool) -> None:
-    """Real gateways send 12 000 tokens with every request: by the sum, every run would be unsafe for production."""
+    """Real gateways send 12 000 tokens with every request, so by the sum every run would be unsafe for production."""
     requests = [
         usage(0, 200, cached=PROMPT + 300 * n, written=300) if is_cached else usage(PROMPT + 300 * (n + 1), 200)
         for n in range(40)
@@ -61,14 +61,14 @@ def test_a_prompt_that_every_request_repeats_is_no_expense(*, is_cached: bool) -
 
 
 def test_the_same_events_without_a_source_are_held_to_the_published_rules() -> None:
-    """Whoever delivers events gets the diagnosis that the rules promise, whatever the events look like."""
+    """Delivered events get the diagnosis of the published rules, whatever they look like."""
     requests = [{**usage(PROMPT, 200), "source": None} for _ in range(3)]
     (cause,) = diagnose_events("s", requests)["failure_causes"]
     assert (cause["type"], cause["severity"]) == ("cost_explosion", "critical")
 
 
 def test_a_flood_of_new_text_in_one_exchange_is_an_expense() -> None:
-    """Outputs that go into the prompt are read again and again: that is what a cost explosion is made of."""
+    """Outputs that stay in the prompt are read again by every request, which is a real cost explosion."""
     flood = [usage(PROMPT + 20_000 * n, 100) for n in range(4)]
     assert failures(*flood) == [("cost_explosion", "high")]
     assert failures(*flood, *(usage(PROMPT + 20_000 * n, 100) for n in range(4, 9))) == [("cost_explosion", "critical")]
@@ -76,24 +76,24 @@ def test_a_flood_of_new_text_in_one_exchange_is_an_expense() -> None:
 
 
 def test_a_command_that_is_given_again_after_another_is_no_loop() -> None:
-    """Change, test, change, test: whoever mends code runs the same command many times, and rightly."""
+    """Developers rightly run the same test after every change."""
     work = [step for n in range(6) for step in (call(f"sed -i s/{n}/x/ a.py"), call("pytest -q"))]
     assert failures(*work) == []
 
 
 def test_the_same_call_again_and_again_is_a_loop() -> None:
-    """Nothing was done in between that could change the answer."""
+    """Nothing happened in between that could change the result."""
     assert failures(*[call("deploy")] * 3) == [("infinite_tool_loop", "high")]
     assert failures(*[call("deploy")] * 5) == [("infinite_tool_loop", "critical"), ("cost_explosion", "high")]
 
 
 def test_the_same_call_in_several_exchanges_is_no_loop() -> None:
-    """Sessions go on for weeks: somebody asks for the state of things every morning."""
+    """Sessions last for weeks, and a request may recur every morning."""
     assert failures(*(call("git status", exchange_id=f"day {n}") for n in range(10))) == []
 
 
 def test_polling_is_no_loop() -> None:
-    """A command in the background is looked at until it has ended; what is asked in between is asked again all the same."""
+    """Checking on a background command is polling, but other repeated calls in between still count."""
     poll = {"event": "tool_call", "tool": "process", "arguments": {"action": "poll", "sessionId": "x"}}
     assert failures(*[poll] * 9) == []
     assert failures(*[call("deploy"), poll] * 3) == [("infinite_tool_loop", "high")]
@@ -103,20 +103,20 @@ def test_polling_is_no_loop() -> None:
 
 
 def test_delivered_events_are_not_looked_at_for_polling() -> None:
-    """The published rules know of no polling: what was delivered as events is diagnosed as ever."""
+    """The published rules have no polling, so delivered events are diagnosed as before."""
     poll = {"event": "tool_call", "tool": "process", "arguments": {"action": "poll"}}
     assert [cause["type"] for cause in diagnose_events("s", [poll] * 3)["failure_causes"]] == ["infinite_tool_loop"]
 
 
 def test_retries_of_other_exchanges_make_no_loop_critical() -> None:
-    """A provider that is overloaded once a week is no reason to distrust a loop of today more."""
+    """Retries of a provider that is overloaded once a week must not make today's loop critical."""
     retries = [{"event": "retry_event", "exchange_id": f"week {n}"} for n in range(5)]
     assert failures(*retries, *[call("deploy")] * 3) == [("infinite_tool_loop", "high")]
     assert failures(*[{"event": "retry_event"}] * 3, *[call("deploy")] * 3) == [("infinite_tool_loop", "critical")]
 
 
 def test_an_output_of_which_nothing_came_is_an_ignored_one() -> None:
-    """No program says whether an output was used; what was derived from the texts counts as if it had."""
+    """No program reports whether an output was used; values derived from the texts count like reported ones."""
     assert failures({"event": "output_use", "used": False}) == [("ignoring_tool_outputs", "medium")]
     assert failures(*[{"event": "output_use", "used": False}] * 2) == [("ignoring_tool_outputs", "high")]
     assert failures({"event": "output_use", "used": True}, {"event": "output_use"}) == []
@@ -149,7 +149,7 @@ FULL, SKILL = {"event": "context_event", "saturation": 90}, {"event": "skill_eve
     ],
 )
 def test_each_threshold_decides(events: list[Json], changes: Json, expected: list[str]) -> None:
-    """What is set in a policy has to be what happens, for each of the six detectors."""
+    """Each value of a policy must take effect, for each of the six detectors."""
     assert [severity for _, severity in failures(*events, **changes)] == expected
 
 
@@ -172,7 +172,7 @@ def test_another_event_of_a_transcript_never_lowers_a_penalty(events: list[Json]
 
 @given(st.lists(EVENTS, max_size=30), st.integers(0, 30))
 def test_a_transcript_in_parts_is_the_same_transcript(events: list[Json], cut: int) -> None:
-    """A worker is restarted between any two events; state that was stored goes on."""
+    """A worker may restart between any two events and continue from the stored state."""
     rows = [
         fold_row("s", event, seq) for seq, event in enumerate(normalise_session([{"source": "codex", **one} for one in events]))
     ]
@@ -184,7 +184,7 @@ def test_a_transcript_in_parts_is_the_same_transcript(events: list[Json], cut: i
 
 
 def test_a_week_of_different_calls_leaves_a_small_state() -> None:
-    """What was not repeated is forgotten: sessions go on for weeks, and their state is kept for each of them."""
+    """Calls that were not repeated are dropped: sessions last for weeks, and each keeps its state."""
     evidence = SessionEvidence(reference_limit=100)
     events = normalise_session([{"source": "openclaw", **call(f"step {n}")} for n in range(5_000)])
     fold_columns({"s": evidence}, [fold_row("s", event, seq) for seq, event in enumerate(events)])
@@ -192,7 +192,7 @@ def test_a_week_of_different_calls_leaves_a_small_state() -> None:
 
 
 def test_agents_go_over_projects_and_projects_over_defaults() -> None:
-    """One agent of many has long exchanges: its limit is raised, and no other one's."""
+    """One of many agents has long exchanges: only its own limit is raised."""
     policy = Policy.model_validate(
         {
             "defaults": {"detectors": {"transcripts": {"exchangeTokens": 60_000}}},
@@ -213,20 +213,20 @@ PLACES = [("ops", "bob"), ("ops", "ann"), ("other", "bob")]
 
 
 def test_what_a_diagnosis_of_another_version_was_held_to_is_not_guessed() -> None:
-    """Defaults of a version that is gone are not known any more."""
+    """The defaults of old versions are not kept."""
     assert recorded_profile("events-0", None) is None
     assert recorded_profile(None, None) is None
     assert recorded_profile("events-1", None) == DEFAULTS["events"]
 
 
 def test_thresholds_do_not_change_the_policy_of_scores() -> None:
-    """Scores carry the digest of their policy, and no threshold of a detector is part of how an exchange is judged."""
+    """Scores carry the digest of their policy, but thresholds of detectors do not affect how an exchange is judged."""
     changed = Policy.model_validate({"defaults": {"detectors": {"events": {"loopCalls": 4}}}})
     assert Policy().digest == changed.digest
 
 
 def test_thresholds_that_contradict_each_other_are_refused_by_line(tmp_path: Path) -> None:
-    """A loop that is critical before it is one says that somebody mixed up two numbers."""
+    """A loop that is critical before it is a loop shows that two numbers were swapped."""
     path = tmp_path / "p.yaml"
     path.write_text("version: 1\ndefaults:\n  detectors:\n    events:\n      loopCalls: 9\n", "utf-8")
     words = "p.yaml:5: defaults.detectors.events.loopCalls: 9 lies above criticalLoopCalls, which is 5"
@@ -235,7 +235,7 @@ def test_thresholds_that_contradict_each_other_are_refused_by_line(tmp_path: Pat
 
 
 def test_every_threshold_belongs_to_a_detector() -> None:
-    """A threshold that nothing reads would be set in vain: each of them is tried in a case above."""
+    """A threshold that no detector reads would have no effect, so each one is tested above."""
     tried = {name for mark in test_each_threshold_decides.pytestmark for _, changes, _ in mark.args[1] for name in changes}
     findings = {"alternating_rounds", "near_duplicate_calls", "near_duplicate_similarity"}  # in test_call_patterns.py
     assert tried | findings | {"critical_retries", "polling_tools"} == set(Thresholds.model_fields)

@@ -1,4 +1,4 @@
-"""Tuning: a proposal flags hardly any run of the history, and is never blinder or sharper than it says."""
+"""Tuning: a proposal flags hardly any run of the history, and exactly as many as it states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from audit.policy import Policy
 
 
 def runs_of(tokens: list[int]) -> list[tuple[int, SessionEvidence]]:
-    """Runs of a transcript whose dearest exchanges took so many tokens."""
+    """Return runs of a transcript whose most expensive exchanges took this many tokens."""
     return [
         (number, SessionEvidence(source="openclaw", new_tokens=ExchangeSums(most=most)))
         for number, most in enumerate(tokens, start=1)
@@ -20,18 +20,18 @@ def runs_of(tokens: list[int]) -> list[tuple[int, SessionEvidence]]:
 
 
 def tuned(tokens: list[int], share: float = 0.01) -> dict[str, Tuned]:
-    """The tuning of such runs by threshold."""
+    """Return the tuning of such runs by threshold."""
     rows = tune(runs_of(tokens), DEFAULTS["transcripts"], share=share, named=3)
     return {row.threshold: row for row in rows}
 
 
 def test_every_threshold_is_measured() -> None:
-    """A threshold that tuning does not show could not be tuned."""
+    """A threshold without a measure could not be tuned."""
     assert set(Thresholds.model_fields) == set(MEASURES) | {"polling_tools", "near_duplicate_similarity"}
 
 
 def test_an_agent_with_long_exchanges_gets_a_higher_limit() -> None:
-    """The limit is for agents in general; this one reads long files all day."""
+    """The default is for agents in general, but this one reads long files all day."""
     row = tuned([80_000] * 99 + [400_000])["exchange_tokens"]
     assert (row.flagged, row.proposed, row.proposed_flagged) == (100, 81_000, 1)
     assert row.runs == (100, 99, 98)
@@ -42,18 +42,18 @@ def test_an_agent_with_long_exchanges_gets_a_higher_limit() -> None:
 
 
 def test_a_quiet_history_does_not_lower_a_limit() -> None:
-    """A limit at what was just seen would cry out at the first run that does a little more."""
+    """A limit at the last value would flag the first run that does a little more."""
     assert tuned([100] * 200)["exchange_tokens"].proposed == 50_000
 
 
 def test_few_runs_propose_nothing() -> None:
-    """Of twenty runs, one in a hundred cannot be told from none."""
+    """Of twenty runs, one in a hundred cannot be distinguished from none."""
     row = tuned([90_000] * (MIN_RUNS - 1))["exchange_tokens"]
     assert (row.flagged, row.proposed, row.is_changed) == (MIN_RUNS - 1, 50_000, False)
 
 
 def test_a_threshold_that_is_off_stays_off() -> None:
-    """Whoever switched it off does not get it back by a proposal."""
+    """A proposal must not enable a threshold that a person switched off."""
     row = tuned([10] * 60)["session_tokens"]
     assert row.value is None
     assert row.proposed is None
@@ -63,7 +63,7 @@ def test_a_threshold_that_is_off_stays_off() -> None:
 
 @given(st.lists(st.integers(0, 2_000_000), min_size=MIN_RUNS, max_size=120), st.sampled_from([0, 0.01, 0.1, 0.5]))
 def test_a_proposal_keeps_its_promise(tokens: list[int], share: float) -> None:
-    """No more of the runs than were asked for, and severer limits that do not lie below the others."""
+    """At most the requested number of runs is listed, and severer limits are not below the others."""
     rows = tuned(tokens, share)
     assert all(row.proposed_flagged <= share * len(tokens) for row in rows.values() if row.value is not None)
     for lower, upper in SEVERER.items():
@@ -72,7 +72,7 @@ def test_a_proposal_keeps_its_promise(tokens: list[int], share: float) -> None:
 
 
 def test_what_is_proposed_is_a_policy_that_loads() -> None:
-    """It is printed to be copied: a name that the policy does not know would be a bad joke."""
+    """The output is printed to be copied, so the policy must know all its names."""
     changes = proposed_policy(list(tuned([80_000] * 100).values()), "transcripts", "scout")
     policy = Policy.model_validate({"projects": {"ops": changes}})
     profile = policy.for_project("ops").settings.detectors.profile("transcripts", "scout")

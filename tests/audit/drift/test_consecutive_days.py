@@ -18,8 +18,7 @@ weeks = st.text("HhlL. _", min_size=0, max_size=12)
 
 
 def week(marks: str, mean: float = MEAN, sigma: float = SIGMA) -> list[DailyAverage]:
-    """Return days up to the day of the check: `h` and `l` for high and low, in capitals beyond two sigma, and `_` without
-    scores."""
+    """Return days up to the check: high and low ones, in capitals beyond two sigma, and `_` without scores."""
     first = AS_OF - timedelta(days=len(marks) - 1)
     offsets = [OFFSETS.get(mark) for mark in marks]
     return [

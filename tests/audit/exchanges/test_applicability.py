@@ -13,18 +13,18 @@ from schemas.records import Exchange
 def circumstances(
     user: str = "hello", response: str = "hi", *, flagged: bool = False, multi_user: bool = False
 ) -> tuple[Exchange, bool]:
-    """An exchange to which only `always` applies, unless told otherwise, and whether it was flagged."""
+    """An exchange to which only `always` applies by default, and whether it was flagged."""
     return build.exchange("s", 1, response, user_message=user, multi_user=multi_user), flagged
 
 
 def selected(given: tuple[Exchange, bool]) -> set[str]:
-    """The filters that hold."""
+    """Return the filters that apply."""
     subject, flagged = given
     return {str(when) for when in When if applies(when, subject, flagged=flagged)}
 
 
 def test_always_holds_and_nothing_else_by_itself() -> None:
-    """A dimension that does not apply is not judged, and not paid for."""
+    """A dimension that does not apply is neither judged nor paid for."""
     assert selected(circumstances()) == {"always"}
 
 
@@ -32,7 +32,7 @@ def test_always_holds_and_nothing_else_by_itself() -> None:
     "verb", ["Please", "can you", "Could  you", "do", "make", "write", "FIX", "add", "create", "update", "implement"]
 )
 def test_a_task_is_recognised_by_its_first_words(verb: str) -> None:
-    """Discipline in scope is asked where there is a task."""
+    """Scope is only judged if there is a task."""
     assert selected(circumstances(f" \n{verb} it")) == {"always", "execution_task", "implementation_task"}
 
 
@@ -46,7 +46,7 @@ def test_building_is_implementation_only(verb: str) -> None:
     "user", ["does it work", "additional", "what do you do?", "makeup tips", "I said please", "candy", "buildings"]
 )
 def test_a_task_word_elsewhere_is_no_task(user: str) -> None:
-    """The rule is on how a message starts."""
+    """The rule is about the beginning of a message."""
     assert selected(circumstances(user)) == {"always"}
 
 
@@ -68,7 +68,7 @@ def test_a_task_word_elsewhere_is_no_task(user: str) -> None:
     ],
 )
 def test_code_in_the_response_is_recognised(response: str) -> None:
-    """Dimensions on code changes need to see code."""
+    """Dimensions about code changes need code."""
     assert selected(circumstances(response=response)) == {"always", "code_change"}
 
 
@@ -76,12 +76,12 @@ def test_code_in_the_response_is_recognised(response: str) -> None:
     "response", ["I imported it from A", "class is over", "let it be = fine", "the function f", "a `word` in code"]
 )
 def test_talk_about_code_is_no_code(response: str) -> None:
-    """Prose uses the same words."""
+    """Prose uses the same words without being code."""
     assert selected(circumstances(response=response)) == {"always"}
 
 
 def test_the_other_filters_follow_their_facts() -> None:
-    """Flags, disagreement and several users are known from elsewhere."""
+    """Flags, disagreement and several users come from other fields."""
     assert selected(circumstances(flagged=True)) == {"always", "high_stakes"}
     assert selected(circumstances(multi_user=True)) == {"always", "multi_user"}
     assert selected(circumstances(response="I disagree.")) == {"always", "disagreement"}

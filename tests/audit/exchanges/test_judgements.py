@@ -1,4 +1,4 @@
-"""Recorded judgements: what a replay finds is what was found at first, and nothing is paid or charged twice."""
+"""Recorded judgements: a replay finds what the first run found, and nothing is paid or charged twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OUTCOMES = ("answered", "refused", "cut_off", "provider_error", "timeout", "inva
 
 
 def judgement(number: int, outcome: str = "answered", revision: int = 0, **fields: Any) -> Judgement:
-    """The judgement `number` of a question."""
+    """Return judgement `number` of a question."""
     values: dict[str, Any] = {
         "judgement_id": f"j{number}",
         "fingerprint": "f" * 64,
@@ -65,13 +65,13 @@ histories = st.lists(st.tuples(st.sampled_from(OUTCOMES), st.integers(0, 3)), ma
     ],
 )
 def test_which_record_decides(records: list[Judgement], revision: int, expected: TierState | str | None) -> None:
-    """An answer counts for good, a failure for its own revision, a call that nobody knows the end of for nothing."""
+    """An answer counts for all later revisions, a failure for its own revision, an interrupted call never."""
     reply = recorded_reply(records, revision)
     assert (reply and (reply.state or reply.text)) == expected
 
 
 def test_a_reply_rests_on_everything_that_was_paid_for() -> None:
-    """Calls that failed or were cut short by a crash cost money, too; the score has to show it."""
+    """Calls that failed or were cut short by a crash cost money too, which the score must include."""
     records = [judgement(1, "timeout"), judgement(2, "interrupted", 1), judgement(3, revision=1), judgement(4, revision=2)]
     reply = recorded_reply(records, 1)
     assert reply is not None
@@ -81,7 +81,7 @@ def test_a_reply_rests_on_everything_that_was_paid_for() -> None:
 @settings(deadline=None)
 @given(history=histories, data=st.data())
 def test_the_order_in_which_records_come_together_changes_nothing(history: list[Judgement], data: st.DataObject) -> None:
-    """A replay reads partitions as they come; the same records have to give the same score."""
+    """A replay reads partitions in any order, and must compute the same score."""
     shuffled = data.draw(st.permutations(history))
     assert [recorded_reply(history, revision) for revision in range(4)] == [recorded_reply(shuffled, r) for r in range(4)]
 
@@ -89,7 +89,7 @@ def test_the_order_in_which_records_come_together_changes_nothing(history: list[
 @settings(deadline=None)
 @given(history=histories, revision=st.integers(0, 3))
 def test_what_came_later_is_out_of_sight(history: list[Judgement], revision: int) -> None:
-    """A replay of an old revision finds what was there when it was made, not what was found out since."""
+    """A replay of an old revision must not see later judgements."""
     then = [one for one in history if one.subject_revision <= revision]
     assert recorded_reply(then, revision) == recorded_reply(history, revision)
 
@@ -97,17 +97,17 @@ def test_what_came_later_is_out_of_sight(history: list[Judgement], revision: int
 @settings(deadline=None)
 @given(history=histories)
 def test_the_revisions_together_are_charged_every_judgement_once(history: list[Judgement]) -> None:
-    """A session that is judged again keeps its account: what was charged then is not charged now."""
+    """A session that is judged again keeps its account: earlier charges are not repeated."""
     assert sum(10**number for number in range(len(history))) == sum(charged(history, revision) for revision in range(4))
 
 
 def test_a_call_without_a_known_price_is_charged_nothing() -> None:
-    """Only a session without a cap asks such a model; there is nothing its account could hold."""
+    """Only a session without a cap calls a model without a price, so its account needs no amount."""
     assert charged([judgement(1), judgement(2, cost_usd=None)], 0) == 10
 
 
 def test_running_out_of_money_is_skipped_and_not_knowing_the_price_is_not() -> None:
-    """A cap that is reached is what somebody wanted; a missing price is something to mend."""
+    """A reached cap is intended; a missing price must be fixed."""
     assert outcome_state("cost_cap") == ("skipped_cost_cap", "cost_cap")
     assert outcome_state("timeout") == ("unscored", "timeout")
     assert UNKNOWN_PRICE == ("unscored", "unknown_price")

@@ -1,4 +1,4 @@
-"""Labels: what is taken, what is refused, and that a column of them is judged as one value is."""
+"""Labels: what is accepted, what is refused, and that columns and single values have the same rules."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ VALUES = st.one_of(st.sampled_from(["acme", "", " ", "a" * 257, "a\nb"]), st.tex
 
 
 def test_labels_come_sorted_by_name() -> None:
-    """Two senders that name the same labels in another order say the same."""
+    """The order of labels does not matter."""
     assert [one.name for one in read_labels({"b": "2", "a": "1"}, REDACTOR)] == ["a", "b"]
 
 
 def test_nothing_is_no_label() -> None:
-    """A record of before labels and one without any are alike."""
+    """A record from before labels equals one without labels."""
     assert read_labels(None, REDACTOR) == read_labels({}, REDACTOR) == ()
 
 
 def test_reading_what_was_read_changes_nothing() -> None:
-    """Records that are sent again come to the same."""
+    """Validating stored labels again changes nothing."""
     once = read_labels({"tenant": "acme", "api_key": "abcdefgh12345678"}, REDACTOR)
     assert read_labels(labels_json(once), REDACTOR) == once
 
 
 @pytest.mark.parametrize("wrong", [["a"], "a", 7, {"a": None}, {"a": {"b": "c"}}, {"agent": "x"}])
 def test_what_is_no_label_is_refused_with_its_place(wrong: Any) -> None:
-    """Whoever sent it has to find it."""
+    """The sender must be able to find the label."""
     with pytest.raises(BoundsError, match=r"^here[.:]"):
         read_labels(wrong, REDACTOR, "here")
 
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=18))
 def test_a_column_is_judged_as_one_value_is(pairs: list[tuple[str, str]]) -> None:
-    """Topics are checked by columns and bodies one by one; both have one definition."""
+    """Topics are checked by columns and request bodies one by one, with one definition."""
     labels = [{"name": name, "value": value} for name, value in pairs]
     kind = pl.List(pl.Struct({"name": pl.String, "value": pl.String}))
     column = pl.Series("labels", [labels], dtype=kind).to_frame().select(Labels().broken(pl.col("labels"))).to_series()
@@ -54,7 +54,7 @@ def test_a_column_is_judged_as_one_value_is(pairs: list[tuple[str, str]]) -> Non
 
 
 def test_exchanges_and_events_have_the_same_labels() -> None:
-    """The type is spelled out in both schemas."""
+    """Both schemas spell out the type."""
     kinds = [
         next(one["type"] for one in schema_of(name).fields if one["name"] == "labels") for name in ("Exchange", "AgentEvent")
     ]

@@ -1,4 +1,4 @@
-"""A question that is made again is the one that was asked, or none."""
+"""A rebuilt question is exactly the one that was asked, or None."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PURPOSES = {
 @pytest.mark.parametrize("purpose", PURPOSES)
 @given(st.text(), st.text())
 def test_the_question_behind_a_judgement_is_found_again(purpose: str, message: str, response: str) -> None:
-    """Whatever the texts: the prompt of the page is that of the call, to the letter."""
+    """The prompt on the page must be exactly that of the call, for any texts."""
     audited_exchange = exchange("s", 1, response, user_message="Is it? " + message, agent_thinking="Hm.")
     question = PURPOSES[purpose](audited_exchange)
     rebuilt = rebuild_question(audited_exchange, POLICY, judgement("s", 1, purpose, fingerprint=question.fingerprint))
@@ -37,7 +37,7 @@ def test_the_question_behind_a_judgement_is_found_again(purpose: str, message: s
 
 @pytest.mark.parametrize("purpose", PURPOSES)
 def test_a_question_about_another_text_is_not_taken_for_it(purpose: str) -> None:
-    """Not even where one letter differs."""
+    """A difference of one letter is enough."""
     audited_exchange = exchange("s", 1, "It is done.", agent_thinking="Hm.")
     question = judgement("s", 1, purpose, fingerprint=PURPOSES[purpose](audited_exchange).fingerprint)
     assert rebuild_question(exchange("s", 1, "It is done!", agent_thinking="Hm."), POLICY, question) is None
@@ -46,7 +46,7 @@ def test_a_question_about_another_text_is_not_taken_for_it(purpose: str) -> None
 
 
 def test_dimensions_that_a_flag_made_apply_are_found_again() -> None:
-    """Whether Tier 2 raised a flag is not in the exchange."""
+    """The exchange does not contain whether Tier 2 raised a flag."""
     audited_exchange = exchange("s", 1)
     flagged = [dimension for dimension in TILT.methodology.tier3 if dimension.when in {"always", "high_stakes"}]
     question = tier3_question(audited_exchange, TILT, flagged)
@@ -57,5 +57,5 @@ def test_dimensions_that_a_flag_made_apply_are_found_again() -> None:
 
 
 def test_what_is_no_question_about_an_exchange_is_not_made_again() -> None:
-    """Evaluations of whole runs have prompts of their own."""
+    """Evaluations of whole runs have other prompts."""
     assert rebuild_question(exchange("s", 1), POLICY, judgement("s", 1, "evaluation")) is None

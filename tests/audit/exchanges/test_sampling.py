@@ -1,4 +1,4 @@
-"""Sampling: the rules in their order, the last turns of a session although a stream does not know them, and weights that add up."""
+"""Sampling: the order of the rules, the last turns of a session, and weights that add up."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from audit.policy import Sampling
 QUIET: dict[str, Any] = {"agent_response": "Done.", "output_tokens": 10, "tier1_flags": ()}
 DEFAULT = Sampling()
 STAYS = {"sampling_disabled", "first_turns"}
-"""Reasons that a turn keeps when it is one of the last."""
+"""Reasons that a turn keeps if it is one of the last."""
 
 policies = st.builds(
     Sampling,
@@ -53,18 +53,18 @@ streams = st.lists(facts, max_size=25)
 
 @cache
 def session_that_starts_at(start: int, interval: int) -> str:
-    """A session whose routine samples are the turns that leave this remainder."""
+    """Return a session whose routine samples are the turns with this remainder."""
     return next(name for name in map(str, itertools.count()) if routine_start(name, interval) == start)
 
 
 def candidate(number: int, *, turn: int | None = None, session: str = "", **given_facts: Any) -> Candidate:
-    """The exchange number `number` of a session; quiet unless told otherwise."""
+    """Return exchange `number` of a session, by default without anything notable."""
     values = {**QUIET, **given_facts}
     return Candidate(session=session, exchange_id=f"e{number}", revision=0, turn_number=turn, record=b"%d" % number, **values)
 
 
 def run(stream: list[dict[str, Any]], policy: Sampling, state: SamplingState | None = None, start: int = 1) -> Any:
-    """Decide on a stream of exchanges; the decisions and the state at the end."""
+    """Decide on a stream of exchanges; return the decisions and the final state."""
     state = state or SamplingState()
     decisions = []
     for number, given_facts in enumerate(stream, start):
@@ -97,7 +97,7 @@ def run(stream: list[dict[str, Any]], policy: Sampling, state: SamplingState | N
     ],
 )
 def test_the_first_rule_that_holds_decides(turn: int, changes: dict[str, Any], policy: dict[str, Any], expected: Any) -> None:
-    """The reason is stored and averages are weighted by its probability, so the order of the rules matters."""
+    """The reason is stored and determines the weight in averages, so the order of the rules matters."""
     settings = Sampling(**policy)
     session = session_that_starts_at(0, settings.routine_interval)
     decision, _ = decide(SamplingState(), candidate(1, turn=turn, session=session, **changes), settings)
@@ -106,7 +106,7 @@ def test_the_first_rule_that_holds_decides(turn: int, changes: dict[str, Any], p
 
 
 def test_the_default_session_samples_what_the_defaults_say() -> None:
-    """Always the first 5, every 3rd routine turn, and at the end the last 3, the routine one among them as well."""
+    """Sampled are the first 5, every 3rd routine turn, and at the end the last 3, including the routine one."""
     decisions, state = run([{"session": session_that_starts_at(0, 3)}] * 14, DEFAULT)
     assert [turn for turn, decision in enumerate(decisions, 1) if decision.sampled] == [1, 2, 3, 4, 5, 6, 9, 12]
     last, _ = close(state, DEFAULT)
@@ -118,7 +118,7 @@ def test_the_default_session_samples_what_the_defaults_say() -> None:
 
 
 def test_a_missing_turn_number_is_counted() -> None:
-    """Most sources number nothing; without a count the rules on turns would be dead."""
+    """Most sources send no turn numbers, without which the rules about turns would not work."""
     decisions, _ = run([{}, {}, {"turn": 40}, {}], DEFAULT)
     assert [decision.turn for decision in decisions] == [1, 2, 40, 4]
 
@@ -126,7 +126,7 @@ def test_a_missing_turn_number_is_counted() -> None:
 @settings(deadline=None)
 @given(streams, policies)
 def test_the_first_turns_are_always_sampled(stream: list[dict[str, Any]], policy: Sampling) -> None:
-    """Trouble shows early in a session."""
+    """Problems often show early in a session."""
     decisions, _ = run(stream, policy)
     first = policy.always_score_first
     assert all(decision.sampled for decision in decisions[:first])
@@ -141,7 +141,7 @@ def test_the_first_turns_are_always_sampled(stream: list[dict[str, Any]], policy
 def test_closing_any_prefix_hands_out_its_last_turns_but_for_the_first_ones(
     stream: list[dict[str, Any]], policy: Sampling
 ) -> None:
-    """The rule on last turns must hold for every session, although its end is known only afterwards."""
+    """The rule about last turns must hold for every session, although its end is known only afterwards."""
     for length in range(len(stream) + 1):
         decisions, state = run(stream[:length], policy)
         tail = range(max(0, length - policy.always_score_last), length)
@@ -153,7 +153,7 @@ def test_closing_any_prefix_hands_out_its_last_turns_but_for_the_first_ones(
 @settings(deadline=None)
 @given(streams, policies, st.lists(st.integers(0, 25), max_size=4))
 def test_batches_change_nothing(stream: list[dict[str, Any]], policy: Sampling, cuts: list[int]) -> None:
-    """State travels through a store between batches; where the batches were cut must not show in any decision."""
+    """State is stored between batches, whose boundaries must not affect any decision."""
     whole, expected_state = run(stream, policy)
     decisions: list[Decision] = []
     state = SamplingState()
@@ -171,7 +171,7 @@ def test_batches_change_nothing(stream: list[dict[str, Any]], policy: Sampling, 
 def test_a_session_that_goes_on_after_its_close_hands_nothing_out_twice(
     parts: list[list[dict[str, Any]]], policy: Sampling
 ) -> None:
-    """Late records reopen sessions; an exchange is one of the last once, however often its session closes."""
+    """Late records reopen sessions; an exchange is one of the last only once, however often its session closes."""
     state = SamplingState()
     handed_out: list[str] = []
     eligible: list[str] = []
@@ -189,14 +189,14 @@ def test_a_session_that_goes_on_after_its_close_hands_nothing_out_twice(
 
 
 def test_the_last_turns_are_those_with_the_highest_numbers() -> None:
-    """Records arrive out of order; a late one of the middle is not among the last."""
+    """Records arrive out of order; a late one from the middle is not among the last."""
     policy = Sampling(always_score_first=0, always_score_last=2, routine_interval=100)
     _, state = run([{"turn": 8}, {"turn": 11}, {"turn": 10}, {"turn": 3}], policy)
     assert [deferred.turn for deferred in close(state, policy)[0]] == [10, 11]
 
 
 def test_turns_with_one_number_are_kept_apart() -> None:
-    """A source that restarts its count must not lose an exchange, nor have one scored for the other."""
+    """A source that restarts its count must not lose an exchange or confuse two."""
     policy = Sampling(always_score_first=0, always_score_last=2, routine_interval=100)
     _, state = run([{"turn": 7}, {"turn": 7}, {"turn": 7}], policy)
     assert [deferred.exchange_id for deferred in close(state, policy)[0]] == ["e2", "e3"]
@@ -205,21 +205,21 @@ def test_turns_with_one_number_are_kept_apart() -> None:
 @settings(deadline=None)
 @given(streams, policies)
 def test_the_state_stays_small(stream: list[dict[str, Any]], policy: Sampling) -> None:
-    """State is written after every batch for every session of the fleet."""
+    """State is written after every batch for every session of the fleet, so it must be small."""
     _, state = run(stream * 4, policy)
     assert len(state.newest) <= policy.always_score_last
     assert len(state.deferred) <= policy.always_score_last
 
 
 def test_a_smaller_window_takes_effect_at_once() -> None:
-    """A policy may change while a session runs."""
+    """A policy may change during a session."""
     _, state = run([{}] * 8, Sampling(always_score_first=0, routine_interval=100))
     assert [deferred.turn for deferred in close(state, Sampling(always_score_last=1))[0]] == [8]
     assert close(state, Sampling(always_score_last=0)) == ((), SamplingState(exchanges=8))
 
 
 def test_what_is_parked_is_enough_to_score_it() -> None:
-    """When the session closes, the log is not read again."""
+    """The log is not read again when the session closes, so the state must have the exchanges."""
     policy = Sampling(always_score_first=0, routine_interval=100)
     given_candidate = Candidate(session="s", exchange_id="x", revision=4, turn_number=2, record=b"\x00\xff", **QUIET)
     _, state = decide(SamplingState(), given_candidate, policy)
@@ -227,7 +227,7 @@ def test_what_is_parked_is_enough_to_score_it() -> None:
 
 
 def weights_of(stream: Sequence[dict[str, Any]], policy: Sampling, session: str, closes: set[int]) -> dict[str, Fraction]:
-    """What each exchange stands for in the end, where the session closes after each of some exchanges."""
+    """Return the final weight of each exchange, with the session closing after some of the exchanges."""
     state, weights = SamplingState(), dict[str, Fraction]()
     for number, given_facts in enumerate(stream, 1):
         decision, state = decide(state, candidate(number, session=session, **given_facts), policy)
@@ -242,7 +242,7 @@ def weights_of(stream: Sequence[dict[str, Any]], policy: Sampling, session: str,
 numbered = st.lists(
     st.builds(lambda given_facts, turn: {**given_facts, "turn": turn}, facts, st.none() | st.integers(-2, 40)), max_size=30
 )
-"""Sessions as sources number them: not at all, out of order, some numbers twice."""
+"""Turn numbers as sources send them: none, out of order, some repeated."""
 
 
 @settings(deadline=None)
@@ -250,9 +250,9 @@ numbered = st.lists(
 def test_the_weights_of_a_session_add_up_to_its_turns_in_expectation(
     stream: list[dict[str, Any]], policy: Sampling, closes: set[int]
 ) -> None:
-    """For any policy and session, open or closed, closed early or twice: each turn stands for one on average over the starts.
+    """For any policy and session, closed at any time or several times, each turn has weight 1 on average over the starts.
 
-    Else a mean that weighs by 1 / probability is of another mix of turns than the session had, and moves with its length.
+    Otherwise a mean weighted by 1 / probability would describe another mix of turns, depending on the session's length.
     """
     interval = policy.routine_interval
     sums = Counter[str]()
@@ -264,7 +264,8 @@ def test_the_weights_of_a_session_add_up_to_its_turns_in_expectation(
 @settings(deadline=None)
 @given(st.integers(1, 60), policies)
 def test_the_last_turns_of_a_closed_session_stand_for_themselves(turns: int, policy: Sampling) -> None:
-    """A routine sample among them stood for two more that were judged themselves: sessions of 21 turns weighed 25."""
+    """A routine sample among the last turns would also represent turns that are judged themselves, so 21 turns would weigh 25.
+    """
     weights = weights_of([{}] * turns, policy, "ops/s1", {turns})
     last = [weights[f"e{number}"] for number in range(max(1, turns - policy.always_score_last + 1), turns + 1)]
     assert [1] * min(turns, policy.always_score_last) == last
@@ -272,14 +273,14 @@ def test_the_last_turns_of_a_closed_session_stand_for_themselves(turns: int, pol
 
 
 def test_a_session_of_21_turns_weighs_21_on_average() -> None:
-    """5 first turns and 3 last ones stand for themselves; of the 13 between, 4 or 5 stand for three each."""
+    """The 5 first and 3 last turns have weight 1; of the 13 between, 4 or 5 have weight 3."""
     found = [weights_of([{}] * 21, DEFAULT, session_that_starts_at(start, 3), {21}) for start in range(3)]
     assert [sum(weights.values()) for weights in found] == [23, 20, 20]
 
 
 @pytest.mark.parametrize("interval", [1, 2, 3, 5, 7, 10])
 def test_every_start_is_drawn_as_often_as_any_other(interval: int) -> None:
-    """The probability that a score carries is 1 / interval: sessions of one fleet are named in every possible way."""
+    """The stated probability is 1 / interval, so starts must be uniform for any naming of sessions."""
     names = [f"{connection}/{number}" for connection in ("openclaw", "http") for number in range(10_000)]
     drawn = Counter(routine_start(name, interval) for name in names)
     expected = len(names) / interval
@@ -289,7 +290,7 @@ def test_every_start_is_drawn_as_often_as_any_other(interval: int) -> None:
 
 
 def test_the_start_is_the_same_in_every_process() -> None:
-    """A replay on another machine samples the same turns; the numbers here are a contract."""
+    """A replay on another machine must sample the same turns, so these numbers are a contract."""
     assert [routine_start(name, 3) for name in ("http/a", "http/b", "http/\ud800", "openclaw/main")] == [0, 1, 0, 1]
 
 
@@ -301,7 +302,7 @@ distinct = st.lists(st.tuples(st.integers(0, 60), facts), max_size=25, unique_by
 @settings(deadline=None)
 @given(distinct, policies, st.randoms())
 def test_the_order_of_arrival_changes_no_weight(stream: list[dict[str, Any]], policy: Sampling, random: Any) -> None:
-    """Records come late and out of order; which turns count, and for how much, depends on the turns."""
+    """Records arrive late and out of order; which turns count, and their weight, must depend only on the turns."""
     shuffled = random.sample(stream, len(stream))
     by_turn = [
         {one["turn"]: weight for one, weight in zip(order, weights_of(order, policy, "s", {len(order)}).values(), strict=True)}
@@ -314,7 +315,7 @@ ASKED = Decision(sampled=True, reason="routine_sample", probability=1 / 3, turn=
 
 
 def closing_after(requests: Sequence[int]) -> tuple[SamplingState, Sampling]:
-    """A session of one turn that may become its last, after requests under these revisions."""
+    """Return the state of a session of one turn that may become its last, after requests under these revisions."""
     policy = Sampling(always_score_first=0, always_score_last=1)
     _, state = decide(SamplingState(), candidate(1, turn=9), policy)
     for revision in requests:
@@ -324,14 +325,14 @@ def closing_after(requests: Sequence[int]) -> tuple[SamplingState, Sampling]:
 
 
 def test_a_turn_that_was_judged_again_is_one_of_the_last_all_the_same() -> None:
-    """Whoever asks for a verdict that failed must not take the turn out of the last ones; revisions go on from theirs."""
+    """Requesting a failed verdict again must not remove the turn from the last ones; revisions continue from the request's."""
     state, policy = closing_after([1, 2])
     last, _ = close(state, policy)
     assert [(deferred.exchange_id, deferred.revision) for deferred in last] == [("e1", 3)]
 
 
 def test_a_request_that_crosses_the_close_leaves_the_turn_one_of_the_last() -> None:
-    """It was made by what the scores said before: under its revision the close has judged, and with its weight the turn would count thrice."""
+    """A request made before the close was known would otherwise reuse its revision, and the turn would get weight 3."""
     state, policy = closing_after([])
     _, state = close(state, policy)
     decision, revision, state = decide_again(state, "e1", ASKED, 1)
@@ -341,7 +342,7 @@ def test_a_request_that_crosses_the_close_leaves_the_turn_one_of_the_last() -> N
 
 
 def test_a_request_for_a_turn_that_the_state_does_not_know_is_taken_as_it_is() -> None:
-    """First turns keep their reason, and turns of long ago are none of the last."""
+    """First turns keep their reason, and old turns are not among the last."""
     state, _ = closing_after([])
     assert decide_again(state, "e7", ASKED, 5) == (ASKED, 5, state)
 
@@ -374,7 +375,7 @@ def test_a_request_for_a_turn_that_the_state_does_not_know_is_taken_as_it_is() -
     ],
 )
 def test_pushing_back_is_recognised(response: str) -> None:
-    """Disagreement is where an agent shows judgement, so it is always looked at."""
+    """Disagreement shows the agent's judgement, so it is always sampled."""
     assert is_disagreement(f"Well. {response} because of x.")
 
 
@@ -393,5 +394,5 @@ def test_pushing_back_is_recognised(response: str) -> None:
     ],
 )
 def test_what_only_looks_like_pushing_back_is_not(response: str) -> None:
-    """Every hit is a paid call."""
+    """Every match is a paid call."""
     assert not is_disagreement(response)

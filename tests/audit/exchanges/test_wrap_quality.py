@@ -1,4 +1,4 @@
-"""Wrap quality: each step is recognised by its words, and only at the end of a session."""
+"""Wrap quality: each step is recognized by its words, and only at the end of a session."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ WORDS = {
 
 
 def test_the_expected_steps_are_these() -> None:
-    """The score is a share of them, so their number is part of its meaning."""
+    """The score is a share of the steps, so their number is part of its meaning."""
     assert list(WORDS) == list(STEPS)
 
 
 @pytest.mark.parametrize(("step", "text"), [(step, text) for step, texts in WORDS.items() for text in texts])
 def test_a_step_is_found_by_its_words(step: str, text: str) -> None:
-    """One step shown is a fifth of the wrap-up."""
+    """One step of five scores a fifth."""
     quality = wrap_quality(["hello", text])
     assert (quality.steps_found, quality.score) == ((step,), 0.2)
 
@@ -33,7 +33,7 @@ def test_a_step_is_found_by_its_words(step: str, text: str) -> None:
     "text", ["", "a diversion", "we exchanged logs", "bumped into him", "uncommitted", "what a day\nI learned it"]
 )
 def test_words_inside_other_words_are_no_step(text: str) -> None:
-    """A score that any chat reaches says nothing."""
+    """Ordinary chat must not score."""
     assert wrap_quality([text]).steps_found == ()
 
 
@@ -44,20 +44,20 @@ def test_a_whole_wrap_up_scores_one() -> None:
 
 
 def test_only_the_end_of_a_session_counts() -> None:
-    """A changelog at the start is no wrap-up."""
+    """A changelog at the start is not part of the wrap-up."""
     assert wrap_quality(["changelog"] + ["x"] * LAST_EXCHANGES).steps_found == ()
     assert wrap_quality(["changelog"] + ["x"] * (LAST_EXCHANGES - 1)).steps_found == ("changelog",)
 
 
 def test_a_session_without_exchanges_shows_no_step() -> None:
-    """Nothing said is nothing done, and no error."""
+    """A session without text has no steps, and no error."""
     assert (wrap_quality([]).steps_missing, wrap_quality([]).score) == (STEPS, 0.0)
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([text for texts in WORDS.values() for text in texts]) | st.text(max_size=20), max_size=8))
 def test_found_and_missing_make_up_all_steps(texts: list[str]) -> None:
-    """Both lists are shown side by side; order inside the last exchanges does not matter."""
+    """Both lists are shown side by side; the order within the last exchanges does not matter."""
     quality = wrap_quality(texts)
     assert [step for step in STEPS if step in quality.steps_found] == list(quality.steps_found)
     assert set(STEPS) - set(quality.steps_found) == set(quality.steps_missing)
