@@ -449,7 +449,7 @@ WORST = [
 
 
 def test_no_session_is_trusted_less_than_the_lowest_trust() -> None:
-    """ "Below 60 is unsafe" is never reached, so anybody who gates on it must be told."""
+    """No session is below 60, the limit of "unsafe", so anybody who gates on it must be told."""
     result = diagnose(evidence_of(WORST), AS_EVENTS)
     assert {item.type: -item.impact_score for item in result.causes if item.failure.weight} == {
         item.name: item.largest_penalty for item in FAILURE_TYPES.values() if item.weight

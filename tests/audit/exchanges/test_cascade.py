@@ -274,8 +274,7 @@ def test_every_tier_ends_in_one_state_for_a_reason(case: str) -> None:
 
 @pytest.mark.parametrize("case", GATE)
 def test_only_what_is_needed_is_asked(case: str) -> None:
-    """Questions cost money: none is asked for a tier that does not apply or is skipped, or after the judge became unavailable.
-    """
+    """Questions cost money: none is asked for a tier that is skipped, or after the judge became unavailable."""
     given_case, script, expected, _ = GATE[case]
     judge = Judge(script)
     score_with(judge, **given_case)

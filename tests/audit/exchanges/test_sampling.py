@@ -264,8 +264,7 @@ def test_the_weights_of_a_session_add_up_to_its_turns_in_expectation(
 @settings(deadline=None)
 @given(st.integers(1, 60), policies)
 def test_the_last_turns_of_a_closed_session_stand_for_themselves(turns: int, policy: Sampling) -> None:
-    """A routine sample among the last turns would also represent turns that are judged themselves, so 21 turns would weigh 25.
-    """
+    """A routine sample among the last turns would also represent judged turns, so that 21 turns would weigh 25."""
     weights = weights_of([{}] * turns, policy, "ops/s1", {turns})
     last = [weights[f"e{number}"] for number in range(max(1, turns - policy.always_score_last + 1), turns + 1)]
     assert [1] * min(turns, policy.always_score_last) == last
