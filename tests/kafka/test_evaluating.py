@@ -63,12 +63,12 @@ def topics(make_topics: Any) -> None:
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, within a time that no sound run needs."""
+    """Run a coroutine with a generous time limit."""
     asyncio.run(asyncio.wait_for(work, 2 * PATIENCE))
 
 
 def wanted(session: str, case_id: str = "rotate-key", *, model: str = "claude-haiku-4-5", **plan: Any) -> EvaluationRequest:
-    """The first request to hold a session against a case."""
+    """Return the first request to evaluate a session by a case."""
     evaluation_id = stable_id("evaluation", session, case_id)
     by = evaluated.plan(model, **plan)
     return next_attempt(
@@ -106,7 +106,7 @@ class Watched:
         return await self._inner.ask(question, budget)
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
 class EvaluationRig(Rig):

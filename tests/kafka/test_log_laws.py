@@ -42,7 +42,7 @@ def opened_over(store: Store, connection: KafkaConnection) -> Opened:
 def test_a_log_over_kafka_keeps_the_law(
     kafka: KafkaConnection, make_topics: MakeTopics, law: Callable[[Store, Opened], Awaitable[None]]
 ) -> None:
-    """What the engine relies on, whichever log it runs over."""
+    """The engine relies on these laws with every log."""
     make_topics(*topics())
     with Store(None) as store:
         asyncio.run(asyncio.wait_for(law(store, opened_over(store, kafka)), 120))

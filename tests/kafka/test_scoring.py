@@ -57,13 +57,13 @@ def topics(make_topics: Any) -> None:
 
 @pytest.fixture(scope="module")
 def simulator() -> Iterator[RunningJudge]:
-    """A simulated judge that answers."""
+    """Return a simulated judge that answers."""
     with running() as judge:
         yield judge
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, within a time that no sound run needs."""
+    """Run a coroutine with a generous time limit."""
     asyncio.run(asyncio.wait_for(work, 2 * PATIENCE))
 
 

@@ -41,7 +41,7 @@ LETTERS = "SELECT source, partition, position, stage, reason FROM dead_letters O
 
 
 def found(store: Store, statement: str) -> list[tuple[Any, ...]]:
-    """What a statement finds."""
+    """Return the rows of a statement."""
     with closed(store.cursor()) as cursor:
         return cursor.execute(statement).fetchall()
 

@@ -36,7 +36,7 @@ SPANS = [replace(span, ingested_at=NOW) for span in records_of([request(*TRACES)
 
 
 class Killed(BaseException):
-    """The process is killed here."""
+    """Raised where the process is killed."""
 
 
 def kill_at(gateway: Engine, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:

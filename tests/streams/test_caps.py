@@ -34,7 +34,7 @@ WHOLE = "* EXCLUDE (_offset)"
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """A database in memory."""
+    """Return a database in memory."""
     with Store(None) as opened:
         yield opened
 

@@ -64,7 +64,7 @@ class Examiner:
         )
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The log in trouble: what callers bring fails, what a stage made is submitted until it is taken, a broken database is said."""
+"""A failing log: callers' records fail, a stage's records are retried, and a broken database is reported."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEVER = EngineLimits(flush_seconds=1e9)
 
 
 class Failures:
-    """Lets the next appends to the log fail, in the order of `errors`; `groups` counts the records of those that did not."""
+    """Makes the next appends to the log fail with `errors`, in order; `groups` counts the records of successful ones."""
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
@@ -42,7 +42,7 @@ class Failures:
         self.is_due: Callable[[Commit], bool] = lambda _: True
 
     async def append(self, log: LocalLog, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
-        """Fail, or do as the log does."""
+        """Fail, or append as the log does."""
         if self.errors and self.is_due(commit):
             raise self.errors.pop(0)
         self.groups.append(len(commit.records.get("exchanges", ())))
@@ -54,7 +54,7 @@ APPEND = LocalLog.append
 
 @pytest.fixture
 def failures(monkeypatch: pytest.MonkeyPatch) -> Failures:
-    """The failures of the log of every engine meanwhile."""
+    """Return the failures that all engines' logs raise."""
     failures = Failures()
     monkeypatch.setattr(LocalLog, "append", lambda log, *given: failures.append(log, *given))  # noqa: PLW0108 - a method would not be bound to the log
     return failures
@@ -62,14 +62,14 @@ def failures(monkeypatch: pytest.MonkeyPatch) -> Failures:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is waited for."""
+    """Remove the pauses between tries."""
     monkeypatch.setattr("streams.engine.engine.PAUSES", wait_none())
 
 
 def run(
     work: Callable[[Engine], Awaitable[T]], clock: Callable[[], float] = lambda: 0.0, judge: Judge | None = None
 ) -> tuple[T, Store]:
-    """Work with an engine over a database in memory, within a time that no sound run needs."""
+    """Run work with an engine over a database in memory, with a generous time limit."""
 
     async def over(store: Store) -> T:
         engine = Engine(store, Policy(), Redactor(Policy().redaction), TickingClock(), judge=judge, limits=NEVER, clock=clock)
@@ -84,7 +84,7 @@ def run(
 
 
 def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while(failures: Failures) -> None:
-    """The sender is told and may come again; somebody has to, or nobody would ever know that there is room."""
+    """The sender gets an error and may retry; its retry shows whether the log works again."""
     now = [100.0]
 
     async def work(engine: Engine) -> tuple[str, str, str]:
@@ -103,7 +103,7 @@ def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while(fa
 
 
 def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together(failures: Failures) -> None:
-    """A commit is synced to disk, which costs the same for one record as for a hundred."""
+    """A commit is synced to disk, which takes as long for one record as for a hundred."""
 
     async def work(engine: Engine) -> None:
         for session in "st":
@@ -114,7 +114,7 @@ def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together(failures
 
 
 def test_a_submission_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails together is tried alone."""
+    """After a failure together, each submission is tried alone."""
     encode = Engine._commit_of
 
     def fragile(engine: Engine, group: Sequence[Submission], *rest: Any) -> Commit:
@@ -132,12 +132,12 @@ def test_a_submission_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch)
 
 
 async def insist(engine: Engine) -> None:
-    """Commit something that a stage made."""
+    """Commit a record of a stage."""
     await engine._insist(engine._submit, Submission(commit=Commit(positions={"diagnosis": {0: 0}})))
 
 
 def test_what_a_stage_made_is_submitted_until_the_log_takes_it(failures: Failures) -> None:
-    """It was paid for; a full disk passes."""
+    """The record was paid for, and a full disk is temporary."""
 
     async def work(engine: Engine) -> None:
         failures.errors = [FULL, StoreError("1 of 2 rows were written"), FULL]
@@ -148,7 +148,7 @@ def test_what_a_stage_made_is_submitted_until_the_log_takes_it(failures: Failure
 
 
 def test_a_fault_of_ours_is_not_tried_again(failures: Failures) -> None:
-    """It would come to the same for ever, and hold its session up."""
+    """A bug would fail forever and block its session."""
 
     async def work(engine: Engine) -> None:
         failures.errors = [duckdb.ConversionException("no number")]
@@ -161,7 +161,7 @@ def test_a_fault_of_ours_is_not_tried_again(failures: Failures) -> None:
 
 @pytest.mark.parametrize("failure", [FULL, DEAD])
 def test_what_cannot_be_waited_for_any_longer_is_left_to_the_next_start(failures: Failures, failure: Exception) -> None:
-    """When the process stops, and when the database has to be opened anew."""
+    """This holds for a stop and for a database that must be reopened."""
 
     async def work(engine: Engine) -> None:
         failures.errors = [failure] * 9
@@ -176,7 +176,7 @@ def test_what_cannot_be_waited_for_any_longer_is_left_to_the_next_start(failures
 
 
 def test_a_database_that_gave_up_is_said_and_waits_end(failures: Failures) -> None:
-    """Whoever runs the engine has to end the process; nothing may wait for what does not come."""
+    """The process has to end, and no caller may wait indefinitely."""
 
     async def work(engine: Engine) -> tuple[bool, bool, str]:
         failures.errors = [DEAD]
@@ -194,7 +194,7 @@ def test_a_database_that_gave_up_is_said_and_waits_end(failures: Failures) -> No
 
 
 def test_an_exchange_whose_score_the_log_did_not_take_at_first_is_scored_all_the_same(failures: Failures) -> None:
-    """It was set aside as if something were wrong with it, and scoring stood still until the next start."""
+    """The exchange must not become a dead letter, and scoring must continue without a restart."""
 
     async def work(engine: Engine) -> tuple[int, int]:
         failures.is_due = lambda commit: "scores" in commit.records
@@ -208,7 +208,7 @@ def test_an_exchange_whose_score_the_log_did_not_take_at_first_is_scored_all_the
 
 
 def test_a_stage_that_the_tables_stopped_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a judge, scoring is work that can wait: a disk that was full for a moment costs a delay and nothing else."""
+    """Without a judge, a temporarily full disk only delays scoring."""
     sound = engine_module.next_batch
     errors = [FULL, FULL]
 

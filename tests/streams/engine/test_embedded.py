@@ -1,4 +1,4 @@
-"""The embedded runner: same steps, same records, whatever fails in between."""
+"""The embedded runner: the same records, whatever fails in between."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ NOW = datetime(2026, 10, 2, tzinfo=UTC)
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """An empty store in memory."""
+    """Return an empty store in memory."""
     with Store(None) as opened:
         yield opened
 
 
 def runner_of(store: Store, batch_positions: int = 20_000) -> EmbeddedRunner:
-    """A runner with every default."""
+    """Return a runner with the defaults."""
     return EmbeddedRunner(store, Policy(), Redactor(Policy().redaction), lambda: NOW, batch_positions=batch_positions)
 
 
 def accepted_of(topic: str, records: Sequence[Record]) -> Accepted:
-    """Records as the admission lets them in."""
+    """Return admitted records."""
     accepted = Accepted()
     Admission(Redactor(Policy().redaction), NOW).admit(accepted, topic, records, source="test")
     return accepted
 
 
 def fill(runner: EmbeddedRunner, sessions: int = 3, turns: int = 10) -> None:
-    """Sessions with exchanges and events, each closed on both topics."""
+    """Publish sessions with exchanges and events, each closed on both topics."""
     names = [f"s{number}" for number in range(sessions)]
     exchanges = [build.exchange(name, turn) for turn in range(turns) for name in names]
     events = [build.event(name, turn, event="tool_call", tool="exec") for turn in range(turns) for name in names]
@@ -60,13 +60,13 @@ def fill(runner: EmbeddedRunner, sessions: int = 3, turns: int = 10) -> None:
 
 
 def table(store: Store, name: str) -> pl.DataFrame:
-    """Everything a record type's table holds, in a fixed order, without the place in the log."""
+    """Return all rows of a record type's table in a fixed order, without their offsets."""
     frame = pl.DataFrame(store.cursor().sql(f"SELECT * EXCLUDE (_offset) FROM log.{name} ORDER BY ALL"))
     return frame.drop("_topic", "_partition")
 
 
 def test_every_exchange_has_one_score_and_every_session_one_diagnosis(store: Store) -> None:
-    """Nothing is dropped and nothing is counted twice."""
+    """No record is dropped or counted twice."""
     runner = runner_of(store)
     fill(runner)
     runner.run()
@@ -75,7 +75,7 @@ def test_every_exchange_has_one_score_and_every_session_one_diagnosis(store: Sto
 
 
 def test_running_again_reads_nothing(store: Store) -> None:
-    """The watermarks say what has been read."""
+    """The watermarks show what has been read."""
     runner = runner_of(store)
     fill(runner)
     assert runner.run() > 0
@@ -83,7 +83,7 @@ def test_running_again_reads_nothing(store: Store) -> None:
 
 
 def test_delivering_twice_changes_nothing(store: Store) -> None:
-    """Sources may deliver again; identities decide."""
+    """Repeated deliveries are recognised by their identities."""
     runner = runner_of(store)
     for _ in range(2):
         fill(runner)
@@ -93,7 +93,7 @@ def test_delivering_twice_changes_nothing(store: Store) -> None:
 
 
 def test_another_content_under_a_known_id_is_set_aside_once(store: Store) -> None:
-    """It is lost neither in silence nor again and again, wherever in a delivery it stands."""
+    """It becomes exactly one dead letter, wherever in a delivery it is."""
     runner = runner_of(store)
     runner.publish(accepted_of("agent-events", [build.event("s1", 0, event="tool_call", tool="exec")]))
     for number in range(2):
@@ -113,7 +113,7 @@ def test_another_content_under_a_known_id_is_set_aside_once(store: Store) -> Non
 
 
 def test_conflicts_are_counted_with_the_dead_letters_that_came_along(store: Store) -> None:
-    """The numbers of an import are made of these."""
+    """An import reports these numbers."""
     accepted = accepted_of("exchanges", [build.exchange("s1", 1, occurred_at=datetime(1970, 1, 1, tzinfo=UTC))])
     accepted.extend(accepted_of("exchanges", [build.exchange("s1", 0), build.exchange("s1", 0, content_digest="1" * 16)]))
     done = runner_of(store).publish(accepted)
@@ -123,7 +123,7 @@ def test_conflicts_are_counted_with_the_dead_letters_that_came_along(store: Stor
 
 @pytest.mark.parametrize("positions", [1, 7, 1000])
 def test_batch_size_does_not_change_what_is_derived(positions: int) -> None:
-    """Small batches carry states through the store at every step."""
+    """Small batches read and write the states at every step."""
     expected = {}
     for size in (20_000, positions):
         with Store(None) as store:
@@ -136,7 +136,7 @@ def test_batch_size_does_not_change_what_is_derived(positions: int) -> None:
 
 
 def test_what_is_derived_can_be_made_again_from_the_sources(store: Store) -> None:
-    """Same evidence, same result: the derived tables are a cache."""
+    """The derived tables are a cache: the same evidence gives the same results."""
     runner = runner_of(store)
     fill(runner)
     runner.publish(accepted_of("evaluation-requests", [evaluations.request()]))
@@ -151,7 +151,7 @@ def test_what_is_derived_can_be_made_again_from_the_sources(store: Store) -> Non
 def test_a_session_that_breaks_a_step_is_set_aside_and_stops_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One poisoned session: its records become dead letters with their place, the others are diagnosed."""
+    """The records of a failing session become dead letters with their offsets; the others are diagnosed."""
     runner = runner_of(store)
     fill(runner)
     stage = next(stage for stage in TOPOLOGY if stage.name == "diagnosis")
@@ -175,7 +175,7 @@ def test_a_session_that_breaks_a_step_is_set_aside_and_stops_no_other(
 
 
 def test_a_record_that_may_not_be_written_is_set_aside_redacted(store: Store) -> None:
-    """The admission keeps what it refuses, without its secrets."""
+    """Rejected records are kept without their secrets."""
     bad = build.exchange("s1", 0, occurred_at=datetime(1970, 1, 1, tzinfo=UTC), user_message="password=hunter2-hunter2")
     runner = runner_of(store)
     runner.publish(accepted_of("exchanges", [build.exchange("s1", 1), bad]))
@@ -189,7 +189,7 @@ def test_a_record_that_may_not_be_written_is_set_aside_redacted(store: Store) ->
 
 
 def test_progress_of_an_import_is_committed_with_its_records(store: Store) -> None:
-    """A note without the records, or records without the note, would lose or repeat work."""
+    """Progress without the records, or records without the progress, would lose or repeat work."""
     progress = ImportProgress(source="x", path="a", size=1, modified_ns=2, complete=True, settings_digest="d")
     runner_of(store).publish(accepted_of("exchanges", [build.exchange("s1", 0)]), [progress])
     assert query_rows(store.cursor(), "import_progress", {"source": "x"}) == [
@@ -198,7 +198,7 @@ def test_progress_of_an_import_is_committed_with_its_records(store: Store) -> No
 
 
 def test_progress_is_reported_stage_by_stage(store: Store) -> None:
-    """Long work shows how far it is."""
+    """Long work reports its progress."""
     runner = runner_of(store)
     fill(runner)
     seen: list[StageProgress] = []
@@ -211,7 +211,7 @@ def test_progress_is_reported_stage_by_stage(store: Store) -> None:
 
 
 def test_every_stage_reads_a_topic_and_writes_to_topics_that_exist() -> None:
-    """The topology is data; its names are those of the schemas."""
+    """The names in the topology are those of the schemas."""
     names = ("Exchange", "AgentEvent", "ScoringTask", "Score", "Diagnosis", "EvaluationRequest", "Evaluation")
     known = {topic for name in names for topic in schema_of(name).topics}
     assert {stage.source for stage in TOPOLOGY} | {sink for stage in TOPOLOGY for sink in stage.sinks} <= known
@@ -219,13 +219,13 @@ def test_every_stage_reads_a_topic_and_writes_to_topics_that_exist() -> None:
 
 
 def test_no_stage_s_sink_is_read_by_an_earlier_one() -> None:
-    """The embedded runner makes one pass in the order of the topology."""
+    """The embedded runner makes a single pass in the order of the topology."""
     for number, stage in enumerate(TOPOLOGY):
         assert not set(stage.sinks) & {earlier.source for earlier in TOPOLOGY[: number + 1]}
 
 
 def test_a_failed_stage_commits_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows, states and watermark go together."""
+    """Rows, states and watermark are committed together."""
     runner = runner_of(store)
     fill(runner)
     broken = replace(TOPOLOGY[0], name="intake")
@@ -242,7 +242,7 @@ def test_a_failed_stage_commits_nothing(store: Store, monkeypatch: pytest.Monkey
 
 
 def test_an_exchange_that_is_too_large_to_be_carried_on_is_set_aside(store: Store) -> None:
-    """A scoring task holds the whole exchange and has to fit into a message itself."""
+    """A scoring task contains the whole exchange and must itself fit into a message."""
     runner = runner_of(store)
     texts = {"fits": 980_000, "does_not": 995_000}
     runner.publish(accepted_of("exchanges", [build.exchange(name, 0, "x" * size) for name, size in texts.items()]))
@@ -251,7 +251,7 @@ def test_an_exchange_that_is_too_large_to_be_carried_on_is_set_aside(store: Stor
 
 
 def test_a_state_may_be_larger_than_a_message(store: Store) -> None:
-    """Three parked exchanges of a megabyte each, and a session of fifty thousand different calls."""
+    """The state has three deferred exchanges of a megabyte each, and a session with fifty thousand different calls."""
     runner = runner_of(store)
     skipped = [build.exchange("s1", number, "x" * 900_000, turn_number=number) for number in (7, 8, 10)]
     call = build.event("s1", 0, event="tool_call", tool="exec")

@@ -1,4 +1,4 @@
-"""The engine: durable and decided on return, scored in the background, the same again from what was recorded."""
+"""The engine: records are durable and decided on return, scored in the background, and reproducible from the log."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ SCORE_COLUMNS = "* EXCLUDE (_offset)"
 
 @pytest.fixture(params=["memory", "file"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """A database in memory, and one in a file, which has a write-ahead log."""
+    """Return a database in memory, or one in a file with a write-ahead log."""
     with Store(None if request.param == "memory" else tmp_path / "store.duckdb") as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def simulator() -> Iterator[RunningJudge]:
-    """A simulated judge that answers."""
+    """Return a simulated judge that answers."""
     with running() as judge:
         yield judge
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, within a time that no sound run needs."""
+    """Run a coroutine with a generous time limit."""
     return asyncio.run(asyncio.wait_for(work, 60))
 
 
 def answer(question: Question) -> str:
-    """What the simulated judge says, without a server."""
+    """Return the simulated judge's answer without a server."""
     return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
 
 
 def dialogue(session: str, turns: int, **fields: object) -> list[Exchange]:
-    """A session's exchanges, every third one with thinking."""
+    """Return a session's exchanges, every third with thinking."""
     return [
         build.exchange(
             session, turn, f"The backup of night {turn} is healthy.", agent_thinking=None if turn % 3 else "It is.", **fields
@@ -74,7 +74,7 @@ def dialogue(session: str, turns: int, **fields: object) -> list[Exchange]:
 
 
 async def take_all(engine: Engine, sessions: list[list[Exchange]]) -> None:
-    """Deliver sessions side by side, each one's exchanges in order, and wait for the scores."""
+    """Deliver sessions concurrently, the exchanges of each in order, and wait for the scores."""
 
     async def deliver(session: list[Exchange]) -> None:
         for exchange in session:
@@ -85,13 +85,13 @@ async def take_all(engine: Engine, sessions: list[list[Exchange]]) -> None:
 
 
 def nano_sum(store: Store, table: str) -> int:
-    """What a table's costs come to, in nano-USD; of scores, the current ones."""
+    """Return the sum of a table's costs in nano-USD; of scores, the current ones."""
     found = store.cursor().execute(f"SELECT cost_usd FROM {table} WHERE cost_usd IS NOT NULL").fetchall()
     return sum(nano_of(cost) for (cost,) in found)
 
 
 def test_an_exchange_is_durable_and_decided_when_it_is_taken(store: Store) -> None:
-    """What the sender is told is what is in the log."""
+    """The answer to the sender matches the log."""
 
     async def work() -> None:
         async with engine_over(store) as engine:
@@ -109,7 +109,7 @@ def test_an_exchange_is_durable_and_decided_when_it_is_taken(store: Store) -> No
 
 
 def test_the_same_again_is_known_with_the_first_outcome_and_other_content_is_a_conflict(store: Store) -> None:
-    """A webhook that repeats itself must get the same answer; one that contradicts itself must hear so."""
+    """A repeated webhook gets the same answer; a contradicting one gets a conflict."""
 
     async def work() -> None:
         async with engine_over(store, policy_of(sampling={"always_score_first": 0})) as engine:  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_the_same_again_is_known_with_the_first_outcome_and_other_content_is_a_c
 
 
 def test_a_hundred_senders_at_once_each_hear_of_their_own_exchange(store: Store) -> None:
-    """Group commit must not mix up whose outcome is whose."""
+    """A group commit must give each sender its own outcome."""
 
     async def work() -> None:
         async with engine_over(store) as engine:
@@ -142,7 +142,7 @@ def test_a_hundred_senders_at_once_each_hear_of_their_own_exchange(store: Store)
 
 
 def test_what_may_not_be_written_is_refused_and_nothing_is_taken(store: Store) -> None:
-    """The sender is told which field it is."""
+    """The error names the invalid field."""
 
     async def work() -> None:
         async with engine_over(store) as engine:
@@ -156,7 +156,7 @@ def test_what_may_not_be_written_is_refused_and_nothing_is_taken(store: Store) -
 
 
 def test_a_full_queue_takes_no_exchange(store: Store) -> None:
-    """Better a clear 503 than a queue that grows until the process dies."""
+    """A 503 is better than a queue that grows until the process dies."""
 
     async def work() -> None:
         async with engine_over(store, limits=EngineLimits(waiting=0)) as engine:
@@ -168,7 +168,7 @@ def test_a_full_queue_takes_no_exchange(store: Store) -> None:
 
 
 def test_without_a_judge_everything_but_tier_1_is_unscored(store: Store) -> None:
-    """What a newcomer without a key gets: Tier 1, and an honest word about the rest."""
+    """Without a key, a user gets Tier 1 and the reason why the other tiers are unscored."""
 
     async def work() -> None:
         async with engine_over(store) as engine:
@@ -184,7 +184,7 @@ def test_without_a_judge_everything_but_tier_1_is_unscored(store: Store) -> None
 
 
 def test_a_judge_scores_and_every_cent_is_in_a_score(store: Store, simulator: RunningJudge) -> None:
-    """The ledger's total is the sum of the scores' costs, exactly, and nothing stays reserved."""
+    """The ledger's total equals the sum of the scores' costs, and no reservation remains."""
 
     async def work() -> None:
         async with engine_over(store, judge=live_judge(simulator.base_url)) as engine:
@@ -208,7 +208,7 @@ def test_a_judge_scores_and_every_cent_is_in_a_score(store: Store, simulator: Ru
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_replay_from_what_was_recorded_gives_the_same_bytes(store: Store, seed: int) -> None:
-    """Whatever the judge did, the topics alone lead to the same scores: no judge, no clock, no coin."""
+    """The topics alone give the same scores, without a judge, a clock or randomness."""
     policy = policy_of(cost_cap_per_session=0.06)
 
     async def work() -> None:
@@ -227,7 +227,7 @@ def test_a_replay_from_what_was_recorded_gives_the_same_bytes(store: Store, seed
 
 
 def test_any_interleaving_of_sessions_gives_the_same_scores(store: Store) -> None:
-    """Partitions interleave as they like; what one session gets must not depend on the others."""
+    """Partitions interleave sessions, which must not influence each other."""
     policy = policy_of(cost_cap_per_session=0.06)
     sessions = [dialogue(f"s{number}", 10) for number in range(5)]
 
@@ -250,14 +250,14 @@ def test_any_interleaving_of_sessions_gives_the_same_scores(store: Store) -> Non
 
 
 def copy_judgements(source: Store, target: Store) -> None:
-    """Put everything on the topic of judgements into another store, in the same order."""
+    """Copy the topic of judgements into another store, in the same order."""
     records = [record for _, _, record in StageBatch.of("judgements", source.read("judgements", 0, 100_000)).records()]
     with target.transaction() as transaction:
         transaction.append("judgements", [encode(record) for record in records])
 
 
 def shuffled(sessions: list[list[Exchange]], seed: int) -> Iterator[Accepted]:
-    """The exchanges in another interleaving, in batches of random sizes; each session keeps its order."""
+    """Return the exchanges in another interleaving and in random batches; each session keeps its order."""
     chance = random.Random(seed)
     left = [list(session) for session in sessions]
     while any(left):
@@ -270,7 +270,7 @@ def shuffled(sessions: list[list[Exchange]], seed: int) -> Iterator[Accepted]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_session_passes_its_cap_with_64_exchanges_in_flight_and_random_outcomes(seed: int) -> None:
-    """The cap is a promise about money; it must hold when everything happens at once."""
+    """The cap must hold with many concurrent calls."""
     recorded: list[Record] = []
 
     async def publish(record: Record) -> None:
@@ -292,7 +292,7 @@ def test_no_session_passes_its_cap_with_64_exchanges_in_flight_and_random_outcom
 
 
 class CostlyJudge:
-    """Takes all that may be reserved for its first question once it is told to, and has no answer; notes how many calls it made."""
+    """Spends the whole reservation of its first question when released, without an answer, and counts its calls."""
 
     def __init__(self) -> None:
         self.asked, self.go_on = asyncio.Event(), asyncio.Event()
@@ -310,11 +310,11 @@ class CostlyJudge:
         return Verdict(outcome="timeout", attempts=1)
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
 def test_what_a_session_has_spent_counts_before_the_tables_show_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task may be read while the state that the task before it left is in the write-ahead log alone."""
+    """A task may be read while the previous task's state is only in the write-ahead log."""
     monkeypatch.setattr(judging_partition, "WINDOW_TASKS", 1)  # the second is read when the first is done
 
     async def work() -> None:
@@ -336,14 +336,14 @@ def test_what_a_session_has_spent_counts_before_the_tables_show_it(store: Store,
 
 
 def tasks(count: int) -> list[Any]:
-    """Scoring tasks of one session."""
+    """Return scoring tasks of one session."""
     batch = build.batch("exchanges", dialogue("s", count))
     outcome = IntakeStep(policy_of(sampling={"enabled": False}))(batch, {})  # type: ignore[arg-type]
     return [record for _, record in outcome.records]
 
 
 def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_and_made_again(store: Store) -> None:
-    """Nobody knows whether it was billed. The score says what it cost, and the cap counts it."""
+    """It may have been billed, so the score and the cap include its cost."""
 
     async def first() -> None:
         judge = HangingJudge()
@@ -376,7 +376,7 @@ def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_an
 
 
 def test_a_cap_of_nothing_means_no_paid_call_at_all(store: Store, simulator: RunningJudge) -> None:
-    """0 is a number somebody chose, and the sender is told."""
+    """A cap of 0 is a valid choice, and the sender is informed."""
 
     async def work() -> None:
         requests = simulator.requests
@@ -395,7 +395,7 @@ def test_a_cap_of_nothing_means_no_paid_call_at_all(store: Store, simulator: Run
 
 
 def test_what_stayed_unscored_can_be_judged_later_under_the_same_id(store: Store, simulator: RunningJudge) -> None:
-    """A key comes after the first day; what was waiting is taken up, and asked for once."""
+    """A key may be added later: the unscored exchanges can then be judged, once."""
 
     async def without() -> None:
         async with engine_over(store) as engine:
@@ -420,7 +420,7 @@ def test_what_stayed_unscored_can_be_judged_later_under_the_same_id(store: Store
 
 
 def test_the_last_turns_are_judged_when_the_session_is_finalized(store: Store, simulator: RunningJudge) -> None:
-    """A stream does not know the last turns until somebody says that it is over."""
+    """The last turns of a session are unknown until it ends."""
 
     async def work() -> tuple[bool, bool]:
         async with engine_over(store, judge=live_judge(simulator.base_url)) as engine:
@@ -436,7 +436,7 @@ def test_the_last_turns_are_judged_when_the_session_is_finalized(store: Store, s
 
 
 def test_memory_holds_the_states_of_so_many_sessions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server meets new sessions for months. Those that are forgotten go on where they were when they come back."""
+    """Memory must stay bounded over months; sessions whose states were dropped continue where they were."""
     monkeypatch.setattr(engine_module, "SESSIONS", 5)
 
     async def work() -> None:
@@ -454,19 +454,19 @@ def test_memory_holds_the_states_of_so_many_sessions(store: Store, monkeypatch: 
 
 
 class PausedJudge:
-    """Answers once it is told to."""
+    """Answers when the test releases it."""
 
     def __init__(self, inner: Judge) -> None:
         self._inner = inner
         self.go_on = asyncio.Event()
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """Wait, and ask."""
+        """Wait until released, then ask."""
         await self.go_on.wait()
         return await self._inner.ask(question, budget)
 
     async def aclose(self) -> None:
-        """Give the other judge back."""
+        """Close the other judge."""
         await self._inner.aclose()
 
 
@@ -506,7 +506,7 @@ def test_a_last_turn_that_was_a_routine_sample_is_judged_in_full_and_pays_for_no
 
 
 def test_a_request_for_a_routine_sample_leaves_it_one_of_the_last(store: Store, simulator: RunningJudge) -> None:
-    """Nobody judged it at first, and somebody asked for it before the session closed: its weight must not stay three."""
+    """The exchange was unscored and then rejudged before the session closed: its weight must not stay three."""
 
     async def without() -> None:
         async with engine_over(store) as engine:
@@ -530,7 +530,7 @@ def test_a_request_for_a_routine_sample_leaves_it_one_of_the_last(store: Store, 
 def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A fault of ours in one exchange must cost one exchange, with its bytes kept."""
+    """A bug in one exchange affects only that exchange, whose bytes are kept."""
     sound = JudgingTask.without_judge
 
     def fragile(judging_task: JudgingTask) -> Any:
@@ -551,20 +551,20 @@ def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
 
 
 class BrokenJudge:
-    """A judge with a fault of ours."""
+    """A judge with a bug."""
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """Fail after the money was set aside."""
+        """Fail after the reservation."""
         assert question.purpose
         await budget.reserve()
         raise KeyError("ours")
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
 def test_a_fault_in_the_judge_is_an_outcome_and_charged_in_full(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """Whether the call went out is not known then."""
+    """It is unknown whether the call was sent."""
 
     async def work() -> None:
         judge: Judge = BrokenJudge()

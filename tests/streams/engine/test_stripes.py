@@ -1,4 +1,4 @@
-"""Lock striping: names that are shared take turns, and no two calls wait for each other."""
+"""Lock striping: calls with a shared name run one after another, without deadlocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from service.web.context import Stripes
 
 
 def test_calls_with_one_name_take_turns() -> None:
-    """The second of two batches of a session has to see what the first one wrote."""
+    """The second of two batches of a session must see the writes of the first."""
 
     async def work() -> list[str]:
         stripes, seen = Stripes(8), list[str]()
@@ -26,7 +26,7 @@ def test_calls_with_one_name_take_turns() -> None:
 
 
 def test_calls_with_the_same_names_in_another_order_do_not_wait_for_each_other() -> None:
-    """Each would hold what the other wants."""
+    """Otherwise each would hold a lock that the other needs."""
 
     async def work() -> None:
         stripes, names = Stripes(4), [f"s{number}" for number in range(20)]

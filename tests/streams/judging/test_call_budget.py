@@ -1,4 +1,4 @@
-"""The money of a question when the process dies: what was set aside is charged in full, and that must fit under the cap, too."""
+"""The budget of a question when the process dies: reservations are charged in full, and must fit under the cap."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from streams.judging.judged_stages import SCORING, JudgingTask
 
 
 class RepairingJudge:
-    """Has its first answer mended by a second call, where there is money for one."""
+    """Repairs its first answer with a second call if the budget allows it."""
 
     def __init__(self) -> None:
         self.reserved: list[int] = []
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """Call once, cheaply, and see whether there is room for another call."""
+        """Make one cheap call, then try to reserve another."""
         assert await budget.reserve()
         budget.spend(Usage(100, 10), question.model)
         self.reserved.append(await budget.reserve())
         return Verdict(outcome="invalid", attempts=1)
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
 @pytest.mark.parametrize(("calls", "expected"), [(1.7, False), (1.9, True)])
 def test_a_second_call_is_made_only_where_a_crash_would_not_pass_the_cap(calls: float, expected: bool) -> None:
-    """What the first call really cost is known to this process alone: when it dies, both are charged in full. 1.8 holds a short answer."""
+    """If the process dies, both calls are charged in full. At 1.8 times the worst case, a short answer still fits."""
 
     async def work(cap: float) -> tuple[list[int], float]:
         judge = RepairingJudge()
@@ -80,7 +80,7 @@ def _judging_task(ledger: Ledger, *, batched: bool) -> JudgingTask:
 
 
 def test_a_batched_question_is_reserved_charged_and_recorded_as_such() -> None:
-    """Half the price is why a batch is waited for; a record that does not say so would make the judge look cheaper than it is."""
+    """A batch costs half as much, and its record must say so."""
     ledger, records = Ledger(None), list[Record]()
     judging_task = _judging_task(ledger, batched=True)
     question = next(judging_task.judging())
@@ -104,7 +104,7 @@ def test_a_batched_question_is_reserved_charged_and_recorded_as_such() -> None:
 
 
 def test_a_reservation_of_before_is_used_before_another_one_is_made() -> None:
-    """The batch of a process that was killed is taken up: the money for it is set aside already, and settled once."""
+    """The batch of a killed process already has a reservation, which must be settled once."""
     ledger, records = Ledger(None), list[Record]()
     judging_task = _judging_task(ledger, batched=True)
     question = next(judging_task.judging())
@@ -128,7 +128,7 @@ def test_a_reservation_of_before_is_used_before_another_one_is_made() -> None:
 
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The ids of the judgements in each transaction; one that has `full` in it fails."""
+    """Return the ids of the judgements in each transaction; a transaction with `full` fails."""
     groups: list[list[str]] = []
 
     def append(store: Store, records: Sequence[Judgement]) -> None:
@@ -142,7 +142,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_records_of_one_turn_of_the_event_loop_are_one_transaction(groups: list[list[str]]) -> None:
-    """A commit takes as long for one record as for hundreds; each of them is in the tables when its call goes on."""
+    """Records share a commit, and each is in the tables before its call continues."""
 
     async def publish(store: Store) -> None:
         recorder = CallRecorder(store)
@@ -160,7 +160,7 @@ def test_records_of_one_turn_of_the_event_loop_are_one_transaction(groups: list[
 
 
 def test_every_call_learns_that_its_record_is_not_durable(groups: list[list[str]]) -> None:
-    """The records of a transaction that failed are none of them there, and the next transaction is not concerned."""
+    """A failed transaction writes none of its records and does not affect the next one."""
 
     async def publish(store: Store) -> list[BaseException | None]:
         recorder = CallRecorder(store)
@@ -179,7 +179,7 @@ def test_every_call_learns_that_its_record_is_not_durable(groups: list[list[str]
 
 
 def test_a_record_is_written_though_its_caller_is_gone(groups: list[list[str]]) -> None:
-    """The call may have been made: a record that was left out would have it paid for again."""
+    """The call may have been made: without its record it would be paid for again."""
 
     async def publish(store: Store) -> None:
         recorder = CallRecorder(store)

@@ -1,4 +1,4 @@
-"""What a process has heard from its judge."""
+"""The counts and messages about a process's judge calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streams.judging.judging_partition import JudgeCalls
 
 
 def test_trouble_is_told_when_it_changes_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
-    """One line for an outage of hours, and one when it is over; a reservation says nothing of the judge."""
+    """A long outage is logged once, and its end once; reservations are ignored."""
     calls = JudgeCalls()
     said = ["timeout", "timeout", "provider_error", "answered", "answered"]
     with caplog.at_level(logging.INFO, logger="streams.judging.judging_partition"):

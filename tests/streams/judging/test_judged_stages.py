@@ -41,44 +41,44 @@ OPEN = "SELECT reservation_id FROM reservations WHERE reservation_id NOT IN (SEL
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """A database in memory."""
+    """Return a database in memory."""
     with Store(None) as opened:
         yield opened
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, within a time that no sound run needs."""
+    """Run a coroutine with a generous time limit."""
     return asyncio.run(asyncio.wait_for(work, 60))
 
 
 def wanted(session: str, case_id: str, *, model: str = "claude-haiku-4-5", **plan: Any) -> EvaluationRequest:
-    """The first request to hold a session against a case."""
+    """Return the first request to evaluate a session by a case."""
     evaluation_id = stable_id("evaluation", session, case_id)
     case, by = evaluated.case(case_id=case_id), evaluated.plan(model, **plan)
     return next_attempt(evaluated.make_request(case, by, session_id=session, evaluation_id=evaluation_id), 0, ())
 
 
 def several(sessions: int = 3, cases: int = 2, **plan: Any) -> list[EvaluationRequest]:
-    """A request for each case and session."""
+    """Return a request for each case and session."""
     return [wanted(f"s{session}", f"case-{case}", **plan) for session in range(sessions) for case in range(cases)]
 
 
 def answer(question: Question) -> str:
-    """What a judge says of a run, or of an exchange: always the same to the same question."""
+    """Return the judge's answer: always the same to the same question."""
     if question.purpose in EVALUATION.purposes:
         return canonical_json(evaluated.answer(1 + int(question.fingerprint[:4], 16) % 9))
     return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
 
 
 class CountingJudge:
-    """Answers everything at the same price, but for the questions that `fails` names; counts how often each was asked."""
+    """Answers every question at the same price, except those in `fails`, and counts the calls for each."""
 
     def __init__(self, fails: Callable[[Question], bool] = lambda _: False) -> None:
         self.asked: Counter[str] = Counter()
         self._fails = fails
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """One call."""
+        """Answer with one call."""
         if not await budget.reserve():
             return Verdict(outcome="cost_cap", attempts=0)
         self.asked[question.fingerprint] += 1
@@ -89,11 +89,11 @@ class CountingJudge:
         return Verdict(outcome="answered", answer=answer(question), attempts=1, usage=usage, model=question.model)
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
 async def evaluate(engine: Engine, requests: Sequence[EvaluationRequest]) -> None:
-    """Ask for evaluations and wait for them."""
+    """Request evaluations and wait for them."""
     await engine.publish(EVALUATION.source, requests)
     await engine.drained()
 
@@ -101,7 +101,7 @@ async def evaluate(engine: Engine, requests: Sequence[EvaluationRequest]) -> Non
 def evaluate_all(
     store: Store, requests: Sequence[EvaluationRequest], judge: Judge | None, policy: Policy | None = None
 ) -> None:
-    """Ask a new engine for evaluations and wait for them."""
+    """Request evaluations from a new engine and wait for them."""
 
     async def work() -> None:
         async with engine_over(store, policy, judge) as engine:
@@ -111,13 +111,13 @@ def evaluate_all(
 
 
 def nano(store: Store, table: str, where: str = "true") -> int:
-    """What a table's costs come to, in nano-USD."""
+    """Return the sum of a table's costs in nano-USD."""
     found = store.cursor().execute(f"SELECT cost_usd FROM {table} WHERE cost_usd IS NOT NULL AND {where}").fetchall()
     return sum(nano_of(cost) for (cost,) in found)
 
 
 def check_rebuild(store: Store, policy: Policy | None = None) -> None:
-    """What the stages made is made again, byte by byte."""
+    """Assert that a rebuild derives the same records, byte by byte."""
     tables = {"evaluations": WHOLE, "scores": WHOLE, "stage_state": "* EXCLUDE (_offset, next_position)"}
     before = {table: rows(store, table, columns) for table, columns in tables.items()}
     runner_over(store, policy).rebuild()
@@ -125,7 +125,7 @@ def check_rebuild(store: Store, policy: Policy | None = None) -> None:
 
 
 def test_exchanges_and_runs_are_judged_side_by_side_and_every_cent_is_in_its_result(store: Store) -> None:
-    """Scores and evaluations are paid for by themselves; the sums of both are what was recorded."""
+    """Scores and evaluations are paid for separately; their sums equal the recorded costs."""
 
     async def work() -> None:
         async with engine_over(store, judge=CountingJudge()) as engine:
@@ -145,7 +145,7 @@ def test_exchanges_and_runs_are_judged_side_by_side_and_every_cent_is_in_its_res
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_rebuild_gives_the_same_evaluations_whatever_the_judge_did(store: Store, seed: int) -> None:
-    """Results are a function of the topics: no judge, no clock, no coin."""
+    """Results depend on the topics alone: not on a judge, a clock or randomness."""
     policy = policy_of(cost_cap_per_session=0.05)
 
     async def work() -> None:
@@ -163,7 +163,7 @@ def test_a_rebuild_gives_the_same_evaluations_whatever_the_judge_did(store: Stor
 
 
 def test_each_evaluation_has_a_cap_of_its_own_and_the_session_s_money_is_left_alone(store: Store) -> None:
-    """A cap in a profile is a promise about one evaluation; the exchanges of the session are judged on other money."""
+    """A cap in a profile applies to one evaluation; the session's exchanges have their own budget."""
     cap = 0.045
 
     async def work() -> None:
@@ -183,7 +183,7 @@ def test_each_evaluation_has_a_cap_of_its_own_and_the_session_s_money_is_left_al
 
 
 def test_no_price_under_a_cap_is_no_call(store: Store) -> None:
-    """Nobody may spend what nobody can count; without a cap that was somebody's choice."""
+    """Under a cap, a call without a known price is forbidden; without a cap it is allowed."""
     judge = CountingJudge()
     unpriced = {"model": "somebody-else-s-model", "repetitions": 1}
     evaluate_all(store, [wanted("s", "capped", **unpriced), wanted("s", "free", **unpriced, cost_cap_usd=None)], judge)
@@ -195,7 +195,7 @@ def test_no_price_under_a_cap_is_no_call(store: Store) -> None:
 
 
 def test_without_a_judge_an_evaluation_fails_and_says_why(store: Store) -> None:
-    """Nobody could be asked: an honest result that can be asked for again."""
+    """The evaluation fails with a reason, and can be requested again."""
     evaluate_all(store, [wanted("s", "case")], None)
     expected = [("failed", None, ["no_judge"] * 3)]
     statement = "SELECT status, final_score, list_transform(iterations, lambda one: one.outcome) FROM evaluations"
@@ -204,7 +204,7 @@ def test_without_a_judge_an_evaluation_fails_and_says_why(store: Store) -> None:
 
 
 def test_an_import_asks_no_judge(store: Store) -> None:
-    """What an import or a rebuild leaves behind is not to be paid for, so it evaluates from what was recorded."""
+    """Imports and rebuilds may not pay for calls, so they evaluate from recorded answers."""
     with store.transaction() as transaction:
         transaction.append(EVALUATION.source, [build.encode(wanted("s", "case"))])
     runner_over(store).run()
@@ -213,7 +213,7 @@ def test_an_import_asks_no_judge(store: Store) -> None:
 
 
 def test_the_same_request_again_changes_nothing(store: Store) -> None:
-    """A caller that is not sure may ask twice."""
+    """A caller may safely repeat a request."""
     judge = CountingJudge()
 
     async def work() -> None:
@@ -229,7 +229,7 @@ def test_the_same_request_again_changes_nothing(store: Store) -> None:
 
 
 def test_another_attempt_asks_what_failed_and_nothing_else(store: Store) -> None:
-    """An answer was paid for: it counts in every attempt."""
+    """A recorded answer counts in every attempt."""
     broken: list[str] = []
 
     def fails(question: Question) -> bool:
@@ -250,7 +250,7 @@ def test_another_attempt_asks_what_failed_and_nothing_else(store: Store) -> None
 
 
 def test_what_a_batch_was_answered_before_is_not_asked_again(store: Store) -> None:
-    """The judgements are recorded before the request is there."""
+    """The judgements of a batch are recorded before the request exists."""
     first, judge = wanted("s", "case"), CountingJudge()
 
     async def work() -> None:
@@ -267,7 +267,7 @@ def test_what_a_batch_was_answered_before_is_not_asked_again(store: Store) -> No
 
 
 def test_an_answer_that_another_evaluation_got_to_the_same_question_counts_and_costs_nothing(store: Store) -> None:
-    """It was paid for there, however often that was tried: only what is asked here is charged to this cap, and stands in this result."""
+    """A reused answer was paid for elsewhere: only calls made here are charged to this cap and shown in this result."""
     first, judge = wanted("s", "case"), CountingJudge()
     question = next(EVALUATION.open(first, Policy(), ()).judging())
     said = canonical_json(evaluated.answer(5))
@@ -292,7 +292,7 @@ def test_an_answer_that_another_evaluation_got_to_the_same_question_counts_and_c
 
 
 def test_what_no_batch_has_answered_is_a_failed_iteration_and_is_not_asked_call_by_call(store: Store) -> None:
-    """Calls cost twice as much as a batch, and nobody was told that they would be made."""
+    """Single calls cost twice as much as a batch, and the estimate did not include them."""
     batched = wanted("s", "case", judge={"judge_id": "x", "model": "claude-haiku-4-5", "type": "batch"})
     poor = wanted("s", "other", judge={"judge_id": "x", "model": "claude-haiku-4-5", "type": "batch"}, cost_cap_usd=0.000001)
     judge = CountingJudge()
@@ -310,7 +310,7 @@ def test_what_no_batch_has_answered_is_a_failed_iteration_and_is_not_asked_call_
 
 
 class MortalEngine(Engine):
-    """Dies once so many commits of its stages are durable: nothing that it does afterwards reaches the log."""
+    """Dies after a number of durable commits: later writes do not reach the log."""
 
     def __init__(self, store: Store, judge: Judge, lives: int) -> None:
         super().__init__(store, Policy(), runner_over(store)._redactor, TickingClock(), judge=judge)
@@ -327,12 +327,12 @@ class MortalEngine(Engine):
 
 
 def outcomes(store: Store) -> list[tuple[object, ...]]:
-    """What evaluations came to, whatever they cost."""
+    """Return the results of evaluations, without their costs."""
     return rows(store, "evaluations", "evaluation_id, revision, status, final_score, successful_iterations, dimensions")
 
 
 def test_killed_after_any_commit_no_answer_is_asked_for_twice(store: Store) -> None:
-    """What is durable counts: a call that was cut off is charged in full and made again, an answer that is there is not."""
+    """An interrupted call is charged in full and repeated; a recorded answer is not requested again."""
     requests = several(1, 2)
     evaluate_all(store, requests, CountingJudge())
     expected, ends = outcomes(store), []
@@ -358,7 +358,7 @@ def test_killed_after_any_commit_no_answer_is_asked_for_twice(store: Store) -> N
 
 
 async def killed(store: Store, judge: Judge, lives: int, requests: Sequence[EvaluationRequest]) -> bool:
-    """Whether an engine of so many lives died over the requests."""
+    """Return whether an engine died within this number of commits."""
     engine = MortalEngine(store, judge, lives)
     await engine.start()
     await engine.publish(EVALUATION.source, requests)
@@ -371,7 +371,7 @@ async def killed(store: Store, judge: Judge, lives: int, requests: Sequence[Eval
 
 
 def test_a_stop_in_the_middle_lets_the_call_end_and_the_next_start_goes_on(store: Store) -> None:
-    """Who stops a server in order pays for nothing that is thrown away."""
+    """An orderly stop must not waste a paid call."""
     gate, began = asyncio.Event(), asyncio.Event()
 
     class SlowJudge(CountingJudge):
@@ -400,7 +400,7 @@ def test_a_stop_in_the_middle_lets_the_call_end_and_the_next_start_goes_on(store
 
 
 def test_a_request_that_cannot_be_read_is_set_aside_and_can_go_back(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """One request costs itself, with or without a judge; put back, it is another attempt."""
+    """A bad request affects no other, with or without a judge; putting it back is another attempt."""
     broken = msgspec.structs.replace(wanted("s", "broken"), profile='{"profile_id": 1}')
     evaluate_all(store, [broken, wanted("s", "sound")], CountingJudge())
     assert broken.evaluation_id in caplog.text
@@ -420,7 +420,7 @@ def test_a_request_that_cannot_be_read_is_set_aside_and_can_go_back(store: Store
 def test_what_a_request_carries_must_be_of_its_evaluation_or_answer_its_session_s_questions(
     store: Store, caplog: pytest.LogCaptureFixture, said: dict[str, str]
 ) -> None:
-    """A judgement of another run would score this one, and what went wrong elsewhere did not go wrong here."""
+    """A judgement of another run must not score this one, and failures elsewhere must not count here."""
     question = next(EVALUATION.open(wanted("s", "case"), Policy(), ()).judging())
     foreign = evaluated.judgement(question, "{}", **({"subject_id": "other"} | said))
     evaluate_all(store, [next_attempt(wanted("s", "case"), 1, [foreign])], CountingJudge())
@@ -429,10 +429,10 @@ def test_what_a_request_carries_must_be_of_its_evaluation_or_answer_its_session_
 
 
 def test_an_erased_session_is_asked_about_no_more(store: Store) -> None:
-    """Its texts are inside the request: no call follows the one under way, and nothing that comes of it is kept."""
+    """The request contains the session's texts: after an erasure no further call is made and no result is kept."""
 
     class Interrupted(CountingJudge):
-        """Has the session erased while its first answer is on its way."""
+        """Erases the session while its first call is in progress."""
 
         async def ask(self, question: Question, budget: CallBudget) -> Verdict:
             if not self.asked:
@@ -456,7 +456,7 @@ def test_an_erased_session_is_asked_about_no_more(store: Store) -> None:
 
 
 def test_every_judged_stage_is_in_the_topology_and_its_tasks_have_names_of_their_own() -> None:
-    """The stages are data: what one of them is must not depend on where it is looked up."""
+    """The topology and the judged stages must agree."""
     assert [stage.judged for stage in TOPOLOGY if stage.judged is not None] == list(JUDGED)
     assert len(JUDGED) == len({stage.queue for stage in JUDGED}) == len({stage.source for stage in JUDGED})
     assert not frozenset.intersection(*(stage.purposes for stage in JUDGED))

@@ -1,4 +1,4 @@
-"""What a worker on Kafka keeps of answers: those of turns that may be judged again, and no more of them than it needs."""
+"""The answers that a worker on Kafka keeps: those of turns that may be judged again, within a bound."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICY = Policy.model_validate({"defaults": {"sampling": {"alwaysScoreLast": 2}}
 
 
 def task(turn: int, reason: str) -> ScoringTask:
-    """The task of a turn."""
+    """Return the task of a turn."""
     return ScoringTask(
         connection="local", project="ops", session_id="s", exchange_id=f"s:{turn}", revision=int(reason == LAST), exchange=b"",
         turn_number=turn, sampling_reason=reason, sampling_probability=1.0, tier1_score=1.0, tier1_flags=(),
@@ -31,12 +31,12 @@ def task(turn: int, reason: str) -> ScoringTask:
 
 
 def answer(turn: int) -> Judgement:
-    """What was recorded of a turn."""
+    """Return a judgement of a turn."""
     return build.judgement("s", turn, subject_id=f"s:{turn}")
 
 
 def after(tasks: Sequence[tuple[int, str]]) -> tuple[KeptCalls, ...]:
-    """What is kept after tasks that were answered."""
+    """Return the kept calls after these answered tasks."""
     kept: tuple[KeptCalls, ...] = ()
     for turn, reason in tasks:
         kept = kept_after(kept, task(turn, reason), [answer(turn)], POLICY)
@@ -46,7 +46,7 @@ def after(tasks: Sequence[tuple[int, str]]) -> tuple[KeptCalls, ...]:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from(REASONS)), max_size=20))
 def test_the_answers_of_the_newest_turns_that_may_be_last_are_kept(tasks: list[tuple[int, str]]) -> None:
-    """Whichever turns are the last ones in the end, what they were answered is at hand; of one turn once."""
+    """Whichever turns turn out to be last, their answers are available, each turn once."""
     eligible = sorted({turn for turn, reason in tasks if reason not in {"first_turns", "sampling_disabled"}})
     kept = after(tasks)
     assert [f"s:{turn}" for turn in eligible[-2:]] == [one.subject_id for one in kept]
@@ -56,36 +56,36 @@ def test_the_answers_of_the_newest_turns_that_may_be_last_are_kept(tasks: list[t
 
 
 def test_nothing_is_kept_of_a_session_that_has_closed() -> None:
-    """There are millions of sessions, and a state of each stays."""
+    """States of millions of closed sessions are kept, so they must be small."""
     assert after([(6, "routine_sample"), (7, "disagreement"), (8, LAST), (9, LAST)]) == ()
 
 
 def test_what_comes_after_a_last_turn_stays() -> None:
-    """Last turns come one after the other, and the answers of the next one are still wanted."""
+    """Last turns come in order, and the answers of the next one are still needed."""
     kept = after([(7, "routine_sample"), (8, "disagreement"), (7, LAST)])
     assert [one.subject_id for one in kept] == ["s:8"]
 
 
 def test_a_task_without_an_answer_takes_nothing_away() -> None:
-    """While there is no judge, what was paid for before stays at hand."""
+    """Without a judge, earlier paid answers are kept."""
     kept = after([(7, "routine_sample")])
     assert kept_after(kept, task(7, "routine_sample"), (), POLICY) == kept
 
 
 def test_no_session_s_answers_grow_a_state_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state beyond what a topic takes would set the whole session aside; an answer that is asked for again costs a cent."""
+    """A state beyond the topic's limit would stop the whole session; repeating a question is cheap."""
     monkeypatch.setattr(judged_stages, "KEPT_BYTES", len(encode(answer(7))) + 10)
     assert [one.subject_id for one in after([(7, "routine_sample"), (8, "routine_sample")])] == ["s:8"]
 
 
 def test_a_state_that_holds_no_judgement_costs_no_worker() -> None:
-    """What stands in a state topic may be anything: at worst a question is asked again."""
+    """A state topic may hold arbitrary bytes: at worst a question is asked again."""
     kept = (KeptCalls(7, "s:7", (b"\xff\x00", b"", encode(build.exchange("s", 7)), encode(answer(7)))),)
     assert JudgedState(1, 0, kept).recorded_of("s:7") == [answer(7)]
 
 
 def test_a_state_of_before_is_read() -> None:
-    """Workers are upgraded one after the other, and both versions read both forms."""
+    """During a rolling upgrade, both versions must read both formats."""
     assert JudgedState(7, 8) == STATE.decode(msgspec.msgpack.encode([7, 8]))
     newer = msgspec.msgpack.encode([7, 8, [], "what a later version adds"])
     assert JudgedState(7, 8) == STATE.decode(newer)

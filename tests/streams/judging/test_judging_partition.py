@@ -1,4 +1,4 @@
-"""A partition of a judged stage: order within a session, none waits for another, turns at the judge, and what ends it."""
+"""A partition of a judged stage: order within sessions, independence of sessions, slots, and ends."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TASK = ScoringTask(
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, within a time that no sound run needs."""
+    """Run a coroutine with a generous time limit."""
     asyncio.run(asyncio.wait_for(work, 120))
 
 
 async def came(condition: Callable[[], bool]) -> None:
-    """Return once the condition holds; fails where others had their turn often and it does not."""
+    """Wait until the condition holds; fail after many turns of the event loop."""
     for _ in range(1000):
         if condition():
             return
@@ -69,7 +69,7 @@ class Work:
         self.partition = JudgingPartition(self, context, self.failures.append)
 
     async def state_of(self, pending: Pending) -> JudgedState | None:
-        """Work on a task."""
+        """Start the work on a task."""
         item = pending.task.sampling_reason
         self.begun.append((pending.key, item))
         await asyncio.sleep(0)
@@ -82,11 +82,11 @@ class Work:
         return JudgedState() if item == "early" else None
 
     async def recorded_of(self, _pending: Pending) -> Sequence[Judgement]:
-        """Nothing was."""
+        """Return no calls."""
         return ()
 
     async def append(self, _commit: Commit, _about: Record) -> None:
-        """Wait to be released."""
+        """Wait until the test releases the task."""
         await self.release.wait()
 
     def put(self, *items: tuple[str, str]) -> None:
@@ -98,12 +98,12 @@ class Work:
             taking.send(None)
 
     async def idle(self) -> None:
-        """Return when no session has anything to do."""
+        """Wait until no session has work."""
         await came(lambda: not self.partition.sessions)
 
 
 def test_a_session_keeps_its_order_and_waits_for_no_other() -> None:
-    """A slow call is one session's; what a session has spent must be known before its next exchange."""
+    """A slow call delays only its session, whose spending must be known before its next exchange."""
 
     async def work() -> None:
         one = Work()
@@ -122,7 +122,7 @@ def test_a_session_keeps_its_order_and_waits_for_no_other() -> None:
 
 
 def test_at_the_end_nothing_is_begun_and_what_is_under_way_gets_its_time() -> None:
-    """A call that was paid for is worth a few seconds."""
+    """A paid call is worth waiting a few seconds for."""
 
     async def work() -> None:
         one = Work()
@@ -144,7 +144,7 @@ def test_at_the_end_nothing_is_begun_and_what_is_under_way_gets_its_time() -> No
 
 
 def test_what_takes_longer_is_given_up() -> None:
-    """A process has to end; whoever comes next takes up the rest."""
+    """A process must end in time; the next one continues."""
 
     async def work() -> None:
         one = Work()
@@ -158,7 +158,7 @@ def test_what_takes_longer_is_given_up() -> None:
 
 
 def test_an_item_that_is_stopped_ends_everything_quietly_and_a_fault_is_told() -> None:
-    """To go on after a fault of ours would lose the item; to go on after a stop would pay for nothing."""
+    """Continuing after a bug would lose the task; continuing after a stop would waste calls."""
 
     async def work() -> None:
         for item, failures in (("stop", []), ("fail", [ZeroDivisionError])):
@@ -174,7 +174,7 @@ def test_an_item_that_is_stopped_ends_everything_quietly_and_a_fault_is_told() -
 
 
 def test_what_came_first_is_begun_first_as_far_as_its_session_is_free() -> None:
-    """The offset that is committed waits for the earliest task: what came later must not go before it."""
+    """The committed offset waits for the earliest task, so later tasks must not overtake it."""
 
     async def work() -> None:
         one = Work(TaskSlots(1))
@@ -186,7 +186,7 @@ def test_what_came_first_is_begun_first_as_far_as_its_session_is_free() -> None:
 
 
 def test_queues_that_share_turns_begin_no_more_than_there_are_and_one_after_the_other() -> None:
-    """Each partition has its queues, and all of them have one judge."""
+    """All partitions share one judge."""
 
     async def work() -> None:
         slots = TaskSlots(2)
@@ -207,7 +207,7 @@ def test_queues_that_share_turns_begin_no_more_than_there_are_and_one_after_the_
 
 
 def test_a_turn_can_end_before_its_item_does() -> None:
-    """While what came of a task is written, the judge is free for another; its session still waits."""
+    """While a result is written, the judge may work on another task; the session still waits."""
 
     async def work() -> None:
         one = Work(TaskSlots(1))
@@ -222,7 +222,7 @@ def test_a_turn_can_end_before_its_item_does() -> None:
 
 
 def test_a_queue_that_ends_gives_its_turns_back_even_where_nothing_was_begun() -> None:
-    """A turn that is lost is lost for every other partition until the process ends."""
+    """A lost slot would be missing for all partitions until the process ends."""
 
     async def work() -> None:
         slots = TaskSlots(2)
@@ -240,7 +240,7 @@ def test_a_queue_that_ends_gives_its_turns_back_even_where_nothing_was_begun() -
 
 
 def test_every_turn_comes_back_also_of_tasks_that_were_done_before() -> None:
-    """A turn that is lost with each of them left none in the end, and nothing was judged until the process ended."""
+    """Losing a slot with each task would use up all slots, and judging would stop."""
 
     async def work() -> None:
         slots = TaskSlots(4)

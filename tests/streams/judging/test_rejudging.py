@@ -1,4 +1,4 @@
-"""What was paid for stands: through a second judgement, another policy, an interrupted rebuild, and a fault in one exchange."""
+"""Paid answers remain valid after rejudging, another policy, an interrupted rebuild, and a failure of one exchange."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ TIERS = "tier2_state, tier2_reason, tier3_state, tier3_score"
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """A database in memory."""
+    """Return a database in memory."""
     with Store(None) as opened:
         yield opened
 
 
 @pytest.fixture
 def simulator() -> Iterator[RunningJudge]:
-    """A simulated judge, whose script a test sets."""
+    """Return a simulated judge with a script set by the test."""
     with running() as judge:
         yield judge
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, within a time that no sound run needs."""
+    """Run a coroutine with a generous time limit."""
     return asyncio.run(asyncio.wait_for(work, 60))
 
 
 async def take(store: Store, simulator: RunningJudge, *turns: int, policy: Policy | None = None) -> None:
-    """Take exchanges of one session in and have them judged."""
+    """Ingest exchanges of one session and judge them."""
     async with engine_over(store, policy, live_judge(simulator.base_url)) as engine:
         for turn in turns:
             await engine.take_exchange(build.exchange("s", turn))
@@ -65,7 +65,7 @@ async def take(store: Store, simulator: RunningJudge, *turns: int, policy: Polic
 async def rejudge(
     store: Store, simulator: RunningJudge | None, *, policy: Policy | None = None, reason: str | None = None
 ) -> int:
-    """Ask again for what is unscored, a day later; answers for how many."""
+    """Request unscored exchanges again, a day later; returns their number."""
     judge = simulator and live_judge(simulator.base_url)
     async with engine_over(store, policy, judge, now=TickingClock(NOW + timedelta(days=1))) as engine:
         requested = await engine.rejudge(None, reason, 100)
@@ -74,12 +74,12 @@ async def rejudge(
 
 
 def total(store: Store, table: str) -> int:
-    """What a table's costs come to in nano-USD; of scores, the current ones."""
+    """Return the sum of a table's costs in nano-USD; of scores, the current ones."""
     return sum(nano_of(cost or 0) for (cost,) in store.cursor().execute(f"SELECT cost_usd FROM {table}").fetchall())
 
 
 def tiers(store: Store) -> list[tuple[object, ...]]:
-    """The tiers of the current score."""
+    """Return the tiers of the current score."""
     return store.cursor().execute(f"SELECT {TIERS} FROM scores").fetchall()
 
 
@@ -87,7 +87,7 @@ def tiers(store: Store) -> list[tuple[object, ...]]:
 def test_a_verdict_that_was_paid_for_outlives_a_second_judging_that_fails(
     store: Store, simulator: RunningJudge, how: str
 ) -> None:
-    """Tier 2 was refused, Tier 3 answered. Asking again for Tier 2 must not take Tier 3 away, nor what it cost."""
+    """Tier 2 was refused, Tier 3 answered: rejudging Tier 2 must keep the answer and the cost of Tier 3."""
     simulator.reset("refusal,answer")
     run(take(store, simulator, 1))
     [(_, _, _, score)] = tiers(store)
@@ -102,7 +102,7 @@ def test_a_verdict_that_was_paid_for_outlives_a_second_judging_that_fails(
 
 
 def test_what_a_cap_left_out_can_be_judged_once_there_is_money(store: Store, simulator: RunningJudge) -> None:
-    """A cap that was too small is mended in the policy; the exchanges it left out are asked for by that reason."""
+    """After the cap is raised in the policy, the skipped exchanges can be requested by that reason."""
     run(take(store, simulator, 1, policy=policy_of(cost_cap_per_session=0.001)))
     assert run(rejudge(store, simulator)) == 0
     assert run(rejudge(store, simulator, reason="cost_cap")) == 1
@@ -113,7 +113,7 @@ def test_what_a_cap_left_out_can_be_judged_once_there_is_money(store: Store, sim
 def test_money_is_counted_by_exchange_whatever_is_asked_now(
     store: Store, simulator: RunningJudge, changed: dict[str, object]
 ) -> None:
-    """Another methodology or judge asks other questions; what the old ones cost was paid for all the same."""
+    """Another methodology or judge asks other questions, but the cost of the old ones still counts."""
     simulator.reset("refusal")
     policy = policy_of(**changed)
 
@@ -134,7 +134,7 @@ def test_money_is_counted_by_exchange_whatever_is_asked_now(
 
 
 def test_a_rebuild_that_was_cut_short_is_finished_without_paying(store: Store, simulator: RunningJudge) -> None:
-    """Nobody has said that history may be judged for money; a server that starts afterwards must not do it unasked."""
+    """A server that starts after an interrupted rebuild must not pay for judging history."""
     runner = runner_over(store)
     run(take_unjudged(store, 4))
     with store.transaction() as transaction:
@@ -147,7 +147,7 @@ def test_a_rebuild_that_was_cut_short_is_finished_without_paying(store: Store, s
 
 
 async def take_unjudged(store: Store, turns: int) -> None:
-    """Take exchanges in where there is no judge."""
+    """Ingest exchanges without a judge."""
     async with engine_over(store) as engine:
         for turn in range(1, turns + 1):
             await engine.take_exchange(build.exchange("s", turn))
@@ -155,7 +155,7 @@ async def take_unjudged(store: Store, turns: int) -> None:
 
 
 def test_a_request_that_came_to_nothing_blocks_nobody(store: Store, simulator: RunningJudge) -> None:
-    """While a project is switched off its requests bear nothing; once it is on again the exchange can be asked for."""
+    """Requests of a disabled project have no effect; when it is enabled again, the exchange can be requested."""
     run(take_unjudged(store, 1))
     off = Policy(projects={"ops": ProjectSettings(enabled=False)})
     assert run(rejudge(store, simulator, policy=off)) == 0
@@ -166,7 +166,7 @@ def test_a_request_that_came_to_nothing_blocks_nobody(store: Store, simulator: R
 def test_a_replay_sets_the_same_one_exchange_aside(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A fault in one exchange costs that one, whether a judge is asked or not, and the session's money is the same."""
+    """A failing exchange affects only itself, with or without a judge, and the session's spending is the same."""
     sound = JudgingTask.without_judge
 
     def fragile(judging_task: JudgingTask) -> Any:
@@ -185,7 +185,7 @@ def test_a_replay_sets_the_same_one_exchange_aside(
 
 
 def last_task(store: Store) -> ScoringTask:
-    """The task that came last."""
+    """Return the last task."""
     frames = store.read("scoring-tasks", 0, store.end_of("scoring-tasks"))
     *_, (_, _, task) = StageBatch.of("scoring-tasks", frames).records()
     assert isinstance(task, ScoringTask)
@@ -193,7 +193,7 @@ def last_task(store: Store) -> ScoringTask:
 
 
 def test_a_task_that_is_judged_again_carries_what_was_recorded_before(store: Store, simulator: RunningJudge) -> None:
-    """A worker without a database scores it to the same bytes as one that has everything, and pays for no answer again."""
+    """A worker without a database gives the same score, byte by byte, and pays for no answer again."""
     simulator.reset("refusal,answer")
     run(take(store, simulator, 1))
     recorded = recorded_in(store)([("local", "s:1")])["local", "s:1"]
@@ -210,7 +210,7 @@ def test_a_task_that_is_judged_again_carries_what_was_recorded_before(store: Sto
 
 
 def test_answers_are_carried_before_failures_and_new_failures_before_old_ones(store: Store) -> None:
-    """A record has a size; what is left out first is what says least."""
+    """The size of a record is limited, so the least informative parts are dropped first."""
     fields = {"connection": "local", "subject_id": "s:1", "answer": "x" * 300_000}
     recorded = [
         build.judgement("s", 1, f"tier{number}", outcome=outcome, **fields)
@@ -226,7 +226,7 @@ def test_answers_are_carried_before_failures_and_new_failures_before_old_ones(st
 
 @pytest.mark.parametrize("foreign", [build.judgement("s", 2), build.exchange("s", 1)])
 def test_a_task_that_carries_something_foreign_is_refused(foreign: Record) -> None:
-    """Another exchange's verdict would become part of this one's score."""
+    """A verdict on another exchange must not become part of this score."""
     [(_, task)] = IntakeStep(Policy())(build.batch("exchanges", [build.exchange("s", 1)]), {}).records
     task = msgspec.structs.replace(task, earlier_judgements=(encode(foreign),))
     assert isinstance(task, ScoringTask)

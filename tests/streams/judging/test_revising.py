@@ -31,7 +31,7 @@ SKIPS = policy_of(sampling={"alwaysScoreFirst": 0, "alwaysScoreLast": 0, "routin
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """A database in memory."""
+    """Return a database in memory."""
     with Store(None) as opened:
         yield opened
 
@@ -44,7 +44,7 @@ def simulator() -> Iterator[RunningJudge]:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, within a time that no sound run needs."""
+    """Run a coroutine with a generous time limit."""
     return asyncio.run(asyncio.wait_for(work, 60))
 
 

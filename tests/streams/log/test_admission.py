@@ -1,4 +1,4 @@
-"""The admission: what is set aside is kept without its secrets, wherever in it they are."""
+"""Admission: dead letters contain no secrets, wherever these were in the record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECRET = "hunter2"
 
 
 def letter_of(body: bytes, *, source: str = "a.jsonl", detail: str = "broken", size: int | None = None) -> DeadLetter:
-    """The dead letter that the admission makes of these bytes."""
+    """Return the dead letter for these bytes."""
     accepted = Accepted()
     admission = Admission(Redactor(RedactionSettings()), datetime(2026, 10, 2, tzinfo=UTC))
     admission.set_aside(accepted, Place(source, 1), Refusal("import", "invalid", detail), body, size=size)
@@ -41,7 +41,7 @@ def letter_of(body: bytes, *, source: str = "a.jsonl", detail: str = "broken", s
     ],
 )
 def test_a_body_of_json_is_redacted_by_its_keys_even_when_it_is_broken_off(value: dict[str, Any]) -> None:
-    """A line is set aside because something is wrong with it, which does not make its secrets less secret."""
+    """An invalid line may contain secrets, too."""
     whole = json.dumps({"a": 1, **value}).encode()
     kept = json.loads(letter_of(whole).body)
     assert set(kept) == {"a", *value}
@@ -49,14 +49,14 @@ def test_a_body_of_json_is_redacted_by_its_keys_even_when_it_is_broken_off(value
 
 
 def test_a_body_that_holds_no_secret_is_kept() -> None:
-    """Nothing is lost: what was wrong can be read, and an encoded record can be put back byte for byte."""
+    """The problem stays readable, and an encoded record can be put back byte for byte."""
     for body in (b"{not json", b'{"max_tokens":5}', b"\xff\xfe", b"\xc3\x01\x00\x80\xfe"):
         letter = letter_of(body)
         assert (body, len(body), hashlib.sha256(body).hexdigest()) == (letter.body, letter.size, letter.digest)
 
 
 def test_a_secret_between_bytes_that_are_no_text_is_taken_out() -> None:
-    """An encoded record has its texts between such bytes."""
+    """In an encoded record, texts are surrounded by such bytes."""
     letter = letter_of(b"\xc3\x01\x00\x80 password=hunter2-hunter2 \xfe")
     assert b"hunter2" not in letter.body
     assert b"[SECRET:" in letter.body
@@ -64,14 +64,14 @@ def test_a_secret_between_bytes_that_are_no_text_is_taken_out() -> None:
 
 @pytest.mark.parametrize("body", [b'{"password":"hunter2","password":null}', b'{"a":"pass\\u0077ord=hunter2-hunter2"}'])
 def test_json_is_kept_as_it_was_understood(body: bytes) -> None:
-    """What a reader of JSON does not see may hold a secret that nothing looks for."""
+    """Parts that a JSON parser ignores may hold a secret that would not be checked."""
     assert b"hunter2" not in letter_of(body).body
 
 
 @pytest.mark.parametrize("size", [MAX_BODY_BYTES * 2, MAX_REDACTED_BYTES + 1])
 @pytest.mark.parametrize("border", range(-len(KEY) - 12, 13, 4))
 def test_a_key_on_the_border_of_what_is_kept_is_recognised(border: int, size: int) -> None:
-    """Half a key is no pattern any more, but most of the key."""
+    """A truncated key no longer matches a pattern, but reveals most of the key."""
     start = b"x " * ((MAX_BODY_BYTES + border) // 2)
     letter = letter_of((start + b" " + KEY.encode() + b" ").ljust(size, b"y"))
     assert b"ghp" not in letter.body
@@ -81,13 +81,13 @@ def test_a_key_on_the_border_of_what_is_kept_is_recognised(border: int, size: in
 
 @pytest.mark.parametrize("length", range(5, len(KEY), 4))
 def test_a_key_that_the_source_has_cut_in_two_is_left_out(length: int) -> None:
-    """A source that keeps only the start of a line cuts it anywhere."""
+    """A source that truncates lines may cut within a key."""
     letter = letter_of(b"see " + KEY[:length].encode(), size=1000)
     assert (letter.body, letter.size) == (b"see ", 1000)
 
 
 def test_source_and_reason_are_redacted() -> None:
-    """Names of files and messages of errors quote what they are about."""
+    """File names and error messages may quote secrets."""
     letter = letter_of(b"", source=f"/data/{KEY}.jsonl", detail="x" * 980 + f" {KEY}")
     assert letter.source.startswith("/data/[SECRET:")
     assert "ghp" not in letter.source + letter.detail
@@ -96,5 +96,5 @@ def test_source_and_reason_are_redacted() -> None:
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 1000 + b"1" + b"}" * 1000, b"9" * 5000, b'"\\ud800"'])
 def test_hostile_bodies_are_set_aside_as_text(body: bytes) -> None:
-    """Depth, numbers without end and halves of characters are why they were refused in the first place."""
+    """Deep nesting, endless numbers and broken characters must not break the dead letter as well."""
     assert letter_of(body).body

@@ -1,4 +1,4 @@
-"""The local log: records are durable before they are in the tables, land once, and change nothing of what is decided."""
+"""The local log: records are durable before they are in the tables, are flushed once, and do not change decisions."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ TURNS = 6
 
 
 def runner_of(store: Store) -> EmbeddedRunner:
-    """An embedded runner as commands have it."""
+    """Return an embedded runner as commands use it."""
     policy = Policy()
     return EmbeddedRunner(store, policy, Redactor(policy.redaction), TickingClock())
 
 
 def rows(store: Store, statement: str) -> list[tuple[Any, ...]]:
-    """What a statement finds."""
+    """Return the rows of a statement."""
     return store.cursor().execute(statement).fetchall()
 
 
 def by_the_runner(topic: str, sent: Sequence[Record], *statements: str) -> tuple[list[tuple[Any, ...]], ...]:
-    """What statements find where records are published to the tables one by one, and the stages run afterwards."""
+    """Return the rows of statements after publishing the records one by one without a log, then running the stages."""
     with Store(None) as store:
         runner = EmbeddedRunner(store, policy_of(), Redactor(Policy().redaction), TickingClock())
         for record in sent:
@@ -72,23 +72,23 @@ def by_the_runner(topic: str, sent: Sequence[Record], *statements: str) -> tuple
 
 
 def turns(session: str, count: int = TURNS) -> list[Exchange]:
-    """The exchanges of a session."""
+    """Return the exchanges of a session."""
     return [build.exchange(session, number) for number in range(1, count + 1)]
 
 
 def commit_of(*exchanges: Exchange) -> Commit:
-    """A commit of exchanges at the start of their topic."""
+    """Return a commit of exchanges at the start of their topic."""
     return Commit({"exchanges": [encode(exchange) for exchange in exchanges]}, {"exchanges": 0})
 
 
 def killed(log: LocalLog) -> None:
-    """Let go of the folder of a log and leave it as it is."""
+    """Close the folder of a log without flushing, as a kill does."""
     assert log._folder is not None
     log._folder.close()
 
 
 def erasure_of(session: str) -> Erasure:
-    """A request to erase a session."""
+    """Return a request to erase a session."""
     connection = build.exchange(session, 1).connection
     return Erasure(
         erasure_id="1", connection=connection, session_id=session, requested_by="me", occurred_at=NOW, ingested_at=NOW
@@ -96,12 +96,12 @@ def erasure_of(session: str) -> Erasure:
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine in a loop of its own."""
+    """Run a coroutine in a new event loop."""
     return asyncio.run(work)
 
 
 def assert_nothing_is_there_twice(store: Store) -> None:
-    """Each identity is in its table once."""
+    """Assert that each identity is in its table once."""
     identities = {
         "exchanges": "connection, exchange_id",
         "scoring_tasks": "connection, exchange_id, revision",
@@ -120,20 +120,20 @@ NEVER = EngineLimits(flush_seconds=1e9)
 
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
-    """Where a test copies a database to that a process has open, as a kill would leave it."""
+    """Return the path for a copy of an open database, as a kill would leave it."""
     folder = tmp_path / "after"
     folder.mkdir()
     return folder / "store.duckdb"
 
 
 async def all_judged(engine: Engine) -> None:
-    """Return when nothing waits to be judged, without landing what came of it."""
+    """Return when no task waits to be judged, without flushing the results."""
     while sum(engine.state().queues.values()):  # noqa: ASYNC110 - nothing tells that the tables show no work
         await asyncio.sleep(0)
 
 
 async def judged_in_the_log(engine: Engine) -> None:
-    """Take a session in and have it judged; its judgements and scores are in the log alone."""
+    """Ingest a session and judge it; its judgements and scores are only in the log."""
     await engine.take_exchanges(turns("s"))
     await engine.flush()
     await all_judged(engine)
@@ -151,7 +151,7 @@ def copy_of(store: Store, to: Path) -> None:
 
 
 def test_an_exchange_is_durable_before_the_tables_have_it(store: Store, copied: Path) -> None:
-    """A 201 is a promise. A process that is killed right after it has not landed anything, and the next one shows it all."""
+    """A 201 promises durability: after a kill before the first flush, the next process shows every record."""
 
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
@@ -170,7 +170,7 @@ def test_an_exchange_is_durable_before_the_tables_have_it(store: Store, copied: 
 
 
 def test_a_clean_stop_leaves_no_stage_behind(store: Store) -> None:
-    """A command on the database of a server that has stopped finds what came last scored and diagnosed, and a replay may begin."""
+    """After a clean stop, the last records are scored and diagnosed, and a replay may begin."""
 
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
@@ -183,7 +183,7 @@ def test_a_clean_stop_leaves_no_stage_behind(store: Store) -> None:
 
 
 def test_a_clean_stop_leaves_no_log_behind(store: Store) -> None:
-    """Whoever copies the file of a server that has stopped copies everything."""
+    """A copy of a stopped server's database file must be complete."""
 
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
@@ -207,7 +207,7 @@ def test_the_log_changes_nothing_of_what_is_decided(
     sizes: Sequence[int],
     repeats: Sequence[tuple[int, bool]],
 ) -> None:
-    """Any split into calls, with repetitions and conflicts between them: the same answers and the same rows as without a log."""
+    """However records are split into calls, answers and rows equal those without a log."""
     sent = [build.exchange(*one) for one in order]
     for place, differs in repeats:
         sent.append(build.exchange(*order[place], **({"response": "Something else."} if differs else {})))
@@ -235,7 +235,7 @@ def test_the_log_changes_nothing_of_what_is_decided(
 
 
 def test_a_repetition_that_comes_with_its_first_has_the_same_answer(store: Store) -> None:
-    """A sender that repeats within one call must not learn less because the tables do not have the first yet."""
+    """A duplicate within one call gets the full answer even before the first is in the tables."""
 
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
@@ -249,7 +249,7 @@ def test_a_repetition_that_comes_with_its_first_has_the_same_answer(store: Store
 
 
 def test_tasks_that_wait_are_scored_before_those_that_come_later(store: Store) -> None:
-    """A session's tasks are scored in their order: one that overtook others would have them taken for done."""
+    """A session's tasks are scored in order: an overtaking task would mark earlier ones as done."""
 
     async def with_a_judge() -> None:
         judge = HangingJudge()
@@ -272,7 +272,7 @@ def test_tasks_that_wait_are_scored_before_those_that_come_later(store: Store) -
 
 
 def test_every_record_is_durable_before_the_tables_have_it(store: Store, copied: Path) -> None:
-    """A sender of events or of a sign of life is promised the same as one of exchanges: a kill loses nothing."""
+    """Events and heartbeats are as durable as exchanges."""
     connection = build.exchange("s", 1).connection
     sign = Heartbeat(connection=connection, project="p", agent="a", session_id="s", occurred_at=NOW, ingested_at=NOW)
 
@@ -305,7 +305,7 @@ def test_the_log_changes_nothing_of_what_is_told_of_events(
     sizes: Sequence[tuple[int, bool]],
     repeats: Sequence[tuple[int, bool]],
 ) -> None:
-    """Any split into calls, with repetitions, conflicts and landings between them: the same answers, rows and diagnoses as without a log."""
+    """However events are split into calls and flushes, answers, rows and diagnoses equal those without a log."""
     sent = [build.event(*one) for one in order]
     sent += [build.event(*order[place], **({"type": "another"} if differs else {})) for place, differs in repeats]
 
@@ -335,7 +335,7 @@ def test_the_log_changes_nothing_of_what_is_told_of_events(
 
 
 def test_a_request_to_judge_again_rests_on_what_was_recorded(store: Store) -> None:
-    """Without a judge, what is new is scored from nothing in the same step; what was judged before has its answer still."""
+    """Without a judge, new exchanges stay unscored, and judged ones keep their recorded answers."""
     exchange = build.exchange("s", 1)
     request = JudgingRequest(
         connection=exchange.connection,
@@ -368,7 +368,7 @@ def test_a_request_to_judge_again_rests_on_what_was_recorded(store: Store) -> No
 
 
 def test_decisions_are_flushed_beside_what_a_judge_said_before(store: Store) -> None:
-    """A commit of a judged stage has no record from outside; those that come after it keep their offsets."""
+    """A commit without records from outside must not shift the offsets of later records."""
 
     async def work() -> None:
         async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}"), limits=NEVER) as engine:
@@ -382,7 +382,7 @@ def test_decisions_are_flushed_beside_what_a_judge_said_before(store: Store) -> 
 
 
 def test_what_is_read_back_at_once_is_in_the_tables(store: Store) -> None:
-    """An erasure holds from the moment it is answered, and the next incident is made from the one before."""
+    """An erasure applies from its acknowledgement, and an incident is derived from the previous one."""
 
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
@@ -394,7 +394,7 @@ def test_what_is_read_back_at_once_is_in_the_tables(store: Store) -> None:
 
 
 def test_a_flush_that_fails_is_said_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that is full for a while costs a delay. Nothing that was promised is lost, and health says what is wrong."""
+    """A temporarily full disk only delays flushing: no accepted record is lost, and the health check shows the problem."""
 
     def full(*_: object, **__: object) -> None:
         raise duckdb.IOException("No space left on device")
@@ -420,7 +420,7 @@ def test_a_flush_that_fails_is_said_and_tried_again(store: Store, monkeypatch: p
 def test_what_comes_during_a_flush_is_taken_at_once_and_flushed_after_it(
     store: Store, copied: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """A flush takes as long as its records and its commit need. Senders do not wait for it, a kill loses nothing, and nothing is there twice."""
+    """Senders do not wait for a slow flush, and a kill during it neither loses nor duplicates records."""
     has_begun, may_end = threading.Event(), threading.Event()
 
     def slow(*given: Any, **named: Any) -> None:
@@ -459,7 +459,7 @@ def test_what_comes_during_a_flush_is_taken_at_once_and_flushed_after_it(
 
 
 def test_a_log_that_cannot_be_written_takes_nothing_and_recovers(store: Store) -> None:
-    """The sender hears of it and sends again; a full disk needs no restart."""
+    """The sender gets an error and retries; a full disk needs no restart."""
     folder = log_folder(store.path or Path())
 
     async def work() -> None:
@@ -475,7 +475,7 @@ def test_a_log_that_cannot_be_written_takes_nothing_and_recovers(store: Store) -
 
 
 def test_a_session_that_is_erased_before_it_lands_is_not_landed(store: Store, copied: Path) -> None:
-    """An erasure is for ever, also for what was under way; the others land, with the decisions that they would have had."""
+    """An erasure also covers pending records; other sessions are flushed with unchanged decisions."""
 
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
@@ -494,7 +494,7 @@ def test_a_session_that_is_erased_before_it_lands_is_not_landed(store: Store, co
 
 
 def test_commits_that_the_tables_have_are_left_out_by_their_number(store: Store) -> None:
-    """A kill between the commit of the rows and the deletion of the entries writes nothing twice."""
+    """A kill between the commit of the rows and the deletion of the entries must not duplicate rows."""
     log = local_log(store)
     log.recover()
     run(log.append(commit_of(build.exchange("s", 1)), {}))
@@ -507,7 +507,7 @@ def test_commits_that_the_tables_have_are_left_out_by_their_number(store: Store)
 
 
 def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
-    """Flushed into an older copy, the entries would leave a gap that nobody sees."""
+    """Flushing into an older copy would leave an unnoticed gap."""
     with store.transaction() as transaction:
         transaction.set_watermark(AHEAD, "", 7)
     log = local_log(store)
@@ -522,7 +522,7 @@ def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
 
 
 def test_a_log_that_is_deleted_after_a_clean_stop_is_not_missed(store: Store) -> None:
-    """It is a cache: the tables have everything, and a copy of the file alone is a whole copy."""
+    """After a clean stop the tables have everything, so the file alone is a complete copy."""
 
     async def work(session: str) -> str:
         async with engine_over(store) as engine:
@@ -536,7 +536,7 @@ def test_a_log_that_is_deleted_after_a_clean_stop_is_not_missed(store: Store) ->
 
 
 def test_a_damaged_log_is_refused_and_left_as_it_is(store: Store, copied: Path) -> None:
-    """Half of what was accepted must not be taken for the whole of it, and whoever mends it needs the bytes."""
+    """A damaged log must not be read in part, and its bytes are needed for a repair."""
     log = local_log(store)
     log.read()
     for number in range(3):
@@ -554,13 +554,13 @@ def test_a_damaged_log_is_refused_and_left_as_it_is(store: Store, copied: Path) 
 
 
 class LandingJudge:
-    """A judge that answers; between its reservation and its answer what is in the log lands."""
+    """A judge that flushes the log between its reservation and its answer."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """An answer after one call."""
+        """Answer with one call."""
         assert await budget.reserve()
         assert self.engine is not None
         await self.engine.flush()
@@ -568,11 +568,11 @@ class LandingJudge:
         return Verdict(outcome="answered", answer="{}", attempts=1, usage=Usage(100, 10))
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
 def test_a_call_whose_answer_is_in_the_log_is_not_charged_as_interrupted(store: Store, copied: Path) -> None:
-    """The answer was paid for once. Reservations are settled after the log has landed, or a kill would count it twice."""
+    """Reservations are settled only after the flush, or a kill would charge the call twice."""
     judge = LandingJudge()
 
     async def work() -> None:
@@ -596,7 +596,7 @@ def test_a_call_whose_answer_is_in_the_log_is_not_charged_as_interrupted(store: 
 
 
 def test_a_reader_sees_what_was_answered(store: Store, tmp_path: Path) -> None:
-    """Whoever got a 201 and asks for the exchange finds it, without waiting for the next landing."""
+    """An acknowledged exchange can be read at once, without waiting for the next flush."""
 
     async def work() -> int:
         async with engine_over(store, limits=NEVER) as engine:
@@ -609,7 +609,7 @@ def test_a_reader_sees_what_was_answered(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_commit_that_fails_and_is_durable_lands_nothing_twice(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that was paid for once must not be counted twice, whatever happens between the commit and the deletion."""
+    """A call must be charged once, even if the flush fails between the commit and the deletion."""
 
     async def work() -> None:
         async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}"), limits=NEVER) as engine:
@@ -631,7 +631,7 @@ def test_a_commit_that_fails_and_is_durable_lands_nothing_twice(store: Store, mo
 
 
 def test_two_stops_at_once_land_once(store: Store) -> None:
-    """A person who presses Ctrl-C again is in a hurry, and not asking for everything a second time."""
+    """Pressing Ctrl-C twice must not flush twice."""
 
     async def work() -> None:
         engine = Engine(store, Policy(), Redactor(Policy().redaction), TickingClock(), judge=MoodyJudge(0, lambda _: "{}"))
@@ -646,7 +646,7 @@ def test_two_stops_at_once_land_once(store: Store) -> None:
 
 
 def test_a_judgement_stays_where_an_exchange_beside_it_is_erased(store: Store) -> None:
-    """What a group has committed together is of many sessions: one that is erased takes nothing of the others along."""
+    """A commit covers many sessions: erasing one must not drop records of the others."""
     log = local_log(store)
     log.recover()
     records = {"exchanges": [encode(build.exchange("gone", 1))], "judgements": [encode(build.judgement("stays", 1))]}
@@ -661,7 +661,7 @@ def test_a_judgement_stays_where_an_exchange_beside_it_is_erased(store: Store) -
 
 
 def test_what_a_killed_server_of_0_2_0_left_is_taken_over(tmp_path: Path) -> None:
-    """Its entries have another shape and no offsets. An upgrade after a crash loses nothing, doubles nothing, and decides nothing anew."""
+    """Entries of version 0.2.0 have another format: an upgrade after a crash must neither lose, duplicate nor re-decide records."""
     with tarfile.open(KILLED) as packed:
         packed.extractall(tmp_path, filter="data")
     path = tmp_path / "store.duckdb"

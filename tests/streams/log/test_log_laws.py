@@ -1,4 +1,4 @@
-"""The laws of the log, for the one beside a database: in memory, and in a folder."""
+"""The laws of the log for the local log, in memory and in a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streams.log.local_log import LocalLog, local_log
 
 
 def opened_over(store: Store) -> Opened:
-    """Opens logs beside a store, which is what survives a kill."""
+    """Opens logs beside a store that survives a kill."""
 
     @asynccontextmanager
     async def opened(*, is_killed: bool = False) -> AsyncIterator[LocalLog]:
@@ -34,7 +34,7 @@ def opened_over(store: Store) -> Opened:
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("place", ["memory", "file"])
 def test_a_local_log_keeps_the_law(tmp_path: Path, place: str, law: Callable[[Store, Opened], Awaitable[None]]) -> None:
-    """What the engine relies on, whichever log it runs over."""
+    """The engine relies on these laws with every log."""
     if place == "memory" and law is what_was_appended_survives_a_kill:
         pytest.skip("a database in memory does not survive a kill")
     with Store(tmp_path / "store.duckdb" if place == "file" else None) as store:

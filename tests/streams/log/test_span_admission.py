@@ -1,4 +1,4 @@
-"""Admission of spans: what is quick for many together says the same of each as what looks at it alone."""
+"""Admission of spans: the fast path for many spans gives the same results as admitting each alone."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ RATING = Event("gen_ai.evaluation.result", {"gen_ai.evaluation.name": "a", "gen_
 
 
 def observed(place: int, attributes: Mapping[str, Any], events: tuple[Event, ...] = ()) -> Observed:
-    """A span with these attributes."""
+    """Return a span with these attributes."""
     return Observed(
         "1" * 32,
         f"{place:016}",
@@ -73,7 +73,7 @@ def observed(place: int, attributes: Mapping[str, Any], events: tuple[Event, ...
 
 
 def records_together(spans: list[Observed], owner: SpanOwner, redactor: Redactor) -> list[Span]:
-    """The records of spans that come together."""
+    """Return the records of spans admitted together."""
     found = admitted(iter(spans), lambda _: owner, labels_of(Policy()), redactor, build.START)
     return [one.record for one in found if isinstance(one, AdmittedSpan)]
 
@@ -87,7 +87,7 @@ def records_together(spans: list[Observed], owner: SpanOwner, redactor: Redactor
 def test_a_span_among_others_has_the_record_that_it_has_alone(
     given_spans: list[tuple[dict[str, Any], bool]], agent: str | None, is_hiding: bool
 ) -> None:
-    """Spans are looked at by the hundred, and most are taken as they are: no secret, no length and no depth may pass for that."""
+    """The prefilter for hundreds of spans must not miss a secret, a length or a depth."""
     redactor = Redactor(Policy().redaction.model_copy(update={"enabled": is_hiding}))
     owner = SpanOwner("c", "p", agent)
     spans = [observed(place, one, (RATING,) if rated else ()) for place, (one, rated) in enumerate(given_spans)]
@@ -99,7 +99,7 @@ def test_a_span_among_others_has_the_record_that_it_has_alone(
 
 
 def test_calls_beyond_the_most_are_cut_in_whichever_way() -> None:
-    """Who sends thousands of calls in a message gets as many as a record takes, and is told."""
+    """A message with too many calls is truncated to what a record may hold, with a note."""
     call = {"type": "tool_call", "id": "c", "name": "run", "arguments": {}}
     attributes = {
         "gen_ai.operation.name": "chat",

@@ -1,4 +1,4 @@
-"""Anchors over a real engine: a round is ordinary work, judged anew by every tier, and it tells judge from agent."""
+"""Anchors over a real engine: a round is judged again by every tier, and distinguishes judge from agent."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ COUNT = 12
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that advances only when the test moves it."""
 
     def __init__(self) -> None:
         self.now = NOW
 
     def __call__(self) -> Any:
-        """The present."""
+        """Return the current time."""
         return self.now
 
 
 class FixedJudge:
-    """A judge without moods, who becomes harsher when told so."""
+    """A deterministic judge that the test can make harsher."""
 
     def __init__(self) -> None:
         self.factor = 1.0
@@ -53,7 +53,7 @@ class FixedJudge:
         self.asked = 0
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """The simulated judge's answer, its scores scaled."""
+        """Return the simulated judge's answer with scaled scores."""
         if not await budget.reserve():
             return Verdict(outcome="cost_cap")
         self.asked += 1
@@ -65,35 +65,35 @@ class FixedJudge:
         return Verdict(outcome="answered", answer=json.dumps(said), attempts=1, usage=usage)
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """A database in memory."""
+    """Return a database in memory."""
     with Store(None) as opened:
         yield opened
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """The time."""
+    """Return the clock."""
     return Clock()
 
 
 @pytest.fixture
 def judge() -> FixedJudge:
-    """Who judges."""
+    """Return the judge."""
     return FixedJudge()
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, within a time that no sound run needs."""
+    """Run a coroutine with a generous time limit."""
     return asyncio.run(asyncio.wait_for(work, 120))
 
 
 async def filled(engine: Engine, count: int = COUNT) -> None:
-    """Take exchanges of as many sessions in and have them judged; two of them make work for Tier 2.5."""
+    """Ingest and judge exchanges of several sessions; two of them need Tier 2.5."""
     for number in range(count):
         said = f"The backup of host {number} is healthy." + " I guess, sorry." * (number % 4)
         thinking = "I would rather say it is fine." if number < 2 else None
@@ -102,25 +102,25 @@ async def filled(engine: Engine, count: int = COUNT) -> None:
 
 
 async def chosen(engine: Engine, count: int = COUNT) -> list[Anchor]:
-    """Choose anchors among what was judged."""
+    """Choose anchors among the judged exchanges."""
     with contextlib.closing(engine.store.cursor()) as cursor:
         found = candidates(cursor, "ops", count)
     return await choose(engine, "ops", found, "ann")
 
 
 def fell(first: datetime) -> IncidentChange:
-    """An incident that fell by a fifth of the scale on a day."""
+    """Return an incident with a fall by a fifth of the scale on one day."""
     return IncidentChange(direction="down", size=0.2, earliest=first.date(), latest=first.date())
 
 
 def policy_of(**settings: Any) -> Policy:
-    """A policy that judges everything it is sent, with settings for the project."""
+    """Return a policy that samples everything, with settings for the project."""
     values: dict[str, Any] = {"sampling": {"alwaysScoreFirst": 100}} | settings
     return Policy(projects={"ops": ProjectSettings.model_validate(values)})
 
 
 def test_a_round_is_judged_anew_by_every_tier(store: Store, clock: Clock, judge: FixedJudge) -> None:
-    """Under ids of its own, so that no recorded answer is taken for it; and nothing of it is filed under the project."""
+    """A round has its own ids, so that no recorded answer is reused, and does not appear in the project."""
 
     async def work() -> None:
         async with engine_over(store, policy_of(), judge, clock) as engine:
@@ -142,7 +142,7 @@ def test_a_round_is_judged_anew_by_every_tier(store: Store, clock: Clock, judge:
 
 
 def test_a_judge_that_became_harsher_is_told_from_an_agent_that_did_not(store: Store, clock: Clock, judge: FixedJudge) -> None:
-    """What is said of the same texts changed, so it was not the agent; before that it was."""
+    """The same texts get other scores, so the judge changed and not the agent."""
 
     async def work() -> None:
         async with engine_over(store, policy_of(), judge, clock) as engine:
@@ -172,7 +172,7 @@ def test_a_judge_that_became_harsher_is_told_from_an_agent_that_did_not(store: S
 
 
 def test_tiers_are_compared_on_their_own_scales(store: Store, clock: Clock, judge: FixedJudge) -> None:
-    """Tier 3 goes from 1 to 5: a fall of half a point is an eighth of it."""
+    """On Tier 3's scale from 1 to 5, a fall of half a point is an eighth."""
 
     async def work() -> None:
         async with engine_over(store, policy_of(), judge, clock) as engine:
@@ -193,7 +193,7 @@ def test_tiers_are_compared_on_their_own_scales(store: Store, clock: Clock, judg
 
 
 def test_a_round_costs_at_most_the_cap_of_a_session(store: Store, clock: Clock, judge: FixedJudge) -> None:
-    """It is one; what the cap leaves out is not compared."""
+    """A round is one session; anchors that the cap leaves out are not compared."""
 
     async def work() -> None:
         async with engine_over(store, policy_of(), judge, clock) as engine:
@@ -212,7 +212,7 @@ def test_a_round_costs_at_most_the_cap_of_a_session(store: Store, clock: Clock, 
 
 
 def test_a_round_begun_twice_within_a_minute_is_one(store: Store, clock: Clock, judge: FixedJudge) -> None:
-    """A button is pressed twice, a periodic task starts again after a kill."""
+    """A button may be pressed twice, or a periodic task restarted after a kill."""
 
     async def work() -> list[int]:
         async with engine_over(store, policy_of(), judge, clock) as engine:
@@ -230,7 +230,7 @@ def test_a_round_begun_twice_within_a_minute_is_one(store: Store, clock: Clock, 
 
 
 def test_an_anchor_is_withdrawn_and_can_come_back(store: Store, clock: Clock, judge: FixedJudge) -> None:
-    """Who did is on record each time, and what is no anchor stays unknown."""
+    """Each change records its author, and unknown anchors are reported as unknown."""
 
     async def work() -> None:
         async with engine_over(store, policy_of(), judge, clock) as engine:
@@ -253,7 +253,7 @@ def test_an_anchor_is_withdrawn_and_can_come_back(store: Store, clock: Clock, ju
 
 
 def test_rounds_begin_when_they_are_due_and_only_with_a_judge(store: Store, clock: Clock, judge: FixedJudge) -> None:
-    """After a restart, too: when the last one was is in the tables."""
+    """This holds after a restart, because the time of the last round is in the tables."""
 
     async def count(engine: Engine) -> int:
         await AnchorRounds(engine).run()
@@ -285,7 +285,7 @@ def test_rounds_begin_when_they_are_due_and_only_with_a_judge(store: Store, cloc
 def test_a_project_whose_round_cannot_begin_holds_up_no_other(
     store: Store, clock: Clock, judge: FixedJudge, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One anchor that nobody can read, of a project that comes first by name, from before such ones were refused."""
+    """An unreadable anchor from an earlier version, in the first project by name, must not stop the others."""
     broken = Anchor(
         anchor_id="broken", revision=0, project="aaa", connection="north", exchange_id="e1", exchange=b"?", active=True,
         chosen_by="ann", occurred_at=NOW, ingested_at=NOW,
@@ -306,7 +306,7 @@ def test_a_project_whose_round_cannot_begin_holds_up_no_other(
 
 
 def test_exchanges_are_named_by_their_ids(store: Store, clock: Clock, judge: FixedJudge) -> None:
-    """An id that two connections use has to be told apart, and one that is not there is no anchor."""
+    """An id on two connections is ambiguous, and an unknown id is an error."""
 
     async def work() -> None:
         async with engine_over(store, policy_of(), judge, clock) as engine:
@@ -323,5 +323,5 @@ def test_exchanges_are_named_by_their_ids(store: Store, clock: Clock, judge: Fix
 
 
 def test_defaults_judge_nothing_until_somebody_chooses() -> None:
-    """It costs money."""
+    """Rounds cost money."""
     assert Anchors() == Policy().for_project("ops").settings.anchors

@@ -1,4 +1,4 @@
-"""Traces become exchanges and events over a real engine: once, when they are complete, whatever comes late or dies in between."""
+"""Traces become exchanges and events over a real engine: once complete, exactly once, despite late spans and kills."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SETTLE, IDLE = timedelta(seconds=RULES.settle_seconds), timedelta(seconds=RULES.
 
 
 class Fleet:
-    """An engine, its assembler and a clock that moves when told."""
+    """An engine, its assembler and a clock that the test moves."""
 
     def __init__(self, store: Store, runner: asyncio.Runner, stack: contextlib.AsyncExitStack) -> None:
         self.store = store
@@ -57,35 +57,35 @@ class Fleet:
         self.assembler = TraceAssembler(self.engine)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of a coroutine."""
+        """Return the result of a coroutine."""
         return self._runner.run(work)
 
     def send(self, *spans: Json) -> None:
-        """Take spans."""
+        """Ingest spans."""
         self.run(self.engine.publish("spans", self.records(*spans)))
 
     def records(self, *spans: Json) -> list[Span]:
-        """The records of spans that come now."""
+        """Return the records of spans that arrive now."""
         return span_records(spans, self.now)
 
     def pass_by(self, time: timedelta) -> None:
-        """Let time pass, and the assembler look twice."""
+        """Advance the clock and run the assembler twice."""
         self.look()
         self.now += time
         self.look()
 
     def look(self) -> None:
-        """Let the assembler look at what has come."""
+        """Run the assembler."""
         self.run(self.engine.flush())
         self.run(self.assembler.run())
         self.run(self.engine.drained())
 
     def current(self, table: str, columns: str) -> list[tuple[object, ...]]:
-        """Rows as readers see them: the latest revision of each identity."""
+        """Return rows as readers see them: the latest revision of each identity."""
         return self.store.cursor().execute(f"SELECT {columns} FROM {table} ORDER BY ALL").fetchall()
 
     def counted(self) -> list[tuple[str, object]]:
-        """How many exchanges the sums by day have."""
+        """Return the number of exchanges in the daily sums."""
         refresh_daily(self.store)
         cursor = self.store.cursor()
         found = cursor.execute(
@@ -97,19 +97,19 @@ class Fleet:
         return [("exchanges", found[0])]
 
     def rows(self, table: str, columns: str) -> list[tuple[object, ...]]:
-        """Rows of a table."""
+        """Return rows of a table."""
         return rows(self.store, table, columns)
 
 
 def span_records(spans: Sequence[Json], now: datetime) -> list[Span]:
-    """The records of spans that come at a time."""
+    """Return the records of spans that arrive at a time."""
     observed = SIGNALS["traces"].read(request(*spans).as_json, now, is_json=True)
     return [span_record(each, OWNER, REDACTOR, now, LABELS) for each in observed if not isinstance(each, Refused)]
 
 
 @pytest.fixture
 def fleet(store: Store) -> Iterator[Fleet]:
-    """A fleet that sends traces."""
+    """Return a fleet that sends traces."""
     with asyncio.Runner() as runner:
         stack = contextlib.AsyncExitStack()
         yield Fleet(store, runner, stack)
@@ -117,12 +117,12 @@ def fleet(store: Store) -> Iterator[Fleet]:
 
 
 def decisions(fleet: Fleet) -> list[tuple[object, ...]]:
-    """What was decided of traces."""
+    """Return the decisions on traces."""
     return fleet.rows("trace_assemblies", "revision, reason, spans, exchanges, revised_exchanges, state")
 
 
 def test_a_trace_settles_after_its_root(fleet: Fleet) -> None:
-    """Spans of one trace come in several requests, the root last; a moment later it is complete."""
+    """Spans of a trace arrive in several requests, the root last; it is complete shortly afterwards."""
     fleet.send(tool(1), chat(2))
     fleet.send(agent(0))
     fleet.pass_by(SETTLE - timedelta(seconds=1))
@@ -140,7 +140,7 @@ def test_a_trace_settles_after_its_root(fleet: Fleet) -> None:
 
 
 def test_each_span_that_comes_lets_it_wait_again(fleet: Fleet) -> None:
-    """What comes in time belongs to the first revision."""
+    """Spans that arrive in time belong to the first revision."""
     fleet.send(agent(0))
     fleet.pass_by(SETTLE - timedelta(seconds=1))
     fleet.send(tool(1))
@@ -151,7 +151,7 @@ def test_each_span_that_comes_lets_it_wait_again(fleet: Fleet) -> None:
 
 
 def land_at(fleet: Fleet, partition: int, offset: int, *spans: Json) -> None:
-    """Land spans where they stand on a topic of several partitions."""
+    """Write spans at offsets of several partitions."""
     frame = decode_batch(list(map(encode, fleet.records(*spans)))).frames["Span"]
     offsets = (pl.int_range(pl.len(), dtype=pl.Int64) + offset).alias("_offset")
     placed = frame.with_columns(pl.lit(partition, pl.Int32).alias("_partition"), offsets)
@@ -162,7 +162,7 @@ def land_at(fleet: Fleet, partition: int, offset: int, *spans: Json) -> None:
 def test_a_span_that_lands_later_may_stand_before_the_others_on_its_partition(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A span that names no session is on another partition than its trace; positions of two partitions say nothing of each other."""
+    """A span without a session is on another partition than its trace, and offsets of two partitions cannot be compared."""
     ends: dict[int, int] = {}
     monkeypatch.setattr(fleet.engine, "ends_in_tables", lambda _: ends)
     land_at(fleet, 1, 900, tool(1))
@@ -175,7 +175,7 @@ def test_a_span_that_lands_later_may_stand_before_the_others_on_its_partition(
 
 
 def test_a_trace_without_its_root_is_complete_when_it_is_idle(fleet: Fleet) -> None:
-    """A process that was killed sends no root."""
+    """A killed process never sends the root."""
     fleet.send(chat(1, 0), tool(2, 0))
     fleet.pass_by(IDLE - timedelta(seconds=1))
     assert decisions(fleet) == []
@@ -184,7 +184,7 @@ def test_a_trace_without_its_root_is_complete_when_it_is_idle(fleet: Fleet) -> N
 
 
 def test_a_late_span_revises_the_exchange(fleet: Fleet) -> None:
-    """It adds its events behind the others, and its tokens to those of the turn."""
+    """Its events are appended, and its tokens are added to the turn's."""
     fleet.send(agent(0), tool(1))
     fleet.pass_by(SETTLE)
     fleet.send(chat(2), tool(3))
@@ -198,7 +198,7 @@ def test_a_late_span_revises_the_exchange(fleet: Fleet) -> None:
 
 
 def late_root() -> tuple[list[Json], list[Json]]:
-    """A turn that asks for an approval: what has ended when the approval is asked for, and what ends after it."""
+    """Return a turn with an approval: the spans that end before the approval, and those that end after it."""
     call = {"type": "tool_call", "id": "call-3", "name": "exec", "arguments": {"n": 3}}
     parts = [{"role": "assistant", "parts": [{"type": "text", "content": "answer 2"}, call]}]
     first = [chat(2, 1, attributes={"gen_ai.usage.input_tokens": 30, "gen_ai.output.messages": json.dumps(parts)})]
@@ -206,7 +206,7 @@ def late_root() -> tuple[list[Json], list[Json]]:
 
 
 def test_a_root_that_ends_late_revises_the_turn(fleet: Fleet) -> None:
-    """Approvals take longer than any idle time: the turn has one exchange, whose tokens and call count once."""
+    """An approval may take longer than the idle time: the turn stays one exchange, whose tokens and call count once."""
     first, rest = late_root()
     fleet.send(*first)
     fleet.pass_by(IDLE)
@@ -222,7 +222,7 @@ def test_a_root_that_ends_late_revises_the_turn(fleet: Fleet) -> None:
 
 
 def test_turns_that_turn_out_to_be_one_are_one(fleet: Fleet) -> None:
-    """Two agents of one workflow, each cut off from it by an approval, look like two turns until the workflow ends."""
+    """Two agents of a workflow, separated by approvals, look like two turns until the workflow ends."""
     fleet.send(agent(1, 0, question="Refund it", answer="Let me ask."), chat(2, 1))
     fleet.pass_by(IDLE)
     fleet.send(agent(3, 0, question="Go on", answer="Done."), chat(4, 3))
@@ -238,7 +238,7 @@ def test_turns_that_turn_out_to_be_one_are_one(fleet: Fleet) -> None:
 
 
 def test_a_turn_is_made_again_by_a_rebuild_as_it_is(fleet: Fleet) -> None:
-    """What was decided of its revisions is in the log: the same scores come of it."""
+    """The decisions on its revisions are in the log, so a rebuild gives the same scores."""
     first, rest = late_root()
     fleet.send(*first)
     fleet.pass_by(IDLE)
@@ -251,11 +251,11 @@ def test_a_turn_is_made_again_by_a_rebuild_as_it_is(fleet: Fleet) -> None:
 
 
 class Killed(BaseException):
-    """The process is killed here."""
+    """Raised where the process is killed."""
 
 
 def as_on_kafka(engine: Engine, *, killed_at: str = "") -> Callable[[Submission], Coroutine[Any, Any, None]]:
-    """Commit what a stage made topic by topic, and states and positions last; or be killed before one of these."""
+    """Commit a stage's records topic by topic, then states and positions; may be killed before any of these."""
 
     async def commit(submission: Submission) -> None:
         for topic, records in submission.records.items():
@@ -288,7 +288,7 @@ def test_a_kill_between_the_first_exchange_and_its_decision_makes_no_second_turn
 
 
 def rating(name: str, score: float, **told: object) -> Json:
-    """The event of an evaluation that somebody else made."""
+    """Return the event of an external evaluation."""
     given = {"gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": score, **told}
     return {"timeUnixNano": str(START), "name": "gen_ai.evaluation.result", "attributes": attributes(given)}
 
@@ -314,7 +314,7 @@ def test_an_evaluation_is_a_score_by_a_rater_of_its_name(fleet: Fleet) -> None:
 
 
 def test_an_evaluation_off_the_scale_is_none(fleet: Fleet) -> None:
-    """A 7.5 of 10 read as a share would be a wrong score; the policy says which scale is meant."""
+    """7.5 of 10 read as a share would be a wrong score; the policy sets the scale."""
     fleet.send(agent(0, events=[rating("relevance", 7.5), rating("relevance", -0.1), rating("relevance", 1.0)]))
     fleet.pass_by(SETTLE)
 
@@ -322,7 +322,7 @@ def test_an_evaluation_off_the_scale_is_none(fleet: Fleet) -> None:
 
 
 def test_an_evaluation_counts_once_however_often_its_trace_is_assembled(fleet: Fleet) -> None:
-    """A late span has the trace made again."""
+    """A late span causes the trace to be assembled again."""
     fleet.send(agent(0, events=[rating("relevance", 0.5)]))
     fleet.pass_by(SETTLE)
     fleet.send(tool(1))
@@ -333,7 +333,7 @@ def test_an_evaluation_counts_once_however_often_its_trace_is_assembled(fleet: F
 
 
 def test_nothing_more_is_made_of_a_trace_that_is_done(fleet: Fleet) -> None:
-    """The assembler looks every second."""
+    """The assembler checks every second."""
     fleet.send(agent(0), tool(1))
     for _ in range(5):
         fleet.pass_by(SETTLE)
@@ -344,7 +344,7 @@ def test_nothing_more_is_made_of_a_trace_that_is_done(fleet: Fleet) -> None:
 
 
 def test_a_kill_before_the_decision_changes_nothing(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Kafka exchanges and events may be there and the decision not: the next process makes the same again."""
+    """On Kafka, exchanges and events may exist without the decision: the next process creates the same ones again."""
     fleet.send(agent(0), tool(1), chat(2))
     with monkeypatch.context() as patched:
         patched.setattr(fleet.engine, "commit", as_on_kafka(fleet.engine, killed_at="trace-assemblies"))
@@ -360,7 +360,7 @@ def test_a_kill_before_the_decision_changes_nothing(fleet: Fleet, monkeypatch: p
 
 
 def test_the_next_look_at_a_backlog_does_not_wait_for_its_turn(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While many spans wait to be assembled, a pause after each round would leave a core idle."""
+    """With many waiting spans, a pause after each round would leave a core idle."""
     monkeypatch.setattr(assembling, "TRACES_AT_ONCE", 1)
     fleet.send(agent(0), tool(1), agent(0, trace="1" * 32))
     fleet.now += SETTLE
@@ -369,7 +369,7 @@ def test_the_next_look_at_a_backlog_does_not_wait_for_its_turn(fleet: Fleet, mon
 
 
 def test_the_stage_waits_for_spans_and_for_the_next_trace_to_be_complete(fleet: Fleet) -> None:
-    """Nothing is asked again and again: it is poked when the tables have more, and has a timer for what waits."""
+    """The stage does not poll: it is poked for new spans, and has a timer for waiting traces."""
     pokes: list[str] = []
     fleet.engine.has_more = lambda: pokes.append("poked")
     fleet.look()
@@ -385,7 +385,7 @@ def test_the_stage_waits_for_spans_and_for_the_next_trace_to_be_complete(fleet: 
 
 
 def test_a_restart_finds_the_traces_that_are_open(fleet: Fleet) -> None:
-    """And makes no second revision of those that were done."""
+    """A restart creates no second revision of completed traces."""
     fleet.send(agent(0), tool(1))
     fleet.pass_by(SETTLE)
     fleet.send(agent(0, trace="1" * 32))
@@ -396,12 +396,12 @@ def test_a_restart_finds_the_traces_that_are_open(fleet: Fleet) -> None:
 
 
 def open_traces(fleet: Fleet) -> list[tuple[object, ...]]:
-    """The traces that the stage keeps a state of."""
+    """Return the traces with a state."""
     return fleet.rows("stage_state WHERE stage = 'traces'", "key")
 
 
 def test_a_state_is_there_while_its_trace_is_open(fleet: Fleet) -> None:
-    """A file does not grow by the traces that are done."""
+    """States of completed traces must not fill the file."""
     fleet.send(agent(0), tool(1))
     fleet.look()
     fleet.run(fleet.engine.flush())
@@ -411,7 +411,7 @@ def test_a_state_is_there_while_its_trace_is_open(fleet: Fleet) -> None:
 
 
 def test_a_restart_reads_no_span_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is open is in the states: a day of spans would take a server minutes."""
+    """Open traces are in the states; reading a day of spans again would take minutes."""
     read: list[str] = []
     monkeypatch.setattr(
         assembling, "query_rows", lambda cursor, name, *values: read.append(name) or query_rows(cursor, name, *values)
@@ -428,7 +428,7 @@ def test_a_restart_reads_no_span_again(fleet: Fleet, monkeypatch: pytest.MonkeyP
 
 
 def test_a_database_of_before_there_were_states_goes_on(fleet: Fleet) -> None:
-    """Traces that are done stay as they are; those that were open, or of which more came, are assembled."""
+    """Completed traces stay unchanged; open ones and those with new spans are assembled."""
     late = agent(0, trace="2" * 32)
     fleet.send(agent(0), tool(1), late)
     fleet.pass_by(SETTLE)
@@ -446,7 +446,7 @@ def test_a_database_of_before_there_were_states_goes_on(fleet: Fleet) -> None:
 
 
 def test_a_rebuild_decides_nothing_of_traces_again(fleet: Fleet) -> None:
-    """What was decided is a record; what is open stays open."""
+    """Decisions are records; open traces stay open."""
     fleet.send(agent(0), tool(1))
     fleet.pass_by(SETTLE)
     fleet.send(agent(0, trace="1" * 32))
@@ -463,7 +463,7 @@ def test_a_rebuild_decides_nothing_of_traces_again(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("session", ["s1", None])
 def test_an_open_trace_of_an_erased_session_makes_nothing(fleet: Fleet, session: str | None) -> None:
-    """Nor does its state stay; what else is open is assembled."""
+    """Its state is removed, too; other open traces are assembled."""
     other = agent(0, trace="1" * 32, attributes={"gen_ai.conversation.id": "other"})
     fleet.send(agent(0), tool(1), *([other] if session else []))
     fleet.look()
@@ -496,7 +496,7 @@ def test_spans_of_a_trace_that_was_deleted_are_told_of(fleet: Fleet, caplog: pyt
 
 
 def test_a_trace_with_too_many_spans_is_set_aside(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It costs itself: the other trace of the round is assembled, and it is not set aside again and again."""
+    """The other trace of the round is assembled, and the large one becomes a single dead letter."""
     monkeypatch.setattr(assembling, "MAX_SPANS", 3)
     fleet.send(agent(0), tool(1), tool(2), tool(3), agent(0, trace="1" * 32))
     for _ in range(3):
@@ -506,7 +506,7 @@ def test_a_trace_with_too_many_spans_is_set_aside(fleet: Fleet, monkeypatch: pyt
 
 
 def test_a_trace_that_cannot_be_assembled_is_set_aside(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault of ours in one trace stops no other."""
+    """A bug in one trace must not affect others."""
     whole = assembling.assemble
 
     def faulty(records: list[Span], decision: Any) -> Any:
@@ -522,7 +522,7 @@ def test_a_trace_that_cannot_be_assembled_is_set_aside(fleet: Fleet, monkeypatch
 
 
 def test_positions_are_unique_where_events_come_both_ways(fleet: Fleet) -> None:
-    """A plugin sends events of the session while its traces come."""
+    """A plugin may send events of a session while its traces arrive."""
     own = [msgspec.structs.replace(event("s1", number, event_id=f"own-{number}"), connection="north") for number in range(3)]
     fleet.run(fleet.engine.publish("agent-events", own))
     fleet.send(agent(0), tool(1), tool(2))
@@ -532,7 +532,7 @@ def test_positions_are_unique_where_events_come_both_ways(fleet: Fleet) -> None:
 
 
 def test_an_erased_session_leaves_no_span(fleet: Fleet) -> None:
-    """Spans that name no session belong to that of their trace; those of another session and trace stay."""
+    """Spans without a session belong to the session of their trace; spans of other sessions and traces are kept."""
     fleet.send(agent(0), tool(1), span(2, 0), agent(0, trace="1" * 32, attributes={"gen_ai.conversation.id": "other"}))
     fleet.pass_by(SETTLE)
     fleet.run(request_erasure(fleet.engine, erasure("north", "s1", "root", None, fleet.now)))
@@ -544,7 +544,7 @@ def test_an_erased_session_leaves_no_span(fleet: Fleet) -> None:
 
 
 def test_spans_are_kept_for_a_day(fleet: Fleet) -> None:
-    """What was made of them stays; so do spans that came since, of however old traces."""
+    """Records assembled from them are kept, and so are spans that arrived later."""
     fleet.send(agent(0), tool(1))
     fleet.pass_by(SETTLE)
     fleet.now += KEPT_SPANS
@@ -571,7 +571,7 @@ def test_ten_thousand_traces_at_once_take_bounded_memory(fleet: Fleet) -> None:
 
 
 def step(number: int, trace: str, sent: Sequence[Json], came: Json, **told: object) -> Json:
-    """A request of a turn, in a trace of its own."""
+    """Return a request of a turn, in its own trace."""
     texts = {"gen_ai.input.messages": json.dumps(sent), "gen_ai.output.messages": json.dumps([came])}
     made = chat(number, None, trace=trace, attributes={"session.id": "s1", **texts, **told})
     return {**made, "endTimeUnixNano": str(int(made["startTimeUnixNano"]) + 500_000_000)}
@@ -585,7 +585,7 @@ TOOL = {"gen_ai.tool.call.id": "c1", "gen_ai.tool.name": "find", "session.id": "
 
 
 def parts_of_a_turn(first: int = 1, mark: str = "a") -> list[Json]:
-    """A turn whose requests and call have traces of their own."""
+    """Return a turn whose requests and call are in separate traces."""
     return [
         step(first, mark * 32, [ASKED], CALL),
         tool(first + 1, None, trace=mark * 31 + "7", attributes=TOOL),
@@ -598,7 +598,7 @@ def parts_of_a_turn(first: int = 1, mark: str = "a") -> list[Json]:
 def test_a_turn_whose_requests_have_traces_of_their_own_is_one_exchange(
     fleet: Fleet, order: tuple[int, ...], wait: timedelta
 ) -> None:
-    """Whether its parts come together or each after the one before was assembled, and in whatever order they come."""
+    """This holds whether the parts arrive together or after earlier parts were assembled, and in any order."""
     parts = parts_of_a_turn()
     for place in order:
         fleet.send(parts[place])
@@ -612,7 +612,7 @@ def test_a_turn_whose_requests_have_traces_of_their_own_is_one_exchange(
 
 
 def test_the_next_turn_with_the_same_question_and_ids_is_another_exchange(fleet: Fleet) -> None:
-    """A user repeats, and a server counts the calls of each answer from the first one again."""
+    """Users repeat questions, and some servers number the calls of each answer from 1."""
     for part in (*parts_of_a_turn(), *parts_of_a_turn(10, "b")):
         fleet.send(part)
         fleet.pass_by(SETTLE)
@@ -623,7 +623,7 @@ def test_the_next_turn_with_the_same_question_and_ids_is_another_exchange(fleet:
 
 
 def test_the_same_question_in_another_session_is_no_part(fleet: Fleet) -> None:
-    """Ids of calls are the sender's."""
+    """Ids of calls are unique only within a sender."""
     first, _, last = parts_of_a_turn()
     fleet.send(first, step(3, "d" * 32, [ASKED, CALL, OUTPUT], ANSWER, **{"session.id": "s2"}), last)
     fleet.pass_by(SETTLE)
@@ -632,7 +632,7 @@ def test_the_same_question_in_another_session_is_no_part(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("wait", [SETTLE, timedelta(0)])
 def test_two_instrumentors_of_a_process_tell_of_one_exchange(fleet: Fleet, wait: timedelta) -> None:
-    """Each begins a trace of its own, and one of them does not know the session: exchange, tokens and call count once, in the session."""
+    """Each starts its own trace, one without the session: exchange, tokens and call must count once, in the session."""
     shared = {"gen_ai.response.id": "r1", "gen_ai.tool.call.id": None, "gen_ai.conversation.id": None}
     for trace, named in (("b" * 32, {}), ("a" * 32, {"session.id": "s1"})):
         around = agent(0, trace=trace, attributes={**shared, **named}, endTimeUnixNano=str(START + 60_000_000_000))
@@ -667,7 +667,7 @@ def steps() -> list[tuple[timedelta, list[Json]]]:
 
 
 class Life:
-    """Processes over one file, each of which is killed at the append of its number."""
+    """Processes over one file, each killed at its append."""
 
     def __init__(self, kills: Sequence[int], *, is_written: bool) -> None:
         self.appends = 0
@@ -676,7 +676,7 @@ class Life:
         self._is_written = is_written
 
     async def append(self, log: LocalLog, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
-        """Append, unless the process is killed before that, or right after it."""
+        """Append, unless the process is killed before or right after it."""
         self.appends += 1
         is_killed = self.appends in self._kills
         if self._is_written or not is_killed:
@@ -685,7 +685,7 @@ class Life:
             raise Killed
 
     async def live(self, store: Store, left: list[tuple[timedelta, list[Json]]]) -> None:
-        """Go through the steps that are left; whoever was cut short by a kill sends again."""
+        """Run the remaining steps; a step interrupted by a kill is sent again."""
         engine = Engine(store, Policy(), REDACTOR, lambda: self.now)
         await engine.start()
         assembler = TraceAssembler(engine)
@@ -719,7 +719,7 @@ MADE = ("deployments", "exchanges", "agent_events", "reviews", "trace_assemblies
 def test_a_kill_between_any_two_appends_makes_the_same_records(
     empty_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records, states and positions are one entry of the log: all of it is there, or nothing."""
+    """Records, states and positions are one entry of the log, written completely or not at all."""
 
     def lived(life: Life) -> dict[str, list[tuple[object, ...]]]:
         file, left = Path(shutil.copy(empty_file, tmp_path / "fleet.duckdb")), steps()

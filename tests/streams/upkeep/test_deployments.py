@@ -1,4 +1,4 @@
-"""Deployments: one record for one release, and what is named where a change began."""
+"""Deployments: one record per release, and the deployments named at the start of a change."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ REDACTOR = Redactor(RedactionSettings())
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """An empty store."""
+    """Return an empty store."""
     with Store(None) as opened:
         yield opened
 
 
 def told(version: str = "2.0", **fields: Any) -> Deployment:
-    """A deployment."""
+    """Return a deployment."""
     return deployment(**{"project": "ops", "version": version, "by": "ci", "now": END, "redactor": REDACTOR, **fields})
 
 
 def test_the_same_deployment_is_one_record(store: Store) -> None:
-    """A pipeline that runs twice tells twice."""
+    """A pipeline that runs twice reports twice."""
     put(store, "deployments", [told(at=END)])
     put(store, "deployments", [told(at=END, comment="again")])
     assert len(deployments(store.cursor(), "ops")) == 1
@@ -62,20 +62,20 @@ def test_without_a_time_the_newest_version_is_known_and_one_that_comes_back_is_n
     ],
 )
 def test_a_field_that_cannot_be_kept_is_named(fields: dict[str, Any], said: str) -> None:
-    """Whoever wrote the pipeline has to find it."""
+    """The author of the pipeline must be able to find the field."""
     with pytest.raises(InputError, match=f"^{said}"):
         told(**fields)
 
 
 def test_secrets_are_taken_out() -> None:
-    """An address of a pipeline may hold its token."""
+    """The URL of a pipeline may contain its token."""
     made = told(comment="with AKIAIOSFODNN7EXAMPLE", url="https://example.org/?token=ghp_0123456789abcdefghijABCDEFGHIJ012345")
     assert "AKIAIOSFODNN7" not in f"{msgspec.structs.asdict(made)}"
     assert "ghp_0123456789" not in f"{msgspec.structs.asdict(made)}"
 
 
 def finding(interval: tuple[date, date] | None = None) -> Finding:
-    """A drift that began about the third of October."""
+    """Return a drift that began about the third of October."""
     at = datetime(2026, 10, 3, tzinfo=UTC)
     return Finding(
         key=Key("drift", "tier2", "down"), rule="sequential", severity="warning", since=at.date(), until=at.date(), size=1.0,
@@ -85,7 +85,7 @@ def finding(interval: tuple[date, date] | None = None) -> Finding:
 
 
 def test_an_incident_names_the_deployments_within_its_first_days(store: Store) -> None:
-    """What was released the week before is no suspect, what was released on the day is."""
+    """A release of the same day may be the cause, one of the week before is not."""
     days = [datetime(2026, 10, day, 23, 59, tzinfo=UTC) for day in (1, 2, 3, 4)]
     put(store, "deployments", [told(f"{at.day}", at=at) for at in days])
     named = began_with(store.cursor(), "ops", finding((date(2026, 10, 2), date(2026, 10, 3))))

@@ -1,4 +1,4 @@
-"""Ending sessions that callers name at the same time."""
+"""Ending sessions for concurrent callers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = datetime(2026, 10, 2, tzinfo=UTC)
 
 
 class Recorder:
-    """Notes which sessions are ended by the same records; refuses those of some names."""
+    """Records which sessions are ended together, and refuses those with some names."""
 
     def __init__(self, refused: DriftlineError | None = None, names: frozenset[str] = frozenset()) -> None:
         self.groups: list[dict[str, set[str]]] = []
@@ -27,7 +27,7 @@ class Recorder:
         self._names = names
 
     async def __call__(self, ended: Accepted) -> None:
-        """Take ends, or refuse them."""
+        """Accept ends, or refuse them."""
         group: dict[str, set[str]] = {}
         for topic, messages in ended.messages.items():
             closed = [record for message in messages if isinstance(record := decode(message), SessionClosed)]
@@ -39,7 +39,7 @@ class Recorder:
 
 @pytest.fixture
 def sessions() -> Store:
-    """Five sessions, each with an exchange and an event."""
+    """Return five sessions, each with an exchange and an event."""
     store = Store(None)
     names = [f"s{number}" for number in range(5)]
     with store.transaction() as transaction:
@@ -49,7 +49,7 @@ def sessions() -> Store:
 
 
 def ended(store: Store, recorder: Recorder, names: list[str]) -> list[bool | BaseException]:
-    """End sessions at the same time; what each caller hears."""
+    """End sessions concurrently; return each caller's answer."""
 
     async def work() -> list[bool | BaseException]:
         ends = SessionEnds(store, lambda: NOW, recorder)
@@ -59,7 +59,7 @@ def ended(store: Store, recorder: Recorder, names: list[str]) -> list[bool | Bas
 
 
 def test_sessions_that_end_at_the_same_time_are_ended_by_the_same_records(sessions: Store) -> None:
-    """A question to the tables for each took a sixth of the processor time that spans need on the way to their diagnoses."""
+    """A query for each session took a sixth of the CPU time between spans and diagnoses."""
     recorder = Recorder()
     told = ended(sessions, recorder, ["s0", "s1", "s2", "nobody", "s3", "s3"])
 
@@ -69,7 +69,7 @@ def test_sessions_that_end_at_the_same_time_are_ended_by_the_same_records(sessio
 
 
 def test_a_session_that_cannot_be_ended_keeps_no_other_from_its_end(sessions: Store) -> None:
-    """They have nothing to do with each other but the moment."""
+    """Sessions that end at the same time are independent."""
     fault = BoundsError("SessionClosed.agent: is too long")
     recorder = Recorder(fault, frozenset({"s2"}))
 
@@ -78,7 +78,7 @@ def test_a_session_that_cannot_be_ended_keeps_no_other_from_its_end(sessions: St
 
 
 def test_every_caller_hears_that_the_broker_is_away(sessions: Store) -> None:
-    """Whoever heard nothing would take the session for ended."""
+    """Without an error, a caller would assume that the session ended."""
     fault = BrokerError("Kafka does not answer")
 
     assert ended(sessions, Recorder(fault, frozenset({"s1"})), ["s0", "s1"]) == [fault, fault]

@@ -1,4 +1,4 @@
-"""Periodic tasks: what is done by the clock is done again and again, one run at a time, whatever becomes of a run."""
+"""Periodic tasks run repeatedly, one run at a time, also after a failure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONG = 3600.0
 
 @dataclass
 class Counted:
-    """A periodic task that counts its runs, and how many there were at once."""
+    """A periodic task that counts its runs, and the most concurrent ones."""
 
     name: str = "counted"
     interval: float = LONG
@@ -30,7 +30,7 @@ class Counted:
         self.gate.set()
 
     async def run(self) -> None:
-        """Count; wait at the gate."""
+        """Count the run and wait for the test."""
         self.runs += 1
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
@@ -44,14 +44,14 @@ class Counted:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Return when the condition holds; fails after a while."""
+    """Wait until the condition holds; fail after a while."""
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
             await asyncio.sleep(0.001)
 
 
 def test_a_chore_is_done_at_the_start_and_again_after_its_interval() -> None:
-    """What was left when the last process ended must not wait for the first interval to pass."""
+    """Work left by the last process must not wait for the first interval."""
 
     async def run() -> None:
         often, rarely = Counted("often", 0.001), Counted("rarely")
@@ -65,7 +65,7 @@ def test_a_chore_is_done_at_the_start_and_again_after_its_interval() -> None:
 
 
 def test_a_poke_has_it_run_soon_and_never_twice_at_a_time() -> None:
-    """Pokes come with every commit; a run that takes long must not pile up."""
+    """Pokes come with every commit, so runs must not pile up behind a long one."""
 
     async def run() -> None:
         periodic_task = Counted()
@@ -89,7 +89,7 @@ def test_a_poke_has_it_run_soon_and_never_twice_at_a_time() -> None:
 
 
 def test_a_failure_is_logged_and_holds_up_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """The database can be busy and a webhook can be down; next time they may not be."""
+    """A busy database or a failing webhook may work the next time."""
 
     async def run() -> None:
         bad, good = Counted("bad", 0.001, failing=True), Counted("good", 0.001)
@@ -104,7 +104,7 @@ def test_a_failure_is_logged_and_holds_up_nothing(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_stop_lets_a_run_end_and_cuts_off_what_does_not() -> None:
-    """A server that is told to stop must do so, and what is nearly done should not be done again."""
+    """A server must stop in time, and a run that is nearly finished should not be repeated."""
 
     async def run() -> None:
         ending, hanging = Counted("ending"), Counted("hanging")

@@ -1,4 +1,4 @@
-"""Deployments that traces show: the first exchange of a version that was not there before, and nothing else."""
+"""Deployments seen in traces: the first exchange of each new version."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from streams.upkeep.annotations import SeenVersions
 
 
 def of_version(number: int, version: str, agent: str = "cleo", label: str = "agent_version") -> Exchange:
-    """An exchange of an agent in a version, later the higher its number."""
+    """Return an exchange of an agent's version; a higher number is later."""
     at = NOW - timedelta(hours=1) + timedelta(minutes=number)
     return exchange("s", number, agent=agent, labels=(Label(name=label, value=version),), occurred_at=at, ingested_at=NOW)
 
 
 @pytest.fixture
 def seen(store: Store) -> SeenVersions:
-    """Nothing seen yet."""
+    """Return an object without seen versions."""
     return SeenVersions(store, Redactor(RedactionSettings()))
 
 
 def test_the_first_version_is_no_deployment_and_each_new_one_is_one(seen: SeenVersions) -> None:
-    """Nobody knows when the first was deployed; two that take turns, as a canary does, are deployed once each."""
+    """The deployment time of the first version is unknown; alternating versions, as with a canary, count once each."""
     told = [*seen.deployments([of_version(3, "2"), of_version(1, "1"), of_version(2, "1")], NOW)]
     later = [*seen.deployments([of_version(4, "1"), of_version(5, "2"), of_version(6, "3")], NOW)]
 
@@ -40,7 +40,7 @@ def test_the_first_version_is_no_deployment_and_each_new_one_is_one(seen: SeenVe
 
 
 def test_agents_and_labels_have_versions_of_their_own(seen: SeenVersions) -> None:
-    """Another agent's release is no change of this one, and a tenant is no version."""
+    """Another agent's release does not change this agent, and a tenant is not a version."""
     told = [of_version(1, "1"), of_version(2, "2", agent="iris"), of_version(3, "2", label="prompt_version")]
     told += [of_version(4, "a", label="tenant"), of_version(5, "b", label="tenant")]
 
@@ -48,7 +48,7 @@ def test_agents_and_labels_have_versions_of_their_own(seen: SeenVersions) -> Non
 
 
 def test_what_the_tables_know_is_seen(store: Store) -> None:
-    """A server that was started again does not deploy everything anew."""
+    """A restart must not report all versions as new deployments."""
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(of_version(1, "1"))])
     again = SeenVersions(store, Redactor(RedactionSettings()))

@@ -44,7 +44,7 @@ SOURCES = st.sampled_from([None, "openclaw"])
 
 
 def topic(choices: Sequence[int], agent: str | None, source: str | None, ended_by: str | None) -> list[Record]:
-    """Events and ends of one session, and its last end; `ended_by` is the agent that ends name."""
+    """Return events and ends of one session, and its last end; `ended_by` is the agent in the ends."""
     records = list[Record]()
     for number, choice in enumerate([*choices, CLOSING]):
         if choice == CLOSING:
@@ -58,14 +58,14 @@ def topic(choices: Sequence[int], agent: str | None, source: str | None, ended_b
 
 
 def without_places(record: Diagnosis) -> Diagnosis:
-    """The record without what tells of places in the topic: revision, times, ids of events."""
+    """Return the record without fields that depend on offsets: revision, times, ids of events."""
     causes = tuple(msgspec.structs.replace(one, evidence=()) for one in record.failure_causes)
     same = {"revision": 0, "started_at": None, "ended_at": None, "closed_at": build.START, "evidence_digest": ""}
     return msgspec.structs.replace(record, failure_causes=causes, **same)
 
 
 def diagnosed(records: Sequence[Record], cuts: Sequence[int] = ()) -> list[Diagnosis]:
-    """The diagnoses of a topic that comes in batches cut at these places."""
+    """Return the diagnoses of a topic that is cut into batches at these indexes."""
     step, states, found = DiagnosisStep(POLICY), dict[str, bytes](), list[Diagnosis]()
     for first, end in itertools.pairwise(sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})):
         outcome = step(build.batch("agent-events", records[first:end], first_offset=first), states)
@@ -78,7 +78,7 @@ def diagnosed(records: Sequence[Record], cuts: Sequence[int] = ()) -> list[Diagn
 def test_the_diagnosis_of_events_does_not_depend_on_ends_before_or_between_them(
     choices: list[int], agent: str | None, source: str | None, ended_by: str | None, cuts: list[int]
 ) -> None:
-    """A session may be closed for its exchanges before its events come: thresholds and agent are those of the events all the same."""
+    """A session may be closed before its events arrive: thresholds and agent still come from the events."""
     with_ends = [choice for choice in choices if choice != SESSION_END]
     events = [choice for choice in with_ends if choice != CLOSING]
     found = diagnosed(topic(with_ends, agent, source, ended_by), cuts)
@@ -90,14 +90,14 @@ def test_the_diagnosis_of_events_does_not_depend_on_ends_before_or_between_them(
 def test_diagnoses_with_ends_anywhere_do_not_depend_on_how_the_topic_is_cut(
     choices: list[int], agent: str | None, source: str | None, ended_by: str | None, cuts: list[int]
 ) -> None:
-    """The first events may come in the batch of the end before them: nothing of them is known at that end."""
+    """The first events may be in the batch of an earlier end, which must ignore them."""
     records = topic(choices, agent, source, ended_by)
     assert diagnosed(records) == diagnosed(records, cuts)
 
 
 @given(CHOICES)
 def test_revisions_count_up_and_only_a_session_without_events_has_no_trust(choices: list[int]) -> None:
-    """Never 100 without evidence, never a second run: one identity, each revision once."""
+    """A session without evidence never scores 100, and never becomes a second run."""
     found = diagnosed(topic(choices, "scout", None, "scout"))
     assert list(range(len(found))) == [one.revision for one in found]
     for one in found:
@@ -107,13 +107,13 @@ def test_revisions_count_up_and_only_a_session_without_events_has_no_trust(choic
 
 
 def test_an_end_that_is_no_later_gives_no_second_diagnosis_and_a_later_one_says_when() -> None:
-    """The same end may be recorded twice; a session that goes on and ends again is one run that ended later."""
+    """The same end may be recorded twice; a session that continues and ends again is one run with a later end."""
     ends = [build.closing("s1", number) for number in (5, 5, 4, 9)]
     assert [(one.revision, one.closed_at) for one in diagnosed(ends)] == [(0, ends[0].closed_at), (1, ends[3].closed_at)]
 
 
 def test_a_state_from_before_sessions_of_exchanges_became_runs_is_read() -> None:
-    """A worker is upgraded in the middle of sessions."""
+    """A worker may be upgraded while sessions are open."""
     event = build.event("s1", 0, **RAW_EVENTS[1])
     before = DiagnosisStep(POLICY)(build.batch("agent-events", [event]), {}).states
     (state,) = before.values()
@@ -125,7 +125,7 @@ def test_a_state_from_before_sessions_of_exchanges_became_runs_is_read() -> None
 
 
 class Fleet:
-    """A store with its stages, on which parts of one session come in some order."""
+    """A store with its stages, to which parts of one session arrive in some order."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -133,40 +133,40 @@ class Fleet:
         self._runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), lambda: self._now)
 
     def take(self, part: str) -> None:
-        """Take in a part and let the stages work."""
+        """Ingest a part and run the stages."""
         getattr(self, part)()
         self._runner.run()
 
     def exchanges(self) -> None:
-        """Two exchanges come, or come again."""
+        """Ingest two exchanges, perhaps again."""
         self._publish("exchanges", [build.exchange("s1", number, agent="guide") for number in range(2)])
 
     def more(self) -> None:
-        """One more exchange comes."""
+        """Ingest one more exchange."""
         self._publish("exchanges", [build.exchange("s1", 7, agent="guide")])
 
     def events(self) -> None:
-        """Two events come, or come again."""
+        """Ingest two events, perhaps again."""
         events = [build.event("s1", number, event_id=f"e{number}", event="memory_event", action="miss") for number in range(2)]
         self._publish("agent-events", [msgspec.structs.replace(one, agent="scout") for one in events])
 
     def idle(self) -> None:
-        """A day goes by."""
+        """Advance the clock by a day."""
         self._now += timedelta(days=1)
         for part in idle_closings(self.store, POLICY, self._now):
             self._runner.publish(part)
 
     def finalize(self) -> None:
-        """The session is ended by hand."""
+        """End the session on request."""
         rows = query_rows(self.store.cursor(), "open_topics", {"sessions": ["s1"], "connection": None, "as_of": self._now})
         self._runner.publish(closings(rows, EXPLICIT, self._now))
 
     def rebuild(self) -> None:
-        """Everything derived is made again."""
+        """Rebuild all derived records."""
         self._runner.rebuild()
 
     def runs(self) -> list[dict[str, object]]:
-        """The runs as they are listed."""
+        """Return the runs as listed."""
         return query_rows(self.store.cursor(), "runs", {"project": None, "since": None, "newest": None})
 
     def _publish(self, topic: str, records: Sequence[Record]) -> None:
@@ -178,14 +178,14 @@ class Fleet:
 
 @pytest.fixture
 def fleet(store: Store) -> Fleet:
-    """A fleet without records."""
+    """Return a fleet without records."""
     return Fleet(store)
 
 
 @pytest.mark.parametrize("end", ["idle", "finalize"])
 @pytest.mark.parametrize("order", list(itertools.permutations(["exchanges", "events", "end"])), ids="-".join)
 def test_a_session_is_one_run_of_its_events_whatever_comes_first(fleet: Fleet, order: tuple[str, ...], end: str) -> None:
-    """Two topics, two paths: exchanges and events overtake each other, and ends come before, between and after them."""
+    """Exchanges and events are on two topics, so they and the ends may arrive in any order."""
     for part in (*order, "events", "exchanges", "idle"):
         fleet.take(end if part == "end" else part)
     (run,) = fleet.runs()
@@ -195,7 +195,7 @@ def test_a_session_is_one_run_of_its_events_whatever_comes_first(fleet: Fleet, o
 
 @pytest.mark.parametrize("end", ["idle", "finalize"])
 def test_a_session_of_exchanges_alone_is_one_run_without_trust(fleet: Fleet, end: str) -> None:
-    """It ended, so it is listed; nothing is known of how it went, so it has no score; and it is the same after a rebuild."""
+    """It ended, so it is listed, without a score because there is no evidence, and it is the same after a rebuild."""
     for part in ("exchanges", end):
         fleet.take(part)
     (run,) = before = fleet.runs()
@@ -208,7 +208,7 @@ def test_a_session_of_exchanges_alone_is_one_run_without_trust(fleet: Fleet, end
 
 
 def test_a_session_of_exchanges_that_goes_on_is_the_same_run_that_ended_later(fleet: Fleet) -> None:
-    """The list is ordered by when runs ended; a second run would count the session twice."""
+    """The list is ordered by the ends of runs, and a second run would count the session twice."""
     for part in ("exchanges", "idle"):
         fleet.take(part)
     (first,) = fleet.runs()
@@ -221,7 +221,7 @@ def test_a_session_of_exchanges_that_goes_on_is_the_same_run_that_ended_later(fl
 
 
 def test_a_session_that_ended_before_it_could_be_a_run_becomes_one(fleet: Fleet) -> None:
-    """An older database holds ends among the exchanges alone; the next look for idle sessions makes runs of them."""
+    """An older database has ends on the topic exchanges alone; the next check for idle sessions turns them into runs."""
     fleet.take("exchanges")
     fleet._publish("exchanges", [build.closing("s1", 9)])
     assert fleet.runs() == []
@@ -231,7 +231,7 @@ def test_a_session_that_ended_before_it_could_be_a_run_becomes_one(fleet: Fleet)
 
 
 def test_anchors_are_no_runs(fleet: Fleet) -> None:
-    """They watch the judge; no agent took part."""
+    """Anchors check the judge, without an agent."""
     anchor = build.exchange("s1", 0, connection="anchors", project="anchors.ops")
     fleet._publish("exchanges", [anchor])
     for part in ("idle", "finalize", "idle"):

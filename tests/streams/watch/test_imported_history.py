@@ -75,7 +75,7 @@ class Importing:
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """An empty store."""
+    """Return an empty store."""
     with Store(None) as opened:
         yield opened
 

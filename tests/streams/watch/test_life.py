@@ -46,7 +46,7 @@ FALL = Level(0.85, 0.45, 0.1)
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """An empty store."""
+    """Return an empty store."""
     with Store(None) as opened:
         yield opened
 

@@ -22,7 +22,7 @@ SECOND = timedelta(seconds=1)
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """An empty store."""
+    """Return an empty store."""
     with Store(None) as opened:
         yield opened
 

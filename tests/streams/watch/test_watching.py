@@ -31,7 +31,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """An empty store."""
+    """Return an empty store."""
     with Store(None) as opened:
         yield opened
 

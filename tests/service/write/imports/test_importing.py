@@ -32,7 +32,7 @@ class Times:
         self.each = lambda: None
 
     def __call__(self) -> datetime:
-        """The time."""
+        """Return the clock."""
         self.each()
         return self.now
 

@@ -27,7 +27,7 @@ class Times:
         self.now = datetime(2026, 11, 3, 9, 1, tzinfo=UTC)
 
     def __call__(self) -> datetime:
-        """The time."""
+        """Return the clock."""
         return self.now
 
 

@@ -23,7 +23,7 @@ PARAMETERS = {
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """An empty store."""
+    """Return an empty store."""
     with Store(None) as opened:
         yield opened
 

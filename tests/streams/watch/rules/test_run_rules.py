@@ -36,7 +36,7 @@ SINCE = (END - 80 * DAY).date()
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """An empty store."""
+    """Return an empty store."""
     with Store(None) as opened:
         yield opened
 
