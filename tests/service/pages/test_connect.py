@@ -13,7 +13,7 @@ from service.pages.connect import Stack, stacks
 
 @pytest.mark.parametrize("stack", stacks().stacks, ids=lambda stack: stack.key)
 def test_each_stack_has_its_lines_with_the_address_filled_in(look: Callable[..., str], stack: Stack) -> None:
-    """A line with a place left open is copied as it is."""
+    """Users copy lines unchanged, so no placeholder may be left."""
     page = look(f"/connect?stack={stack.key}")
 
     assert "http://localhost:8321" in page
@@ -23,7 +23,7 @@ def test_each_stack_has_its_lines_with_the_address_filled_in(look: Callable[...,
 
 
 def test_only_who_may_add_connections_has_the_form(call: Call, tokens: Tokens) -> None:
-    """Others are told the command, instead of a button that refuses."""
+    """Others see the command instead of a button that would be refused."""
     pages = [call("GET", "/connect", headers=cookie(signed_in(call, token))).text for token in (tokens.root, tokens.ops_reader)]
 
     assert ["data-connect" in page for page in pages] == [True, False]
@@ -33,7 +33,7 @@ def test_only_who_may_add_connections_has_the_form(call: Call, tokens: Tokens) -
 def test_it_says_what_has_come_and_leads_there(
     look: Callable[..., str], call: Call, tokens: Tokens, exchange_body: BodyBuilder
 ) -> None:
-    """The first session is what one waits for."""
+    """The page shows when the first session has arrived."""
     waiting = look("/connect?connection=north")
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     came = look("/connect?connection=north")
@@ -52,7 +52,7 @@ def test_an_unknown_connection_and_stack_are_as_none(look: Callable[..., str]) -
 
 
 def test_a_viewer_of_one_project_sees_its_connections_alone(call: Call, tokens: Tokens) -> None:
-    """Names of other projects' connections are nobody else's business."""
+    """Names of other projects' connections must not be shown."""
     value = signed_in(call, tokens.ops_reader)
     page = call("GET", "/connect?connection=south", headers=cookie(value)).text
 

@@ -13,7 +13,7 @@ from service.pages.project_charts import TIERS
 
 
 def test_each_word_stands_there_once(call: Call, tokens: Tokens) -> None:
-    """A second one of the same name could not be linked to."""
+    """Every term needs a unique anchor."""
     page = call("GET", "/help", headers=cookie(signed_in(call, tokens.root))).text
     words = re.findall(r'<dt id="([^"]+)"', page)
     assert sorted(set(words)) == sorted(words)
@@ -23,7 +23,7 @@ def test_each_word_stands_there_once(call: Call, tokens: Tokens) -> None:
 
 
 def test_what_pages_link_to_is_there(call: Call, tokens: Tokens, store: Store) -> None:
-    """A link that ends at the top of a long page explains nothing."""
+    """Links to terms must have a target."""
     put(store, "scores", history(fallen(0), 3, end=NOW))
     value = cookie(signed_in(call, tokens.root))
     words = set(re.findall(r'<dt id="([^"]+)"', call("GET", "/help", headers=value).text))

@@ -1,4 +1,4 @@
-"""The pages of incidents: what was found and how sure that is, and the decision of whoever is responsible."""
+"""The pages of incidents: the finding, its certainty, and the decision of the person responsible."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_the_page_compares_the_version_that_began_with_it_with_the_one_to_go_bac
 def test_the_likely_cause_stands_first_and_the_rest_is_folded_under_one_summary(
     call: Call, tokens: Tokens, store: Store
 ) -> None:
-    """Ten equal paragraphs are read by nobody; with the one that matters first, a minute is enough."""
+    """The main cause comes first, so that the page can be understood in a minute."""
     page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": SLICES})))
     section = page[page.index('id="why"') : page.index('id="todo"')]
     lead, fold = re.findall(r'<p class="quoted lead">(.*?)</p>', section, re.DOTALL), section.split("<details")[1:]
@@ -183,7 +183,7 @@ def test_of_many_long_reasons_each_is_short_and_most_are_folded(call: Call, toke
 
 
 def test_whoever_decides_is_told_what_that_did(call: Call, tokens: Tokens, store: Store) -> None:
-    """The button that was pressed is gone a moment later: something has to say that it worked."""
+    """The page must confirm a decision, because the button disappears."""
     page = shown(call, tokens.root, found(store))
     assert re.findall(r'name="status" value="(\w+)" data-done="[^"]+"', page) == [
         "acknowledged",
@@ -194,7 +194,7 @@ def test_whoever_decides_is_told_what_that_did(call: Call, tokens: Tokens, store
 
 
 def test_a_project_without_incidents_says_what_that_means(call: Call, tokens: Tokens) -> None:
-    """An empty table could be a fault."""
+    """An empty table could be an error."""
     said = shown(call, tokens.root, LIST)
     assert "No incidents" in said
     assert "no scores to check" in said
@@ -223,7 +223,7 @@ def test_a_history_shorter_than_a_baseline_says_so(call: Call, tokens: Tokens, s
 
 
 def test_a_filter_that_finds_nothing_offers_the_rest(call: Call, tokens: Tokens, store: Store) -> None:
-    """Nobody must take it for a project without incidents."""
+    """A filter without matches must not look like a project without incidents."""
     found(store)
     page = shown(call, tokens.root, LINKS.incidents("ops", status="dismissed"))
     assert "No incident matches the filters." in page
@@ -251,14 +251,14 @@ def test_the_list_is_read_page_by_page_in_the_order_of_time(call: Call, tokens: 
 
 @pytest.mark.parametrize("query", ["status=odd", "type=odd", "cursor=odd"])
 def test_an_address_that_asks_for_what_there_is_not_is_refused(call: Call, tokens: Tokens, query: str) -> None:
-    """As a page, not as an empty list."""
+    """An invalid address is an error page, not an empty list."""
     answer = call("GET", f"{LIST}?{query}", headers=cookie(signed_in(call, tokens.root)))
     assert answer.status_code == 400
     assert "text/html" in answer.headers["content-type"]
 
 
 def test_an_incident_tells_what_since_when_and_how_sure(call: Call, tokens: Tokens, store: Store) -> None:
-    """Whoever is woken by it decides from this page."""
+    """The page must contain everything needed for a decision."""
     read = words(shown(call, tokens.root, found(store, cause="judge")))
     for one in (
         "since 2026-09-26", "Mean before 0.850 280 scores, 28 sessions, 2026-08-29 until the change", "Mean after 0.450 50 scores, 5 sessions",
@@ -270,13 +270,13 @@ def test_an_incident_tells_what_since_when_and_how_sure(call: Call, tokens: Toke
 
 
 def test_an_incident_leads_to_the_exchanges_that_moved_it(call: Call, tokens: Tokens, store: Store) -> None:
-    """The proof is what was said."""
+    """The exchanges are the evidence."""
     page = shown(call, tokens.root, found(store))
     assert LINKS.exchange("ops", "worst", "2026-09-27T09:00:00Z") in unescape(page)
 
 
 def test_the_chart_marks_the_days_of_the_change(call: Call, tokens: Tokens, store: Store) -> None:
-    """What a sentence says of a fall, a line shows."""
+    """The chart shows the change that the text describes."""
     end = datetime(2026, 10, 1, 11, 0, tzinfo=UTC)
     put(store, "scores", history(fallen(6), 28, end=end))
     page = shown(call, tokens.root, found(store))
@@ -320,7 +320,7 @@ def of_runs(**changes: Any) -> dict[str, Any]:
 
 
 def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, tokens: Tokens, store: Store) -> None:
-    """Whoever is woken by it opens the worst run first."""
+    """The page must link the worst run first."""
     put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
     page = shown(
         call,
@@ -362,7 +362,7 @@ def test_the_chart_of_an_incident_of_runs_marks_the_days_of_the_change(
 
 
 def test_runs_that_were_erased_leave_the_page(call: Call, tokens: Tokens, store: Store) -> None:
-    """Their place in the evidence holds a mark."""
+    """Erased runs are removed from the evidence and leave a marker."""
     page = shown(
         call,
         tokens.root,
@@ -372,7 +372,7 @@ def test_runs_that_were_erased_leave_the_page(call: Call, tokens: Tokens, store:
 
 
 def test_an_incident_of_trust_is_drawn_from_0_to_100(call: Call, tokens: Tokens, store: Store) -> None:
-    """As trust is."""
+    """Trust ranges from 0 to 100."""
     put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
     page = shown(
         call,
@@ -392,7 +392,7 @@ def test_an_incident_of_trust_is_drawn_from_0_to_100(call: Call, tokens: Tokens,
     ],
 )
 def test_a_cause_that_is_not_known_says_why(call: Call, tokens: Tokens, store: Store, kept: Any, told: str) -> None:
-    """Whoever reads it knows what to wait for; an incident of an earlier version says less."""
+    """The page says what is missing to know the cause; incidents of earlier versions have less."""
     assert told in words(shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"cause": kept}))))
 
 
@@ -434,7 +434,7 @@ def asked_again(call: Call, token: str, page: str, title: str) -> list[dict[str,
 
 
 def test_the_statement_on_its_days_finds_what_the_incident_shows(call: Call, tokens: Tokens, fell: Incident) -> None:
-    """Whoever is to believe an alarm asks again: another number than the one on the page would be the end of that."""
+    """The statement must return the number on the page, or users would not trust the alarm."""
     page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))
     days = {row["day"]: row for row in asked_again(call, tokens.root, page, "Averages by day")}
     seen = json.loads(fell.metadata)["rules"][fell.rule]["days"]
@@ -497,7 +497,7 @@ def test_the_command_beside_it_is_the_query_of_the_evidence(
 
 
 def test_who_may_not_ask_sees_the_command_alone(call: Call, tokens: Tokens, fell: Incident) -> None:
-    """A link that is refused is worse than none."""
+    """A link must not be offered if it would be refused."""
     page = shown(call, tokens.ops_reader, LINKS.incident("ops", fell.incident_id))
     assert "driftline sql daily_averages" in page
     assert "/sql?" not in page
@@ -561,7 +561,7 @@ def test_a_decision_is_made_told_and_taken_back(call: Call, tokens: Tokens, stor
 
 
 def test_what_is_suspected_is_marked_and_what_moved_is_listed(call: Call, tokens: Tokens, store: Store) -> None:
-    """Whoever looks at it must not take a suspicion for an alarm, and sees all that went with it."""
+    """A suspicion must be marked as one, with all series that changed."""
     moved = {
         "tier": "tier3", "agent": None, "direction": "down", "kind": "mean", "leads": False, "severity": "warning",
         "rule": "moved_too", "confirmed": False, "fellToo": True, "interval": ["2026-09-26", "2026-09-26"],
@@ -577,7 +577,7 @@ def test_what_is_suspected_is_marked_and_what_moved_is_listed(call: Call, tokens
 
 
 def test_who_may_not_review_is_told_so(call: Call, access: AccessStore, store: Store) -> None:
-    """Instead of a form that is refused."""
+    """Users without the scope see a reason instead of a form."""
     token = access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
     page = shown(call, token, found(store))
     assert "needs a token with the scope review" in page
@@ -586,7 +586,7 @@ def test_who_may_not_review_is_told_so(call: Call, access: AccessStore, store: S
 
 
 def test_the_page_says_who_was_told(call: Call, tokens: Tokens, store: Store) -> None:
-    """Whether anybody heard of it is the first question after an outage."""
+    """After an outage, users want to know who was alerted."""
     address = found(store)
     assert "No alerts sent" in shown(call, tokens.root, address)
     Outbox(store).put([alert(), alert(alert_id="other", subject_id="i2", last_error="not ours")])
@@ -598,14 +598,14 @@ def test_the_page_says_who_was_told(call: Call, tokens: Tokens, store: Store) ->
 
 
 def test_a_simulated_judge_is_told_of(call: Call, tokens: Tokens, store: Store) -> None:
-    """Nobody must be woken by a demonstration without knowing."""
+    """Incidents of a simulated judge must be marked as such."""
     evidence = EVIDENCE | {"madeWith": {"simulated": True}}
     assert "simulated judge" in shown(call, tokens.root, found(store, metadata=json.dumps(evidence)))
     assert "simulated judge" not in shown(call, tokens.root, found(store, incident_id="i2"))
 
 
 def test_an_incident_of_another_project_is_not_shown(call: Call, tokens: Tokens, store: Store) -> None:
-    """Neither under its own name nor under that of a project one may see."""
+    """Another project's incident is hidden under any address."""
     found(store, project="web", title="Number 999")
     reader = cookie(signed_in(call, tokens.ops_reader))
     assert call("GET", LINKS.incident("web", "i1"), headers=reader).status_code == 403
@@ -615,13 +615,13 @@ def test_an_incident_of_another_project_is_not_shown(call: Call, tokens: Tokens,
 
 
 def test_the_pages_lead_to_the_sign_in(call: Call, store: Store) -> None:
-    """A link of an alert comes here first."""
+    """Alerts link to pages, which redirect to the sign-in and back."""
     for place in (LIST, found(store)):
         assert call("GET", place).status_code == 303
 
 
 def test_every_rule_is_explained() -> None:
-    """A rule that nobody can read about is not to be decided on."""
+    """Users can only judge an incident if its rule is explained."""
     assert {*ALL_RULES, RUNS} == set(EXPLAINED) == set(NAMES)
     assert all(figures(rule, Sighting(since=NOW.date(), until=NOW.date())) for rule in NAMES)
 

@@ -96,7 +96,7 @@ def test_an_empty_period_says_so_and_offers_the_last_one_with_data(look: Look, t
 
 @pytest.mark.parametrize("tab", [tab for tab in TABS if tab])
 def test_a_project_without_older_records_offers_nothing(look: Look, tab: str) -> None:
-    """A link to an empty page would be no help."""
+    """A period without data must not be offered."""
     assert offered_by(look(f"/projects/ops{tab}?window=7d")) is None
 
 
@@ -134,7 +134,7 @@ def test_the_api_counts_what_the_pages_do(look: Look, call: Call, tokens: Tokens
 
 
 def test_the_period_that_the_api_offers_has_data(look: Look, call: Call, tokens: Tokens) -> None:
-    """`last_until` is what `until` takes."""
+    """`last_until` is a valid value of `until`."""
     assert look("/")
     until = (NOW - timedelta(days=20)).date()
     fleet = call("GET", f"/api/audit/projects?until={until}", tokens.root).json()["projects"]

@@ -1,4 +1,4 @@
-"""Signing in: a cookie that stands for a token, for a while, and that no other site can use."""
+"""Signing in: a cookie that stands for a token for a limited time and cannot be used by other sites."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_cookie_is_for_the_browser_alone(call: Call, tokens: Tokens) -> None
 
 
 def test_an_address_of_https_makes_the_cookie_secure(call: Call, tokens: Tokens) -> None:
-    """Behind TLS it must never travel without."""
+    """Behind TLS, the cookie must never be sent unencrypted."""
     assert "secure" in call("POST", f"https://localhost:8321{SIGN_IN}", tokens.root, json={}).headers["set-cookie"].lower()
     assert "secure" not in call("POST", SIGN_IN, tokens.root, json={}).headers["set-cookie"].lower()
 
@@ -111,7 +111,7 @@ def test_signing_out_ends_it_everywhere(call: Call, tokens: Tokens) -> None:
 
 
 def test_revoking_the_token_ends_the_sign_in(call: Call, tokens: Tokens, access: AccessStore) -> None:
-    """Whoever takes a token away means it at once."""
+    """Revoking a token must take effect immediately."""
     value = signed_in(call, tokens.root)
     assert looks(call, value).status_code == 200
     access.revoke("operator", "root")
@@ -136,7 +136,7 @@ def test_a_sign_in_ends_by_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["", "x", "a" * 43, "ä" * 43, "a" * 10_000, '"; DROP TABLE sign_ins; --'])
 def test_a_made_up_cookie_opens_nothing(call: Call, value: str) -> None:
-    """Whatever its bytes."""
+    """No bytes of a cookie may open anything or cause an error."""
     assert call("GET", "/", headers={"cookie": f"{COOKIE}={value}".encode(), **HTML}).status_code == 303
 
 
@@ -185,7 +185,7 @@ def test_the_cookie_sees_what_its_token_sees(call: Call, tokens: Tokens) -> None
 
 @given(st.text())
 def test_the_way_back_is_always_ours(address: str) -> None:
-    """Whoever makes somebody sign in with a link must not choose where that ends."""
+    """A link to the sign-in must not be able to redirect to another site."""
     kept = local_path(address)
     assert kept.startswith("/")
     assert not urlsplit(kept).netloc
@@ -196,7 +196,7 @@ def test_the_way_back_is_always_ours(address: str) -> None:
     "address", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\n", "http://["]
 )
 def test_a_way_to_elsewhere_is_not_taken(address: str) -> None:
-    """It ends at the fleet."""
+    """A foreign target is replaced by the fleet."""
     assert local_path(address) == "/"
 
 

@@ -1,4 +1,4 @@
-"""The page SQL: what there is to ask, from where it is defined, and for nobody who may not ask."""
+"""The SQL page: views and examples from their definitions, and only for users with the scope."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def editor(page: str) -> str:
 
 
 def test_every_view_is_there_with_its_columns_and_comments(call: Call, tokens: Tokens) -> None:
-    """Nobody knows forty tables by heart."""
+    """The page lists every view and column, because users cannot remember them."""
     page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root))).text
     named = re.findall(r'data-insert="([^"]+)"', page)
     assert [column.name for one in readable_catalogue() for column in one.columns] == named
@@ -34,7 +34,7 @@ def test_every_view_is_there_with_its_columns_and_comments(call: Call, tokens: T
 
 
 def test_the_examples_are_those_of_the_guide_and_links_of_their_own(call: Call, tokens: Tokens) -> None:
-    """What is tested there is what people run here."""
+    """The page uses the guide's tested examples."""
     value = signed_in(call, tokens.root)
     page = call("GET", SQL, headers=cookie(value)).text
     links = re.findall(r'data-use href="([^"]+)"', page)
@@ -59,7 +59,7 @@ def test_what_is_the_readers_own_in_an_example_is_a_parameter_that_its_link_fill
 
 
 def test_a_shared_statement_is_text_and_is_not_run(call: Call, tokens: Tokens) -> None:
-    """Whoever sends a link chooses what stands in the editor, and nothing else."""
+    """A link can fill the editor but must not run the statement."""
     page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root)), params={"q": HOSTILE, "rows": 100}).text
     assert editor(page) == HOSTILE
     assert "<script>alert" not in page
@@ -86,7 +86,7 @@ def test_the_page_asks_the_api_with_the_cookie_and_its_mark(call: Call, tokens: 
     ],
 )
 def test_whoever_may_not_ask_is_told_why(call: Call, access: AccessStore, holder: Holder, words: str) -> None:
-    """And sees no editor, and no name of a column."""
+    """Users without the scope see the reason, but neither editor nor columns."""
     answer = call("GET", SQL, headers=cookie(signed_in(call, access.add(holder))))
     assert answer.status_code == 403
     assert words in answer.text
@@ -96,7 +96,7 @@ def test_whoever_may_not_ask_is_told_why(call: Call, access: AccessStore, holder
 
 @pytest.mark.parametrize("sql", ["SELECT 1,\n  oops FROM turns", "SELECT 1\nFROM no_such_table", "SELECT 1,\n  , 2"])
 def test_a_refusal_says_in_which_line(call: Call, tokens: Tokens, sql: str) -> None:
-    """The editor goes there."""
+    """The error names the line, to which the editor jumps."""
     told = call("POST", "/api/audit/query", tokens.root, json={"sql": sql}).json()["error"]
     assert re.search(r"^LINE 2: ", told, re.MULTILINE)
 
@@ -120,6 +120,6 @@ def test_the_page_says_how_old_the_snapshot_is(call: Call, tokens: Tokens) -> No
 
 
 def test_the_snapshots_part_is_for_those_who_may_ask(call: Call, access: AccessStore) -> None:
-    """It says why a snapshot failed."""
+    """The part may contain the reason of a failed snapshot, so it needs the scope."""
     token = access.add(Holder("operator", "reader", None, scopes=frozenset({"read", "review"})))
     assert call("GET", f"{SQL}/snapshot", headers=cookie(signed_in(call, token))).status_code == 403

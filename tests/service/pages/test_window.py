@@ -42,7 +42,7 @@ def at(text: str) -> datetime:
 def test_a_window_of_hours_ends_with_an_hour_and_one_of_days_with_a_day(
     length: str, until: date | datetime | None, start: str, end: str, points: int
 ) -> None:
-    """Half a point would look like a fall."""
+    """A partial point would look like a fall."""
     window = window_of(RangeRequest(length, until), LATE)  # type: ignore[arg-type]
     assert (window.start, window.end, len(window.slots())) == (at(start), at(end), points)
     assert all(after - before == window.step for before, after in pairwise(window.slots()))
@@ -73,7 +73,7 @@ def test_an_age_of_any_length_counts_back_in_whole_hours_or_days(age: timedelta,
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_what_an_address_says_is_read_as_what_it_said(length: str) -> None:
-    """Earlier and later lead to times that touch, and back."""
+    """Earlier and later periods are adjacent, and the links are inverse."""
     window = window_of(RangeRequest(length, date(2026, 9, 20), compare=True), LATE)  # type: ignore[arg-type]
     assert window.asked == kept_of(window.asked)
     assert window.before.end == window.start
@@ -115,12 +115,12 @@ def test_only_a_time_that_can_be_shown_is_kept() -> None:
     "page", ["", "/anomalies", "/runs", "/incidents", "/costs", "/wrap-quality", "/agents", "/evaluations"]
 )
 def test_a_time_that_cannot_be_is_refused_in_words(look: Look, page: str, query: str, words: str) -> None:
-    """Whoever typed it sees which part is wrong, and what would be right."""
+    """The error names the invalid part and the valid form."""
     assert words in look(f"/projects/ops{page}?{query}", 400)
 
 
 def test_hours_are_told_one_by_one(look: Look, store: Store) -> None:
-    """Who was called at night looks at the last hours, not at today."""
+    """The person on call needs the last hours rather than days."""
     made = [
         score("s", place, exchange_at=NOW - timedelta(hours=place), scored_at=NOW, tier1_score=1 / place)
         for place in (1, 2, 30)
@@ -135,7 +135,7 @@ def test_hours_are_told_one_by_one(look: Look, store: Store) -> None:
 
 
 def test_figures_stand_beside_those_of_the_time_before(look: Look, store: Store) -> None:
-    """A number alone says neither much nor little."""
+    """A figure needs the previous value for comparison."""
     now = [score("s", place, exchange_at=NOW - timedelta(hours=place), scored_at=NOW) for place in (1, 2, 3)]
     past = [score("p", place, exchange_at=NOW - timedelta(days=7, hours=place), scored_at=NOW) for place in (1, 2)]
     put(store, "scores", [*now, *past])
@@ -146,7 +146,7 @@ def test_figures_stand_beside_those_of_the_time_before(look: Look, store: Store)
 
 @pytest.mark.parametrize("page", ["anomalies", "runs", "incidents", "evaluations"])
 def test_lists_say_how_many_there_were_before(look: Look, store: Store, page: str) -> None:
-    """Five anomalies are news only where there were none."""
+    """The number in the previous period shows whether a count is unusual."""
     odd = {"anomaly": True, "anomaly_reasons": ("odd",), "scored_at": NOW}
     put(store, "scores", [score("s", 1, exchange_at=NOW - timedelta(days=1), **odd)])
     assert "before 0" in look(f"/projects/ops/{page}?window=7d&compare=before")

@@ -1,4 +1,4 @@
-"""What changed most about a project: its incident's series, or its last days beside those before."""
+"""The largest change of a project: its incident's series, or its last days compared with the days before."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_an_incident_without_levels_takes_those_of_the_last_days(metadata: str) 
     ],
 )
 def test_a_change_of_long_ago_has_the_level_of_now(series: str, days: int, now: float | None) -> None:
-    """A month-old fall may be mended or worse by now; of the last days only if all of them come after its first one."""
+    """A month-old fall may have recovered or worsened; the last days count only if all of them come after its first day."""
     kind = "anomaly_spike" if series == "anomaly_spike" else "drift"
     told = {"type": kind, "tier": None if kind != "drift" else series, "since": DAY - timedelta(days=days)}
     assert change(INCIDENT | told, recent_scores=50, recent_anomalies=10).now == now

@@ -1,4 +1,4 @@
-"""What is said of a project without incidents: nothing was found only where somebody looked, and looked far enough."""
+"""The health of a project without incidents is only good if it was checked, over enough data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def project(name: str = "ops", *, enabled: bool = True, **fields: Any) -> Projec
     ],
 )
 def test_the_absence_of_incidents_is_stated_as_what_it_is(fields: dict[str, Any], state: str, words: str) -> None:
-    """Not looked, not far enough, not since, or nothing there: each calls for something else."""
+    """Never checked, too little history, not checked since, and nothing found call for different actions."""
     found = project(**fields)
     assert found.check.state == state
     assert words in check_words(found)
@@ -66,13 +66,13 @@ def test_the_absence_of_incidents_is_stated_as_what_it_is(fields: dict[str, Any]
     ],
 )
 def test_a_project_is_healthy_only_where_enough_was_looked_at(fields: dict[str, Any], health: str, reasons: list[str]) -> None:
-    """What is bad is bad with little data, too; what is good needs enough of it, and somebody who looked."""
+    """Problems count even with little data, but health needs enough data and a check."""
     found = project(**fields)
     assert (found.health, found.reasons) == (health, reasons)
 
 
 def test_of_several_projects_those_that_were_not_checked_are_named() -> None:
-    """A list without incidents says of which projects that is good news."""
+    """A list without incidents names the projects that were not checked."""
     projects = [project(**FULL, **CHECKED), project("web", **FULL)]
     assert unchecked_words(projects) == "1 project checked. web: Not checked yet."
     assert unchecked_words(projects[1:]) == "Not checked yet."

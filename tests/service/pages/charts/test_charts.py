@@ -1,4 +1,4 @@
-"""Charts: what they say for known, unknown, odd and hostile numbers, and that nobody needs to see them to know what they say."""
+"""Charts of known, unknown, odd and hostile numbers, with the same information in text."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def legend(markup: Markup) -> list[str]:
 
 
 def test_a_chart_says_what_it_shows_in_words_and_as_a_table() -> None:
-    """Who cannot see it, or has no script, must not know less; the tooltips are rows of it."""
+    """Readers without sight or scripts must get the same information; tooltips are rows of the table."""
     made = line(CHART, days(4.0, None, 3.5), marked={"2026-10-03"})
     figure = read(made)[0]
     assert (figure.get("aria-label"), figure[0].text) == ("Tier 2", "Means day by day.")
@@ -73,7 +73,7 @@ def test_a_mean_says_of_how_many_it_is_and_how_sure() -> None:
 
 
 def test_the_period_before_is_a_second_line_and_a_column() -> None:
-    """A fall that comes every week is none."""
+    """A fall that recurs every week is normal."""
     for made in (line(CHART, days(4.0, 2.0), previous=[3.0, None]), bars(CHART, days(4.0, 2.0), previous=[3.0, None])):
         assert [row[-1] for row in table(made)] == ["Period before", "3.00", NOTHING]
         assert drawn(made)["previous"] == [3.0, None]
@@ -82,7 +82,7 @@ def test_the_period_before_is_a_second_line_and_a_column() -> None:
 
 
 def test_where_nothing_is_known_the_line_has_a_gap() -> None:
-    """A day without scores is not a day of zero."""
+    """A day without scores must not be drawn as zero."""
     assert drawn(line(CHART, days(4.0, 3.0, None, 2.0)))["series"] == [[4.0, 3.0, None, 2.0]]
 
 
@@ -95,12 +95,12 @@ def test_the_band_steps_where_the_baseline_does() -> None:
 
 @pytest.mark.parametrize(("form", "name"), [(None, "number"), (usd, "usd"), (share, "share")])
 def test_axes_write_numbers_as_the_table_does(form: Any, name: str) -> None:
-    """Dollars beside plain numbers would be two measures."""
+    """The axis and the table must use the same unit."""
     assert drawn(line(Chart(key="x", title="x", form=form), days(1.0)))["form"] == name
 
 
 def test_too_many_parts_are_one() -> None:
-    """Nobody tells twelve colours apart; the table still has each."""
+    """Twelve colours cannot be told apart; the table lists every part."""
     made = stacked_bars(ANY, days(None), {f"m{place}": [1.0] for place in range(12)})
     assert legend(made) == ["m0", "m1", "m2", "m3", "m4", "m5", "Other (6)"]
     assert drawn(made)["series"] == [[1.0]] * 6 + [[6.0]]
@@ -109,7 +109,7 @@ def test_too_many_parts_are_one() -> None:
 
 @pytest.mark.parametrize("values", [(), (None,), (math.nan, math.inf)])
 def test_where_nothing_is_known_there_is_no_chart(values: tuple[float | None, ...]) -> None:
-    """Axes without numbers look like a fault."""
+    """An empty chart would look like an error."""
     for made in (line(CHART, days(*values)), bars(CHART, days(*values))):
         assert "".join(read(made).itertext()) == "Tier 2: There are no numbers to show."
 
@@ -167,7 +167,7 @@ def test_whatever_the_numbers_the_script_can_read_them(values: list[float | None
 
 
 def test_a_small_line_has_words_and_at_least_two_numbers() -> None:
-    """One number is no line."""
+    """A line needs at least two numbers."""
     assert (
         spark([0.9, None, 0.6], "falling")
         == '<span class="spark" data-spark="[0.9,null,0.6]" role="img" aria-label="falling"></span>'
@@ -176,11 +176,11 @@ def test_a_small_line_has_words_and_at_least_two_numbers() -> None:
 
 
 def test_a_share_is_a_bar_that_is_not_read_out() -> None:
-    """The number beside it is."""
+    """Screen readers read the number beside the bar."""
     assert share_bar(0.25, "bad") == '<progress class="share bad" max="1" value="0.25" aria-hidden="true"></progress>'
     assert share_bar(None) == ""
 
 
 def test_the_same_numbers_are_the_same_chart() -> None:
-    """A page that says nothing new is not sent again."""
+    """An unchanged page must have the same bytes, so that it is not sent again."""
     assert line(CHART, days(1.0, 2.0), band=Band(2, 1)) == line(CHART, days(1.0, 2.0), band=Band(2, 1))

@@ -64,7 +64,7 @@ def drawn(placed: Layout) -> Drawing:
 
 @given(sessions(), st.integers(2, COLUMNS))
 def test_every_event_is_in_one_column_in_its_order(events: GraphEvents, columns: int) -> None:
-    """Nobody may miss an event because it was drawn with others."""
+    """Every event must be in the drawing, on its own or in a block."""
     placed = layout(events, columns)
     assert list(range(events.first, events.first + len(events.types))) == [
         place for column in placed.columns for place in range(column.first, column.last + 1)
@@ -136,7 +136,7 @@ def test_every_edge_between_drawn_evidence_of_different_columns_is_an_arc(events
 
 @given(sessions())
 def test_opening_blocks_ends_at_single_events(events: GraphEvents) -> None:
-    """A block that opened into itself could never be looked into."""
+    """Opening a block must always lead to smaller ones."""
     placed = layout(events, 4)
     for column in placed.columns:
         assert column.count < len(events.types) or not column.is_block
@@ -144,7 +144,7 @@ def test_opening_blocks_ends_at_single_events(events: GraphEvents) -> None:
 
 @given(sessions())
 def test_the_same_session_is_drawn_alike(events: GraphEvents) -> None:
-    """A page that says nothing new is not sent again."""
+    """An unchanged page must have the same bytes, so that it is not sent again."""
     assert drawn(layout(events)) == drawn(layout(events))
 
 
@@ -185,7 +185,7 @@ def test_dull_events_become_a_block_between_what_is_telling() -> None:
 
 
 def test_a_part_without_anything_telling_is_cut_evenly() -> None:
-    """What is opened last is dull, and still has to be seen."""
+    """Ordinary events must be reachable as well."""
     placed = layout(GraphEvents(types=["decision"] * 1000, first=2000))
     assert len(placed.columns) == COLUMNS
     assert {column.count for column in placed.columns} == {10}

@@ -42,7 +42,7 @@ def test_a_change_of_judge_and_policy_is_marked_in_its_first_hour(store: Store, 
 
 
 def test_a_few_scores_that_were_made_again_are_no_change(store: Store) -> None:
-    """One exchange that was judged again is not another judge."""
+    """A few rejudged exchanges do not mean a change of judge."""
     scores(store, {START + hour * HOUR: NEW if hour in (30, 55) else OLD for hour in range(80)})
     assert marked(store) == []
 

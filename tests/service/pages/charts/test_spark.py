@@ -17,6 +17,6 @@ def test_values_come_back_with_their_gaps_and_words_are_text() -> None:
 
 
 def test_there_is_no_line_through_one_point() -> None:
-    """It would be a dot that says nothing."""
+    """A single point would carry no information."""
     assert not spark([None, 0.9, None], "one")
     assert not spark([], "none")

@@ -1,4 +1,4 @@
-"""The page of an exchange: what was said and found, word for word, and nothing of it as markup."""
+"""The page of an exchange: its texts and findings, verbatim and escaped."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_page_tells_what_was_said_and_found(call: Call, tokens: Tokens, store:
 
 @pytest.mark.parametrize(("dropped", "said"), [(1, "1 quote"), (2, "2 quotes")])
 def test_quotes_that_were_left_out_are_counted(call: Call, tokens: Tokens, store: Store, dropped: int, said: str) -> None:
-    """Whoever reads a score without its quotes is told that there were some, and where they are."""
+    """The page counts the omitted quotes and says where to find them."""
     assert said in words(shown(call, tokens, told(store, of=score("s", 1, **JUDGED | {"dropped_quotes": dropped}))))
     assert "in none of the texts" not in words(shown(call, tokens, told(store, of=score("s", 2, **JUDGED))))
 
@@ -122,14 +122,14 @@ def test_no_text_of_anybody_is_markup(call: Call, tokens: Tokens, store: Store, 
 
 @pytest.mark.parametrize("kind", ["markup", "SVG"])
 def test_what_runs_would_be_found(kind: str) -> None:
-    """A check that finds nothing anywhere proves nothing."""
+    """The check must be able to detect markup."""
     assert Elements(HOSTILE[kind]).active()
     assert Elements('<a href="javascript:alert(1)">').active()
     assert not Elements('<a href="/projects/ops"><script src="/static/pages.js"></script>').active()
 
 
 def test_a_text_that_is_too_long_is_cut_and_whole_in_a_file(call: Call, tokens: Tokens, store: Store) -> None:
-    """Half a megabyte must not make the page heavy, and none of it must be lost."""
+    """Long texts are cut on the page and complete in the file."""
     text = "<b>\u200b</b>" * 60_000
     page = shown(call, tokens, told(store, said=exchange("s", 1, text)))
     assert len(page) < 300_000
@@ -144,13 +144,13 @@ def test_a_text_that_is_too_long_is_cut_and_whole_in_a_file(call: Call, tokens: 
 
 
 def test_a_text_that_fits_is_not_cut(call: Call, tokens: Tokens, store: Store) -> None:
-    """The limit itself is no reason to send anybody to a file."""
+    """A text of exactly the limit is shown in full."""
     assert "Cut after" not in shown(call, tokens, told(store, said=exchange("s", 1, "x" * MAX_SHOWN)))
 
 
 @pytest.mark.parametrize("name", ["nothing", "answer:nothing", "prompt:nothing", "agent_thinking", "content_digest"])
 def test_there_is_no_file_of_what_is_not_there(call: Call, tokens: Tokens, store: Store, name: str) -> None:
-    """Only texts are handed out, and only of this exchange."""
+    """Only the texts of this exchange can be downloaded."""
     told(store)
     place = LINKS.exchange_text("ops", "score s:1", name)
     assert call("GET", place, headers=cookie(signed_in(call, tokens.root))).status_code == 404
@@ -183,14 +183,14 @@ def test_a_prompt_is_shown_where_it_is_the_one_that_was_sent(call: Call, tokens:
 def test_a_prompt_that_may_be_another_is_not_shown(
     call: Call, tokens: Tokens, store: Store, fields: dict[str, str], why: str
 ) -> None:
-    """A prompt that is nearly the one that was sent would be taken for it."""
+    """A similar prompt would be mistaken for the one that was sent."""
     read = words(shown(call, tokens, told(store, of=score("s", 1, **JUDGED | fields))))
     assert why in read
     assert "made again from the record" not in read
 
 
 def test_what_has_been_deleted_is_said_to_be(call: Call, tokens: Tokens, store: Store) -> None:
-    """Scores may outlive their texts; the page must not fall over it."""
+    """Scores may outlive their texts, and the page must still open."""
     put(store, "scores", [score("s", 1, **JUDGED)])
     put(store, "judgements", [judgement("s", 1)])
     read = words(shown(call, tokens, LINKS.exchange("ops", "score s:1")))
@@ -199,7 +199,7 @@ def test_what_has_been_deleted_is_said_to_be(call: Call, tokens: Tokens, store: 
 
 
 def test_an_empty_answer_is_told_in_words(call: Call, tokens: Tokens, store: Store) -> None:
-    """An empty box could be anything."""
+    """An empty box would be ambiguous."""
     assert "The agent gave no response." in shown(call, tokens, told(store, said=exchange("s", 1, " \n")))
 
 
@@ -215,7 +215,7 @@ def test_what_is_not_known_is_no_zero(call: Call, tokens: Tokens, store: Store) 
 
 
 def test_a_simulated_judge_is_told_of(call: Call, tokens: Tokens, store: Store) -> None:
-    """Nobody must take its verdict for one on their agent."""
+    """Scores of a simulated judge must not pass for real ones."""
     page = shown(call, tokens, told(store, of=score("s", 1, **JUDGED, simulated=True), asked=judgement("s", 1, simulated=True)))
     assert "<strong>simulated judge" in page
     assert "Simulated judge" in page
@@ -223,7 +223,7 @@ def test_a_simulated_judge_is_told_of(call: Call, tokens: Tokens, store: Store) 
 
 
 def test_turns_of_a_session_lead_to_each_other_and_to_the_run(call: Call, tokens: Tokens, store: Store) -> None:
-    """What went wrong often began a turn before."""
+    """A problem often began in the previous turn."""
     scores = [score("s", number, **JUDGED) for number in (1, 2, 3)]
     put(store, "scores", [*scores, score("other", 4)])
     page = shown(call, tokens, LINKS.exchange("ops", "score s:2", scores[1].exchange_at))
@@ -235,7 +235,7 @@ def test_turns_of_a_session_lead_to_each_other_and_to_the_run(call: Call, tokens
 
 
 def test_a_wrong_time_in_the_address_does_no_harm(call: Call, tokens: Tokens, store: Store) -> None:
-    """It only makes finding quicker; whoever edits it finds the same."""
+    """The time only speeds up the search; a wrong one finds the same exchange."""
     told(store)
     right, wrong = (LINKS.exchange("ops", "score s:1", at) for at in (score("s", 1).exchange_at, START))
     assert words(shown(call, tokens, right)) == words(shown(call, tokens, wrong))
@@ -252,7 +252,7 @@ def test_every_revision_is_listed(call: Call, tokens: Tokens, store: Store) -> N
 
 
 def test_another_project_is_not_shown(call: Call, tokens: Tokens, store: Store) -> None:
-    """Neither to whoever may not see it, nor under the name of one that they may."""
+    """Other projects' exchanges are hidden, even under the name of a visible project."""
     told(store, said=exchange("s", 1, project="web"), of=score("s", 1, project="web", **JUDGED))
     reader = cookie(signed_in(call, tokens.ops_reader))
     assert call("GET", LINKS.exchange("web", "score s:1"), headers=reader).status_code == 403
@@ -262,14 +262,14 @@ def test_another_project_is_not_shown(call: Call, tokens: Tokens, store: Store) 
 
 
 def test_nobody_sees_it_without_a_sign_in(call: Call, store: Store) -> None:
-    """Texts of agents are nobody else's business; the file is no way around."""
+    """Texts of agents need a sign-in, for the page and for the file."""
     told(store)
     for place in (LINKS.exchange("ops", "score s:1"), LINKS.exchange_text("ops", "score s:1", "user_message")):
         assert call("GET", place).status_code == 303
 
 
 def test_a_project_that_takes_no_scores_of_people_says_so(call: Call, tokens: Tokens, store: Store) -> None:
-    """A form that can only be refused is worse than none."""
+    """A form must not be offered if it would be refused."""
     page = shown(call, tokens, told(store))
     assert "not accept human scores" in page
     assert LINKS.scoring("ops", "score s:1") not in page

@@ -72,7 +72,7 @@ def item_of(page: str) -> str | None:
 
 @pytest.mark.usefixtures("judged")
 def test_the_odd_one_comes_first_and_the_page_says_why(call: Call, tokens: Tokens) -> None:
-    """Whoever scores has to know what they look at, and how much more there is."""
+    """Reviewers must see why the exchange is in the queue, and how many are left."""
     page = shown(call, tokens.root)
     assert item_of(page) == "score s:2"
     assert "it made up a file" in page
@@ -83,7 +83,7 @@ def test_the_odd_one_comes_first_and_the_page_says_why(call: Call, tokens: Token
 
 @pytest.mark.usefixtures("judged")
 def test_the_page_names_every_key_it_knows(call: Call, tokens: Tokens) -> None:
-    """Keys that nobody tells of are used by nobody."""
+    """Shortcuts must be documented to be used."""
     keys = re.search(r'<p class="keys[^"]*">(.*?)</p>', shown(call, tokens.root))
     assert keys is not None
     assert re.findall(r"<kbd>(\w+)</kbd>", keys[1]) == ["1", "5", "C", "Esc", "S", "B"]
@@ -91,7 +91,7 @@ def test_the_page_names_every_key_it_knows(call: Call, tokens: Tokens) -> None:
 
 @pytest.mark.usefixtures("judged")
 def test_nothing_an_agent_said_is_markup(call: Call, tokens: Tokens) -> None:
-    """What is looked at was written by whom it is about."""
+    """The reviewed texts were written by the audited agent."""
     page = shown(call, tokens.root)
     assert "<script>alert" not in page
     assert page.count("&lt;script&gt;alert(1)&lt;/script&gt;" + '<span class="code-point">U+202E</span>txt.exe') == 3
@@ -121,7 +121,7 @@ def test_a_score_sent_from_the_page_brings_the_next(call: Call, tokens: Tokens) 
 
 
 def test_a_text_of_any_length_leaves_the_page_small(call: Call, tokens: Tokens, store: Store) -> None:
-    """An agent that says a megabyte must not break the queue; the whole is a file."""
+    """Long texts must not break the queue; the complete text is a file."""
     put(store, "exchanges", [exchange("s", 1, "x" * 900_000)])
     put(store, "scores", [score("s", 1, **JUDGED)])
     page = shown(call, tokens.root)
@@ -148,7 +148,7 @@ def test_skipping_is_a_link_and_ends(call: Call, tokens: Tokens) -> None:
 
 @pytest.mark.usefixtures("judged")
 def test_whoever_may_not_score_is_told_why(call: Call, access: AccessStore) -> None:
-    """A page that only misses its buttons looks broken."""
+    """Without an explanation, missing buttons would look like an error."""
     token = access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
     page = shown(call, token)
     assert item_of(page) is None
@@ -166,7 +166,7 @@ def test_a_project_that_takes_no_scores_says_what_to_do(call: Call, tokens: Toke
 
 
 def test_an_empty_project_has_nothing_to_score(call: Call, tokens: Tokens) -> None:
-    """The first thing a newcomer has."""
+    """New users start with an empty project."""
     page = shown(call, tokens.root)
     assert "once it has been scored" in page
     assert "No exchange has been scored yet." in page
@@ -174,7 +174,7 @@ def test_an_empty_project_has_nothing_to_score(call: Call, tokens: Tokens) -> No
 
 @pytest.mark.usefixtures("judged")
 def test_a_deleted_exchange_can_still_be_skipped(call: Call, tokens: Tokens, store: Store) -> None:
-    """Retention takes texts; the queue goes on."""
+    """The queue must continue after retention has deleted texts."""
     put(store, "scores", [score("gone", 1, exchange_at=NOW, **(JUDGED | ODD))])
     page = shown(call, tokens.root)
     assert item_of(page) == "score gone:1"
@@ -191,13 +191,13 @@ def test_another_project_is_not_shown(call: Call, access: AccessStore, path: str
 
 @pytest.mark.parametrize("path", [f"{REVIEW}?blind=maybe", f"{AGREEMENT}?days=31", f"{REVIEW}?{'&'.join(['skip=a'] * 201)}"])
 def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, path: str) -> None:
-    """People edit addresses."""
+    """Users edit addresses by hand, so errors must be pages."""
     answer = call("GET", path, headers=cookie(signed_in(call, tokens.root)))
     assert (answer.status_code, answer.headers["content-type"]) == (400, "text/html; charset=utf-8")
 
 
 def test_few_labels_are_no_number(call: Call, tokens: Tokens, store: Store) -> None:
-    """A kappa of two labels would be believed."""
+    """Kappa of two labels would be misleading."""
     labelled(call, tokens, store, 2)
     page = shown(call, tokens.root, AGREEMENT)
     assert page.count("Not enough labels") == 2

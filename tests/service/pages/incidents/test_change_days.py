@@ -1,4 +1,4 @@
-"""Which days show a change: those that lie where it went, and no others."""
+"""Only days that deviate in the direction of a change show it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_days_in_a_row_are_those_that_the_rule_saw() -> None:
 
 
 def test_a_rise_is_marked_above() -> None:
-    """The other direction is the other side."""
+    """A rise is marked on the opposite side of a fall."""
     told = json.dumps({"rules": {"rate_ratio": {"since": "2026-10-01", "until": "2026-10-06", "baselineRate": 0.88}}})
     risen = incident(rule="rate_ratio", type="anomaly_spike", tier=None, direction="up", metadata=told)
     flat = incident(rule="rate_ratio", type="anomaly_spike", tier=None, direction="up", metadata=told.replace("0.88", "0.98"))
@@ -52,7 +52,7 @@ def test_a_rise_is_marked_above() -> None:
 
 
 def test_where_a_tier_came_from_is_of_what_is_open() -> None:
-    """What was decided on is the level of today."""
+    """Only open changes have a level from before."""
     told = seen("sequential", meanBefore=0.9)
     assert before_of("tier2", [told]) == (date(2026, 10, 2), 0.9, 0.0)
     assert before_of("tier1", [told]) is None

@@ -54,7 +54,7 @@ def few(store: Store) -> None:
 
 
 def test_what_recovered_says_since_when_and_is_red_no_more(look: Look, store: Store) -> None:
-    """Red is what is bad now: whoever reads the list of last month need not open an incident to see that it is over."""
+    """Red marks present problems only, so the list shows which incidents are over."""
     over = {"status": "resolved", "resolution": "recovered", "resolved_by": "driftline", "last_day": START}
     put(store, "incidents", [incident(incident_id="over", **over), incident(incident_id="on")])
     told = f"Recovered since {START + timedelta(days=1):%Y-%m-%d}"
@@ -68,7 +68,7 @@ def test_what_recovered_says_since_when_and_is_red_no_more(look: Look, store: St
 
 @pytest.mark.usefixtures("few")
 def test_it_begins_with_what_waits_for_somebody_the_worst_first(look: Look) -> None:
-    """Who is on call opens it for what is to do now: over all projects, without what is over."""
+    """The default list shows the undecided incidents of all projects, for the person on call."""
     page = look(LINKS.inbox())
     assert ids(page) == ["b", "c", "a", "d"]
     assert re.search(r'4 incidents, <a class="meaning" href="/help#worst"[^>]*>worst first</a>', page)
@@ -81,7 +81,7 @@ def moved(project: str, tier: str | None, before: float, after: float, **fields:
 
 
 def test_the_fleet_has_projects_in_the_order_in_which_the_inbox_lists_their_worst_incidents(look: Look, store: Store) -> None:
-    """Whoever changes from one to the other looks for the same project at the top."""
+    """Both pages must have the same order."""
     put(
         store,
         "incidents",
@@ -118,7 +118,7 @@ def test_the_time_is_that_in_which_incidents_were_found(look: Look) -> None:
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize(("field", "value"), [("window", "8d"), ("until", "yesterday"), ("until", "1600-01-01")])
 def test_a_time_that_is_none_is_named(look: Look, field: str, value: str) -> None:
-    """A list of another time than the one that was asked for would be believed."""
+    """An invalid time must be reported instead of replaced, because the wrong list would be trusted."""
     assert f"{field}: " in look(LINKS.inbox(**{field: value}), 400)
 
 
@@ -157,7 +157,7 @@ def test_the_address_narrows_and_orders(look: Look, asked: dict[str, str], found
     ],
 )  # fmt: skip
 def test_what_the_address_cannot_mean_is_named(look: Look, asked: str, field: str) -> None:
-    """A list that ignored a filter would say that all is well where nobody looked."""
+    """An ignored filter would make the list look complete."""
     assert field in look(f"/incidents?{asked}", 400)
 
 
@@ -185,7 +185,7 @@ def test_every_page_says_how_many_are_open(look: Look, store: Store) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_the_fleet_leads_to_its_open_incidents(look: Look) -> None:
-    """A number without a list of what it counts is a riddle: the link shows as many as the number says."""
+    """Every count links to a list with exactly that many entries."""
     page = look("/")
     (address,) = set(re.findall(r'href="(/incidents[^"]*)">Open incidents', page))
     (count,) = re.findall(r'">Open incidents</a></dt><dd>(\d+)<', page)
@@ -193,7 +193,7 @@ def test_the_fleet_leads_to_its_open_incidents(look: Look) -> None:
 
 
 def test_an_empty_inbox_says_what_that_means(look: Look) -> None:
-    """No incident is good news only as far as somebody looked; a filter that finds nothing is another matter."""
+    """The page distinguishes unchecked projects and filters without matches from real health."""
     assert "No open incidents" in look(LINKS.inbox())
     assert "No incidents match" in look(LINKS.inbox(severity="critical"))
 
@@ -259,7 +259,7 @@ def test_the_form_works_without_a_script(call: Call, tokens: Tokens) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([*FIELDS, "other"]), st.text())))
 def test_an_address_is_read_or_refused_in_words(pairs: list[tuple[str, str]]) -> None:
-    """Whatever it says: a filter, or an error that names the field; and what was read reads as itself."""
+    """Every address gives a filter or an error that names the field, and a filter survives a round trip."""
     try:
         asked = read_address(pairs)
     except InputError as error:
@@ -330,7 +330,7 @@ def test_every_button_does_what_it_says(call: Call, tokens: Tokens, signed: str)
     ],
 )
 def test_a_form_that_says_too_little_changes_nothing(call: Call, signed: str, form: dict[str, Any], words: str) -> None:
-    """It says what is missing, and keeps what was filled in."""
+    """An incomplete form reports what is missing and keeps its values."""
     answer = sent(call, signed, form)
     assert (answer.status_code, words in answer.text) == (400, True)
     assert "Nothing was changed." in answer.text
@@ -352,7 +352,7 @@ def test_a_form_of_elsewhere_changes_nothing(call: Call, tokens: Tokens, signed:
 
 
 def test_who_may_not_review_has_no_boxes_and_changes_nothing(call: Call, access: AccessStore, store: Store) -> None:
-    """Reading is not deciding."""
+    """Readers may not decide."""
     put(store, "incidents", [incident()])
     value = signed_in(call, access.add(Holder("operator", "looker", None, None, frozenset({"read"}))))
     assert 'name="incident"' not in call("GET", LINKS.inbox(), headers=cookie(value)).text

@@ -29,7 +29,7 @@ def text(page: str) -> str:
 
 
 def test_incidents_of_one_fall_lead_to_each_other_and_share_the_cause(look: Look, store: Store) -> None:
-    """Whoever opens the spike at night must not read that nobody knows the cause while its twin names it."""
+    """An incident must not show an unknown cause if its twin's cause is known."""
     fall = incident(
         incident_id="fall", title="Tier 2 fell", cause="agent", first_day=FIRST, checked_at=NOW, metadata=json.dumps(EVIDENCE)
     )
@@ -53,7 +53,7 @@ def test_incidents_of_one_fall_lead_to_each_other_and_share_the_cause(look: Look
 
 
 def test_the_latest_comment_is_at_the_top(look: Look, call: Call, tokens: Tokens, store: Store) -> None:
-    """What a colleague found out an hour ago is the first thing to know; the history below has all of it."""
+    """The latest comment is the most useful; the history has all of them."""
     put(store, "incidents", [incident(incident_id="i", first_day=FIRST)])
     value = signed_in(call, tokens.root)
     for said in ("First.", "It is the <b>canary</b>."):

@@ -115,7 +115,7 @@ def test_filters_are_in_the_address(look: Look, asked: dict[str, str], turns: li
 @pytest.mark.parametrize("sort", LISTS["exchanges"].sorts)
 @pytest.mark.parametrize("down", ["true", "false"])
 def test_pages_have_each_row_once_under_each_order(look: Look, monkeypatch: pytest.MonkeyPatch, sort: str, down: str) -> None:
-    """Rows without a value, and equal ones, are where pages of other programs lose rows."""
+    """Missing and equal values must not make pages lose or repeat rows."""
     whole = turns_of(look(LINKS.exchanges("ops", sort=sort, down=down)))
     assert set(whole) == set(range(1, 13))
     monkeypatch.setattr(listing, "SHOWN", 5)
@@ -150,7 +150,7 @@ def test_a_page_is_whole_where_the_first_scores_were_replaced(
 
 @pytest.mark.usefixtures("fleet")
 def test_the_time_the_order_and_the_filters_stay_when_one_changes(look: Look) -> None:
-    """Each click changes one thing."""
+    """A click changes one parameter and keeps the others."""
     page = look(LINKS.exchanges("ops", agent="guide", window="7d", sort="tier2", down="false"))
     for words in ("Turn<", "guide<", "Exchange<"):
         address = links_of(page, words)
@@ -221,13 +221,13 @@ def test_an_empty_list_says_so(look: Look, name: str) -> None:
     ],
 )
 def test_an_address_that_is_not_valid_names_what_is_wrong(look: Look, asked: str, words: str) -> None:
-    """Addresses are edited by hand."""
+    """Users edit addresses by hand."""
     assert words in unescape(look(f"{LINKS.exchanges('ops')}?{asked}", 400))
 
 
 @pytest.mark.usefixtures("fleet")
 def test_a_page_of_one_order_is_none_of_another(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows would be left out without a word."""
+    """Rows would be skipped silently."""
     monkeypatch.setattr(listing, "SHOWN", 5)
     address = links_of(look(LINKS.exchanges("ops")), "Next page")
     assert "in another order" in look(f"{address}&sort=tier2", 400)
@@ -256,7 +256,7 @@ def test_a_file_has_what_the_list_shows_on_all_its_pages(call: Call, tokens: Tok
 
 
 def test_a_file_of_nothing_is_whole(call: Call, tokens: Tokens) -> None:
-    """A program that reads it need not know that there was nothing."""
+    """An empty file must be valid, so that programs need no special case."""
     browser = cookie(signed_in(call, tokens.root))
     assert call("GET", LINKS.list_file("ops", "sessions.json"), headers=browser).json() == []
     text = call("GET", LINKS.list_file("ops", "sessions.csv"), headers=browser).text
@@ -293,7 +293,7 @@ def test_what_an_agent_is_called_is_no_formula_and_no_markup(call: Call, tokens:
 
 @pytest.mark.usefixtures("fleet")
 def test_a_list_and_its_file_are_for_those_who_may_see_the_project(call: Call, tokens: Tokens) -> None:
-    """As every page of a project."""
+    """The rule is the same as for every page of a project."""
     reader = cookie(signed_in(call, tokens.ops_reader))
     for path in (LINKS.exchanges("web"), LINKS.sessions("web"), LINKS.list_file("web", "exchanges.csv")):
         assert call("GET", path, headers=reader).status_code in (403, 404)

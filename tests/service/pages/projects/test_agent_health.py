@@ -55,7 +55,7 @@ def cells(page: str, caption: str) -> list[list[str]]:
 
 
 def test_without_runs_the_page_says_when_there_will_be_some(looks: Looks) -> None:
-    """An empty table would look like a fault."""
+    """An empty table would look like an error."""
     assert "once its sessions end" in looks()
 
 
@@ -73,7 +73,7 @@ def test_the_agent_with_the_most_unsafe_runs_comes_first(looks: Looks, store: St
 
 
 def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> None:
-    """Better or worse, and the same failure again: that is what a person wants to know of a run."""
+    """A run is compared with the previous one: better or worse, and whether a failure repeats."""
     failing = {"primary_failure_type": LOOP}
     put(store, "diagnoses", [run(1, 90), run(2, 50, **failing), run(3, 55, **failing)])
     found = cells(looks(), "Runs compared with the agent's previous run")
@@ -86,7 +86,7 @@ def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> No
 
 
 def test_a_run_without_evidence_is_listed_and_in_no_chart(looks: Looks, store: Store) -> None:
-    """Nothing is known of it: it is no zero, and the runs beside it are compared with each other."""
+    """Its trust is unknown, not zero, and its neighbours are compared with each other."""
     put(store, "diagnoses", [run(1, 90), run(2, None, readiness_level="insufficient_evidence"), run(3, 80)])
     page = looks()
     rows = cells(page, "Runs compared with the agent's previous run")
@@ -96,7 +96,7 @@ def test_a_run_without_evidence_is_listed_and_in_no_chart(looks: Looks, store: S
 
 
 def test_one_agent_has_an_address(looks: Looks, store: Store) -> None:
-    """It can be sent to whoever looks after that agent."""
+    """The address of an agent's page can be shared."""
     put(store, "diagnoses", [run(1, 90, "a&b"), run(2, 95, "other"), run(3, 20, "")])
     page = looks()
     assert 'href="/projects/ops/agents?agent=a%26b"' in page
@@ -110,7 +110,7 @@ def test_one_agent_has_an_address(looks: Looks, store: Store) -> None:
 
 
 def test_many_agents_and_runs_stay_a_page(looks: Looks, store: Store) -> None:
-    """What is left out is said."""
+    """The page reports omitted agents and runs."""
     put(store, "diagnoses", [run(number, 90, f"agent-{number % 40:02d}") for number in range(1, 201)])
     page = looks("/projects/ops/agents?runs=250")
     assert page.count(' data-chart="') == 12
@@ -120,7 +120,7 @@ def test_many_agents_and_runs_stay_a_page(looks: Looks, store: Store) -> None:
 
 
 def test_the_project_shows_its_newest_runs(looks: Looks, store: Store) -> None:
-    """From there to what went wrong it is one step."""
+    """Runs are linked from the page of the project."""
     put(store, "diagnoses", [run(1, 90), run(2, 50, primary_failure_type=LOOP)])
     found = cells(looks("/projects/ops/details"), "Newest runs with their verdict")
     assert found[0][:3] == ["run_002", "Unsafe for production", "50"]
@@ -129,7 +129,7 @@ def test_the_project_shows_its_newest_runs(looks: Looks, store: Store) -> None:
 
 
 def test_a_project_that_has_only_runs_shows_only_those(looks: Looks, store: Store) -> None:
-    """Charts and costs of exchanges that never came would be a page of nothing."""
+    """Without exchanges, their charts and costs are not shown."""
     put(store, "diagnoses", [run(1, 97)])
     said = " ".join(re.sub(r"<[^>]+>", " ", looks("/projects/ops/details")).split())
     assert "run_001 Ready for runtime 97" in said
@@ -154,7 +154,7 @@ def test_a_session_that_has_ended_is_not_called_unfinished(looks: Looks, store: 
 
 
 def test_sessions_lead_to_their_runs(looks: Looks, store: Store) -> None:
-    """Whoever sees a session without a proper end wants to know what happened in it."""
+    """Sessions link to their runs, because users want to see how they ended."""
     filled(store, ("exchanges", exchange("s", 1)), ("exchanges", exchange("t/u", 2)))
     put(store, "diagnoses", [run(1, 97, session_id="t/u")])
     page = looks("/projects/ops/wrap-quality")
@@ -185,7 +185,7 @@ def test_the_page_says_whether_an_agent_is_better_since_its_last_version(looks: 
 def test_an_agent_whose_versions_are_not_known_cannot_be_compared_and_the_page_says_what_is_missing(
     looks: Looks, store: Store
 ) -> None:
-    """An empty place would read as no difference."""
+    """Without a remark, a missing comparison would look like no difference."""
     put(store, "diagnoses", [run(1, 90)])
     page = looks()
     assert "No version is known" in page

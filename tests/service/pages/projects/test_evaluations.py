@@ -49,7 +49,7 @@ def listed(page: str) -> list[str]:
 
 
 def test_every_evaluation_is_listed_the_last_first(call: Call, tokens: Tokens, store: Store) -> None:
-    """One that failed has no score, and says so."""
+    """A failed evaluation is listed without a score."""
     landed(store, *SET)
     page = shown(call, tokens)
     assert [one.session for one in reversed(SET)] == [one.partition("%3A")[0] for one in listed(page)]
@@ -59,7 +59,7 @@ def test_every_evaluation_is_listed_the_last_first(call: Call, tokens: Tokens, s
 
 
 def test_the_list_is_narrowed_to_a_case_and_a_model(call: Call, tokens: Tokens, store: Store) -> None:
-    """Both are links, and in the address."""
+    """Case and model are filters in the address."""
     landed(store, *SET)
     page = shown(call, tokens)
     queries = [parse_qs(html.unescape(query)) for query in re.findall(rf'href="{LIST}\?([^"]+)"', page)]
@@ -71,7 +71,7 @@ def test_the_list_is_narrowed_to_a_case_and_a_model(call: Call, tokens: Tokens, 
 
 
 def test_models_are_held_against_each_other_with_an_interval(call: Call, tokens: Tokens, store: Store) -> None:
-    """Two runs against one decide nothing, and the page says so."""
+    """With too few runs, the page says that there is no verdict."""
     landed(store, *SET, Made(CLAUDE, REFUND, "s-9", (9.0, 9.5, 9.0)))
     page = shown(call, tokens)
     assert ">Few runs<" in page
@@ -82,7 +82,7 @@ def test_models_are_held_against_each_other_with_an_interval(call: Call, tokens:
 
 
 def test_a_case_is_drawn_where_there_is_more_than_one_week(call: Call, tokens: Tokens, store: Store) -> None:
-    """One point is no course; the week's mean and interval are there all the same."""
+    """A single point is not drawn as a chart, but its mean and interval are shown."""
     first, *_ = landed(store, *SET)
     assert "<svg" not in shown(call, tokens)
     later = first.run_at and first.run_at + timedelta(days=21)
@@ -123,7 +123,7 @@ def test_a_result_says_what_it_is_made_of(call: Call, tokens: Tokens, store: Sto
 
 
 def test_a_judge_that_failed_leaves_no_score_and_says_why(call: Call, tokens: Tokens, store: Store) -> None:
-    """Unknown is never 0."""
+    """An unknown score must not be shown as 0."""
     landed(store, SET[-1])
     page = shown(call, tokens, f"{LIST}/s-0005:monthly-report")
     assert "failed: no valid answer" in page
@@ -137,7 +137,7 @@ def test_a_judge_that_failed_leaves_no_score_and_says_why(call: Call, tokens: To
 
 
 def test_what_a_judge_was_made_to_say_is_text(call: Call, tokens: Tokens, store: Store) -> None:
-    """The run wrote it, through the judge."""
+    """The judge's text may contain text of the agent, so it is escaped."""
     title = f"<b>{HOSTILE[2]}"
     hostile = Made(
         f"{HOSTILE[2]}\u202etxt.exe", {**REPORT, "title": title}, "s-h", (5.0, 5.0, 5.0), evidence=HOSTILE, simulated=True
@@ -152,7 +152,7 @@ def test_what_a_judge_was_made_to_say_is_text(call: Call, tokens: Tokens, store:
 
 
 def test_the_prompts_are_there_and_whole_as_files(call: Call, tokens: Tokens, store: Store) -> None:
-    """Whoever doubts a score reads what the judge read; a page shows the beginning."""
+    """Users can read the complete prompt behind a score; the page shows the beginning."""
     landed(store, SET[0])
     long = "<i>" + "x" * MAX_SHOWN
     asked = make_request(
@@ -182,14 +182,14 @@ def test_what_is_under_way_or_set_aside_says_so(call: Call, tokens: Tokens, stor
 
 
 def test_a_project_without_evaluations_says_how_to_make_one(call: Call, tokens: Tokens, store: Store) -> None:
-    """The first thing a newcomer has."""
+    """New users start with an empty project."""
     put(store, "heartbeats", [Heartbeat(connection="c", project="shop", session_id="s", occurred_at=AT, ingested_at=AT)])
     assert "driftline evaluate --case" in shown(call, tokens)
 
 
 @pytest.mark.parametrize("path", [LIST, f"{LIST}/s-0001:refund-policy", f"{LIST}/s-0001:refund-policy/prompts/user"])
 def test_another_project_is_not_shown(call: Call, access: AccessStore, store: Store, path: str) -> None:
-    """Neither by its own address nor by that of a project one may see."""
+    """Another project's evaluation is hidden under any address."""
     landed(store, SET[0])
     value = signed_in(call, access.add(Holder("operator", "other", "web")))
     assert call("GET", path, headers=cookie(value)).status_code == 403

@@ -22,13 +22,13 @@ from service.setup.access import AccessStore, Holder
 
 
 def test_an_empty_server_says_what_to_do_first(call: Call, access: AccessStore) -> None:
-    """The first page that anybody sees is this one."""
+    """The fleet is the first page of a new installation."""
     token = access.add(Holder("operator", "root", None))
     assert '<a href="/connect">Connect an agent</a>' in call("GET", "/", headers=cookie(signed_in(call, token))).text
 
 
 def test_the_worst_project_comes_first(call: Call, tokens: Tokens, store: Store) -> None:
-    """A red project among a thousand green ones must not have to be looked for."""
+    """The worst project must be visible at once, even among a thousand."""
     put(store, "incidents", [incident()])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     names = projects_of(shown)
@@ -39,7 +39,7 @@ def test_the_worst_project_comes_first(call: Call, tokens: Tokens, store: Store)
 
 
 def test_a_project_that_is_not_audited_says_so(call: Call, tokens: Tokens) -> None:
-    """The green badge is a promise."""
+    """A project without audit must not look healthy."""
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     cards = {project: re.findall(">(Not audited|Audited)<", card) for project, card in cards_of(shown).items()}
     assert (cards["dark"], cards["ops"]) == (["Not audited"], ["Audited"])
@@ -60,7 +60,7 @@ def test_the_last_days_are_those_up_to_today(call: Call, tokens: Tokens, store: 
 
 
 def test_where_no_judge_was_asked_there_are_no_dashes_in_place_of_its_tiers(call: Call, tokens: Tokens, store: Store) -> None:
-    """Tier 1 is known, and said."""
+    """Without a judge, Tier 1 is shown instead of empty values."""
     put(store, "scores", [score("s", 1, exchange_at=NOW, scored_at=NOW)])
     shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
     assert "Tier 1 1.00 Exchanges 1 before 0 Anomalous 0.0%" in shown
@@ -68,7 +68,7 @@ def test_where_no_judge_was_asked_there_are_no_dashes_in_place_of_its_tiers(call
 
 
 def test_a_simulated_judge_is_told_of_on_the_first_page(call: Call, tokens: Tokens, store: Store) -> None:
-    """Nobody may take a demonstration for a finding."""
+    """Scores of a simulated judge must not pass for real ones."""
     value = signed_in(call, tokens.root)
     put(store, "scores", history(fallen(0), 2, end=NOW))
     assert "simulated judge" not in call("GET", "/", headers=cookie(value)).text
@@ -77,7 +77,7 @@ def test_a_simulated_judge_is_told_of_on_the_first_page(call: Call, tokens: Toke
 
 
 def test_why_a_project_is_not_healthy_is_on_its_card(call: Call, tokens: Tokens, store: Store) -> None:
-    """Whoever asks at night whether the others are fine reads the word healthy, and nothing else."""
+    """The card must give the reason, because the person on call may read nothing else."""
     filled(
         store,
         ("scores", score("s", 1, project="web", exchange_at=NOW, scored_at=NOW)),
@@ -93,7 +93,7 @@ def test_why_a_project_is_not_healthy_is_on_its_card(call: Call, tokens: Tokens,
 
 
 def test_little_data_is_not_called_healthy(call: Call, tokens: Tokens, store: Store) -> None:
-    """One good exchange says nothing of an agent, and neither does a single run."""
+    """A single exchange or run is too little to call a project healthy."""
     filled(
         store,
         ("scores", score("s", 1, project="web", exchange_at=NOW, scored_at=NOW, **JUDGED)),
@@ -110,7 +110,7 @@ def test_little_data_is_not_called_healthy(call: Call, tokens: Tokens, store: St
 
 
 def test_a_project_is_healthy_only_once_it_was_checked(call: Call, tokens: Tokens, store: Store) -> None:
-    """Imported history may have fallen: before the first check nobody knows."""
+    """Before the first check, the health of an imported history is unknown."""
     put(store, "scores", history(steady, 20, end=NOW))
     value = signed_in(call, tokens.root)
 
@@ -124,7 +124,7 @@ def test_a_project_is_healthy_only_once_it_was_checked(call: Call, tokens: Token
 
 
 def test_the_table_has_the_same_projects_in_the_same_order(call: Call, tokens: Tokens, store: Store) -> None:
-    """Rows are narrower than cards, and say the same."""
+    """Cards and rows show the same projects in the same order."""
     put(store, "incidents", [incident()])
     put(store, "scores", history(fallen(0), 2, end=NOW))
     value = signed_in(call, tokens.root)
@@ -171,7 +171,7 @@ def test_a_card_says_what_fell_since_when_with_a_small_line(call: Call, tokens: 
 
 
 def test_the_last_days_stand_beside_those_before_and_nothing_is_of_a_lifetime(call: Call, tokens: Tokens, store: Store) -> None:
-    """A sum since the first day hardly moves, whatever happened this week."""
+    """A mean over the whole period would hide changes of the last week."""
     put(store, "scores", history(fallen(7, to=0.5, before=0.9), 40, a_day=3, end=NOW))
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     card = text(cards_of(shown)["ops"])
@@ -194,7 +194,7 @@ def test_what_changed_has_what_it_was_before_and_what_it_is_of(call: Call, token
 
 
 def test_an_acknowledged_incident_stays_red(call: Call, tokens: Tokens, store: Store) -> None:
-    """Somebody works on it; the agent is as bad as before."""
+    """Acknowledging an incident does not improve the agent."""
     put(store, "incidents", [incident(), incident(revision=1, status="acknowledged", acknowledged_by="ann")])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     assert cards_of(shown)["ops"].startswith('<li class="card critical">')
@@ -204,14 +204,14 @@ def test_an_acknowledged_incident_stays_red(call: Call, tokens: Tokens, store: S
 
 
 def test_open_incidents_lead_to_all_of_them(call: Call, tokens: Tokens, store: Store) -> None:
-    """The number is read first, and the next question is which."""
+    """The number of open incidents links to their list."""
     put(store, "incidents", [incident()])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
     assert '<a href="/incidents">Open incidents</a></dt><dd>1' in shown
 
 
 def test_of_two_critical_projects_the_one_that_fell_further_comes_first(call: Call, tokens: Tokens, store: Store) -> None:
-    """Names say nothing about how bad it is."""
+    """Projects are ordered by the size of the change, not by name."""
     for project, after in (("a", 0.8), ("b", 0.4), ("c", 0.6)):
         levels = json.dumps({"moved": [{"name": "Tier 2", "from": 0.9, "to": after}]})
         put(store, "incidents", [incident(incident_id=project, project=project, metadata=levels)])
@@ -230,7 +230,7 @@ def test_a_series_named_by_a_sender_is_text(call: Call, tokens: Tokens, store: S
 
 
 def test_programs_get_the_same_change(call: Call, tokens: Tokens, store: Store) -> None:
-    """What the page says is in the API, with its levels by day."""
+    """The API returns the page's figures, with levels by day."""
     put(store, "scores", history(fallen(6), 40, end=NOW))
     (made,) = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
     projects = {one["project"]: one for one in call("GET", "/api/audit/projects", tokens.root).json()["projects"]}

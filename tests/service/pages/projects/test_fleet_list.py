@@ -87,7 +87,7 @@ def test_pages_follow_one_another_and_leave_nothing_out(look: Look, view: str) -
 
 @pytest.mark.usefixtures("many")
 def test_what_is_counted_is_of_all_projects_and_what_is_listed_of_those_that_match(look: Look) -> None:
-    """Who looks at one team still sees how the fleet is."""
+    """Filters must not change the figures of the whole fleet."""
     page = look(q=" TEAM-00 ", health="warning")
     assert projects_of(page) == [f"team-{place:03}" for place in range(10)]
     assert f"10 of {2 * SHOWN + OWN} projects" in text_of(page)
@@ -99,7 +99,7 @@ def test_what_is_counted_is_of_all_projects_and_what_is_listed_of_those_that_mat
 
 
 def test_where_nothing_matches_a_link_leads_back_to_all(look: Look) -> None:
-    """An empty page must not look like an empty fleet."""
+    """A filter without matches must not look like an empty fleet."""
     page = look(q="nobody", sort="name")
     assert projects_of(page) == []
     assert "No projects match" in text_of(page)
@@ -109,7 +109,7 @@ def test_where_nothing_matches_a_link_leads_back_to_all(look: Look) -> None:
 
 @pytest.mark.usefixtures("many")
 def test_a_list_that_became_shorter_says_so(look: Look) -> None:
-    """Whoever stays on the last page while projects get well finds the way back."""
+    """If the last page disappears, a link leads back."""
     beyond = linked(look(linked(look(), "Next page")), "Next page").replace("/?", "/?health=critical&")  # type: ignore[union-attr]
     page = look(beyond)
     assert "The list ends here" in text_of(page)
@@ -171,7 +171,7 @@ def test_of_critical_projects_those_come_first_that_changed_lately_and_then_thos
 
 @pytest.mark.parametrize(("days_ago", "is_new"), [(0, True), (6, True), (7, False), (28, False), (-3, True), (None, True)])
 def test_a_change_is_new_for_a_week(days_ago: int | None, is_new: bool) -> None:
-    """By the last of the days that the figures are of."""
+    """The age of a change counts from the last day of the figures."""
     projects = [
         project_of("a", {"recent_scores": 40, "recent_unsafe_runs": 2}, Policy(), NOW.date()),
         project_of("b", {}, Policy(), NOW.date()),
@@ -205,7 +205,7 @@ def test_a_heading_orders_and_turns_the_order_round(look: Look) -> None:
     ],
 )
 def test_a_wrong_address_is_told_what_is_wrong_with_it(look: Look, asked: dict[str, str], words: str) -> None:
-    """Who mistypes one must not take all projects for those that were asked for."""
+    """An invalid filter must not be ignored, which would show all projects."""
     assert words in look(status=400, **asked)
 
 

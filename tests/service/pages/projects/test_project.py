@@ -66,7 +66,7 @@ def baseline(**fields: object) -> Baseline:
 
 
 def test_a_project_without_anything_says_how_it_begins(call: Call, root: str) -> None:
-    """Its first page must not look broken."""
+    """The page of a new project must not look broken."""
     said = text(looks(call, root))
     assert "No data yet" in said
     assert "driftline connections add" in said
@@ -75,7 +75,7 @@ def test_a_project_without_anything_says_how_it_begins(call: Call, root: str) ->
 
 
 def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
-    """Whoever is on call came for this."""
+    """Open incidents come first, for the person on call."""
     put(store, "scores", history(fallen(0), 2, end=NOW))
     put(store, "incidents", [drift(cause="agent")])
     page = looks(call, root).text
@@ -94,7 +94,7 @@ def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
 
 
 def test_a_cause_that_nobody_knows_is_said_to_be_not_known(call: Call, root: str, store: Store) -> None:
-    """A dash would look like no cause."""
+    """An unknown cause must be named, not shown as a dash."""
     put(store, "incidents", [drift()])
     assert ">Unknown</td>" in looks(call, root).text
 
@@ -110,14 +110,14 @@ def test_incidents_that_began_on_one_day_lead_to_each_other(call: Call, root: st
 
 
 def test_a_project_of_which_nothing_is_known_is_none(call: Call, root: str) -> None:
-    """A name that was mistyped must not look like a project that is audited and has nothing to tell."""
+    """A mistyped name must not look like a healthy project."""
     answer = call("GET", "/projects/nope", headers=cookie(root) | {"accept": "text/html"})
     assert answer.status_code == 404
     assert "There is no project nope; there are " in answer.text
 
 
 def test_what_an_address_asks_in_vain_is_said(call: Call, root: str) -> None:
-    """Somebody who asks for other days must not take these for them."""
+    """An ignored request for other days would be misleading."""
     assert "Unknown parameter in the address: <b> from.".replace("<b>", "&lt;b&gt;,") in text(
         looks(call, root, "/projects/ops?from=2026-01-01&<b>=1")
     )
@@ -145,7 +145,7 @@ def test_the_dearest_sessions_are_named_with_all_that_was_paid(call: Call, root:
 
 
 def test_a_project_without_an_incident_may_still_need_a_look(call: Call, root: str, store: Store) -> None:
-    """Where no judge ever answered, no rule can find anything: that is no health."""
+    """Without any judge's answer, no rule can find anything, so the project is not healthy."""
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
     said = text(looks(call, root))
     assert "ops Audited Warning" in said
@@ -154,7 +154,7 @@ def test_a_project_without_an_incident_may_still_need_a_look(call: Call, root: s
 
 
 def test_the_band_of_a_chart_is_explained_in_the_same_words_everywhere(call: Call, root: str, store: Store) -> None:
-    """Whoever reads two explanations that differ believes neither: the page, Help and the tutorial."""
+    """The page, the help and the tutorial must explain the band in the same words."""
     put(store, "scores", history(fallen(0), 20, end=NOW))
     put(store, "baselines", [baseline()])
     texts = [text(looks(call, root)), text(looks(call, root, "/help")), (ROOT / "docs" / "tutorial.md").read_text("utf-8")]
@@ -162,7 +162,7 @@ def test_the_band_of_a_chart_is_explained_in_the_same_words_everywhere(call: Cal
 
 
 def test_what_was_decided_is_elsewhere(call: Call, root: str, store: Store) -> None:
-    """It must not look as if it were open, nor be lost; what was dismissed was no drift."""
+    """Decided incidents are not listed as open, and dismissed ones mark no days."""
     put(store, "scores", history(fallen(3), 10, end=NOW))
     put(store, "incidents", [drift(status="dismissed", resolved_at=NOW, resolved_by="ada")])
     page = looks(call, root)
@@ -172,7 +172,7 @@ def test_what_was_decided_is_elsewhere(call: Call, root: str, store: Store) -> N
 
 
 def test_days_of_drift_are_marked_in_the_chart_of_their_tier(call: Call, root: str, store: Store) -> None:
-    """Where to look is the first thing that a chart has to say."""
+    """Charts must mark the days of drift."""
     put(store, "scores", history(fallen(3), 10, end=NOW))
     put(store, "baselines", [baseline()])
     put(store, "incidents", [drift()])
@@ -261,7 +261,7 @@ def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, sto
 
 
 def test_tiers_without_a_score_have_no_empty_chart(call: Call, root: str, store: Store) -> None:
-    """One line says what there is not."""
+    """A single line names the tiers without scores."""
     put(store, "scores", [score("s", 1, exchange_at=NOW - LATELY, scored_at=NOW)])
     page = looks(call, root)
     assert set(drawn_charts(page.text)) == {"trend-tier1", "exchanges"}
@@ -269,7 +269,7 @@ def test_tiers_without_a_score_have_no_empty_chart(call: Call, root: str, store:
 
 
 def test_of_many_open_incidents_the_worst_are_listed(call: Call, root: str, store: Store) -> None:
-    """The rest is one step away, and the days are not pushed off the page."""
+    """The list of open incidents is limited and links to the others."""
     made = [
         drift(incident_id=f"i{n}", title=f"Number {n}", severity="warning", detected_at=NOW - timedelta(hours=n))
         for n in range(20)
@@ -282,7 +282,7 @@ def test_of_many_open_incidents_the_worst_are_listed(call: Call, root: str, stor
 
 
 def test_the_window_is_in_the_address(call: Call, root: str, store: Store) -> None:
-    """What one sees can be sent to somebody, and stays what it was."""
+    """The address reproduces the shown window."""
     put(store, "scores", history(fallen(0), 20, end=NOW))
     assert "2026-09-18 to 2026-10-01" in text(looks(call, root))
     page = looks(call, root, "/projects/ops?window=7d&until=2026-09-20")
@@ -296,7 +296,7 @@ def test_the_window_is_in_the_address(call: Call, root: str, store: Store) -> No
 def test_where_nothing_came_lately_the_page_says_since_when_and_whether_that_is_usual(
     call: Call, root: str, store: Store
 ) -> None:
-    """Empty charts say nothing about a project that ended its work."""
+    """Empty charts need an explanation for a project that has gone silent."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
     said = text(looks(call, root))
     assert "2026-08-02, 60 days ago" in said
@@ -307,7 +307,7 @@ def test_where_nothing_came_lately_the_page_says_since_when_and_whether_that_is_
 
 
 def test_a_pause_as_long_as_those_before_is_usual(call: Call, root: str, store: Store) -> None:
-    """An agent that works once a month has not stopped in the third week."""
+    """A pause is normal for an agent that works once a month."""
     for back in (20, 50):
         at = NOW - timedelta(days=back)
         filled(
@@ -394,7 +394,7 @@ def test_a_project_without_new_exchanges_may_still_send_events(call: Call, root:
 
 @pytest.mark.parametrize("query", ["window=1d", "window=14", "until=1999-01-01", "until=9999-12-31", "until=x"])
 def test_an_odd_address_is_refused(call: Call, root: str, query: str) -> None:
-    """It is answered with a page that says so, not with a fault."""
+    """An invalid address is answered with an error page."""
     assert looks(call, root, f"/projects/ops?{query}").status_code in {400, 422}
 
 
@@ -419,7 +419,7 @@ def test_costs_are_of_the_days_that_the_charts_beside_them_show(call: Call, root
 
 
 def test_costs_of_what_is_no_exchange_are_of_the_days_on_which_the_judge_answered(call: Call, root: str, store: Store) -> None:
-    """What is not known is not nothing."""
+    """An unknown cost must not be shown as zero."""
     at = NOW - timedelta(days=1)
     filled(
         store,
@@ -435,7 +435,7 @@ def test_costs_of_what_is_no_exchange_are_of_the_days_on_which_the_judge_answere
 
 
 def test_what_stayed_unscored_is_told_with_what_helps(call: Call, root: str, tokens: Tokens, store: Store) -> None:
-    """The admin can do something about it; a reader only needs to know."""
+    """Admins are told the remedy, readers only the fact."""
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
     admin, reader = (looks(call, one, "/projects/ops/details") for one in (root, signed_in(call, tokens.ops_reader)))
     assert "No judge is configured." in text(admin)
@@ -467,7 +467,7 @@ def test_details_are_of_the_days_of_the_page(call: Call, root: str, store: Store
 
 
 def test_only_admins_are_told_how_to_spend_money(call: Call, access: AccessStore, store: Store) -> None:
-    """A button that answers 403 is worse than none."""
+    """A button must not be offered if it would be refused."""
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
     token = access.add(Holder("operator", "looker", "ops", scopes=frozenset({"read"})))
     page = looks(call, signed_in(call, token), "/projects/ops/details")
@@ -476,7 +476,7 @@ def test_only_admins_are_told_how_to_spend_money(call: Call, access: AccessStore
 
 
 def test_the_sampling_mix_says_why(call: Call, root: str, store: Store) -> None:
-    """Who tunes sampling has to see what each rule takes."""
+    """Users who tune sampling need the number of exchanges per rule."""
     recent = {"exchange_at": NOW - LATELY, "scored_at": NOW}
     put(
         store,
@@ -489,13 +489,13 @@ def test_the_sampling_mix_says_why(call: Call, root: str, store: Store) -> None:
 
 
 def test_numbers_of_a_simulated_judge_are_called_that(call: Call, root: str, store: Store) -> None:
-    """Nobody may take a demonstration for a finding."""
+    """Scores of a simulated judge must not pass for real ones."""
     put(store, "scores", history(fallen(0), 2, end=NOW, simulated=True))
     assert "simulated judge" in text(looks(call, root))
 
 
 def test_the_banner_is_what_agents_are_told(call: Call, root: str) -> None:
-    """It is shown as it is sent."""
+    """The page shows the banner exactly as agents receive it."""
     assert "Eval Audit Mode: Active\n" in looks(call, root).text
     assert "Eval Audit Mode: Off\n" in looks(call, root, "/projects/dark").text
 
@@ -535,7 +535,7 @@ def test_nobody_sees_a_project_that_is_not_theirs(call: Call, tokens: Tokens, pa
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_that_says_nothing_new_is_not_sent_again(call: Call, root: str, store: Store, path: str) -> None:
-    """Ten browsers on a wall ask every ten seconds."""
+    """Dashboards poll the page often, so unchanged pages must not be sent again."""
     put(store, "scores", history(fallen(2), 5, end=NOW))
     first = looks(call, root, f"/projects/ops{path}")
     again = call("GET", f"/projects/ops{path}", headers=cookie(root) | {"if-none-match": first.headers["etag"]})
@@ -560,7 +560,7 @@ def test_anomalies_lead_to_their_exchanges_a_page_at_a_time(call: Call, root: st
 
 
 def test_a_long_reason_can_be_read_whole(call: Call, root: str, store: Store) -> None:
-    """What is cut off may be what matters."""
+    """A cut reason must be readable in full."""
     reason = "it said so " * 60 + "and then this"
     put(store, "scores", [score("s", 1, anomaly=True, anomaly_reasons=(reason,), exchange_at=NOW - LATELY, scored_at=NOW)])
     common = looks(call, root, "/projects/ops/anomalies").text.split('id="reasons"')[1]
@@ -569,7 +569,7 @@ def test_a_long_reason_can_be_read_whole(call: Call, root: str, store: Store) ->
 
 
 def test_the_steps_of_a_wrap_up_are_told_by_session(call: Call, root: str, store: Store) -> None:
-    """A dash alone is not read out; what is missing is said."""
+    """Screen readers skip dashes, so missing steps are named."""
     filled(store, ("exchanges", exchange("s", 1, response="I updated the changelog and committed it.")))
     said = text(looks(call, root, "/projects/ops/wrap-quality"))
     assert "40.0% on average" in said

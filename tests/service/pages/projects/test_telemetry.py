@@ -58,7 +58,7 @@ def figures(page: str) -> list[str]:
 
 
 def test_the_longest_silent_comes_first_and_all_are_counted(call: Call, tokens: Tokens, store: Store) -> None:
-    """Who has stopped is what one comes here for."""
+    """The longest silent sessions are the reason to open the page."""
     for session, minutes in (("fresh", 1), ("late", 6), ("gone", 15.1), ("lost", 25)):
         beat(store, session, minutes)
     page = shown(call, tokens.root)
@@ -97,7 +97,7 @@ def test_pages_of_sessions_go_on_where_the_last_one_ended(
 
 
 def test_alerts_say_how_far_they_came_and_why_not_further(call: Call, tokens: Tokens, store: Store) -> None:
-    """An alert nobody got is found here, with what the channel answered."""
+    """Undelivered alerts are listed with the channel's answer."""
     failed = {"status": "waiting", "last_error": "the answer was 503", "settled_at": None, "attempts": 3}
     silence = {"kind": "telemetry", "subject_id": f"north/{HOSTILE}"}
     Outbox(store).put([alert(1), alert(2, **failed), alert(3, status="given_up", **silence)])
@@ -124,7 +124,7 @@ def test_an_alert_about_a_silent_session_leads_to_the_session(call: Call, tokens
 
 
 def test_an_operator_of_one_project_sees_that_one_and_no_alerts(call: Call, tokens: Tokens, store: Store) -> None:
-    """Alerts name every project."""
+    """Alerts may name any project, so they are for operators of all projects."""
     beat(store, "mine", 1)
     beat(store, "theirs", 1, "south", "web")
     Outbox(store).put([alert(1, project="web")])
@@ -136,7 +136,7 @@ def test_an_operator_of_one_project_sees_that_one_and_no_alerts(call: Call, toke
 
 
 def test_an_empty_server_says_what_is_watched(call: Call, tokens: Tokens) -> None:
-    """Nothing open is the usual state at night."""
+    """An empty list is common and needs an explanation."""
     page = shown(call, tokens.root)
     assert figures(page) == ["0", "0", "0"]
     assert "from its first exchange" in page
@@ -144,7 +144,7 @@ def test_an_empty_server_says_what_is_watched(call: Call, tokens: Tokens) -> Non
 
 
 def test_hostile_ids_are_text(call: Call, tokens: Tokens, store: Store) -> None:
-    """Agents name their sessions."""
+    """Session ids are chosen by agents and must be escaped."""
     beat(store, HOSTILE, 1)
     page = shown(call, tokens.root)
     assert "<img src=x" not in page
@@ -153,6 +153,6 @@ def test_hostile_ids_are_text(call: Call, tokens: Tokens, store: Store) -> None:
 
 @pytest.mark.parametrize("query", ["?status=blue", "?cursor=!", "?alertsFrom=!", "?project=%3Cx%3E"])
 def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, query: str) -> None:
-    """People edit addresses."""
+    """Users edit addresses by hand, so errors must be pages."""
     answer = call("GET", PAGE + query, headers=cookie(signed_in(call, tokens.root)))
     assert (answer.status_code, answer.headers["content-type"]) == (400, "text/html; charset=utf-8")

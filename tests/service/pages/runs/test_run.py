@@ -63,7 +63,7 @@ def finished(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -
 
 
 def test_a_project_without_runs_says_how_a_run_comes_about(look: Callable[..., str]) -> None:
-    """The list is looked at before the first session has ended."""
+    """The page must explain how runs are created, because it is opened before the first one."""
     assert "A session becomes a run when it ends" in look(RUNS)
     assert "No runs match" in look(f"{RUNS}?readiness=unsafe_for_production")
     look(RUN, 404)
@@ -84,7 +84,7 @@ def test_the_verdict_comes_first(finished: Finished, look: Callable[..., str]) -
 
 
 def test_evidence_and_failures_are_marked(finished: Finished, look: Callable[..., str]) -> None:
-    """Of many events one looks at those first."""
+    """Evidence and failures must stand out among many events."""
     finished("s1", LOOP, 1)
     shown = look(RUN)
     rows = dict(re.findall(r'<tr id="event-(\d+)" (?:class="([^"]*)")?', shown))
@@ -182,7 +182,7 @@ def test_the_files_of_a_run_are_kept_and_not_shown(
 
 
 def test_a_session_without_events_has_no_evidence(store: Store, look: Callable[..., str]) -> None:
-    """Nothing known is not 100 and ready; what was said in the session is there all the same."""
+    """Without evidence, a run is neither trusted nor ready; its conversation is shown anyway."""
     nothing = SessionEvidence()
     record = to_record(
         diagnose(nothing, AS_EVENTS), nothing, connection="local", project="ops", agent=None, session_id="quiet", revision=0,
@@ -216,7 +216,7 @@ def test_events_that_came_after_a_session_of_exchanges_are_shown_before_its_next
 
 
 def test_a_run_stands_beside_the_runs_before_it(finished: Finished, look: Callable[..., str]) -> None:
-    """Whether it got worse, and where to go on."""
+    """The page shows the trend and links to the previous runs."""
     finished("good", [{"event": "session_start"}], 1)
     finished("bad", LOOP, 2)
     first, second = look(f"{RUNS}/run_001"), look(f"{RUNS}/run_002")
@@ -227,7 +227,7 @@ def test_a_run_stands_beside_the_runs_before_it(finished: Finished, look: Callab
 
 
 def test_the_same_failure_again_is_said(finished: Finished, look: Callable[..., str]) -> None:
-    """A fix that did not help is news."""
+    """A repeated failure shows that a fix did not help."""
     finished("bad", LOOP, 1)
     finished("worse", LOOP * 2, 2)
     assert "The same failure as in the previous run" in look(f"{RUNS}/run_002")

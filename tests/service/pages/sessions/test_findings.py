@@ -111,7 +111,7 @@ def turns_of(page: str) -> dict[int, bool]:
 
 
 def test_there_is_a_case_for_every_detector() -> None:
-    """A seventh one is to be marked, too."""
+    """Every new detector needs a case here."""
     assert {detector.failure_type for detector in DETECTORS} == WRONG.keys() == ABOUT.keys()
 
 
@@ -132,7 +132,7 @@ def test_a_finding_marks_its_turn_and_its_events_on_the_page(failure: str, store
 
 @pytest.mark.parametrize("failure", WRONG)
 def test_a_finding_leads_to_its_turn(failure: str, store: Store, look: Look) -> None:
-    """From the verdict one goes to what happened."""
+    """Findings link to the turns that they are about."""
     filled(store, *session_of({**FINE, **WRONG[failure]}))
     turn = LINKS.session("ops", "s", "local", fragment="turn-title-2", turn=2).replace("&", "&amp;")
     for page in (look(LINKS.run("ops", "run_001")), look(LINKS.session("ops", "s"))):
@@ -270,7 +270,7 @@ def test_a_very_long_session_is_marked_by_its_record(
 
 
 def test_a_run_without_findings_marks_nothing(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
-    """Most sessions are fine."""
+    """A run without findings must mark nothing."""
     filled(store, *session_of(FINE))
     page = look(LINKS.session("ops", "s"))
     assert not any((*turns_of(page).values(), *steps_of(page).values()))

@@ -163,7 +163,7 @@ def test_many_events_of_a_turn_have_a_page_of_their_own(store: Store, look: Look
 
 
 def test_sessions_of_events_alone_and_of_signs_of_life_alone_have_a_page(store: Store, look: Look) -> None:
-    """Not every agent sends what it says."""
+    """Some agents send events but no exchanges."""
     put(store, "agent-events", [event("s", one, event="tool_call", tool="search") for one in range(3)])
     put(
         store,
@@ -177,7 +177,7 @@ def test_sessions_of_events_alone_and_of_signs_of_life_alone_have_a_page(store: 
 
 
 def test_a_session_is_open_until_it_ends(store: Store, look: Look) -> None:
-    """Who looks at one that is still running must not take it for the whole."""
+    """A session in progress must be marked as incomplete."""
     talk(store)
     assert "Still open" in look(LINKS.session("ops", "s"))
     put(store, "exchanges", [closing("s", 3)])
@@ -187,7 +187,7 @@ def test_a_session_is_open_until_it_ends(store: Store, look: Look) -> None:
 
 
 def test_deleted_texts_leave_the_findings(store: Store, look: Look) -> None:
-    """Texts go before scores do."""
+    """Retention deletes texts earlier than scores."""
     put(store, "scores", [score("s", 1, **JUDGED)])
     page = look(LINKS.session("ops", "s"))
     told(page, "Turn 1", "0.52", "The texts were deleted; the findings remain.")
@@ -280,7 +280,7 @@ def test_an_id_that_several_have_is_a_choice_of_those_that_one_may_see(
 
 
 def test_a_project_with_two_sessions_of_an_id_asks_which(store: Store, look: Look) -> None:
-    """The connection in the address says it."""
+    """The connection in the address resolves the ambiguity."""
     talk(store)
     talk(store, connection="south")
     assert "Which one?" in look(LINKS.session("ops", "s"))
@@ -288,7 +288,7 @@ def test_a_project_with_two_sessions_of_an_id_asks_which(store: Store, look: Loo
 
 
 def test_a_session_that_is_gone_says_why(access: AccessStore, store: Store, look: Look) -> None:
-    """An alert may link to what was erased since."""
+    """Alerts may link to sessions that have been erased since."""
     talk(store)
     assert "It may have been erased, or its retention period has passed." in look(LINKS.session("ops", "nothing"), 404)
     access.add(Holder("connection", "local", "ops"))
@@ -359,7 +359,7 @@ def test_the_answer_to_programs_is_whole_and_paged(call: Call, tokens: Tokens, s
 
 
 def test_programs_are_asked_for_the_connection_where_several_have_the_id(call: Call, tokens: Tokens, store: Store) -> None:
-    """As with exchanges: an id alone may name two things."""
+    """As for exchanges, an id may belong to several connections."""
     talk(store)
     talk(store, connection="south")
     answer = call("GET", "/api/audit/ops/sessions/s", tokens.root)
@@ -369,6 +369,6 @@ def test_programs_are_asked_for_the_connection_where_several_have_the_id(call: C
 
 @pytest.mark.parametrize("address", ["?turn=0", "?part=-1", "?turn=x", "?connection=A%20B"])
 def test_an_address_that_is_not_valid_says_so(store: Store, look: Look, address: str) -> None:
-    """A page, not a stack trace."""
+    """Errors must be pages, not stack traces."""
     talk(store)
     look(f"/projects/ops/sessions/s{address}", 400)

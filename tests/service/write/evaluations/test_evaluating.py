@@ -161,7 +161,7 @@ def test_every_session_is_judged_as_often_as_asked_and_the_second_time_reused(da
 
 @pytest.mark.usefixtures("nobody")
 def test_without_a_judge_nothing_is_written(database: Path) -> None:
-    """A request that nobody can answer would become a failed evaluation."""
+    """Without a judge, a request would become a failed evaluation."""
     with pytest.raises(SettingsError, match="there is no judge") as caught:
         made(database)
     assert "ANTHROPIC_API_KEY" in caught.value.hint
@@ -236,7 +236,7 @@ def test_an_attempt_that_fails_leaves_the_result_before_it_and_says_so(database:
 def test_a_stop_keeps_what_is_recorded_and_the_next_call_goes_on(
     database: Path, simulator: RunningJudge, number: signal.Signals
 ) -> None:
-    """Whoever presses Ctrl-C has paid for what was answered by then."""
+    """Answers received before Ctrl-C are paid for and must be kept."""
     simulator.reset(",".join(["answer"] * 5 + ["slow:2"] * 7))
     before = signal.getsignal(number)
 
@@ -261,7 +261,7 @@ def test_a_stop_keeps_what_is_recorded_and_the_next_call_goes_on(
 def test_what_the_stage_cannot_get_over_is_named(
     database: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An evaluation that is missing without a word would be taken for one that was not asked for."""
+    """A missing evaluation must be reported, or it would look as if it had not been requested."""
     opened = type(EVALUATION).open
 
     def broken(self: Any, task: Any, *arguments: Any, **options: Any) -> Any:
@@ -362,7 +362,7 @@ def children() -> Iterator[Nursery]:
 
 @pytest.mark.parametrize("kind", ["live", "batch"])
 def test_a_kill_costs_no_answer_that_was_recorded(children: Nursery, database: Path, tmp_path: Path, kind: str) -> None:
-    """A machine loses its power in the middle; the same command then pays for what is missing only."""
+    """After a crash, the same command pays only for missing answers."""
     script = "slow:0.3" if kind == "live" else "answer"
     with running(script, batch_seconds=1.5) as judge:
         home = Home(tmp_path, ANTHROPIC_BASE_URL=judge.base_url)
@@ -400,7 +400,7 @@ def write_files(folder: Path, kind: str) -> None:
 
 
 def test_a_judge_that_is_down_is_not_asked_to_the_end(database: Path, nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was asked for stays asked for: the same call goes on when the judge is there again."""
+    """Requests are kept, so the same command continues once the judge is back."""
     del nobody
     with running() as judge:
         address = judge.base_url

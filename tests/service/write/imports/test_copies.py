@@ -101,7 +101,7 @@ def test_lines_that_only_a_copy_has_are_counted_where_they_cannot_be_joined(work
 def test_a_copy_that_is_imported_first_and_alone_is_the_same_session(
     workspace: Workspace, tmp_path: Path, program: str
 ) -> None:
-    """Somebody imports a backup, and the folder a day later."""
+    """A user may import a backup first and the folder later."""
     source, folder, name, lines_of, head, turn = PROGRAMS[program]
     root, lines = tmp_path / "root", lines_of()
     backup = root / folder / f"{name}.jsonl.bak"

@@ -98,7 +98,7 @@ def test_a_file_is_read_again_with_other_settings(workspace: Workspace, transcri
 def test_a_file_that_grows_while_it_is_read_is_read_again(
     workspace: Workspace, transcript: Path, times: Times, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What came in behind the reader would be missed for ever."""
+    """Lines appended behind the reader would otherwise never be imported."""
     times.now += timedelta(hours=2)
     whole = importing.read_transcripts
 

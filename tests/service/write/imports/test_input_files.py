@@ -110,7 +110,7 @@ def test_a_file_that_is_something_else_is_refused_in_one_line(
 @pytest.mark.parametrize("kind", COMPUTED[:2] + COMPUTED[3:])
 @pytest.mark.parametrize("command", OF_SETTINGS)
 def test_so_is_one_that_is_given_for_settings(driftline: Command, tmp_path: Path, command: str, kind: str) -> None:
-    """`not UTF-8` sends people to their editor."""
+    """The error must name the wrong kind of file instead of an encoding problem."""
     (tmp_path / "c.yaml").write_text(json.dumps(CASE))
     path = made(kind, tmp_path / "given.yaml")
     code, out, err = driftline(*OF_SETTINGS[command], str(path))
@@ -121,7 +121,7 @@ def test_so_is_one_that_is_given_for_settings(driftline: Command, tmp_path: Path
 
 @pytest.mark.parametrize("command", [*READERS, *OF_SETTINGS])
 def test_an_empty_file_is_refused(driftline: Command, tmp_path: Path, command: str) -> None:
-    """A job that forgot to write its file must not look as if it had nothing to say."""
+    """An empty file usually means that the job that writes it has failed."""
     (tmp_path / "c.yaml").write_text(json.dumps(CASE))
     path = tmp_path / "empty"
     path.touch()
@@ -132,7 +132,7 @@ def test_an_empty_file_is_refused(driftline: Command, tmp_path: Path, command: s
 
 @pytest.mark.parametrize("command", [*READERS, *OF_SETTINGS])
 def test_a_missing_file_is_refused(driftline: Command, tmp_path: Path, command: str) -> None:
-    """With exit code 2, naming it."""
+    """The command exits with code 2 and names the file."""
     (tmp_path / "c.yaml").write_text(json.dumps(CASE))
     path = tmp_path / "missing"
     code, out, err = driftline(*(READERS | OF_SETTINGS)[command], str(path))
@@ -174,7 +174,7 @@ def sessions_in(reader: str, out: str) -> int:
 
 @pytest.mark.parametrize("reader", READERS)
 def test_a_folder_without_a_file_of_the_sort_is_refused(driftline: Command, tmp_path: Path, reader: str) -> None:
-    """Nothing to do is a slip in the path; empty files are nothing."""
+    """A folder without matching files is probably a wrong path."""
     folder = tmp_path / "agents" / "one" / "sessions"
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("no events\n")
@@ -231,7 +231,7 @@ def test_a_broken_line_is_still_a_broken_line(driftline: Command, tmp_path: Path
 def test_standard_input_is_looked_at_like_a_file(
     driftline: Command, monkeypatch: pytest.MonkeyPatch, command: str, content: bytes, words: str
 ) -> None:
-    """A pipe whose first command failed is empty."""
+    """Standard input is empty if the first command of a pipe failed."""
     monkeypatch.setattr("sys.stdin", TextIOWrapper(_peekable(content)))
     code, out, err = driftline(command, "-")
     assert (code, out, f"error: standard input: {words}" in err) == (2, "", True)
@@ -252,7 +252,7 @@ def _peekable(content: bytes) -> BytesIO:
 def test_a_replay_of_files_that_are_none_of_an_export_is_refused(
     driftline: Command, tmp_path: Path, content: bytes, words: str
 ) -> None:
-    """By the same first bytes."""
+    """The kind is recognised by the first bytes, as for imports."""
     file = tmp_path / "exchanges.parquet"
     file.write_bytes(content)
     code, _, err = driftline("replay", "--from", str(tmp_path))

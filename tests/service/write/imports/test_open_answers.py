@@ -132,7 +132,7 @@ def test_an_answer_that_ended_counts_at_once_and_is_revised_if_the_turn_goes_on(
 def test_an_answer_that_is_still_open_is_reported_with_its_reason_and_time(
     workspace: Workspace, tmp_path: Path, times: Times, program: str
 ) -> None:
-    """An import said only: 0 exchanges."""
+    """The summary must explain why an import has no exchanges."""
     source, place, lines_of = PROGRAMS[program]
     path = _write(tmp_path / "root" / place, lines_of("ask", "call"))
     first = Importer(workspace).transcripts(source, [path])
@@ -148,7 +148,7 @@ def test_an_answer_that_is_still_open_is_reported_with_its_reason_and_time(
 
 
 def test_a_question_without_an_answer_says_so(workspace: Workspace, tmp_path: Path) -> None:
-    """It is another reason than a tool that is at work."""
+    """A missing answer is reported differently from a running tool."""
     source, place, lines_of = PROGRAMS["openclaw"]
     path = _write(tmp_path / "root" / place, lines_of("ask"))
     [answer] = Importer(workspace).transcripts(source, [path]).open

@@ -1,4 +1,4 @@
-"""Differences of policies: what is in force otherwise, for whom."""
+"""Differences between policies: the changed settings and the affected projects."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_project_that_is_named_now_changes_by_what_it_says() -> None:
 
 
 def test_what_belongs_to_no_project_is_of_the_whole_server() -> None:
-    """Redaction off is the change that nobody may overlook."""
+    """Disabling redaction must be clearly visible."""
     assert told(Policy(), policy(redaction={"enabled": False})) == [("redaction.enabled", True, False, (FLEET,))]
     assert told(Policy(), policy(sessionGapMinutes=60)) == [("sessionGapMinutes", 30, 60, (FLEET,))]
 
