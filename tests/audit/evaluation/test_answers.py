@@ -1,4 +1,4 @@
-"""The reader of the judge's answers: what it takes, what it refuses in words that can be acted on, and that nothing makes it raise."""
+"""The reader of the judge's answers: what it accepts, how it describes problems, and that it never raises."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ ASSESSMENTS = st.builds(lambda evidence, score: {"evidence": evidence, "score": 
 
 
 def problems(text: str) -> tuple[str, ...]:
-    """What is wrong with an answer about task and spark."""
+    """Return the problems of an answer about task and spark."""
     read = read_evaluation(text, dimensions=("task", "spark"))
     assert isinstance(read, Invalid), read
     return read.problems
 
 
 def changed(**overall: Any) -> str:
-    """An answer about task and spark whose overall verdict differs from a good one."""
+    """Return an answer about task and spark with another overall verdict."""
     good = answer(7, ("task", "spark"))
     return answer_json(good | {"overall": good["overall"] | overall})
 
 
 @given(st.sets(st.sampled_from(DIMENSIONS), min_size=1), st.data())
 def test_what_the_judge_was_asked_is_read_as_it_stands(asked: set[str], data: st.DataObject) -> None:
-    """The reader adds nothing and changes nothing: scores are counted as they were given."""
+    """The reader changes nothing: scores are used as given."""
     dimensions = tuple(one for one in DIMENSIONS if one in asked)
     given_answer = {
         "dimensions": {one: data.draw(ASSESSMENTS) for one in dimensions},
@@ -50,7 +50,7 @@ def test_what_the_judge_was_asked_is_read_as_it_stands(asked: set[str], data: st
 
 @given(st.text())
 def test_no_text_makes_the_reader_raise(text: str) -> None:
-    """The judge's text is from outside: whatever it is, it is an answer or a list of problems."""
+    """The judge's text is external: any text is either an answer or a list of problems."""
     assert isinstance(read_evaluation(text, dimensions=DIMENSIONS), Invalid | EvaluationAnswer)
 
 
@@ -66,7 +66,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_no_json_makes_the_reader_raise(value: Any) -> None:
-    """Nor does JSON of any other shape, which is how models fail."""
+    """Models often fail with JSON of another shape."""
     assert isinstance(read_evaluation(json.dumps(value), dimensions=("task",)), Invalid | EvaluationAnswer)
 
 
@@ -96,12 +96,12 @@ def test_no_json_makes_the_reader_raise(value: Any) -> None:
     ],
 )
 def test_an_answer_of_another_shape_is_refused_with_the_reason(text: str, problem: str) -> None:
-    """The reasons are sent back to the judge, so they name the field and say what it must be."""
+    """The problems are sent back to the judge, so they name the field and what it must be."""
     assert any(problem in one for one in problems(text))
 
 
 def test_every_problem_is_told_at_once() -> None:
-    """There is one turn of repair, so a judge that is told of half of its faults has lost it."""
+    """The judge may correct its answer only once, so it must be told every problem."""
     broken = {"dimensions": {"task": {"evidence": [], "score": 11}}, "overall": {"score": "x"}}
     missing_part, evidence, score, missing_field, overall = problems(json.dumps(broken))
     assert "spark is missing in dimensions" in missing_part
@@ -112,14 +112,14 @@ def test_every_problem_is_told_at_once() -> None:
 
 
 def test_evidence_is_kept_on_one_line_and_cut_where_it_is_too_long() -> None:
-    """Evidence goes into tables, summaries and records: a break or a megabyte in it would break those."""
+    """Evidence is shown in tables, summaries and records, where line breaks or a megabyte of text would not fit."""
     read = read_evaluation(changed(evidence=[" two\n lines ", "x" * 5_000]), dimensions=("task", "spark"))
     assert isinstance(read, EvaluationAnswer)
     assert read.overall.evidence == ("two lines", "x" * (MAX_FACT - 1) + "…")
 
 
 def test_minus_zero_is_zero() -> None:
-    """Both are equal, so which of the two a maximum gives would depend on the order of the iterations."""
+    """0 and -0 are equal, so the maximum of both would depend on the order of the iterations."""
     read = read_evaluation(changed(score=-0.0), dimensions=("task", "spark"))
     assert isinstance(read, EvaluationAnswer)
     assert str(read.overall.score) == "0.0"
@@ -131,7 +131,7 @@ def _objects(schema: Any) -> list[dict[str, Any]]:
 
 
 def test_the_schema_is_closed_and_has_the_evidence_first() -> None:
-    """The API takes closed objects only, and a model that writes the score first makes up the evidence for it."""
+    """The API accepts closed objects only, and a model that writes the score first invents the evidence for it."""
     schema = answer_schema(("process", "spark"))
     assert schema["required"] == ["dimensions", "overall"]
     assert schema["properties"]["dimensions"]["required"] == ["process", "spark"]

@@ -1,4 +1,4 @@
-"""docs/evaluation-files.md names every field of a case and a profile, with its default: it cannot go stale."""
+"""docs/evaluation-files.md names every field of a case and a profile with its default."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ KINDS = {check.__name__: check for check in get_args(get_args(cases.Check)[0])}
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of every row of a table under a heading of the document, without the head of the table."""
+    """Return the cells of every row of a table under a heading of the document, without the header."""
     section = re.split(r"^#+ ", re.split(rf"^##+ {heading}(?: .*)?$", TEXT, flags=re.MULTILINE)[1], flags=re.MULTILINE)[0]
     lines = [line for line in section.splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
 def default(field: FieldInfo) -> str:
-    """The default of a field as the document shows it."""
+    """Return the default of a field as the document shows it."""
     if field.is_required():
         return "required"
     value: Any = field.get_default(call_default_factory=True)
@@ -45,14 +45,14 @@ def default(field: FieldInfo) -> str:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_every_field_is_documented_with_its_default(model: type[BaseModel]) -> None:
-    """A field that is nowhere named is used by nobody; a wrong default misleads everybody."""
+    """Nobody uses an undocumented field, and a wrong default misleads everybody."""
     expected = {name: default(field) for name, field in model.model_fields.items()}
 
     assert {row[0].strip("`"): row[2] for row in rows(model.__name__)} == expected
 
 
 def test_no_model_of_the_files_is_left_out() -> None:
-    """A new object in a file gets a table of its own."""
+    """A new object in a file needs its own table."""
     names = {
         name
         for file in (cases.Case, cases.Profile)
@@ -63,7 +63,7 @@ def test_no_model_of_the_files_is_left_out() -> None:
 
 
 def test_every_kind_of_check_is_documented_with_its_fields() -> None:
-    """The table of kinds is where a check begins."""
+    """People choose a check from the table of kinds."""
     of_all, of_kinds = set(cases.FinalResponsePresent.model_fields), {}
     for row in (row for row in rows("Checks") if row[0].strip("`") in CHECKS):
         of_kinds[row[0].strip("`")] = set(re.findall(r"`(\w+)`", row[1]))

@@ -1,4 +1,4 @@
-"""Sessions as runs: what is shown of them, what they took, what mended an error, and which names of machines they hold."""
+"""Sessions as runs: their content and cost, which errors are resolved, and which identifiers they contain."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 def a_session(*events: Json, exchanges: Sequence[Exchange] = (), **fields: Any) -> SessionRecords:
-    """The records of the session `s`; events are normalised as they are when they come in."""
+    """Return the records of the session `s`, with events normalized as at ingestion."""
     payloads = [event.payload for event in normalise_session(events)]
     return SessionRecords(
         connection="conn-1", project="ops", session_id="session-1", exchanges=exchanges, events=payloads, **fields
@@ -43,22 +43,22 @@ def a_session(*events: Json, exchanges: Sequence[Exchange] = (), **fields: Any) 
 
 
 def folded(*events: Json, exchanges: Sequence[Exchange] = (), **fields: Any) -> Run:
-    """The run of such a session."""
+    """Return the run of such a session."""
     return run_of(a_session(*events, exchanges=exchanges, **fields), OWN)
 
 
 def said(number: int, response: str = "Done.", **fields: object) -> Exchange:
-    """The exchange `number`, at minute `number`."""
+    """Return exchange `number`, at minute `number`."""
     return builders.exchange("s", number, response, **fields)
 
 
 def at(minutes: float) -> str:
-    """A timestamp of an event."""
+    """Return the timestamp of an event."""
     return (builders.START + timedelta(minutes=minutes)).isoformat()
 
 
 def test_turns_are_the_exchanges_in_the_order_of_time() -> None:
-    """The last one holds the final answer, whatever order the records came in."""
+    """The final answer is that of the last exchange, in whatever order the records arrived."""
     run = folded(exchanges=[said(2, "B", agent_model="own"), said(1, "A", agent="bot", agent_model="older")])
 
     assert tuple(turn.agent_response for turn in run.turns) == ("A", "B")
@@ -71,7 +71,7 @@ def test_turns_are_the_exchanges_in_the_order_of_time() -> None:
 
 
 def test_an_abandoned_branch_is_no_part_of_the_run_but_was_paid_for() -> None:
-    """A user who rewrote a message is answered by the second answer alone; both were billed."""
+    """If a user rewrote a message, only the second answer is part of the run, but both were billed."""
     gone = said(2, "Old", tags=("abandoned",), agent_model="own", input_tokens=100, output_tokens=1)
     kept = said(1, "New", agent_model="own", input_tokens=10, output_tokens=1)
     run = folded(
@@ -88,7 +88,7 @@ def test_an_abandoned_branch_is_no_part_of_the_run_but_was_paid_for() -> None:
 
 
 def test_a_heartbeat_does_not_end_a_run() -> None:
-    """Agents are woken long after the task is done; HEARTBEAT_OK is not their answer to it. Alone it is all there is."""
+    """Heartbeats wake agents long after the task; HEARTBEAT_OK is not the answer to it, unless there is nothing else."""
     beat = said(2, "HEARTBEAT_OK", tags=("heartbeat",))
 
     assert folded(exchanges=[said(1), beat]).final_response == "Done."
@@ -97,7 +97,7 @@ def test_a_heartbeat_does_not_end_a_run() -> None:
 
 @pytest.mark.parametrize("outcome", ["no_response", "error", "aborted"])
 def test_a_run_ends_as_its_last_exchange_did(outcome: str) -> None:
-    """An earlier answer does not make up for it."""
+    """An earlier answer does not replace it."""
     assert folded(exchanges=[said(1), said(2, "", outcome=outcome)]).status == outcome
 
 
@@ -114,14 +114,14 @@ def test_a_run_ends_as_its_last_exchange_did(outcome: str) -> None:
     ],
 )
 def test_a_run_without_exchanges_ends_as_its_events_say(events: list[Json], status: str, final: str) -> None:
-    """Agents that are watched by their events alone are evaluated, too."""
+    """Agents that only send events are evaluated as well."""
     run = folded(*events)
 
     assert (run.status, run.final_response) == (status, final)
 
 
 def test_calls_and_results_are_steps_in_the_order_of_the_log() -> None:
-    """A result that names no tool has that of its call."""
+    """A result without a tool's name has the tool of its call."""
     run = folded(
         {"event": "tool_call", "name": "exec", "params": {"cmd": "ls"}, "tool_call_id": "k"},
         {"event": "memory_event", "action": "miss"},
@@ -148,7 +148,7 @@ def test_calls_and_results_are_steps_in_the_order_of_the_log() -> None:
     ],
 )
 def test_a_result_says_whether_it_failed(fields: Json, *, failed: bool) -> None:
-    """A flag of the wrong type says nothing; an output that nobody used did not fail."""
+    """A flag of the wrong type is ignored, and an unused output is not a failure."""
     (result,) = folded({"event": "tool_output", "tool": "t", **fields}).steps
 
     assert isinstance(result, ToolResult)
@@ -177,7 +177,7 @@ TOOL_ERROR: Json = {"event": "error_event", "tool": "exec", "error": {"message":
     ],
 )
 def test_an_error_is_a_failure_until_the_run_went_on(events: list[Json], *, mended: bool) -> None:
-    """An error that was got over blocked nothing; a tool that never worked again did."""
+    """A resolved error blocked nothing; a tool that never worked again did."""
     expected = [Failure("error_event", "exec: no disk" if TOOL_ERROR in events else "overloaded")]
 
     assert list(folded(*events).failures) == ([] if mended else expected)
@@ -197,14 +197,14 @@ def test_an_error_is_a_failure_until_the_run_went_on(events: list[Json], *, mend
     ],
 )
 def test_an_answer_mends_the_error_before_it(error: Json, outcomes: list[str], *, mended: bool) -> None:
-    """A question that was answered after a second try was not blocked. That a tool was missing is for the judge to weigh."""
+    """A question that was answered on the second try was not blocked; the judge decides whether a missing tool matters."""
     exchanges = [said(number, outcome=outcome) for number, outcome in enumerate(outcomes, start=1)]
 
     assert (not folded(error, exchanges=exchanges).failures) == mended
 
 
 def test_an_end_in_an_error_is_a_failure_without_words_of_its_own() -> None:
-    """The judge must hear of it even where no event tells; where one does, once is enough."""
+    """The judge must learn of a bad end even without an event; with one, it is listed once."""
     broken = said(1, "", outcome="error")
 
     assert folded(exchanges=[broken]).failures == (Failure("error", "The run ended in an error."),)
@@ -213,7 +213,7 @@ def test_an_end_in_an_error_is_a_failure_without_words_of_its_own() -> None:
 
 
 def test_causes_of_the_diagnosis_are_failures() -> None:
-    """They come after the errors of the run itself."""
+    """They follow the errors of the run itself."""
     cause = FailureCause(
         type="infinite_tool_loop",
         severity="high",
@@ -232,7 +232,7 @@ def test_causes_of_the_diagnosis_are_failures() -> None:
 
 
 def test_of_each_artifact_the_last_content_counts() -> None:
-    """A path is one however it is written; an event without content keeps what was known; a deletion takes it away."""
+    """Paths are normalized; an event without content keeps the earlier one; a deletion removes the artifact."""
     run = folded(
         {"event": "artifact", "path": "./a.md", "content": "one", "excerpt": "o"},
         {"event": "artifact", "path": "gone", "text": "x"},
@@ -247,7 +247,7 @@ def test_of_each_artifact_the_last_content_counts() -> None:
 
 
 def usage(read: int, written: int, **fields: Any) -> Json:
-    """A token_usage event."""
+    """Return a token_usage event."""
     return {"event": "token_usage", "usage": {"input": read, "output": written, **fields}}
 
 
@@ -276,7 +276,7 @@ KNOWN = {"agent_model": "own", "input_tokens": 1000, "output_tokens": 10}
 def test_what_a_run_took_is_known_in_full_or_not_at_all(
     exchanges: list[Json], events: list[Json], expected: tuple[int | None, int | None, int | None, float | None]
 ) -> None:
-    """Half of a cost looks like a cheap run. What came out of the prompt cache costs a tenth."""
+    """A partial cost would make a run look cheap, and tokens from the prompt cache cost a tenth."""
     given = [said(number, **{"response": "Done.", **_renamed(fields)}) for number, fields in enumerate(exchanges, start=1)]
     run = folded(*events, exchanges=given)
 
@@ -285,7 +285,7 @@ def test_what_a_run_took_is_known_in_full_or_not_at_all(
 
 
 def test_what_a_run_took_is_unknown_when_it_was_read_in_part() -> None:
-    """The rest was paid for, too."""
+    """The rest was paid for as well."""
     run = folded(exchanges=[said(1, **KNOWN)], is_whole=False)
 
     assert (run.total_tokens, run.cost_usd, run.is_whole) == (None, None, False)
@@ -296,7 +296,7 @@ def _renamed(fields: Json) -> Json:
 
 
 def test_names_of_machines_are_collected_at_every_depth() -> None:
-    """What is not collected here may reach the judge inside a text that holds it."""
+    """An identifier that is not collected here may reach the judge inside a text."""
     run = folded(
         {"event": "session_start", "event_id": "ev-77", "hostname": "build-7.internal", "cwd": "/srv/agents/bot"},
         {"event": "x", "container": {"id": "3f2a9c", "name": "runner-1", "labels": {"team": "platform-team"}}},
@@ -312,7 +312,7 @@ def test_names_of_machines_are_collected_at_every_depth() -> None:
 
 
 def test_times_are_those_of_the_first_and_last_sign() -> None:
-    """An idle session is closed long after it ended: that is no time of the run. A time that is none is no sign."""
+    """An idle session is closed long after its end, so the closing time is not the run's. An invalid time is ignored."""
     late = datetime(2026, 12, 1, tzinfo=UTC)
     run = folded({"event": "x", "timestamp": at(9)}, {"event": "x", "timestamp": "soon"}, exchanges=[said(1)], closed_at=late)
     silent = folded({"event": "x"}, closed_at=late)
@@ -322,7 +322,7 @@ def test_times_are_those_of_the_first_and_last_sign() -> None:
 
 
 def test_many_errors_take_no_longer_each() -> None:
-    """An agent that fails in every call, ten thousand times, must not hold up the evaluation of others."""
+    """An agent whose calls all fail, ten thousand times, must not delay the evaluation of others."""
     broken = [{"event": "error_event", "tool": f"t{number}", "message": "no"} for number in range(10_000)]
     calls = [{"event": "tool_call", "tool": "ls"} for _ in range(10_000)]
     start = process_time()
@@ -364,7 +364,7 @@ exchanges = st.lists(
 def test_no_session_makes_folding_raise_and_the_order_of_exchanges_is_that_of_time(
     given_events: list[Json], given_exchanges: list[Exchange], chance: Any
 ) -> None:
-    """Fields of events are whatever an agent wrote; tables give exchanges in any order."""
+    """Events may have any fields, and tables return exchanges in any order."""
     shuffled = list(given_exchanges)
     chance.shuffle(shuffled)
 
@@ -378,7 +378,7 @@ def test_no_session_makes_folding_raise_and_the_order_of_exchanges_is_that_of_ti
 @settings(deadline=None)
 @given(events, st.integers(0, 10))
 def test_events_may_come_in_parts(given_events: list[Json], cut: int) -> None:
-    """However a log is read, in one go or in batches, the run is the same."""
+    """Reading a log at once or in batches gives the same run."""
     payloads: list[Mapping[str, Any]] = [event.payload for event in normalise_session(given_events)]
     parts = Trace()
     for part in (payloads[:cut], payloads[cut:]):

@@ -1,4 +1,4 @@
-"""Test cases and profiles as files: what they may say, and that every problem leads to its line."""
+"""Test cases and profiles as files: their fields, and that every problem names its line."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FILES: dict[str, tuple[str, Callable[[Path], object]]] = {"case": (CASE, load_ca
 
 
 def refusal(tmp_path: Path, kind: str, text: str) -> list[str]:
-    """The problems that loading this text as a case or profile reports, without the folder."""
+    """Return the problems reported for this text as a case or profile, without the folder."""
     path = tmp_path / f"{kind}.yaml"
     path.write_text(text, "utf-8")
     with pytest.raises(PolicyError) as caught:
@@ -61,7 +61,7 @@ def refusal(tmp_path: Path, kind: str, text: str) -> list[str]:
 
 
 def test_a_case_is_what_its_file_says(tmp_path: Path) -> None:
-    """What is not said has its default: all six dimensions are judged, and a check counts for the task."""
+    """Missing fields have defaults: all six dimensions are judged, and a check counts for the task."""
     path = tmp_path / "case.yaml"
     path.write_text(CASE, "utf-8")
 
@@ -73,7 +73,7 @@ def test_a_case_is_what_its_file_says(tmp_path: Path) -> None:
 
 
 def test_each_judge_run_of_a_profile_is_a_plan(tmp_path: Path) -> None:
-    """A judge run names its judge and may have an aggregation of its own; the rest is the profile's."""
+    """A judge run names its judge and may have its own aggregation; everything else comes from the profile."""
     path = tmp_path / "profile.yaml"
     path.write_text(PROFILE, "utf-8")
 
@@ -85,7 +85,7 @@ def test_each_judge_run_of_a_profile_is_a_plan(tmp_path: Path) -> None:
 
 
 def test_a_profile_without_a_prompt_has_the_shipped_one(tmp_path: Path) -> None:
-    """The rules of scoring are always sent."""
+    """The scoring rules are always sent."""
     path = tmp_path / "profile.yaml"
     path.write_text(PROFILE, "utf-8")
 
@@ -94,7 +94,7 @@ def test_a_profile_without_a_prompt_has_the_shipped_one(tmp_path: Path) -> None:
 
 
 def test_a_prompt_is_found_from_the_folder_of_its_profile(tmp_path: Path) -> None:
-    """A profile and its prompt are moved together. The byte order mark of some editors is no text."""
+    """A profile and its prompt move together. The byte order mark of some editors is not part of the text."""
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "strict.md").write_bytes("\ufeff# Be strict\r\n".encode())
     path = tmp_path / "profile.yaml"
@@ -115,7 +115,7 @@ def test_a_prompt_is_found_from_the_folder_of_its_profile(tmp_path: Path) -> Non
 def test_a_prompt_that_cannot_be_used_is_refused_at_the_line_that_names_it(
     tmp_path: Path, content: bytes | None, reason: str
 ) -> None:
-    """The shipped prompt instead would score by other rules than were asked for."""
+    """Falling back to the shipped prompt would score by other rules than the user asked for."""
     if content is not None:
         (tmp_path / "own.md").write_bytes(content)
     text = "judge_system_prompt_path: own.md\n" + PROFILE
@@ -126,7 +126,7 @@ def test_a_prompt_that_cannot_be_used_is_refused_at_the_line_that_names_it(
 
 
 def test_the_largest_prompt_is_taken(tmp_path: Path) -> None:
-    """The bound is what it says."""
+    """The largest allowed size is accepted, one byte more is not."""
     (tmp_path / "own.md").write_bytes(b"x" * MAX_SYSTEM_PROMPT_BYTES)
     path = tmp_path / "profile.yaml"
     path.write_text("judge_system_prompt_path: own.md\n" + PROFILE, "utf-8")
@@ -159,7 +159,7 @@ def test_the_largest_prompt_is_taken(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_problem_is_told_with_its_line_and_field(tmp_path: Path, kind: str, old: str, new: str, problem: str) -> None:
-    """Who writes a case sees only this message: it must lead to the line and say what to write."""
+    """The author of a case sees only this message, so it must name the line and the fix."""
     text = FILES[kind][0]
     assert old in text
 
@@ -169,7 +169,7 @@ def test_a_problem_is_told_with_its_line_and_field(tmp_path: Path, kind: str, ol
 
 @pytest.mark.parametrize(("repetitions", "reason"), [("0", "must be 1 or more"), ("true", "must be a whole number")])
 def test_a_list_is_not_called_empty_because_of_a_problem_in_it(tmp_path: Path, repetitions: str, reason: str) -> None:
-    """Whoever is told of two problems looks for the second one, which is not there."""
+    """A second message about the same problem would send people looking for a problem that does not exist."""
     (told,) = refusal(tmp_path, "profile", PROFILE.replace("repetitions: 3", f"repetitions: {repetitions}"))
     assert "judge_runs[1].repetitions" in told
     assert reason in told
@@ -188,7 +188,7 @@ def test_a_pattern_that_re2_refuses_is_refused_with_the_reason(tmp_path: Path) -
 
 
 def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
-    """One run of the command, one list to mend."""
+    """One run of the command lists every problem."""
     text = (
         PROFILE.replace("nightly", "'not an id'")
         .replace("repetitions: 3", "repetitions: many")
@@ -211,7 +211,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file(tmp_path: Path) 
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, kind: str, content: bytes, problem: str) -> None:
-    """Whatever is handed in, the answer is a message, not a stack trace."""
+    """Any input gives a message, not a stack trace."""
     path = tmp_path / f"{kind}.yaml"
     path.write_bytes(content)
 
@@ -222,13 +222,13 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, kind: str, conten
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    """A misspelt path is the commonest mistake of all."""
+    """A misspelt path is the most common mistake."""
     with pytest.raises(PolicyError, match="does not exist"):
         load_case(tmp_path / "nowhere.yaml")
 
 
 def test_a_problem_of_a_case_sends_nobody_to_the_policy(tmp_path: Path) -> None:
-    """The hint must lead to the fields of this file."""
+    """The hint must name the fields of this file."""
     path = tmp_path / "case.yaml"
     path.write_text("{}", "utf-8")
     with pytest.raises(PolicyError) as caught:
@@ -242,7 +242,7 @@ EXAMPLES = sorted((Path(__file__).parents[4] / "examples" / "evaluation").rglob(
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_a_shipped_example_loads(path: Path) -> None:
-    """What people copy from must be right."""
+    """People copy the examples, so they must be valid."""
     load = load_profile if "profile_id:" in path.read_text("utf-8") else load_case
 
     assert load(path) is not None
@@ -267,7 +267,7 @@ judge_runs:
     [("nightly.yaml", "nightly"), ("gpt 5.4 (mini).yml", "gpt-5.4-mini"), ("x" * 99, "x" * 64), ("评测.yaml", "profile")],
 )
 def test_a_profile_of_another_tool_loads_as_it_is_and_is_called_as_its_file(tmp_path: Path, name: str, profile_id: str) -> None:
-    """Whoever comes from there brings profiles that name no id, and a judge by the name it has there."""
+    """Profiles of other tools have no id, and other names for a judge's type."""
     path = tmp_path / name
     path.write_text(SEED, "utf-8")
     (plan,) = plans(load_profile(path).profile)

@@ -1,4 +1,4 @@
-"""Deterministic checks: each kind decides what it says, says error where the records do not decide it, and raises nothing."""
+"""Deterministic checks: each kind decides as stated, is an error if the records do not decide it, and raises nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECRET = "sk-live-0f1e2d3c"
 
 
 def a_run(answer: str | None = "It is done.", **fields: Any) -> Run:
-    """A run with one turn, or with none."""
+    """Return a run with one turn, or with none."""
     values: dict[str, Any] = {
         "connection": "local",
         "project": "ops",
@@ -40,20 +40,20 @@ def a_run(answer: str | None = "It is done.", **fields: Any) -> Run:
 
 
 def a_case(*checks: dict[str, Any]) -> Case:
-    """A case with these checks."""
+    """Return a case with these checks."""
     given = tuple({"check_id": f"c{number}", **check} for number, check in enumerate(checks))
     messages = ({"role": "user", "content": "Do it."},)
     return Case.model_validate({"case_id": "c", "title": "t", "input": {"messages": messages}, "deterministic_checks": given})
 
 
 def found(run: Run, kind: str, **fields: Any) -> tuple[str, str]:
-    """Outcome and detail of one check."""
+    """Return outcome and detail of one check."""
     (outcome,) = check_run(a_case({"kind": kind, **fields}), run)
     return outcome.outcome, outcome.detail
 
 
 def calls(*tools: str | None) -> dict[str, Any]:
-    """Steps that call these tools, each with its result."""
+    """Return steps that call these tools, each with its result."""
     return {
         "steps": tuple(
             step for tool in tools for step in (ToolCall(tool, {"q": SECRET}), ToolResult(tool, SECRET, failed=False))
@@ -62,7 +62,7 @@ def calls(*tools: str | None) -> dict[str, Any]:
 
 
 def files(*recorded: tuple[str, str]) -> dict[str, Any]:
-    """Artifacts of these paths and excerpts."""
+    """Return artifacts of these paths and excerpts."""
     return {"artifacts": tuple(Artifact(path, excerpt) for path, excerpt in recorded)}
 
 
@@ -114,7 +114,7 @@ CASES: list[tuple[Run, str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("run", "kind", "fields", "outcome", "detail"), CASES)
 def test_a_check_says_what_it_found(run: Run, kind: str, fields: dict[str, Any], outcome: str, detail: str) -> None:
-    """A case is a promise in figures: a check that decides it otherwise changes what was promised."""
+    """The numbers of a case are exact, and so must be their checks."""
     got = found(run, kind, **fields)
 
     assert got[0] == outcome
@@ -122,7 +122,7 @@ def test_a_check_says_what_it_found(run: Run, kind: str, fields: dict[str, Any],
 
 
 def test_every_kind_of_check_is_decided_and_tested() -> None:
-    """A kind that a file may name and nobody decides would stop an evaluation half way."""
+    """A kind that files may name but nothing decides would fail an evaluation halfway."""
     kinds = {kind for check in get_args(get_args(Check)[0]) for kind in get_args(check.model_fields["kind"].annotation)}
 
     assert kinds == set(CHECKS)
@@ -130,7 +130,7 @@ def test_every_kind_of_check_is_decided_and_tested() -> None:
 
 
 def test_outcomes_come_in_the_order_of_the_case() -> None:
-    """Readers and the score of a dimension match them by their ids and dimensions."""
+    """Readers, and the score of a dimension, match checks by ids and dimensions."""
     case = a_case({"kind": "final_response_present"}, {"kind": "tool_called", "tool": "ls", "dimensions": ("process", "task")})
 
     first, second = check_run(case, a_run())
@@ -164,7 +164,7 @@ PART = {**calls("ls", "ls"), **files(("a", "one")), "is_whole": False}
     ],
 )
 def test_what_a_part_of_a_run_does_not_show_is_undecided(kind: str, fields: dict[str, Any], outcome: str) -> None:
-    """The rest of a very long run may hold the call that is missing: to fail it would be a guess."""
+    """The unread rest of a very long run may contain the missing call, so a failure would be a guess."""
     assert found(a_run(**PART), kind, **fields)[0] == outcome
 
 
@@ -198,7 +198,7 @@ ALL_KINDS = a_case(*({"kind": kind, **fields} for _, kind, fields, _, _ in CASES
 @settings(deadline=None)
 @given(runs)
 def test_no_run_makes_a_check_raise(run: Run) -> None:
-    """The audited agent wrote the run: text and JSON of any kind must not stop the evaluation of others."""
+    """The audited agent wrote the run: no text or JSON in it may stop the evaluation."""
     outcomes = check_run(ALL_KINDS, run)
 
     assert len(outcomes) == len(ALL_KINDS.deterministic_checks)
@@ -209,7 +209,7 @@ def test_no_run_makes_a_check_raise(run: Run) -> None:
 @settings(deadline=None)
 @given(runs, st.none() | st.sampled_from(["ls", "cat"]), st.integers(0, 8), st.integers(0, 8))
 def test_a_count_of_calls_agrees_with_counting(run: Run, tool: str | None, one: int, other: int) -> None:
-    """Results are no calls, and calls of other tools do not count for one."""
+    """Results are not calls, and calls of other tools do not count."""
     lowest, highest = sorted((one, other))
     counted = [step for step in run.steps if isinstance(step, ToolCall) and tool in (None, step.tool)]
 
@@ -222,12 +222,12 @@ def test_a_count_of_calls_agrees_with_counting(run: Run, tool: str | None, one: 
 @settings(deadline=None)
 @given(runs, st.sampled_from(["ls", "cat"]))
 def test_a_tool_was_called_when_it_was_called_at_least_once(run: Run, tool: str) -> None:
-    """Two checks that say the same must come out the same."""
+    """Two checks with the same condition must have the same outcome."""
     assert found(run, "tool_called", tool=tool)[0] == found(run, "tool_call_count", tool=tool, min=1)[0]
 
 
 def test_no_detail_repeats_what_the_run_holds() -> None:
-    """Details go into pages, files and the prompt: texts of the agent may hold secrets and names of machines."""
+    """Details are shown on pages, in files and in the prompt, but the agent's texts may contain secrets and names of machines."""
     texts_of_the_agent = {"artifacts": (Artifact(f"/srv/{SECRET}/a", SECRET),), **calls(SECRET)}
     outcomes = check_run(ALL_KINDS, a_run(f"The key is {SECRET}.", **texts_of_the_agent))
 
@@ -235,5 +235,5 @@ def test_no_detail_repeats_what_the_run_holds() -> None:
 
 
 def test_a_hostile_pattern_is_linear_on_a_hostile_answer() -> None:
-    """A backtracking engine would take longer than the sun has for this pattern and text."""
+    """A backtracking engine would take exponential time for this pattern and text."""
     assert found(a_run("a" * 200_000 + "!"), "response_matches", regex="^(a+)+$")[0] == "fail"

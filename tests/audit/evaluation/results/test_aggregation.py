@@ -1,4 +1,4 @@
-"""From iterations to one score: it is the median or mean of those that succeeded, whichever and in whatever order they did."""
+"""From iterations to one score: the median or mean of the successful ones, in any order."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SCORES = st.floats(0, 10) | st.integers(0, 100).map(lambda tenths: tenths / 10)
 
 @st.composite
 def iterations(draw: st.DrawFn) -> dict[int, EvaluationAnswer]:
-    """Answers by number of iteration, about task and spark, each with evidence of its own."""
+    """Return answers about task and spark by number of iteration, each with distinct evidence."""
     numbers = draw(st.lists(st.integers(1, 50), min_size=1, max_size=9, unique=True))
     return {number: answered(number, draw(SCORES), draw(SCORES), draw(SCORES)) for number in numbers}
 
 
 def answered(number: int, overall: float, task: float = 5.0, spark: float = 5.0) -> EvaluationAnswer:
-    """An answer whose evidence says which iteration it is of."""
+    """Return an answer whose evidence names its iteration."""
     scores = {"task": task, "spark": spark}
     return EvaluationAnswer(
         {item: Assessment((f"{item} in {number}",), scores[item]) for item in DIMENSIONS if item in scores},
@@ -35,7 +35,7 @@ def answered(number: int, overall: float, task: float = 5.0, spark: float = 5.0)
 
 
 def middle(scores: list[float], method: Method) -> float:
-    """The median or mean by its definition, in exact arithmetic."""
+    """Return the median or mean by definition, in exact arithmetic."""
     exact = sorted(map(Fraction, scores))
     half = len(exact) // 2
     if method == "mean":
@@ -47,7 +47,7 @@ def middle(scores: list[float], method: Method) -> float:
 def test_every_score_is_the_median_or_mean_of_the_iterations_that_succeeded(
     answers: dict[int, EvaluationAnswer], method: Method
 ) -> None:
-    """Whichever iterations succeeded, nothing but their scores is in the aggregate."""
+    """The aggregate uses only the scores of successful iterations."""
     aggregates = aggregate(answers, method)
     assert aggregates is not None
     overall = [item.overall.score for item in answers.values()]
@@ -61,7 +61,7 @@ def test_every_score_is_the_median_or_mean_of_the_iterations_that_succeeded(
 
 @given(iterations(), st.sampled_from(METHODS))
 def test_an_aggregate_lies_within_what_it_is_made_of(answers: dict[int, EvaluationAnswer], method: Method) -> None:
-    """A mean that rounding moves beyond its largest score could leave the scale."""
+    """Rounding must not move a mean above its largest score, which could leave the scale."""
     aggregates = aggregate(answers, method)
     assert aggregates is not None
     scores = [item.overall.score for item in answers.values()]
@@ -72,7 +72,7 @@ def test_an_aggregate_lies_within_what_it_is_made_of(answers: dict[int, Evaluati
 def test_the_order_of_the_iterations_never_matters(
     answers: dict[int, EvaluationAnswer], method: Method, chance: random.Random
 ) -> None:
-    """Answers come in any order; the same answers must give the same bytes."""
+    """Answers arrive in any order, and must give the same bytes."""
     shuffled = list(answers.items())
     chance.shuffle(shuffled)
     assert repr(aggregate(answers, method)) == repr(aggregate(dict(shuffled), method))
@@ -82,7 +82,7 @@ def test_the_order_of_the_iterations_never_matters(
 def test_the_evidence_is_that_of_the_iteration_nearest_to_the_aggregate(
     answers: dict[int, EvaluationAnswer], method: Method
 ) -> None:
-    """All evidence is of one iteration, so that it does not contradict itself, and of the one that the score speaks for."""
+    """All evidence is from the iteration nearest to the score, so that it is consistent."""
     aggregates = aggregate(answers, method)
     assert aggregates is not None
     distances = {number: abs(item.overall.score - aggregates.overall.score) for number, item in answers.items()}
@@ -93,14 +93,14 @@ def test_the_evidence_is_that_of_the_iteration_nearest_to_the_aggregate(
 
 
 def test_of_two_iterations_that_are_as_near_the_first_gives_the_evidence() -> None:
-    """An even number of iterations has its median between two of them."""
+    """With an even number of iterations, the median is between two of them."""
     aggregates = aggregate({4: answered(4, 6), 2: answered(2, 8)}, "median")
     assert aggregates is not None
     assert (aggregates.overall.score, aggregates.evidence_iteration, aggregates.overall.spread) == (7.0, 2, 2.0)
 
 
 def test_one_outlier_moves_the_mean_and_not_the_median() -> None:
-    """That is what the choice of the method is about."""
+    """An outlier changes the mean but hardly the median."""
     answers = {number: answered(number, score) for number, score in enumerate((8, 8, 0.5), 1)}
     aggregates = {method: aggregate(answers, method) for method in METHODS}
     assert {method: item.overall.score for method, item in aggregates.items() if item is not None} == {
@@ -110,5 +110,5 @@ def test_one_outlier_moves_the_mean_and_not_the_median() -> None:
 
 
 def test_nothing_comes_of_no_iteration() -> None:
-    """A score of nothing would be a number that somebody averages."""
+    """A score without answers would be averaged by somebody."""
     assert aggregate({}, "median") is None

@@ -1,4 +1,4 @@
-"""Deterministic and judge scores together: which of them counts under which policy, and what is said where a part is missing."""
+"""Combining checks and judge: which score counts under which policy, and the warnings for missing parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEIGHTED = DimensionPolicy(policy="weighted", judge_weight=3, deterministic_weig
 
 
 def checks(*outcomes: str, dimension: str = "task") -> list[CheckOutcome]:
-    """A check of each outcome."""
+    """Return a check of each outcome."""
     return [check(f"check-{number}", outcome, (dimension,)) for number, outcome in enumerate(outcomes, 1)]
 
 
@@ -28,7 +28,7 @@ def checks(*outcomes: str, dimension: str = "task") -> list[CheckOutcome]:
 def test_the_deterministic_score_is_ten_times_the_share_of_mapped_checks_that_passed(
     mapped: list[str], others: list[str]
 ) -> None:
-    """An error counts as not passed, and checks of other dimensions count for nothing."""
+    """An error counts as not passed, and checks of other dimensions do not count."""
     resolution = deterministic_score("task", [*checks(*others, dimension="spark"), *checks(*mapped)])
     assert (10 * mapped.count("pass") / len(mapped) if mapped else None) == resolution
 
@@ -37,7 +37,7 @@ def test_the_deterministic_score_is_ten_times_the_share_of_mapped_checks_that_pa
 def test_weighted_is_the_mean_by_normalised_weights_and_lies_between_both_scores(
     judge: float, deterministic: float, judge_weight: float, deterministic_weight: float
 ) -> None:
-    """Weights of any size are shares of one; no rounding may bring the score beyond what it is made of."""
+    """Weights are normalized, and rounding must not move the score outside of its two parts."""
     assume(judge_weight + deterministic_weight > 0)
     policy = DimensionPolicy(policy="weighted", judge_weight=judge_weight, deterministic_weight=deterministic_weight)
     resolution = weighted(judge, deterministic, policy)
@@ -75,7 +75,7 @@ def test_weights_count_by_their_proportion_only(judge: float, factor: int) -> No
 def test_each_policy_takes_its_score_from_what_there_is(
     policy: str, outcomes: tuple[str, ...], judge: float | None, source: str, final: float | None
 ) -> None:
-    """The whole table: what is missing is never counted as 0, and the reader is told where a score comes from."""
+    """A missing score never counts as 0, and the source of every score is stated."""
     said = DimensionPolicy.model_validate({"policy": policy, "judge_weight": 3, "deterministic_weight": 1})
     resolution = resolve("task", said, checks(*outcomes), judge)
     assert (resolution.source, resolution.final) == (source, final)
@@ -103,7 +103,7 @@ def test_each_policy_takes_its_score_from_what_there_is(
 def test_what_a_score_does_not_show_is_a_warning(
     policy: str, outcomes: tuple[str, ...], judge: float | None, warnings: list[str]
 ) -> None:
-    """A failed check that moves no score, and a score that lacks a part, would be overlooked otherwise."""
+    """A failed check that changes no score, and a score without one of its parts, would be overlooked otherwise."""
     resolution = checks(*outcomes)
     resolved = resolve("task", DimensionPolicy.model_validate({"policy": policy}), resolution, judge)
     told = list(resolution_warnings([resolved], resolution))
@@ -112,13 +112,13 @@ def test_what_a_score_does_not_show_is_a_warning(
 
 
 def test_a_failed_check_of_another_dimension_is_no_warning() -> None:
-    """Only `task` says whether the run did what it was for."""
+    """Only `task` says whether the run did its job."""
     resolution = checks("fail", dimension="efficiency")
     resolved = [resolve(item, DimensionPolicy(), resolution, 8.0) for item in ("task", "efficiency")]
     assert list(resolution_warnings(resolved, resolution)) == []
 
 
 def test_a_failed_check_of_a_dimension_that_the_case_does_not_declare_is_no_warning() -> None:
-    """Nobody scores it, so nothing contradicts the check."""
+    """Without a judge's score, nothing contradicts the check."""
     resolved = [resolve("spark", DimensionPolicy(), checks("fail"), 8.0)]
     assert list(resolution_warnings(resolved, checks("fail"))) == []

@@ -1,4 +1,4 @@
-"""The documents of a result, and the schemas they are published with."""
+"""The documents of a result, and their published schemas."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from schemas.records import EvaluationRequest
 
 
 def result(asked: EvaluationRequest, *, failing: bool = False) -> EvaluationResult:
-    """The result of a request whose iterations all came to 7, or failed."""
+    """Return the result of a request whose iterations all scored 7, or failed."""
     first = judgement(questions_of(asked)[0], answer_json(answer(7.0)))
     reply = Reply(state=outcome_state("timeout")) if failing else Reply(text=answer_json(answer(7.0)), judgements=(first,))
     return EvaluationResult.model_validate_json(drive(evaluating(asked), lambda _question: reply).result)
@@ -36,7 +36,7 @@ def result(asked: EvaluationRequest, *, failing: bool = False) -> EvaluationResu
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_both_documents_keep_their_published_schemas(*, failing: bool) -> None:
-    """Programs downstream are written against the schemas, so a failed evaluation must keep them, too."""
+    """Programs are written against the schemas, so failed evaluations must match them too."""
     policies = {"task": {"policy": "weighted"}, "process": {"policy": "deterministic_only"}}
     found = result(
         make_request(evaluation_plan=plan(dimension_policies=policies), checks=[check(), check("b", "error")]), failing=failing
@@ -46,7 +46,7 @@ def test_both_documents_keep_their_published_schemas(*, failing: bool) -> None:
 
 
 def test_a_document_that_lacks_a_field_or_has_another_breaks_its_schema() -> None:
-    """A schema that takes everything proves nothing."""
+    """A schema that accepts everything would pass the tests above."""
     document = result(make_request()).final_result.model_dump(mode="json")
     without = {name: value for name, value in document.items() if name != "final_score"}
     for broken in (
@@ -59,7 +59,7 @@ def test_a_document_that_lacks_a_field_or_has_another_breaks_its_schema() -> Non
 
 
 def test_cases_and_profiles_as_people_write_them_keep_their_published_schemas() -> None:
-    """Editors check files while they are written; what has a default may be left out."""
+    """Editors validate files while they are written; fields with a default are optional."""
     judged = {"case_id": "a", "title": "A", "input": {"messages": [{"role": "user", "content": "Rotate it."}]}}
     profile = {
         "profile_id": "p",
@@ -73,7 +73,7 @@ def test_cases_and_profiles_as_people_write_them_keep_their_published_schemas() 
 
 @pytest.mark.parametrize("name", ["case", "profile"])
 def test_every_field_of_a_file_says_what_it_is(name: str) -> None:
-    """Editors show it to who writes one."""
+    """Editors show the descriptions."""
     schema = published_schema(name)
     objects = {name: schema, **schema["$defs"]}
     silent = [
@@ -87,7 +87,7 @@ def test_every_field_of_a_file_says_what_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("file", sorted(SCHEMAS.iterdir()), ids=lambda file: file.name)
 def test_every_object_of_a_schema_is_closed_or_a_table_by_name(file: Path) -> None:
-    """A misspelt field must not pass for one that is left out."""
+    """A misspelt field must not pass for a missing one."""
     waiting: list[Any] = [json.loads(file.read_text("utf-8"))]
     while waiting:
         value = waiting.pop()
@@ -99,7 +99,7 @@ def test_every_object_of_a_schema_is_closed_or_a_table_by_name(file: Path) -> No
 
 
 def test_a_result_reads_back_as_it_was_written() -> None:
-    """It is kept as text in a record; files and pages are made from what is read back."""
+    """Records keep the result as text, from which files and pages are made."""
     found = result(make_request())
     assert EvaluationResult.model_validate_json(found.as_json()) == found
     assert found.as_json() == EvaluationResult.model_validate_json(found.as_json()).as_json()

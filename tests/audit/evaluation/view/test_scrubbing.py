@@ -1,4 +1,4 @@
-"""Cleaning texts of infrastructure: nothing of it stays, what a judge needs does, and hostile text takes no longer than other text."""
+"""Scrubbing: traces of infrastructure are removed, useful text stays, and hostile text takes no longer."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ DIGEST = "0123456789abcdef" * 4
     ],
 )
 def test_what_tells_where_it_ran_is_taken_out(text: str, expected: str) -> None:
-    """None of it says how well the agent worked, and all of it says where."""
+    """These say where the agent worked, not how well."""
     assert SCRUBBER.text(text) == expected
 
 
@@ -82,7 +82,7 @@ def test_what_tells_where_it_ran_is_taken_out(text: str, expected: str) -> None:
     ],
 )
 def test_what_a_judge_needs_stays(text: str) -> None:
-    """Relative paths, addresses of the web, code and prose are what the agent made."""
+    """Relative paths, web addresses, code and prose are the agent's work."""
     assert SCRUBBER.text(text) == text
 
 
@@ -111,12 +111,12 @@ def test_values_are_cleaned_at_every_depth_and_names_too() -> None:
 
 
 def test_names_that_become_one_all_stay() -> None:
-    """A member that vanished would be work that the agent did, and nobody sees."""
+    """A removed member would hide work of the agent."""
     assert SCRUBBER.value({"/home/a/k": 1, "/home/b/k": 2}) == {"[path]/k": 1, "[path]/k (2)": 2}
 
 
 def test_numbers_that_are_ids_are_taken_out() -> None:
-    """Some sources count their sessions."""
+    """Some sources number their sessions."""
     assert Scrubber({"4711007", "7"}).value({"a": 4711007, "b": 7}) == {"a": "[id]", "b": 7}
 
 
@@ -139,7 +139,7 @@ def test_a_value_that_nests_too_deep_becomes_a_text() -> None:
     ],
 )
 def test_of_an_absolute_path_the_last_name_stays(path: str, expected: str) -> None:
-    """A file's name says what was made; its folders say where."""
+    """The name of a file says what was made, its folders say where."""
     assert SCRUBBER.path(path) == expected
 
 
@@ -155,7 +155,7 @@ TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=6), max_size=14).
 @settings(max_examples=examples(400), deadline=None)
 @given(TEXTS)
 def test_cleaning_a_clean_text_changes_nothing(text: str) -> None:
-    """Texts are cleaned alone and inside JSON; twice must be like once."""
+    """Texts are scrubbed alone and inside JSON, so twice must equal once."""
     clean = SCRUBBER.text(text)
     assert SCRUBBER.text(clean) == clean
     assert Scrubber(KNOWN).text(clean) == clean
@@ -171,7 +171,7 @@ json_values = st.recursive(
 @settings(max_examples=examples(150), deadline=None)
 @given(json_values)
 def test_any_value_is_cleaned_into_one_that_can_be_written(value: Any) -> None:
-    """Arguments are whatever a tool takes."""
+    """Arguments may be any JSON."""
     clean = SCRUBBER.value(value)
     assert "sess-42" not in json.dumps(clean, allow_nan=False).lower()
 
@@ -185,7 +185,7 @@ def test_any_value_is_cleaned_into_one_that_can_be_written(value: Any) -> None:
     ],
 )  # fmt: skip
 def test_hostile_text_takes_linear_time(piece: str) -> None:
-    """Half a megabyte of starts that lead nowhere: seconds if linear, hours if not."""
+    """Half a megabyte of partial matches takes seconds if linear, hours if not."""
     text = piece * (512 * 1024 // len(piece))
     started = time.process_time()
     Scrubber(KNOWN).text(text)

@@ -1,4 +1,4 @@
-"""What the judge sees: three parts made by an allow-list, without a trace of where it ran, within its room, the same every time."""
+"""The judge's view: three parts from an allow-list, without traces of infrastructure, within its size, and reproducible."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PLANTS = {
     "a line of a container's log": ("2026-10-01T09:00:00.123456789Z stdout F cannot reach the broker", "broker"),
     "a line of the journal": ("Oct 01 09:00:00 node agentd[7]: cannot reach the broker", "broker"),
 }
-"""What must never be seen: what is planted, and what of it is looked for."""
+"""Texts that are planted, with the part of each that must not be shown."""
 KNOWN_IDS = ("sess-planted-77", "exch.planted.1", "build-host-07")
 BEFORE = st.sampled_from(
     ["", " ", "see ", "(", '"', "'", "`", "= ", ": ", "\n", "a\nb ", "。", "é ", "[", "<", "| ", "> ", "\t", "\u200b"]
@@ -86,7 +86,7 @@ TEXTS_OF_EXCHANGES = [
 
 
 def payloads(text: str) -> list[dict[str, Any]]:
-    """An event of every type with the text in every field, plainly and in nested arguments, as a value and as a name."""
+    """Return events of every type with the text in every field, plain and nested, as a value and as a name."""
     raw = []
     for kind in TYPES:
         raw += [{"event": kind, name: text} for name in FIELDS]
@@ -97,21 +97,21 @@ def payloads(text: str) -> list[dict[str, Any]]:
 
 
 def planted_run(text: str) -> Run:
-    """A run folded from a session that holds the text in every field it has."""
+    """Return a run folded from a session with the text in every field."""
     values = dict.fromkeys(TEXTS_OF_EXCHANGES, text)
     exchanges = [builders.exchange("sess-planted-77", number, **values, tags=(text,)) for number in (1, 2)]
-    # Some ids of the session are known wherever they stand, as those of a real session are.
+    # As in a real session, some ids are known.
     ids = [{"event": "process_output", "event_id": known, "host": known} for known in KNOWN_IDS]
     records = SessionRecords(
         connection="local", project="ops", session_id="sess-planted-77", exchanges=exchanges, events=[*ids, *payloads(text)]
     )
     run = run_of(records, {})
-    # What is planted becomes a known id of the run, too; without it the patterns have to find it.
+    # Without this, the planted text would become a known id, and the patterns would not be tested.
     return replace(run, identifiers=run.identifiers & set(KNOWN_IDS))
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Every text and name of a document."""
+    """Yield every text and name of a document."""
     if isinstance(value, dict):
         for name, item in value.items():
             yield from (name, *strings(item))
@@ -126,7 +126,7 @@ def strings(value: Any) -> Iterator[str]:
 @settings(max_examples=6, deadline=None)
 @given(before=BEFORE, after=AFTER)
 def test_nothing_of_the_infrastructure_is_seen_wherever_it_stands(kind: str, before: str, after: str) -> None:
-    """A judge that knows where a run took place judges that, too; and what is sent to a provider is out of the house."""
+    """A judge that knows where a run took place is biased, and the prompt is sent to an external provider."""
     text, needle = PLANTS[kind]
     view = subject_view(views.CASE, planted_run(f"{before}{text}{after}"), (), 400_000)
     assert needle not in view.text
@@ -136,7 +136,7 @@ def test_nothing_of_the_infrastructure_is_seen_wherever_it_stands(kind: str, bef
 @pytest.mark.parametrize("kind", PLANTS)
 @pytest.mark.parametrize("place", views.PLACES)
 def test_nothing_of_the_infrastructure_is_seen_in_any_text_of_a_run(kind: str, place: str) -> None:
-    """The same for each text that the view holds, however the run was folded."""
+    """The same holds for each text of the view, however the run was folded."""
     text, needle = PLANTS[kind]
     run = views.run_with(place, f"x {text}\nThe end.")
     view = views.view(
@@ -149,13 +149,13 @@ def test_nothing_of_the_infrastructure_is_seen_in_any_text_of_a_run(kind: str, p
 
 
 def test_what_is_no_infrastructure_is_seen() -> None:
-    """A view that showed nothing would pass the tests above."""
+    """An empty view would pass the tests above."""
     view = subject_view(views.CASE, planted_run("a telling word"), (), 400_000)
     assert view.text.count("a telling word") > 20
 
 
 def test_names_of_models_agents_connections_and_times_are_not_shown() -> None:
-    """Provider metadata would let a judge recognise its own kind."""
+    """Metadata of the provider would let a judge recognize its own kind."""
     time = datetime(2031, 7, 9, tzinfo=UTC)
     run = views.run(
         connection="conn-x",
@@ -174,7 +174,7 @@ def test_names_of_models_agents_connections_and_times_are_not_shown() -> None:
 
 
 def test_the_document_has_exactly_its_three_parts() -> None:
-    """The system prompt explains these members and no others."""
+    """The system prompt explains exactly these members."""
     document = json.loads(views.view(views.run()).text)
     assert {part: list(members) for part, members in document.items()} == PARTS
     mark = next(iter(document["subject_response"]["final_output"]))
@@ -207,7 +207,7 @@ def test_the_document_has_exactly_its_three_parts() -> None:
 
 
 def test_a_run_without_anything_has_a_view() -> None:
-    """No answer and no events is how some runs end; that is for the judge to see."""
+    """Some runs end without an answer and events, which the judge must see."""
     run = views.run(turns=(), steps=(), failures=(), artifacts=(), status="no_response", has_events=False)
     document = json.loads(views.view(run, ()).text)
     assert document["subject_response"] == {
@@ -220,7 +220,7 @@ def test_a_run_without_anything_has_a_view() -> None:
 
 
 def test_the_rubric_is_shown_in_the_words_of_its_author() -> None:
-    """Braces and quotation marks are text there, and nothing is cleaned."""
+    """Braces and quotation marks are ordinary text there, and nothing is scrubbed."""
     rubric = Rubric(
         scale_anchors=(ScaleAnchor(score=7.5, meaning="good {} /home/x/y"),),
         criteria=(Criterion(name="tone", dimension="closeness", good='"kind"', bad="{0}"),),
@@ -232,7 +232,7 @@ def test_the_rubric_is_shown_in_the_words_of_its_author() -> None:
 
 
 def test_the_same_content_gives_the_same_bytes_and_other_content_another_mark() -> None:
-    """Answers are found again by what was sent; a mark that stayed could be copied."""
+    """Answers are found again by the exact prompt, but a constant mark could be copied."""
     first, second = views.view(views.run()), views.view(views.run())
     assert first == second
     other = views.view(views.run_with("final answer", "The report is written!"))
@@ -240,7 +240,7 @@ def test_the_same_content_gives_the_same_bytes_and_other_content_another_mark() 
 
 
 def test_a_short_view_is_refused() -> None:
-    """Profiles have the same bound."""
+    """Profiles have the same limit."""
     with pytest.raises(ValueError, match=f"at least {SMALLEST_VIEW}"):
         views.view(views.run(), most=SMALLEST_VIEW - 1)
 
@@ -281,7 +281,7 @@ rubrics = st.builds(
 
 
 def case_of(messages: list[str], hard: list[str], rubric: Rubric | None) -> Case:
-    """A case with these texts."""
+    """Return a case with these texts."""
     expectations = views.CASE.expectations.model_copy(
         update={"hard_expectations": tuple(views.Expectation.model_construct(text=item) for item in hard)}
     )
@@ -301,7 +301,7 @@ def case_of(messages: list[str], hard: list[str], rubric: Rubric | None) -> Case
     max_characters=st.sampled_from([SMALLEST_VIEW, SMALLEST_VIEW + 1, 6_000, 20_000, 60_000]),
 )
 def test_no_run_and_no_case_makes_a_view_longer_than_it_may_be(case: Case, run: Run, checks: int, max_characters: int) -> None:
-    """The size of the prompt is what a call costs, and a record has room for no more."""
+    """The size of the prompt determines its cost, and a record has no room for more."""
     outcomes = [
         CheckOutcome(check_id=f"check-{number:050d}", kind="response_contains", dimensions=DIMENSIONS, outcome="error")
         for number in range(checks)
@@ -319,7 +319,7 @@ def test_no_run_and_no_case_makes_a_view_longer_than_it_may_be(case: Case, run: 
 
 
 def test_a_long_answer_keeps_head_and_tail_and_says_what_is_missing() -> None:
-    """An answer begins with what it is about and ends with what was done; the words on the cut are ours, not the agent's."""
+    """The beginning and the end of an answer are the most important; the omission cannot be imitated by the agent."""
     answer = "BEGIN " + "word " * 40_000 + "END"
     view = views.view(views.run_with("final answer", answer))
     head, gap, tail = json.loads(view.text)["subject_response"]["final_output"]
@@ -333,7 +333,7 @@ def test_a_long_answer_keeps_head_and_tail_and_says_what_is_missing() -> None:
 
 
 def test_of_many_steps_the_ends_and_the_failed_ones_stay() -> None:
-    """What went wrong, and how it began and ended, is what a judge needs; the middle is said to be missing."""
+    """Failures, and how a run began and ended, are the most important; the omission states what is missing."""
     steps: list[ToolCall | ToolResult] = []
     for number in range(300):
         steps += [
@@ -352,7 +352,7 @@ def test_of_many_steps_the_ends_and_the_failed_ones_stay() -> None:
 
 
 def test_a_short_answer_is_whole_beside_any_amount_of_evidence() -> None:
-    """Evidence must not push out what is judged."""
+    """Evidence must not displace the answer that is judged."""
     run = views.run(
         steps=tuple(ToolResult("bash", "z" * 100_000, failed=True) for _ in range(100)),
         artifacts=tuple(Artifact(f"file{number}.md", "w" * 100_000) for number in range(20)),
@@ -362,7 +362,7 @@ def test_a_short_answer_is_whole_beside_any_amount_of_evidence() -> None:
     document = json.loads(view.text)
     assert list(document["subject_response"]["final_output"].values()) == ["done " * 200]
     assert document["evaluation_target"]["hard_expectations"] == ["report.md holds the three totals"]
-    # A high score of a run of which the judge saw a tenth is one to look at.
+    # A person should review a high score of a run of which the judge saw only a part.
     evidence = ("tool calls and results", "artifacts")
     assert (
         tuple(f"The judge saw only part of the {part}: the view holds 20000 characters." for part in evidence) == view.warnings
@@ -371,7 +371,7 @@ def test_a_short_answer_is_whole_beside_any_amount_of_evidence() -> None:
 
 
 def test_artifacts_that_are_checked_come_first() -> None:
-    """What a check is about is what the task is about."""
+    """Checks show which artifacts matter for the task."""
     case = Case.model_validate(
         json.loads(views.CASE.model_dump_json())
         | {"deterministic_checks": [{"check_id": "c", "kind": "artifact_present", "path": "key.md"}]},
@@ -386,7 +386,7 @@ def test_artifacts_that_are_checked_come_first() -> None:
 
 
 def test_five_megabytes_take_a_moment() -> None:
-    """Hundreds of runs are prepared in one go."""
+    """Hundreds of runs are prepared at once."""
     text = ('ran src/app.py; 12 passed, see {"a": 1} in /home/a/b for details.\n' * 2_000)[:100_000]
     steps = tuple(
         step
