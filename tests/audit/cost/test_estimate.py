@@ -1,4 +1,4 @@
-"""Estimates: what a bulk run would cost, by the same prices as the calls themselves."""
+"""Estimates: the cost of a bulk run, at the same prices as the calls."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ OUTPUT = EXPECTED_OUTPUT["tier2"]
 
 
 def test_a_prefix_below_the_models_minimum_is_paid_for_every_time() -> None:
-    """Such a prefix is silently not cached: an estimate that counts on it promises too little."""
+    """A short prefix is silently not cached, so an estimate that assumed caching would be too low."""
     expected = Estimate(input=650, output=OUTPUT, cache_read=0, cache_write=0, nano=650 * 1000 + OUTPUT * 5000)
     assert estimate(QUESTION, HAIKU, cached=True) == estimate(QUESTION, HAIKU, cached=False) == expected
 
 
 def test_a_longer_prefix_is_written_once_and_read_after_that() -> None:
-    """That is what makes a bulk run cheap: the instructions are the same for all of it."""
+    """Bulk runs are cheap because they share the instructions."""
     written = Estimate(input=50, output=OUTPUT, cache_read=0, cache_write=600, nano=50 * 100 + 600 * 125 + OUTPUT * 500)
     read = Estimate(input=50, output=OUTPUT, cache_read=600, cache_write=0, nano=50 * 100 + 600 * 10 + OUTPUT * 500)
     assert written == estimate(QUESTION, LONG, cached=False)
@@ -42,12 +42,12 @@ def test_a_longer_prefix_is_written_once_and_read_after_that() -> None:
 
 
 def test_an_unknown_minimum_counts_as_no_cache() -> None:
-    """What is not known is not counted on."""
+    """Unknown caching is not assumed."""
     assert estimate(QUESTION, shipped_prices()["claude-sonnet-5-5"], cached=True).cache_read == 0
 
 
 def test_a_batch_is_estimated_at_batch_prices() -> None:
-    """Half price where it is known, unknown where it is not: never the full price in disguise."""
+    """Half the price if it is known, else unknown, but never the full price."""
     live, batched = (estimate(QUESTION, HAIKU, cached=False, batched=batched).nano for batched in (False, True))
     assert live == 2 * (batched or 0)
     unknown = ModelPrice(source="a test", read_on=date(2026, 11, 21), input=1, output=1)
@@ -65,12 +65,12 @@ def test_without_a_price_the_tokens_are_told_and_the_cost_is_not() -> None:
     [("tier2_5", 1000, EXPECTED_OUTPUT["tier2_5"]), ("tier3", 100, 100), ("anchor", 1000, 1000)],
 )
 def test_an_answer_is_of_usual_length_and_never_longer_than_allowed(purpose: str, max_tokens: int, expected: int) -> None:
-    """A purpose nobody has counted yet is taken at its longest."""
+    """A purpose without a typical length is assumed to have the longest answer."""
     assert estimate(replace(QUESTION, purpose=purpose, max_tokens=max_tokens), HAIKU, cached=False).output == expected
 
 
 def test_an_estimate_stays_below_the_worst_case() -> None:
-    """Whoever accepts an estimate must not find that a single call may not be made."""
+    """If an estimate is accepted, the calls must fit under the cap."""
     nano = estimate(QUESTION, HAIKU, cached=False).nano
     assert nano is not None
     assert 0 < nano < worst_case(QUESTION, HAIKU)

@@ -1,4 +1,4 @@
-"""Prices: dated, exact, unknown rather than zero, and a worst case that no believable call passes."""
+"""Prices: dated, exact, unknown rather than zero, and with an upper bound for every plausible call."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ LONG = shipped_prices()["claude-haiku-5-5"]
 
 @dataclass
 class Asked:
-    """As much of a question as money depends on."""
+    """The properties of a question that its cost depends on."""
 
     texts_size: int
     max_tokens: int
 
 
 def price(**fields: Any) -> ModelPrice:
-    """A price with what a test does not say filled in."""
+    """Return a price with defaults for what a test does not give."""
     return ModelPrice(**{"source": "a test", "read_on": date(2026, 11, 21), "input": 3.0, "output": 15.0} | fields)
 
 
@@ -50,7 +50,7 @@ prices = st.sampled_from([*shipped_prices().values(), price(cache={"write": 0.5,
 
 
 def test_haiku_costs_what_the_current_list_says() -> None:
-    """The outdated 0.80 and 4.00 would let a session pass its cap by a quarter."""
+    """The outdated 0.80 and 4.00 would let a session exceed its cap by a quarter."""
     assert HAIKU.cost(Usage(MILLION, 0)) == 1 * NANO
     assert HAIKU.cost(Usage(0, MILLION)) == 5 * NANO
     assert nano_of(0.5) == HAIKU.cost(Usage(MILLION, 0), batched=True)
@@ -59,26 +59,26 @@ def test_haiku_costs_what_the_current_list_says() -> None:
 
 @pytest.mark.parametrize("name", sorted(shipped_prices()))
 def test_every_price_says_where_and_when_it_was_read(name: str) -> None:
-    """A price without a date cannot be told from one that is out of date."""
+    """Only a date shows whether a price is outdated."""
     shipped = shipped_prices()[name]
     assert shipped.source.startswith("https://")
     assert date(2026, 11, 21) <= shipped.read_on
 
 
 def test_a_model_has_one_price_under_all_its_names() -> None:
-    """The dated name of a model is the same model; it must not come out as unknown."""
+    """The dated name of a model is the same model, so its price must be known."""
     assert HAIKU is shipped_prices()["claude-haiku-4-5-20251001"]
     assert HAIKU is price_of("claude-haiku-4-5-20251001", {})
 
 
 def test_an_unknown_model_has_no_price() -> None:
-    """Unknown is not 0: a cap that is computed from 0 caps nothing."""
+    """Unknown is not 0: a cap computed from 0 would have no effect."""
     assert None is price_of("claude-haiku-4", {})
     assert None is price_of("", {})
 
 
 def test_cached_tokens_have_prices_of_their_own() -> None:
-    """Written for five minutes 1.25, for an hour 2, read 0.1 of the price of input."""
+    """Writing to the cache costs 1.25 (five minutes) or 2 (an hour) times the input price, reading 0.1."""
     assert nano_of(1.25) == HAIKU.cost(Usage(0, 0, cache_write_tokens=MILLION))
     assert nano_of(2.0) == HAIKU.cost(Usage(0, 0, cache_write_tokens=MILLION), cache_life="1h")
     assert nano_of(0.1) == HAIKU.cost(Usage(0, 0, cache_read_tokens=MILLION))
@@ -95,19 +95,19 @@ def test_cached_tokens_have_prices_of_their_own() -> None:
     ],
 )
 def test_a_long_prompt_costs_more_from_the_first_token_on(usage: Usage, expected: int) -> None:
-    """The step goes by all that the model reads, cached or not, and holds for the output too."""
+    """The step depends on all tokens read, cached or not, and applies to the output as well."""
     assert LONG.cost(usage) == expected
 
 
 def test_a_batch_price_that_nobody_knows_is_unknown() -> None:
-    """Half of the long-prompt price is a guess, and a guess is no price."""
+    """Half of the long-prompt price would be a guess."""
     assert nano_of(0.05) / 10 == LONG.cost(Usage(100_000, 0), batched=True)
     assert None is LONG.cost(Usage(100_001, 0), batched=True)
     assert None is price(batch_input=1.0).cost(Usage(1, 1), batched=True)
 
 
 def test_what_is_unknown_or_special_of_a_model_is_said() -> None:
-    """A prefix below the minimum is silently not cached; a model that thinks by default uses up its tokens before it answers."""
+    """A short prefix is silently not cached; a model that thinks by default uses up its tokens before it answers."""
     assert tuple(shipped_prices()[f"claude-{name}"].cache_minimum for name in MODELS) == (4096, 512, None)
     assert tuple(shipped_prices()[f"claude-{name}"].switch_off_thinking for name in MODELS) == (False, True, False)
 
@@ -116,7 +116,7 @@ MODELS = ("haiku-4-5", "haiku-5-5", "sonnet-5-5")
 
 
 def test_fractions_of_a_nano_dollar_are_rounded_up_once() -> None:
-    """Rounding down would let many small calls pass a cap; rounding each part up would charge too much."""
+    """Rounding down would let many small calls exceed a cap; rounding each part up would charge too much."""
     assert price(input=0.001, output=0.0015).cost(Usage(1, 1)) == 3
     assert price(input=0.0001, output=0).cost(Usage(1, 1)) == 1
     assert price(input=0, output=0).cost(Usage(MILLION, MILLION)) == 0
@@ -125,7 +125,7 @@ def test_fractions_of_a_nano_dollar_are_rounded_up_once() -> None:
 @settings(deadline=None)
 @given(nano=st.integers(0, 10**15))
 def test_money_survives_the_way_through_a_record(nano: int) -> None:
-    """Records hold USD as doubles: sums are exact only if each comes back as it was."""
+    """Records store USD as doubles, so sums are exact only if each amount survives the conversion."""
     assert nano_of(usd_of(nano)) == nano
 
 
@@ -139,7 +139,7 @@ def test_what_is_no_amount_is_refused(amount: float) -> None:
 @settings(deadline=None)
 @given(usage=usages, asked=st.builds(Asked, st.integers(0, 500_000), st.integers(1, 400_000)), of=prices)
 def test_no_believable_call_costs_more_than_its_worst_case(usage: Usage, asked: Asked, of: ModelPrice) -> None:
-    """What is reserved bounds what is settled: that is all the cap rests on."""
+    """The cap relies on it: a reservation bounds the settled amount."""
     if believable(usage, asked):
         assert (of.cost(usage) or 0) <= worst_case(asked, of)
         assert (of.cost(usage, batched=True) or 0) <= worst_case(asked, of, batched=True) <= worst_case(asked, of)
@@ -149,13 +149,13 @@ def test_no_believable_call_costs_more_than_its_worst_case(usage: Usage, asked: 
 
 @given(usd=st.floats(-1e6, 1e6) | st.integers(-(10**6), 10**6) | st.integers(-(10**9), 10**9).map(lambda n: n / 2**10))
 def test_an_amount_is_rounded_to_the_nearest_nano_usd(usd: float) -> None:
-    """Whole numbers are reckoned with, and halves go to the even one, as `round` has it."""
+    """Integers are rounded like `round`: halves to even."""
     assert nano_of(usd) == round(Fraction(usd) * NANO)
 
 
 @given(texts_size=tokens, max_tokens=tokens, of=prices, batched=st.booleans())
 def test_the_worst_case_is_exact(texts_size: int, max_tokens: int, of: ModelPrice, *, batched: bool) -> None:
-    """It is reckoned in whole numbers; a reservation that is too small by one would let a session pass its cap."""
+    """A reservation that is too small by one would let a session exceed its cap."""
     read = texts_size + OVERHEAD_TOKENS
     dearest = max(Fraction(1), of.cache.writing("5m"), Fraction(str(of.cache.read)))
     steps = [of, *(step for step in of.steps if step.above < read)]
@@ -166,7 +166,7 @@ def test_the_worst_case_is_exact(texts_size: int, max_tokens: int, of: ModelPric
 
 
 def test_the_worst_case_is_written_to_the_cache_and_answered_in_full() -> None:
-    """A token a byte, the overhead, at 1.25 the price of input; every token of output."""
+    """One token per byte plus the overhead at 1.25 times the input price, and every token of output."""
     assert worst_case(Asked(10_000, 500), HAIKU) == 11_000 * 1250 + 500 * 5000
     assert HAIKU.worst_case(10_000, 500, cache_life="1h") == 11_000 * 2000 + 500 * 5000
     assert worst_case(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG) == (100_001 * 625 + 10 * 2500)
@@ -174,13 +174,13 @@ def test_the_worst_case_is_written_to_the_cache_and_answered_in_full() -> None:
 
 
 def test_a_batch_is_reserved_at_its_own_price_where_that_is_known() -> None:
-    """Half the price means twice the questions under one cap; a price nobody knows is taken to be the whole one."""
+    """Half the price allows twice the questions under one cap; an unknown batch price is assumed to be the full one."""
     assert worst_case(Asked(10_000, 500), HAIKU, batched=True) == 11_000 * 625 + 500 * 2500
     assert worst_case(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG, batched=True) == (100_001 * 625 + 10 * 2500)
 
 
 def test_longer_prompts_may_be_cheaper_and_the_worst_case_is_still_the_worst() -> None:
-    """A discount for long prompts holds for long ones only; nobody knows before the call how many tokens the bytes are."""
+    """A discount for long prompts may not apply: the number of tokens is unknown before the call."""
     discounted = price(input=10.0, output=10.0, steps=({"above": 1500, "input": 1.0, "output": 1.0},))
     assert worst_case(Asked(1000, 10), discounted) == 2000 * 12_500 + 10 * 10_000
 
@@ -205,19 +205,19 @@ def test_longer_prompts_may_be_cheaper_and_the_worst_case_is_still_the_worst() -
     ],
 )
 def test_usage_is_believed_only_where_it_can_be_true(usage: Usage | None, expected: bool) -> None:
-    """A server that reports zeros would judge for nothing, one that reports nonsense would break the ledger."""
+    """A server that reports zeros would judge for free, and one that reports nonsense would break the ledger."""
     assert believable(usage, Asked(100, 50)) == expected
 
 
 def test_ones_own_price_wins_under_any_name_of_the_model() -> None:
-    """Who has a contract pays by it, whichever name of the model the policy says."""
+    """A contract's price applies to any name of the model."""
     own = price(input=7.0)
     assert getattr(price_of("claude-haiku-4-5-20251001", {"claude-haiku-4-5": own}), "input", None) == 7.0
     assert own is price_of("house-model", {"house-model": own})
 
 
 def test_ones_own_price_keeps_what_it_does_not_say_about_the_model() -> None:
-    """A cheaper contract does not stop a model from thinking; but its steps are its own."""
+    """A cheaper contract does not stop a model from thinking, but has its own steps."""
     found = price_of("claude-haiku-5-5", {"claude-haiku-5-5": price()})
     assert found is not None
     assert (found.switch_off_thinking, found.cache_minimum, found.steps) == (True, 512, ())
@@ -239,6 +239,6 @@ def test_ones_own_price_keeps_what_it_does_not_say_about_the_model() -> None:
     ],
 )
 def test_a_price_that_makes_no_sense_is_refused(fields: dict[str, Any]) -> None:
-    """Two rates for one prompt size, or money back for asking, cannot be what somebody meant."""
+    """Two rates for one prompt size, or a negative price, must be a mistake."""
     with pytest.raises(ValidationError):
         price(**fields)

@@ -1,4 +1,4 @@
-"""The ledger: whatever runs at once, in whatever order it ends, the cap holds."""
+"""The ledger: the cap holds whatever runs concurrently and in whatever order it ends."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from hypothesis import strategies as st
 from audit.cost import Ledger
 
 CAP = 1_000_000_000
-"""A dollar."""
+"""One dollar in nano-USD."""
 calls = st.lists(
     st.tuples(st.integers(0, CAP // 4), st.sampled_from(["settled", "released", "lost"]), st.floats(0, 1)),
     min_size=1,
     max_size=64,
 )
-"""Worst case of a call, what becomes of it, and the part of the worst case it costs."""
+"""The largest cost of a call, its outcome, and the fraction of that cost it takes."""
 
 
 class CheckThenSpend(Ledger):
-    """What a ledger must not be: it looks whether there is room and takes the money when the call is over."""
+    """A naive ledger that checks for room first and charges when the call is over."""
 
     def can_reserve(self, amount: int) -> bool:
-        """Whether there is room, by what was spent so far."""
+        """Return whether there is room, by the amount spent so far."""
         return self.spent + amount <= CAP
 
 
 def run(ledger: Ledger, planned: list[tuple[int, str, float]], order: list[int], check: Callable[[Ledger], None]) -> None:
-    """Start the calls one by one and, between starts and after them, end running ones as `order` says."""
+    """Start the calls one by one and, between starts and afterwards, end running ones in the given order."""
     running: list[tuple[int, str, float]] = []
     for step in range(2 * len(planned)):
         pick = order[step % len(order)]
@@ -41,7 +41,7 @@ def run(ledger: Ledger, planned: list[tuple[int, str, float]], order: list[int],
 
 
 def end(ledger: Ledger, amount: int, outcome: str, part: float) -> None:
-    """One call is over."""
+    """End one call."""
     if outcome == "released":
         ledger.release(amount)
     else:
@@ -51,7 +51,7 @@ def end(ledger: Ledger, amount: int, outcome: str, part: float) -> None:
 @settings(deadline=None)
 @given(planned=calls, order=st.lists(st.integers(0, 63), min_size=1, max_size=128))
 def test_the_cap_holds_whatever_the_interleaving(planned: list[tuple[int, str, float]], order: list[int]) -> None:
-    """The promise of a cap is that nobody pays more, not that nobody pays much more."""
+    """A cap promises that nobody pays more, not that nobody pays much more."""
 
     def holds(ledger: Ledger) -> None:
         assert 0 <= ledger.spent <= ledger.spent + ledger.reserved <= CAP
@@ -62,7 +62,7 @@ def test_the_cap_holds_whatever_the_interleaving(planned: list[tuple[int, str, f
 
 
 def test_checking_before_and_paying_after_does_pass_the_cap() -> None:
-    """The same run with the naive rule overspends: so the test above can fail."""
+    """The naive ledger overspends in the same run, so the test above can fail."""
     planned = [(CAP // 4, "lost", 1.0)] * 16
     order = [1]
     naive, ours = CheckThenSpend(CAP), Ledger(CAP)
@@ -73,7 +73,7 @@ def test_checking_before_and_paying_after_does_pass_the_cap() -> None:
 
 
 def test_what_is_set_aside_is_not_spent_twice() -> None:
-    """Two calls at once share the room that is left; the second finds what the first has taken."""
+    """Two concurrent calls share the room; the second sees the first one's reservation."""
     ledger = Ledger(100, spent=30)
     assert ledger.reserve(50)
     assert not ledger.reserve(21)
@@ -87,7 +87,7 @@ def test_what_is_set_aside_is_not_spent_twice() -> None:
 
 
 def test_a_cap_of_zero_leaves_room_for_what_is_free() -> None:
-    """0 means no paid call: a local model that costs nothing is still asked."""
+    """0 means that no call may be paid for, but a free local model is still asked."""
     ledger = Ledger(0)
     assert not ledger.reserve(1)
     assert ledger.reserve(0)
@@ -96,7 +96,7 @@ def test_a_cap_of_zero_leaves_room_for_what_is_free() -> None:
 
 
 def test_without_a_cap_everything_is_counted_and_nothing_refused() -> None:
-    """No cap does not mean no account."""
+    """Without a cap, spending is still counted."""
     ledger = Ledger(None)
     assert ledger.reserve(10**15)
     ledger.settle(10**15, 10**15)
@@ -104,7 +104,7 @@ def test_without_a_cap_everything_is_counted_and_nothing_refused() -> None:
 
 
 def test_what_was_paid_earlier_counts_even_beyond_the_cap() -> None:
-    """A cap that was lowered since does not undo payments; it ends them."""
+    """Lowering a cap does not undo payments, but ends them."""
     ledger = Ledger(100)
     ledger.charge(150)
     assert ledger.spent == 150
@@ -124,7 +124,7 @@ def test_what_was_paid_earlier_counts_even_beyond_the_cap() -> None:
     ],
 )
 def test_a_wrong_booking_is_refused_and_changes_nothing(wrong: Callable[[Ledger], object], reason: str) -> None:
-    """A booking that does not add up is a fault of ours; clipped to something that does, it would hide for ever."""
+    """Wrong accounting is a bug; adjusting it silently would hide the bug."""
     ledger = Ledger(100)
     assert ledger.reserve(10)
     with pytest.raises(ValueError, match=reason):

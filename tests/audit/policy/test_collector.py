@@ -1,4 +1,4 @@
-"""Whose a Collector's spans are: the first route that takes them says it, and what it leaves out comes from above."""
+"""Filing of a Collector's spans: the first matching route decides, and its missing fields come from the section."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ collector:
 
 @pytest.fixture
 def collector(tmp_path: Path) -> Collector:
-    """The section of a file."""
+    """Return the section of a file."""
     path = tmp_path / "policy.yaml"
     path.write_text(FILE)
     return load_policy(path).collector
@@ -48,17 +48,17 @@ def collector(tmp_path: Path) -> Collector:
 def test_the_first_route_whose_conditions_all_hold_files_a_span(
     collector: Collector, origin: Origin, filing: SpanFiling
 ) -> None:
-    """One topic may carry the spans of many teams, and a filing that depended on more than this could split a trace."""
+    """One topic may carry spans of many teams; a finer filing could split a trace."""
     assert collector.filing(origin) == filing
 
 
 def test_without_a_section_every_span_has_one_connection_and_one_project() -> None:
-    """A first try needs no policy, and no trace is split."""
+    """A first attempt needs no policy, and splits no trace."""
     assert SpanFiling("collector", "default", None) == Policy().collector.filing(Origin("otlp_spans", {}, "any"))
 
 
 def test_where_spans_come_from_says_nothing_of_how_they_are_judged(tmp_path: Path) -> None:
-    """A score names the digest of its policy: another service in front must not make all scores incomparable."""
+    """A score carries the digest of its policy: a new service must not make all scores incomparable."""
     path = tmp_path / "policy.yaml"
     path.write_text(FILE)
     assert Policy().digest == load_policy(path).digest
@@ -75,7 +75,7 @@ def test_where_spans_come_from_says_nothing_of_how_they_are_judged(tmp_path: Pat
     ],
 )
 def test_a_route_that_cannot_be_meant_is_refused_with_its_line(tmp_path: Path, route: str, words: str) -> None:
-    """A route that takes everything, or nothing, would file a fleet's spans in silence where nobody looks."""
+    """A route that takes everything, or nothing, would silently misfile the spans of a fleet."""
     path = tmp_path / "policy.yaml"
     path.write_text(f"version: 1\ncollector:\n  routes:\n    - {route}\n")
     with pytest.raises(PolicyError, match=words) as refused:

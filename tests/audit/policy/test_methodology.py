@@ -1,4 +1,4 @@
-"""Methodologies: the shipped ones hold what they promise, and a bad file is refused by line."""
+"""Methodologies: the shipped ones are as documented, and bad files are refused with their lines."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ judgeContext: Be strict.
 
 
 def write(tmp_path: Path, text: str) -> Path:
-    """A methodology file with this text."""
+    """Return a methodology file with this text."""
     path = tmp_path / "house.yaml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def refusal(tmp_path: Path, text: str) -> list[str]:
-    """The problems that loading this text reports, without the folder."""
+    """Return the problems reported for this text, without the folder."""
     with pytest.raises(PolicyError) as caught:
         load_methodology(write(tmp_path, text))
     assert caught.value.hint
@@ -50,7 +50,7 @@ def refusal(tmp_path: Path, text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_methodologies_add_exactly_their_dimensions(name: str) -> None:
-    """These ids are columns of published results: one more or less changes what a score means."""
+    """These ids are columns of published results, so they must not change."""
     methodology = shipped_methodologies()[name]
     tier2, tier3 = ADDED[name]
     assert {dimension.id for dimension in methodology.tier2} == DEFAULT_TIER2 | tier2
@@ -61,13 +61,13 @@ def test_shipped_methodologies_add_exactly_their_dimensions(name: str) -> None:
 
 
 def test_judge_contexts_name_their_methodology() -> None:
-    """The judge is told what governs the agent."""
+    """The judge is told what the agent should do."""
     for name, word in {"prawduct": "Prawduct methodology", "tilt": "TiLT methodology"}.items():
         assert f"governed by the {word}" in shipped_methodologies()[name].judge_context
 
 
 def test_a_file_adds_to_the_default_dimensions(tmp_path: Path) -> None:
-    """A house rule must not switch the common ones off."""
+    """A methodology must not disable the common checks."""
     methodology = load_methodology(write(tmp_path, GOOD))
     assert (methodology.name, methodology.version, methodology.judge_context) == ("house", "2.1", "Be strict.")
     assert [check.id for check in methodology.tier1] == ["destructive_command"]
@@ -76,7 +76,7 @@ def test_a_file_adds_to_the_default_dimensions(tmp_path: Path) -> None:
 
 
 def test_the_digest_is_of_what_is_measured(tmp_path: Path) -> None:
-    """A score names the digest: it must move with every change of content, and only with that."""
+    """Scores carry the digest, which must change with the content and only with it."""
     original = load_methodology(write(tmp_path, GOOD)).digest
     assert original == load_methodology(write(tmp_path, "# a comment\n" + GOOD + "name: other\n")).digest
     for old, new in {"2.1": "2.2", "drop table": "drop tables", "polite?": "kind?", "strict": "lenient"}.items():
@@ -107,7 +107,7 @@ def test_the_digest_is_of_what_is_measured(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_file_is_refused_with_its_line(tmp_path: Path, change: tuple[str, str], problem: str) -> None:
-    """Who writes a methodology sees only this message: it must lead to the line."""
+    """The author of a methodology sees only this message, so it must name the line."""
     (told,) = refusal(tmp_path, GOOD.replace(*change))
     assert told.startswith(problem)
 
@@ -119,7 +119,7 @@ def test_an_unknown_when_lists_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_all_problems_are_listed_at_once(tmp_path: Path) -> None:
-    """Mending one line at a time is a waste of a person's day."""
+    """Fixing one line at a time wastes a person's day."""
     problems = refusal(tmp_path, GOOD.replace("type: pattern", "type: script").replace("code_change", "never"))
     assert [problem[problem.index(":") :][:3] for problem in problems] == [":4:", ":9:"]
     assert len(refusal(tmp_path, GOOD.replace("drop table", "(").replace("id: politeness", "id: transparency"))) == 2

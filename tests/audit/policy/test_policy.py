@@ -1,4 +1,4 @@
-"""Policies: the defaults hold, projects override only what they say, and a bad file is refused by line."""
+"""Policies: defaults, overrides by project, and bad files that are refused with their lines."""
 
 from __future__ import annotations
 
@@ -88,14 +88,14 @@ DEFAULTS = {
 
 
 def write(tmp_path: Path, text: str, name: str = "p.yaml") -> Path:
-    """A policy file with this text."""
+    """Return a policy file with this text."""
     path = tmp_path / name
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def refusal(tmp_path: Path, text: str) -> list[str]:
-    """The problems that loading this text reports, without the folder."""
+    """Return the problems reported for this text, without the folder."""
     with pytest.raises(PolicyError) as caught:
         load_policy(write(tmp_path, text))
     assert caught.value.hint
@@ -103,13 +103,13 @@ def refusal(tmp_path: Path, text: str) -> list[str]:
 
 
 def test_the_defaults_are_the_documented_ones() -> None:
-    """Field names and defaults are a published reference; who moves a configuration over relies on them."""
+    """Field names and defaults are a published reference that migrations rely on."""
     assert Policy().for_project("any").settings.model_dump(by_alias=True) == DEFAULTS
     assert Policy().for_project("any").session_gap_minutes == 30
 
 
 def test_the_example_is_valid_and_shows_the_defaults() -> None:
-    """The example is what people copy; a default that moved would make it lie."""
+    """People copy the example, so its values must be the defaults."""
     policy = load_policy(EXAMPLE)
     assert policy.defaults.model_dump(by_alias=True) == DEFAULTS
     assert {field.strip().split(":")[0] for field in EXAMPLE.read_text().splitlines() if _is_default(field)} == set(DEFAULTS)
@@ -130,13 +130,13 @@ def _is_default(line: str) -> bool:
 
 
 def test_a_cap_of_zero_stays_zero(tmp_path: Path) -> None:
-    """0 means no paid call at all; taken for "not set" it would spend a dollar a session."""
+    """0 means that no call may be paid for; read as "not set" it would allow a dollar a session."""
     for text in ("version: 1\ndefaults: {costCapPerSession: 0}", "version: 1\nprojects: {a: {costCapPerSession: 0.0}}"):
         assert load_policy(write(tmp_path, text)).for_project("a").settings.cost_cap_per_session == 0
 
 
 def test_null_is_no_cap_and_a_cap_is_counted_in_nano_dollars(tmp_path: Path) -> None:
-    """Only who says so in as many words spends without a bound; leaving the field out is not saying so."""
+    """Only an explicit null removes the cap; a missing field does not."""
     policy = load_policy(
         write(tmp_path, "version: 1\nprojects: {a: {costCapPerSession: null}, b: {costCapPerSession: 0.1}, c: {}}")
     )
@@ -144,7 +144,7 @@ def test_null_is_no_cap_and_a_cap_is_counted_in_nano_dollars(tmp_path: Path) -> 
 
 
 def test_the_price_is_that_of_the_projects_judge(tmp_path: Path) -> None:
-    """Projects have judges of their own; a price that is unknown stays so."""
+    """Projects may have different judges; an unknown price stays unknown."""
     text = """
 version: 1
 prices:
@@ -162,7 +162,7 @@ projects:
 
 
 def test_the_digest_moves_with_the_price_and_not_with_where_it_was_read(tmp_path: Path) -> None:
-    """A cap is reached sooner at another price, so other tiers are skipped; a new date on the same price changes nothing."""
+    """Another price reaches the cap at another point, so other tiers are skipped; the date of a price changes nothing."""
     line = "version: 1\nprices: {claude-haiku-4-5: {source: %s, readOn: 2026-11-%d, input: 1, output: %s}}"
     digests = [
         load_policy(write(tmp_path, line % values)).digest
@@ -174,27 +174,27 @@ def test_the_digest_moves_with_the_price_and_not_with_where_it_was_read(tmp_path
 
 
 def test_false_stays_false(tmp_path: Path) -> None:
-    """A project that is switched off stays off, although everything else is inherited."""
+    """A disabled project stays disabled, although it inherits everything else."""
     policy = load_policy(write(tmp_path, "version: 1\nprojects: {a: {enabled: false}}"))
     assert not policy.for_project("a").settings.enabled
     assert policy.for_project("b").settings.enabled
 
 
 def test_a_project_overrides_only_what_it_says(tmp_path: Path) -> None:
-    """A default that is said again by accident must not undo the file's own defaults."""
+    """A project that repeats a shipped default overrides the file's own default."""
     text = "version: 1\ndefaults: {sampling: {alwaysScoreFirst: 9}, retentionDays: 7}\nprojects: {a: {sampling: {routineInterval: 2}}}"
     settings = load_policy(write(tmp_path, text)).for_project("a").settings
     assert (settings.sampling.routine_interval, settings.sampling.always_score_first, settings.retention_days) == (2, 9, 7)
 
 
 def test_json_is_taken_too(tmp_path: Path) -> None:
-    """Configuration that another system writes comes as JSON."""
+    """Other systems write configuration as JSON."""
     text = json.dumps({"version": 1, "defaults": DEFAULTS}, indent=2)
     assert Policy().digest == load_policy(write(tmp_path, text, "p.json")).digest
 
 
 def test_policies_cannot_be_changed() -> None:
-    """A digest that is written beside a score must stay true."""
+    """A policy is immutable, so a recorded digest stays valid."""
     with pytest.raises(ValidationError):
         Policy().session_gap_minutes = 5  # type: ignore[misc]
     with pytest.raises(ValidationError):
@@ -202,7 +202,7 @@ def test_policies_cannot_be_changed() -> None:
 
 
 def test_the_digest_moves_with_every_effective_setting() -> None:
-    """Two scores with one digest were made by the same rules, and only those."""
+    """Two scores have the same digest if and only if their rules were the same."""
     variants = [
         Policy(),
         Policy(session_gap_minutes=31),
@@ -218,20 +218,20 @@ def test_the_digest_moves_with_every_effective_setting() -> None:
 
 
 def test_saying_a_default_changes_no_digest() -> None:
-    """The digest is of what is in force, not of how it was written."""
+    """The digest covers the resolved values, not their notation."""
     said = Policy(projects={"a": ProjectSettings(retention_days=90, sampling=Sampling(routine_interval=3))})
     assert Policy().for_project("a").digest == said.for_project("a").digest
 
 
 def test_projects_are_resolved_once() -> None:
-    """Every record asks for its project's policy."""
+    """Every record asks for its project's policy, so it must be fast."""
     policy = Policy(projects={"a": ProjectSettings(retention_days=3)})
     assert policy.for_project("a") is policy.for_project("a")
     assert policy.for_project("b") is policy.for_project("c")
 
 
 def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
-    """A policy and its methodologies are kept, moved and reviewed together."""
+    """A policy and its methodologies are stored and reviewed together."""
     write(tmp_path, 'schemaVersion: "7"\ntier2: [{id: wit, description: witty}]', "house.yaml")
     text = "version: 1\ndefaults: {methodology: tilt}\nprojects: {a: {methodology: house.yaml}}"
     policy = load_policy(write(tmp_path, text))
@@ -319,7 +319,7 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_policy_is_refused_with_lines_and_fields(tmp_path: Path, text: str, problems: list[str]) -> None:
-    """A setting that is taken for another one, or ignored, audits the fleet by rules nobody chose."""
+    """A setting that is misread or ignored would audit the fleet by rules that nobody chose."""
     told = refusal(tmp_path, text)
     assert len(told) == len(problems)
     assert all(one.startswith(problem) for one, problem in zip(told, problems, strict=True)), told
@@ -345,13 +345,13 @@ def test_a_bad_policy_is_refused_with_lines_and_fields(tmp_path: Path, text: str
     ],
 )
 def test_a_hostile_or_broken_file_ends_in_a_policy_error(tmp_path: Path, text: str, reason: str) -> None:
-    """Whatever a file holds, the answer is a line to look at: no trace, no endless loop, no code run."""
+    """Any file gives a message with a line: no traceback, no endless loop, no code execution."""
     (problem,) = refusal(tmp_path, text)
     assert problem.startswith(reason)
 
 
 def test_a_file_that_is_no_text_ends_in_a_policy_error(tmp_path: Path) -> None:
-    """Somebody will point at the wrong file."""
+    """Somebody will name the wrong file."""
     path = tmp_path / "p.yaml"
     path.write_bytes(b"version: 1\n\xff\xfe")
     with pytest.raises(PolicyError, match=r"p\.yaml:2: document: not UTF-8"):
@@ -361,14 +361,14 @@ def test_a_file_that_is_no_text_ends_in_a_policy_error(tmp_path: Path) -> None:
 
 
 def test_an_unknown_methodology_in_code_is_refused_too() -> None:
-    """A policy made in code has no folder to look in."""
+    """A policy made in code has no folder for relative paths."""
     with pytest.raises(PolicyError, match=r"no methodology 'x\.yaml'"):
         Policy(defaults=ProjectSettings(methodology="x.yaml")).for_project("a")
 
 
 @pytest.mark.parametrize("name", ["ops", "x" * 63])
 def test_anchors_are_judged_as_their_project_is_and_all_of_them(name: str) -> None:
-    """A round that sampling or a gate thins out compares other exchanges each time."""
+    """A round that is thinned out by sampling or the gate would compare other exchanges each time."""
     own = ProjectSettings(judge_model="claude-sonnet-4-5", cost_cap_per_session=0.5)
     policy = Policy(projects={name: own}, defaults=ProjectSettings(thinking_block_analysis=False))
     found, project = policy.for_project(anchor_project(name)), policy.for_project(name)
@@ -381,19 +381,19 @@ def test_anchors_are_judged_as_their_project_is_and_all_of_them(name: str) -> No
 
 
 def test_how_often_anchors_are_judged_changes_no_score() -> None:
-    """So it is not in the digest that every score carries."""
+    """So it is not part of the digest in every score."""
     often = Policy(defaults=ProjectSettings(anchors=Anchors(interval_hours=1)))
     assert Policy().digest == often.digest
 
 
 def test_what_makes_incidents_changes_no_score() -> None:
-    """Who switches a rule off must not make every score look as if it were made by another policy."""
+    """Switching off a rule must not make all scores look as if they were made under another policy."""
     fewer = Policy(defaults=ProjectSettings(incident_rules=("sequential",)))
     assert Policy().for_project("ops").digest == fewer.for_project("ops").digest
 
 
 @pytest.mark.parametrize("name", ["anchors", "anchors.ops"])
 def test_a_project_with_a_name_of_anchors_is_refused(tmp_path: Path, name: str) -> None:
-    """Its exchanges would be taken for anchors, and left out of every sum."""
+    """Its exchanges would be taken for anchors and left out of every sum."""
     (told,) = refusal(tmp_path, f"version: 1\nprojects:\n  {name}: {{enabled: true}}\n")
     assert told.startswith(f"p.yaml:3: projects.{name}: is reserved for anchors")

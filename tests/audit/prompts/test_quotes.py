@@ -1,4 +1,4 @@
-"""Quotes are found however they are retyped, and only where they are."""
+"""Quotes are found in any retyped form, and only in the texts that contain them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALIKE = {
     "ß": ["ß", "ss", "ẞ"],
     "é": ["é", "e\u0301", "É"],
 }
-"""Characters of a text, and what a judge may type instead."""
+"""Characters of a text, with what a judge may type instead."""
 ELISIONS = ["…", "...", " … ", "[...]", " [...] ", " (…) ", ". . .", "...."]
 SOURCE = (
     "It is “done” \u2014 she said so, didn\u2019t she? All 3 workers \u2013 every one \u2013 are up… "
@@ -33,12 +33,12 @@ WORDS = st.lists(
 
 
 def quotable(*texts: str) -> Quotable:
-    """What a judge was shown."""
+    """Return a text as the judge was shown it."""
     return Quotable([Material(f"text{place}", literal(text).text) for place, text in enumerate(texts)])
 
 
 def retyped(text: str, data: st.DataObject) -> str:
-    """The text with each character that has look-alikes as one of them."""
+    """Return the text with each character replaced by one of its look-alikes."""
     return "".join(data.draw(st.sampled_from(ALIKE[one])) if one in ALIKE else one for one in text)
 
 
@@ -60,7 +60,7 @@ def retyped(text: str, data: st.DataObject) -> str:
     ],
 )
 def test_looks_and_elisions_are_no_difference(quote: str) -> None:
-    """Each of these cost a whole tier, twice."""
+    """Each of these once cost a whole tier, twice."""
     assert quotable("Is it?", SOURCE).contains(quote)
 
 
@@ -79,13 +79,13 @@ def test_looks_and_elisions_are_no_difference(quote: str) -> None:
     ],
 )
 def test_words_that_are_nowhere_or_in_another_order_are_not_found(quote: str) -> None:
-    """A quote is evidence: its parts come from one text, one after the other."""
+    """The parts of a quote must come from one text, in order."""
     assert not quotable("Is it?", SOURCE).contains(quote)
 
 
 @given(WORDS, st.data())
 def test_any_part_of_a_text_is_found_however_it_is_retyped(words: list[str], data: st.DataObject) -> None:
-    """What nobody would call another wording is no other wording."""
+    """Differences that no reader would notice do not matter."""
     start = data.draw(st.integers(0, len(words) - 1))
     end = data.draw(st.integers(start + 1, len(words)))
     quote = retyped(" ".join(words[start:end]), data)
@@ -94,7 +94,7 @@ def test_any_part_of_a_text_is_found_however_it_is_retyped(words: list[str], dat
 
 @given(WORDS, st.data())
 def test_words_may_be_left_out_at_an_elision(words: list[str], data: st.DataObject) -> None:
-    """Parts in their order are found, whichever sign stands for what is left out. Dashes in a row are one, with nothing between."""
+    """Parts in order are found, with any sign of elision. Adjacent dashes count as one."""
     assume(folded(" ".join(words)).count("-") == sum(folded(word).count("-") for word in words))
     kept = sorted(data.draw(st.sets(st.integers(0, len(words) - 1), min_size=1)))
     quote = words[kept[0]] + "".join(data.draw(st.sampled_from(ELISIONS)) + words[place] for place in kept[1:])
@@ -104,13 +104,13 @@ def test_words_may_be_left_out_at_an_elision(words: list[str], data: st.DataObje
 
 @given(WORDS, st.text(string.ascii_letters + " -…'", max_size=20), st.text(string.ascii_letters + " -…'", max_size=20))
 def test_a_word_that_is_in_no_text_is_never_found(words: list[str], before: str, after: str) -> None:
-    """Tolerance of looks must not become tolerance of what was said."""
+    """Tolerance for looks must not become tolerance for content."""
     assert not quotable(" ".join(words)).contains(f"{before}nowhere{after}")
 
 
 @given(st.text())
 def test_folding_is_done_at_once(text: str) -> None:
-    """A text and its folded form are compared alike."""
+    """A text and its folded form are equal."""
     once = folded(text)
     assert folded(once) == once
 

@@ -1,4 +1,4 @@
-"""Redaction: planted secrets go, ordinary text stays, and doing it twice changes nothing."""
+"""Redaction: planted secrets are replaced, ordinary text stays, and redacting twice changes nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLANTING = random.Random(20)
 
 
 def lot(length: int, alphabet: str = string.ascii_letters + string.digits, seeded: random.Random = PLANTING) -> str:
-    """Characters drawn by lot, the same in every run."""
+    """Return random characters, the same in every run."""
     return "".join(seeded.choices(alphabet, k=length))
 
 
@@ -192,7 +192,7 @@ values = st.recursive(
 
 @pytest.mark.parametrize(("kind", "text", "secret"), PLANTED)
 def test_a_planted_secret_is_taken_out_and_nothing_else(kind: str, text: str, secret: str) -> None:
-    """A secret that reaches the log has leaked; text that vanishes with it is evidence lost."""
+    """A secret in the log has leaked, and text removed with it is lost evidence."""
     redacted, counts = REDACTOR.redact(text.format(secret))
     assert Counter({kind: 1}) == counts
     before, after = text.format("\0").split("\0")
@@ -201,12 +201,12 @@ def test_a_planted_secret_is_taken_out_and_nothing_else(kind: str, text: str, se
 
 @pytest.mark.parametrize("text", ORDINARY)
 def test_ordinary_text_stays_as_it_is(text: str) -> None:
-    """Digests, ids, paths, names and talk about passwords are what an audit reads."""
+    """An audit needs digests, ids, paths, names and sentences about passwords."""
     assert REDACTOR.redact(text) == (text, Counter())
 
 
 def test_digests_and_ids_of_every_shape_stay() -> None:
-    """One in a thousand misjudged would still be one in every long session."""
+    """With one error in a thousand, every long session would have one."""
     seeded = random.Random(1)
     for _ in range(500):
         digests = lot(40, "0123456789abcdef", seeded), lot(64, "0123456789ABCDEF", seeded)
@@ -215,7 +215,7 @@ def test_digests_and_ids_of_every_shape_stay() -> None:
 
 
 def test_most_random_tokens_of_32_characters_are_found() -> None:
-    """No rule on randomness finds all; this pins how many it does."""
+    """No rule about randomness finds all secrets; this pins the share it finds."""
     seeded = random.Random(2)
     found = sum(bool(REDACTOR.redact(f"x {lot(32, seeded=seeded)} y")[1]) for _ in range(500))
     assert found >= 450
@@ -224,7 +224,7 @@ def test_most_random_tokens_of_32_characters_are_found() -> None:
 @settings(deadline=None, max_examples=examples(300))
 @given(texts)
 def test_redacting_twice_is_redacting_once_and_the_counts_are_right(text: str) -> None:
-    """Texts pass redaction at several doors; a marker that changes at the second would break every digest."""
+    """Texts are redacted at several points; a marker that changed at the second would change every digest."""
     redacted, counts = REDACTOR.redact(text)
     assert REDACTOR.redact(redacted) == (redacted, Counter())
     assert counts.total() == len(MARKER.findall(redacted)) - len(MARKER.findall(text))
@@ -234,14 +234,14 @@ def test_redacting_twice_is_redacting_once_and_the_counts_are_right(text: str) -
 @settings(deadline=None)
 @given(values)
 def test_redacting_json_twice_is_redacting_it_once(value: Any) -> None:
-    """Payloads of events are redacted on the way in and again before they are shown."""
+    """Payloads are redacted on ingestion and again before they are shown."""
     redacted, counts = REDACTOR.redact_json(value)
     assert REDACTOR.redact_json(redacted) == (redacted, Counter())
     assert bool(counts) == (redacted != value)
 
 
 def test_json_is_walked_with_its_keys_and_its_shape_stays() -> None:
-    """Secrets lie in nested arguments, under telling names, and now and then in a key."""
+    """Secrets are in nested arguments, under telling names, and sometimes in a key."""
     key = f"ghp_{'aB3' * 12}"
     value = {
         "args": [{"Api-Key": "short", "n": 1, "password": 12, "token": None, "secret": ""}, f"use {key}"],
@@ -328,7 +328,7 @@ HARMLESS = [
 
 @pytest.mark.parametrize("name", SENSITIVE)
 def test_a_telling_name_tells_in_json_and_in_text(name: str) -> None:
-    """What a secret is called does not depend on the notation it is written in."""
+    """The kind of a secret does not depend on the notation around it."""
     redacted, counts = REDACTOR.redact_json({name: "hunter2"})
     assert MARKER.fullmatch(redacted[name])
     assert counts == Counter(secret_field=1)
@@ -337,7 +337,7 @@ def test_a_telling_name_tells_in_json_and_in_text(name: str) -> None:
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_a_name_that_only_resembles_one_does_not(name: str) -> None:
-    """Counts of tokens are what an audit of cost reads."""
+    """An audit of cost needs counts of tokens."""
     for value in ({name: 12345}, {name: "hunter2"}, {name: {"a": [1]}}):
         assert REDACTOR.redact_json(value) == (value, Counter())
     for text in (f"{name}=12345", f'{{"{name}": 12345'):
@@ -360,13 +360,13 @@ def test_a_name_that_only_resembles_one_does_not(name: str) -> None:
     ],
 )
 def test_json_gives_secrets_away_by_their_place(value: Any, expected: Any) -> None:
-    """Secrets come in lists, objects and numbers, as headers and as arguments; the shape around them stays."""
+    """Secrets are in lists, objects and numbers, headers and arguments; the structure around them stays."""
     redacted, _ = REDACTOR.redact_json(value)
     assert json.loads(MARKER.sub("S", json.dumps(redacted))) == expected
 
 
 def test_json_that_is_too_deep_is_refused() -> None:
-    """A value of a hundred thousand brackets must not end the process; it is set aside as what it is."""
+    """A value of a hundred thousand brackets must not crash the process; it is refused."""
     value: Any = "password=hunter2"
     for _ in range(MAX_DEPTH):
         value = [value]
@@ -379,7 +379,7 @@ def test_json_that_is_too_deep_is_refused() -> None:
 
 
 def test_one_secret_has_one_marker_under_one_key() -> None:
-    """A leak is followed through a fleet by its marker, without anybody knowing the secret."""
+    """The marker identifies a leaked secret across a fleet, without revealing it."""
     first, second = (REDACTOR.redact(text)[0] for text in ("password=hunter2", "x password: hunter2 y"))
     assert MARKER.findall(first) == MARKER.findall(second)
     assert MARKER.findall(first) != MARKER.findall(REDACTOR.redact("password=hunter3")[0])
@@ -387,7 +387,7 @@ def test_one_secret_has_one_marker_under_one_key() -> None:
 
 
 def test_a_policy_adds_kinds_of_its_own() -> None:
-    """Every house has its own secrets."""
+    """Every company has its own kinds of secrets."""
     custom = RedactionSettings(patterns=(SecretPattern(kind="employee", pattern=r"\bEMP-[0-9]{6}\b"),))
     redacted, counts = Redactor(custom).redact("by EMP-123456, EMP-1234567, emp-123456")
     assert re.fullmatch(r"by \[SECRET:employee:[0-9a-f]{8}\], EMP-1234567, emp-123456", redacted)
@@ -399,7 +399,7 @@ def test_a_policy_adds_kinds_of_its_own() -> None:
 @settings(max_examples=examples(200))
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=6).map("".join))
 def test_a_first_look_misses_no_kind(text: str) -> None:
-    """Only texts in which the first look finds something are searched for secrets, kind by kind."""
+    """Only texts that the prefilter selects are searched for secrets, kind by kind."""
     data = encode(text)
     if any(next(kind.spans(data), None) is not None for kind in BUILT_IN):
         assert TRIGGER.found_in(data)
@@ -409,7 +409,7 @@ def test_a_first_look_misses_no_kind(text: str) -> None:
 
 @given(st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=4).map("".join), max_size=4))
 def test_a_first_look_at_several_texts_changes_nothing(texts: list[str]) -> None:
-    """Most exchanges hold no secret: then their texts are searched once, together."""
+    """Most exchanges contain no secret, so their texts are searched once, together."""
     redactor = Redactor(RedactionSettings())
     assert [redactor.redact(text) for text in texts] == list(map(redactor.redacting(texts), texts))
 
@@ -420,7 +420,7 @@ def test_a_first_look_at_several_texts_changes_nothing(texts: list[str]) -> None
     st.booleans(),
 )
 def test_a_look_at_many_texts_passes_over_what_holds_no_secret_alone(texts: list[str], has_own: bool) -> None:
-    """Spans are looked at by the hundred, and most of what is suspected are ids: none of the rest may be taken for one."""
+    """Spans are searched by the hundred, and most suspects are ids; no secret may be taken for one."""
     own = (SecretPattern(kind="a", pattern="^k[0-9]$"),) if has_own else ()
     redactor = Redactor(RedactionSettings(patterns=own))
     looked = redactor.having_looked([*texts, an_id := "call_" + "4f9a" * 8])
@@ -429,7 +429,7 @@ def test_a_look_at_many_texts_passes_over_what_holds_no_secret_alone(texts: list
 
 
 def test_patterns_of_a_policy_have_their_first_look() -> None:
-    """A text that holds nothing but a secret of the house would pass unseen."""
+    """The prefilter must know the policy's kinds, or a text with only such a secret would be skipped."""
     patterns = (r"\AEMP-[0-9]{6}$", r"(?-m:^k[0-9]+)", r"(?i)badge no\. [0-9]+")
     custom = Redactor(RedactionSettings(patterns=tuple(SecretPattern(kind="a", pattern=one) for one in patterns)))
     for secret in ("EMP-123456", "k1", "BADGE no. 7"):
@@ -437,7 +437,7 @@ def test_patterns_of_a_policy_have_their_first_look() -> None:
 
 
 def test_a_pattern_that_cuts_characters_in_two_does_no_harm() -> None:
-    r"""`\C` matches one byte; a text must stay a text."""
+    r"""`\C` matches a single byte, which must not split a character."""
     redactor = Redactor(RedactionSettings(patterns=(SecretPattern(kind="a", pattern=r"x\C"),)))
     redacted, counts = redactor.redact("é xé xéé \ud800x\ud800")
     assert re.fullmatch("é S Sé \ud800S", MARKER.sub("S", redacted))
@@ -445,7 +445,7 @@ def test_a_pattern_that_cuts_characters_in_two_does_no_harm() -> None:
 
 
 def test_redaction_can_be_switched_off() -> None:
-    """Some fleets hold no secrets and want every byte."""
+    """Some fleets have no secrets and want unchanged texts."""
     off = Redactor(RedactionSettings(enabled=False))
     assert off.redact("password=hunter2") == ("password=hunter2", Counter())
     assert off.redact_json({"password": "x"}) == ({"password": "x"}, Counter())
@@ -479,7 +479,7 @@ def test_redaction_can_be_switched_off() -> None:
     ],
 )
 def test_hostile_text_takes_linear_time(piece: str) -> None:
-    """Half a megabyte of starts that lead nowhere, as large as a body may be: seconds if linear, hours if not."""
+    """Half a megabyte of partial matches, the largest body, takes seconds if linear, hours if not."""
     started = time.process_time()
     REDACTOR.redact(piece * (512 * 1024 // len(piece)))
     assert time.process_time() - started < 10
