@@ -1,4 +1,4 @@
-"""Evaluations are prepared: which sessions, as what runs, what is asked of the judge, what is there already, and what it costs."""
+"""Preparing evaluations: the selected sessions and runs, the open questions, the existing results, and the costs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WARNING = "Judge iteration 2 failed and was excluded."
 
 
 class Examiner:
-    """A judge in this process: one outcome for each call, over and over."""
+    """A judge in this process that cycles through outcomes, one per call."""
 
     def __init__(self, *outcomes: str, simulated: bool = False) -> None:
         self.outcomes = outcomes or ("answered",)
@@ -50,7 +50,7 @@ class Examiner:
         self.asked: list[Question] = []
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """The next outcome; every answer gives 7."""
+        """Return the next outcome; every answer gives a score of 7."""
         outcome = self.outcomes[len(self.asked) % len(self.outcomes)]
         self.asked.append(question)
         assert await budget.reserve()
@@ -69,7 +69,7 @@ class Examiner:
 
 @pytest.fixture
 def store() -> Any:
-    """Three finished sessions of two models, the first of which ended first, and one that is open."""
+    """Return a store with three finished sessions of two models, in the order of their ends, and one open session."""
     with Store(None) as opened:
         yield filled(
             opened,
@@ -81,7 +81,7 @@ def store() -> Any:
 
 
 def chosen(store: Store, **wanted: Any) -> list[str]:
-    """The names of the sessions that are selected."""
+    """Return the names of the selected sessions."""
     return [one.session_id for one in finished_sessions(store.cursor(), Wanted(**wanted))]
 
 
@@ -93,13 +93,13 @@ def prepared(
     takes_simulated: bool = True,
     **wanted: Any,
 ) -> Prepared:
-    """What there is to do, with one case and plan unless others are given."""
+    """Prepare evaluations, with one case and plan by default."""
     how = {"retry_failed": retry_failed, "takes_simulated": takes_simulated}
     return prepare(store, Policy(), cases or [case()], plans or [plan()], "Judge it.", Wanted(**wanted), AT, **how)
 
 
 def evaluated(store: Store, requests: Sequence[EvaluationRequest], judge: Examiner) -> None:
-    """Have the requests judged by the engine."""
+    """Judge the requests with the engine."""
 
     async def run() -> None:
         async with engine_over(store, judge=judge, now=TickingClock(AT)) as engine:
@@ -110,14 +110,14 @@ def evaluated(store: Store, requests: Sequence[EvaluationRequest], judge: Examin
 
 
 def test_the_session_that_ended_last_comes_first(store: Store) -> None:
-    """A bounded evaluation is one of the newest runs."""
+    """A limited evaluation takes the newest runs."""
     assert chosen(store) == ["s3", "s2", "s1"]
     assert chosen(store, limit=2) == ["s3", "s2"]
     assert chosen(store, sessions=["s1", "s2"], limit=1) == ["s2", "s1"], "who names sessions gets all of them"
 
 
 def test_a_session_can_be_named_with_its_connection(store: Store) -> None:
-    """Two connections may call a session the same; then it must be said which is meant."""
+    """Two connections may use the same session id, so the connection must be named."""
     filled(store, *session("s1", 4, connection="north", project="shop"))
 
     with pytest.raises(InputError, match="session 's1' is in several connections") as caught:
@@ -129,7 +129,7 @@ def test_a_session_can_be_named_with_its_connection(store: Store) -> None:
 
 
 def test_an_id_with_a_slash_is_found_as_it_is(store: Store) -> None:
-    """Some sources name sessions by paths."""
+    """Some sources use paths as session ids."""
     filled(store, *session("agent/main", 4))
     assert chosen(store, sessions=["agent/main"]) == ["agent/main"]
     assert chosen(store, sessions=["local/agent/main"]) == ["agent/main"]
@@ -151,7 +151,7 @@ def test_an_id_with_a_slash_is_found_as_it_is(store: Store) -> None:
     ],
 )
 def test_what_cannot_be_selected_is_refused_in_words(store: Store, wanted: Any, words: str, hint: str) -> None:
-    """An evaluation of the wrong sessions costs as much as one of the right ones."""
+    """Evaluating the wrong sessions would cost money."""
     filled(store, *session("round", 5, connection="anchors", project="anchors.ops"))
     with pytest.raises(InputError) as caught:
         chosen(store, **wanted)
@@ -160,7 +160,7 @@ def test_what_cannot_be_selected_is_refused_in_words(store: Store, wanted: Any, 
 
 
 def test_a_run_is_what_the_tables_hold_of_its_session(store: Store) -> None:
-    """Turns by event time, steps by the order of the log, trust and causes from the diagnosis."""
+    """Turns are ordered by event time, steps by the log; trust and causes come from the diagnosis."""
     filled(
         store,
         ("exchanges", exchange("s1", 9, "And tested.", agent_model=SONNET)),
@@ -184,7 +184,7 @@ def test_a_run_is_what_the_tables_hold_of_its_session(store: Store) -> None:
 
 
 def test_reading_several_sessions_at_once_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many are read together is a matter of speed."""
+    """The number of sessions read together affects only the speed."""
     sessions = finished_sessions(store.cursor(), Wanted())
     together = list(read_runs(store.cursor(), sessions, Policy()))
     monkeypatch.setattr(reading, "AT_ONCE_BYTES", 1)
@@ -196,7 +196,7 @@ def test_reading_several_sessions_at_once_changes_nothing(store: Store, monkeypa
 
 
 def test_a_huge_session_is_read_at_both_ends_and_says_so(store: Store) -> None:
-    """A session of half a gigabyte must not end the process, and nobody may take its part for the whole."""
+    """A session of half a gigabyte must not end the process, and its run must say that it is incomplete."""
     calls = [
         ("agent-events", event("s1", number, event="tool_call", tool=f"t{number}", args={"x": "y" * 900}))
         for number in range(10)
@@ -217,7 +217,7 @@ def test_a_huge_session_is_read_at_both_ends_and_says_so(store: Store) -> None:
 
 
 def test_a_payload_that_is_no_event_costs_nobody_the_run(store: Store) -> None:
-    """What a foreign producer wrote is read as far as it goes."""
+    """An invalid payload from another producer is read as far as possible."""
     broken = msgspec.structs.replace(event("s1", 0, event="tool_call", tool="rotate"), payload="{]")
     filled(store, ("agent-events", broken))
     (found,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy())
@@ -227,7 +227,7 @@ def test_a_payload_that_is_no_event_costs_nobody_the_run(store: Store) -> None:
 
 
 def test_each_session_is_held_against_each_case_by_each_plan(store: Store) -> None:
-    """The order is that of the sessions as they ended, the cases and the plans; repetitions count the runs of a model."""
+    """Requests are ordered by session end, case and plan; repetitions number the runs of a model."""
     cases, plans = [case(), case(case_id="other")], [plan(), plan(judge_run_id="once", repetitions=1)]
     found = prepared(store, *plans, cases=cases)
 
@@ -245,13 +245,13 @@ def test_each_session_is_held_against_each_case_by_each_plan(store: Store) -> No
 
 
 def test_plans_that_measure_alike_are_one_evaluation(store: Store) -> None:
-    """A name changes no score, so it buys no second one."""
+    """A name does not change the score, so it does not cost a second one."""
     found = prepared(store, plan(), plan(judge_run_id="again"))
     assert [one.judge_run_id for one in found.requests] == ["thrice"] * 3
 
 
 def test_what_was_not_read_of_a_run_is_a_warning_of_its_evaluation(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader of a score is told on what it rests."""
+    """A score must show what it is based on."""
     monkeypatch.setattr(reading.read_runs, "__defaults__", (Limits(exchange_bytes=10),))
     (request,) = prepared(store, sessions=["s1"]).requests
     assert "33 bytes" in request.warnings[0]
@@ -269,13 +269,13 @@ def test_what_was_not_read_of_a_run_is_a_warning_of_its_evaluation(store: Store,
     ],
 )
 def test_what_cannot_be_told_apart_or_kept_is_refused(store: Store, given: Any, words: str) -> None:
-    """Two results of one name would overwrite each other."""
+    """Two results with the same name would overwrite each other."""
     with pytest.raises(InputError, match=words):
         prepared(store, *given.get("plans", ()), cases=given.get("cases", ()))
 
 
 def test_what_is_completed_is_reused_and_nobody_is_asked(store: Store) -> None:
-    """The same inputs give the same evaluation; it is numbered as in the selection of now."""
+    """The same inputs give the same evaluation, numbered as in the current selection."""
     first = prepared(store)
     evaluated(store, first.requests, Examiner())
 
@@ -297,7 +297,7 @@ def test_what_is_completed_is_reused_and_nobody_is_asked(store: Store) -> None:
 
 
 def test_a_failed_evaluation_is_asked_for_again_and_answers_are_kept(store: Store) -> None:
-    """Only what failed is paid for a second time."""
+    """Only failed questions are paid for again."""
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner("provider_error"))
 
     (again,) = prepared(store, sessions=["s1"]).requests
@@ -319,7 +319,7 @@ def test_a_failed_evaluation_is_asked_for_again_and_answers_are_kept(store: Stor
 
 
 def test_what_was_answered_for_another_evaluation_of_the_run_is_taken_over(store: Store) -> None:
-    """Another way of putting answers together is another evaluation, and no reason to pay again; more repetitions ask the new ones."""
+    """Another aggregation is another evaluation that reuses the answers; more repetitions ask only the new ones."""
     evaluated(store, [], Examiner())  # exchanges are scored before, so that outcomes are those of the evaluation
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner("answered", "provider_error", "answered"))
 
@@ -344,13 +344,13 @@ def test_what_was_answered_for_another_evaluation_of_the_run_is_taken_over(store
 
 
 def test_an_answer_is_taken_over_within_its_session_only(store: Store) -> None:
-    """Two sessions that say the same are two runs."""
+    """Two sessions with the same texts are separate runs."""
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
     assert prepared(store, plan(method="mean"), sessions=["s3"]).estimate.answered == 0
 
 
 def test_a_real_judge_takes_nothing_from_a_simulated_one(store: Store) -> None:
-    """Who tried things out without a key must not get those numbers for an agent's quality later; the real ones stand for everybody."""
+    """Scores of a simulated judge must not pass for real ones; real answers may always be reused."""
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner(simulated=True))
     assert prepared(store, sessions=["s1"]).estimate.reused == 1
     for thing in (plan(), plan(method="mean")):
@@ -366,7 +366,7 @@ def test_a_real_judge_takes_nothing_from_a_simulated_one(store: Store) -> None:
 
 
 def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
-    """A judge that is down for a minute must not take away a score that was paid for; a later one that finishes replaces it."""
+    """A failed attempt must not hide a paid score; a later successful attempt replaces it."""
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner(simulated=True))
     (again,) = prepared(store, sessions=["s1"], takes_simulated=False).requests
     evaluated(store, [again], Examiner("provider_error"))
@@ -395,7 +395,7 @@ def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
 
 
 def test_a_failed_evaluation_of_a_longer_run_hides_no_finished_one(store: Store) -> None:
-    """A session that went on is evaluated anew, under another id: what is known of the run stays until that has finished."""
+    """A continued session is evaluated under another id; the old result stays until the new one is finished."""
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
     filled(store, *session("s1", 9))
     (longer,) = prepared(store, sessions=["s1"]).requests
@@ -407,7 +407,7 @@ def test_a_failed_evaluation_of_a_longer_run_hides_no_finished_one(store: Store)
 
 
 def test_another_price_of_the_agent_s_model_makes_no_other_evaluation(store: Store) -> None:
-    """Whoever looks up a price has not changed a run: it is reused, and shown at the price of today."""
+    """A changed price does not change the run: the result is reused and shown at current prices."""
     filled(store, *session("told", 4, input_tokens=500, output_tokens=100))
     request = prepared(store, sessions=["told"]).requests[0]
     evaluated(store, [request], Examiner())
@@ -418,7 +418,7 @@ def test_another_price_of_the_agent_s_model_makes_no_other_evaluation(store: Sto
 
 
 def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
-    """A process that was killed has left its requests in the log."""
+    """A killed process leaves its requests in the log."""
     first = prepared(store)
     filled(store, *(("evaluation-requests", one) for one in first.requests[:2]))
 
@@ -432,7 +432,7 @@ def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
 
 
 def test_a_dead_letter_is_asked_for_anew_where_no_stage_of_this_store_has_passed_it(store: Store) -> None:
-    """Workers on Kafka keep their places to themselves: what they set aside would be waited for at every call."""
+    """The position of Kafka workers is unknown here, so a dead letter would otherwise be waited for at every call."""
     first, second = prepared(store, sessions=["s1", "s2"]).requests
     letter = DeadLetter(
         dead_letter_id="d", source="evaluation-requests", position=0, stage="evaluation", reason="bounds", detail="",
@@ -449,7 +449,7 @@ def test_a_dead_letter_is_asked_for_anew_where_no_stage_of_this_store_has_passed
 
 
 def test_what_is_taken_up_rests_on_what_its_request_carries(store: Store) -> None:
-    """It stands in the log as it is: what was answered elsewhere since then does not reach it, and is paid for."""
+    """A continued request is unchanged: answers given elsewhere since then are not reused, and are paid for."""
     mean, last = plan(method="mean"), plan(judge_run_id="four", repetitions=4)
     (before,) = prepared(store, mean, sessions=["s1"]).requests
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
@@ -463,7 +463,7 @@ def test_what_is_taken_up_rests_on_what_its_request_carries(store: Store) -> Non
 
 
 def test_what_the_stage_could_not_get_over_is_asked_for_anew(store: Store) -> None:
-    """A request that became a dead letter would be waited for until the end of time."""
+    """Otherwise a request that became a dead letter would be waited for forever."""
     request = prepared(store, sessions=["s1"]).requests[0]
     filled(store, ("evaluation-requests", request))
     with store.transaction() as transaction:
@@ -476,7 +476,7 @@ def test_what_the_stage_could_not_get_over_is_asked_for_anew(store: Store) -> No
 
 
 def test_an_estimate_is_of_what_will_be_asked(store: Store) -> None:
-    """Who pays wants to know before: expected, at most, and what will not be asked at all."""
+    """The user must know in advance the expected and maximum cost, and the questions that are not asked."""
     live = prepared(store, sessions=["s1"]).estimate
     assert live.evaluations == 1
     assert live.calls == 3
@@ -496,7 +496,7 @@ def test_an_estimate_is_of_what_will_be_asked(store: Store) -> None:
 
 
 def test_a_price_that_nobody_knows_is_said(store: Store) -> None:
-    """Under a cap nothing is asked of such a model; without one it is, at a cost that is null and not nought."""
+    """Under a cap such a model is not asked; without a cap it is, at an unknown cost, not at zero."""
     capped = prepared(store, plan("house-model"), sessions=["s1"]).estimate
     assert (capped.calls, capped.not_asked) == (0, 3)
     free = prepared(store, plan("house-model", cost_cap_usd=None), sessions=["s1"]).estimate

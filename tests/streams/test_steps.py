@@ -1,4 +1,4 @@
-"""Laws every step obeys, however its topic is cut into batches."""
+"""Laws of every step, however its topic is cut into batches."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RESPONSES = ("It is done.", "", "I can't do that.", "I disagree, the disk is ful
 
 
 def number_per_session(choices: Sequence[tuple[str, int]], make: Callable[[str, int, int], Record]) -> list[Record]:
-    """Records in the order of the choices, numbered within their session."""
+    """Return records in the order of the choices, numbered within their session."""
     counts = dict.fromkeys(SESSIONS, 0)
     records = []
     for session, choice in choices:
@@ -47,17 +47,17 @@ def number_per_session(choices: Sequence[tuple[str, int]], make: Callable[[str, 
 
 
 def event_or_closing(session: str, number: int, choice: int) -> Record:
-    """An event, or a closing where the choice is past the events."""
+    """Return an event, or a closing if the choice is beyond the events."""
     return build.closing(session, number) if choice == len(RAW_EVENTS) else build.event(session, number, **RAW_EVENTS[choice])
 
 
 def exchange_or_closing(session: str, number: int, choice: int) -> Record:
-    """An exchange, or a closing where the choice is past the responses."""
+    """Return an exchange, or a closing if the choice is beyond the responses."""
     return build.closing(session, number) if choice == len(RESPONSES) else build.exchange(session, number, RESPONSES[choice])
 
 
 def topic_of(make: Callable[[str, int, int], Record], kinds: int) -> st.SearchStrategy[list[Record]]:
-    """Topics with the records of several sessions mixed."""
+    """Generate topics with interleaved records of several sessions."""
     choices = st.lists(st.tuples(st.sampled_from(SESSIONS), st.integers(0, kinds)), min_size=1, max_size=60)
     return choices.map(lambda chosen: number_per_session(chosen, make))
 
@@ -68,7 +68,7 @@ CUTS = st.lists(st.integers(1, 59), max_size=6)
 
 
 def parts_of(records: Sequence[Record], cuts: Sequence[int]) -> list[tuple[int, Sequence[Record]]]:
-    """A topic cut at the given places, each part with its first offset."""
+    """Return a topic cut at these indexes, each part with its first offset."""
     places = sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})
     return [(start, records[start:stop]) for start, stop in itertools.pairwise(places)]
 
@@ -76,7 +76,7 @@ def parts_of(records: Sequence[Record], cuts: Sequence[int]) -> list[tuple[int, 
 def carried_through(
     step: Callable[[Any, dict[str, bytes]], StepOutcome], batches: Sequence[StageBatch | RecordBatch]
 ) -> tuple[list[tuple[str, Record]], dict[str, bytes]]:
-    """What a step answers to batches one after the other, and the states after the last."""
+    """Return a step's records for consecutive batches, and the states after the last."""
     states: dict[str, bytes] = {}
     answered = []
     for batch in batches:
@@ -88,21 +88,21 @@ def carried_through(
 
 
 def run_in_batches(step: Step, topic: str, records: Sequence[Record], cuts: Sequence[int] = ()) -> list[tuple[str, Record]]:
-    """What a step answers when its topic comes in batches cut at the given places."""
+    """Return a step's records for a topic cut into batches at these indexes."""
     batches = [build.batch(topic, part, first_offset=offset) for offset, part in parts_of(records, cuts)]
     return carried_through(step, batches)[0]
 
 
 @given(EVENT_TOPICS, CUTS)
 def test_diagnoses_do_not_depend_on_how_the_topic_is_cut(records: list[Record], cuts: list[int]) -> None:
-    """Batch sizes follow from load; evidence must not."""
+    """Batch sizes depend on the load; evidence must not."""
     step = DiagnosisStep(Policy())
     assert run_in_batches(step, "agent-events", records) == run_in_batches(step, "agent-events", records, cuts)
 
 
 @given(EXCHANGE_TOPICS, CUTS)
 def test_sampling_decisions_do_not_depend_on_how_the_topic_is_cut(records: list[Record], cuts: list[int]) -> None:
-    """The last turns are parked in the state, which goes through bytes between batches."""
+    """The last turns are kept in the state, which is encoded between batches."""
     step = IntakeStep(Policy())
     assert run_in_batches(step, "exchanges", records) == run_in_batches(step, "exchanges", records, cuts)
 
@@ -111,7 +111,7 @@ def test_sampling_decisions_do_not_depend_on_how_the_topic_is_cut(records: list[
 def test_intake_decides_alike_on_records_and_on_columns_with_and_without_their_bytes(
     records: list[Record], cuts: list[int]
 ) -> None:
-    """One process has records, a worker columns with the bytes they came in, a table columns alone: scores and states are the same."""
+    """Records in one process, columns with original bytes in a worker, and columns of a table give the same scores and states."""
     step = IntakeStep(Policy())
     columns = [build.batch("exchanges", part, offset) for offset, part in parts_of(records, cuts)]
     delivered = [build.batch("exchanges", part, offset, delivered=True) for offset, part in parts_of(records, cuts)]
@@ -130,7 +130,7 @@ def test_intake_decides_alike_on_records_and_on_columns_with_and_without_their_b
 def test_a_redelivery_changes_nothing(
     step: Step, topic: str, topics: st.SearchStrategy[list[Record]], data: st.DataObject
 ) -> None:
-    """Delivery between stages is at least once: the state knows the last offset it has seen."""
+    """Delivery between stages is at least once, so the state has the last offset seen."""
     records = data.draw(topics)
     again = data.draw(st.integers(0, len(records) - 1))
     first = step(build.batch(topic, records), {})
@@ -141,7 +141,7 @@ def test_a_redelivery_changes_nothing(
 
 @given(EVENT_TOPICS)
 def test_a_session_s_diagnosis_does_not_depend_on_other_sessions(records: list[Record]) -> None:
-    """Partitions interleave sessions as they like."""
+    """Partitions may interleave sessions in any order."""
     step = DiagnosisStep(Policy())
     together = run_in_batches(step, "agent-events", records)
     alone = [
@@ -156,7 +156,7 @@ def test_a_session_s_diagnosis_does_not_depend_on_other_sessions(records: list[R
 
 @given(EXCHANGE_TOPICS)
 def test_every_exchange_gets_exactly_one_decision_and_at_most_one_revision_of_it(records: list[Record]) -> None:
-    """A task or a score at once; once more, as one of the last turns, what is no first turn."""
+    """Each exchange gets a task or a score at once; all but first turns may get another as one of the last turns."""
     answers = [record for _, record in run_in_batches(IntakeStep(Policy()), "exchanges", records)]
     firsts = sorted(
         record.exchange_id for record in answers if isinstance(record, (Score, ScoringTask)) and record.revision == 0
@@ -168,7 +168,7 @@ def test_every_exchange_gets_exactly_one_decision_and_at_most_one_revision_of_it
 
 
 def test_the_last_turns_become_tasks_when_the_session_closes() -> None:
-    """The last three of ten plain ones, of which 10 was sampled as every third like 7, and 1 to 5 as the first."""
+    """The last three of ten turns become tasks; 10 and 7 were sampled as every third turn, and 1 to 5 as first turns."""
     records = [build.exchange("s1", number) for number in range(10)] + [build.closing("s1", 10)]
     answers = [record for _, record in run_in_batches(IntakeStep(Policy()), "exchanges", records)]
     skipped = [record.turn_number for record in answers if isinstance(record, Score)]
@@ -180,7 +180,7 @@ def test_the_last_turns_become_tasks_when_the_session_closes() -> None:
 
 
 def test_a_state_from_before_last_turns_were_all_kept_is_read() -> None:
-    """A worker is upgraded in the middle of sessions: turns that were skipped are in the state, those that were sampled are not."""
+    """After an upgrade during a session, the old state has the skipped turns, but not the sampled ones."""
     sampling = [10, [[8, 8, [8, "s1:7", 0, encode(build.exchange("s1", 7))]], [9, 9, None], [10, 10, None]]]
     state = msgspec.msgpack.encode([sampling, 10])
     outcome = IntakeStep(Policy())(build.batch("exchanges", [build.closing("s1", 10)], first_offset=10), {"local/s1": state})
@@ -192,13 +192,13 @@ def test_a_state_from_before_last_turns_were_all_kept_is_read() -> None:
 
 
 def test_a_project_that_is_switched_off_is_not_scored() -> None:
-    """`enabled: false` means no score and no task, whatever comes in."""
+    """`enabled: false` means no score and no task for any record."""
     policy = Policy.model_validate({"projects": {"ops": {"enabled": False}}})
     assert run_in_batches(IntakeStep(policy), "exchanges", [build.exchange("s1", 0), build.closing("s1", 1)]) == []
 
 
 def test_without_a_judge_the_judged_tiers_are_unscored_with_the_reason() -> None:
-    """Unscored is a state, not a number: no tier may look passed because nobody looked."""
+    """Unscored is a state, not a number: a tier that was not judged must not look passed."""
     exchange = build.exchange("s1", 0, agent_thinking="Let me see.")
     [(_, task)] = run_in_batches(IntakeStep(Policy()), "exchanges", [exchange])
     [(topic, score)] = run_in_batches(JudgingStep(SCORING, Policy(), nothing_recorded), "scoring-tasks", [task])
@@ -211,7 +211,7 @@ def test_without_a_judge_the_judged_tiers_are_unscored_with_the_reason() -> None
 
 
 def test_tier_2_5_does_not_apply_without_thinking() -> None:
-    """What has nothing to look at is not unscored."""
+    """Without thinking the tier does not apply, which is not the same as unscored."""
     [(_, task)] = run_in_batches(IntakeStep(Policy()), "exchanges", [build.exchange("s1", 0)])
     [(_, score)] = run_in_batches(JudgingStep(SCORING, Policy(), nothing_recorded), "scoring-tasks", [task])
     assert isinstance(score, Score)
@@ -219,7 +219,7 @@ def test_tier_2_5_does_not_apply_without_thinking() -> None:
 
 
 def test_an_end_without_new_events_gives_no_second_diagnosis() -> None:
-    """A session_end event, then a recorded closing: one run, not two."""
+    """A session_end event and a recorded closing are one run, not two."""
     records = [
         build.event("s1", 0, event="decision"),
         build.event("s1", 1, event="session_end"),
@@ -230,7 +230,7 @@ def test_an_end_without_new_events_gives_no_second_diagnosis() -> None:
 
 
 def test_a_session_that_goes_on_is_diagnosed_again_with_the_next_revision() -> None:
-    """The later diagnosis rests on all its events."""
+    """The later diagnosis covers all events."""
     records: list[Record] = [build.event("s1", 0, event="decision"), build.closing("s1", 1)]
     records += [build.event("s1", 2, event="memory_event", action="miss"), build.closing("s1", 3)]
     answers = run_in_batches(DiagnosisStep(Policy()), "agent-events", records)
@@ -239,7 +239,7 @@ def test_a_session_that_goes_on_is_diagnosed_again_with_the_next_revision() -> N
 
 
 def test_evidence_is_kept_small_in_records_while_counts_stay_exact() -> None:
-    """A loop of ten thousand calls fits into a message."""
+    """A loop of ten thousand calls must fit into a message."""
     call = {"event": "tool_call", "tool": "exec", "args": {"command": "ls"}}
     one = build.event("s1", 0, **call)
     events: list[AgentEvent] = [msgspec.structs.replace(one, seq=number, event_id=f"e{number}") for number in range(10_000)]
@@ -249,7 +249,7 @@ def test_evidence_is_kept_small_in_records_while_counts_stay_exact() -> None:
 
 
 def test_the_first_record_of_a_session_names_its_project() -> None:
-    """A later record that names another one must not change what an earlier end said, wherever batches are cut."""
+    """A later record with another project must not change an earlier diagnosis, wherever batches are cut."""
     first, second = build.event("s1", 0, event="decision"), build.event("s1", 1, event="decision")
     records = [first, build.closing("s1", 1), replace_project(second, "other"), build.closing("s1", 2)]
     answers = run_in_batches(DiagnosisStep(Policy()), "agent-events", records)
@@ -257,5 +257,5 @@ def test_the_first_record_of_a_session_names_its_project() -> None:
 
 
 def replace_project(event: AgentEvent, project: str) -> AgentEvent:
-    """The event filed under another project."""
+    """Return the event with another project."""
     return msgspec.structs.replace(event, project=project)

@@ -1,4 +1,4 @@
-"""What the judge's tests share: questions, a call budget that checks, a scripted API without a network, and a clock that skips the waiting."""
+"""Fixtures of the judge's tests: questions, a checking call budget, a scripted API without a network, and a clock that skips waits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Response = httpx2.Response | Exception | Callable[[httpx2.Request], Any]
 
 
 class SkippingClock:
-    """Goes on by itself, and skips what somebody sleeps; remembers how long that was."""
+    """A running clock that skips sleeps and records their length."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []
@@ -32,22 +32,22 @@ class SkippingClock:
         """Of a backoff: the longest there is."""
 
     def now(self) -> float:
-        """Seconds, the skipped ones included."""
+        """Return the time in seconds, including skipped ones."""
         return time.monotonic() + sum(self.slept)
 
     async def sleep(self, seconds: float) -> None:
-        """Skip."""
+        """Skip the wait."""
         self.slept.append(seconds)
         await asyncio.sleep(0)
 
     @property
     def waiting(self) -> Waiting:
-        """As the judge takes it."""
+        """Return the `Waiting` for a judge."""
         return Waiting(now=self.now, sleep=self.sleep, jitter=lambda: self.jitter, wall=lambda: 1_800_000_000.0)
 
 
 class CheckingPurse:
-    """Money for `calls` calls of one question (None: no cap); fails the test where more is spent than was reserved."""
+    """A budget for `calls` calls of one question (None: no cap); fails the test if more is spent than reserved."""
 
     def __init__(self, question: Question, calls: int | None = None, *, batched: bool = False) -> None:
         self._question = question
@@ -63,7 +63,7 @@ class CheckingPurse:
         self.held = False
 
     async def reserve(self, prompt: PromptBound | None = None) -> int:
-        """Set aside the worst case of one call, or use what is still set aside."""
+        """Reserve the worst case of one call, or use the open reservation."""
         assert prompt is None or prompt.tokens <= self._question.texts_size + OVERHEAD_TOKENS
         await asyncio.sleep(0)
         if not self.held:
@@ -74,7 +74,7 @@ class CheckingPurse:
         return self._question.max_tokens
 
     def spend(self, usage: Usage | None, model: str | None) -> None:
-        """Settle what is set aside."""
+        """Settle the reservation."""
         assert self.held, "a call is paid for that nothing was set aside for"
         assert isinstance(model, str | None)
         self.held = False
@@ -87,7 +87,7 @@ class CheckingPurse:
 
 
 class ScriptedApi(httpx2.AsyncBaseTransport):
-    """Answers request after request with what it was given; the last answer is repeated."""
+    """Returns the given responses in order; the last one is repeated."""
 
     def __init__(self, *responses: Response) -> None:
         self._responses = list(responses)
@@ -95,11 +95,11 @@ class ScriptedApi(httpx2.AsyncBaseTransport):
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        """What was asked."""
+        """Return the bodies of the requests."""
         return [json.loads(request.content) for request in self.requests]
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The next answer; tokens are not counted here, so each byte counts as one."""
+        """Return the next response; tokens are not counted, so each byte counts as one."""
         await request.aread()
         if request.url.path.endswith("/count_tokens"):
             return httpx2.Response(404, json={"type": "error", "error": {"type": "not_found_error", "message": "no"}})
@@ -157,36 +157,36 @@ def _error(status: int, message: str = "no", *, headers: Mapping[str, str] | Non
 
 @pytest.fixture(scope="session")
 def build_question() -> Callable[..., Question]:
-    """Makes a question whose answer is `{"score": 0..1}`; fields can be given."""
+    """Return a function that builds a question with the answer `{"score": 0..1}`."""
     return _question
 
 
 @pytest.fixture(scope="session")
 def message() -> Callable[..., httpx2.Response]:
-    """Makes a response with a message of the given text; fields of the body can be given."""
+    """Return a function that builds a response with a message of this text."""
     return _message
 
 
 @pytest.fixture(scope="session")
 def error() -> Callable[..., httpx2.Response]:
-    """Makes a response with an error of the API."""
+    """Return a function that builds an error response of the API."""
     return _error
 
 
 @pytest.fixture
 def clock() -> SkippingClock:
-    """A clock that skips the waiting."""
+    """Return a clock that skips waits."""
     return SkippingClock()
 
 
 @pytest.fixture(scope="session")
 def purse_for() -> type[CheckingPurse]:
-    """Makes a call budget that checks."""
+    """Return a function that builds a checking call budget."""
     return CheckingPurse
 
 
 class Asked:
-    """A judge over a scripted API, and what came of asking it."""
+    """A judge over a scripted API, with the results of its questions."""
 
     def __init__(self, clock: SkippingClock, responses: tuple[Response, ...], options: dict[str, Any]) -> None:
         self.api = ScriptedApi(*responses)
@@ -198,7 +198,7 @@ class Asked:
         )
 
     def ask(self, *questions: Question, calls: int | None = None) -> list[Verdict]:
-        """Ask one judge the questions, one after the other."""
+        """Ask a judge the questions, one after another."""
 
         async def run() -> list[Verdict]:
             judge = self._open()
@@ -218,5 +218,5 @@ class Asked:
 
 @pytest.fixture
 def judge_with(clock: SkippingClock) -> Callable[..., Asked]:
-    """Makes a judge over an API that answers with the given responses; options of `open_live_judge` can be given."""
+    """Return a function that builds a judge over an API with these responses; it takes options of `open_live_judge`."""
     return lambda *responses, **options: Asked(clock, responses, options)

@@ -1,4 +1,4 @@
-"""A judge whose answers cannot be read: how few calls it gets, and that what waits is judged once it answers again."""
+"""A judge with unreadable answers gets few calls, and waiting questions are judged once it recovers."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ POLICY = policy_of(sampling={"enabled": False})
 
 
 class Time:
-    """A clock that stands still until everybody sleeps, and then skips to whoever wakes first."""
+    """A clock that stands still until all tasks sleep, then skips to the first wake-up."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep until `run` skips so far."""
+        """Sleep until `run` reaches this time."""
         alarm = asyncio.get_running_loop().create_future()
         self._sleepers.append((self.seconds + seconds, alarm))
         await alarm
 
     async def run(self, work: asyncio.Future[Any]) -> None:
-        """Skip from alarm to alarm until the work is done."""
+        """Skip from wake-up to wake-up until the work is done."""
         while not work.done():
             for _ in range(40):
                 await asyncio.sleep(0)
@@ -61,12 +61,12 @@ class Time:
 
     @property
     def waiting(self) -> Waiting:
-        """As the judge takes it."""
+        """Return the `Waiting` for a judge."""
         return Waiting(now=lambda: self.seconds, sleep=self.sleep, jitter=lambda: 1.0, wall=lambda: 1_800_000_000.0)
 
 
 class Recovering(httpx2.AsyncBaseTransport):
-    """Answers garbage for so many seconds; each call takes one."""
+    """Gives unreadable answers for some seconds; each call takes one second."""
 
     def __init__(self, time: Time, seconds: float, bad: httpx2.Response, good: httpx2.Response) -> None:
         self._time, self._until = time, seconds
@@ -74,7 +74,7 @@ class Recovering(httpx2.AsyncBaseTransport):
         self.garbage_at: list[float] = []
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Tokens are not counted here."""
+        """Answer; requests for token counts fail."""
         if request.url.path.endswith("/count_tokens"):
             return httpx2.Response(404, json={})
         await self._time.sleep(1.0)
@@ -86,7 +86,7 @@ class Recovering(httpx2.AsyncBaseTransport):
 
 
 def ask_all(time: Time, api: httpx2.AsyncBaseTransport, questions: list[Question], purse_for: Build) -> list[Verdict]:
-    """Ask all at once; no call is made that nothing was set aside for."""
+    """Ask all questions concurrently; every call needs a reservation."""
 
     async def work() -> list[Verdict]:
         judge = open_live_judge(
@@ -105,7 +105,7 @@ def ask_all(time: Time, api: httpx2.AsyncBaseTransport, questions: list[Question
 def test_garbage_gets_a_bounded_number_of_calls_and_what_waits_is_answered_afterwards(
     kind: str, minutes: int, build_question: Build, message: Build, purse_for: Build
 ) -> None:
-    """Each of those calls is paid for: a small server got 2,850 of them in a minute."""
+    """Each of these calls is paid for: without the breaker, a small server made 2,850 in a minute."""
     time = Time()
     api = Recovering(time, minutes * 60, GARBAGE[kind](message), message(GOOD))
     verdicts = ask_all(time, api, [build_question(fingerprint=f"{number:064}") for number in range(QUESTIONS)], purse_for)
@@ -119,7 +119,7 @@ def test_garbage_gets_a_bounded_number_of_calls_and_what_waits_is_answered_after
 
 
 def test_a_model_that_cannot_be_read_holds_up_no_other(build_question: Build, message: Build, purse_for: Build) -> None:
-    """Projects choose models of their own."""
+    """Projects may use different models."""
     time = Time()
     bad = [build_question(fingerprint=f"{number:064}") for number in range(40)]
     good = [build_question(fingerprint=f"{number:064}", model="claude-haiku-5-5") for number in range(40, 60)]
@@ -139,7 +139,7 @@ def test_a_model_that_cannot_be_read_holds_up_no_other(build_question: Build, me
 
 
 def test_a_readable_answer_begins_the_count_anew(build_question: Build, message: Build, judge_with: Build) -> None:
-    """A model that loses a question now and then is no model to be left alone."""
+    """A model that fails now and then must not be paused."""
     spoilt = [message("No."), message("No."), message("No.")]
     often = [message("No."), message("No.")]
     responses = [*spoilt, *often * (MAX_UNREADABLE - 2), message(GOOD), *often * (MAX_UNREADABLE - 1), message(GOOD)]
@@ -150,7 +150,7 @@ def test_a_readable_answer_begins_the_count_anew(build_question: Build, message:
 
 
 def test_pauses_grow_to_the_longest_and_begin_anew_after_an_answer() -> None:
-    """An hour of garbage costs a handful of calls; a second hiccup, later, not ten minutes."""
+    """An hour of unreadable answers costs a handful of calls, and a later failure starts with a short pause again."""
     time = Time()
     breaker = CircuitBreaker(time.waiting)
     pauses = []
@@ -175,7 +175,7 @@ def test_pauses_grow_to_the_longest_and_begin_anew_after_an_answer() -> None:
 
 
 def test_what_waits_for_a_judge_that_cannot_be_read_survives_a_stop_and_is_scored_by_the_next_start() -> None:
-    """Nothing was set aside for it, so a stop neither waits for the pause nor loses a task; what was paid for is recorded."""
+    """Waiting questions have no reservation, so a stop neither waits for the pause nor loses a task; paid calls are recorded."""
     with Store(None) as store, running() as simulator:
         paused = asyncio.Event()
 

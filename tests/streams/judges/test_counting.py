@@ -1,4 +1,4 @@
-"""What a prompt has at most is never less than what is billed, whoever wrote the text and whatever the tokenizer makes of it."""
+"""The bound of a prompt's tokens is never below the billed tokens, for any text and tokenizer."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ TEXTS = st.text() | st.text("!#%&(*+{|}~^`") | st.text("\u4e00\u9fa5\ufdfa\u33a5
 
 
 def question_of(text: str) -> Question:
-    """A question about an exchange with that answer."""
+    """Return a question about an exchange with this answer."""
     return tier2_question(builders.exchange("s", 1, text), POLICY)
 
 
 def bounds_of(
     transport: httpx2.AsyncBaseTransport, *requests: tuple[Question, dict[str, Any]], distrusted: str = ""
 ) -> list[list[PromptBound]]:
-    """The bounds of each request, one after the other."""
+    """Return the bounds of each request in order."""
 
     async def work() -> list[list[PromptBound]]:
         async with open_client(None, "http://127.0.0.1:9", call_seconds=5, connections=1, transport=transport) as client:
@@ -50,7 +50,7 @@ def bounds_of(
 @example(text="\ufdfa" * 400, repaired=None, rung=Rung.STRUCTURED)
 @example(text="`" * 30_000, repaired="{" * 500, rung=Rung.IN_PROMPT)
 def test_no_prompt_has_more_tokens_than_its_bounds(tokens: Tokenizer, text: str, repaired: str | None, rung: Rung) -> None:
-    """What is billed beyond the reservation is money that the cap does not hold."""
+    """Tokens billed beyond the reservation would pass the cap."""
     question = question_of(text)
     repair = None if repaired is None else Repair(repaired, ("score: missing",))
     asked = parameters(question, Format(rung, cache_minimum=512), BOUNDARY, repair)
@@ -69,13 +69,13 @@ def test_no_prompt_has_more_tokens_than_its_bounds(tokens: Tokenizer, text: str,
 
 @given(TEXTS)
 def test_a_text_counts_as_many_tokens_as_its_longest_form_has_bytes(text: str) -> None:
-    """A tokenizer that normalises makes one ligature into eighteen letters, and an adversary knows that."""
+    """A normalising tokenizer turns one ligature into eighteen letters, which an adversary may use."""
     assert len(text.encode("utf-8", "surrogatepass")) <= byte_tokens(text)
     assert byte_tokens("\ufdfa") == 33
 
 
 def test_what_stays_the_same_is_counted_once() -> None:
-    """A count is free, but it takes the time of a call."""
+    """A count is free, but takes as long as a call."""
     api = CountingApi(TOKENIZERS["four characters a token"])
     asked = [(one, parameters(one, Format(), BOUNDARY)) for one in map(question_of, ("a", "b", "c"))]
     found = bounds_of(api, *asked)
@@ -92,7 +92,7 @@ class Refusing(httpx2.AsyncBaseTransport):
         self.requests = 0
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer."""
+        """Return the response."""
         assert request.url.path.endswith("/count_tokens")
         self.requests += 1
         return self._answer()
@@ -116,7 +116,7 @@ def _lost() -> httpx2.Response:
     ids=["unknown", "overloaded", "html", "null", "too few", "nothing", "unreachable"],
 )
 def test_where_nobody_counts_each_byte_counts_and_the_server_is_left_alone(answer: Callable[[], httpx2.Response]) -> None:
-    """Servers that imitate the API do not know the count, or answer what cannot be; the cap holds there, too."""
+    """Compatible servers may lack the count or return an impossible one; the cap must hold anyway."""
     api, question = Refusing(answer), question_of("It is done.")
     asked = parameters(question, Format(cache_minimum=512), BOUNDARY)
     most = question.texts_size + OVERHEAD_TOKENS
@@ -125,7 +125,7 @@ def test_where_nobody_counts_each_byte_counts_and_the_server_is_left_alone(answe
 
 
 def test_a_model_that_used_more_than_was_counted_is_not_believed_again() -> None:
-    """A proxy may count with another model's tokenizer than it bills with."""
+    """A proxy may count and bill with different tokenizers."""
     api, question = CountingApi(TOKENIZERS["four characters a token"]), question_of("It is done.")
     asked = parameters(question, Format(cache_minimum=10**6), BOUNDARY)
     most = question.texts_size + OVERHEAD_TOKENS

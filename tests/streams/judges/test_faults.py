@@ -32,7 +32,7 @@ KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
 
 
 class Fault(NamedTuple):
-    """What all questions come to, and what the run is given."""
+    """The expected outcome of all questions, and the settings of the run."""
 
     outcomes: set[str]
     deadline: float = 20.0
@@ -76,7 +76,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def simulator() -> Iterator[RunningJudge]:
-    """A simulated judge, served once for all."""
+    """Return the simulated judge that all tests share."""
     with running() as served:
         yield served
 
@@ -92,7 +92,7 @@ def _traits(model: str) -> tuple[int | None, bool]:
 
 
 async def _ask_all(judge: LiveJudge, pairs: list[tuple[Question, Any]]) -> list[Verdict]:
-    """Ask all at once, each with its call budget."""
+    """Ask all questions concurrently, each with its call budget."""
     try:
         return await asyncio.gather(*(judge.ask(*pair) for pair in pairs))
     finally:
@@ -100,7 +100,7 @@ async def _ask_all(judge: LiveJudge, pairs: list[tuple[Question, Any]]) -> list[
 
 
 def _check(fault: Fault, question: Question, verdict: Verdict, budget: Any) -> None:
-    """The invariants of one question."""
+    """Assert the invariants of one question."""
     assert sum(budget.settled) <= budget.reserved * budget.amount
     assert len(budget.settled) <= verdict.attempts <= 4
     assert (verdict.outcome == "answered") == (verdict.error is None)
@@ -120,7 +120,7 @@ def _check(fault: Fault, question: Question, verdict: Verdict, budget: Any) -> N
 def test_a_fault_of_the_provider_is_an_outcome(
     kind: str, simulator: RunningJudge, purse_for: Callable[..., Any], clock: Any
 ) -> None:
-    """Every kind the simulated judge knows, many times: a new kind without an entry here fails."""
+    """This covers every fault of the simulated judge; a new fault without an entry here fails."""
     fault = FAULTS[kind]
     simulator.reset(fault.script or kind)
     judge = open_live_judge(
@@ -148,7 +148,7 @@ def test_a_fault_of_the_provider_is_an_outcome(
 
 
 def test_the_key_is_in_no_log(simulator: RunningJudge, purse_for: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
-    """The client and the HTTP library log requests and headers at DEBUG; somebody will switch that on in production."""
+    """The client and the HTTP library log requests and headers at DEBUG, which may be enabled in production."""
     simulator.reset("unauthorized,no_structured,answer")
     for name in (None, "anthropic", "httpx2"):
         caplog.set_level(logging.DEBUG, name)
@@ -162,7 +162,7 @@ def test_the_key_is_in_no_log(simulator: RunningJudge, purse_for: Callable[..., 
 def test_a_compressed_response_is_bounded_by_what_it_unpacks_to(
     build_question: Callable[..., Any], purse_for: Callable[..., Any]
 ) -> None:
-    """A megabyte of zeros is a kilobyte on the wire; only counting afterwards keeps memory flat."""
+    """A megabyte of zeros is a kilobyte on the wire, so the size must be counted after decompression."""
     bomb = gzip.compress(b" " * 50_000_000)
     head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: {len(bomb)}\r\n\r\n"
 

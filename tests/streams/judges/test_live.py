@@ -1,4 +1,4 @@
-"""The live judge over a scripted API: what it asks, what it makes of each answer, and what it never does."""
+"""The live judge over a scripted API: its requests, its reading of answers, and its limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Build = Callable[..., Any]
 
 
 def test_a_question_becomes_one_call_and_one_answered_verdict(judge_with: Build, build_question: Build, message: Build) -> None:
-    """The whole of the ordinary case: what is sent, and that everything a judgement records is there."""
+    """The ordinary case: the request, and all fields of a judgement."""
     asked = judge_with(message())
     (verdict,) = asked.ask(build_question())
     (body,) = asked.api.bodies
@@ -44,7 +44,7 @@ def test_a_question_becomes_one_call_and_one_answered_verdict(judge_with: Build,
 
 
 def test_each_request_has_a_boundary_of_its_own(judge_with: Build, build_question: Build, message: Build) -> None:
-    """A boundary that is used again can be known to the author of a later text."""
+    """A reused boundary could be known to the author of a later text."""
     asked = judge_with(message())
     asked.ask(build_question(), build_question())
     contents = {body["messages"][0]["content"] for body in asked.api.bodies}
@@ -54,7 +54,7 @@ def test_each_request_has_a_boundary_of_its_own(judge_with: Build, build_questio
 
 @pytest.mark.parametrize(("minimum", "marked"), [(None, True), (100, True), (4096, False)])
 def test_a_prefix_too_short_to_be_cached_is_not_marked(minimum: int | None, marked: bool, build_question: Build) -> None:
-    """The mark costs nothing where it is ignored, but it makes a promise that is not kept."""
+    """An ignored cache mark is free, but it makes the estimated costs wrong."""
     system = parameters(build_question(), Format(cache_minimum=minimum), "b")["system"][0]
     assert ("cache_control" in system) == marked
 
@@ -62,7 +62,7 @@ def test_a_prefix_too_short_to_be_cached_is_not_marked(minimum: int | None, mark
 def test_thinking_is_switched_off_only_where_a_model_thinks_by_default(
     judge_with: Build, build_question: Build, message: Build
 ) -> None:
-    """Older models and servers that imitate the API may not know the parameter."""
+    """Older models and compatible servers may not know the parameter."""
     for off in (False, True):
         asked = judge_with(message(), traits=(None, off))
         asked.ask(build_question())
@@ -72,7 +72,7 @@ def test_thinking_is_switched_off_only_where_a_model_thinks_by_default(
 def test_half_a_surrogate_pair_in_a_text_is_sent_as_something_else(
     judge_with: Build, build_question: Build, message: Build
 ) -> None:
-    """No UTF-8 can say it, and a text of an agent must not be able to fail its own judging."""
+    """UTF-8 cannot encode it, and an agent's text must not make its own judging fail."""
     asked = judge_with(message())
     (verdict,) = asked.ask(build_question(task="Score \ud800 this."))
     assert verdict.outcome == "answered"
@@ -80,7 +80,7 @@ def test_half_a_surrogate_pair_in_a_text_is_sent_as_something_else(
 
 
 def text_blocks(*texts: str) -> list[dict[str, Any]]:
-    """The content of a message with these blocks of text."""
+    """Return the content of a message with these text blocks."""
     return [{"type": "text", "text": text} for text in texts]
 
 
@@ -102,7 +102,7 @@ def text_blocks(*texts: str) -> list[dict[str, Any]]:
 def test_an_answer_is_read_from_all_blocks(
     content: list[dict[str, Any]], judge_with: Build, build_question: Build, message: Build
 ) -> None:
-    """Servers split an answer, or put something before it; reading one block alone loses what was paid for."""
+    """Servers may split an answer or put text before it, so one block alone may miss it."""
     (verdict,) = judge_with(message(content=content)).ask(build_question())
     assert (verdict.outcome, json.loads(verdict.answer), verdict.attempts) == ("answered", {"score": 0.5}, 1)
 
@@ -118,7 +118,7 @@ def test_an_answer_is_read_from_all_blocks(
 def test_blocks_that_contradict_each_other_are_no_answer(
     content: list[dict[str, Any]], judge_with: Build, build_question: Build, message: Build
 ) -> None:
-    """The first of two scores is a guess."""
+    """Choosing one of two scores would be a guess."""
     (verdict,) = judge_with(message(content=content)).ask(build_question())
     assert verdict.outcome == "invalid"
 
@@ -137,7 +137,7 @@ def test_blocks_that_contradict_each_other_are_no_answer(
 def test_an_answer_that_is_none_is_not_asked_for_again(
     *, fields: dict[str, Any], outcome: str, answer: str | None, judge_with: Build, build_question: Build, message: Build
 ) -> None:
-    """Each is a failure of the judge with its own name, never a score; it was run, so it costs what its usage says."""
+    """Each is a named failure of the judge, never a score; the call was made, so its usage is charged."""
     asked = judge_with(message(**fields))
     (verdict,) = asked.ask(build_question())
     assert (verdict.outcome, verdict.answer, verdict.attempts) == (outcome, answer, 1)
@@ -148,7 +148,7 @@ def test_an_answer_that_is_none_is_not_asked_for_again(
 def test_a_server_without_structured_output_is_asked_with_the_schema_in_the_prompt(
     judge_with: Build, build_question: Build, message: Build, error: Build
 ) -> None:
-    """Servers that imitate the API refuse the parameter; the refusal is free, and it is remembered."""
+    """Compatible servers may reject the parameter; the rejection is free, and is remembered."""
     refused = error(400, "output_config: Extra inputs are not permitted")
     asked = judge_with(refused, message(f"```json\n{GOOD}\n```"))
     verdicts = asked.ask(build_question(), build_question())
@@ -163,7 +163,7 @@ def test_a_server_without_structured_output_is_asked_with_the_schema_in_the_prom
 def test_json_in_prose_is_taken_and_the_schema_goes_into_the_next_prompt(
     judge_with: Build, build_question: Build, message: Build
 ) -> None:
-    """What is recorded is the text that was read, so that a replay reads the same."""
+    """The recorded text is the one that was parsed, so that a replay parses the same."""
     asked = judge_with(message(f"Here you are: {GOOD} I hope it helps."))
     verdicts = asked.ask(build_question(), build_question())
     assert [(one.outcome, one.answer, one.attempts) for one in verdicts] == [("answered", GOOD, 1)] * 2
@@ -173,7 +173,7 @@ def test_json_in_prose_is_taken_and_the_schema_goes_into_the_next_prompt(
 def test_prose_is_asked_again_with_the_schema_then_mended_once_then_invalid(
     judge_with: Build, build_question: Build, message: Build
 ) -> None:
-    """Each step costs a call; without an end to them a stubborn model would eat a session's money."""
+    """Each step costs a call, so a model that never complies must not use up the session's budget."""
     asked = judge_with(message("I would rather not say."))
     (verdict,) = asked.ask(build_question())
     assert verdict.outcome == "invalid"
@@ -190,7 +190,7 @@ def test_prose_is_asked_again_with_the_schema_then_mended_once_then_invalid(
 
 
 def test_a_wrong_answer_is_sent_back_once_with_what_is_wrong(judge_with: Build, build_question: Build, message: Build) -> None:
-    """Most wrong answers are mended by one word; the last turn is the user's, because a prefilled answer is refused."""
+    """Most wrong answers need a small repair; the last turn is the user's, because a prefilled answer is rejected."""
     asked = judge_with(message('{"score": 7.0}'), message())
     (verdict,) = asked.ask(build_question())
     assert (verdict.outcome, verdict.answer, verdict.attempts) == ("answered", GOOD, 2)
@@ -206,7 +206,7 @@ def test_a_wrong_answer_is_sent_back_once_with_what_is_wrong(judge_with: Build, 
 @example(answer="\u6f22" * 5000, problems=["\u5b57"])
 @given(answer=st.text(min_size=1, max_size=5000), problems=st.lists(st.text(max_size=300), min_size=1, max_size=12))
 def test_a_repair_keeps_within_what_was_reserved(build_question: Build, answer: str, problems: list[str]) -> None:
-    """The reservation counts a token for each byte; the second half of our own words must pay for what a repair adds."""
+    """The reservation counts one token per byte; half of our own text must pay for the repair."""
     question = build_question()
     plain = parameters(question, Format(Rung.IN_PROMPT), "b")["messages"]
     mended = parameters(question, Format(Rung.IN_PROMPT), "b", Repair(answer, tuple(problems)))["messages"]
@@ -218,7 +218,7 @@ def test_a_repair_keeps_within_what_was_reserved(build_question: Build, answer: 
 def test_an_answer_beyond_all_measure_is_not_kept_nor_sent_back(
     judge_with: Build, build_question: Build, message: Build
 ) -> None:
-    """A judgement has to fit into a record, and a repair into a prompt."""
+    """A judgement must fit into a record, and a repair into a prompt."""
     (verdict,) = judge_with(message("x" * 100_000)).ask(build_question())
     assert (verdict.outcome, verdict.attempts, len(verdict.answer or "")) == ("invalid", 1, 65_536)
 
@@ -226,7 +226,7 @@ def test_an_answer_beyond_all_measure_is_not_kept_nor_sent_back(
 def test_what_fails_for_a_while_is_tried_again_and_costs_nothing(
     judge_with: Build, build_question: Build, message: Build, error: Build, clock: Any
 ) -> None:
-    """The API does not bill an error; the backoff grows, and each failure is told."""
+    """The API does not bill errors; the backoff grows, and each failure is recorded."""
     asked = judge_with(error(529, "Overloaded"), error(500, "oops"), error(409, "locked"), message())
     (verdict,) = asked.ask(build_question())
     assert (verdict.outcome, verdict.attempts) == ("answered", 4)
@@ -236,7 +236,7 @@ def test_what_fails_for_a_while_is_tried_again_and_costs_nothing(
 
 
 def test_the_number_of_calls_is_bounded(judge_with: Build, build_question: Build, error: Build) -> None:
-    """A provider that is down must not keep a session for ever."""
+    """A provider that is down must not block a session indefinitely."""
     asked = judge_with(error(503, "down"), max_attempts=3)
     (verdict,) = asked.ask(build_question())
     assert (verdict.outcome, verdict.error, verdict.attempts) == ("provider_error", "HTTP 503: down", 3)
@@ -245,7 +245,7 @@ def test_the_number_of_calls_is_bounded(judge_with: Build, build_question: Build
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404])
 def test_what_will_fail_again_is_not_tried_again(status: int, judge_with: Build, build_question: Build, error: Build) -> None:
-    """A wrong key does not become right by asking four times, whatever a server says of trying again."""
+    """Retries do not fix a wrong key, whatever the server says about retrying."""
     asked = judge_with(error(status, headers={"x-should-retry": "true"}))
     (verdict,) = asked.ask(build_question())
     assert (verdict.outcome, verdict.attempts, asked.budgets[0].settled) == ("provider_error", 1, [])
@@ -255,7 +255,7 @@ def test_what_will_fail_again_is_not_tried_again(status: int, judge_with: Build,
 def test_a_server_may_say_whether_to_try_again(
     *, status: int, hint: str, attempts: int, judge_with: Build, build_question: Build, error: Build
 ) -> None:
-    """It knows more about the failure than its status says."""
+    """The server knows more about the failure than the status shows."""
     (verdict,) = judge_with(error(status, headers={"x-should-retry": hint})).ask(build_question())
     assert (verdict.outcome, verdict.attempts) == ("provider_error", attempts)
 
@@ -264,7 +264,7 @@ def test_a_server_may_say_whether_to_try_again(
 def test_a_rate_limit_is_waited_out(
     *, headers: dict[str, str], judge_with: Build, build_question: Build, message: Build, error: Build, clock: Any
 ) -> None:
-    """The server says when; asking sooner only makes it worse."""
+    """Retrying before the server's delay would make it worse."""
     (verdict,) = judge_with(error(429, headers=headers), message()).ask(build_question())
     assert (verdict.outcome, verdict.attempt_errors) == ("answered", ("rate limited: retry after 30 s",))
     assert clock.slept == [30.0]
@@ -273,7 +273,7 @@ def test_a_rate_limit_is_waited_out(
 def test_a_rate_limit_beyond_the_deadline_ends_this_question_and_the_next_waits_for_its_turn(
     judge_with: Build, build_question: Build, message: Build, error: Build, clock: Any
 ) -> None:
-    """The session gets its answer later; a backlog must not run through as unscored while the API wants to be left alone."""
+    """The session is judged later: a backlog must not become unscored while the API demands a pause."""
     asked = judge_with(error(429, headers={"retry-after": "300"}), message())
     first, second = asked.ask(build_question(), build_question())
     assert (first.outcome, first.error, first.attempts) == ("provider_error", "rate limited: retry after 300 s", 1)
@@ -297,7 +297,7 @@ def test_a_rate_limit_beyond_the_deadline_ends_this_question_and_the_next_waits_
 def test_only_a_call_that_cannot_have_begun_is_free(
     fault: Exception, outcome: str, billed: bool, judge_with: Build, build_question: Build
 ) -> None:
-    """Once something was sent, the answer may have been made and be on the bill, although nobody has seen it."""
+    """Once a request was sent, an answer may have been generated and billed without being received."""
     asked = judge_with(fault, max_attempts=2)
     (verdict,) = asked.ask(build_question())
     assert (verdict.outcome, verdict.attempts) == (outcome, 2)
@@ -308,7 +308,7 @@ def test_only_a_call_that_cannot_have_begun_is_free(
 def test_the_error_of_a_gateway_may_hide_an_answer_that_was_paid_for(
     judge_with: Build, build_question: Build, error: Build
 ) -> None:
-    """A 504 of the API itself is not billed; one of a proxy before it says nothing of what the API did."""
+    """A 504 of the API itself is not billed; one of a proxy does not show what the API did."""
     page = httpx2.Response(504, html="<h1>Gateway time-out</h1>")
     for response, billed in ((page, 1), (error(504), 0)):
         asked = judge_with(response, max_attempts=1)
@@ -334,7 +334,7 @@ def test_the_error_of_a_gateway_may_hide_an_answer_that_was_paid_for(
     ],
 )
 def test_an_unreadable_answer_is_an_outcome_charged_in_full(content: bytes, judge_with: Build, build_question: Build) -> None:
-    """Status 200 says that it was run, so it is paid for; asking again would pay for the same thing twice."""
+    """Status 200 means that the call was made and paid for; repeating it would pay twice."""
     asked = judge_with(httpx2.Response(200, content=content, headers={"content-type": "application/json"}))
     (verdict,) = asked.ask(build_question())
     assert (verdict.outcome, verdict.attempts) == ("provider_error", 1)
@@ -357,7 +357,7 @@ def test_an_unreadable_answer_is_an_outcome_charged_in_full(content: bytes, judg
     ],
 )
 def test_usage_that_is_no_usage_is_unknown(usage: Any, judge_with: Build, build_question: Build, message: Build) -> None:
-    """The answer counts all the same, but nobody knows what it cost, and a record must be able to hold what is kept."""
+    """The answer counts, its cost is unknown, and invalid usage must not break the record."""
     asked = judge_with(message(usage=usage))
     (verdict,) = asked.ask(build_question())
     assert (verdict.outcome, verdict.usage) == ("answered", None)
@@ -368,14 +368,14 @@ def test_usage_that_is_no_usage_is_unknown(usage: Any, judge_with: Build, build_
 def test_every_call_needs_a_reservation(
     *, calls: int, outcome: str, attempts: int, judge_with: Build, build_question: Build, message: Build
 ) -> None:
-    """The cap is hard: a repair is a call like any other."""
+    """The cap also holds for repairs."""
     asked = judge_with(message('{"score": 7.0}'))
     (verdict,) = asked.ask(build_question(), calls=calls)
     assert (verdict.outcome, verdict.attempts, len(asked.api.requests)) == (outcome, attempts, attempts)
 
 
 def test_words_of_a_server_are_short_and_hold_no_secret(judge_with: Build, build_question: Build, error: Build) -> None:
-    """They are recorded and shown; a server may repeat the key, or write to a terminal."""
+    """Error messages are recorded and shown; they may repeat the key or contain terminal sequences."""
     said = f"bad key {KEY}\x1b[31m\u202e\nAuthorization: Bearer abcdefghijklmnopqrstuvwxyz012345 " + "x" * 10_000
     (verdict,) = judge_with(error(401, said)).ask(build_question())
     words = verdict.error or ""
@@ -391,13 +391,13 @@ def test_words_of_a_server_are_short_and_hold_no_secret(judge_with: Build, build
 def test_a_simulated_answer_is_marked(
     fields: dict[str, Any], headers: dict[str, str], judge_with: Build, build_question: Build, message: Build
 ) -> None:
-    """Nobody must take a rule's rating for a model's, whichever sign a proxy has left."""
+    """Scores of a simulated judge must not pass for real ones, even if a proxy removes one of the marks."""
     (verdict,) = judge_with(message(headers=headers, **fields)).ask(build_question())
     assert verdict.simulated
 
 
 def test_a_redirect_is_not_followed(judge_with: Build, build_question: Build) -> None:
-    """The texts of an exchange go where they were sent and nowhere else."""
+    """The texts of an exchange must go to the configured address alone."""
     asked = judge_with(httpx2.Response(307, headers={"location": "http://127.0.0.2:9/v1/messages"}))
     (verdict,) = asked.ask(build_question())
     assert (verdict.outcome, len(asked.api.requests)) == ("provider_error", 1)
@@ -408,7 +408,7 @@ async def _never(_request: httpx2.Request) -> Any:
 
 
 def test_the_deadline_holds_over_everything(judge_with: Build, build_question: Build) -> None:
-    """A server that never answers costs one deadline; each call that may have been run is charged in full."""
+    """A silent server costs one deadline; each call that may have been made is charged in full."""
     asked = judge_with(_never, deadline=0.2)
     (verdict,) = asked.ask(build_question())
     assert verdict.outcome == "timeout"
@@ -418,7 +418,7 @@ def test_the_deadline_holds_over_everything(judge_with: Build, build_question: B
 
 
 def test_one_call_may_not_take_the_whole_deadline(judge_with: Build, build_question: Build, message: Build, clock: Any) -> None:
-    """A call that hangs is given up in time for another one, and charged in full all the same."""
+    """A hanging call is given up early enough for another one, and charged in full."""
     clock.jitter = 0.0
     asked = judge_with(_never, message(), deadline=1.0)
     (verdict,) = asked.ask(build_question())
@@ -427,7 +427,7 @@ def test_one_call_may_not_take_the_whole_deadline(judge_with: Build, build_quest
 
 
 def test_a_cancellation_from_outside_is_raised_and_charged(build_question: Build, purse_for: Build, clock: Any) -> None:
-    """At shutdown the worker goes away; what was under way is unknown, and unknown is charged in full."""
+    """At shutdown the outcome of running calls is unknown, so they are charged in full."""
     began = asyncio.Event()
 
     class Hangs(httpx2.AsyncBaseTransport):
@@ -454,7 +454,7 @@ def test_a_cancellation_from_outside_is_raised_and_charged(build_question: Build
 def test_an_error_of_the_purse_is_raised_and_gives_the_slot_back(
     judge_with: Build, build_question: Build, message: Build
 ) -> None:
-    """A store that cannot write is no failure of the judge; hiding it would let calls go on without a record."""
+    """A failing store is not a failure of the judge, and calls must not continue without a record."""
 
     class Broken:
         async def reserve(self, prompt: PromptBound | None = None) -> int:
@@ -493,7 +493,7 @@ def test_an_error_of_the_purse_is_raised_and_gives_the_slot_back(
     ],
 )
 def test_what_cannot_work_is_refused_at_start_up(key: str | None, url: str | None, words: str, hint: str) -> None:
-    """The client itself would find out at the first call; and what it is told must not repeat a secret."""
+    """Invalid settings must fail at startup, not at the first call, and the error must not contain a secret."""
     with pytest.raises(SettingsError, match=words) as refused:
         open_live_judge(key, url, lambda _model: (None, False))
     assert hint in refused.value.hint
@@ -506,12 +506,12 @@ def test_what_cannot_work_is_refused_at_start_up(key: str | None, url: str | Non
     "url", ["http://127.0.0.1:11434", "http://localhost:8000/", "http://[::1]:8000", "https://llm.example/proxy"]
 )
 def test_a_server_that_imitates_the_api_needs_no_key(url: str) -> None:
-    """Local servers have none; the client refuses to send a request without any."""
+    """Local servers need no key, but the client refuses requests without one."""
     asyncio.run(open_live_judge(None, url, lambda _model: (None, False)).aclose())
 
 
 def test_credentials_come_from_what_is_given() -> None:
-    """The key wins over the token, and what is empty was not set."""
+    """The key has precedence over the token, and empty values count as unset."""
     assert Credentials(None, None) == credentials({})
     assert Credentials("k", "http://u") == credentials(
         {"ANTHROPIC_API_KEY": " k\n", "ANTHROPIC_AUTH_TOKEN": "t", "ANTHROPIC_BASE_URL": "http://u"}

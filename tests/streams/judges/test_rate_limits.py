@@ -1,4 +1,4 @@
-"""How many calls may be under way, and what the headers of a provider do to it."""
+"""The limit on calls in progress, and the effect of a provider's headers on it."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ DATE = "Fri, 15 Jan 2027 12:00:00 GMT"
 
 
 class HandClock:
-    """Stands still unless somebody sleeps."""
+    """A clock that advances only when a task sleeps."""
 
     def __init__(self) -> None:
         self.at = 1000.0
 
     async def sleep(self, seconds: float) -> None:
-        """Move on."""
+        """Advance the clock."""
         self.at += seconds
         await asyncio.sleep(0)
 
     @property
     def waiting(self) -> Waiting:
-        """As the limiter takes it."""
+        """Return the `Waiting` for a limiter."""
         return Waiting(now=lambda: self.at, sleep=self.sleep, jitter=lambda: 1.0, wall=lambda: NOON)
 
 
 def run(task: Coroutine[Any, Any, T]) -> T:
-    """Run to the end."""
+    """Run a coroutine."""
     return asyncio.run(task)
 
 
 def test_no_more_calls_are_under_way_than_the_limit() -> None:
-    """The bound is what keeps a fleet from being refused as a whole; it must hold in every order of coming and going."""
+    """The limit keeps the provider from rejecting all calls, so it must hold in every order of events."""
 
     async def scenario() -> tuple[int, int]:
         limiter = Limiter(3)
@@ -61,7 +61,7 @@ def test_no_more_calls_are_under_way_than_the_limit() -> None:
 
 
 def test_who_waits_longest_is_next() -> None:
-    """A worker that asks one question after the other must not keep the others out until their deadline."""
+    """A worker that asks continuously must not starve the others."""
 
     async def scenario() -> list[int]:
         limiter, order = Limiter(1), []
@@ -86,7 +86,7 @@ def test_who_waits_longest_is_next() -> None:
     "order", [("cancel", "release"), ("release", "cancel"), ("cancel", "", "release"), ("release", "", "cancel")]
 )
 def test_a_cancelled_wait_loses_no_slot(order: tuple[str, ...]) -> None:
-    """A deadline can strike before, while or after a slot is handed over; a slot lost each time would stop all judging."""
+    """A deadline may pass before, during or after a slot is granted; lost slots would stop all judging."""
 
     async def scenario() -> tuple[bool, int]:
         limiter = Limiter(1)
@@ -111,7 +111,7 @@ def test_a_cancelled_wait_loses_no_slot(order: tuple[str, ...]) -> None:
 
 
 def test_the_limit_halves_once_a_round_and_grows_back() -> None:
-    """Sixteen calls refused together are one message, not sixteen; and a limit that never grew back would stay slow for good."""
+    """Sixteen calls rejected together count once, and the limit must grow back."""
     clock = HandClock()
     limiter = Limiter(16, clock.waiting)
     began = clock.at
@@ -128,7 +128,7 @@ def test_the_limit_halves_once_a_round_and_grows_back() -> None:
 
 
 def test_growth_lets_the_next_ones_in() -> None:
-    """Who waits because the limit was low must not wait for a slot to come back when the limit rises."""
+    """A caller that waits because of a low limit must proceed as soon as the limit rises."""
 
     async def scenario() -> int:
         clock = HandClock()
@@ -145,7 +145,7 @@ def test_growth_lets_the_next_ones_in() -> None:
 
 
 def test_a_pause_holds_everybody_back_until_it_ends() -> None:
-    """What one call is told holds for all who use the key."""
+    """A pause that one call learns about applies to all calls with the key."""
     clock = HandClock()
     limiter = Limiter(2, clock.waiting)
     limiter.pause(30)
@@ -156,7 +156,7 @@ def test_a_pause_holds_everybody_back_until_it_ends() -> None:
 
 
 def test_a_pause_beyond_the_deadline_is_told_at_once() -> None:
-    """Waiting for what cannot come in time only keeps a session busy."""
+    """Waiting beyond the deadline would only block the session."""
     clock = HandClock()
     limiter = Limiter(2, clock.waiting)
     limiter.pause(300)
@@ -165,7 +165,7 @@ def test_a_pause_beyond_the_deadline_is_told_at_once() -> None:
 
 
 def test_a_pause_that_begins_while_somebody_queues_holds_for_them_too() -> None:
-    """The queue is where most calls are when a provider says stop."""
+    """Most calls are in the queue when a provider demands a pause."""
 
     async def scenario() -> tuple[float | None, int]:
         clock = HandClock()
@@ -181,7 +181,7 @@ def test_a_pause_that_begins_while_somebody_queues_holds_for_them_too() -> None:
 
 
 def test_no_pause_is_endless() -> None:
-    """A server that asks for a year of silence must not switch judging off."""
+    """A server that demands a pause of a year must not disable judging."""
     clock = HandClock()
     limiter = Limiter(1, clock.waiting)
     limiter.pause(1e9)
@@ -206,7 +206,7 @@ def test_no_pause_is_endless() -> None:
     ],
 )
 def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: float | None) -> None:
-    """A wait that is misread is either a burst of calls or an idle hour."""
+    """A misread delay would cause a burst of calls or an idle hour."""
     assert retry_after(headers, lambda: NOON) == seconds
 
 
@@ -231,7 +231,7 @@ def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: 
     ],
 )
 def test_an_empty_allowance_pauses_until_its_reset(headers: dict[str, str], seconds: float) -> None:
-    """Times are the server's: on its own clock where it shows one, because ours may be off by an hour."""
+    """Times are compared with the server's clock if it sends one, because ours may be off by an hour."""
     assert exhausted_for(headers, lambda: NOON) == seconds
 
 
@@ -246,7 +246,7 @@ def test_an_empty_allowance_pauses_until_its_reset(headers: dict[str, str], seco
     )
 )
 def test_no_header_can_break_the_reading(headers: dict[str, str]) -> None:
-    """Headers come from whatever stands at the address; garbage counts as missing and never as negative time."""
+    """Headers may come from any server: invalid ones count as missing, never as negative times."""
     after = retry_after(headers, lambda: NOON)
     assert after is None or after >= 0
     assert exhausted_for(headers, lambda: NOON) >= 0

@@ -1,4 +1,4 @@
-"""Questions that are asked verbatim: the bytes that were recorded are the bytes that are sent, on every rung and in a repair."""
+"""Verbatim questions: the recorded bytes are the sent bytes, in every output format and in a repair."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ VIEW = '{"evaluation_target":{"a":"ä\\u003c"},"subject_response":{},"execution_
 
 
 def question(**fields: Any) -> Question:
-    """The first question of a request."""
+    """Return the first question of a request."""
     return questions_of(make_request(**fields))[0]
 
 
 @pytest.mark.parametrize("rung", Rung)
 @pytest.mark.parametrize("repair", [None, BROKEN])
 def test_a_verbatim_question_is_sent_byte_for_byte(rung: Rung, repair: Repair | None) -> None:
-    """The prompt files claim to be what was sent; a schema or a fence added on the way would make them wrong."""
+    """The prompt files show exactly what was sent, so nothing may be added."""
     sent = parameters(question(user_prompt=VIEW, system_prompt="Judge."), Format(rung), "boundary", repair)
     assert sent["messages"][0] == {"role": "user", "content": VIEW}
     assert sent["system"][0]["text"] == "Judge."
@@ -36,7 +36,7 @@ def test_a_verbatim_question_is_sent_byte_for_byte(rung: Rung, repair: Repair | 
 
 
 def test_a_repair_comes_after_the_message_and_leaves_it_as_it_is() -> None:
-    """What is wrong is told in turns of their own."""
+    """The problems are sent in separate turns."""
     turns = parameters(question(), Format(), "boundary", BROKEN)["messages"]
     assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
     assert turns[1]["content"] == BROKEN.text
@@ -45,7 +45,7 @@ def test_a_repair_comes_after_the_message_and_leaves_it_as_it_is() -> None:
 
 @given(answer=st.text(min_size=1, max_size=3_000), problems=st.lists(st.text(max_size=200), min_size=1, max_size=12))
 def test_a_verbatim_question_and_its_repair_keep_within_what_is_reserved(answer: str, problems: list[str]) -> None:
-    """The worst case counts a token for each byte of system prompt, message and schema; the repair lives on half of our own words."""
+    """The worst case counts one token per byte of system prompt, message and schema; half of our own text pays for a repair."""
     asked = question(system_prompt="Judge the run. " * 200)
     turns = parameters(asked, Format(Rung.IN_PROMPT), "b", Repair(answer, tuple(problems)))["messages"]
     answer_json = sum(len(turn["content"].encode()) for turn in turns[1:])
@@ -55,7 +55,7 @@ def test_a_verbatim_question_and_its_repair_keep_within_what_is_reserved(answer:
 
 
 def test_any_other_question_has_its_fences_and_its_schema(build_question: Callable[..., Question]) -> None:
-    """Verbatim is said by the question: without it nothing changes."""
+    """Only questions marked as verbatim are sent that way."""
     asked = build_question()
     plain = parameters(asked, Format(Rung.IN_PROMPT), "b0")["messages"][0]["content"]
     assert plain.startswith("<agent_response b0>")

@@ -1,4 +1,4 @@
-"""A past that is made once, the command line in an empty folder, and processes for parts that need not load everything anew."""
+"""Fixtures: a history created once, the command line in an empty folder, and preloaded processes for parts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARTS = ["service.write.replays", "streams.replay.part"]
 
 @pytest.fixture(scope="session", autouse=True)
 def loaded_parts() -> Iterator[None]:
-    """Processes for parts come from one that has loaded their code and nothing else has happened in; in a soak run as for users."""
+    """Fork processes for parts from a preloaded one, to save time; a soak run starts them as users do."""
     with pytest.MonkeyPatch.context() as patch:
         if not SOAK:
             context = multiprocessing.get_context("forkserver")
@@ -33,19 +33,19 @@ def loaded_parts() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with a past, made once per test run; nobody opens it, for it is to be copied."""
+    """Return a database with a history, created once per run; tests copy it and never open it."""
     return make_once(tmp_path_factory, "replayed", lambda folder: scored_live(folder / NAME)) / NAME
 
 
 @pytest.fixture
 def database(live: Path, tmp_path: Path) -> Path:
-    """A copy of it in the test's folder."""
+    """Return a copy of the database in the test's folder."""
     return Path(shutil.copy(live, tmp_path / NAME))
 
 
 @pytest.fixture
 def driftline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command in the test's folder, without settings or credentials; answers exit code, output and error output."""
+    """Return a function that runs a command in the test's folder without settings, and returns exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     for name in clean_environment():
         monkeypatch.delenv(name)

@@ -1,4 +1,4 @@
-"""With the recorded judge and the same policy a replay gives the scores that were made live, byte by byte."""
+"""With recorded answers and the same policy, a replay gives the live scores, byte by byte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BORDER = "2026-10-01T09:10:00Z"
 
 
 def test_the_past_is_worth_replaying(database: Path) -> None:
-    """A past without failures, later revisions, several tiers and money would prove nothing."""
+    """The history must contain failures, revisions, several tiers and costs, or the tests would prove nothing."""
     with_all = contents(database)
     assert all(with_all[table] for table in with_all), {table: len(rows) for table, rows in with_all.items()}
 
@@ -24,7 +24,7 @@ def test_the_past_is_worth_replaying(database: Path) -> None:
 def test_scores_are_the_live_ones_however_the_work_is_split(
     driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch, workers: str, window: int
 ) -> None:
-    """Neither the number of processes nor the size of what is scored at once may be seen in a score."""
+    """Scores must not depend on the number of processes or the size of windows."""
     monkeypatch.setattr("streams.replay.history.WINDOW_RECORDS", window)
     before = contents(database)
     document = replay(driftline, "--workers", workers, "--label", "again")
@@ -36,7 +36,7 @@ def test_scores_are_the_live_ones_however_the_work_is_split(
 
 
 def test_parquet_gives_the_same(driftline: Command, database: Path, tmp_path: Path) -> None:
-    """An export is all that is needed to score again, on any machine."""
+    """An export is enough to score again on any machine."""
     assert driftline("export", "exported")[0] == 0
     tables = replay(driftline, "--label", "tables", "--workers", "1")
     (tmp_path / "elsewhere").mkdir()
@@ -47,7 +47,7 @@ def test_parquet_gives_the_same(driftline: Command, database: Path, tmp_path: Pa
 
 
 def test_without_any_judge_nothing_recorded_is_used(driftline: Command, database: Path) -> None:
-    """What a rule alone finds can be had by itself: no answer, no cost."""
+    """The results of the rules alone need no answers and cost nothing."""
     document = replay(driftline, "--judge", "none", "--label", "rules", "--workers", "1")
     assert not document["equal"]
     assert set(document["dispositions"]) <= {"unscored", "sampling_skip"}
@@ -57,7 +57,7 @@ def test_without_any_judge_nothing_recorded_is_used(driftline: Command, database
 
 @pytest.mark.parametrize(("option", "value"), [("--project", "shop"), ("--since", BORDER), ("--until", BORDER)])
 def test_a_part_of_the_past_is_scored_as_in_the_whole(driftline: Command, database: Path, option: str, value: str) -> None:
-    """Sampling and money look at a session from its beginning, whatever part of it is wanted."""
+    """Sampling and budgets need a session from its beginning, even if only a part is scored."""
     within: dict[str, Callable[[Score], bool]] = {
         "--project": lambda score: score.project == value,
         "--since": lambda score: f"{score.exchange_at:%Y-%m-%dT%H:%M:%SZ}" >= value,
@@ -71,7 +71,7 @@ def test_a_part_of_the_past_is_scored_as_in_the_whole(driftline: Command, databa
 
 
 def test_tables_that_a_sink_has_filled_are_read_partition_by_partition(driftline: Command, database: Path) -> None:
-    """On Kafka offsets count in each partition by themselves, with gaps."""
+    """On Kafka each partition has its own offsets, with gaps."""
     with Store(database) as store:
         cursor = store.cursor()
         for table in ("exchanges", "session_closings", "judging_requests", "judgements", "scores"):

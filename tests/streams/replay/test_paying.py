@@ -1,4 +1,4 @@
-"""A replay that asks a judge pays for what was never answered, and for nothing twice."""
+"""A replay with a judge pays only for questions without an answer, and for nothing twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TURNS = 8
 
 @pytest.fixture
 def simulator(monkeypatch: pytest.MonkeyPatch, driftline: Command) -> Iterator[RunningJudge]:
-    """A simulated judge, named in the environment."""
+    """Return a simulated judge that is set in the environment."""
     assert driftline
     with running() as judge:
         monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
@@ -39,7 +39,7 @@ def simulator(monkeypatch: pytest.MonkeyPatch, driftline: Command) -> Iterator[R
 
 @pytest.fixture
 def judged(tmp_path: Path, simulator: RunningJudge) -> Path:
-    """Three sessions that the simulated judge has scored live."""
+    """Return three sessions that the simulated judge scored live."""
     said: list[Any] = [
         build.exchange(session, turn, project="ops" if session != "c" else "shop", agent_thinking="The log says so.")
         for session in "abc"
@@ -55,14 +55,14 @@ def judged(tmp_path: Path, simulator: RunningJudge) -> Path:
 
 
 def policy_file(folder: Path, text: str) -> str:
-    """A policy file of this text."""
+    """Return a policy file with this text."""
     path = folder / "policy.yaml"
     path.write_text(f"version: 1\n{text}\n")
     return str(path)
 
 
 def test_with_the_same_policy_everything_is_answered(driftline: Command, judged: Path, simulator: RunningJudge) -> None:
-    """What was recorded answers every question, so a live judge has nothing to do and the scores are the same."""
+    """Recorded answers cover every question, so a live judge is not called and the scores are the same."""
     document = replay(driftline, "--judge", "live", "--yes", "--workers", "1")
     assert simulator.requests == 0
     assert (document["calls"], document["cost_usd"], document["equal"]) == ({}, 0.0, True)
@@ -72,7 +72,7 @@ def test_with_the_same_policy_everything_is_answered(driftline: Command, judged:
 def test_only_questions_that_a_policy_changes_are_paid_for(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path
 ) -> None:
-    """One project gets another model: its questions are others, and everybody else's were answered."""
+    """Only the project with another model has new questions."""
     policy = policy_file(tmp_path, "projects: {shop: {judgeModel: claude-haiku-5-5}}")
     arguments = ("--judge", "live", "--policy", policy, "--label", "newer", "--workers", "1")
     code, out, _ = driftline("replay", *arguments, "--dry-run", "--json")
@@ -95,7 +95,7 @@ def test_only_questions_that_a_policy_changes_are_paid_for(
 def test_what_another_methodology_does_not_use_is_not_charged(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, methodology: str
 ) -> None:
-    """Thousands of unscored exchanges "cost" what the live scores had cost, and a comparison said that money moved."""
+    """Unscored exchanges must not carry the costs of the live scores, or a comparison would show a difference."""
     policy = policy_file(tmp_path, f"projects: {{ops: {{methodology: {methodology}}}}}")
     document = replay(driftline, "--judge", "recorded", "--policy", policy, "--label", "other", "--workers", "1")
     assert (simulator.requests, document["dispositions"]["unscored"] > TURNS) == (0, True)
@@ -116,7 +116,7 @@ def test_what_another_methodology_does_not_use_is_not_charged(
 def test_nothing_is_paid_for_unless_somebody_says_yes(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A terminal that is not there says nothing."""
+    """Without a terminal there is no consent."""
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5}")
     code, _, err = driftline("replay", "--judge", "live", "--policy", policy, "--workers", "1")
@@ -128,7 +128,7 @@ def test_nothing_is_paid_for_unless_somebody_says_yes(
 
 
 def test_a_session_never_passes_its_cap(driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path) -> None:
-    """What was paid live for other questions leaves the replay all of the cap, and no more than that."""
+    """Live costs of other questions do not reduce the replay's cap, and the cap holds."""
     policy = policy_file(tmp_path, "defaults: {methodology: tilt, costCapPerSession: 0.03}")
     document = replay(driftline, "--judge", "live", "--policy", policy, "--yes", "--label", "capped", "--workers", "1")
     assert "skipped_cost_cap" in document["dispositions"]
@@ -143,7 +143,7 @@ def test_a_session_never_passes_its_cap(driftline: Command, judged: Path, simula
 def test_batches_come_to_the_same_at_half_the_price(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same questions are asked, and the answers of a judge that answers by rule are the same."""
+    """The same questions are asked, and the deterministic judge gives the same answers."""
     monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, last_poll=0.05))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5, costCapPerSession: null}")
     common = ("--policy", policy, "--yes", "--workers", "1")
@@ -160,7 +160,7 @@ def test_batches_come_to_the_same_at_half_the_price(
 def test_a_batch_that_is_cut_short_is_taken_up_and_not_asked_again(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch may take a day; what it has answered by then is paid for."""
+    """A batch may take a day, and its answers are paid for."""
     monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, last_poll=0.05))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5}")
     arguments = ("--policy", policy, "--yes", "--workers", "1", "--judge", "batch", "--label", "cut")
@@ -183,7 +183,7 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_not_asked_again(
 
 
 def test_without_a_judge_it_says_what_to_set(driftline: Command, database: Path) -> None:
-    """The way on is in the error, before anything is read or written."""
+    """The error says what to set, before anything is read or written."""
     code, _, err = driftline("replay", "--judge", "live", "--yes")
     assert code == 2
     assert "there is no judge" in err

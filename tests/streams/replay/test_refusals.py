@@ -1,4 +1,4 @@
-"""What cannot be replayed is refused with a line that says what to do."""
+"""An impossible replay is refused with a line that says what to do."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from analytics.store.store import Store
     ],
 )
 def test_it_says_what_is_wrong(driftline: Command, database: Path, arguments: list[str], words: str) -> None:
-    """Nothing is begun, so nothing has to be cleared away."""
+    """Nothing was started, so nothing needs cleaning up."""
     code, out, err = driftline("replay", *arguments)
     assert (code, out) == (2, "")
     assert words in err
@@ -50,7 +50,7 @@ def test_it_says_what_is_wrong(driftline: Command, database: Path, arguments: li
 
 
 def test_a_database_that_is_in_use_is_named_with_the_ways_round_it(driftline: Command, database: Path) -> None:
-    """A server owns the file: whoever cannot stop it has the topics, or an export."""
+    """A server uses the file: without stopping it, the topics or an export can be replayed."""
     holding = "import sys, duckdb; held = duckdb.connect(sys.argv[1]); print(1, flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", holding, str(database)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -65,7 +65,7 @@ def test_a_database_that_is_in_use_is_named_with_the_ways_round_it(driftline: Co
 
 
 def test_a_table_that_is_no_export_is_named(driftline: Command, database: Path, tmp_path: Path) -> None:
-    """Parquet of other origin lacks what a replay needs."""
+    """Other Parquet files lack the columns that a replay needs."""
     (tmp_path / "other").mkdir()
     with Store(database) as store:
         store.cursor().execute(f"COPY (SELECT exchange_id FROM log.exchanges) TO '{tmp_path}/other/exchanges.parquet'")

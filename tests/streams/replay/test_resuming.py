@@ -1,4 +1,4 @@
-"""A replay that was cut short goes on where it stopped, and one that is complete does nothing."""
+"""An interrupted replay continues where it stopped, and a complete one does nothing."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ BEFORE = "" if SOAK else LOADED_ONCE
 
 @pytest.fixture(scope="module")
 def children() -> Iterator[Nursery]:
-    """Starts commands as processes."""
+    """Return a starter of commands as processes."""
     with nursery() as opened:
         yield opened
 
 
 def home(database: Path, **environment: str) -> Home:
-    """The test's folder as a process sees it."""
+    """Return the test's folder as a process sees it."""
     found = Home(database.parent, POLICY, **environment)
     found.environment["DRIFTLINE_DATABASE"] = str(database)
     return found
 
 
 def kill_once(child: Child, condition: object, what: str) -> None:
-    """Kill a command as soon as the condition holds; fails when it has ended before."""
+    """Kill a command as soon as the condition holds; fail if it ended before."""
     assert callable(condition)
     until(lambda: bool(condition()) or child.ended, what)
     assert not child.ended, child.logged
@@ -54,7 +54,7 @@ def kill_once(child: Child, condition: object, what: str) -> None:
 
 
 def test_a_replay_that_is_killed_pays_for_no_answer_twice(children: Nursery, database: Path) -> None:
-    """What the judge has answered is recorded before it is used; calls that were under way are charged, and asked again."""
+    """Answers are recorded before they are used; interrupted calls are charged and repeated."""
     with running(latency=0.01) as judge:
         fleet = home(database, ANTHROPIC_BASE_URL=judge.base_url)
         arguments = ("replay", "--judge", "live", "--yes", "--label", "killed", "--workers", "2", "--project", "shop", "--json")
@@ -74,7 +74,7 @@ def test_a_replay_that_is_killed_pays_for_no_answer_twice(children: Nursery, dat
 
 
 def test_what_was_scored_before_a_kill_is_not_scored_again(children: Nursery, database: Path) -> None:
-    """The scores, the states and the position are committed together, so nothing is lost and nothing is there twice."""
+    """Scores, states and position are committed together, so nothing is lost or duplicated."""
     part = database.with_name(f"{database.name}.replays") / "killed.parts" / "part-0.duckdb"
     fleet = home(database)
     arguments = ("replay", "--label", "killed", "--workers", "2", "--json", "--policy", str(fleet.policy))
@@ -87,7 +87,7 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(children: Nursery, da
 
 
 def test_a_complete_replay_is_shown_and_not_made_again(driftline: Command, database: Path) -> None:
-    """Whoever runs it again wants to know what came of it."""
+    """Running a complete replay again shows its result."""
     first = replay(driftline, "--workers", "1", "--label", "once")
     before = result(database, "once").stat().st_mtime_ns
     assert first == replay(driftline, "--workers", "2", "--label", "once")
@@ -104,7 +104,7 @@ def test_a_complete_replay_is_shown_and_not_made_again(driftline: Command, datab
 def test_a_label_stands_for_one_replay(
     driftline: Command, database: Path, tmp_path: Path, arguments: list[str], named: str
 ) -> None:
-    """Under one name two different things would be compared with each other."""
+    """Two different replays under one label would be confused."""
     (tmp_path / "p.yaml").write_text(POLICY)
     replay(driftline, "--workers", "1", "--label", "mine")
     code, _, err = driftline("replay", "--label", "mine", *arguments)
@@ -114,7 +114,7 @@ def test_a_label_stands_for_one_replay(
 
 
 class EndedError(Exception):
-    """The end of a process."""
+    """Raised where the process ends."""
 
 
 def ended(*_: object, **__: object) -> NoReturn:
@@ -123,7 +123,7 @@ def ended(*_: object, **__: object) -> NoReturn:
 
 
 def test_what_came_after_the_plan_is_not_read(driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replay that is taken up after a week scores what was asked for, and not what was said meanwhile."""
+    """A replay that continues after a week scores its original history, without newer records."""
     before = scores_in(database)
     with monkeypatch.context() as patch:
         patch.setattr(replays, "in_processes", ended)
@@ -136,7 +136,7 @@ def test_what_came_after_the_plan_is_not_read(driftline: Command, database: Path
 
 
 def test_a_result_is_there_whole_or_not_at_all(driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half a result would look like another policy; killed behind it, the parts would be there for ever."""
+    """Half a result would look like another policy, and a kill after the merge must not leave the parts behind."""
     arguments = ("--label", "merged", "--workers", "1")
     parts = ReplayFiles(database, "merged").parts
     with monkeypatch.context() as patch:
@@ -155,7 +155,7 @@ def test_a_result_is_there_whole_or_not_at_all(driftline: Command, database: Pat
 
 
 def test_one_process_works_on_a_label(driftline: Command, database: Path) -> None:
-    """Two would ask, and pay, for the same answers."""
+    """Two processes would pay for the same answers."""
     files = ReplayFiles(database, "busy")
     files.parts.mkdir(parents=True)
     with files.lock.open("wb") as lock:

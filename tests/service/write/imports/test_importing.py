@@ -74,7 +74,7 @@ def workspace(tmp_path: Path, times: Times) -> Iterator[Workspace]:
 
 
 def asked(workspace: Workspace) -> list[str]:
-    """What was asked."""
+    """Return the bodies of the requests."""
     with closing(workspace.store.cursor()) as cursor:
         return [text for (text,) in cursor.execute("SELECT user_message FROM log.exchanges ORDER BY ALL").fetchall()]
 

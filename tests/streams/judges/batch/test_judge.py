@@ -1,4 +1,4 @@
-"""The batch judge over the simulated batch API: one verdict for each question, whatever happens, and nothing paid for twice."""
+"""The batch judge over the simulated batch API: one verdict per question in all cases, and nothing paid for twice."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ Purses = Callable[..., Any]
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Raised where the process ends."""
 
 
 class Outcome(NamedTuple):
-    """What a question comes to, and what it is charged: usage, nothing, or all that was set aside."""
+    """The outcome of a question, and its charge: the usage, nothing, or the whole reservation."""
 
     outcome: str
     charged: str = "usage"
@@ -97,14 +97,14 @@ OUTCOMES = {
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[RunningJudge]:
-    """A simulated judge, served once for all."""
+    """Return the simulated judge that all tests share."""
     with running() as judge:
         yield judge
 
 
 @pytest.fixture
 def simulator(served: RunningJudge) -> RunningJudge:
-    """It, as it starts."""
+    """Return the simulated judge in its initial state."""
     served.reset("answer")
     return served
 
@@ -120,21 +120,21 @@ def _question(number: int) -> Question:
 
 
 class Recording(httpx2.AsyncHTTPTransport):
-    """A transport that keeps the bodies of what is sent."""
+    """A transport that records the bodies of requests."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bodies: list[Any] = []
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send it on."""
+        """Forward the request."""
         if request.method == "POST" and request.url.path.endswith(("/messages", "/batches")):
             self.bodies.append(json.loads(await request.aread()))
         return await super().handle_async_request(request)
 
 
 class Desk:
-    """Asks questions through one batch judge after another, all of them with the same journal and the same kind of call budgets."""
+    """Asks questions through successive batch judges with the same journal and the same kind of call budgets."""
 
     def __init__(self, simulator: RunningJudge, folder: Path, clock: Any, purse_for: Purses) -> None:
         self.simulator = simulator
@@ -146,7 +146,7 @@ class Desk:
         self.kept = BatchJournal
 
     def judge(self, **limits: Any) -> Any:
-        """A judge as a new process opens it."""
+        """Return a judge as a new process opens it."""
         waiting = Waiting(
             now=self.clock.now, sleep=self.clock.sleep, jitter=lambda: 1.0, wall=lambda: time.time() + sum(self.clock.slept)
         )
@@ -161,7 +161,7 @@ class Desk:
         return open_batch_judge(KEY, url, _traits, journal, transport=self.transport, **options)
 
     def asked(self, numbers: Sequence[int], calls: int | None = None) -> list[BatchQuestion]:
-        """The questions with a new call budget each, tagged with their numbers."""
+        """Return the questions, each with a new call budget and its number as tag."""
         found = []
         for number in numbers:
             self.budgets[number] = self.purse_for(_question(number), calls, batched=True)
@@ -171,7 +171,7 @@ class Desk:
     def ask(
         self, numbers: Sequence[int], *, calls: int | None = None, stop: int | None = None, **limits: Any
     ) -> dict[int, Verdict]:
-        """The verdicts by number; those of `stop` questions where the process ends in the middle."""
+        """Return the verdicts by number; only `stop` of them if the process ends early."""
 
         async def run() -> dict[int, Verdict]:
             judge = self.judge(**limits)
@@ -190,13 +190,13 @@ class Desk:
         return asyncio.run(run())
 
     def charged(self) -> int:
-        """Nano-USD that all call budgets were charged."""
+        """Return the nano-USD charged to all call budgets."""
         return sum(sum(budget.settled) for budget in self.budgets.values())
 
 
 @pytest.fixture
 def desk(simulator: RunningJudge, tmp_path: Path, clock: Any, purse_for: Purses) -> Desk:
-    """See `Desk`."""
+    """Return a `Desk`."""
     return Desk(simulator, tmp_path, clock, purse_for)
 
 
@@ -204,7 +204,7 @@ def desk(simulator: RunningJudge, tmp_path: Path, clock: Any, purse_for: Purses)
 
 
 def test_each_question_gets_one_verdict_and_costs_half(desk: Desk) -> None:
-    """The ordinary case, over several batches: every field of a judgement is there, at the batch's price."""
+    """The ordinary case over several batches: all fields of a judgement, at the batch's price."""
     verdicts = desk.ask(range(50), requests=20, open=2)
     assert verdicts.keys() == set(range(50))
     assert desk.simulator.requests == 50
@@ -229,7 +229,7 @@ def _halved(nano: int) -> int:
 
 
 def test_a_batched_request_is_the_request_of_the_live_judge(desk: Desk) -> None:
-    """The same question must be the same question, or a batch would measure another judge. Only the boundary differs."""
+    """Batch and live requests must be the same, or they would measure different judges. Only the boundary differs."""
     desk.transport = batched = Recording()
     desk.ask([1])
     live = Recording()
@@ -248,7 +248,7 @@ def test_a_batched_request_is_the_request_of_the_live_judge(desk: Desk) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_becomes_of_one_request_is_the_outcome_of_one_question(kind: str, desk: Desk) -> None:
-    """Every kind the simulated judge knows, between two sound requests: it spoils only its own."""
+    """Each fault of the simulated judge, between two valid requests, affects only its own question."""
     expected = OUTCOMES[kind]
     desk.simulator.reset(f"answer,{expected.script or kind},answer")
     verdicts = desk.ask(range(3))
@@ -261,7 +261,7 @@ def test_what_becomes_of_one_request_is_the_outcome_of_one_question(kind: str, d
 
 
 def test_a_model_without_structured_output_is_asked_again_with_the_schema_in_the_prompt(desk: Desk) -> None:
-    """The refusal is free; without a second batch every question of an older model would go unscored."""
+    """The rejection is free; without a second batch, all questions of an older model would be unscored."""
     desk.simulator.reset("no_structured")
     desk.transport = recording = Recording()
     verdicts = desk.ask(range(3))
@@ -281,7 +281,7 @@ def test_batches_are_split_by_size_too(desk: Desk) -> None:
 
 
 def test_a_question_without_money_is_in_no_batch(desk: Desk) -> None:
-    """What the cap forbids is not asked, and says so; the others are."""
+    """A question that the cap forbids is not asked and reported; the others are asked."""
 
     async def run() -> dict[object, str]:
         judge = desk.judge()
@@ -308,7 +308,7 @@ def test_a_question_stands_once_in_what_is_asked(desk: Desk) -> None:
 )
 @pytest.mark.parametrize("before", ["", "answer,", "answer,answer,"])
 def test_a_fault_of_one_call_costs_neither_a_verdict_nor_money(before: str, fault: str, desk: Desk) -> None:
-    """Making, looking and reading: after a call of which nobody knows whether it made a batch, the batch is looked for."""
+    """This covers creating, polling and reading: after a call with an unknown outcome, the batch is searched for."""
     desk.simulator.reset("answer", batch_script=f"{before}{fault},answer")
     verdicts = desk.ask(range(5))
     assert Counter(verdict.outcome for verdict in verdicts.values()) == {"answered": 5}
@@ -318,7 +318,7 @@ def test_a_fault_of_one_call_costs_neither_a_verdict_nor_money(before: str, faul
 
 @pytest.mark.parametrize("script", ["unauthorized", "answer,unauthorized", "overloaded"])
 def test_an_api_that_lets_nobody_in_is_an_error_and_loses_nothing(script: str, desk: Desk) -> None:
-    """Ten thousand unscored exchanges are no answer to a wrong key; afterwards the same command goes on where it was."""
+    """A wrong key must not make thousands of exchanges unscored; the same command continues later."""
     desk.simulator.reset("answer", batch_script=script)
     with pytest.raises(JudgeUnavailableError) as raised:
         desk.ask(range(5))
@@ -330,7 +330,7 @@ def test_an_api_that_lets_nobody_in_is_an_error_and_loses_nothing(script: str, d
 
 @pytest.mark.parametrize("script", ["garbage", "html", "no_text"])
 def test_after_answers_that_cannot_be_read_no_further_batch_is_made(script: str, desk: Desk) -> None:
-    """Ten thousand more of them would be paid for; what was asked has its verdicts, and the rest is asked by the next run."""
+    """A further batch of unreadable answers would be paid for; asked questions get verdicts, and the next run asks the rest."""
     desk.simulator.reset(script)
     asked = 2 * MAX_UNREADABLE
     answered: dict[int, Verdict] = {}
@@ -353,7 +353,7 @@ def test_after_answers_that_cannot_be_read_no_further_batch_is_made(script: str,
 
 
 def test_a_batch_that_the_api_finds_wrong_is_an_outcome(desk: Desk) -> None:
-    """The requests are at fault, so the same command would fail for ever."""
+    """The requests are invalid, so repeating the command would always fail."""
     desk.simulator.reset("answer", batch_script="bad_request")
     verdicts = desk.ask(range(2))
     assert {(verdict.outcome, verdict.attempts) for verdict in verdicts.values()} == {("provider_error", 1)}
@@ -362,7 +362,7 @@ def test_a_batch_that_the_api_finds_wrong_is_an_outcome(desk: Desk) -> None:
 
 
 def test_results_that_stay_cut_off_are_charged_in_full_for_what_is_missing_alone(desk: Desk) -> None:
-    """They were paid for; the half that came counts."""
+    """They were paid for, and the received part counts."""
     desk.simulator.reset("answer", batch_script="answer,answer,truncated_json")
     outcomes = Counter(verdict.outcome for verdict in desk.ask(range(10)).values())
     assert outcomes["answered"] + outcomes["provider_error"] == 10
@@ -371,7 +371,7 @@ def test_results_that_stay_cut_off_are_charged_in_full_for_what_is_missing_alone
 
 
 def test_a_batch_that_does_not_end_is_cancelled_and_times_out(desk: Desk) -> None:
-    """The API promises a day; somebody waits for the replay."""
+    """The API promises results within a day, and a replay must end."""
     desk.simulator.reset("answer", batch_seconds=3600.0)
     verdicts = desk.ask(range(3), deadline=600.0)
     assert {verdict.outcome for verdict in verdicts.values()} == {"timeout"}
@@ -379,7 +379,7 @@ def test_a_batch_that_does_not_end_is_cancelled_and_times_out(desk: Desk) -> Non
 
 
 def test_a_lost_batch_is_charged_in_full(desk: Desk) -> None:
-    """Results are kept for a while only; what was asked then was paid for."""
+    """The API keeps results for a limited time; questions of a lost batch were paid for."""
     desk.ask(range(3), stop=1)
     desk.simulator.reset("answer")
     verdicts = desk.ask(range(3))
@@ -391,7 +391,7 @@ def test_a_lost_batch_is_charged_in_full(desk: Desk) -> None:
 
 
 def test_what_is_cancelled_ends_at_no_cost_and_can_be_asked_again(desk: Desk) -> None:
-    """A person changes their mind: questions that were answered by then are paid for, the others are free for another run."""
+    """After a cancellation, answered questions are paid for, and the others can be asked by another run."""
     desk.simulator.reset("answer", batch_seconds=3600.0)
 
     async def run() -> list[Verdict]:
@@ -416,7 +416,7 @@ def test_what_is_cancelled_ends_at_no_cost_and_can_be_asked_again(desk: Desk) ->
 
 
 def test_a_later_process_asks_anew_what_another_one_had_cancelled(desk: Desk) -> None:
-    """Whoever killed the process in between wants answers now, and nothing was paid for."""
+    """After an earlier cancellation, the new process wants answers, and nothing was paid for."""
     desk.simulator.reset("hang*2,answer")
     assert len(desk.ask(range(4), stop=1)) == 1
     verdicts = desk.ask(range(4))
@@ -429,14 +429,14 @@ def test_a_later_process_asks_anew_what_another_one_had_cancelled(desk: Desk) ->
 
 class _DiesBeforeMaking(BatchJournal):
     async def record_planned(self, plan: BatchPlan) -> None:
-        """Durable, and that is the last of it."""
+        """Record the plan, then end the process."""
         await super().record_planned(plan)
         raise Killed
 
 
 class _DiesBeforeRecording(BatchJournal):
     async def record_created(self, plan_id: str, batch_id: str) -> None:
-        """The batch was made."""
+        """End the process after the batch was created."""
         raise Killed(plan_id, batch_id)
 
 
@@ -450,7 +450,7 @@ class _DiesAfterRecording(BatchJournal):
 @pytest.mark.parametrize("journal", [_DiesBeforeMaking, _DiesBeforeRecording, _DiesAfterRecording])
 @pytest.mark.parametrize("slow", [0.0, 0.3])
 def test_a_question_is_asked_once_wherever_the_process_ends(journal: type[BatchJournal], slow: float, desk: Desk) -> None:
-    """Between the plan, the batch and the record of the batch: the next process finds the batch if there is one."""
+    """The process may end between the plan, the batch and its record: the next process finds an existing batch."""
     desk.simulator.reset("answer", batch_seconds=slow)
     desk.kept = journal
     with pytest.raises(Killed):
@@ -463,7 +463,7 @@ def test_a_question_is_asked_once_wherever_the_process_ends(journal: type[BatchJ
 
 
 def test_what_was_answered_before_the_end_is_not_waited_for_again(desk: Desk) -> None:
-    """The next process asks only what has no recorded judgement; the same batch answers it."""
+    """The next process asks only questions without a judgement, which the same batch answers."""
     first = desk.ask(range(6), stop=2)
     rest = [number for number in range(6) if number not in first]
     assert set(rest) == desk.ask(rest).keys()
@@ -471,7 +471,7 @@ def test_what_was_answered_before_the_end_is_not_waited_for_again(desk: Desk) ->
 
 
 def test_another_batch_of_the_same_size_is_not_taken_for_ours(desk: Desk) -> None:
-    """Two runs share a key: what tells their batches apart is the plan's id in each custom id."""
+    """Batches of two runs with the same key are told apart by the plan's id in each custom id."""
     other = Desk(desk.simulator, desk.journal.parent / "other", desk.clock, desk.purse_for)
     other.journal.parent.mkdir()
     desk.kept = _DiesBeforeMaking
@@ -521,7 +521,7 @@ CHILD = """
 def test_a_process_that_is_killed_pays_for_nothing_twice(
     batch_script: str, requests: int, calls: int, desk: Desk, tmp_path: Path
 ) -> None:
-    """A real kill -9 at a real call, and a new process that comes after it."""
+    """This uses a real kill -9 during a call, and a new process."""
     desk.simulator.reset("answer", batch_script=batch_script)
     command = [sys.executable, "-c", textwrap.dedent(CHILD), desk.simulator.base_url, str(desk.journal)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
@@ -544,7 +544,7 @@ def test_a_process_that_is_killed_pays_for_nothing_twice(
 
 
 def test_a_torn_line_of_the_journal_is_forgotten_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
-    """A kill tears the last line, on the strength of which nothing was done. Anything else would pay twice in silence."""
+    """A kill may truncate the last line, before anything relies on it. Ignoring other damage would silently pay twice."""
     path = tmp_path / "journal"
     plan = BatchPlan(plan_id="0" * 16, fingerprints=("a", "b"), planned_at=datetime(2026, 11, 1, tzinfo=UTC))
     asyncio.run(BatchJournal(path).record_planned(plan))
@@ -561,7 +561,7 @@ def test_a_torn_line_of_the_journal_is_forgotten_and_a_damaged_one_is_an_error(t
 
 @given(fingerprint=st.binary(min_size=32, max_size=32), plan=st.binary(min_size=8, max_size=8))
 def test_a_custom_id_is_one_that_the_api_takes(fingerprint: bytes, plan: bytes) -> None:
-    """The API refuses the whole batch otherwise."""
+    """Otherwise the API rejects the whole batch."""
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", custom_id(fingerprint.hex(), plan.hex()))
 
 
@@ -571,7 +571,7 @@ LINES = st.sampled_from([SOUND, b"", b"x", b"\xff", b"y" * 70, b'{"custom_id":"b
 
 @given(lines=st.lists(LINES), cuts=st.lists(st.integers(0, 500)), ended=st.booleans())
 def test_results_are_the_same_however_the_bytes_come(lines: list[bytes], cuts: list[int], ended: bool) -> None:
-    """A line may come in any pieces; one that cannot be read, or is too long, spoils nothing but itself."""
+    """Lines may arrive in pieces; an unreadable or too long line affects no other."""
     body = b"\n".join(lines) + (b"\n" if ended else b"")
     places = sorted({0, *(cut for cut in cuts if cut < len(body)), len(body)})
 
