@@ -1,4 +1,4 @@
-"""Confidence intervals of paired differences: against textbooks, against other ways to compute them, and by how often they hold."""
+"""Confidence intervals of paired differences: compared with textbooks and other computations, and their coverage."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ DIFFERENCES = st.lists(st.lists(st.floats(-4, 4), min_size=1, max_size=8), min_s
 
 
 def interval_of(clusters: Sequence[Sequence[float]]) -> Interval:
-    """The interval of differences given session by session."""
+    """Return the interval of differences grouped by session."""
     interval = paired_interval(PairedSums.of(clusters))
     assert interval is not None
     return interval
 
 
 def t_between(freedom: float, end: float, steps: int = 20_000) -> float:
-    """The probability that Student's t lies between 0 and `end`: its density, summed by Simpson's rule."""
+    """Return the probability that Student's t is between 0 and `end`, by integrating its density with Simpson's rule."""
     constant = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
     width = end / steps
     values = [(1 + (place * width) ** 2 / freedom) ** (-(freedom + 1) / 2) for place in range(steps + 1)]
@@ -45,20 +45,20 @@ def t_between(freedom: float, end: float, steps: int = 20_000) -> float:
     ],
 )
 def test_quantiles_are_those_of_the_published_tables(probability: float, freedom: float, published: float) -> None:
-    """The tables in the back of every textbook, to their four decimals; the last one has three."""
+    """The tables of every textbook, to their four decimals; the last one has three."""
     assert t_quantile(probability, freedom) == pytest.approx(published, abs=5e-4 if published > 100 else 5e-5)
 
 
 @pytest.mark.parametrize("freedom", [1.0, 1.5, 3.7, 12.25, 80.5, 2_000.5])
 @pytest.mark.parametrize("probability", [0.6, 0.9, 0.975])
 def test_quantiles_are_where_the_density_says(probability: float, freedom: float) -> None:
-    """Degrees of freedom are rarely whole numbers here, and no table has the others: integrating the density gets back."""
+    """Degrees of freedom are rarely whole here, which no table has, so the density is integrated instead."""
     assert t_between(freedom, t_quantile(probability, freedom)) == pytest.approx(probability - 0.5, abs=1e-9)
 
 
 @pytest.mark.parametrize(("probability", "freedom"), [(0.4, 3.0), (1.0, 3.0), (0.975, 0.0), (0.975, math.nan)])
 def test_a_quantile_that_is_not_there_is_refused(probability: float, freedom: float) -> None:
-    """A number that means nothing would be shown as a result."""
+    """A meaningless number would be shown as a result."""
     with pytest.raises(ValueError, match="no quantile"):
         t_quantile(probability, freedom)
 
@@ -70,7 +70,7 @@ def test_the_median_is_zero() -> None:
 
 @given(st.lists(st.floats(-4, 4), min_size=2, max_size=40))
 def test_one_exchange_a_session_is_the_textbook_s_paired_interval(differences: list[float]) -> None:
-    """Where exchanges are independent, clustering must change nothing."""
+    """If exchanges are independent, clustering must not change anything."""
     interval = interval_of([[one] for one in differences])
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     half = t_quantile(0.975, len(differences) - 1) * error
@@ -82,7 +82,7 @@ def test_one_exchange_a_session_is_the_textbook_s_paired_interval(differences: l
 
 @given(st.lists(st.tuples(*[st.floats(-4, 4)] * 3), min_size=2, max_size=12))
 def test_sessions_of_one_size_count_as_their_means(sessions: list[tuple[float, ...]]) -> None:
-    """However alike the exchanges of a session are, it says one thing."""
+    """A session of equal exchanges counts as one."""
     whole, means = interval_of(sessions), interval_of([[statistics.fmean(one)] for one in sessions])
 
     assert (whole.low, whole.high) == (pytest.approx(means.low, abs=1e-9), pytest.approx(means.high, abs=1e-9))
@@ -91,7 +91,7 @@ def test_sessions_of_one_size_count_as_their_means(sessions: list[tuple[float, .
 
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=12))
 def test_degrees_of_freedom_are_those_of_the_quadratic_form(sizes: list[int]) -> None:
-    """The closed form is short and easily wrong: here the covariances of the sessions' residuals are written out."""
+    """The closed form is error-prone, so it is compared with the covariances of the residuals."""
     total = sum(sizes)
     weights = [1 / (total**2 * (1 - size / total)) for size in sizes]
     covariances = [
@@ -107,13 +107,13 @@ def test_degrees_of_freedom_are_those_of_the_quadratic_form(sizes: list[int]) ->
 
 
 def skewed(chance: random.Random) -> list[list[float]]:
-    """Fourteen sessions of very different length, each with a leaning of its own and a mean difference of 0."""
+    """Return fourteen sessions of very different length, each with a bias, and a mean difference of 0."""
     sizes = [1, 1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 10, 14, 20]
     return [[leaning + chance.gauss(0, 0.5) for _ in range(size)] for size in sizes for leaning in [chance.gauss(0, 1)]]
 
 
 def test_the_truth_lies_inside_as_often_as_is_said() -> None:
-    """95 % is a promise: over 1500 made-up fleets, sessions of very different size, it holds; without clusters it is broken."""
+    """The coverage is 95 % over 1500 simulated fleets with sessions of very different size; without clusters it is not."""
     chance, rounds = random.Random(7), 1500
     fleets = [skewed(chance) for _ in range(rounds)]
     held = sum(not interval_of(fleet).excludes_zero for fleet in fleets) / rounds
@@ -125,7 +125,7 @@ def test_the_truth_lies_inside_as_often_as_is_said() -> None:
 
 @given(DIFFERENCES, st.randoms(use_true_random=False))
 def test_neither_order_nor_direction_matters(sessions: list[list[float]], chance: random.Random) -> None:
-    """Compared the other way round, everything is mirrored."""
+    """Swapping both sides mirrors the interval."""
     mixed = [[-one for one in session] for session in sessions]
     chance.shuffle(mixed)
     there, back = interval_of(sessions), interval_of(mixed)
@@ -134,24 +134,24 @@ def test_neither_order_nor_direction_matters(sessions: list[list[float]], chance
 
 
 def test_one_session_has_no_interval() -> None:
-    """Nobody knows how much the next one would differ."""
+    """One session does not show how much the next one would differ."""
     assert None is paired_interval(PairedSums.of([[0.5, 0.25, 0.5]]))
 
 
 def test_a_difference_that_is_everywhere_the_same_is_certain() -> None:
-    """And one that cancels out is no difference, however its sums are rounded."""
+    """Differences that cancel out are zero, however their sums are rounded."""
     assert interval_of([[0.25], [0.25, 0.25], [0.25]]).excludes_zero
     cancelling = [[0.1, 0.2, -0.3], [0.3, -0.1, -0.2], [0.7, -0.5, -0.2]] * 4
     assert not interval_of(cancelling).excludes_zero
 
 
 def test_a_few_sessions_are_rough() -> None:
-    """Twelve sessions of which one has nearly everything are no better than three."""
+    """Twelve sessions of which one has nearly all exchanges are no better than three."""
     assert interval_of([[0.1], [0.2], [0.3]]).is_rough
     assert interval_of([[0.1]] * 11 + [[0.2] * 200]).freedom < ROUGH_FREEDOM
     assert not interval_of([[0.1], [0.2]] * 6).is_rough
 
 
 def test_one_interval_in_twenty_excludes_zero_by_chance() -> None:
-    """Whoever looks at forty measures finds two that moved, whatever was changed."""
+    """Of forty measures, two are expected to move by chance."""
     assert by_chance(40) == pytest.approx(2)

@@ -1,4 +1,4 @@
-"""The watchdog's rule: intervals missed, and what that calls for."""
+"""The watchdog's rule: missed intervals, and the resulting status."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ spans = st.timedeltas(timedelta(0), timedelta(days=3))
 def test_missed_intervals_call_for_a_status_and_a_level(
     elapsed: timedelta, missed: int, status: str, level: str | None
 ) -> None:
-    """Green up to one interval, yellow up to three, red beyond; told at one, two and three that were missed."""
+    """Green below one interval, yellow below three, red beyond; reported at one, two and three missed intervals."""
     found = silence(NOW - elapsed, None, NOW, FIVE)
     assert Silence(elapsed, missed) == found
     assert (found.status, found.level) == (status, level)
@@ -45,7 +45,7 @@ def test_a_sign_from_the_future_is_one_of_now() -> None:
 
 @given(last=spans, listened=spans)
 def test_what_was_before_anybody_listened_does_not_count(last: timedelta, listened: timedelta) -> None:
-    """A server that was down for an hour must not say that everybody has stopped."""
+    """After an hour of downtime, the server must not report that everybody has stopped."""
     found = silence(NOW - last, NOW - listened, NOW, FIVE)
     assert min(last, listened) == found.elapsed
     assert (found.missed == 0) == (found.elapsed <= FIVE)
@@ -53,7 +53,7 @@ def test_what_was_before_anybody_listened_does_not_count(last: timedelta, listen
 
 @given(first=spans, second=spans)
 def test_silence_only_grows(first: timedelta, second: timedelta) -> None:
-    """A level that was told is never taken back by waiting longer."""
+    """Waiting longer never lowers a reported level."""
     shorter, longer = sorted([first, second])
     assert silence(NOW - shorter, None, NOW, FIVE).missed <= silence(NOW - longer, None, NOW, FIVE).missed
 
@@ -68,6 +68,6 @@ def test_silence_only_grows(first: timedelta, second: timedelta) -> None:
     ],
 )
 def test_listening_begins_again_after_every_break(last_look: datetime | None, expected: datetime, *, ready: bool) -> None:
-    """A process that stood still, or took nothing, heard nothing either."""
+    """A process that was paused, or refused records, heard nothing."""
     since = listening_since(NOW - FIVE, last_look, NOW, ready=ready, patience=timedelta(seconds=60))
     assert since == expected

@@ -19,11 +19,11 @@ from audit.times import iso_time, time_text
     ],
 )
 def test_times_are_iso_8601_in_utc(moment: datetime | None, expected: str | None) -> None:
-    """Whatever zone they came in."""
+    """Times may come in any zone."""
     assert iso_time(moment) == expected
 
 
 @pytest.mark.parametrize("value", [None, 3, "2026-10-01", date(2026, 10, 1)])
 def test_what_is_no_time_stays_as_it_is(value: object) -> None:
-    """Documents hold values of every kind, and days are no moments."""
+    """Documents contain values of every kind, and dates are not times."""
     assert value is time_text(value)

@@ -1,4 +1,4 @@
-"""Agent or judge: never wrong more often than it says, whatever the judge's moods, and "not known" with its reason."""
+"""Agent or judge: errors are as rare as stated for any moods of the judge, and an unknown cause has a reason."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CHANGE = 10
 
 
 def day(number: int) -> date:
-    """The date of a round."""
+    """Return the time of a round."""
     return (START + timedelta(days=number)).date()
 
 
 def verdicts(
     rng: random.Random, *, rounds: int = 20, anchors: int = 20, shift: float = 0.0, change: int = CHANGE
 ) -> list[Verdict]:
-    """Daily rounds of a judge with a little noise that moves by `shift` on the day of `change`."""
+    """Return daily rounds of a slightly noisy judge that moves by `shift` on the day of `change`."""
     levels = [rng.uniform(0.3, 0.9) for _ in range(anchors)]
     return [
         Verdict(
@@ -38,19 +38,19 @@ def verdicts(
 
 
 def moved(size: float = 0.1, direction: str = "down", first: int = CHANGE, last: int | None = None) -> IncidentChange:
-    """An incident of a size that began between two days."""
+    """Return an incident of a size that began between two days."""
     return IncidentChange(
         direction=direction, size=size, error=size / 10, earliest=day(first), latest=day(first if last is None else last)
     )
 
 
 def attribute_change(attribution: list[Verdict], incident: IncidentChange | None = None) -> Attribution:
-    """What the anchors say."""
+    """Attribute an incident by these verdicts."""
     return attribute(attribution, incident or moved())
 
 
 def test_the_judge_is_the_cause_where_the_anchors_moved_as_far_as_the_incident() -> None:
-    """The same texts are scored lower: it cannot be the agent."""
+    """Unchanged texts get lower scores, so it cannot be the agent."""
     attribution = attribute_change(verdicts(random.Random(1), shift=-0.1))
     assert (attribution.cause, attribution.reason) == ("judge", "explained")
     assert attribution.low is not None
@@ -59,26 +59,26 @@ def test_the_judge_is_the_cause_where_the_anchors_moved_as_far_as_the_incident()
 
 
 def test_the_agent_is_the_cause_where_the_judge_moved_by_less_than_half() -> None:
-    """By nothing, by a fifth, or the other way."""
+    """By nothing, by a fifth, or in the other direction."""
     for shift in (0.0, -0.02, 0.1):
         attribution = attribute_change(verdicts(random.Random(2), shift=shift))
         assert (attribution.cause, attribution.reason) == ("agent", "unexplained")
 
 
 def test_the_size_of_the_incident_decides() -> None:
-    """The same fall of the judge explains a small incident and not a large one."""
+    """The same shift of the judge explains a small incident but not a large one."""
     fell = verdicts(random.Random(3), shift=-0.05)
     assert [attribute_change(fell, moved(size)).cause for size in (0.05, 0.1, 0.3)] == ["judge", None, "agent"]
 
 
 def test_a_judge_that_changed_before_the_interval_of_the_first_day_explains_nothing() -> None:
-    """Nor one whose change lies beyond the rounds that are nearest to it."""
+    """A judge that changed before the nearest rounds does not explain the incident either."""
     early = verdicts(random.Random(4), rounds=2 * NEAREST_ROUNDS + 10, shift=-0.2, change=2)
     assert attribute_change(early, moved(first=NEAREST_ROUNDS + 4)).cause == "agent"
 
 
 def test_rounds_within_the_interval_of_the_first_day_count_for_neither_side() -> None:
-    """They could lie on either."""
+    """Rounds within the interval of the first day may be on either side."""
     rows = verdicts(random.Random(5), shift=-0.1)
     whole = attribute_change(rows, moved(first=CHANGE - 2, last=CHANGE + 1))
     assert (whole.rounds_before, whole.rounds_since) == (CHANGE - 2, 20 - CHANGE - 2)
@@ -90,7 +90,7 @@ def test_rounds_within_the_interval_of_the_first_day_count_for_neither_side() ->
 
 
 def test_rounds_after_what_the_incident_rests_on_do_not_count() -> None:
-    """A check of an earlier day says what it would have said then."""
+    """A check as of an earlier day gives that day's result."""
     rows = verdicts(random.Random(6))
     until = START + timedelta(days=CHANGE + 3)
     incident = IncidentChange(direction="down", size=0.1, earliest=day(CHANGE), latest=day(CHANGE), until=until)
@@ -107,7 +107,7 @@ def test_rounds_after_what_the_incident_rests_on_do_not_count() -> None:
     ],
 )
 def test_too_little_is_not_known_and_says_what_lacks(rows: list[Verdict], reason: str) -> None:
-    """Whoever reads it knows what to wait for."""
+    """The reason says what is missing."""
     attribution = attribute_change(rows)
     assert (attribution.cause, attribution.reason, attribution.judge) == (None, reason, None)
 
@@ -134,20 +134,20 @@ def test_whatever_was_judged_there_is_an_answer_and_its_order_does_not_matter(
 
 
 def test_a_judge_that_does_not_change_is_seldom_accused_whatever_its_moods() -> None:
-    """At most one in twenty by the bar; the benchmark measures it to a tenth of that."""
+    """At most one in twenty is allowed here; the benchmark measures the rate precisely."""
     for judge in (Judge(agent=-0.03, mood=0.03), Judge(agent=-0.1, mood=0.06, before=6, since=4)):
         assert answers(judge, 8, 60)["judge"] <= 4
 
 
 def test_an_agent_is_seldom_accused_of_what_the_judge_did() -> None:
-    """Seven rounds and a change of 0.03 are too little to tell, and the answer says so."""
+    """Seven rounds and a shift of 0.03 are too little evidence, and the reason says so."""
     attribution = answers(Judge(-0.03), 9, 60)
     assert attribution["agent"] <= 3
     assert attribution[None] > 0
 
 
 def test_the_benchmark_has_a_row_for_every_line_and_an_interval_around_each_share() -> None:
-    """The table of the decision is made by it."""
+    """The table of the decision record is generated by it."""
     rows = measure(3, 4)
     assert len(rows) == len({row.line for row in rows})
     assert all(0 <= row.low <= row.measured <= row.high <= 1 for row in rows)

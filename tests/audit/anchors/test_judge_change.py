@@ -1,4 +1,4 @@
-"""Anchors: a judge that changed is found, one that did not is left alone, and nobody is blamed without evidence."""
+"""Anchors: a changed judge is found, an unchanged one is not accused, and no cause is named without evidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START = datetime(2026, 10, 1, tzinfo=UTC)
 
 
 def day(number: int) -> datetime:
-    """When the round of a day began."""
+    """Return the time of a day's round."""
     return START + timedelta(days=number)
 
 
@@ -29,7 +29,7 @@ def verdicts(
     shift: float = 0.0,
     mood: float = 0.0,
 ) -> list[Verdict]:
-    """Verdicts of a judge with some noise and moods, in steps of a tenth, that moves by `shift` from the round `change` on."""
+    """Return verdicts of a noisy judge with moods, in steps of a tenth, that moves by `shift` from round `change` on."""
     levels = [rng.uniform(0.2, 1) for _ in range(anchors)]
     moods = [rng.gauss(0, mood) if mood else 0.0 for _ in range(rounds)]
     return [
@@ -53,14 +53,14 @@ def _rounded(value: float) -> float:
 
 @pytest.mark.parametrize("noise", [0.0, 0.05, 0.2])
 def test_a_judge_that_never_changes_is_left_alone(noise: float) -> None:
-    """Over sixty rounds, looked at in whatever way: the error is one in a hundred for ever."""
+    """Over sixty rounds, the false alarm rate is one in a hundred, however often one looks."""
     rng = random.Random(1)
     wrong = sum(judge_change(verdicts(rng, rounds=60, noise=noise)).changed for _ in range(60))
     assert wrong <= 2
 
 
 def test_moods_are_not_a_change() -> None:
-    """A judge that is harsher with all anchors on some days is the judge that it was; by the bets alone 29 of 40 were accused."""
+    """A judge that is harsher with all anchors on some days has not changed; the bets alone accused 29 of 40."""
     rng = random.Random(12)
     wrong = sum(judge_change(verdicts(rng, rounds=60, noise=0.07, mood=0.03)).changed for _ in range(40))
     assert wrong <= 1
@@ -71,7 +71,7 @@ def test_moods_are_not_a_change() -> None:
 def test_a_change_is_found_within_days_with_its_direction_its_day_and_its_size(
     noise: float, shift: float, change: int, since: int
 ) -> None:
-    """The same anchors with another judge are the plainest evidence there is; three rounds before say little of moods."""
+    """A shift of the same anchors is direct evidence; three rounds before show little of the moods."""
     rng = random.Random(2)
     drawn = [verdicts(rng, rounds=change + since, noise=noise, change=change, shift=shift) for _ in range(10)]
     changes = [result for result in map(judge_change, drawn) if result.changed]
@@ -84,19 +84,19 @@ def test_a_change_is_found_within_days_with_its_direction_its_day_and_its_size(
 
 
 def test_the_day_of_a_change_of_a_judge_without_noise_is_exact() -> None:
-    """Until then every verdict was the same."""
+    """All verdicts before the change are equal."""
     result = judge_change(verdicts(random.Random(3), noise=0.0, change=11, shift=-0.2))
     assert day(11) == result.since
 
 
 def test_the_interval_holds_the_size_and_is_never_a_point() -> None:
-    """A dozen verdicts that did not move do not prove that none would."""
+    """A dozen unchanged verdicts do not prove that none would change."""
     rng, covered = random.Random(4), 0
     for _ in range(100):
         result = judge_change(verdicts(rng, rounds=20, change=10, shift=-0.1, noise=0.05))
         assert result.low is not None
         assert result.high is not None
-        # Verdicts near the ends of the scale cannot move all the way.
+        # Verdicts near the ends of the scale cannot move by the full shift.
         covered += result.low <= -0.1 <= result.high or result.low <= -0.08 <= result.high
     assert covered >= 90
     still = judge_change(verdicts(rng, noise=0.0))
@@ -113,7 +113,7 @@ def test_whatever_was_judged_there_is_an_answer(rows: list[tuple[int, int, float
 
 
 def test_the_order_in_which_verdicts_are_given_does_not_matter() -> None:
-    """Tables have none."""
+    """Tables have no order."""
     rows = verdicts(random.Random(5), change=10, shift=-0.1)
     shuffled = rows.copy()
     random.Random(6).shuffle(shuffled)
