@@ -1,4 +1,4 @@
-"""A context that hides nothing, and transcripts from lists of dicts."""
+"""A context without redaction, and transcripts from lists of dicts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streams.sources.source import Reading, ReadingContext
 
 @pytest.fixture
 def context() -> ReadingContext:
-    """A reading long after every transcript of the tests."""
+    """Return a context with a time long after every transcript of the tests."""
     return ReadingContext(
         connection="conn",
         project="ops",
@@ -32,7 +32,7 @@ def context() -> ReadingContext:
 
 @pytest.fixture
 def read(context: ReadingContext) -> Callable[..., Reading]:
-    """Read entries (dicts, or strings as they are) as one transcript."""
+    """Return a function that reads entries (dicts, or strings unchanged) as one transcript."""
 
     def reader(entries: list[Any], under: ReadingContext = context, *, end: str = "\n") -> Reading:
         text = "\n".join(entry if isinstance(entry, str) else json.dumps(entry) for entry in entries) + end

@@ -1,4 +1,4 @@
-"""The rules for derived evidence: which outputs count as passed over, which skills as not followed, and what they never say."""
+"""Rules for derived evidence: which outputs count as ignored, which skills as not followed, and what the events never contain."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Talk:
         self._count = 0
 
     def tool(self, result: str, tool: str = "exec", arguments: Any = None, **output: Any) -> Talk:
-        """Return a call and its output."""
+        """Add a call and its output."""
         self._count += 1
         call_id = f"call{self._count}"
         self.evidence.called({"event": "tool_call", "tool": tool, "tool_call_id": call_id, "arguments": arguments or {}})
@@ -56,7 +56,7 @@ class Talk:
         return self
 
     def says(self, text: str) -> Talk:
-        """Return a text of the agent."""
+        """Add a text of the agent."""
         self.evidence.add_text(text)
         return self
 
@@ -65,16 +65,16 @@ class Talk:
         return self.evidence.over()
 
     def reasons(self) -> list[str]:
-        """Why outputs count as not used."""
+        """Return why outputs count as unused."""
         return [event["reason"] for event in self.over() if event["event"] == "output_use"]
 
     def skills(self) -> list[tuple[str, str, str]]:
-        """What is told of skills."""
+        """Return the reported skill events."""
         return [(event["skill"], event["status"], event["action"]) for event in self.over() if event["event"] == "skill_event"]
 
 
 def test_a_figure_from_nowhere_shows_that_the_output_was_passed_over() -> None:
-    """The file says 7443, the answer 8080: the evidence names the output, the rule and why."""
+    """The file says 7443, the answer 8080: the event names output, rule and reason."""
     event = Talk().tool(CONFIG, "read", {"path": "config.json"}).says("It uses port 8080.").over()[0]
 
     assert event["event"] == "output_use"
@@ -86,7 +86,7 @@ def test_a_figure_from_nowhere_shows_that_the_output_was_passed_over() -> None:
 
 
 def test_evidence_has_no_text_of_the_output() -> None:
-    """Outputs may hold secrets: only their numbers of terms are told."""
+    """Outputs may hold secrets, so only their number of terms is reported."""
     events = Talk().tool(CONFIG + ' "api_key": "sk-very-secret-0001"').says("It uses port 8080.").over()
 
     assert events
@@ -115,19 +115,19 @@ def test_evidence_has_no_text_of_the_output() -> None:
     ],
 )
 def test_a_good_answer_needs_no_figure_of_the_output(output: str, answer: str) -> None:
-    """Using it, computing with it, summing it up and calling it fine are all ways of having read it."""
+    """Using, computing, summarising and approving an output all show that it was read."""
     assert Talk("Please have a look.").tool(output).says(answer).reasons() == []
 
 
 def test_calling_a_log_full_of_errors_healthy_passes_it_over() -> None:
-    """The contradiction is evidence even without any figure."""
+    """The contradiction is evidence even without a figure."""
     log = LOG + "\n2026-11-21T03:40:00Z ingest[7] ERROR disk full on /backup3"
 
     assert Talk("Is it healthy?").tool(log).says("Yes, the backup is healthy.").reasons() == ["contradicted_alarm"]
 
 
 def test_an_answer_about_something_else_passes_prose_over() -> None:
-    """English prose read, English prose answered, and not one word in common."""
+    """Output and answer are English prose without a common word."""
     notes = "Marta reported that the migration of the billing service slipped because the vendor delivered the adapters late."
     answer = (
         "Typically such gatherings settle budgets, hiring plans and quarterly objectives. I would recommend naming owners "
@@ -157,7 +157,7 @@ def test_an_answer_about_something_else_passes_prose_over() -> None:
     ],
 )
 def test_what_needs_no_use_is_not_judged(change: dict[str, Any]) -> None:
-    """Each of these would be told, were it an ordinary output."""
+    """Each of these would be reported if it were an ordinary output."""
     ordinary: dict[str, Any] = {"result": CONFIG, "tool": "read", "arguments": {"path": "config.json"}}
 
     assert Talk().tool(**ordinary).says("It uses port 8080.").reasons()
@@ -165,14 +165,14 @@ def test_what_needs_no_use_is_not_judged(change: dict[str, Any]) -> None:
 
 
 def test_what_was_looked_at_on_the_way_is_no_failure() -> None:
-    """Only outputs after the last one that was taken up are judged."""
+    """Only outputs after the last used one are judged."""
     talk = Talk("Which port?").tool("alpha-77 beta-88 gamma-99 12345", "ls").tool(CONFIG, "read", {"path": "config.json"})
 
     assert talk.says("Port 7443, with 4096 connections.").reasons() == []
 
 
 def test_all_outputs_after_the_last_used_one_are_told() -> None:
-    """Two sources are asked and neither is used: two failures, in their order."""
+    """Two unused sources are two failures, in order."""
     events = Talk().tool(CONFIG, "read").tool("load 93.5 71.2 66.1 on host cygnus-7", "exec").says("It uses port 8080.").over()
 
     assert [event["tool"] for event in events] == ["read", "exec"]
@@ -180,7 +180,7 @@ def test_all_outputs_after_the_last_used_one_are_told() -> None:
 
 @pytest.mark.parametrize("where", ["question", "argument", "earlier text", "earlier exchange"])
 def test_a_figure_that_was_known_before_is_no_claim(where: str) -> None:
-    """It came from there, and not from nowhere."""
+    """The figure comes from an earlier text."""
     session = SessionTexts()
     if where == "earlier exchange":
         Talk("The port is 8080.", session=session).says("Noted.").evidence.hand_over()
@@ -193,7 +193,7 @@ def test_a_figure_that_was_known_before_is_no_claim(where: str) -> None:
 
 
 def test_a_term_that_was_known_before_is_no_trace_of_the_output() -> None:
-    """The user named the file and the host; that the answer does so, too, does not show that the output was read."""
+    """The user named the file and the host, so repeating them does not show that the output was read."""
     talk = (
         Talk("Which port does cygnus-7 use?").tool("host cygnus-7: 7443 open, 24 workers, 198 days").says("cygnus-7 uses 8080.")
     )
@@ -202,7 +202,7 @@ def test_a_term_that_was_known_before_is_no_trace_of_the_output() -> None:
 
 
 def test_a_session_too_long_to_remember_has_no_figure_from_nowhere() -> None:
-    """What is not remembered may have said it."""
+    """The figure may be in a part that is no longer in memory."""
     session = SessionTexts()
     for _ in range(9):
         session.add(["x" * 1024 * 1024])
@@ -211,7 +211,7 @@ def test_a_session_too_long_to_remember_has_no_figure_from_nowhere() -> None:
 
 
 def test_an_exchange_too_long_is_not_judged() -> None:
-    """Memory is bounded; in doubt nothing is told."""
+    """Memory is bounded, and nothing uncertain is reported."""
     talk = Talk().says("y" * (MAX_EXCHANGE + 1)).tool(CONFIG)
 
     assert talk.says("It uses port 8080.").reasons() == []
@@ -228,7 +228,7 @@ def test_an_exchange_too_long_is_not_judged() -> None:
     ],
 )
 def test_a_skill_that_was_asked_for_and_not_read_is_ignored(question: str) -> None:
-    """OpenClaw's agents have to read SKILL.md before they act."""
+    """OpenClaw's agents must read SKILL.md before they act."""
     assert Talk(question).says("It reads well.").skills() == [("proofread", "ignored", "not_read")]
 
 
@@ -236,12 +236,12 @@ def test_a_skill_that_was_asked_for_and_not_read_is_ignored(question: str) -> No
     "question", ["/status", "/imagine", "Which skills do you have?", "Use the best skill you have.", "$HOME is what?"]
 )
 def test_what_names_no_skill_of_the_agent_asks_for_none(question: str) -> None:
-    """A command of the gateway or a figure of speech is no skill."""
+    """A gateway command or a figure of speech is not a skill."""
     assert Talk(question).says("Hm.").skills() == []
 
 
 def test_without_the_list_of_skills_nothing_is_ignored() -> None:
-    """Nobody can tell a skill from a command then."""
+    """Without the list, a skill cannot be distinguished from a command."""
     assert Talk("/proofread my draft", skills=frozenset()).says("It reads well.").skills() == []
 
 
@@ -251,7 +251,7 @@ def test_a_skill_that_is_there_and_not_used_is_no_failure() -> None:
 
 
 def test_a_skill_is_read_once_in_a_session() -> None:
-    """Its instructions are still in the conversation at the next request."""
+    """Its instructions stay in the conversation."""
     first = Talk("/proofread a").tool("# Proofread", "read", {"path": "skills/proofread/SKILL.md"})
     assert first.says("Done.").skills() == []
 
@@ -260,7 +260,7 @@ def test_a_skill_is_read_once_in_a_session() -> None:
 
 @pytest.mark.parametrize("after", [[], [0], [1, 0], [1, 2, 0]])
 def test_a_skill_whose_last_command_succeeds_has_not_failed(after: list[int]) -> None:
-    """A failure on the way that was mended is none."""
+    """An intermediate failure that was corrected does not count."""
     talk = Talk("Check it.").tool("# Proofread", "read", {"path": "/srv/skills/proofread/SKILL.md"})
     for code in after:
         talk.tool(f"code {code}", "exec", {"command": "sh count.sh"}, exit_code=code)
@@ -269,7 +269,7 @@ def test_a_skill_whose_last_command_succeeds_has_not_failed(after: list[int]) ->
 
 
 def test_a_skill_whose_last_command_fails_has_failed() -> None:
-    """The exit code says it, not isError, which OpenClaw 2026.9 leaves false."""
+    """The exit code tells, not isError, which OpenClaw 2026.9 leaves false."""
     talk = Talk("Check it.").tool("# Proofread", "read", {"path": "/srv/skills/proofread/SKILL.md"})
     talk.tool("unknown option", "exec", {"command": "sh count.sh --lang fr"}, exit_code=2)
 
@@ -277,7 +277,7 @@ def test_a_skill_whose_last_command_fails_has_failed() -> None:
 
 
 def test_a_search_without_hits_is_no_failed_command() -> None:
-    """Grep ends with 1 when it finds nothing."""
+    """Grep exits with 1 if it finds nothing."""
     talk = Talk("Check it.").tool("# Proofread", "read", {"path": "skills/proofread/SKILL.md"})
     talk.tool("", "exec", {"command": "grep -n DRAFT draft.md"}, exit_code=1)
 
@@ -285,12 +285,12 @@ def test_a_search_without_hits_is_no_failed_command() -> None:
 
 
 def test_commands_without_a_skill_are_no_failure_of_one() -> None:
-    """Only what follows a SKILL.md counts."""
+    """Only commands after a SKILL.md count."""
     assert Talk("Run it.").tool("boom", "exec", {"command": "false"}, exit_code=1).says("It failed.").skills() == []
 
 
 def test_a_skill_file_that_cannot_be_read_has_failed_unless_it_is_read_afterwards() -> None:
-    """A second look in another folder mends it."""
+    """A second attempt in another folder corrects it."""
     missing = Talk("Bills, please.").tool("not found", "read", {"path": "skills/invoicing/SKILL.md"}, is_error=True)
     assert missing.says("Sorry.").skills() == [("invoicing", "failed", "read_failed")]
 
@@ -300,19 +300,19 @@ def test_a_skill_file_that_cannot_be_read_has_failed_unless_it_is_read_afterward
 
 
 def test_skill_events_say_by_which_rule_they_were_derived() -> None:
-    """Nobody is to take them for the agent's own words."""
+    """Derived events must not be mistaken for the agent's own."""
     assert [event["derived_by"] for event in Talk("/proofread x").says("No.").over()] == [SKILL_USE]
 
 
 def test_names_are_compared_as_commands_have_them() -> None:
-    """OpenClaw makes `image_tools` of `image-tools`."""
+    """OpenClaw turns `image-tools` into `image_tools`."""
     assert named_skills("/image_tools resize", SKILLS) == ["image-tools"]
     assert named_skills("Use the image-tools skill and the proofread skill", SKILLS) == ["image-tools"]
     assert named_skills("Use the image-tools skill. Then use the proofread skill", SKILLS) == ["image-tools", "proofread"]
 
 
 def test_writing_a_skill_is_no_reading_of_it() -> None:
-    """An agent that creates one follows none."""
+    """An agent that creates a skill does not follow it."""
     assert skill_files("write", {"path": "skills/new/SKILL.md"}) == []
     assert skill_files("exec", {"command": "cat skills/new/SKILL.md"}) == ["new"]
 
@@ -329,25 +329,25 @@ def test_writing_a_skill_is_no_reading_of_it() -> None:
     ],
 )
 def test_figures_and_identifiers_are_marks(text: str, marks: set[str]) -> None:
-    """And so is each part of what is joined that is one."""
+    """Each part of a joined token may be a mark as well."""
     assert marks <= terms_of(text).marks
 
 
 def test_words_are_compared_by_their_stems() -> None:
-    """`adapters` takes up `adapter`; words of grammar take up nothing."""
+    """`adapters` matches `adapter`; function words match nothing."""
     assert terms_of("The adapters were late").stems == terms_of("adapter lately").stems
     assert not terms_of("there were those which would have been").stems
 
 
 def test_claims_are_figures_from_ten_that_are_no_times_years_or_code() -> None:
-    """What is left is what an answer states."""
+    """Only the remaining figures are statements of the answer."""
     answer = "In 2026, at 14:30, 3 of `head -n 20` took 45 minutes; 1,250 rows on port 8080, 12.5 % of v2.3.1."
 
     assert claimed_figures(answer) == ["1250", "8080", "12.5"]
 
 
 def test_troubles_are_lines_of_logs() -> None:
-    """Words of trouble in prose are none."""
+    """Words of trouble in prose do not count."""
     assert reports_trouble("ok\n2026 ERROR disk full")
     assert not reports_trouble("An error budget is what it is. Terror. 0 errors\nfailed: 0")
     assert reassures("All good, no errors.")
@@ -356,7 +356,7 @@ def test_troubles_are_lines_of_logs() -> None:
 
 @given(st.lists(st.integers(10, 9000), min_size=2, max_size=16))
 def test_sums_means_and_differences_are_computed(figures: list[int]) -> None:
-    """Whatever the figures are."""
+    """This holds for any figures."""
     values = [float(value) for value in figures]
 
     assert is_computed(sum(values), values)
@@ -366,7 +366,7 @@ def test_sums_means_and_differences_are_computed(figures: list[int]) -> None:
 
 @given(TEXTS, TEXTS, TEXTS)
 def test_repeating_a_figure_of_an_output_is_using_it(question: str, output: str, answer: str) -> None:
-    """Whatever else is said, and whatever the texts are."""
+    """This holds whatever the other texts are."""
     talk = Talk(question, skills=frozenset()).tool(f"{output} 918273645 {output}").says(f"{answer} 918273645 {answer}")
 
     assert talk.reasons() == []
@@ -376,7 +376,7 @@ def test_repeating_a_figure_of_an_output_is_using_it(question: str, output: str,
 def test_any_exchange_is_judged_the_same_twice_and_tells_each_output_at_most_once(
     parts: list[tuple[str, str]], question: str
 ) -> None:
-    """No text stops the rules, and no id is told twice."""
+    """No text may break the rules, and no event id may repeat."""
 
     def judged() -> list[dict[str, Any]]:
         talk = Talk(question)
@@ -425,7 +425,7 @@ def test_any_exchange_is_judged_the_same_twice_and_tells_each_output_at_most_onc
     ],
 )
 def test_hostile_texts_take_linear_time(unit: str) -> None:
-    """Rows of one character are what slow expressions fail at: twice the text may not take four times as long."""
+    """Slow patterns fail on rows of one character: twice the text must not take four times as long."""
     text = unit * (MAX_TEXT * 4 // len(unit))
     begun = time.process_time()
     Talk(text).tool(text[:MAX_TEXT], "exec", {"command": text}).says(text).over()
@@ -435,7 +435,7 @@ def test_hostile_texts_take_linear_time(unit: str) -> None:
 
 @given(st.text(alphabet=string.printable, max_size=200))
 def test_terms_are_folded_and_never_empty(text: str) -> None:
-    """So that they can be compared."""
+    """Otherwise they could not be compared."""
     terms = terms_of(text)
 
     assert all(term and term == term.casefold() for term in terms.marks | terms.stems)
@@ -446,14 +446,14 @@ FIGURES = st.text(st.sampled_from("0123456789.,ab _-"), max_size=24)
 
 @given(FIGURES, st.from_regex(r"[1-9][0-9]{0,5}(\.[0-9]{1,2})?", fullmatch=True))
 def test_a_figure_is_remembered_where_it_is_found(text: str, figure: str) -> None:
-    """A session of weeks is looked up in an index; it has to answer what a search of every text would."""
+    """The index must give the same answer as a search of every text."""
     texts = SessionTexts()
     texts.add([text])
     assert occurs(figure, text) != texts.lacks(figure)
 
 
 def test_a_session_that_states_too_much_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever forgot half of it could call any figure made up."""
+    """An incomplete memory could make any figure look unsupported."""
     monkeypatch.setattr(derived_evidence, "MAX_REMEMBERED", 100)
     texts = SessionTexts()
     texts.add([" ".join(map(str, range(1000, 1200)))])

@@ -1,4 +1,4 @@
-"""Files of exchanges, and what they are read as."""
+"""Contexts and readers for files of exchanges."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ LABELS = {"deployment": ("langfuse.environment",)}
 
 @pytest.fixture
 def redacting() -> ReadingContext:
-    """A reading that takes secrets out, at a fixed time."""
+    """Return a context that redacts, at a fixed time."""
     redactor = Redactor(RedactionSettings())
     return ReadingContext("conn", "ops", None, datetime(2026, 11, 20, tzinfo=UTC), timedelta(minutes=30), redactor)
 
 
 @pytest.fixture
 def read_file(redacting: ReadingContext) -> Read:
-    """Reads a file whole, as one reading; by a mapping, if one is given."""
+    """Return a function that reads a whole file as one reading, optionally by a mapping."""
 
     def read(path: Path, fields: Fields | None = None, context: ReadingContext = redacting) -> Reading:
         layout = profile_file(path, fields).layout(context.redactor)

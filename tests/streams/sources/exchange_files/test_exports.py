@@ -1,4 +1,4 @@
-"""Exports of other programs and our own give the exchanges that they hold, whatever they are written as."""
+"""Exports of other programs and of Driftline give their exchanges in every format."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SAID = [
 
 
 def texts_of(exchanges: list[Exchange]) -> list[tuple[str, str, str]]:
-    """What was said."""
+    """Return session, question and answer of each exchange."""
     return [(exchange.session_id, exchange.user_message, exchange.agent_response) for exchange in exchanges]
 
 
 @pytest.mark.parametrize("name", [*PHOENIX, *LANGFUSE, "langfuse_traces.json"])
 def test_a_known_export_needs_no_mapping(read_file: Read, name: str) -> None:
-    """Whoever comes from there has no columns to explain."""
+    """Its users should not have to explain its columns."""
     reading = read_file(EXPORTS / name)
     assert texts_of(reading.exchanges) == SAID
     assert reading.faults == []
@@ -40,7 +40,7 @@ def test_a_known_export_needs_no_mapping(read_file: Read, name: str) -> None:
 
 @pytest.mark.parametrize("names", [PHOENIX, LANGFUSE])
 def test_an_export_gives_the_same_records_in_every_format(read_file: Read, names: tuple[str, ...]) -> None:
-    """Pandas writes lists into CSV as Python has them, Parquet pads objects, a bucket has other names: none of it shows."""
+    """Pandas writes Python lists into CSV, Parquet pads objects, and a bucket has other names: the records must be equal."""
     first, *others = (read_file(EXPORTS / name) for name in names)
     for other in others:
         assert first.exchanges == other.exchanges
@@ -49,7 +49,7 @@ def test_an_export_gives_the_same_records_in_every_format(read_file: Read, names
 
 @pytest.mark.parametrize("name", [PHOENIX[0], LANGFUSE[0]])
 def test_calls_of_tools_and_tokens_come_as_events(read_file: Read, name: str) -> None:
-    """So a run of an export has evidence, and not a conversation alone."""
+    """A run of an export has evidence, not only a conversation."""
     reading = read_file(EXPORTS / name)
     kinds = [(event.session_id, event.event, event.tool) for event in reading.events]
     assert kinds.count(("s-1", "tool_call", "find_order")) + kinds.count(("s-2", "tool_call", "find_order")) == 2
@@ -77,7 +77,7 @@ def test_a_span_without_its_ids_costs_itself(tmp_path: Path, read_file: Read) ->
 
 
 def test_spans_in_any_order_and_twice_give_the_same_records(tmp_path: Path, read_file: Read) -> None:
-    """An export has the order of its query, and two of them overlap."""
+    """An export has the order of its query, and two exports may overlap."""
     lines = (EXPORTS / "phoenix_spans.jsonl").read_text("utf-8").splitlines()
     whole = read_file(EXPORTS / "phoenix_spans.jsonl")
     other = read_file(write_lines(tmp_path / "spans.jsonl", [*lines[::-1], *lines]))
@@ -86,7 +86,7 @@ def test_spans_in_any_order_and_twice_give_the_same_records(tmp_path: Path, read
 
 
 def test_a_trace_without_end_is_cut_and_said(read_file: Read, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trace is put together in memory: a loop that was traced for a week must not fill it."""
+    """A trace is assembled in memory, which a week-long loop must not fill."""
     monkeypatch.setattr(reading, "MAX_SPANS", 2)
     cut = read_file(EXPORTS / "phoenix_spans.jsonl")
     assert [fault.reason for fault in cut.faults] == ["too_many_spans"] * 2
@@ -94,7 +94,7 @@ def test_a_trace_without_end_is_cut_and_said(read_file: Read, monkeypatch: pytes
 
 
 def test_one_trace_downloaded_from_langfuse_is_read(tmp_path: Path, read_file: Read) -> None:
-    """The page of a trace has a button for it."""
+    """The trace page has a download button."""
     observations = [json.loads(line) for line in (EXPORTS / "langfuse_observations.jsonl").read_text("utf-8").splitlines()][:4]
     for one in observations:
         del one["sessionId"], one["traceName"]
@@ -123,7 +123,7 @@ def test_the_answer_of_an_api_is_read(tmp_path: Path, read_file: Read) -> None:
 
 
 def test_an_export_of_langfuse_is_not_taken_for_a_transcript() -> None:
-    """Claude Code names its sessions in the same way."""
+    """Claude Code uses the same name for sessions."""
     assert getattr(profile_file(EXPORTS / LANGFUSE[0]).export, "name", "") == "Langfuse observations"
 
 
@@ -138,7 +138,7 @@ def test_an_export_of_langfuse_is_not_taken_for_a_transcript() -> None:
     ],
 )  # fmt: skip
 def test_langfuse_counts_tokens_of_a_cache_beside_its_input(tmp_path: Path, read_file: Read, usage: dict[str, object]) -> None:
-    """Its types are disjoint: whoever reads `input` alone misses most of what an agent with a long prompt reads."""
+    """Its counts are disjoint: `input` alone misses most of what an agent with a long prompt reads."""
     row = {
         "id": "o-1", "traceId": "t-1", "parentObservationId": None, "type": "GENERATION", "name": "answer",
         "startTime": "2026-10-01T10:00:00Z", "endTime": "2026-10-01T10:00:02Z", "sessionId": "s-1",
@@ -149,7 +149,7 @@ def test_langfuse_counts_tokens_of_a_cache_beside_its_input(tmp_path: Path, read
 
 
 def observation(trace: str, environment: str | None, **fields: object) -> str:
-    """Return a request of a model as Langfuse exports it."""
+    """Return a request to a model as Langfuse exports it."""
     return json.dumps(
         {
             "id": f"o-{trace}", "traceId": trace, "parentObservationId": None, "type": "GENERATION", "name": "answer",
@@ -160,7 +160,7 @@ def observation(trace: str, environment: str | None, **fields: object) -> str:
 
 
 def test_evaluators_and_experiments_of_langfuse_are_no_agents(tmp_path: Path, read_file: Read) -> None:
-    """A judge's questions are no user's: as exchanges they would be scored, and move the scores of the agent they judge."""
+    """A judge's questions are not a user's: scored as exchanges they would move the agent's scores."""
     internal = ("langfuse-llm-as-a-judge", "langfuse-code-eval", "langfuse-something-new", "sdk-experiment")
     lines = [
         observation("t-1", "production"),
@@ -183,7 +183,7 @@ def test_evaluators_and_experiments_of_langfuse_are_no_agents(tmp_path: Path, re
     "output", [{"object": "list", "data": [{"embedding": [0.5]}]}, {}, [], {"results": [{"relevance_score": 1}]}]
 )
 def test_whatever_a_helper_gave_costs_no_export(tmp_path: Path, read_file: Read, output: object) -> None:
-    """An embedding beside the answer makes nothing, and is no fault of the file."""
+    """An embedding beside the answer gives no exchange and is not a fault."""
     question, answer = [{"role": "user", "content": "Is the pier open?"}], {"role": "assistant", "content": "Until dusk."}
     lines = [
         observation("t1", "production", id="o1", input=question, output=answer),

@@ -1,4 +1,4 @@
-"""Mappings: read from a file, proposed from columns, and applied to rows of any kind without a fault of ours."""
+"""Mappings: read from a file, proposed from columns, and applied to any rows without a crash."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ANYTHING = st.recursive(
 @settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.dictionaries(st.sampled_from("stqaln"), ANYTHING | st.datetimes()))
 def test_any_row_is_an_exchange_or_a_problem_that_names_a_field(redacting: ReadingContext, row: dict[str, Any]) -> None:
-    """Whatever stands in a table: a row may cost itself, never the import."""
+    """A bad row may be set aside, but must never stop the import."""
     result = TableReader(Fields.model_validate(MAPPED), redacting).exchange(row)
     assert isinstance(result, Exchange) or (isinstance(result, Problem) and ":" in result.detail)
 
@@ -68,7 +68,7 @@ def test_any_row_is_an_exchange_or_a_problem_that_names_a_field(redacting: Readi
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from([name for names in NAMES.values() for name in names]), ANYTHING), max_size=5))
 def test_a_proposal_names_columns_that_are_there(rows: list[dict[str, Any]]) -> None:
-    """Whatever the columns hold, looking at them fails for no row."""
+    """Profiling must not fail, whatever the columns contain."""
     for source in propose_sources(rows).values():
         assert any(find_value(row, source.column or "") is not None for row in rows)
 
@@ -82,7 +82,7 @@ def test_a_proposal_names_columns_that_are_there(rows: list[dict[str, Any]]) -> 
 def test_a_mapping_that_was_written_is_read_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, columns: dict[str, str]
 ) -> None:
-    """What --save-map writes is what --map takes, whatever the columns are called."""
+    """--map must read what --save-map writes, whatever the columns are called."""
     given_columns = {**dict.fromkeys(("session_id", "occurred_at", "user_message", "agent_response"), "x"), **columns}
     fields = Fields.model_validate(given_columns)
     path = tmp_path_factory.mktemp("maps") / "map.yaml"
@@ -103,7 +103,7 @@ def test_a_mapping_that_was_written_is_read_as_it_was(
 def test_a_mapping_is_proposed_by_the_names_that_people_use(
     redacting: ReadingContext, columns: tuple[str, ...], values: tuple[Any, ...]
 ) -> None:
-    """Most tables need no mapping written."""
+    """Most tables need no mapping."""
     row: dict[str, Any] = {}
     for column, value in zip(columns, values, strict=True):
         outer, _, inner = column.partition(".")
@@ -118,7 +118,7 @@ def test_a_mapping_is_proposed_by_the_names_that_people_use(
 
 
 def test_a_time_that_could_be_two_is_not_proposed() -> None:
-    """The second of January is not the first of February: whoever knows has to say."""
+    """The second of January is not the first of February, so the user has to decide."""
     row = {"question": "Hi", "answer": "Hello", "session": "s"}
     assert "occurred_at" not in propose_sources([{**row, "time": "01/02/2026 10:00"}])
     assert (
@@ -144,20 +144,20 @@ def test_a_time_that_could_be_two_is_not_proposed() -> None:
     ],
 )
 def test_a_time_is_read_as_its_source_says(value: Any, source: Mapping[str, Any]) -> None:
-    """Every export writes it in another way."""
+    """Every export writes times differently."""
     assert time_in(value, TimeSource(column="t", **source)) == NOON
 
 
 @pytest.mark.parametrize("value", ["never", True, 5, 1e300, float("inf"), "99999999999999999999", "-1793534400", [1]])
 @pytest.mark.parametrize("source", [{}, {"unit": "nanoseconds"}, {"format": "%Y"}, {"zone": "Asia/Tokyo"}])
 def test_what_is_no_time_is_said(value: Any, source: Mapping[str, Any]) -> None:
-    """A number that is no time must not become one of 1970."""
+    """A number that is not a time must not become a time in 1970."""
     with pytest.raises(ValueError, match=r"\w"):
         time_in(value, TimeSource(column="t", **source))
 
 
 def test_a_conversation_gives_its_last_question_and_the_answer_to_it() -> None:
-    """One column often holds everything, as JSON or as a list."""
+    """One column often has the whole conversation, as JSON or as a list."""
     for talk in (TALK, json.dumps(TALK), {"messages": TALK}):
         assert (question_in(talk), answer_in(talk)) == ("Hi", "Hello")
     unanswered = [*TALK, {"role": "user", "content": [{"type": "text", "text": "And now?"}]}]
@@ -166,7 +166,7 @@ def test_a_conversation_gives_its_last_question_and_the_answer_to_it() -> None:
 
 
 def test_names_and_counts_are_what_they_look_like() -> None:
-    """CSV has texts for everything, and pandas floats for whole numbers."""
+    """In CSV everything is text, and pandas writes whole numbers as floats."""
     assert (name_in(7.0), name_in(" "), name_in(" x ")) == ("7", None, "x")
     assert (count_in("7.0"), count_in(float("nan")), count_in(7)) == (7, None, 7)
 
@@ -203,7 +203,7 @@ def test_names_and_counts_are_what_they_look_like() -> None:
     ],
 )
 def test_a_mapping_with_a_mistake_is_refused_with_line_and_field(tmp_path: Path, text: str, words: str) -> None:
-    """A field that was misspelled must not be left out without a word."""
+    """A misspelled field must not be ignored silently."""
     path = tmp_path / "map.yaml"
     path.write_text(text)
     with pytest.raises(PolicyError, match=words):
@@ -211,7 +211,7 @@ def test_a_mapping_with_a_mistake_is_refused_with_line_and_field(tmp_path: Path,
 
 
 def test_constants_and_paths_are_mapped(tmp_path: Path, read_file: Read) -> None:
-    """A table of one agent has no column that names it."""
+    """A table of a single agent has no column with its name."""
     row = {"in": {"messages": TALK}, "out": [{"text": "Hello"}], "at": "2026-11-01T12:00:00Z", "who": {"tenant": "acme"}}
     fields = Fields.model_validate({
         "session_id": {"value": "only"}, "occurred_at": "at", "user_message": "in.messages.-2.content", "agent_response": "out.0.text",
@@ -227,7 +227,7 @@ def test_constants_and_paths_are_mapped(tmp_path: Path, read_file: Read) -> None
 
 
 def test_a_field_that_no_column_gives_is_named_with_what_to_do(tmp_path: Path, redacting: ReadingContext) -> None:
-    """A table without a time is no log of exchanges."""
+    """A table without times is not a log of exchanges."""
     rows = [{name: value for name, value in row.items() if name != "timestamp"} for row in ROWS]
     with pytest.raises(InputError, match="no column gives occurred_at") as refused:
         profile_file(write_lines(tmp_path / "a.jsonl", rows)).layout(redacting.redactor)
@@ -236,7 +236,7 @@ def test_a_field_that_no_column_gives_is_named_with_what_to_do(tmp_path: Path, r
 
 
 def test_a_column_that_is_empty_at_first_is_there(tmp_path: Path, read_file: Read) -> None:
-    """A table may have had no tokens in its first week."""
+    """A table may have no token counts in its first rows."""
     path = tmp_path / "a.csv"
     path.write_text("s,t,q,a,n,l\n" + "s,1793534400,Hi,Hello,,\n" * 120 + "s,1793534400,Hi,Hello,7,acme\n")
     assert read_file(path, Fields.model_validate(MAPPED)).exchanges[-1].input_tokens == 7
@@ -277,7 +277,7 @@ def test_the_usage_of_an_answer_gives_all_tokens_without_a_mapping(
 
 
 def test_a_usage_that_contradicts_itself_is_set_aside() -> None:
-    """Which of its counts is wrong cannot be told."""
+    """It is unknown which of its counts is wrong."""
     usage = {"input_tokens": 40, "cache_read_input_tokens": 30, "output_tokens": 7, "total_tokens": 5}
     with pytest.raises(ValueError, match="contradict"):
         input_tokens_in(usage)
@@ -304,7 +304,7 @@ def test_a_conversation_with_answers_is_preferred_to_one_with_questions_alone(tm
 @pytest.mark.parametrize("kept_back", ["redacted-by-litellm", "<elided>"])
 @pytest.mark.parametrize("form", ["message", "text"])
 def test_texts_that_their_sender_kept_back_are_no_exchange(tmp_path: Path, read_file: Read, kept_back: str, form: str) -> None:
-    """A judge would score the placeholder, and every redacted exchange would look like every other."""
+    """A judge would score the placeholder, and all redacted exchanges would look equal."""
     rows = [
         {
             "id": f"r-{number}",
@@ -332,7 +332,7 @@ def test_where_a_session_is_a_project_the_thread_is_the_conversation(tmp_path: P
 
 
 def test_what_a_helper_gave_is_set_aside_as_such(tmp_path: Path, read_file: Read) -> None:
-    """A proxy's log has embeddings and rankings beside answers, and requests that failed with an empty object for an answer."""
+    """A proxy's log also has embeddings, rankings, and failed requests with an empty object as the answer."""
     answers: list[Any] = [
         {"choices": [{"message": {"role": "assistant", "content": "Until dusk."}}]},
         {"object": "list", "data": [{"index": 0, "embedding": [0.25]}]},

@@ -1,4 +1,4 @@
-"""Files of exchanges in every format give the same records; what cannot be taken costs itself."""
+"""Files of exchanges in every format give the same records, and a bad row affects no other."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FORMATS = ("rows.jsonl", "rows.csv", "rows.parquet", "rows.json")
 
 
 def test_every_format_gives_the_same_exchanges(tmp_path: Path, read_file: Read) -> None:
-    """What somebody exports as CSV today is Parquet tomorrow: it must be known again."""
+    """A CSV export may be repeated as Parquet, and must be recognised."""
     exchanges_by_format = [
         read_file(
             write_lines(tmp_path / name, ROWS) if name.endswith("jsonl") else write_table(tmp_path / name, ROWS)
@@ -51,7 +51,7 @@ def test_every_format_gives_the_same_exchanges(tmp_path: Path, read_file: Read) 
 
 
 def test_the_nan_that_pandas_writes_for_what_is_missing_is_nothing(tmp_path: Path, read_file: Read) -> None:
-    """A column of whole numbers with a gap is one of floats: one gap in four took the tokens of all rows, and a session its id."""
+    """A column of integers with a gap becomes floats: one gap in four lost the tokens of all rows, and a session its id."""
     path = tmp_path / "pandas.parquet"
     rows = ", ".join(
         f"('r-{number}', {thread}::DOUBLE, TIMESTAMP '2026-11-18 10:0{number}:00', 'Open?', 'At nine.', {tokens}::DOUBLE)"
@@ -67,7 +67,7 @@ def test_the_nan_that_pandas_writes_for_what_is_missing_is_nothing(tmp_path: Pat
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.json"])
 def test_a_packed_file_is_read_as_it_is(tmp_path: Path, read_file: Read, name: str, suffix: str) -> None:
-    """Exports are packed, and nobody wants to unpack them."""
+    """Exports are often compressed, and users should not have to decompress them."""
     plain = write_lines(tmp_path / name, ROWS) if name.endswith("jsonl") else write_table(tmp_path / name, ROWS)
     packed = tmp_path / f"{name}{suffix}"
     packed.write_bytes((gzip.compress if suffix == ".gz" else zstd.compress)(plain.read_bytes()))
@@ -78,7 +78,7 @@ def test_a_packed_file_is_read_as_it_is(tmp_path: Path, read_file: Read, name: s
 
 @pytest.mark.parametrize("name", ["cut.jsonl.gz", "cut.csv.zst"])
 def test_a_packed_file_that_was_cut_short_is_refused_as_one(tmp_path: Path, name: str) -> None:
-    """A download that broke off must not pass for a whole one."""
+    """An incomplete download must not pass for a whole file."""
     whole = write_lines(tmp_path / "whole.jsonl", ROWS * 500).read_bytes()
     path = tmp_path / name
     path.write_bytes((gzip.compress if name.endswith("gz") else zstd.compress)(whole)[:40])
@@ -106,7 +106,7 @@ def test_a_packed_file_that_was_cut_short_is_refused_as_one(tmp_path: Path, name
     ],
 )
 def test_a_file_of_another_format_is_refused_in_one_line(tmp_path: Path, name: str, content: str, words: str) -> None:
-    """Line by line it would be a thousand broken rows."""
+    """Line by line it would give a thousand faults."""
     path = tmp_path / name
     if content == "PARQUET":
         path.write_bytes(write_table(tmp_path / "table.parquet", ROWS).read_bytes())
@@ -118,7 +118,7 @@ def test_a_file_of_another_format_is_refused_in_one_line(tmp_path: Path, name: s
 
 
 def test_a_broken_row_costs_itself(tmp_path: Path, read_file: Read) -> None:
-    """The rows around it are taken, and it is named by its line."""
+    """The other rows are read, and the fault names the line."""
     wrong: list[dict[str, object]] = [{"timestamp": "yesterday"}, {"prompt": None}, {"prompt_tokens": 1.5}]
     broken = ["{", "[1]", *({**ROWS[0], "id": f"broken-{place}", **one} for place, one in enumerate(wrong))]
     path = write_lines(tmp_path / "rows.jsonl", [*ROWS[:2], *broken, *ROWS[2:]])
@@ -136,7 +136,7 @@ def test_a_broken_row_costs_itself(tmp_path: Path, read_file: Read) -> None:
 
 
 def test_a_broken_row_of_csv_is_named_by_its_first_line_and_kept(tmp_path: Path, read_file: Read) -> None:
-    """Cells go over several lines: the number is the one that an editor shows."""
+    """Cells span several lines: the number is the one that an editor shows."""
     path = tmp_path / "rows.csv"
     path.write_text(
         'session_id,timestamp,prompt,response\ns,2026-11-01T10:00:00Z,"a\nb",c\ns,2026-11-01T10:01:00Z,too few\n'
@@ -152,7 +152,7 @@ def test_a_broken_row_of_csv_is_named_by_its_first_line_and_kept(tmp_path: Path,
 
 @pytest.mark.parametrize("mark", [";", "\t", "|"])
 def test_any_usual_separator_of_csv_is_read(tmp_path: Path, read_file: Read, mark: str) -> None:
-    """A spreadsheet of another country writes semicolons."""
+    """Spreadsheets in some countries write semicolons."""
     path = tmp_path / "rows.csv"
     rows = [["session_id", "timestamp", "prompt", "response"], ["s", "2026-11-01T10:00:00Z", "a, b", "c"]]
     path.write_text("".join(f"{mark.join(row)}\n" for row in rows), "utf-8-sig")
@@ -161,7 +161,7 @@ def test_any_usual_separator_of_csv_is_read(tmp_path: Path, read_file: Read, mar
 
 
 def test_bytes_that_are_no_text_cost_their_row(tmp_path: Path, read_file: Read) -> None:
-    """A table that was saved in another encoding has a few of them."""
+    """A table saved in another encoding has a few of them."""
     path = tmp_path / "rows.csv"
     path.write_bytes(
         b"session_id,timestamp,prompt,response\ns,2026-11-01T10:00:00Z,caf\xe9,a\ns,2026-11-01T10:00:00Z,caf\xc3\xa9,a\n"
@@ -172,7 +172,7 @@ def test_bytes_that_are_no_text_cost_their_row(tmp_path: Path, read_file: Read) 
 
 
 def test_the_newest_first_is_read_in_order_of_time(tmp_path: Path, read_file: Read) -> None:
-    """Pages export so; scored backwards a session's first turns would be its last."""
+    """Web pages export in this order; scored backwards, a session's first turns would be its last."""
     forward = read_file(write_lines(tmp_path / "a.jsonl", ROWS)).exchanges
     assert forward == read_file(write_lines(tmp_path / "b.jsonl", ROWS[::-1])).exchanges
 
@@ -185,7 +185,7 @@ def test_the_newest_first_is_read_in_order_of_time(tmp_path: Path, read_file: Re
 def test_ids_are_of_the_content_in_whatever_order_the_rows_come(
     tmp_path: Path, read_file: Read, rows: list[dict[str, object]], random: object
 ) -> None:
-    """A later export has more rows, in another order: what both have is the same exchange, and equal rows stay several."""
+    """A later export has more rows in another order: common rows must be the same exchanges, and equal rows stay separate."""
     shuffled = random.sample(rows, len(rows))  # type: ignore[attr-defined]
     ids = [
         [exchange.exchange_id for exchange in read_file(write_lines(tmp_path / "a.jsonl", given_rows)).exchanges]
@@ -198,7 +198,7 @@ def test_ids_are_of_the_content_in_whatever_order_the_rows_come(
 def test_a_torn_last_line_is_awaited_and_reported_once_the_file_is_left(
     tmp_path: Path, read_file: Read, redacting: ReadingContext
 ) -> None:
-    """Somebody may be writing it; what was cut off for good must not vanish without a word."""
+    """It may still be written; a permanently cut line must not vanish silently."""
     path = write_lines(tmp_path / "rows.jsonl", ROWS)
     path.write_bytes(path.read_bytes()[:-20])
     written = (redacting.ingested_at - timedelta(minutes=1)).timestamp()
@@ -211,7 +211,7 @@ def test_a_torn_last_line_is_awaited_and_reported_once_the_file_is_left(
 
 
 def test_secrets_are_in_no_record(tmp_path: Path, read_file: Read) -> None:
-    """Not in texts, names or labels, whatever the column."""
+    """This holds for texts, names and labels of any column."""
     row = {**ROWS[0], "response": f"the key is {KEY}", "model": KEY, "tenant": "acme"}
     fields = Fields.model_validate({
         "session_id": "session_id", "occurred_at": "timestamp", "user_message": "prompt", "agent_response": "response",
@@ -223,7 +223,7 @@ def test_secrets_are_in_no_record(tmp_path: Path, read_file: Read) -> None:
 
 
 def test_an_array_that_breaks_off_gives_what_stands_before(tmp_path: Path, read_file: Read) -> None:
-    """A download of gigabytes that broke off at its end is not worthless; that it broke off is an error."""
+    """A nearly complete download of gigabytes is useful, but the cut is an error."""
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(ROWS * 1000)[:-100])
     with pytest.raises(InputError, match="cannot be read"):
@@ -231,7 +231,7 @@ def test_an_array_that_breaks_off_gives_what_stands_before(tmp_path: Path, read_
 
 
 def test_a_million_rows_are_read_in_bounded_memory(tmp_path: Path) -> None:
-    """An export of a year is larger than the memory of the machine that audits it."""
+    """An export of a year may exceed the memory of the machine."""
     path = tmp_path / "rows.parquet"
     with duckdb.connect() as connection:
         columns = "'s-' || (i // 10) AS session_id, 1761991200 + 1000000 - i AS timestamp, 'question ' || i AS prompt, repeat('answer ', 20) AS response"
@@ -276,7 +276,7 @@ TIME = "2026-11-01T10:00:00Z"
 
 @pytest.mark.parametrize("encoding", ["cp1252", "cp1251", "shift_jis", "gb18030", "mac_roman"])
 def test_a_table_in_another_encoding_is_refused_as_such(tmp_path: Path, encoding: str) -> None:
-    """Its user can save it again; of binary data nothing can be made."""
+    """The user can save it again, unlike binary data."""
     texts = {"cp1251": "Где мой заказ?", "shift_jis": "注文はどこですか", "gb18030": "我的订单在哪里"}
     path = tmp_path / "rows.csv"
     path.write_bytes(f"{HEADER}s,{TIME},{texts.get(encoding, 'Où est-elle ?')},ok\n".encode(encoding))
@@ -286,7 +286,7 @@ def test_a_table_in_another_encoding_is_refused_as_such(tmp_path: Path, encoding
 
 
 def test_bytes_of_no_text_are_binary(tmp_path: Path) -> None:
-    """A hint to save a picture as UTF-8 would help nobody."""
+    """Advice to save an image as UTF-8 would not help."""
     path = tmp_path / "rows.csv"
     path.write_bytes(bytes(range(1, 256)) * 4)
     with pytest.raises(InputError, match="binary"):
@@ -294,7 +294,7 @@ def test_bytes_of_no_text_are_binary(tmp_path: Path) -> None:
 
 
 def test_columns_of_one_name_that_differ_are_refused_by_name(tmp_path: Path) -> None:
-    """Either may be the answer: taking the last one scores half of the table wrongly."""
+    """Either may be the right one: using the last would score half of the table wrongly."""
     path = tmp_path / "rows.csv"
     path.write_text(f"{HEADER.strip()},answer\ns,{TIME},Hi,first,second\n")
     with pytest.raises(InputError, match="several columns named answer"):
@@ -302,7 +302,7 @@ def test_columns_of_one_name_that_differ_are_refused_by_name(tmp_path: Path) -> 
 
 
 def test_columns_of_one_name_that_are_equal_are_one(tmp_path: Path, read_file: Read) -> None:
-    """Pandas writes an index that is a column, too, twice."""
+    """Pandas writes an index twice if it is also a column."""
     path = tmp_path / "rows.csv"
     path.write_text(f"session_id,{HEADER}s,s,{TIME},Hi,Hello\n")
     assert [exchange.session_id for exchange in read_file(path).exchanges] == ["s"]
@@ -314,7 +314,7 @@ def test_columns_of_one_name_that_are_equal_are_one(tmp_path: Path, read_file: R
 def test_the_separator_that_a_spreadsheet_names_is_used(
     tmp_path: Path, read_file: Read, mark: str, form: str, name: str
 ) -> None:
-    """Excel writes it into the first line where the list separator of the country is another one."""
+    """Excel writes it into the first line if the country's list separator differs."""
     path = tmp_path / name
     rows = [HEADER.strip().split(","), ["s", TIME, "Hi", "Hello"], ["s", TIME, "Hi"], ["s", TIME, "And?", "Yes"]]
     path.write_text(form.format(mark) + "".join(f"{mark.join(row)}\n" for row in rows), "utf-8", newline="")
@@ -327,7 +327,7 @@ def test_the_separator_that_a_spreadsheet_names_is_used(
 def test_a_turn_without_text_in_a_cell_is_its_placeholder(
     tmp_path: Path, read_file: Read, encode: Callable[[object], object]
 ) -> None:
-    """A column of messages has the whole conversation: an earlier question is not that of the new answer."""
+    """A column of messages has the whole conversation: an earlier question does not belong to the new answer."""
     history = [{"role": "user", "content": "What does it cost?"}, {"role": "assistant", "content": "Four euros."}]
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}]}
     row = {**ROWS[0], "prompt": encode([*history, picture])}

@@ -1,4 +1,4 @@
-"""A time of a table is read as the program that wrote it means it, or set aside with the reason; it is never another instant."""
+"""A time in a table is read as its program means it, or rejected with the reason; it never becomes another instant."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def read(text: str, zone: str | None = None) -> datetime | None:
     ],
 )
 def test_a_time_is_read_as_its_program_means_it(text: str, moment: datetime) -> None:
-    """Nobody writes a mapping for what a database exports by itself."""
+    """A standard database export should need no mapping."""
     assert read(text) == moment
 
 
 @pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
 def test_a_zone_in_the_text_wins_over_that_of_the_mapping(zone: str | None) -> None:
-    """The mapping's is of times that say none."""
+    """The mapping's zone applies to times without one."""
     texts = ("2026-03-06 17:05:09 UTC", "Fri, 06 Mar 2026 18:05:09 +0100", "2026-03-06 18:05:09 Europe/Berlin")
     assert [read(text, zone) for text in texts] == [AT] * 3
 
@@ -80,7 +80,7 @@ def test_a_zone_in_the_text_wins_over_that_of_the_mapping(zone: str | None) -> N
     ],
 )
 def test_a_zone_of_the_mapping_says_what_a_text_leaves_open(text: str, moment: datetime) -> None:
-    """`CET` alone is some zone's; with the zone it even tells the two hours apart that look alike in October."""
+    """`CET` alone is ambiguous; with a zone it even distinguishes the repeated hour in October."""
     assert read(text, BERLIN) == moment
 
 
@@ -110,14 +110,14 @@ def test_a_zone_of_the_mapping_says_what_a_text_leaves_open(text: str, moment: d
     ],
 )  # fmt: skip
 def test_what_could_be_another_instant_is_refused_with_its_reason(text: str, zone: str | None, reason: str) -> None:
-    """A wrong time moves an exchange into another day; a refused one is seen, with its value."""
+    """A wrong time moves an exchange to another day unnoticed; a rejected one is reported with its value."""
     with pytest.raises(ValueError, match=reason):
         read(text, zone)
 
 
 @given(st.datetimes(min_value=EARLIEST.replace(tzinfo=None), max_value=(LATEST - timedelta(days=1)).replace(tzinfo=None)))
 def test_every_form_says_the_instant_that_was_written(at: datetime) -> None:
-    """Whatever the day: one and two digits, leap days, all weekdays."""
+    """This covers one and two digits, leap days and all weekdays."""
     plain, moment = f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond:06}", at.replace(tzinfo=UTC)
     assert [read(text) for text in (f"{plain} UTC", f"{plain}000 +0000 UTC m=+1.5", f"{plain.replace('.', ',')}")] == [
         moment
@@ -133,7 +133,7 @@ def test_every_form_says_the_instant_that_was_written(at: datetime) -> None:
 
 @given(st.text(alphabet="0123456789-:/+., TZUGMCETPmonFri[]()=e", max_size=90))
 def test_any_text_is_a_time_or_refused(text: str) -> None:
-    """Cells hold anything."""
+    """Cells may contain anything."""
     with contextlib.suppress(ValueError):
         moment = read(text)
         assert moment is None or EARLIEST <= moment < LATEST
@@ -147,14 +147,14 @@ def table(tmp_path: Path, cells: str, name: str = "rows.csv") -> Path:
 
 
 def test_a_table_with_such_times_needs_no_mapping(tmp_path: Path, read_file: Read) -> None:
-    """Its proposal takes the column by its name."""
+    """The column is proposed by its name."""
     rows = "session_id,created,question,answer\ns-1,2026-03-06 17:05:09.500000 UTC,Hi,Hello\n"
     (exchange,) = read_file(table(tmp_path, rows)).exchanges
     assert exchange.occurred_at == HALF
 
 
 def test_a_time_that_cannot_be_read_is_named_with_column_and_form(tmp_path: Path, redacting: ReadingContext) -> None:
-    """Who has to write a mapping learns which column it is and what to write."""
+    """The user learns which column to map and what to write."""
     rows = "session_id,created,question,answer\ns-1,03/06/2026 17:05,Hi,Hello\n"
     with pytest.raises(InputError) as raised:
         profile_file(table(tmp_path, rows)).layout(redacting.redactor)

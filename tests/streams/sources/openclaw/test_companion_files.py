@@ -1,4 +1,4 @@
-"""Transcripts in files: what was copied counts once, and what lies beside them is read."""
+"""Transcripts in files: copied entries count once, and companion files are read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def header(session: str, hour: int, parent: str | None = None) -> Json:
 
 
 def said(name: str, role: str, hour: int) -> Json:
-    """Return one message that says its own name."""
+    """Return a message whose text is its own id."""
     ended = {"stopReason": "stop"} if role == "assistant" else {}
     message = {"role": role, "content": [{"type": "text", "text": name}], **ended}
     return {"type": "message", "id": name, "timestamp": f"2026-11-03T{hour:02}:01:00Z", "message": message}
@@ -35,34 +35,34 @@ THIRD = [said("q3", "user", 11), said("a3", "assistant", 11)]
 
 @pytest.fixture
 def sessions(tmp_path: Path) -> Path:
-    """The folder of an agent's sessions."""
+    """Return the folder of an agent's sessions."""
     folder = tmp_path / "agents" / "ops" / "sessions"
     folder.mkdir(parents=True)
     return folder
 
 
 def write(file: Path, *entries: Json) -> Path:
-    """Return a transcript of these entries."""
+    """Write a transcript of these entries."""
     file.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries), "utf-8")
     return file
 
 
 def asked(folder: Path, context: ReadingContext) -> list[str]:
-    """What was asked, in all transcripts under a folder, sorted."""
+    """Return the questions in all transcripts under a folder, sorted."""
     readings = (read_transcript(file, context) for file in find_transcripts(folder))
     return sorted(exchange.user_message for reading in readings for exchange in reading.exchanges)
 
 
 @pytest.mark.parametrize("parent", ["/srv/openclaw/agents/ops/sessions/z.jsonl", "C:\\openclaw\\sessions\\z.jsonl", "z.jsonl"])
 def test_what_a_fork_copied_counts_once(parent: str, sessions: Path, context: ReadingContext) -> None:
-    """The header names the source by the path of the machine that wrote it, which need not be this one."""
+    """The header names the source by its path on the machine that wrote it."""
     write(sessions / "z.jsonl", header("z", 9), *FIRST, *SECOND)
     write(sessions / "a.jsonl", header("a", 10, parent), *FIRST, *THIRD)
     assert asked(sessions, context) == ["q1", "q2", "q3"]
 
 
 def test_a_fork_of_a_fork_counts_what_is_its_own(sessions: Path, context: ReadingContext) -> None:
-    """A copy of a copy is neither the first nor the second time."""
+    """Copies of copies must not count again."""
     write(sessions / "z.jsonl", header("z", 9), *FIRST)
     write(sessions / "y.jsonl", header("y", 10, "z.jsonl"), *FIRST, *SECOND)
     write(sessions / "x.jsonl", header("x", 11, "y.jsonl"), *FIRST, *SECOND, *THIRD)
@@ -70,7 +70,7 @@ def test_a_fork_of_a_fork_counts_what_is_its_own(sessions: Path, context: Readin
 
 
 def test_a_fork_whose_source_is_gone_counts_as_its_own(sessions: Path, context: ReadingContext) -> None:
-    """What was deleted before the first import is there in the copy alone: it happened all the same."""
+    """If the source was deleted before the first import, only the copy has the entries."""
     write(sessions / "a.jsonl", header("a", 10, "gone.jsonl"), *FIRST, *THIRD)
     assert asked(sessions, context) == ["q1", "q3"]
 
@@ -79,7 +79,7 @@ def test_a_fork_whose_source_is_gone_counts_as_its_own(sessions: Path, context: 
 def test_a_transcript_that_was_put_aside_is_read_and_its_fork_counts_nothing_twice(
     reason: str, sessions: Path, context: ReadingContext
 ) -> None:
-    """Deleting a session takes it off the list of the user; what the agent did stays done."""
+    """A deleted session disappears from the user's list, but what the agent did still counts."""
     write(sessions / f"z.jsonl.{reason}.2026-11-03T12-00-00.000Z", header("z", 9), *FIRST, *SECOND)
     write(sessions / "a.jsonl", header("a", 10, "/elsewhere/z.jsonl"), *FIRST, *THIRD)
     assert asked(sessions, context) == ["q1", "q2", "q3"]
@@ -96,7 +96,7 @@ def test_two_that_name_each_other_hide_nothing(sessions: Path, context: ReadingC
 def test_a_header_leads_to_no_file_outside_its_folder(
     parent: object, sessions: Path, tmp_path: Path, context: ReadingContext
 ) -> None:
-    """Headers are written by programs that are not ours, and read by ours."""
+    """Headers are untrusted input."""
     write(tmp_path / "secret.jsonl", header("secret", 8), *FIRST)
     write(sessions / "a.jsonl", header("a", 10) | {"parentSession": parent}, *FIRST)
     assert asked(sessions, context) == ["q1"]
@@ -115,7 +115,7 @@ def test_a_header_leads_to_no_file_outside_its_folder(
 def test_the_entry_of_a_conversation_tells_who_began_it_and_where(
     key: str, entry: Json, expected: tuple[tuple[str, ...], bool], sessions: Path, context: ReadingContext
 ) -> None:
-    """In files as in a database, a scheduled run is no person's question."""
+    """In files as in a database, a scheduled run is not a person's question."""
     (sessions / "sessions.json").write_text(json.dumps({key: {"sessionId": "z", **entry}, "other": 7}), "utf-8")
     reading = read_transcript(write(sessions / "z.jsonl", header("z", 9), *FIRST), context)
     assert {(exchange.tags, exchange.multi_user) for exchange in reading.exchanges} == {expected}
@@ -123,14 +123,14 @@ def test_the_entry_of_a_conversation_tells_who_began_it_and_where(
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"k":{"sessionId":7}}'])
 def test_entries_that_cannot_be_read_tell_nothing(content: bytes, sessions: Path, context: ReadingContext) -> None:
-    """The list is rewritten while the gateway runs; a transcript is worth more than what is beside it."""
+    """The list is rewritten while the gateway runs; the transcript must be read anyway."""
     (sessions / "sessions.json").write_bytes(content)
     write(sessions / "z.jsonl", header("z", 9), *FIRST)
     assert asked(sessions, context) == ["q1"]
 
 
 def test_a_folder_that_was_copied_gives_the_same(sessions: Path, tmp_path: Path, context: ReadingContext) -> None:
-    """Backups are imported as the folder itself is."""
+    """Backups are imported like the original folder."""
     write(sessions / "z.jsonl", header("z", 9), *FIRST, *SECOND)
     write(sessions / "a.jsonl", header("a", 10, str(sessions / "z.jsonl")), *FIRST, *THIRD)
     shutil.copytree(tmp_path / "agents", tmp_path / "backup" / "agents")

@@ -1,4 +1,4 @@
-"""Derived evidence of OpenClaw transcripts: when it is told, with which ids, and what the agent's store adds."""
+"""Derived evidence of OpenClaw transcripts: when it is reported, with which ids, and what the agent's store adds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _says(name: str, parent: str, minute: int, text: str, stop: str = "stop") ->
 
 
 def _ignoring(stop: str = "stop") -> list[dict[str, Any]]:
-    """Return a file is read, and the answer names a port that it does not have."""
+    """Return a transcript in which a file is read and the answer names a port that it does not have."""
     return [
         {"type": "session", "id": "s", "timestamp": START.isoformat()},
         _user("u1", None, 0, "Which port?"),
@@ -69,7 +69,7 @@ def _at(context: ReadingContext, minute: int) -> ReadingContext:
 
 
 def test_an_unused_output_is_an_event_of_its_exchange(read: Read) -> None:
-    """It is filed beside the call that it is about, at the time of the answer, and says that it was derived."""
+    """It is filed beside its call, at the time of the answer, and marked as derived."""
     (event,) = [event for event in read(_ignoring()).events if event.event == "output_use"]
     payload = json.loads(event.payload)
 
@@ -82,7 +82,7 @@ def test_an_unused_output_is_an_event_of_its_exchange(read: Read) -> None:
 
 
 def test_nothing_is_told_before_the_answer_is_over(read: Read, context: ReadingContext) -> None:
-    """The agent may come back to the output in its next message, and what was told cannot be read back."""
+    """The agent may use the output in its next message, and an event cannot be withdrawn."""
     for length in range(1, len(_ignoring()) + 1):
         assert _derived(read(_ignoring()[:length], _at(context, 3))) == []
 
@@ -90,7 +90,7 @@ def test_nothing_is_told_before_the_answer_is_over(read: Read, context: ReadingC
 
 
 def test_the_next_message_of_the_user_ends_the_answer(read: Read, context: ReadingContext) -> None:
-    """What it shows is told in front of what follows, so that it stands where a later reading has it, too."""
+    """Its events come before the following ones, as in a later reading of the whole file."""
     entries = [*_ignoring(), _user("u2", "a2", 3, "And now?"), _call("a3", "u2", 4, "exec", {"command": "date"})]
     reading = read(entries, _at(context, 5))
 
@@ -98,18 +98,18 @@ def test_the_next_message_of_the_user_ends_the_answer(read: Read, context: Readi
 
 
 def test_an_answer_that_comes_back_to_the_output_later_has_used_it(read: Read) -> None:
-    """Another message of the agent is still the same answer."""
+    """A further message of the agent belongs to the same answer."""
     assert _derived(read([*_ignoring(), _says("a3", "a2", 4, "Sorry, it is 7443.")])) == []
 
 
 @pytest.mark.parametrize("stop", ["error", "aborted", "toolUse"])
 def test_an_exchange_without_an_answer_is_not_judged(stop: str, read: Read) -> None:
-    """The agent did not get to use what it read."""
+    """The agent had no chance to use what it read."""
     assert _derived(read(_ignoring(stop))) == []
 
 
 def test_the_same_events_whatever_the_cuts(read: Read, context: ReadingContext) -> None:
-    """A file that is followed is read again and again as it grows."""
+    """A followed file is read repeatedly as it grows."""
     entries = [*_ignoring(), _user("u2", "a2", 50, "Thanks"), _says("a3", "u2", 51, "Any time.")]
     whole = [(event.seq, event.event_id) for event in read(entries).events]
 
@@ -121,7 +121,7 @@ def test_the_same_events_whatever_the_cuts(read: Read, context: ReadingContext) 
 
 
 def test_a_wrapped_output_is_judged_as_that_of_the_tool_inside(read: Read) -> None:
-    """A delivery through the wrapper needs no use; a file does."""
+    """A delivery through the wrapper needs no use, a file does."""
     for tool, expected in (("message", []), ("memory_get", [("output_use", "r1.use")])):
         entries = _ignoring()
         entries[2] = _call("a1", "u1", 1, "tool_call", {"id": tool, "args": {"path": "x"}})
@@ -130,7 +130,7 @@ def test_a_wrapped_output_is_judged_as_that_of_the_tool_inside(read: Read) -> No
 
 
 def _store(root: Path, entries: list[dict[str, Any]], entry_json: str) -> Path:
-    """Return a database of the current form with one session and what its node says."""
+    """Return a database of the current form with one session and its node's entry."""
     path = root / "agents/ops/agent/openclaw-agent.sqlite"
     path.parent.mkdir(parents=True)
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -149,7 +149,7 @@ def _asking() -> list[dict[str, Any]]:
 
 
 def test_which_skills_an_agent_has_is_told_by_its_store(tmp_path: Path, context: ReadingContext) -> None:
-    """The snapshot of the conversation's node names them."""
+    """The snapshot in the conversation's node names them."""
     snapshot = json.dumps({"skillsSnapshot": {"skills": [{"name": "Proofread"}, {"name": "tmux"}]}})
     (reading,) = read_database(_store(tmp_path, _asking(), snapshot), context)
 
@@ -169,7 +169,7 @@ def test_which_skills_an_agent_has_is_told_by_its_store(tmp_path: Path, context:
     ],
 )
 def test_a_store_that_names_no_skills_gives_no_ignored_ones(entry_json: str, tmp_path: Path, context: ReadingContext) -> None:
-    """Whatever stands in its place; the session is read all the same."""
+    """Whatever is in its place, the session is read."""
     (reading,) = read_database(_store(tmp_path, _asking(), entry_json), context)
 
     assert _derived(reading) == []

@@ -1,4 +1,4 @@
-"""Finding transcripts, hostile ones, and what goes into records."""
+"""Finding transcripts, hostile transcripts, and the contents of records."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _place(root: Path, name: str, text: str = '{"type":"session","id":"s"}\n') -
 
 
 def test_transcripts_are_found_by_place_or_first_line(tmp_path: Path) -> None:
-    """A state root holds other JSON lines too: logs and indexes are no transcripts."""
+    """A state root has other JSON lines files, such as logs and indexes."""
     placed = _place(tmp_path, "agents/a/sessions/1.jsonl", "damaged\n")
     bare = _place(tmp_path, "old/2.jsonl")
     _place(tmp_path, "logs/3.jsonl", '{"level":"info"}\n')
@@ -52,7 +52,7 @@ def test_transcripts_are_found_by_place_or_first_line(tmp_path: Path) -> None:
 
 
 def test_links_are_not_followed_out_of_the_tree(tmp_path: Path) -> None:
-    """Otherwise a link in an agent's folder could have any file of the machine imported."""
+    """Otherwise a link in an agent's folder could import any file of the machine."""
     outside = _place(tmp_path, "outside/agents/b/sessions/1.jsonl")
     root = tmp_path / "root"
     own = _place(root, "agents/a/sessions/1.jsonl")
@@ -63,7 +63,7 @@ def test_links_are_not_followed_out_of_the_tree(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> None:
-    """Importing nothing in silence would look like success."""
+    """Importing nothing silently would look like success."""
     for attempt in (find_transcripts, lambda path: read_transcript(path, None)):  # type: ignore[arg-type]
         with pytest.raises(InputError) as caught:
             attempt(tmp_path / "nowhere.jsonl")
@@ -74,7 +74,7 @@ def test_a_path_that_is_not_there_is_an_error_with_a_hint(tmp_path: Path) -> Non
 def test_the_agent_comes_from_the_path_unless_overridden(
     given: str | None, expected: str, tmp_path: Path, context: ReadingContext
 ) -> None:
-    """Nothing in a transcript names its agent."""
+    """A transcript does not name its agent."""
     text = json.dumps(_message("u1", None, "user", "Hi")) + "\n"
     file = _place(tmp_path, "agents/ops-oncall/sessions/77.jsonl", text)
     reading = read_transcript(file, dataclasses.replace(context, agent=given))
@@ -82,7 +82,7 @@ def test_the_agent_comes_from_the_path_unless_overridden(
 
 
 def test_secrets_are_gone_before_a_record_exists_and_before_anything_is_cut(read: Read, context: ReadingContext) -> None:
-    """A secret that a cut had halved would no longer be recognised."""
+    """A secret halved by a cut would no longer be recognised."""
     long = "x" * (16 * 1024 - 10)
     entries = [
         _message("u1", None, "user", f"Sender (untrusted metadata):\n```json\n{{}}\n```\nkey {KEY}"),
@@ -111,7 +111,7 @@ def test_secrets_are_gone_before_a_record_exists_and_before_anything_is_cut(read
 
 
 def test_long_texts_are_cut_and_say_so(read: Read) -> None:
-    """Records must stay small whatever an agent prints."""
+    """Records must stay small, whatever an agent prints."""
     entries = [
         _message("u1", None, "user", "q" * 300_000),
         _message(
@@ -131,7 +131,7 @@ def test_long_texts_are_cut_and_say_so(read: Read) -> None:
 
 
 def test_the_digest_is_of_the_content_as_delivered(read: Read) -> None:
-    """The same content must be recognised as the same, by whoever computes it."""
+    """Equal content must have the same digest, whoever computes it."""
     (exchange,) = read(
         [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "Ho", stopReason="stop")]
     ).exchanges
@@ -139,7 +139,7 @@ def test_the_digest_is_of_the_content_as_delivered(read: Read) -> None:
 
 
 def test_an_exchange_is_held_back_until_it_is_over(read: Read, context: ReadingContext) -> None:
-    """Scoring half an answer would be scoring another one; what is held back is named, with the time when silence ends it."""
+    """Half an answer must not be scored. The open answer is reported with the time at which silence ends it."""
     entries = [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "One moment.", stopReason="toolUse")]
     at = datetime(2026, 11, 3, 9, tzinfo=UTC)
     early = read(entries, dataclasses.replace(context, ingested_at=at + context.session_gap))
@@ -154,7 +154,7 @@ def test_an_exchange_is_held_back_until_it_is_over(read: Read, context: ReadingC
 
 
 def test_an_answer_that_ended_by_itself_counts_at_once(read: Read, context: ReadingContext) -> None:
-    """An import right after a session used to find nothing; until silence shows that the turn is over, the file is read again."""
+    """An import right after a session used to find nothing. The file is read again until silence ends the turn."""
     entries = [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "Hello.", stopReason="stop")]
     soon = dataclasses.replace(context, ingested_at=datetime(2026, 11, 3, 9, 0, 1, tzinfo=UTC))
     reading = read(entries, soon)
@@ -178,7 +178,7 @@ def test_an_answer_that_ended_by_itself_counts_at_once(read: Read, context: Read
 def test_time_is_the_entrys_else_the_messages_else_that_of_the_reading(
     stamp: str | None, message_stamp: int | None, expected: str, faults: list[str], read: Read
 ) -> None:
-    """Event time decides on which day an exchange counts."""
+    """Event time decides the day on which an exchange counts."""
     call = [{"type": "toolCall", "name": "x"}]
     entry = _message("a1", None, "assistant", call, timestamp=message_stamp)
     reading = read([{**entry, "timestamp": stamp}])
@@ -188,7 +188,7 @@ def test_time_is_the_entrys_else_the_messages_else_that_of_the_reading(
 
 @pytest.mark.parametrize("arguments", ["x" * 1_000, ["a", 1], {"deep": {"b": None}}, 5, False])
 def test_arguments_of_any_type_are_kept_whole(arguments: Any, read: Read) -> None:
-    """Two calls are the same only when all of their arguments are."""
+    """Two calls are equal only if all their arguments are."""
     call = [{"type": "toolCall", "name": "x", "arguments": arguments}]
     (event,) = read([_message("a1", None, "assistant", call)]).events
     assert json.loads(event.payload)["arguments"] == arguments
@@ -196,7 +196,7 @@ def test_arguments_of_any_type_are_kept_whole(arguments: Any, read: Read) -> Non
 
 @pytest.mark.parametrize("count", [2**63, -1, float("1e300"), True, "12", None, []])
 def test_token_counts_that_are_none_do_no_harm(count: Any, read: Read) -> None:
-    """A count beyond what a column holds would stop the import."""
+    """A count beyond a column's range would stop the import."""
     usage = {"input": count, "output": 3}
     reading = read(
         [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "Ho", usage=usage, stopReason="stop")]
@@ -207,7 +207,7 @@ def test_token_counts_that_are_none_do_no_harm(count: Any, read: Read) -> None:
 
 
 def test_lone_surrogates_are_mended_not_lost(read: Read) -> None:
-    """Gateways cut text between the halves of an emoji; the line is good but for that."""
+    """Gateways cut text within an emoji; the rest of the line is valid."""
     reading = read([json.dumps(_message("u1", None, "user", "cut \ud83d here"))])
     assert [exchange.user_message for exchange in reading.exchanges] == ["cut � here"]
     assert reading.faults == []
@@ -217,14 +217,14 @@ def test_lone_surrogates_are_mended_not_lost(read: Read) -> None:
 def test_an_entry_id_that_holds_half_a_surrogate_pair_is_a_fault(
     read: Read, entry_id: str, parent: str | None, field: str
 ) -> None:
-    """Repaired, it would be the id of another entry, whose answer would then be set aside as a repetition."""
+    """Repaired, it could equal another id, whose answer would be set aside as a repetition."""
     reading = read([json.dumps(_message(entry_id, parent, "user", "a")), json.dumps(_message("x\ufffd", None, "user", "b"))])
     assert [exchange.user_message for exchange in reading.exchanges] == ["b"]
     assert [(fault.line, fault.detail) for fault in reading.faults] == [(1, f"{field}: {NOT_UNICODE}")]
 
 
 def test_event_ids_stay_apart_when_entry_ids_hold_points(read: Read) -> None:
-    """Entry ids are the source's: `a.1` may be an entry, and the second event of `a`."""
+    """Entry ids are arbitrary: `a.1` may be an entry, or the second event of `a`."""
     call = {"type": "toolCall", "name": "x"}
     entries = [_message(name, None, "assistant", [call] * n) for name, n in (("a", 2), ("a.1", 1), ("a.1.0", 1), ("b", 1))]
     assert [event.event_id for event in read(entries).events] == ["a.0", "a.1", "a.1.0", "a.1.0.0", "b"]
@@ -253,7 +253,7 @@ def _zigzag(count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("shape", [_chain, _fan, _one_answer, _zigzag])
 def test_time_is_linear_in_the_length_of_a_session_whatever_its_shape(shape: Callable[[int], list[Any]], read: Read) -> None:
-    """A tree can be drawn to make a walk of it quadratic, or to exhaust the stack."""
+    """A malicious tree could make a walk quadratic or exhaust the stack."""
     began = time.process_time()
     reading = read(shape(20_000))
     assert time.process_time() - began < 8.0
@@ -261,7 +261,7 @@ def test_time_is_linear_in_the_length_of_a_session_whatever_its_shape(shape: Cal
 
 
 def test_branches_cannot_multiply_what_they_share(read: Read) -> None:
-    """Every further answer repeats the question: a megabyte of file must not become gigabytes of records."""
+    """Each further answer repeats the question: a megabyte of file must not become gigabytes of records."""
     reading = read(_fan(3_000))
     assert sum(len(exchange.user_message) for exchange in reading.exchanges) < 17 * 1024 * 1024
     assert {fault.reason for fault in reading.faults} == {"too_many_answers"}
@@ -269,7 +269,7 @@ def test_branches_cannot_multiply_what_they_share(read: Read) -> None:
 
 
 def test_exchange_ids_stay_apart_whatever_the_parts_hold(read: Read) -> None:
-    """Ids are the source's: `a:b` of session `s` is not `b` of session `s:a`, and `u~a` is not the answer `a` to `u`."""
+    """Ids are arbitrary: `a:b` of session `s` is not `b` of session `s:a`, and `u~a` is not the answer `a` to `u`."""
     ids = []
     for session, entry in (("s", "a:b"), ("s:a", "b"), ("s", "a%3Ab"), ("s%3Aa", "b"), ("f-1", "u1")):
         reading = read([{"type": "session", "id": session}, _message(entry, None, "user", "Hi")])
@@ -283,7 +283,7 @@ def test_exchange_ids_stay_apart_whatever_the_parts_hold(read: Read) -> None:
 def test_a_file_that_cannot_be_read_is_listed_only_where_transcripts_lie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is reported when it is read; elsewhere it is somebody else's file."""
+    """It is reported when it is read; outside these folders it may be anything."""
     sessions = tmp_path / "agents" / "ops" / "sessions"
     sessions.mkdir(parents=True)
     for folder in (sessions, tmp_path):
@@ -301,7 +301,7 @@ def test_a_file_that_cannot_be_read_is_listed_only_where_transcripts_lie(
 
 
 def test_what_is_wrong_with_a_copied_line_is_told_where_it_was_written_first(context: ReadingContext) -> None:
-    """A fork begins with lines of another session, often without those before them: each of its faults would be told once a fork."""
+    """A fork starts with another session's lines, often without their parents: each fault would be repeated for every fork."""
     lines = [Line(1, json.dumps(_message("u2", "u1", "user", "Two?")).encode(), 1, ended=True)]
 
     def faults(window: Window) -> list[str]:
@@ -313,7 +313,7 @@ def test_what_is_wrong_with_a_copied_line_is_told_where_it_was_written_first(con
 
 
 def test_a_turn_without_text_says_what_it_was(read: Read) -> None:
-    """A picture that was sent alone is a question."""
+    """An image without text is a question."""
     picture = [{"type": "image", "data": "eA==", "mimeType": "image/png"}]
     lines = [_message("u", None, "user", picture), _message("a", "u", "assistant", "I see.", stopReason="stop")]
     assert [exchange.user_message for exchange in read(lines).exchanges] == ["[image]"]

@@ -1,4 +1,4 @@
-"""What a gateway wraps around a user's words comes off, and nothing else."""
+"""The gateway's wrapping is removed from a user's text, and nothing else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STAMP = "[Sat 2026-04-18 22:09 GMT-3] "
 @settings(deadline=None)
 @given(blocks=st.lists(st.sampled_from([INFO, SENDER, MARKED])), stamp=st.sampled_from(["", STAMP]), text=st.text(max_size=80))
 def test_leading_blocks_come_off_in_any_number_and_order(blocks: list[str], stamp: str, text: str) -> None:
-    """Gateways send one block, or both, or newer ones; the judge must see the user's words each time."""
+    """Gateways send one block, both, or newer ones; the judge must always see the user's text."""
     words = text.lstrip() or "words"
     expected = unwrap(words).text if not stamp else words
     assert unwrap("".join(blocks) + stamp + words).text == expected
@@ -28,7 +28,7 @@ def test_leading_blocks_come_off_in_any_number_and_order(blocks: list[str], stam
 @settings(deadline=None)
 @given(text=st.text())
 def test_text_without_wrapping_is_left_as_it_is(text: str) -> None:
-    """What people write must reach the judge to the letter."""
+    """A user's text must reach the judge unchanged."""
     assert unwrap("q" + text).text == "q" + text
 
 
@@ -45,12 +45,12 @@ def test_text_without_wrapping_is_left_as_it_is(text: str) -> None:
     ],
 )
 def test_what_only_looks_like_wrapping_stays(text: str) -> None:
-    """An unterminated fence, a header without one, a bracket: taking these off would lose words."""
+    """Removing an unclosed fence, a header without one, or a bracket would lose text."""
     assert unwrap(text).text == text
 
 
 def test_a_marked_header_before_prose_loses_its_line_only() -> None:
-    """Where no fence says how long the block is, only the header is certain."""
+    """Without a fence, only the header line is certain to be wrapping."""
     assert unwrap("Recent chat history: ⟦openclaw:ctx⟧\nAnna: hi").text == "Anna: hi"
 
 
@@ -59,7 +59,7 @@ def test_a_marked_header_before_prose_loses_its_line_only() -> None:
     [('{"is_group_chat": true}', True), ('{"is_group_chat": "true"}', False), ("{is_group_chat", False)],
 )
 def test_a_group_chat_is_told_by_the_metadata(metadata: str, expected: bool) -> None:
-    """Several users take part only where the gateway says so."""
+    """Several users take part only if the gateway says so."""
     wrapped = unwrap(f"Conversation info (untrusted metadata):\n```json\n{metadata}\n```\nHi")
     assert wrapped == ("Hi", expected)
 
@@ -99,20 +99,20 @@ def test_an_answer_is_noise_only_when_it_says_nothing_else(text: str, tags: set[
 
 
 def test_a_cut_is_shown_with_what_it_took() -> None:
-    """A reader must see that there was more, and how much."""
+    """Readers must see that text is missing, and how much."""
     assert cut("abcde", 5) == "abcde"
     assert cut("abcdef", 4) == "abcd[cut: 2 more characters]"
 
 
 def test_a_text_is_cut_in_bytes_between_characters() -> None:
-    """A message is limited in bytes, and half a character is no text."""
+    """Messages are limited in bytes, and half a character is not valid text."""
     assert cut_bytes("añb", 4) == "añb"
     assert cut_bytes("añbc", 4) == "añb[cut: 1 more characters]"
     assert cut_bytes("añb", 2) == "a[cut: 2 more characters]"
 
 
 def test_text_blocks_are_joined_and_others_left_out() -> None:
-    """Images and broken blocks have no text to give."""
+    """Images and broken blocks have no text."""
     blocks = [
         {"type": "text", "text": "a"},
         {"type": "image", "data": "x"},
@@ -133,7 +133,7 @@ def test_text_blocks_are_joined_and_others_left_out() -> None:
     ],
 )
 def test_hostile_wrapping_costs_no_more_than_reading_it(text: str) -> None:
-    """The text comes from anybody: no shape of it may take more than linear time."""
+    """The text is untrusted: no shape may take more than linear time."""
     began = time.process_time()
     unwrap(text)
     assert time.process_time() - began < 2.0

@@ -1,4 +1,4 @@
-"""The trajectory adds what the transcript lacks, once, and nothing that the transcript says."""
+"""The trajectory adds what the transcript lacks, once, and nothing that the transcript has."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ Json = dict[str, Any]
 
 
 def at(seconds: float) -> str:
-    """Return a moment of the session."""
+    """Return a time in the session."""
     return (START + timedelta(seconds=seconds)).isoformat()
 
 
 def told(kind: str, seconds: float, *, run: str = "run-1", **data: Any) -> Json:
-    """Return one line of a trajectory."""
+    """Return a line of a trajectory."""
     return {"type": kind, "ts": at(seconds), "runId": run, **MODEL, "data": data}
 
 
 def run_of(*events: Json, run: str = "run-1", start: float = 1, end: float = 9, **ended: Any) -> list[Json]:
-    """Return a whole run: its first line, what happened, and its last."""
+    """Return a whole run: its first line, these lines, and its last."""
     first, last = told("session.started", start, run=run), told("session.ended", end, run=run, **{"status": "success", **ended})
     return [first, *events, last]
 
 
 def message(name: str, seconds: float, role: str, run: str | None = "run-1", **body: Any) -> Json:
-    """Return one message of a transcript; `run` is what it says it is of."""
+    """Return a message of a transcript; `run` is its run id."""
     content = {"role": role, "content": [{"type": "text", "text": name}], **body}
     if run is not None:
         content["__openclaw"] = {"runId": run}
@@ -60,7 +60,7 @@ def read(
     trajectory: Iterable[Json | str],
     entry: Json | None = None,
 ) -> Reading:
-    """What a transcript in a file gives with a trajectory, and an entry of its conversation, beside it."""
+    """Return the reading of a transcript with a trajectory, and a conversation entry, beside it."""
     sessions = folder / "agents" / "ops" / "sessions"
     sessions.mkdir(parents=True, exist_ok=True)
     lines = [line if isinstance(line, str) else json.dumps(line, separators=(",", ":")) for line in trajectory]
@@ -73,18 +73,18 @@ def read(
 
 
 def added(reading: Reading) -> list[Json]:
-    """Return the payloads of the events that the trajectory alone told."""
+    """Return the payloads of the events that come from the trajectory."""
     payloads = (json.loads(event.payload) for event in reading.events)
     return [payload for payload in payloads if payload.get("told_by") == "trajectory"]
 
 
 def kinds(reading: Reading) -> list[tuple[str, str | None]]:
-    """Type and action of these events."""
+    """Return type and action of these events."""
     return [(payload["event"], payload.get("action")) for payload in added(reading)]
 
 
 def test_what_both_accounts_say_counts_once(tmp_path: Path, context: ReadingContext) -> None:
-    """A second account of a healthy run must change no figure of it."""
+    """The trajectory of a healthy run must not change any count."""
     call = message("c", 2, "assistant", stopReason="toolUse", usage=USAGE)
     call["message"]["content"] = [{"type": "toolCall", "id": "t-1", "name": "exec", "arguments": {"command": "ls"}}]
     result = message("r", 4, "toolResult", toolCallId="t-1", toolName="exec")
@@ -98,7 +98,7 @@ def test_what_both_accounts_say_counts_once(tmp_path: Path, context: ReadingCont
 
 
 def test_a_call_that_was_never_written_is_added_with_its_result(tmp_path: Path, context: ReadingContext) -> None:
-    """A gateway that is killed in a run has written what its tools did to one of the two accounts."""
+    """A gateway killed during a run may have recorded its calls in only one of the two."""
     trajectory = run_of(
         told("tool.call", 2, toolCallId="t-1", name="memory_search", args={"query": "zebra"}),
         told("tool.result", 4, toolCallId="t-1", name="memory_search", success=True, result={"details": {"results": []}}),
@@ -111,7 +111,7 @@ def test_a_call_that_was_never_written_is_added_with_its_result(tmp_path: Path, 
 
 
 def test_a_call_inside_a_wrapped_one_is_the_one_that_the_transcript_tells(tmp_path: Path, context: ReadingContext) -> None:
-    """The trajectory tells the call of the wrapper and the call inside; the transcript's is already unwrapped."""
+    """The trajectory has both the wrapper's call and the inner call; the transcript's is already unwrapped."""
     call = message("c", 2, "assistant", stopReason="toolUse", usage=USAGE)
     wrapped = {"id": "memory_search", "args": {"query": "zebra"}}
     call["message"]["content"] = [{"type": "toolCall", "id": "t-1", "name": "tool_call", "arguments": wrapped}]
@@ -141,7 +141,7 @@ def test_a_call_inside_a_wrapped_one_is_the_one_that_the_transcript_tells(tmp_pa
 def test_a_run_that_was_cut_off_is_a_failure_even_where_the_transcript_is_silent(
     end: Json, action: str, tmp_path: Path, context: ReadingContext
 ) -> None:
-    """A run that leaves nothing behind is the one that somebody looks for."""
+    """A run without any trace in the transcript is the one to look for."""
     (failure,) = added(read(tmp_path, context, [HEADER, QUESTION], run_of(**end)))
     assert (failure["event"], failure["action"], failure["run_id"]) == ("error_event", action, "run-1")
 
@@ -154,7 +154,7 @@ def test_a_failure_that_the_transcript_tells_is_not_told_again(stop: str, tmp_pa
 
 
 def test_failed_requests_that_were_tried_again_are_failures_and_retries(tmp_path: Path, context: ReadingContext) -> None:
-    """Since 2026.9 the transcript has the last attempt alone: a provider that is always overloaded would look healthy."""
+    """Since 2026.9 the transcript has only the last attempt: an overloaded provider would look healthy."""
     failed = [{"role": "assistant", "content": [], "stopReason": "error", "errorMessage": "529 overloaded"}]
     trajectory = run_of(
         told("model.completed", 2, stopReason="error", messagesSnapshot=failed),
@@ -167,7 +167,7 @@ def test_failed_requests_that_were_tried_again_are_failures_and_retries(tmp_path
 
 
 def test_usage_of_requests_that_the_transcript_lacks_is_added(tmp_path: Path, context: ReadingContext) -> None:
-    """What was paid for counts, whether its answer was kept or not."""
+    """Paid requests count, whether or not their answer was kept."""
     more = {"input": 150, "output": 30, "cacheRead": 1900, "cacheWrite": 5}
     trajectory = run_of(told("model.completed", 8, stopReason="stop", usage=more))
     (usage,) = added(read(tmp_path, context, [HEADER, QUESTION, ANSWER], trajectory))
@@ -175,7 +175,7 @@ def test_usage_of_requests_that_the_transcript_lacks_is_added(tmp_path: Path, co
 
 
 def test_messages_without_a_run_are_matched_by_their_times(tmp_path: Path, context: ReadingContext) -> None:
-    """Before 2026.9 no message says of which run it is."""
+    """Before 2026.9 messages have no run id."""
     answers = [message(f"a{number}", 8 + 20 * number, "assistant", None, stopReason="stop", usage=USAGE) for number in (0, 1)]
     trajectory = run_of(told("model.completed", 8, stopReason="stop", usage=USAGE)) + run_of(
         told("model.completed", 28, run="run-2", stopReason="stop", usage=USAGE), run="run-2", start=21, end=29
@@ -199,7 +199,7 @@ def test_messages_without_a_run_are_matched_by_their_times(tmp_path: Path, conte
 def test_the_fill_of_a_context_is_told_where_both_figures_are_known(
     tokens: int, entry: Json, expected: float | None, tmp_path: Path, context: ReadingContext
 ) -> None:
-    """A guessed window would diagnose contexts that are nearly empty."""
+    """A guessed window would report nearly empty contexts as full."""
     cache = {"lastCallUsage": {"contextUsage": {"promptTokens": tokens}}}
     trajectory = run_of(told("model.completed", 8, stopReason="stop", promptCache=cache))
     model = {"modelProvider": "anthropic", "model": "claude-sonnet-5-5"}
@@ -208,7 +208,7 @@ def test_the_fill_of_a_context_is_told_where_both_figures_are_known(
 
 
 def test_the_skills_of_a_session_are_named_once_for_each_set(tmp_path: Path, context: ReadingContext) -> None:
-    """A skill that is there and never used can be seen only where it is known that it was there."""
+    """An unused skill can only be detected if it is known to be available."""
     sets = [["deploy", "backup"], ["backup", "deploy"], ["deploy"]]
     trajectory = [
         line
@@ -226,7 +226,7 @@ def test_the_skills_of_a_session_are_named_once_for_each_set(tmp_path: Path, con
 def test_the_snapshot_of_an_entry_names_the_skills_where_the_trajectory_was_shortened(
     tmp_path: Path, context: ReadingContext
 ) -> None:
-    """OpenClaw leaves lists out of a line that is too long."""
+    """OpenClaw drops lists from a line that is too long."""
     trajectory = run_of(told("trace.metadata", 1, skills="[Truncated]"))
     entry = {"skillsSnapshot": {"skills": [{"name": "deploy"}]}}
     (payload,) = added(read(tmp_path, context, [HEADER, QUESTION, ANSWER], trajectory, entry))
@@ -234,7 +234,7 @@ def test_the_snapshot_of_an_entry_names_the_skills_where_the_trajectory_was_shor
 
 
 def test_a_run_waits_until_its_transcript_is_written(tmp_path: Path, context: ReadingContext) -> None:
-    """The trajectory may be ahead of the transcript by a moment: what is about to be written must not count twice."""
+    """The trajectory may be ahead of the transcript: entries about to be written must not count twice."""
     trajectory = run_of(aborted=True)
     soon = replace(context, ingested_at=START + timedelta(seconds=30))
     reading = read(tmp_path, soon, [HEADER, QUESTION], trajectory)
@@ -244,7 +244,7 @@ def test_a_run_waits_until_its_transcript_is_written(tmp_path: Path, context: Re
 
 
 def test_what_was_told_once_is_told_the_same_however_the_files_grow(tmp_path: Path, context: ReadingContext) -> None:
-    """Importing again changes nothing: ids and contents hang on the run alone."""
+    """Importing again must change nothing: ids and contents depend only on the run."""
     first = run_of(
         told("tool.call", 2, toolCallId="t-1", name="exec", args={}), told("model.completed", 8, usage=USAGE), aborted=True
     )
@@ -257,7 +257,7 @@ def test_what_was_told_once_is_told_the_same_however_the_files_grow(tmp_path: Pa
 
 @pytest.mark.parametrize("run", ["r" * 10_000, "ä" * 250], ids=["long", "letters"])
 def test_an_id_of_a_run_of_any_length_gives_ids_that_can_be_kept(run: str, tmp_path: Path, context: ReadingContext) -> None:
-    """Clients choose the ids of runs."""
+    """Clients choose run ids."""
     reading = read(tmp_path, context, [HEADER, QUESTION], run_of(run=run, aborted=True))
     assert kinds(reading) == [("error_event", "aborted")]
     assert all(len(event.event_id) <= MAX_ID for event in reading.events)
@@ -274,7 +274,7 @@ def test_an_id_of_a_run_of_any_length_gives_ids_that_can_be_kept(run: str, tmp_p
 def test_a_damaged_line_costs_itself_alone_and_is_reported(
     line: str, reason: str, tmp_path: Path, context: ReadingContext
 ) -> None:
-    """Malformed lines are counted, never swallowed."""
+    """Malformed lines are counted, never ignored."""
     reading = read(tmp_path, context, [HEADER, QUESTION], [line, *run_of(aborted=True)])
     assert [fault.reason for fault in reading.faults] == [reason]
     assert kinds(reading) == [("error_event", "aborted")]
@@ -287,7 +287,7 @@ def test_prompts_are_never_read(tmp_path: Path, context: ReadingContext) -> None
 
 
 def test_rows_of_a_database_are_read_as_lines_of_a_file(tmp_path: Path, context: ReadingContext) -> None:
-    """The form in which an account is kept changes nothing of it."""
+    """The storage form must not change the records."""
     trajectory = run_of(told("prompt.submitted", 1), told("model.completed", 8, usage=USAGE), aborted=True)
     expected = added(read(tmp_path / "files", context, [HEADER, QUESTION], trajectory))
     path = tmp_path / "agents" / "ops" / "agent" / "openclaw-agent.sqlite"

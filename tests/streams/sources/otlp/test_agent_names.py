@@ -1,4 +1,4 @@
-"""The agent is the one that was configured, not the method that an instrumentor wrapped."""
+"""The agent is the configured one, not the method that an instrumentor wrapped."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def exchange_of(name: str, **attributes: Any) -> Exchange:
     ],
 )
 def test_a_method_is_no_part_of_a_name(name: str, agent: str) -> None:
-    """Trends of `a.run` and `a.arun` would be two agents; a class of a framework is nobody's agent, so the service stands in."""
+    """`a.run` and `a.arun` must not be two agents. A framework's class name is not an agent, so the service is used."""
     assert exchange_of(name).agent == agent
 
 
 def test_a_node_names_its_agent_before_the_span_does() -> None:
-    """CrewAI's spans are named after a method of the framework, and the node after the role."""
+    """CrewAI names spans after a framework method, and nodes after the role."""
     attributes = {"graph.node.id": "harbour master"}
     assert exchange_of("registrar._execute_core", **attributes).agent == "harbour master"
 
 
 @pytest.mark.parametrize("write", [json.dumps, dict])
 def test_metadata_names_agent_and_session(write: Any) -> None:
-    """LangChain passes both on in its metadata and nowhere else."""
+    """LangChain passes both on only in its metadata."""
     attributes = {
         "session.id": None,
         "metadata": write({"lc_agent_name": "pilot", "thread_id": "t-7", "langgraph_node": "model"}),
@@ -59,5 +59,5 @@ def test_metadata_names_agent_and_session(write: Any) -> None:
 
 @pytest.mark.parametrize("metadata", ["[1, 2]", "{broken", "text", "null"])
 def test_metadata_of_another_shape_names_nobody(metadata: str) -> None:
-    """The attribute is free for whatever a user likes."""
+    """Users may put anything into this attribute."""
     assert exchange_of("harbour", metadata=metadata).session_id == "s1"

@@ -1,4 +1,4 @@
-"""Content of any shape: however a message, an argument or an output is nested, encoded and named, it says what its plain form says."""
+"""Content of any shape means the same as its plain form, however it is nested, encoded and named."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONG = 50_000
 
 
 def exchange_of(*spans: Json) -> Exchange:
-    """Return the one exchange of the trace of some spans."""
+    """Return the only exchange of the trace of some spans."""
     [assembly] = assembled(records_of([request(*spans)]))
     [exchange] = assembly.exchanges
     return exchange
@@ -33,7 +33,7 @@ def texts(value: Any, role: str = "user") -> list[tuple[str, str]]:
 
 
 def as_content(text: str) -> st.SearchStrategy[Any]:
-    """Return the content of a message that says a text, in each shape that a provider gives it."""
+    """Return message content with a text, in each provider's shape."""
     block = st.sampled_from(
         [
             {"type": "text", "text": text},
@@ -51,7 +51,7 @@ def as_content(text: str) -> st.SearchStrategy[Any]:
 
 @st.composite
 def as_message(draw: st.DrawFn, role: str, text: str) -> Any:
-    """Return a message that says a text, as some library writes it."""
+    """Return a message with a text, as some library writes it."""
     name = draw(st.sampled_from({"user": ["user", "human", "User"], "assistant": ["assistant", "model", "ai"]}[role]))
     content = draw(as_content(text))
     shapes = [
@@ -65,7 +65,7 @@ def as_message(draw: st.DrawFn, role: str, text: str) -> Any:
 
 @st.composite
 def nested(draw: st.DrawFn, messages: list[Any], names: list[str]) -> Any:
-    """Messages as they are or under a known name, as a value or as JSON of it, encoded up to three times."""
+    """Generate messages, directly or under a known name, as a value or as JSON, encoded up to three times."""
     value: Any = {name: messages} if (name := draw(st.sampled_from(["", *names]))) else messages
     if draw(st.booleans()) and len(messages) == 1 and not name:
         value = messages[0]
@@ -77,7 +77,7 @@ def nested(draw: st.DrawFn, messages: list[Any], names: list[str]) -> Any:
 @settings(max_examples=examples(300))
 @given(st.data())
 def test_any_nesting_gives_the_question_and_answer_of_the_plain_form(data: st.DataObject) -> None:
-    """A shape that is not told apart leaves a turn without its words, or with JSON for them."""
+    """An unrecognised shape loses the text of a turn, or gives JSON instead."""
     request = data.draw(nested([data.draw(as_message("user", QUESTION))], ["messages", "contents", "input", "history"]))
     response = data.draw(nested([data.draw(as_message("assistant", ANSWER))], ["messages", "output", "choices", "candidates"]))
     assert texts(request) == [("user", QUESTION)]
@@ -87,7 +87,7 @@ def test_any_nesting_gives_the_question_and_answer_of_the_plain_form(data: st.Da
 @settings(max_examples=examples(100))
 @given(st.data())
 def test_a_span_says_so_too(data: st.DataObject) -> None:
-    """As an attribute that is a text, a list of texts or an object."""
+    """The attribute may be a text, a list of texts or an object."""
     request = data.draw(nested([data.draw(as_message("user", QUESTION))], ["messages"]))
     response = data.draw(nested([data.draw(as_message("assistant", ANSWER))], ["messages"]))
     exchange = exchange_of(agent(attributes={"gen_ai.input.messages": request, "gen_ai.output.messages": response}))
@@ -120,7 +120,7 @@ RESULTS = [
 
 @pytest.mark.parametrize("block", CALLS, ids=lambda block: next(iter(block)) + str(block.get("type", "")))
 def test_a_call_is_read_by_its_fields(block: Json) -> None:
-    """In the content of a message, beside others, and alone in a list; as itself and as JSON."""
+    """It may be in the content of a message, beside others, or alone in a list, as a value or as JSON."""
     expected = [ToolCall("book", "c1", {"seats": 2})]
     for value in ([{"role": "assistant", "content": [{"text": "Wait."}, block]}], [block], json.dumps([block])):
         messages = messages_of(value, "assistant")
@@ -129,14 +129,14 @@ def test_a_call_is_read_by_its_fields(block: Json) -> None:
 
 @pytest.mark.parametrize("block", RESULTS, ids=lambda block: next(iter(block)) + str(block.get("type", "")))
 def test_an_output_is_read_by_its_fields(block: Json) -> None:
-    """Its text without quotes or blocks, and the id of its call."""
+    """Its text has no quotes or blocks, and the call's id is read."""
     for value in ([{"role": "user", "content": [block]}], [{"role": "user", "content": QUESTION}, block]):
         [result] = [result for message in messages_of(value) for result in message.results]
         assert (result.output, result.call_id) == ("booked", "c1")
 
 
 def test_keys_that_are_null_are_not_there() -> None:
-    """Gemini's library writes all that a part may have."""
+    """Gemini's library writes every key that a part may have."""
     nothing = dict.fromkeys(
         ("function_call", "function_response", "inline_data", "file_data", "thought", "toolUse", "reasoning")
     )
@@ -170,7 +170,7 @@ def test_items_of_a_list_keep_their_own_roles() -> None:
     ],
 )
 def test_what_python_prints_of_an_object_is_nobodys_words(text: str) -> None:
-    """As a value, within a list, and as a member; a text that only begins like one is a text."""
+    """A repr is recognised as a value, in a list and as a member; a text that only starts like one is a text."""
     assert is_repr(text)
     assert [] == messages_of(text) == messages_of({"messages": [text]}) == messages_of({"task": text})
     assert not is_repr(f"{text} is what it printed, why is that")
@@ -196,7 +196,7 @@ def test_a_text_with_brackets_is_a_text(text: str) -> None:
     ],
 )
 def test_an_output_is_its_text(value: Any, text: str) -> None:
-    """Of content its texts, of other values their JSON; one that is JSON already stays as it was written."""
+    """Content gives its texts, other values their JSON; JSON text is unchanged."""
     assert text_of(value) == text
 
 
@@ -228,12 +228,12 @@ def test_nested_values_are_looked_at_to_a_depth() -> None:
 
 
 def test_flat_names_of_thousands_of_steps_cost_no_stack() -> None:
-    """A name is the sender's."""
+    """Names are chosen by the sender."""
     assert unflattened({"p.0." + "a." * 20_000 + "z": 1, "p.0.role": "user"}, "p")[0]["role"] == "user"
 
 
 def test_a_pair_of_role_and_text_is_a_message() -> None:
-    """LangGraph is called with such pairs; two texts of which the first is no role are two texts."""
+    """LangGraph is called with such pairs; two texts without a role are two texts."""
     assert texts({"inputs": {"messages": [["system", "Be brief."], ["human", QUESTION]]}}) == [
         ("system", "Be brief."),
         ("user", QUESTION),
@@ -245,12 +245,12 @@ def test_a_pair_of_role_and_text_is_a_message() -> None:
     "text", ['"{where} is it?"', '"[1] says no"', '"quoted"', "[sic] or not", "{a}", "[1] says no", '{"a": 1} fails']
 )
 def test_a_text_in_quotes_or_brackets_stays_as_it_is(text: str) -> None:
-    """Not all that begins like JSON is JSON."""
+    """Not everything that starts like JSON is JSON."""
     assert texts(text) == texts([{"role": "user", "content": text}]) == [("user", text)]
 
 
 def test_a_pasted_object_stays_json() -> None:
-    """A question that is JSON is no message: a user may paste it."""
+    """A user may paste JSON as a question."""
     pasted = '{"order": 12, "note": "late"}'
     assert texts([{"role": "user", "content": pasted}]) == [("user", pasted)]
     assert pasted == exchange_of(agent(question=pasted)).user_message
@@ -279,7 +279,7 @@ MEDIA = [
 
 @pytest.mark.parametrize(("block", "placeholder"), MEDIA)
 def test_a_turn_of_what_is_no_text_is_its_placeholder(block: Json, placeholder: str) -> None:
-    """Else an earlier question would stand above the new answer. Beside a text, the text alone is the question."""
+    """Otherwise an earlier question would precede the new answer. If there is a text, only the text is the question."""
     history = [{"role": "user", "content": "What does it cost?"}, {"role": "assistant", "content": "Four euros."}]
     for name in ("content", "parts"):
         request = json.dumps([*history, {"role": "user", name: [block]}])
@@ -303,19 +303,19 @@ def test_an_image_of_openinference_is_a_placeholder() -> None:
 
 
 def test_each_kind_of_media_is_named_once() -> None:
-    """A hundred pictures are no longer question than one."""
+    """A hundred images need no longer placeholder than one."""
     blocks = [MEDIA[0][0]] * 100 + [MEDIA[2][0]]
     assert messages_of([{"role": "user", "content": blocks}])[0].text == "[image] [audio]"
 
 
 def test_what_a_voice_said_is_a_text() -> None:
-    """LiveKit and realtime models have the transcript beside the sound."""
+    """LiveKit and realtime models send a transcript beside the audio."""
     block = {"type": "audio_content", "frame": [], "transcript": QUESTION}
     assert texts([{"role": "user", "content": [block]}]) == [("user", QUESTION)]
 
 
 def test_an_image_that_a_tool_took_is_no_turn_of_the_user() -> None:
-    """A message of the user's role that brings a tool's output is none of the user's."""
+    """A message in the user's role with a tool's output is not the user's."""
     carried = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}, MEDIA[5][0]]}
     request = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": [CALLS[1]]}, carried]
     assert [message.asks and message.role == "user" for message in messages_of(request)] == [True, False, False]

@@ -1,4 +1,4 @@
-"""Evaluators and experiments of a platform are no agents: their traces are counted and make nothing."""
+"""Evaluators and experiments of a platform are not agents: their traces are counted and give no exchanges."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def assembly_of(*spans: Any, resource: dict[str, Any] | None = None) -> Assembly
 @pytest.mark.parametrize("environment", ["langfuse-llm-as-a-judge", "langfuse-evaluation", "langfuse-new", "sdk-experiment"])
 @pytest.mark.parametrize("is_on_resource", [False, True])
 def test_a_run_of_an_evaluator_makes_nothing_and_is_counted(environment: str, *, is_on_resource: bool) -> None:
-    """Its questions and answers are a judge's: scored as an agent's they would move that agent's scores."""
+    """A judge's questions and answers would move the agent's scores."""
     marker = {"langfuse.environment": environment}
     span_attributes = {} if is_on_resource else marker
     spans = [agent(0, attributes=span_attributes), chat(1, attributes=span_attributes), tool(2, 1, attributes=span_attributes)]
@@ -33,13 +33,13 @@ def test_a_run_of_an_evaluator_makes_nothing_and_is_counted(environment: str, *,
 
 
 def test_what_stands_within_an_evaluation_belongs_to_it() -> None:
-    """Instrumentors that know nothing of the platform write their spans below its."""
+    """Other instrumentors write their spans below the platform's."""
     assembly = assembly_of(span(0, attributes=JUDGE), agent(1, 0), chat(2, 1))
     assert (assembly.exchanges, assembly.events, assembly.decision.state) == ([], [], "evaluation")
 
 
 def test_an_evaluation_beside_a_turn_leaves_the_turn() -> None:
-    """An application that judges its own answer does so in the trace of the turn."""
+    """An application may judge its own answer in the trace of the turn."""
     turn = [agent(0), chat(1), tool(2)]
     assembly = assembly_of(*turn, span(3, 0, attributes=JUDGE | {"gen_ai.operation.name": "chat"}), chat(4, 3))
     alone = assembly_of(*turn)
@@ -48,6 +48,6 @@ def test_an_evaluation_beside_a_turn_leaves_the_turn() -> None:
 
 @pytest.mark.parametrize("environment", ["production", "default", "my-langfuse-tests", "sdk"])
 def test_other_environments_are_the_agents_own(environment: str) -> None:
-    """Langfuse reserves names that begin with its own; any other is the user's."""
+    """Langfuse reserves names that start with its own; all others are the user's."""
     assembly = assembly_of(agent(0, attributes={"langfuse.environment": environment}), chat(1))
     assert (len(assembly.exchanges), assembly.decision.state) == (1, "complete")

@@ -1,4 +1,4 @@
-"""What frameworks write in words of their own: each fault of theirs with its smallest span, and each family of attributes."""
+"""What frameworks write in their own forms: each fault with its smallest span, and each family of attributes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REPR = "StopEvent(result=AgentOutput(response=ChatMessage(role=<MessageRole.ASSI
 
 
 def event(name: str, **fields: Any) -> Json:
-    """Return an event of a span; a point in a field's name is written as two underscores."""
+    """Return an event of a span. Two underscores in a field's name stand for a point."""
     return {"name": name, "attributes": attributes({field.replace("__", "."): value for field, value in fields.items()})}
 
 
@@ -34,13 +34,13 @@ def made_of(*spans: Json, records: Sequence[Json] = ()) -> tuple[list[Exchange],
 
 
 def question_and_answer(*spans: Json, records: Sequence[Json] = ()) -> tuple[str, str]:
-    """Return the question and answer of the one exchange of a trace."""
+    """Return the question and answer of the only exchange of a trace."""
     [exchange], _, _ = made_of(*spans, records=records)
     return exchange.user_message, exchange.agent_response
 
 
 def called(*spans: Json) -> list[tuple[Any, Any]]:
-    """Return the arguments and outputs of the calls of a trace."""
+    """Return arguments and outputs of the calls of a trace."""
     _, events, _ = made_of(*spans)
     payloads = [json.loads(event.payload) for event in events]
     arguments = [payload.get("arguments") for payload in payloads if payload["event"] == "tool_call"]
@@ -49,7 +49,7 @@ def called(*spans: Json) -> list[tuple[Any, Any]]:
 
 
 def test_f1_a_list_of_one_whole_answer_is_read() -> None:
-    """OpenInference writes it for streamed chat completions; the answer's id is that within."""
+    """OpenInference writes it for streamed chat completions; the response id is inside."""
     answer = {
         "id": "r-1",
         "object": "response",
@@ -65,7 +65,7 @@ def test_f1_a_list_of_one_whole_answer_is_read() -> None:
 
 @pytest.mark.parametrize("completion", [ANSWER, json.dumps([{"text": ANSWER}])], ids=["text", "blocks"])
 def test_f2_events_hold_blocks_without_types_and_messages_that_are_texts(completion: str) -> None:
-    """As Strands writes them on the spans of its agent and of its requests."""
+    """Strands writes them on the spans of its agent and of its requests."""
     events = [
         event("gen_ai.user.message", content=json.dumps([{"text": QUESTION}])),
         event("gen_ai.choice", message=completion, finish_reason="end_turn"),
@@ -98,7 +98,7 @@ ADK_CAME = {
 
 
 def test_f3_google_adk_in_its_own_words() -> None:
-    """Requests, calls, outputs and the session; a thought is no answer."""
+    """Requests, calls, outputs and the session are read; a thought is not an answer."""
     own = {"gen_ai.request.model": "g", "gcp.vertex.agent.session_id": "harbour"}
     chat = {**own, "gcp.vertex.agent.llm_request": json.dumps(ADK_SENT), "gcp.vertex.agent.llm_response": json.dumps(ADK_CAME)}
     tool = {**TOOL, "gcp.vertex.agent.tool_call_args": '{"hour": 9}', "gcp.vertex.agent.tool_response": '{"result": "low"}'}
@@ -112,7 +112,7 @@ def test_f3_google_adk_in_its_own_words() -> None:
 
 
 def test_f3_what_adk_keeps_to_itself_is_no_content() -> None:
-    """Without the opt-in, `{}` stands in the place of requests, calls and outputs, and ids are made up."""
+    """Without the opt-in, `{}` replaces requests, calls and outputs, and ids are made up."""
     chat = {"gen_ai.request.model": "g", "gcp.vertex.agent.llm_request": "{}", "gcp.vertex.agent.llm_response": "{}"}
     tool = {
         **TOOL,
@@ -127,19 +127,19 @@ def test_f3_what_adk_keeps_to_itself_is_no_content() -> None:
 
 
 def test_f3_calls_that_adk_merges_are_no_other_call() -> None:
-    """Beside the span of each of two calls at once it writes one for both."""
+    """ADK writes one extra span for two parallel calls."""
     merged = {**TOOL, "gen_ai.tool.name": "(merged tools)", "gcp.vertex.agent.tool_call_args": "N/A"}
     chat = {"gen_ai.request.model": "g", "gcp.vertex.agent.llm_request": json.dumps(ADK_SENT)}
     assert called(span(0, attributes=chat), span(1, 0, attributes=merged)) == []
 
 
 def test_an_empty_output_is_an_output() -> None:
-    """A call without one looks like a call that hangs."""
+    """A call without an output would look like a hanging call."""
     assert called(span(0, attributes={**TOOL, "gen_ai.tool.call.result": ""})) == [(None, "")]
 
 
 def test_f3_openinference_for_adk() -> None:
-    """The runner's message and its last event; an output is a whole function's response."""
+    """The runner's message and its last event are read; an output is a whole function response."""
     root = {
         "openinference.span.kind": "CHAIN",
         "input.value": json.dumps({"user_id": "u", "new_message": {"parts": [{"text": QUESTION}]}}),
@@ -152,7 +152,7 @@ def test_f3_openinference_for_adk() -> None:
 
 
 def test_f4_mastra_in_its_own_words() -> None:
-    """An agent's run, whose output is an object with a text."""
+    """The output of an agent's run is an object with a text."""
     run = {
         "gen_ai.operation.name": "invoke_agent",
         "mastra.span.type": "agent_run",
@@ -169,7 +169,7 @@ def test_f4_mastra_in_its_own_words() -> None:
 
 
 def test_f5_a_models_answer_wins_over_a_repr() -> None:
-    """What LlamaIndex prints of its last event is not what the agent said."""
+    """The repr of LlamaIndex's last event is not what the agent said."""
     root = {"openinference.span.kind": "CHAIN", "input.value": json.dumps({"user_msg": QUESTION}), "output.value": REPR}
     inner = {**CHAT, "gen_ai.input.messages": json.dumps(SENT), "gen_ai.output.messages": json.dumps(CAME)}
     assert question_and_answer(span(0, attributes=root), span(1, 0, attributes=inner)) == (QUESTION, ANSWER)
@@ -191,20 +191,20 @@ ENVELOPES = [
 @pytest.mark.parametrize("value", ENVELOPES)
 @pytest.mark.parametrize("name", ["gen_ai.tool.call.arguments", "input.value"])
 def test_f5_f6_f7_arguments_come_without_their_envelope(name: str, value: Json) -> None:
-    """How a framework calls its function is not what the model asked for."""
+    """A framework's calling convention is not what the model asked for."""
     for shape in (json.dumps(value), json.dumps(json.dumps(value)), value):
         [(arguments, _)] = called(span(0, attributes={**TOOL, name: shape, "gen_ai.tool.call.result": "low"}))
         assert arguments == {"hour": 9}
 
 
 def test_f7_a_positional_argument_keeps_its_envelope() -> None:
-    """It has no name, and would be lost."""
+    """It has no name and would be lost."""
     positional = {"args": [9], "kwargs": {"unit": "m"}}
     assert positional == called(span(0, attributes={**TOOL, "input.value": json.dumps(positional)}))[0][0]
 
 
 def test_f5_an_output_of_blocks_is_its_text() -> None:
-    """LlamaIndex has what the tool returned beside it."""
+    """LlamaIndex writes the tool's raw result beside it."""
     output = {"blocks": [{"block_type": "text", "text": "low"}], "tool_name": "tide", "raw_output": "low", "is_error": False}
     assert called(span(0, attributes={**TOOL, "input.value": "{}", "output.value": json.dumps(output)}))[0][1] == "low"
 
@@ -227,7 +227,7 @@ def test_f5_an_output_of_blocks_is_its_text() -> None:
     ids=["smolagents", "dspy", "autogen", "crewai", "decorated"],
 )
 def test_f6_the_question_is_what_the_root_was_called_with(given: Json, gave: str) -> None:
-    """Not the prompt that a framework makes of it."""
+    """It is not the prompt that a framework builds from it."""
     root = {"openinference.span.kind": "AGENT", "input.value": json.dumps(given), "output.value": gave}
     prompt = {**CHAT, "gen_ai.input.messages": json.dumps([{"role": "user", "content": f"New task:\n{QUESTION}"}])}
     assert question_and_answer(span(0, attributes=root), span(1, 0, attributes=prompt)) == (QUESTION, ANSWER)
@@ -235,7 +235,7 @@ def test_f6_the_question_is_what_the_root_was_called_with(given: Json, gave: str
 
 @pytest.mark.parametrize(("description", "question"), [(QUESTION, QUESTION), ("Describe the {sea}", "the prompt")])
 def test_f6_the_only_task_of_a_crew_is_its_question(description: str, question: str) -> None:
-    """One with names to fill in is a template: the prompt has them filled in."""
+    """A task with placeholders is a template; the prompt has them filled in."""
     root = {
         "openinference.span.kind": "CHAIN",
         "input.value": '{"sea": "North Sea"}',
@@ -247,14 +247,14 @@ def test_f6_the_only_task_of_a_crew_is_its_question(description: str, question: 
 
 
 def test_f8_reprs_alone_are_no_content() -> None:
-    """OpenInference prints Haystack's messages; nothing tells what was said."""
+    """OpenInference writes Haystack's messages as reprs, so the texts are unknown."""
     printed = {"messages": ["ChatMessage(_role=<ChatRole.USER: 'user'>, _content=[TextContent(text='Hi')])"]}
     attrs = {"openinference.span.kind": "AGENT", "input.value": json.dumps(printed), "output.value": json.dumps(printed)}
     assert made_of(span(0, attributes=attrs))[::2] == ([], "no_content")
 
 
 def log(number: int, name: str, content: Any) -> Json:
-    """Return a record of a log with a body of text, in the span 0."""
+    """Return a log record with a text body, in span 0."""
     return {
         "traceId": TRACE,
         "spanId": span_id(0),
@@ -285,7 +285,7 @@ def test_f9_an_empty_message_ends_no_search() -> None:
 
 @pytest.mark.parametrize("name", ["gen_ai.tool.call.result", "output.value", "mlflow.spanOutputs"])
 def test_f12_an_output_that_is_json_of_a_text_loses_its_quotes(name: str) -> None:
-    """A detector that looks for the words finds them; JSON of anything else stays."""
+    """Detectors search for the text; other JSON is unchanged."""
     assert called(span(0, attributes={**TOOL, "input.value": "{}", name: '"low"'}))[0][1] == "low"
     assert called(span(0, attributes={**TOOL, "input.value": "{}", name: '["low"]'}))[0][1] == '["low"]'
 
@@ -371,14 +371,14 @@ FAMILIES: dict[str, tuple[Json, list[Json]]] = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_of_attributes_tells_question_and_answer(family: str) -> None:
-    """Each writes them under names of its own."""
+    """Each family uses its own names."""
     attrs, events = FAMILIES[family]
     assert question_and_answer(span(0, attributes=attrs, events=events)) == (QUESTION, ANSWER)
 
 
 @pytest.mark.parametrize("family", ["mlflow", "genkit"])
 def test_a_family_tells_its_model(family: str) -> None:
-    """Under a name of its own, too."""
+    """The model has its own name in each family."""
     [exchange], _, _ = made_of(span(0, attributes=FAMILIES[family][0]))
     assert "m-1" in str(exchange.agent_model)
 
@@ -403,19 +403,19 @@ TOOLS = {
 
 @pytest.mark.parametrize("family", TOOLS)
 def test_a_family_tells_its_tools(family: str) -> None:
-    """Arguments and outputs."""
+    """Arguments and outputs are read."""
     assert called(span(0, attributes=TOOLS[family])) == [({"hour": 9}, "low")]
 
 
 def test_f1_an_answer_with_settings_of_its_reasoning_is_no_block() -> None:
-    """A Responses API's answer has a member that blocks have, too."""
+    """A Responses API answer has a member that blocks have as well."""
     answer = {"id": "r-1", "reasoning": {"effort": "low"}, "output": [{"type": "message", **CAME[0]}]}
     attrs = {"openinference.span.kind": "LLM", "input.value": json.dumps(SENT), "output.value": json.dumps([answer])}
     assert question_and_answer(span(0, attributes=attrs)) == (QUESTION, ANSWER)
 
 
 def test_f3_a_failed_call_that_adk_keeps_to_itself_has_the_words_of_its_span() -> None:
-    """`<not specified>` is what stands there when a tool raised before it gave anything back."""
+    """ADK writes `<not specified>` if a tool raised before it returned anything."""
     tool = {**TOOL, "gcp.vertex.agent.tool_response": json.dumps({"result": "<not specified>"})}
     chat = {"gen_ai.request.model": "g", "gcp.vertex.agent.llm_request": json.dumps(ADK_SENT)}
     failed = span(1, 0, attributes=tool, status={"code": 2, "message": "no tide here"})
@@ -425,7 +425,7 @@ def test_f3_a_failed_call_that_adk_keeps_to_itself_has_the_words_of_its_span() -
 
 
 def test_f6_an_answer_that_a_tool_gives_is_the_answer() -> None:
-    """Smolagents' model has no other way, and a streamed run prints its steps where the answer belongs."""
+    """Smolagents' model can only answer by a tool, and a streamed run prints its steps in place of the answer."""
     root = {
         "openinference.span.kind": "AGENT",
         "input.value": json.dumps({"task": QUESTION}),
@@ -436,7 +436,7 @@ def test_f6_an_answer_that_a_tool_gives_is_the_answer() -> None:
 
 
 def test_f8_the_question_in_the_state_that_came_back_counts_where_a_repr_was_sent() -> None:
-    """Haystack prints what it cannot write as JSON, such as a callback among the arguments."""
+    """Haystack writes a repr of what it cannot encode as JSON, such as a callback."""
     request = "{'messages': [ChatMessage(_role=<ChatRole.USER: 'user'>, _content=[TextContent(text='Hi')])]}"
     state = {"messages": [{"role": one["role"], "content": [{"text": one["content"]}]} for one in (*SENT, *CAME)]}
     attrs = {"haystack.agent.max_steps": 9, "haystack.agent.input": request, "haystack.agent.output": json.dumps(state)}
@@ -445,7 +445,7 @@ def test_f8_the_question_in_the_state_that_came_back_counts_where_a_repr_was_sen
 
 @pytest.mark.parametrize("session", [None, "s-1"])
 def test_f9_a_request_that_waits_for_a_tool_is_no_exchange_of_its_own(session: str | None) -> None:
-    """LiteLLM has a trace for each request; without a session nothing says where the answer is."""
+    """LiteLLM has a trace per request; without a session the answer cannot be found."""
     call = {"gen_ai.completion.0.function_call.name": "tide", "gen_ai.completion.0.function_call.arguments": "{}"}
     request = {"gen_ai.input.messages": json.dumps(SENT), **({"session.id": session} if session else {})}
     exchanges, events, _ = made_of(span(0, attributes={**CHAT, **request, **call}))
@@ -454,7 +454,7 @@ def test_f9_a_request_that_waits_for_a_tool_is_no_exchange_of_its_own(session: s
 
 
 def test_two_spans_of_one_call_tell_it_together() -> None:
-    """AutoGen's own span has the call's id, and OpenInference's around it the arguments and the output."""
+    """AutoGen's span has the call's id, and OpenInference's around it the arguments and the output."""
     outer = {"openinference.span.kind": "TOOL", "tool.name": "tide", "input.value": '{"hour": 9}', "output.value": "low"}
     inner = {**TOOL, "gen_ai.tool.call.id": "c-1"}
     chat = {**CHAT, "gen_ai.input.messages": json.dumps(SENT), "gen_ai.output.messages": json.dumps(CAME)}
@@ -465,7 +465,7 @@ def test_two_spans_of_one_call_tell_it_together() -> None:
 
 
 def test_the_body_of_an_event_may_be_an_attribute() -> None:
-    """As Koog writes it: the events of its SDK's spans have no body."""
+    """Koog's SDK has no event bodies."""
     events = [
         event("gen_ai.system.message", body=json.dumps({"role": "system", "content": "Be brief."})),
         event("gen_ai.user.message", body=json.dumps({"content": QUESTION})),
@@ -475,7 +475,7 @@ def test_the_body_of_an_event_may_be_an_attribute() -> None:
 
 
 def test_claude_code_tells_calls_and_tokens_without_an_answer() -> None:
-    """Its spans have the names of no convention, and no answer: its calls and tokens count, and the trace says that it has no content."""
+    """Its spans follow no convention and have no answer: calls and tokens count, and the trace is reported without content."""
     counts = {"input_tokens": 8, "output_tokens": 21, "cache_read_tokens": 7_000, "cache_creation_tokens": 0}
     tool = {"span.type": "tool", "tool_name": "Bash", "tool_use_id": "toolu_1", "full_command": "tide --now"}
     exchanges, events, state = made_of(

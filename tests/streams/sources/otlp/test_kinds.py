@@ -1,4 +1,4 @@
-"""What a span is does not depend on how its sender writes a value, nor on whether Driftline knows the value."""
+"""The kind of a span does not depend on how its sender writes a value, or on whether Driftline knows the value."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_case_and_quotes_of_an_operation_do_not_matter(value: str) -> None:
 @settings(max_examples=50, deadline=None)
 @given(known=st.sampled_from(VALUES), upper=st.lists(st.booleans(), min_size=40, max_size=40))
 def test_any_casing_of_a_known_value_says_the_same(known: tuple[str, str, str], upper: list[bool]) -> None:
-    """Whoever writes `LLM`, `Llm` or `llm` means a request to a model."""
+    """`LLM`, `Llm` and `llm` all mean a request to a model."""
     attribute, value, kind = known
     written = "".join(letter.upper() if up else letter for letter, up in zip(value, upper, strict=False))
     assert kind == facts_of(**{attribute: written}).kind
@@ -69,14 +69,14 @@ def test_any_casing_of_a_known_value_says_the_same(known: tuple[str, str, str], 
     ],
 )
 def test_a_span_with_a_model_and_messages_is_a_request_whatever_it_is_called(attributes: dict[str, Any]) -> None:
-    """Every convention allows values of one's own; a conversation behind one was lost with an answer of 200."""
+    """Every convention allows custom values; such a conversation was lost although the sender got a 200."""
     [exchange] = exchanges_of(span(0, attributes=attributes))
     assert exchange.user_message
     assert exchange.agent_response
 
 
 def test_an_unknown_value_leaves_the_word_to_the_next_attribute() -> None:
-    """Two instrumentors write to one span, and one of them is new."""
+    """Two instrumentors may write to one span, one of them new."""
     assert facts_of(**{"traceloop.span.kind": "step", "gen_ai.operation.name": "execute_tool"}).kind == "tool"
 
 
@@ -91,7 +91,7 @@ def test_an_unknown_value_leaves_the_word_to_the_next_attribute() -> None:
     ],
 )
 def test_signs_tell_a_tool_from_an_agent(attributes: dict[str, Any], kind: str) -> None:
-    """A name of an agent alone is on every span of some SDKs, a query of a database included."""
+    """Some SDKs write the agent's name on every span, including database queries."""
     assert facts_of(**attributes).kind == kind
 
 
@@ -100,12 +100,12 @@ def test_signs_tell_a_tool_from_an_agent(attributes: dict[str, Any], kind: str) 
 )
 @pytest.mark.parametrize("attribute", ["gen_ai.operation.name", "ai.operationId", "llm.request.type"])
 def test_a_helper_is_known_by_its_task_in_whatever_form(attribute: str, value: str) -> None:
-    """It has a model and a text, too, and would be taken for a request."""
+    """It also has a model and a text, and would be taken for a request."""
     assert facts_of(**{attribute: value, **TALK}).kind == "helper"
 
 
 def test_an_agent_is_created_without_asking_a_model() -> None:
-    """The operation has an agent's name and a model's."""
+    """The operation has the names of an agent and a model."""
     assert (
         facts_of(**{"gen_ai.operation.name": "create_agent", "gen_ai.request.model": "m", "gen_ai.agent.name": "a"}).kind
         == "other"
@@ -113,6 +113,6 @@ def test_an_agent_is_created_without_asking_a_model() -> None:
 
 
 def test_known_spans_beside_an_unknown_one_are_read_as_before() -> None:
-    """One strange span costs itself."""
+    """An unknown span must not affect others."""
     [exchange] = exchanges_of(agent(0), span(1, 0, attributes={"gen_ai.operation.name": "ponder"}), chat(2, 0), tool(3, 0))
     assert (exchange.user_message, exchange.agent_response) == ("Is it well?", "It is.")

@@ -1,4 +1,4 @@
-"""Traces that tell of one turn together are one exchange: a sender may begin a trace for each request, and two instrumentors tell twice."""
+"""Traces of one turn are one exchange: a sender may start a trace per request, and two instrumentors report twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def output(call_id: str, result: str = "result of c1") -> Json:
 
 
 def chat_request(number: int, trace: str, messages: list[Json], response: Json, **attributes: Any) -> Json:
-    """Return a request of a session, in a trace of its own."""
+    """Return a request of a session, in its own trace."""
     texts = {"gen_ai.input.messages": json.dumps(messages), "gen_ai.output.messages": json.dumps([response])}
     assembly = chat(number, None, trace=trace, attributes={**USAGE, "session.id": "s1", **texts, **attributes})
     return {**assembly, "endTimeUnixNano": str(int(assembly["startTimeUnixNano"]) + 500_000_000)}
@@ -43,7 +43,7 @@ def answer(text: str) -> Json:
 
 
 def made_of(*spans: Json) -> Assembly:
-    """What is made of traces that are linked."""
+    """Return the assembly of linked traces."""
     records = records_of([request(*spans)])
     return assemble(records, Decision("settled", NOW, trace_id=records[0].trace_id))
 
@@ -54,7 +54,7 @@ def payloads(assembly: Assembly, kind: str) -> list[Json]:
 
 
 def steps() -> list[Json]:
-    """Return a turn of three requests and two calls, each request in a trace of its own."""
+    """Return a turn of three requests and two calls, with a trace per request."""
     return [
         chat_request(1, A, [QUESTION], calling("c1")),
         chat_request(3, B, [QUESTION, calling("c1"), output("c1")], calling("c2")),
@@ -65,7 +65,7 @@ def steps() -> list[Json]:
 
 
 def test_a_turn_with_a_trace_for_each_request_is_one_exchange() -> None:
-    """Each of them gave an exchange with the same question."""
+    """Each trace gave an exchange with the same question."""
     assembly = made_of(*steps())
     [exchange] = assembly.exchanges
     assert exchange.user_message == "Which gate?"
@@ -82,7 +82,7 @@ def test_a_turn_with_a_trace_for_each_request_is_one_exchange() -> None:
 
 
 def test_a_new_question_in_a_later_trace_is_a_turn_of_its_own() -> None:
-    """Ids of calls may be the same in each turn: the outputs are those of the turn."""
+    """Call ids may repeat in each turn: the outputs belong to the turn."""
     again = [
         chat_request(7, "d" * 32, [QUESTION, answer("Gate 4"), QUESTION], calling("c1")),
         chat_request(
@@ -96,7 +96,7 @@ def test_a_new_question_in_a_later_trace_is_a_turn_of_its_own() -> None:
 
 
 def test_a_tool_with_a_trace_of_its_own_is_the_call_of_the_request() -> None:
-    """Message and span tell of one call."""
+    """Message and span report the same call."""
     own = tool(2, None, trace=B, attributes={"gen_ai.tool.call.id": "c1", "session.id": "s1"})
     assembly = made_of(chat_request(1, A, [QUESTION], calling("c1")), own)
     assert [payload["tool_call_id"] for payload in payloads(assembly, "tool_call")] == ["c1"]
@@ -105,7 +105,7 @@ def test_a_tool_with_a_trace_of_its_own_is_the_call_of_the_request() -> None:
 
 @pytest.mark.parametrize("ids", [True, False])
 def test_two_instrumentors_with_traces_of_their_own_tell_of_one_exchange(ids: bool) -> None:
-    """Its tokens and calls count once, whether both have the id of the answer or neither."""
+    """Its tokens and calls count once, whether both have the response id or neither."""
     texts = {"gen_ai.input.messages": json.dumps([QUESTION]), "gen_ai.output.messages": json.dumps([answer("Gate 4")])}
     attributes = {**USAGE, **texts, "gen_ai.response.id": "r1" if ids else None}
     call = {"gen_ai.tool.call.id": None, "gen_ai.tool.call.arguments": '{"n": 1}'}
@@ -126,7 +126,7 @@ def test_two_instrumentors_with_traces_of_their_own_tell_of_one_exchange(ids: bo
 
 
 def test_the_decision_is_of_the_trace_that_is_complete() -> None:
-    """What another trace had is not counted again."""
+    """What another trace contributed is not counted again."""
     records = records_of([request(*steps())])
     decision = assemble(records, Decision("settled", NOW, trace_id=C)).decision
     assert decision.trace_id == C
@@ -136,12 +136,12 @@ def test_the_decision_is_of_the_trace_that_is_complete() -> None:
 
 
 def kept(*spans: Json) -> list[Any]:
-    """Spans as they are kept."""
+    """Return spans in their stored form."""
     return [kept_span(record) for record in records_of([request(*spans)])]
 
 
 def test_a_trace_with_both_sides_of_its_calls_needs_no_other() -> None:
-    """Most traces are of a whole turn: nothing is looked for then."""
+    """Most traces contain a whole turn, and need no search."""
     whole = [
         chat_request(1, A, [QUESTION], calling("c1")),
         chat_request(3, A, [QUESTION, calling("c1"), output("c1")], answer("Gate 4")),
@@ -152,7 +152,7 @@ def test_a_trace_with_both_sides_of_its_calls_needs_no_other() -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_part_of_a_turn_is_linked_by_its_question_and_its_open_calls(number: int) -> None:
-    """The texts are in the contents of the other parts as they are stored."""
+    """The texts are fragments of the stored contents of the other parts."""
     parts = records_of([request(*steps())])
     links = links_of([kept_span(parts[number])])
     assert (number > 0) == links.resumes
@@ -161,7 +161,7 @@ def test_a_part_of_a_turn_is_linked_by_its_question_and_its_open_calls(number: i
 
 
 def test_a_request_is_told_twice_where_it_is_told_at_the_same_time() -> None:
-    """The same answer is given again in another turn."""
+    """The same answer may be given again in another turn."""
     recent: RecentRequests[str] = RecentRequests()
     first = ReportedRequest("r", NOW, NOW + timedelta(seconds=2))
     later = ReportedRequest("r", NOW + timedelta(seconds=9), NOW + timedelta(seconds=10))
@@ -172,7 +172,7 @@ def test_a_request_is_told_twice_where_it_is_told_at_the_same_time() -> None:
 
 
 def reported_request(trace: str, session: str | None, **attributes: Any) -> ReportedRequest:
-    """Return the one request of a trace, whose root has the session."""
+    """Return the only request of a trace whose root has the session."""
     texts = {"gen_ai.input.messages": json.dumps([QUESTION]), "gen_ai.output.messages": json.dumps([answer("Gate 4")])}
     root = span(0, None, trace=trace, attributes={} if session is None else {"session.id": session})
     [request] = links_of(
@@ -191,14 +191,14 @@ def reported_request(trace: str, session: str | None, **attributes: Any) -> Repo
     ],
 )
 def test_two_users_who_ask_the_same_are_two(session: str | None, attributes: Json, same: bool) -> None:
-    """A desk gets the same question many times a minute and gives the same answer: words alone join no sessions."""
+    """A service desk gives the same answer to the same question many times a minute: texts alone must not join sessions."""
     recent: RecentRequests[str] = RecentRequests()
     assert list(recent.add([reported_request(A, "s1", **attributes)], "x")) == []
     assert list(recent.add([reported_request(B, session, **attributes)], "y")) == (["x"] if same else [])
 
 
 def test_linked_traces_in_any_order_make_the_same() -> None:
-    """They come as they end."""
+    """They arrive as they end."""
     records: list[Span] = records_of([request(*steps(), span(6, None, trace=A))])
     decision = Decision("settled", NOW, trace_id=A)
     assert assemble(records, decision) == assemble(records[::-1], decision)

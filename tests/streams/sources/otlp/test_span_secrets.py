@@ -1,4 +1,4 @@
-"""Secrets in spans: wherever a span tells one, its record does not."""
+"""Secrets in a span never reach its record."""
 
 from __future__ import annotations
 
@@ -82,14 +82,14 @@ PLACES: dict[str, Span] = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_no_record_tells_a_secret_of_its_span(place: str) -> None:
-    """A record goes onto a topic that others read, and into a table that is exported."""
+    """A record goes to a topic that others read, and into a table that is exported."""
     record = PLACES[place]
     assert SECRET not in record.content + record.session_id
     assert "[SECRET:" in record.content
 
 
 def test_a_name_that_is_remembered_is_without_its_secret_each_time() -> None:
-    """Names are looked at once; what became of one must not be what came."""
+    """Names are cached: the redacted name must be returned each time."""
     redactor = Redactor(Policy().redaction)
     first, second = (redactor.redact_name(f"run {SECRET}") for _ in range(2))
     assert first == second == redactor.redact(f"run {SECRET}")[0]
@@ -97,7 +97,7 @@ def test_a_name_that_is_remembered_is_without_its_secret_each_time() -> None:
 
 
 def test_a_random_id_keeps_its_shape_and_a_random_key_does_not() -> None:
-    """Most ids are random runs: they need no look for passwords, and keys need theirs all the same."""
+    """Most ids are random and are not checked for passwords, but keys must be."""
     ids = ("call_Zx81kQw0Rb7mLp2VtYc9", "5f0f54b2-38a1-4c62-9b7f-4f0f9e1b7c11", "4bf92f3577b34da6a3ce929d0e0e4736")
     assert list(ids) == [REDACTOR.redact(one)[0] for one in ids]
     assert "[SECRET:high_entropy:" in REDACTOR.redact("qR7xT2mZ9kLw4VbN8cYp3HsD6fGj")[0]

@@ -1,4 +1,4 @@
-"""A tool that failed is one that failed, although its span's status is unset: its protocol, its attributes or its message say so."""
+"""A failed tool is recognised by its protocol, its attributes or its message even if the span's status is unset."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SUCCEEDED: list[Any] = [
 
 
 def errors_of(*spans: Any) -> list[bool | None]:
-    """What the outputs of tools say of their success."""
+    """Return whether each tool output is an error."""
     payloads = [json.loads(event.payload) for assembly in assembled(records_of([request(*spans)])) for event in assembly.events]
     return [payload.get("is_error") for payload in payloads if payload["event"] == "tool_output"]
 
@@ -54,14 +54,14 @@ def errors_of(*spans: Any) -> list[bool | None]:
 @pytest.mark.parametrize("result", FAILED)
 @pytest.mark.parametrize("name", ["gen_ai.tool.call.result", "output.value"])
 def test_a_result_that_says_it_failed_is_a_failure(result: Any, name: str) -> None:
-    """MCP, Strands, Vercel, Anthropic and JSON-RPC each say it in the result, and the span's status is unset."""
+    """MCP, Strands, Vercel, Anthropic and JSON-RPC put it into the result and leave the span's status unset."""
     attributes = {"gen_ai.tool.call.result": None, name: json.dumps(result)}
     assert errors_of(agent(0), tool(1, 0, attributes=attributes)) == [True]
 
 
 @pytest.mark.parametrize("result", SUCCEEDED)
 def test_a_result_that_talks_of_errors_is_none(result: Any) -> None:
-    """A tool that reads a log, or a ticket, answers with the errors of others."""
+    """A tool that reads a log or a ticket returns other programs' errors."""
     assert failed_by_result(result) is not True
     if result not in (None, ""):
         attributes = {"gen_ai.tool.call.result": result if isinstance(result, str) else json.dumps(result)}
@@ -80,18 +80,18 @@ def test_a_result_that_talks_of_errors_is_none(result: Any) -> None:
     ],
 )
 def test_attributes_of_a_span_say_that_its_tool_failed(attributes: dict[str, Any]) -> None:
-    """The result is a sentence for the model."""
+    """The result is only a sentence for the model."""
     assert errors_of(agent(0), tool(1, 0, attributes=attributes)) == [True]
 
 
 @pytest.mark.parametrize("attributes", [{"gen_ai.tool.status": "success"}, {"gen_ai.tool.is_error": False}, {"error.type": ""}])
 def test_attributes_that_say_a_tool_succeeded_are_no_failure(attributes: dict[str, Any]) -> None:
-    """They are there in every span of some SDKs."""
+    """Some SDKs write them on every span."""
     assert errors_of(agent(0), tool(1, 0, attributes=attributes)) == [False]
 
 
 def test_a_failure_without_a_result_tells_the_error() -> None:
-    """Else a page has an empty output."""
+    """Otherwise a page would show an empty output."""
     attributes = {"gen_ai.tool.call.result": None, "error.type": "GateClosed"}
     assemblies = assembled(records_of([request(agent(0), tool(1, 0, attributes=attributes))]))
     [payload] = [
@@ -101,7 +101,7 @@ def test_a_failure_without_a_result_tells_the_error() -> None:
 
 
 def test_a_message_that_says_its_tool_failed_is_believed_over_a_span_that_does_not_say() -> None:
-    """The span has the text that the model saw; the message says what it was."""
+    """The span has only the text that the model saw; the message tells the outcome."""
     attributes = [
         {"role": "user", "parts": [{"type": "text", "content": "Open gate 4"}]},
         {"role": "assistant", "parts": [{"type": "tool_call", "id": "call-1", "name": "exec", "arguments": {"n": 1}}]},
@@ -114,7 +114,7 @@ def test_a_message_that_says_its_tool_failed_is_believed_over_a_span_that_does_n
 @pytest.mark.parametrize("result", [result for result in FAILED if isinstance(result, dict)])
 @pytest.mark.parametrize("written", [lambda result: result, json.dumps])
 def test_a_result_in_a_message_that_says_it_failed_is_a_failure(result: Any, written: Any) -> None:
-    """Where no span is made of tools, the messages are all there is."""
+    """Without tool spans, the messages are all there is."""
     call = {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "gate", "arguments": {}}]}
     parts = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": written(result)}]}
     flat = {"role": "tool", "tool_call_id": "c1", "content": json.dumps(result)}
@@ -135,13 +135,13 @@ def test_a_result_in_a_message_that_says_it_failed_is_a_failure(result: Any, wri
     )
 )
 def test_no_shape_of_a_result_raises(value: Any) -> None:
-    """Results are strangers' JSON."""
+    """Results are untrusted JSON."""
     assert failed_by_result(value) in (True, False, None)
     assert failed_by_result(json.dumps(value)) == failed_by_result(value) or isinstance(value, str)
 
 
 def test_a_tools_name_is_that_of_its_object() -> None:
-    """DSPy's spans have the method behind it."""
+    """DSPy appends the method to the name."""
     span_of_tool = span(1, 0, name="number.__call__", attributes={"openinference.span.kind": "TOOL", "input.value": "{}"})
     [call] = [
         json.loads(event.payload)

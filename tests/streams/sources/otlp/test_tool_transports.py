@@ -1,4 +1,4 @@
-"""Spans that are only the transport of a call are found as by looking at each beside all others, and in less than that."""
+"""Transport spans of tool calls are found as by comparing every pair of spans, but faster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tool(number: int, called: ToolCall | None, start: float, seconds: float) -> 
 
 
 def beside_all(spans: Sequence[KeptSpan]) -> set[str]:
-    """Return the definition: each span beside all others."""
+    """Return the transports by definition: compare each span with all others."""
     return {
         span.span_id
         for span in spans
@@ -46,7 +46,7 @@ def beside_all(spans: Sequence[KeptSpan]) -> set[str]:
 
 @given(st.lists(st.tuples(CALLS, st.integers(0, 5), st.integers(0, 3)), max_size=12))
 def test_it_is_what_looking_at_each_beside_all_finds(calls_and_times: list[tuple[ToolCall | None, int, int]]) -> None:
-    """A transport that counts as a call of its own doubles every call over MCP."""
+    """A transport counted as a separate call would double every MCP call."""
     spans = [tool(number, *arguments) for number, arguments in enumerate(calls_and_times)]
     assert beside_all(spans) == find_transports(spans)
 
@@ -70,7 +70,7 @@ class Counted(datetime):
 
 
 def comparisons(count: int) -> int:
-    """How many times are compared for so many calls with arguments and as many without, all of one tool, none within another's time."""
+    """Count the time comparisons for this many calls with and without arguments, all of one tool and none overlapping."""
     spans = []
     for number in range(count):
         at = Counted.fromtimestamp(number, UTC)
@@ -83,7 +83,7 @@ def comparisons(count: int) -> int:
 
 
 def test_a_trace_of_thousands_of_calls_is_looked_through_once() -> None:
-    """Each beside all others would let one trace of 20 000 calls hold up the assembling of all other traces."""
+    """With pairwise comparison, one trace of 20 000 calls would block the assembling of all others."""
     few, many = comparisons(500), comparisons(4_000)
     assert few > 500
     assert many < 12 * few, "eight times as many spans, and their order"
@@ -94,7 +94,7 @@ SERVER, INTERNAL = 2, 1
 
 
 def served(number: int, parent: int | None = None, *, kind: int = SERVER, **more: Any) -> Json:
-    """Return the span of a tool's server, as an MCP server writes it."""
+    """Return the span of a tool server, as an MCP server writes it."""
     attributes = {"mcp.method.name": "tools/call", "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "depth"}
     content = {"gen_ai.tool.call.arguments": '{"port": 3}', "gen_ai.tool.call.result": "4 m"}
     return span(number, parent, kind=kind, attributes={**attributes, **content, **more})
@@ -112,7 +112,7 @@ def served(number: int, parent: int | None = None, *, kind: int = SERVER, **more
     ids=["alone", "below HTTP", "no server", "of a session", "in the agent's trace"],
 )
 def test_a_trace_of_a_server_of_tools_counts_no_call_again(spans: list[Json], calls: int) -> None:
-    """The agent tells the call in a trace of its own, where nothing passes the context on; the server became an agent with a run."""
+    """If the context is not propagated, the agent reports the call in another trace; the server became an agent with a run."""
     [assembly] = assembled(records_of([request(*spans)]))
     assert [event.event for event in assembly.events].count("tool_call") == calls
     if not calls:

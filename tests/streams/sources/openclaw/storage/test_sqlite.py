@@ -1,4 +1,4 @@
-"""Transcripts in SQLite give the records of the same lines in a file, and the database is left as it is."""
+"""Transcripts in SQLite give the same records as files, and reading changes nothing in the database."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _fill(path: Path, session: str, lines: Iterable[str | bytes]) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "branch_and_leaf", "wrapped_text", "memory", "repeated_ids"])
 def test_rows_give_the_records_of_the_same_lines(name: str, tmp_path: Path, context: ReadingContext) -> None:
-    """Moving an agent from files to SQLite must not change what is known of it."""
+    """Moving an agent from files to SQLite must not change its records."""
     path = _database(tmp_path)
     file = CORPUS / f"{name}.jsonl"
     _fill(path, "s-1", file.read_text(encoding="utf-8").splitlines())
@@ -69,7 +69,7 @@ def test_rows_give_the_records_of_the_same_lines(name: str, tmp_path: Path, cont
 
 
 def test_each_session_is_a_reading_under_the_name_of_its_rows(tmp_path: Path, context: ReadingContext) -> None:
-    """The row says which session an event is of; a copied header does not."""
+    """The row, not a copied header, names the session of an event."""
     path = _database(tmp_path)
     _fill(path, "b", ['{"type":"session","id":"other"}', '{"type":"reset","id":"r1"}'])
     _fill(path, "ä", ['{"type":"reset","id":"r1"}'])
@@ -80,7 +80,7 @@ def test_each_session_is_a_reading_under_the_name_of_its_rows(tmp_path: Path, co
 
 
 def test_bad_rows_are_faults_and_too_long_ones_are_not_loaded(tmp_path: Path, context: ReadingContext) -> None:
-    """A row can hold anything: nothing, bytes, a gigabyte."""
+    """A row may be empty, binary, or a gigabyte long."""
     path = _database(tmp_path)
     rows: list[str | bytes] = ["{", b'{"a":"\xff"}', "x" * (MAX_LINE + 1), '{"type":"reset","id":"r1"}']
     _fill(path, "s", rows)
@@ -93,7 +93,7 @@ def test_bad_rows_are_faults_and_too_long_ones_are_not_loaded(tmp_path: Path, co
 
 
 def test_reading_changes_nothing_and_works_beside_a_writer(tmp_path: Path, context: ReadingContext) -> None:
-    """The gateway keeps writing: we must neither lock it nor touch its file."""
+    """The gateway keeps writing: reading must neither lock nor change its file."""
     path = _database(tmp_path, ["PRAGMA journal_mode = WAL", EVENTS])
     with closing(sqlite3.connect(path, isolation_level=None)) as writer:
         writer.execute('INSERT INTO transcript_events VALUES (\'s\', 1, \'{"type":"reset","id":"r1"}\', 0)')
@@ -108,7 +108,7 @@ def test_reading_changes_nothing_and_works_beside_a_writer(tmp_path: Path, conte
 
 
 def test_only_databases_with_transcripts_are_found(tmp_path: Path, context: ReadingContext) -> None:
-    """The file exists in earlier versions with nothing but login state."""
+    """In earlier versions the file has only login state."""
     _database(tmp_path, ["CREATE TABLE auth_profiles (id TEXT)"], agent="login")
     events = _database(tmp_path, agent="events")
     archives = _database(tmp_path, [ARCHIVES], agent="archives")
@@ -118,7 +118,7 @@ def test_only_databases_with_transcripts_are_found(tmp_path: Path, context: Read
 
 
 def test_what_is_no_database_is_listed_and_stops_no_other(tmp_path: Path, context: ReadingContext) -> None:
-    """One damaged file must not keep a whole fleet from being imported, nor go unreported."""
+    """A damaged file must not stop the import of a fleet, and must be reported."""
     damaged = _database(tmp_path, agent="damaged")
     damaged.write_bytes(b"no database" * 100)
     sound = _database(tmp_path, agent="sound")
@@ -132,7 +132,7 @@ def test_what_is_no_database_is_listed_and_stops_no_other(tmp_path: Path, contex
     ["transcript_events", "session_transcript_archives", "session_transcript_cold_archives", "trajectory_runtime_events"],
 )
 def test_a_form_that_is_not_known_is_refused_with_a_way_out(table: str, tmp_path: Path, context: ReadingContext) -> None:
-    """Guessing columns would import nonsense; importing only what is left in the other tables would hide the rest."""
+    """Guessing columns would import nonsense, and importing only the other tables would hide sessions."""
     known = [] if table == "transcript_events" else [EVENTS]
     path = _database(tmp_path, [*known, f"CREATE TABLE {table} (session_id TEXT)"])
     with pytest.raises(InputError, match=f"{table} has no column") as caught:
@@ -146,7 +146,7 @@ def _lines(name: str) -> list[str]:
 
 
 def test_compressed_rows_give_the_records_of_the_same_lines(tmp_path: Path, context: ReadingContext) -> None:
-    """OpenClaw compresses long rows since 2026.9; what an agent said does not depend on how long it was."""
+    """OpenClaw compresses long rows since 2026.9, which must not change their records."""
     path = _database(tmp_path, [COMPRESSED_EVENTS])
     rows = [
         ("s-1", seq, None, zstd.compress(line.encode()), len(line.encode())) if seq % 2 else ("s-1", seq, line, None, None)
@@ -170,7 +170,7 @@ _ROW = zstd.compress(b'{"type":"reset","id":"r0"}')
 
 @pytest.mark.parametrize("body", [b"no zstd", _bomb(MAX_LINE + 1), b"", _ROW[:-3], _ROW + b"x", _ROW + _ROW])
 def test_a_row_that_cannot_be_decompressed_costs_itself_alone(body: bytes, tmp_path: Path, context: ReadingContext) -> None:
-    """A few bytes can claim gigabytes: they are neither believed nor allowed to end the session."""
+    """A few bytes may expand to gigabytes, and must not end the session."""
     path = _database(tmp_path, [COMPRESSED_EVENTS])
     with closing(sqlite3.connect(path)) as connection, connection:
         rows = [("s", 1, None, body, 10), ("s", 2, '{"type":"reset","id":"r1"}', None, None)]
@@ -193,7 +193,7 @@ def _archive(
 
 @pytest.mark.parametrize("encoding", ["identity", "zstd"])
 def test_an_archived_session_is_read_as_the_rows_were(encoding: str, tmp_path: Path, context: ReadingContext) -> None:
-    """What a reset or a deletion moved out of the rows still happened."""
+    """Rows moved by a reset or a deletion still count."""
     path = _database(tmp_path, [EVENTS, ARCHIVES])
     _archive(path, "s-1", _lines("plain"), encoding=encoding)
     (reading,) = read_database(path, context)
@@ -203,7 +203,7 @@ def test_an_archived_session_is_read_as_the_rows_were(encoding: str, tmp_path: P
 
 
 def test_entries_in_an_archive_and_in_rows_count_once(tmp_path: Path, context: ReadingContext) -> None:
-    """A session that goes on after its archive was made has its beginning in both."""
+    """A session that continues after it was archived has its start in both."""
     path = _database(tmp_path, [EVENTS, ARCHIVES])
     _archive(path, "s-1", _lines("plain")[:5])
     _fill(path, "s-1", _lines("plain"))
@@ -215,7 +215,7 @@ def test_entries_in_an_archive_and_in_rows_count_once(tmp_path: Path, context: R
 
 
 def test_an_archive_that_was_cut_off_before_it_was_registered_is_reported(tmp_path: Path, context: ReadingContext) -> None:
-    """Its digest matches, and yet the session is not all there."""
+    """Its digest matches although the session is incomplete."""
     path = _database(tmp_path, [ARCHIVES])
     _archive(path, "s-1", _lines("plain"), cut_off=8)
 
@@ -227,7 +227,7 @@ def test_an_archive_that_was_cut_off_before_it_was_registered_is_reported(tmp_pa
 def test_an_archive_that_holds_too_much_is_read_in_bounded_memory(
     tmp_path: Path, context: ReadingContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A few bytes can hold terabytes."""
+    """A few bytes may expand to terabytes."""
     monkeypatch.setattr(storage, "MAX_ARCHIVE", 1_000_000)
     path = _database(tmp_path, [ARCHIVES])
     _archive(path, "s-1", [*_lines("plain"), *[" " * 1_000] * 2_000])
@@ -240,7 +240,7 @@ def test_an_archive_that_holds_too_much_is_read_in_bounded_memory(
 
 
 def test_an_archive_that_was_changed_is_set_aside_whole(tmp_path: Path, context: ReadingContext) -> None:
-    """Evidence that does not have its registered digest is no evidence; the rows beside it are."""
+    """Content that does not match its digest is not evidence; the rows beside it are."""
     path = _database(tmp_path, [EVENTS, ARCHIVES])
     _archive(path, "s-1", _lines("plain"), digest="0" * 64)
     _fill(path, "s-2", ['{"type":"reset","id":"r1"}'])
@@ -252,7 +252,7 @@ def test_an_archive_that_was_changed_is_set_aside_whole(tmp_path: Path, context:
 
 @pytest.mark.parametrize("storage", ["file", "sqlite"])
 def test_a_cold_archive_is_read_from_the_file_or_from_beside_it(storage: str, tmp_path: Path, context: ReadingContext) -> None:
-    """Sessions that lay idle are moved out of the rows; an import that came late must not miss them."""
+    """Idle sessions are moved out of the rows, and a late import must not miss them."""
     path = _database(tmp_path, [EVENTS, COLD])
     records = [{"kind": "header", "version": 1, "sessionId": "s-1", "generation": "g"}]
     records += [{"kind": "event", "row": {"seq": seq, "event_json": line}} for seq, line in enumerate(_lines("plain"))]
@@ -276,7 +276,7 @@ def test_a_cold_archive_is_read_from_the_file_or_from_beside_it(storage: str, tm
 def test_a_cold_archive_that_is_not_there_is_said_and_no_other_file_is_read(
     name: str, tmp_path: Path, context: ReadingContext
 ) -> None:
-    """The name comes from a file that is not ours: it must not lead out of its folder."""
+    """The name is untrusted and must not lead out of its folder."""
     path = _database(tmp_path, [EVENTS, COLD])
     (tmp_path / "secret.jsonl.zst").write_bytes(b"secret")
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -287,7 +287,7 @@ def test_a_cold_archive_that_is_not_there_is_said_and_no_other_file_is_read(
 
 
 def test_what_a_fork_copied_counts_in_the_session_where_it_was_said(tmp_path: Path, context: ReadingContext) -> None:
-    """A fork or a rewind begins with a copy of another session: taken twice, every figure of the agent would be wrong."""
+    """A fork or a rewind starts with a copy of another session. Counted twice, all figures of the agent would be wrong."""
     path = _database(tmp_path, [EVENTS, WINDOWS, IDENTITIES])
     lines = _lines("plain")
     more = '{"type":"message","id":"own","timestamp":"2026-11-03T10:00:00Z","message":{"role":"user","content":"More?"}}'
@@ -322,7 +322,7 @@ def test_what_a_fork_copied_counts_in_the_session_where_it_was_said(tmp_path: Pa
 def test_who_began_a_session_and_where_is_told_by_its_window(
     row: tuple[str, str | None, str | None], expected: tuple[tuple[str, ...], bool], tmp_path: Path, context: ReadingContext
 ) -> None:
-    """A scheduled run or a subagent is not a person's question; a group is not one person."""
+    """A scheduled run or a subagent is not a person's question, and a group is not one person."""
     path = _database(tmp_path, [EVENTS, WINDOWS])
     _fill(path, "s-1", _lines("plain"))
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -332,7 +332,7 @@ def test_who_began_a_session_and_where_is_told_by_its_window(
 
 
 def test_a_file_that_is_no_database_is_an_error(tmp_path: Path, context: ReadingContext) -> None:
-    """A wrong path must say so."""
+    """A wrong path must be reported."""
     path = tmp_path / "x.sqlite"
     path.write_bytes(b"no database" * 100)
     with pytest.raises(InputError, match=r"x\.sqlite"):
@@ -340,7 +340,7 @@ def test_a_file_that_is_no_database_is_an_error(tmp_path: Path, context: Reading
 
 
 def test_a_view_in_place_of_the_table_is_not_run(tmp_path: Path, context: ReadingContext) -> None:
-    """A view is code of whoever made the file."""
+    """A view is code by whoever made the file."""
     bomb = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 's' AS session_id, i AS seq, '' AS event_json FROM n"
     path = _database(tmp_path, [f"CREATE VIEW transcript_events AS {bomb}"])
     assert list(read_database(path, context)) == []
@@ -349,7 +349,7 @@ def test_a_view_in_place_of_the_table_is_not_run(tmp_path: Path, context: Readin
 
 @pytest.mark.parametrize("count", [1, 2, 3, 50])
 def test_ranges_cover_every_session_once(count: int, tmp_path: Path, context: ReadingContext) -> None:
-    """A large database is read in parts: a session in no part would be missed, one in two parts read twice."""
+    """A large database is read in parts: no session may be missed or read twice."""
     path = _database(tmp_path)
     names = ["a", "b", "ba", "c", "ä", "z" * 300, "7"]
     for name in names:
@@ -362,7 +362,7 @@ def test_ranges_cover_every_session_once(count: int, tmp_path: Path, context: Re
 
 
 def test_a_session_that_comes_later_lies_in_a_range(tmp_path: Path, context: ReadingContext) -> None:
-    """The gateway writes between the plan and the reading."""
+    """The gateway writes between planning and reading."""
     path = _database(tmp_path)
     for name in ("f", "k", "p"):
         _fill(path, name, ['{"type":"reset","id":"r1"}'])
@@ -374,7 +374,7 @@ def test_a_session_that_comes_later_lies_in_a_range(tmp_path: Path, context: Rea
 
 
 def test_a_database_is_read_as_it_was_at_one_moment(tmp_path: Path, context: ReadingContext) -> None:
-    """A fork that is made while the file is read would count its copies as its own."""
+    """A fork made during the reading would count its copies as its own."""
     path = _database(tmp_path, ["PRAGMA journal_mode = WAL", EVENTS])
     for name in ("a", "b"):
         _fill(path, name, ['{"type":"reset","id":"r1"}'])

@@ -1,4 +1,4 @@
-"""What a state folder says of OpenClaw: its version, the form of its transcripts, and whether the plugin is on."""
+"""What a state folder tells about OpenClaw: its version, the form of its transcripts, and whether the plugin is on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLUGIN: dict[str, Any] = {
 
 
 def configured(root: Path, entry: dict[str, Any] | None, **more: Any) -> Path:
-    """Return a state folder without transcripts whose configuration has the plugin's entry."""
+    """Return a state folder without transcripts and with the plugin's entry in its configuration."""
     (root / "agents" / "main").mkdir(parents=True)
     entries = {} if entry is None else {"driftline": entry}
     (root / "openclaw.json").write_text(json.dumps({"plugins": {"entries": entries}, **more}), "utf-8")
@@ -28,7 +28,7 @@ def configured(root: Path, entry: dict[str, Any] | None, **more: Any) -> Path:
 
 
 def database(root: Path, agent: str, version: str | None, *tables: str) -> None:
-    """An agent's database with these tables, written by a version of OpenClaw."""
+    """Create an agent's database with these tables, written by a version of OpenClaw."""
     path = root / "agents" / agent / "agent" / "openclaw-agent.sqlite"
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path)) as connection:
@@ -52,12 +52,12 @@ def database(root: Path, agent: str, version: str | None, *tables: str) -> None:
     ],
 )
 def test_the_configuration_says_whether_the_plugin_is_on(tmp_path: Path, entry: Any, plugin: Plugin) -> None:
-    """Without it nothing comes until somebody imports; that it may not read conversations is the commonest half of it."""
+    """Without the plugin nothing arrives until an import. A plugin without access to conversations is the most common mistake."""
     assert look_at_state(configured(tmp_path, entry)).plugin == plugin
 
 
 def test_plugins_that_are_switched_off_together_are_off(tmp_path: Path) -> None:
-    """One switch goes over all entries."""
+    """One switch overrides all entries."""
     root = configured(tmp_path, PLUGIN)
     (root / "openclaw.json").write_text(json.dumps({"plugins": {"enabled": False, "entries": {"driftline": PLUGIN}}}), "utf-8")
     assert Plugin(is_on=False) == look_at_state(root).plugin
@@ -65,14 +65,14 @@ def test_plugins_that_are_switched_off_together_are_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["// a comment\n{}", "{", "\x00", "[" * 100_000])
 def test_a_configuration_that_is_no_plain_json_is_not_guessed_at(tmp_path: Path, text: str) -> None:
-    """OpenClaw takes comments and includes; "not on" would send somebody to install what is there."""
+    """OpenClaw accepts comments and includes; a false 'not on' would advise installing what is already there."""
     root = configured(tmp_path, PLUGIN)
     (root / "openclaw.json").write_text(text, "utf-8")
     assert Plugin(None) == look_at_state(root).plugin
 
 
 def test_the_newest_version_and_every_form_are_told(tmp_path: Path) -> None:
-    """Agents that nobody talked to since an update keep the form of before."""
+    """Agents unused since an update keep the old form."""
     root = configured(tmp_path, None)
     database(root, "main", "2026.9.6", "transcript_events", "session_transcript_archives")
     database(root, "idle", "2026.7.31", "transcript_events")
@@ -84,13 +84,13 @@ def test_the_newest_version_and_every_form_are_told(tmp_path: Path) -> None:
 
 
 def test_without_a_database_the_configuration_tells_the_version(tmp_path: Path) -> None:
-    """The form of files carries no version of its own."""
+    """Transcript files have no version of OpenClaw."""
     root = configured(tmp_path, None, meta={"lastTouchedVersion": "2026.6.11"})
     assert look_at_state(root).version == "2026.6.11"
 
 
 def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    """The others are looked at all the same."""
+    """The others are described as usual."""
     root = configured(tmp_path, None)
     database(root, "main", "2026.9.6", "transcript_events")
     broken = root / "agents" / "broken" / "agent" / "openclaw-agent.sqlite"
@@ -102,7 +102,7 @@ def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
 
 
 def test_the_environment_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it does for OpenClaw itself; without it the folders in the home folder are looked at."""
+    """OpenClaw uses the same variable; without it, the folders in the home folder are used."""
     configured(tmp_path / "named", None)
     configured(tmp_path / "home" / ".openclaw", None)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
