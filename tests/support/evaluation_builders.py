@@ -1,4 +1,4 @@
-"""Builders for evaluations, with neutral values for what a test does not say: requests, the judge's answers, and its judgements."""
+"""Builders for evaluations with neutral defaults: requests, the judge's answers, and judgements."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SCHEMAS = Path(__file__).parents[2] / "docs" / "schemas"
 
 
 def published_schema(name: str) -> dict[str, Any]:
-    """A schema as it lies in the documentation."""
+    """Return a schema as published in the documentation."""
     schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text("utf-8"))
     assert isinstance(schema, dict)
     return schema
 
 
 def case(**fields: Any) -> Case:
-    """A case with one message."""
+    """Return a case with one message."""
     values = {
         "case_id": "rotate-key",
         "title": "Rotate a key",
@@ -40,7 +40,7 @@ def case(**fields: Any) -> Case:
 
 
 def plan(model: str = "claude-haiku-4-5", **fields: Any) -> Plan:
-    """A plan that asks a live judge three times and takes the median."""
+    """Return a plan that asks a live judge three times and takes the median."""
     values = {
         "profile_id": "nightly",
         "judge_run_id": "thrice",
@@ -88,7 +88,7 @@ def make_request(
 
 
 def run(**fields: Any) -> Run:
-    """A run of one turn that used one tool."""
+    """Return a run of one turn that used one tool."""
     values: dict[str, Any] = {
         "connection": "local",
         "project": "ops",

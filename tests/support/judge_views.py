@@ -1,4 +1,4 @@
-"""Runs and cases for the tests of what a judge sees."""
+"""Runs and cases for tests of the judge's view."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAILED = CheckOutcome(check_id="has-total", kind="artifact_contains", dimensions
 
 
 def run(**fields: object) -> Run:
-    """A run that went well, with other fields where they are given."""
+    """Return a run that went well, with other fields if given."""
     values: dict[str, object] = {
         "connection": "local",
         "project": "ops",
@@ -55,14 +55,14 @@ PLACES: dict[str, Callable[[str], dict[str, object]]] = {
     "artifact": lambda text: {"artifacts": (Artifact("a.md", text),)},
     "failure": lambda text: {"failures": (Failure("error_event", text),)},
 }
-"""Where in a run a text may stand, as the reasons name the place."""
+"""The places of texts in a run, as the reasons name them."""
 
 
 def run_with(place: str, text: str) -> Run:
-    """A run with a text in one place."""
+    """Return a run with a text at one place."""
     return run(**PLACES[place](text))
 
 
 def view(subject: Run, checks: Sequence[CheckOutcome] = (FAILED,), most: int = 60_000) -> View:
-    """What the judge sees of it."""
+    """Return the judge's view of a run."""
     return subject_view(CASE, subject, checks, most)

@@ -1,4 +1,4 @@
-"""Histories for tests of the watch, of which it is known what happened in them: scores, runs, a rule's findings and their incidents."""
+"""Histories with known changes for tests of the watch: scores, runs, findings of a rule and their incidents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streams.watch.findings import Finding, Source
 from streams.watch.incidents import due, record_of
 
 END = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
-"""The moment as of which things are checked."""
+"""The time as of which checks run."""
 
 
 def history(
@@ -35,7 +35,7 @@ def history(
     end: datetime = END,
     **fields: object,
 ) -> list[Score]:
-    """Scores of so many days up to `end`, a session a score, of a Tier 2 around `quality(days before the end)`, with a spread of 0.1."""
+    """Return scores up to `end`, one per session, of a Tier 2 around `quality(days before the end)` with a deviation of 0.1."""
     chance = random.Random(seed)
     made = []
     for back in range(days, -1, -1):
@@ -56,16 +56,16 @@ JUDGED: dict[str, object] = {
     "tier3_reason": "routine",
     "judge_model": "claude-haiku-4-5",
 }
-"""What a score has whose Tier 2 was judged."""
+"""The fields of a score whose Tier 2 was judged."""
 
 
 def fallen(since: int, to: float = 0.45, before: float = 0.85) -> Callable[[int], float]:
-    """A quality that fell so many days before the end."""
+    """Return a quality that fell this many days before the end."""
     return lambda back: to if back < since else before
 
 
 def steady(_back: int) -> float:
-    """A quality that stays as it is."""
+    """Return a constant quality."""
     return 0.85
 
 
@@ -79,14 +79,14 @@ UNSAFE = "unsafe_for_production"
 
 
 def failure(name: str) -> FailureCause:
-    """A cause of a type."""
+    """Return a cause of a failure type."""
     return FailureCause(
         type=name, severity="critical", impact_score=-20, causal_chain=(), description="", evidence_count=1, evidence=(), remediation=""
     )  # fmt: skip
 
 
 def ended_run(name: str, at: datetime, *, bad: bool = False, kind: str = "cost_explosion", **fields: Any) -> Diagnosis:
-    """The diagnosis of a run that ended at a time; a bad one is unsafe and has a failure."""
+    """Return the diagnosis of a run that ended at a time; a bad one is unsafe and has a failure."""
     values: dict[str, Any] = {"ended_at": at, "closed_at": at, "agent": "desk"}
     if bad:
         values |= {
@@ -103,7 +103,7 @@ def ended_run(name: str, at: datetime, *, bad: bool = False, kind: str = "cost_e
 def runs(
     share: Callable[[int], float], days: int = 30, a_day: int = 2, *, name: str = "r", seed: int = 5, **fields: Any
 ) -> list[Diagnosis]:
-    """Runs of so many days up to the end of the history, of which a share (by days before the end) is bad."""
+    """Return runs up to the end of the history, of which a share (by days before the end) is bad."""
     chance = random.Random(seed)
     return [
         ended_run(
@@ -118,12 +118,12 @@ def runs(
 
 
 def worse_since(back: int, share: float = 0.9, before: float = 0.05) -> Callable[[int], float]:
-    """A share of bad runs that rose so many days before the end."""
+    """Return a share of bad runs that rose this many days before the end."""
     return lambda days: share if days < back else before
 
 
 def session_ids(found: Iterable[Any]) -> set[str]:
-    """Which sessions some records are about."""
+    """Return the ids of the sessions that some records are about."""
     return {one["sessionId"] for one in found}
 
 

@@ -1,4 +1,4 @@
-"""Causes of incidents: what a finding says of its size, the words for each answer, and one cause for tiers that moved together."""
+"""Causes of incidents: the size of a finding, the sentence for each result, and one cause for tiers that moved together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOVED = IncidentChange(direction="down", size=0.1, earliest=FIRST, latest=FIRST)
 
 
 def finding(numbers: dict[str, Any], **changes: Any) -> Finding:
-    """A finding about Tier 2."""
+    """Return a finding about Tier 2."""
     made = Finding(
         key=Key("drift", "tier2", "down"),
         rule="sequential",
@@ -52,7 +52,7 @@ def test_a_finding_with_an_interval_moves_by_its_change() -> None:
 
 
 def test_a_run_of_days_moves_by_their_mean_less_the_baseline() -> None:
-    """Weighted by how many scores a day has; the rule gives no interval."""
+    """Days are weighted by their number of scores; the rule gives no interval."""
     days = [{"day": "2026-11-10", "average": 0.8, "count": 1}, {"day": "2026-11-11", "average": 0.6, "count": 3}]
     found = moved_by(finding({"days": days}))
     assert found is not None
@@ -83,7 +83,7 @@ def test_what_is_not_about_the_mean_of_a_tier_has_no_cause() -> None:
     ],
 )  # fmt: skip
 def test_each_answer_has_words_that_say_why(found: Attribution, words: str) -> None:
-    """Not known is an answer, too, and says what to wait for."""
+    """If the cause is unknown, the sentence says what is missing."""
     made = explained("tier2", MOVED, found)
     assert words in made.words
     assert (found.cause, found.reason) == (made.cause, made.numbers.reason)
@@ -91,7 +91,7 @@ def test_each_answer_has_words_that_say_why(found: Attribution, words: str) -> N
 
 
 def one(cause: str | None) -> Explanation:
-    """What a tier tells."""
+    """Return the result of a tier."""
     return Explanation(cause, f"words of {cause}", Cause(cause=cause, reason="explained", words=f"words of {cause}"))
 
 
@@ -109,12 +109,12 @@ def one(cause: str | None) -> Explanation:
     ],
 )
 def test_tiers_that_moved_together_have_one_cause_or_none(tiers: dict[str, Explanation], cause: str | None) -> None:
-    """Silence contradicts nothing; agent and judge contradict each other: a judge cannot move rules."""
+    """A tier without a cause contradicts nothing, but agent and judge contradict each other: a judge cannot change rules."""
     assert combined(tiers).cause == cause
 
 
 def test_a_contradiction_says_who_tells_what() -> None:
-    """Both may have changed, and a person has to look."""
+    """Both may have changed, so a person must decide."""
     made = combined({"tier1": one("agent"), "tier2": one("judge")})
     assert all(name in made.words for name in ("disagree", "Tier 1", "agent", "Tier 2", "judge"))
     assert made.numbers.reason == "contradiction"

@@ -1,4 +1,4 @@
-"""Which findings are one change: same direction of badness, same days, one incident with a list of what moved."""
+"""Which findings are one change: series that got worse (or better) on the same days are one incident with a list of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def names(incident: Incident) -> list[str]:
 
 
 def test_tiers_that_fell_on_the_same_days_are_one_incident_that_the_worst_confirmed_one_leads() -> None:
-    """Four alarms about one outage are three too many; and what is certain goes before what is bad perhaps."""
+    """One outage is one alert, led by a confirmed finding rather than by a severe one that is only suspected."""
     (incident,) = check([fell("tier1"), fell("tier2", severity=CRITICAL, confirmed=False), fell("tier3", 4, severity=CRITICAL)])
     assert [names(incident)[0], *sorted(names(incident)[1:])] == ["tier3", "tier1", "tier2"]
     assert (incident.tier, incident.severity, incident.confidence) == ("tier3", CRITICAL, CONFIRMED)
@@ -44,7 +44,7 @@ def test_tiers_that_fell_on_the_same_days_are_one_incident_that_the_worst_confir
 
 
 def test_intervals_that_overlap_are_the_same_days_and_days_apart_are_not() -> None:
-    """The first day is an estimate, and two estimates of one day differ."""
+    """The first day is an estimate, so two estimates of the same day may differ."""
     wide = fell("tier3", 2, interval=(TODAY - 8 * DAY, TODAY - DAY))
     assert len(check([fell("tier2", 7), wide])) == 1
     assert len(check([fell("tier2", 7), fell("tier3", 2)])) == 2
@@ -52,7 +52,7 @@ def test_intervals_that_overlap_are_the_same_days_and_days_apart_are_not() -> No
 
 
 def test_what_got_better_and_what_got_worse_are_apart() -> None:
-    """They hardly have one cause; and less trust, more failures and a wider spread are all worse."""
+    """They hardly have one cause; less trust, more failures and a wider spread are all changes for the worse."""
     rose = finding(started_days_ago=5, key=Key(DRIFT, "tier3", UP))
     trust = finding(started_days_ago=5, key=Key(DRIFT, "trust", DOWN, "bot"))
     unsafe = finding(started_days_ago=5, key=Key(DRIFT, "unsafe", UP, "bot"))
@@ -65,7 +65,7 @@ def test_what_got_better_and_what_got_worse_are_apart() -> None:
 
 
 def test_a_tier_that_joins_later_joins_and_the_incident_stays_the_same() -> None:
-    """Whoever has it open at the query pool goes on having it; who took it on keeps it."""
+    """The link to the incident stays valid, and so does its acknowledgement."""
     stored = decided(opened(fell("tier2")), ACKNOWLEDGED, "ann", END)
     (revision,) = check([fell("tier2"), fell("tier3")], [stored], END + timedelta(minutes=1))
     assert revision.incident_id == stored.incident_id
@@ -76,7 +76,7 @@ def test_a_tier_that_joins_later_joins_and_the_incident_stays_the_same() -> None
 
 
 def test_a_tier_that_gets_worse_takes_the_lead() -> None:
-    """The title says the worst that is known."""
+    """The title names the worst series so far."""
     stored = opened(fell("tier2"))
     (revision,) = check([fell("tier2"), fell("tier3", severity=CRITICAL)], [stored], END + timedelta(minutes=1))
     assert (revision.tier, revision.title) == ("tier3", "tier3 fell; Tier 2 also changed")
@@ -84,7 +84,7 @@ def test_a_tier_that_gets_worse_takes_the_lead() -> None:
 
 
 def test_what_moved_along_is_listed_and_gone_when_it_is_back() -> None:
-    """Too few sessions for an alarm are enough to be told beside one."""
+    """A series with too few sessions for its own alarm is listed beside another one's."""
     along = replace(fell("tier3", 5, confirmed=False, fell_too=True), rule="moved_too")
     (change,) = due([fell("tier2")], [], END, lambda _: explanation(None), lambda *_: [along])
     assert [(series.key.tier, series.fell_too) for series in change.moved] == [("tier2", False), ("tier3", True)]
@@ -94,7 +94,7 @@ def test_what_moved_along_is_listed_and_gone_when_it_is_back() -> None:
 
 
 def test_a_tier_of_a_dismissed_change_opens_nothing_unless_it_is_worse() -> None:
-    """The same change was seen and decided on; that it reaches another tier is no news, that it is critical is."""
+    """The change was decided on. Reaching another tier is not news, but becoming critical is."""
     stored = decided(opened(fell("tier2")), DISMISSED, "ann", END)
     (continued,) = check([fell("tier2"), fell("tier3")], [stored], END + timedelta(minutes=1))
     assert (continued.incident_id, continued.status, set(names(continued))) == (
@@ -109,7 +109,7 @@ def test_a_tier_of_a_dismissed_change_opens_nothing_unless_it_is_worse() -> None
 
 
 def test_what_is_suspected_is_confirmed_once_and_stays_so() -> None:
-    """It wakes somebody once; that the evidence is weaker an hour later takes nothing back."""
+    """Confirmation alerts once, and weaker evidence an hour later does not withdraw it."""
     stored = opened(fell("tier2", confirmed=False))
     assert (stored.confidence, stored.confirmed_at) == (SUSPECTED, None)
     later = END + timedelta(minutes=5)
@@ -120,7 +120,7 @@ def test_what_is_suspected_is_confirmed_once_and_stays_so() -> None:
 
 
 def test_a_suspicion_that_is_not_seen_for_two_whole_days_vanishes_and_a_confirmed_incident_does_not() -> None:
-    """Chance comes and goes; what was certain once ends only by its level, or by a person."""
+    """A suspicion may be chance; a confirmed incident only ends by its level or by a person."""
     suspected, confirmed = opened(fell("tier2", confirmed=False)), opened(fell("tier2"))
     assert vanished(suspected, END + 2 * DAY) is None
     resolved = vanished(suspected, END + 3 * DAY)
@@ -143,14 +143,14 @@ def test_a_suspicion_that_is_not_seen_for_two_whole_days_vanishes_and_a_confirme
     ],
 )
 def test_one_incident_has_one_cause(causes_of_tiers: Sequence[str | None], cause: str | None) -> None:
-    """That of the tiers that tell it; not known where they disagree."""
+    """The cause is that of the tiers that have one, or unknown if they disagree."""
     causes = dict(zip(("tier2", "tier3"), causes_of_tiers, strict=True))
     (change,) = due([fell("tier2"), fell("tier3")], [], END, lambda finding: explanation(causes[finding.key.tier or ""]))
     assert change.explanation.cause == cause
 
 
 def test_a_list_that_cannot_be_read_is_that_of_what_it_leads() -> None:
-    """Whoever writes incidents past us can write anything."""
+    """Other programs may write incidents with any metadata."""
     stored = opened(fell("tier2"))
     for unreadable in ("x", [1], [{}], [{"leads": True, "kind": 3}], [{"rules": {}, "tier": "tier3"}]):
         broken = msgspec.structs.replace(stored, metadata=json.dumps(json.loads(stored.metadata) | {"moved": unreadable}))
@@ -168,7 +168,7 @@ def test_a_list_that_cannot_be_read_is_that_of_what_it_leads() -> None:
     )
 )
 def test_every_finding_is_in_one_incident_and_stays_there(drawn: list[tuple[str, str, int, int, bool]]) -> None:
-    """No alarm is lost, none is told twice, and a check that finds the same writes nothing."""
+    """Every finding is in exactly one incident, and a check with the same findings writes nothing."""
     findings = [
         finding(
             started_days_ago=days_ago,

@@ -1,4 +1,4 @@
-"""Which part changed, from the log to an incident's evidence."""
+"""Which part of the traffic changed, from the log to an incident's evidence."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store() -> Iterator[Store]:
 
 
 def labelled(store: Store, scores: list[Score], **labels: str) -> None:
-    """Put scores with their exchanges, which carry these labels."""
+    """Store scores with their exchanges, which carry these labels."""
     given = tuple(Label(name=name, value=value) for name, value in sorted(labels.items()))
     exchanges = [
         exchange(
@@ -48,7 +48,7 @@ def labelled(store: Store, scores: list[Score], **labels: str) -> None:
 
 
 def test_the_version_that_fell_is_named_first(store: Store) -> None:
-    """Whoever is woken wants to know what to roll back."""
+    """The person on call needs to know what to roll back."""
     labelled(store, history(fallen(SINCE), 20, seed=1, name="new"), agent_version="2.0", tenant="acme")
     labelled(store, history(lambda _: 0.85, 20, seed=2, name="old"), agent_version="1.9", tenant="acme")
     found = which_part(store.cursor(), PARAMETERS)
@@ -63,7 +63,7 @@ def test_the_version_that_fell_is_named_first(store: Store) -> None:
 
 
 def test_the_version_to_go_back_to_is_the_last_one_before(store: Store) -> None:
-    """A version of weeks ago may have had more exchanges, and has been replaced since."""
+    """A version of weeks ago may have more exchanges, but has been replaced since."""
     versions = {
         "1": (range(10, 21), 10, 0.85), "2": (range(SINCE, 10), 10, 0.85), "2-canary": (range(SINCE, 10), 2, 0.85), "3": (range(SINCE), 10, 0.45),
     }  # fmt: skip
@@ -75,20 +75,20 @@ def test_the_version_to_go_back_to_is_the_last_one_before(store: Store) -> None:
 
 
 def test_without_labels_there_is_nothing_to_compare(store: Store) -> None:
-    """One agent, one model: the answer says what to send."""
+    """With one agent and one model, the explanation says which labels to send."""
     labelled(store, history(fallen(SINCE), 20))
     found = which_part(store.cursor(), PARAMETERS)
     assert (found.state, found.slices) == ("no_labels", [])
 
 
 def test_a_project_without_scores_has_too_few_sessions(store: Store) -> None:
-    """An empty side has no mean."""
+    """A side without scores has no mean."""
     found = which_part(store.cursor(), PARAMETERS)
     assert (found.state, found.sessions) == ("too_few_sessions", {"before": 0, "after": 0})
 
 
 def test_values_beyond_the_fiftieth_are_other_values(store: Store) -> None:
-    """A label with a value for every session would fill the incident with names."""
+    """A label with a different value in every session would fill the incident with names."""
     for place in range(52):
         labelled(store, history(fallen(SINCE), 19, a_day=1, seed=place, name=f"t{place}-"), tenant=f"tenant {place:02}")
     found = which_part(store.cursor(), PARAMETERS)
