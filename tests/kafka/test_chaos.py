@@ -1,4 +1,4 @@
-"""A few rounds of what `make chaos` does for longer, and `make soak` too: a whole installation on Kafka, broken at random points."""
+"""A few rounds of `make chaos`: a whole installation on Kafka with failures at random points. `make soak` runs more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROUNDS = times(2, soak=40)
 
 
 def test_nothing_is_lost_or_doubled_while_everything_around_it_fails(any_broker: Found, tmp_path: Path) -> None:
-    """Kills, outages and restarts fall together in ways that nobody thinks of, and tests of one fault each miss those."""
+    """Kills, outages and restarts may coincide in ways that tests of single faults miss."""
     if any_broker.kind != "java":
         skip_or_fail("a broker to be killed is started with Java and Maven: install them")
     outcome = run(tmp_path, ROUNDS, seed=11)

@@ -1,4 +1,4 @@
-"""The stage of a Collector's topics on a broker: each message is read once or more, whoever dies, and its spans land once."""
+"""The stage of a Collector's topics on a broker: despite kills, each message is read at least once, and its spans are stored once."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ Message = tuple[bytes | None, bytes]
 
 
 def named(kafka: KafkaConnection, topic: str) -> str:
-    """A Collector's topic of this test; it ends with the test's topics, because its name begins as theirs."""
+    """Return the name of a Collector's topic; it has the prefix of the test's topics and is removed with them."""
     return f"{kafka.prefix}{topic}"
 
 
 @asynccontextmanager
 async def collecting(kafka: KafkaConnection, *, spans: str = SPANS_TOPIC, logs: str = LOGS_TOPIC) -> AsyncIterator[None]:
-    """A worker with the stage alone."""
+    """Run a worker with this stage alone."""
     producer = RecordProducer(kafka)
     await producer.start()
     wanted = {named(kafka, spans): "traces", named(kafka, logs): "logs"}
@@ -65,7 +65,7 @@ async def collecting(kafka: KafkaConnection, *, spans: str = SPANS_TOPIC, logs: 
 
 
 async def put(kafka: KafkaConnection, topic: str, messages: Sequence[Message], compression: str | None = "zstd") -> None:
-    """Produce as a Collector does: without a key or with a trace's, on any partition, compressed or not."""
+    """Produce as a Collector does: with or without a trace's key, on any partition, compressed or not."""
     chance = random.Random(len(messages))
     producer = AIOKafkaProducer(**kafka.for_aiokafka(), compression_type=compression)
     await producer.start()
@@ -75,19 +75,19 @@ async def put(kafka: KafkaConnection, topic: str, messages: Sequence[Message], c
 
 
 async def taken(kafka: KafkaConnection) -> list[Span]:
-    """The spans on our topic, as often as they stand there."""
+    """Return the spans on our topic, including duplicates."""
     found = [decode(record.value) for record in await contents(kafka, "spans", PARTITIONS)]
     return [one for one in found if isinstance(one, Span)]
 
 
 async def letters(kafka: KafkaConnection) -> list[DeadLetter]:
-    """The dead letters, each once."""
+    """Return the dead letters, each once."""
     found = {record.value: decode(record.value) for record in await contents(kafka, DEAD_LETTERS, PARTITIONS)}
     return [one for one in found.values() if isinstance(one, DeadLetter)]
 
 
 def numbered(numbers: Sequence[int], together: int = 5) -> list[Message]:
-    """Messages with a trace for each of these numbers."""
+    """Return messages with a trace for each of these numbers."""
     parts = [numbers[start : start + together] for start in range(0, len(numbers), together)]
     return [(None, traces(*(turn(number, build.START) for number in part)).as_protobuf) for part in parts]
 
@@ -96,7 +96,7 @@ def numbered(numbers: Sequence[int], together: int = 5) -> list[Message]:
 def test_any_key_any_partition_and_any_compression_are_read(
     kafka: KafkaConnection, make_topics: MakeTopics, compression: str | None
 ) -> None:
-    """The topics are the Collector's: its exporter has settings for all three, and we have none to match them."""
+    """The Collector's exporter has settings for all three, which the worker must accept."""
     make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
     messages = [(key, value) for (_, value), key in zip(numbered(range(1, 31)), (None, b"", bytes(16)) * 2, strict=True)]
 
@@ -111,7 +111,7 @@ def test_any_key_any_partition_and_any_compression_are_read(
 
 
 def test_spans_land_under_their_sessions_key(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A span on another partition than its session's would be refused by the sink."""
+    """The sink would reject a span on another partition than its session's."""
     make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
 
     async def run() -> None:
@@ -127,7 +127,7 @@ def test_spans_land_under_their_sessions_key(kafka: KafkaConnection, make_topics
 
 
 def test_garbage_among_messages_is_set_aside_by_its_place(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """The place is all by which a person finds the message that somebody else's program wrote."""
+    """Only partition and offset identify the message of another program."""
     make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
     mixed = [one for message in numbered(range(1, 31)) for one in ((None, b"garbage"), message)]
 
@@ -148,7 +148,7 @@ def test_garbage_among_messages_is_set_aside_by_its_place(kafka: KafkaConnection
 
 
 def test_a_topic_that_comes_later_is_read(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A Collector makes its topics with its first message, and many send no logs at all: the worker must not wait for those."""
+    """A Collector creates its topics with the first message, and may never send logs: the worker must not wait for them."""
     make_topics(*topics(), LOGS_TOPIC, partitions=PARTITIONS)
 
     async def run() -> None:
@@ -164,27 +164,27 @@ def test_a_topic_that_comes_later_is_read(kafka: KafkaConnection, make_topics: M
 
 @pytest.fixture(scope="module")
 def children() -> Iterator[Nursery]:
-    """Processes of ours."""
+    """Return a starter of processes."""
     with nursery() as opened:
         yield opened
 
 
 @pytest.fixture
 def home(tmp_path: Path, kafka: KafkaConnection) -> Home:
-    """What a worker process needs to know."""
+    """Return the settings of a worker process."""
     names = {"DRIFTLINE_KAFKA_OTLP_SPANS": named(kafka, SPANS_TOPIC), "DRIFTLINE_KAFKA_OTLP_LOGS": named(kafka, LOGS_TOPIC)}
     return Home(tmp_path, DRIFTLINE_KAFKA=kafka.bootstrap, DRIFTLINE_KAFKA_PREFIX=kafka.prefix, **names)
 
 
 def working_processes(supervisor: Child) -> list[int]:
-    """The children of a supervisor."""
+    """Return the child processes of a supervisor."""
     return [int(pid) for pid in Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()]
 
 
 def test_kills_lose_no_span_and_land_each_once(
     children: Nursery, home: Home, kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """What was read and not acknowledged comes again with the same ids, so the tables have each span once."""
+    """Unacknowledged messages are read again with the same ids, so the tables have each span once."""
     make_topics(*topics(), SPANS_TOPIC, LOGS_TOPIC, partitions=PARTITIONS)
     supervisor = children.start(home, "worker", "--stages", COLLECTOR)
     count = ROUNDS * KILLS_AFTER
@@ -226,7 +226,7 @@ def test_kills_lose_no_span_and_land_each_once(
 
 
 def doctor(home: Home) -> list[dict[str, str]]:
-    """What the doctor says of the Collector's topics."""
+    """Return the doctor's lines about the Collector's topics."""
     ran = CliRunner().invoke(application(), ["doctor", "--json"], env=home.environment)
     return [found for found in json.loads(ran.output) if found["subject"] == "Collector"]
 
@@ -234,7 +234,7 @@ def doctor(home: Home) -> list[dict[str, str]]:
 def test_the_doctor_says_whether_the_topics_are_there_and_how_far_behind_the_stage_is(
     home: Home, kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """Without it nobody can tell a Collector that sends nothing from a worker that was never started."""
+    """This distinguishes a Collector that sends nothing from a worker that is not running."""
     spans = named(kafka, SPANS_TOPIC)
     make_topics(*topics(), partitions=PARTITIONS)
     (nothing,) = doctor(home)
@@ -261,7 +261,7 @@ def test_the_doctor_says_whether_the_topics_are_there_and_how_far_behind_the_sta
 def test_a_worker_says_which_topics_are_not_there_yet(
     children: Nursery, home: Home, kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """A name with a typing error would be waited for for ever, in silence."""
+    """A mistyped name would otherwise be waited for silently."""
     make_topics(*topics(), SPANS_TOPIC, partitions=PARTITIONS)
     worker = children.start(home, "worker", "--stages", COLLECTOR)
     until(lambda: "1 worker process" in worker.printed and '"assigned: ' in worker.logged, "a worker at work")
@@ -282,7 +282,7 @@ def test_a_worker_says_which_topics_are_not_there_yet(
 def test_names_that_cannot_be_a_collectors_topics_are_refused(
     children: Nursery, home: Home, kafka: KafkaConnection, names: dict[str, str], words: str
 ) -> None:
-    """A worker that read its own spans as requests would set every one of them aside."""
+    """A worker that read its own topic as requests would reject every span."""
     given = {name: value.format(prefix=kafka.prefix) for name, value in names.items()}
     worker = children.start(home, "worker", "--stages", COLLECTOR, environment=given)
     assert worker.wait() == 2

@@ -1,4 +1,4 @@
-"""The stage of a Collector's topics: what becomes of each message, without a broker."""
+"""The stage of a Collector's topics: the results of each message, without a broker."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ GARBAGE = (
 
 @dataclass
 class Broker:
-    """Takes what is produced. `fails` refuses the messages of these topics."""
+    """Accepts produced messages, except those of the topics in `fails`."""
 
     taken: dict[str, list[Message]] = field(default_factory=lambda: defaultdict(list))
     fails: frozenset[str] = frozenset()
 
     async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
-        """Take messages."""
+        """Accept messages."""
         assert partition is None, "a session has one partition, which its key says"
         if messages and topic in self.fails:
             raise BrokerError(f"{topic}: away")
@@ -67,12 +67,12 @@ class Broker:
 
     @property
     def spans(self) -> list[Span]:
-        """The spans, each as it was taken, under its key."""
+        """Return the spans with their keys."""
         return [record for record in self._records("spans") if isinstance(record, Span)]
 
     @property
     def letters(self) -> list[DeadLetter]:
-        """The dead letters."""
+        """Return the dead letters."""
         return [record for record in self._records("dead-letters") if isinstance(record, DeadLetter)]
 
     def _records(self, topic: str) -> list[Record]:
@@ -82,7 +82,7 @@ class Broker:
 
 
 def message(value: bytes | None, offset: int = 0, headers: Mapping[str, str] | None = None) -> Any:
-    """A message as the broker has it, under a key that says nothing of ours."""
+    """Return a message from the broker with a foreign key."""
     given = [(name, one.encode()) for name, one in (headers or {}).items()]
     return SimpleNamespace(offset=offset, timestamp=1_795_000_000_000, key=b"\xff\x00", value=value, headers=given)
 
@@ -95,7 +95,7 @@ def work(
     topic: str = TOPIC,
     now: datetime = LATER,
 ) -> Broker:
-    """What a stage makes of a chunk with these messages."""
+    """Return the results of a chunk with these messages."""
     broker, policy = broker or Broker(), policy or Policy()
     records = [one if isinstance(one, SimpleNamespace) else message(one, place) for place, one in enumerate(values)]
     stage = CollectorProcessor(signal, policy=policy, redactor=Redactor(policy.redaction), now=lambda: now, producer=broker)
@@ -106,7 +106,7 @@ def work(
 
 
 def over_http(sent: Captured, owner: SpanOwner) -> list[bytes]:
-    """The records that the endpoint makes of a request."""
+    """Return the records that the HTTP endpoint creates from a request."""
     found = SIGNALS[sent.signal].read(sent.as_protobuf, LATER, is_json=False)
     policy = Policy()
     all_of_it = admitted(found, lambda _: owner, labels_of(policy), Redactor(policy.redaction), LATER)
@@ -116,7 +116,7 @@ def over_http(sent: Captured, owner: SpanOwner) -> list[bytes]:
 @pytest.mark.parametrize("name", ["openai_v2", "pydantic_ai"])
 @pytest.mark.parametrize("encoding", ["as_json", "as_protobuf"])
 def test_a_message_gives_the_spans_that_http_would_take(name: str, encoding: str) -> None:
-    """Whoever puts a Kafka between keeps every score: the same bytes, whichever way and encoding."""
+    """Spans over Kafka give the same bytes as over HTTP, in both encodings."""
     owner = SpanOwner("collector", "default")
     for sent in requests_of(name):
         broker = work(getattr(sent, encoding), signal=sent.signal)
@@ -126,13 +126,13 @@ def test_a_message_gives_the_spans_that_http_would_take(name: str, encoding: str
 
 
 def test_both_encodings_may_stand_on_one_topic() -> None:
-    """A Collector that is configured anew does not change what it sent before."""
+    """A topic may hold both encodings after the Collector is reconfigured."""
     first, second = traces(turn(1, build.START)), traces(turn(2, build.START))
     assert [one.session_id for one in work(first.as_json, second.as_protobuf).spans] == ["session-1", "session-2"]
 
 
 def test_garbage_is_set_aside_with_its_place_and_stops_nothing() -> None:
-    """Anybody who may produce to the cluster may produce here: each message costs itself alone, and is found again."""
+    """Any producer may write to the topic: a bad message affects no other, and is identified by its offset."""
     good = traces(turn(1, build.START)).as_protobuf
     broker = work(*(one for bad in GARBAGE for one in (bad, good)))
 
@@ -145,7 +145,7 @@ def test_garbage_is_set_aside_with_its_place_and_stops_nothing() -> None:
 
 
 def test_a_bad_span_costs_itself_alone() -> None:
-    """An instrumentor with one fault must not take the other spans of its service with it."""
+    """A faulty span must not affect the other spans of its service."""
     bad = [
         {**turn(2, build.START), "traceId": "00" * 16},
         {**turn(3, build.START), "spanId": "ab"},
@@ -163,7 +163,7 @@ def test_a_bad_span_costs_itself_alone() -> None:
 
 
 def test_a_message_of_bad_spans_makes_few_letters_that_count_them_all() -> None:
-    """One faulty exporter would fill the dead letters of a fleet, where nobody finds anything any more."""
+    """One faulty exporter must not flood the dead letters."""
     bad = [{**turn(number, build.START), "traceId": "00" * 16} for number in range(1, 200)]
     letters = work(traces(*bad).as_protobuf).letters
 
@@ -172,7 +172,7 @@ def test_a_message_of_bad_spans_makes_few_letters_that_count_them_all() -> None:
 
 
 def test_a_message_of_more_spans_than_a_worker_can_hold_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its memory is that of the chunk; the messages beside it are read."""
+    """Memory must stay bounded, and the other messages are read."""
     monkeypatch.setattr(collector, "MAX_SPANS", 3)
     small, large = (traces(*(turn(number, build.START) for number in range(1, count))).as_protobuf for count in (4, 5))
     broker = work(small, large, small)
@@ -183,7 +183,7 @@ def test_a_message_of_more_spans_than_a_worker_can_hold_is_set_aside(monkeypatch
 
 @pytest.mark.parametrize("is_json", [True, False])
 def test_half_a_character_costs_itself_alone(is_json: bool) -> None:
-    """A Collector hands on what an SDK cut, in one message with the spans of others."""
+    """A Collector forwards text that an SDK cut within a character, in one message with other spans."""
     sent = traces(turn(1, build.START), turn(2, build.START, **{"gen_ai.agent.name": "clerk @@@"}))
     value = sent.as_json.replace(b"@@@", rb"\udc9f") if is_json else sent.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f")
     broker = work(value)
@@ -193,7 +193,7 @@ def test_half_a_character_costs_itself_alone(is_json: bool) -> None:
 
 
 def test_a_session_that_is_no_text_is_set_aside() -> None:
-    """Repaired, it could be another session; its neighbours come."""
+    """A repaired id could name another session; the other spans are accepted."""
     sent = traces(turn(1, build.START), turn(2, build.START, session="visit @@@"))
     broker = work(sent.as_protobuf.replace(b"@@@", b"\xed\xb2\x9f"))
 
@@ -204,7 +204,7 @@ def test_a_session_that_is_no_text_is_set_aside() -> None:
 
 @pytest.mark.parametrize("names", [("resource_spans", "scope_spans"), ("resourceSpans", "instrumentationLibrarySpans")])
 def test_every_legal_name_in_json_is_read(names: tuple[str, str]) -> None:
-    """The same that HTTP takes."""
+    """HTTP accepts the same names."""
     groups, scopes = (f'"{name}"'.encode() for name in names)
     value = traces(turn(1, build.START)).as_json.replace(b'"resourceSpans"', groups).replace(b'"scopeSpans"', scopes)
     broker = work(value)
@@ -212,7 +212,7 @@ def test_every_legal_name_in_json_is_read(names: tuple[str, str]) -> None:
 
 
 def test_letters_hold_no_secret() -> None:
-    """Names of attributes tell what is one, in protobuf as in JSON."""
+    """Attribute names identify secrets, in protobuf as in JSON."""
     secret = "not-a-known-form-0123456789"
     bad = {**turn(2, build.START, api_key=secret, Authorization=f"Bearer {secret}"), "traceId": "00" * 16}
     letters = [one for value in (traces(bad).as_json, traces(bad).as_protobuf) for one in work(value).letters]
@@ -221,7 +221,7 @@ def test_letters_hold_no_secret() -> None:
 
 
 def test_what_nobody_foresaw_costs_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault in the mapping would end worker after worker at the same message."""
+    """A bug in the mapping would otherwise end every worker at the same message."""
 
     def faulty(observed: Observed, *given: Any) -> SpanDraft:
         if observed.trace_id.endswith("2"):
@@ -236,7 +236,7 @@ def test_what_nobody_foresaw_costs_one_span(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_same_message_gives_the_same_ids_and_letters() -> None:
-    """After a kill a message comes again: readers of the topics know by the ids that they have all of it."""
+    """After a kill a message is read again, and readers recognise the records by their ids."""
     values = [traces(turn(1, build.START), {**turn(2, build.START), "spanId": ""}).as_protobuf, b"garbage"]
     first, again = work(*values), work(*values, now=LATER + timedelta(days=1))
     assert first.letters == again.letters
@@ -244,7 +244,7 @@ def test_the_same_message_gives_the_same_ids_and_letters() -> None:
 
 
 def test_nothing_is_done_that_the_broker_has_not_taken() -> None:
-    """An offset that is committed before its spans are safe loses them in a crash."""
+    """An offset committed before its spans are durable would lose them in a crash."""
     value = traces(turn(1, build.START)).as_protobuf
     for topic in ("spans", "dead-letters"):
         done: list[bool] = []
@@ -259,7 +259,7 @@ def test_nothing_is_done_that_the_broker_has_not_taken() -> None:
 
 
 def test_the_policy_files_spans_by_topic_service_and_header() -> None:
-    """One Collector carries the spans of many teams, and its messages have no token."""
+    """One Collector serves many teams, and its messages have no token."""
     routes = (
         CollectorRoute(service="checkout-*", project="shop", agent="cart"),
         CollectorRoute(headers={"x-tenant": "north"}, project="north"),
@@ -282,7 +282,7 @@ def test_the_policy_files_spans_by_topic_service_and_header() -> None:
 
 
 def test_spans_of_two_services_in_one_message_are_filed_each_by_its_own() -> None:
-    """The batch processor puts together what comes at the same time, whoever sent it."""
+    """The Collector's batch processor combines spans of different services."""
     policy = Policy(collector=Collector(routes=(CollectorRoute(service="a", project="one"),)))
     groups = [
         traces(turn(number, build.START), service=name).request["resourceSpans"][0] for number, name in ((1, "a"), (2, "b"))
@@ -292,7 +292,7 @@ def test_spans_of_two_services_in_one_message_are_filed_each_by_its_own() -> Non
 
 
 def test_spans_of_a_project_that_is_not_audited_are_passed_over() -> None:
-    """Its switch says that nothing of it is kept, whichever way it comes."""
+    """A disabled project must store nothing, over any path."""
     policy = Policy(projects={"default": ProjectSettings(enabled=False)})
     broker = work(traces(turn(1, build.START)).as_protobuf, policy=policy)
     assert broker.spans == []
@@ -300,7 +300,7 @@ def test_spans_of_a_project_that_is_not_audited_are_passed_over() -> None:
 
 
 def test_no_secret_is_produced() -> None:
-    """The topic has other readers: what they may not see goes before the first byte, in dead letters, too."""
+    """Secrets are removed before producing, also in dead letters, because the topic may have other readers."""
     secret = "AKIA" + "QXDR7TVWCB2MHJ5K"
     said = attributes(
         {"gen_ai.input.messages": f'[{{"role":"user","parts":[{{"type":"text","content":"My key is {secret}."}}]}}]'}
@@ -316,7 +316,7 @@ def test_no_secret_is_produced() -> None:
 
 
 def test_a_letter_says_that_it_cannot_be_put_back() -> None:
-    """A person who tries it should hear what to do instead."""
+    """The error says what to do instead."""
     (letter,) = work(b"garbage").letters
     found = way_back(letter, now=NOW)
     assert isinstance(found, Stays)
@@ -324,7 +324,7 @@ def test_a_letter_says_that_it_cannot_be_put_back() -> None:
 
 
 def test_records_of_other_programs_in_the_log_are_passed_over() -> None:
-    """An application's whole log may stand on the topic beside what was said to a model."""
+    """The topic may contain an application's whole log beside records of model calls."""
     record = {
         "timeUnixNano": nanoseconds(build.START),
         "traceId": f"{1:032x}",

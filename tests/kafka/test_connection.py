@@ -1,4 +1,4 @@
-"""The connection: what the settings must say, what the libraries are given, and that a password goes nowhere else."""
+"""The connection: valid settings, the options of the libraries, and the secrecy of the password."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ ssl.keystore.password=changeit
 
 
 def settings(**given: object) -> KafkaConnection:
-    """The connection that settings describe."""
+    """Return the connection for these settings."""
     return connection_of(load_settings(**given))
 
 
 @pytest.fixture(scope="module")
 def secure(any_broker: Found, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaConnection]:
-    """The connection to a broker that wants TLS, and a name with a password."""
+    """Return the connection to a broker with TLS and password login."""
     if any_broker.kind != "java":
         skip_or_fail("a broker with TLS is started with Java and Maven: install them")
     folder = tmp_path_factory.mktemp("secure")
@@ -63,7 +63,7 @@ refused = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWa
 
 
 async def reach(connection: KafkaConnection) -> bool:
-    """Whether a producer of aiokafka gets to the broker."""
+    """Return whether aiokafka's producer can connect to the broker."""
     producer = AIOKafkaProducer(**connection.for_aiokafka())
     try:
         await producer.start()
@@ -75,7 +75,7 @@ async def reach(connection: KafkaConnection) -> bool:
 
 
 def test_both_libraries_log_in_over_tls(secure: KafkaConnection) -> None:
-    """A managed cluster takes nobody in otherwise, and each library names its options itself."""
+    """Managed clusters require this, and each library has its own option names."""
     with TopicAdministration(secure) as administration:
         assert administration.describe() == {}
     assert asyncio.run(reach(secure))
@@ -83,7 +83,7 @@ def test_both_libraries_log_in_over_tls(secure: KafkaConnection) -> None:
 
 @refused
 def test_a_certificate_of_a_stranger_is_refused(secure: KafkaConnection) -> None:
-    """Records and passwords would go to whoever stands between."""
+    """Otherwise an attacker could intercept records and passwords."""
     reached = asyncio.run(reach(replace(secure, ca_file=None)))
     gc.collect()
 
@@ -92,7 +92,7 @@ def test_a_certificate_of_a_stranger_is_refused(secure: KafkaConnection) -> None
 
 @refused
 def test_a_wrong_password_is_refused(secure: KafkaConnection) -> None:
-    """Otherwise the test above would show nothing of the login."""
+    """This proves that the test above really logs in."""
     reached = asyncio.run(reach(replace(secure, password="wrong")))
     gc.collect()
 
@@ -100,7 +100,7 @@ def test_a_wrong_password_is_refused(secure: KafkaConnection) -> None:
 
 
 def test_a_connection_does_not_show_its_password() -> None:
-    """It ends up in logs and error messages."""
+    """The repr may appear in logs and error messages."""
     connection = KafkaConnection("broker:9093", "", "SASL_SSL", "PLAIN", "fleet", PASSWORD)
 
     assert PASSWORD not in repr(connection)
@@ -108,7 +108,7 @@ def test_a_connection_does_not_show_its_password() -> None:
 
 
 def test_the_settings_make_the_connection(tmp_path: Path) -> None:
-    """Each variable has its place."""
+    """Each variable sets one field."""
     login = {"kafka_mechanism": "SCRAM-SHA-512", "kafka_username": "fleet", "kafka_password": PASSWORD}
     given = {"kafka": "a:9093, b:9093", "kafka_prefix": "eu.", "kafka_security": "SASL_SSL", "kafka_ca": tmp_path / "ca.pem"}
 
@@ -134,7 +134,7 @@ def test_the_settings_make_the_connection(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_cannot_work_are_named(given: dict[str, object], message: str) -> None:
-    """A password that is set and never sent, or certificates that nobody checks, are found out at the start."""
+    """A password that is never sent, or certificates that are never checked, are startup errors."""
     with pytest.raises(SettingsError) as refused:
         settings(**given)
 
@@ -143,7 +143,7 @@ def test_settings_that_cannot_work_are_named(given: dict[str, object], message: 
 
 
 def test_certificates_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    """The library would say no more than that there is no such file."""
+    """The library's own error would not name the setting."""
     missing = settings(kafka="broker:9093", kafka_security="SSL", kafka_ca=tmp_path / "ca.pem")
 
     with pytest.raises(SettingsError, match="DRIFTLINE_KAFKA_CA"):

@@ -1,4 +1,4 @@
-"""Dead letters of a cluster: read from their topic while a server has the file, and put back by way of the broker."""
+"""Dead letters of a cluster: read from their topic while a server uses the database, and put back through the broker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def letters_of(*bodies: tuple[bytes, str, str]) -> list[bytes]:
-    """Encoded letters of bytes, each with the stage and the reason."""
+    """Return encoded dead letters of these bytes, stages and reasons."""
     accepted, admission = Accepted(), Admission(Redactor(Policy().redaction), NOW)
     for offset, (body, stage, reason) in enumerate(bodies):
         admission.set_aside(accepted, Place("exchanges", offset, 2), Refusal(stage, reason, "why"), body)
@@ -40,7 +40,7 @@ def letters_of(*bodies: tuple[bytes, str, str]) -> list[bytes]:
 
 
 def produce(connection: KafkaConnection, topic: str, values: Sequence[bytes]) -> None:
-    """Produce values, each under a key of its own."""
+    """Produce values with different keys."""
 
     async def all_of_them() -> None:
         producer = RecordProducer(connection)
@@ -54,7 +54,7 @@ def produce(connection: KafkaConnection, topic: str, values: Sequence[bytes]) ->
 
 
 def on_topic(connection: KafkaConnection, topic: str) -> list[Value]:
-    """All keys and values of a topic."""
+    """Return all keys and values of a topic."""
 
     async def all_of_them() -> list[Value]:
         consumer = AIOKafkaConsumer(connection.topic(topic), **connection.for_aiokafka(), auto_offset_reset="earliest")
@@ -75,7 +75,7 @@ def on_topic(connection: KafkaConnection, topic: str) -> list[Value]:
 
 
 def records_on(connection: KafkaConnection, topic: str) -> list[Record]:
-    """All records of a topic."""
+    """Return all records of a topic."""
     return [decode(value) for _, value in on_topic(connection, topic)]
 
 
@@ -83,7 +83,7 @@ def records_on(connection: KafkaConnection, topic: str) -> list[Record]:
 def command(
     kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """Runs a command against the topics of this test."""
+    """Return a function that runs a command on the test's topics."""
     monkeypatch.setenv("DRIFTLINE_KAFKA_PREFIX", kafka.prefix)
 
     def call(*arguments: str) -> tuple[int, str, str]:
@@ -98,7 +98,7 @@ def command(
 def test_letters_of_the_topic_are_listed_and_put_back(
     command: Callable[..., tuple[int, str, str]], kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """No database is asked: bytes that can be read go onto their topic as they are, exchanges as requests, each under its session."""
+    """Without a database, readable bytes go back unchanged, and exchanges as requests, each with its session's key."""
     make_topics(*TOPICS)
     exchange = build.exchange("s", 1)
     failed, unread = encode(build.exchange("t", 2)), encode(exchange)
@@ -133,7 +133,7 @@ def test_a_kill_between_the_record_and_its_review_changes_nothing(
     make_topics: MakeTopics,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The letter is open still and goes back again, as the very same bytes: whoever reads the topic drops the repetition."""
+    """The dead letter is still open and is put back again with the same bytes, which readers drop as a duplicate."""
     make_topics(*TOPICS)
     produce(kafka, DEAD_LETTERS, letters_of((encode(build.exchange("t", 2)), "intake", "stage_failed")))
     sound = RecordProducer.send
@@ -157,7 +157,7 @@ def test_a_kill_between_the_record_and_its_review_changes_nothing(
 
 @pytest.mark.any_broker
 def test_what_is_no_letter_and_what_came_twice_stops_no_reader(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Even the topic of dead letters may hold what nobody can read; several hundred letters of two partitions are all read."""
+    """The topic may contain unreadable values; all letters of both partitions are read."""
     make_topics(*TOPICS)
     letters = letters_of(*((f"line {number}".encode(), "decoding", "framing") for number in range(700)))
     produce(kafka, DEAD_LETTERS, [*letters, letters[0], b"no letter", encode(build.exchange("s", 1))])
@@ -168,7 +168,7 @@ def test_what_is_no_letter_and_what_came_twice_stops_no_reader(kafka: KafkaConne
 
 @pytest.mark.any_broker
 def test_missing_topics_are_said_with_what_makes_them(command: Callable[..., tuple[int, str, str]]) -> None:
-    """Nothing is made by the way."""
+    """The command creates no topics by itself."""
     code, _, err = command("dead-letters", "list")
 
     assert code == 2
@@ -179,7 +179,7 @@ def test_missing_topics_are_said_with_what_makes_them(command: Callable[..., tup
 def test_letters_of_the_sink_are_listed_and_put_back_like_all_others(
     command: Callable[..., tuple[int, str, str]], kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """Two thirds of the letters of a trial were in one table alone, and nobody could put them back."""
+    """Letters of the sink must be on the topic, not only in the table."""
     make_topics(*topics(), partitions=2)
     under_another_key, praise = build.judgement("s", 1), build.judgement("s", 2, outcome="praise")
     produce(kafka, "judgements", [encode(under_another_key), encode(praise)])

@@ -1,4 +1,4 @@
-"""Evaluation on Kafka: each request becomes one result, paid for once, whoever evaluates and however often processes die."""
+"""Evaluation on Kafka: each request becomes one result and is paid for once, despite kills."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ BY_CLOCK = {"evaluated_at", "judged_at", "judgement_id", "judgement_ids"}
 
 @pytest.fixture
 def topics(make_topics: Any) -> None:
-    """The topics of a test."""
+    """Return the topics of a test."""
     make_topics(
         *topics_of(EVALUATION),
         partitions=PARTITIONS,
@@ -77,18 +77,18 @@ def wanted(session: str, case_id: str = "rotate-key", *, model: str = "claude-ha
 
 
 def several(sessions: int = 4, **plan: Any) -> list[EvaluationRequest]:
-    """Two requests for each of several sessions, each with a system prompt of its own, by which a judge can tell them apart."""
+    """Return two requests for each of several sessions, with different system prompts so that a judge can tell them apart."""
     made = [wanted(f"s{session}", f"case-{case}", **plan) for session in range(sessions) for case in range(2)]
     return [msgspec.structs.replace(one, system_prompt=f"Judge {one.session_id}, {one.case_id}.") for one in made]
 
 
 def answer(question: Question) -> str:
-    """What a judge says of a run: always the same to the same question."""
+    """Return the judge's answer: always the same to the same question."""
     return canonical_json(evaluated.answer(1 + int(question.fingerprint[:4], 16) % 9))
 
 
 class Watched:
-    """Counts how often each question is asked, and asks another judge; `silent` questions are paid for and never answered."""
+    """Counts the calls for each question and forwards them; `silent` questions are paid for and never answered."""
 
     def __init__(self, inner: Judge | None = None, silent: Callable[[Question], bool] = lambda _: False) -> None:
         self._inner = inner or SoundJudge(answer)
@@ -97,7 +97,7 @@ class Watched:
         self.hangs = asyncio.Event()
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """Count and pass on."""
+        """Count the call and forward it."""
         self.asked[question.fingerprint] += 1
         if self._silent(question):
             assert await budget.reserve()
@@ -110,10 +110,10 @@ class Watched:
 
 
 class EvaluationRig(Rig):
-    """A rig of the evaluation stage."""
+    """A rig for the evaluation stage."""
 
     async def evaluations(self) -> dict[tuple[str, int], Evaluation]:
-        """The evaluations by id and revision; that each was made once, or again with the same content, is checked."""
+        """Return the evaluations by id and revision, and assert that duplicates have the same content."""
         found: dict[tuple[str, int], Evaluation] = {}
         for one in await self.decoded("evaluations"):
             assert isinstance(one, Evaluation)
@@ -121,7 +121,7 @@ class EvaluationRig(Rig):
         return found
 
     async def check(self, requests: Sequence[EvaluationRequest]) -> list[Evaluation]:
-        """What must hold once everything is done, whatever happened on the way; the evaluations."""
+        """Assert the invariants at the end, and return the evaluations."""
         found, (judgements, reservations) = await self.evaluations(), await self.calls()
         assert found.keys() == {(one.evaluation_id, one.attempt) for one in requests}
         self.check_calls(judgements, reservations)
@@ -136,14 +136,14 @@ class EvaluationRig(Rig):
         return list(found.values())
 
     async def work_off(self, judge: Judge | None) -> None:
-        """Let a new process do everything that is left, and end it."""
+        """Start a new process, wait until all work is done, and end it."""
         process = self.process(judge)
         await process.work(*self.records)
         await process.drained()
         await process.stop()
 
     def _embedded(self, requests: Sequence[EvaluationRequest], judgements: Sequence[Judgement]) -> list[bytes]:
-        """The evaluations that the embedded runner makes of the same requests from the same judgements."""
+        """Return the embedded runner's evaluations of the same requests and judgements."""
         with Store(None) as store:
             with store.transaction() as transaction:
                 transaction.append(EVALUATION.source, [encode(one) for one in dict.fromkeys(requests)])
@@ -154,7 +154,7 @@ class EvaluationRig(Rig):
 
 @asynccontextmanager
 async def evaluation_on(kafka: KafkaConnection) -> AsyncIterator[EvaluationRig]:
-    """A rig over topics that are there."""
+    """Return a rig over existing topics."""
     producer = RecordProducer(kafka)
     await producer.start()
     try:
@@ -164,7 +164,7 @@ async def evaluation_on(kafka: KafkaConnection) -> AsyncIterator[EvaluationRig]:
 
 
 def timeless(value: Any) -> Any:
-    """A value without what depends on when the judge was asked, JSON within it included."""
+    """Return a value without fields that depend on the time of the calls, including those in nested JSON."""
     if isinstance(value, dict):
         return {name: timeless(one) for name, one in value.items() if name not in BY_CLOCK}
     if isinstance(value, list | tuple):
@@ -174,7 +174,7 @@ def timeless(value: Any) -> Any:
 
 @pytest.mark.usefixtures("topics")
 def test_the_same_answers_give_the_same_evaluations_embedded_and_on_kafka(kafka: KafkaConnection) -> None:
-    """One topology, two runners: answers, failures, caps, unknown prices and what is only to be looked up included."""
+    """Both runners agree on answers, failures, caps, unknown prices and recorded answers."""
     requests = [
         *several(),
         wanted("s0", "no-room", cost_cap_usd=0.0001),
@@ -213,14 +213,14 @@ def test_the_same_answers_give_the_same_evaluations_embedded_and_on_kafka(kafka:
 
 
 def by_id(one: dict[str, Any]) -> str:
-    """Id of an evaluation."""
+    """Return the id of an evaluation."""
     return str(one["evaluation_id"])
 
 
 @pytest.mark.usefixtures("topics")
 @pytest.mark.parametrize("seed", range(times(1, soak=10)))
 def test_whenever_a_process_is_killed_no_answer_is_asked_for_twice(kafka: KafkaConnection, seed: int) -> None:
-    """Killed before or after each kind of record; whoever comes next finds what was recorded, and charges what nobody knows."""
+    """After a kill before or after each kind of record, the next process uses recorded answers and charges unknown calls."""
 
     async def work() -> None:
         requests, chance = several(3), random.Random(seed)
@@ -241,7 +241,7 @@ def test_whenever_a_process_is_killed_no_answer_is_asked_for_twice(kafka: KafkaC
 
 @pytest.mark.usefixtures("topics")
 def test_after_a_kill_in_the_middle_of_the_repetitions_only_what_nobody_knows_is_asked_again(kafka: KafkaConnection) -> None:
-    """Every answer is paid for once; the call that was cut off is charged in full, and calls of other stages are left alone."""
+    """Each answer is paid for once, the interrupted call is charged in full, and calls of other stages are ignored."""
     request = wanted("s", repetitions=4)
     first, second, third, fourth = (one.fingerprint for one in questions_of(request))
 
@@ -276,7 +276,7 @@ def test_after_a_kill_in_the_middle_of_the_repetitions_only_what_nobody_knows_is
 def test_a_worker_that_is_killed_in_the_middle_of_the_repetitions_is_followed_by_one_that_pays_for_no_answer_again(
     kafka: KafkaConnection, tmp_path: Path
 ) -> None:
-    """Real processes, a judge over HTTP, and kill -9 while the second of three calls hangs."""
+    """This uses real processes, a judge over HTTP, and kill -9 while the second of three calls hangs."""
     request = wanted("s")
     names = [one.fingerprint for one in questions_of(request)]
     command = ("worker", "--stages", "evaluation", "--child", "--kafka", kafka.bootstrap)
@@ -309,7 +309,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_the_repetitions_is_followed_by
 
 @pytest.mark.usefixtures("topics")
 def test_a_request_that_comes_again_changes_nothing(kafka: KafkaConnection) -> None:
-    """Whoever asks may ask twice, and a topic is delivered at least once; whether a judge is there makes no difference."""
+    """Requests may be repeated and topics deliver at least once; a judge makes no difference."""
 
     async def work() -> None:
         requests = several(2)
@@ -329,7 +329,7 @@ def test_a_request_that_comes_again_changes_nothing(kafka: KafkaConnection) -> N
 
 @pytest.mark.usefixtures("topics")
 def test_another_attempt_asks_only_for_what_failed(kafka: KafkaConnection) -> None:
-    """The request carries what was answered, and that counts; the costs of all attempts are in the last result."""
+    """The request carries the recorded answers; the last result includes the costs of all attempts."""
     request = wanted("s")
     _, second, _ = (one.fingerprint for one in questions_of(request))
 
@@ -360,7 +360,7 @@ def test_another_attempt_asks_only_for_what_failed(kafka: KafkaConnection) -> No
 @pytest.mark.usefixtures("topics")
 @pytest.mark.parametrize("judge", [SoundJudge(answer), None], ids=["judge", "no judge"])
 def test_what_is_no_request_is_set_aside_and_stops_no_other(kafka: KafkaConnection, judge: Judge | None) -> None:
-    """Poison costs its own record, with its bytes and its place kept; without a judge the others fail, and say why."""
+    """A bad record becomes a dead letter with its bytes and offset; without a judge the others fail with a reason."""
     first, second = wanted("s"), wanted("s", "another")
     bad = next_attempt(msgspec.structs.replace(first, profile="{}", evaluation_id="of no profile"), 0, ())
 
@@ -395,7 +395,7 @@ def test_what_is_no_request_is_set_aside_and_stops_no_other(kafka: KafkaConnecti
     ids=["scoring", "evaluation"],
 )
 def test_tasks_are_told_apart_as_the_stages_that_compute_tell_records(stage: JudgedStage[Any], record: Any) -> None:
-    """Both keep their windows in the same states."""
+    """Both kinds of stages keep their windows in the same format."""
     window = deduplicate(build.batch(stage.source, [record]), {}).windows["local/s"]
     identity = task_identity(stage, *stage.subject_of(record), stage.revision_of(record))
     assert window.contents[identity] == NO_CONTENT

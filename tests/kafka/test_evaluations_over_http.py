@@ -1,4 +1,4 @@
-"""Evaluations asked of a server on Kafka: it publishes the requests, workers judge, and the client reads what landed."""
+"""Evaluations by a server on Kafka: it publishes the requests, workers judge, and the client reads the results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNSUPERVISED = "import os; os.dup2(os.pipe()[0], 0)"
 
 
 def terms() -> Terms:
-    """One case by one judge run, over a session that is named."""
+    """Return the body for one case, one judge run and one session."""
     profile = Profile.model_validate_json(json.dumps(PROFILE))
     case = Case.model_validate_json(json.dumps(REFUND))
     loaded = LoadedProfile(profile, shipped_system_prompt())
@@ -41,7 +41,7 @@ def terms() -> Terms:
 def test_a_server_on_kafka_asks_its_workers_and_answers_what_they_made(
     kafka: KafkaConnection, make_topics: Any, tmp_path: Path
 ) -> None:
-    """A session that has just ended is evaluated at once, the same again is reused, and the judge is asked three times in all."""
+    """A session that just ended is evaluated at once, a repetition is reused, and the judge is called three times in total."""
     configs = {"message.timestamp.type": "LogAppendTime", "max.message.bytes": "16777216"}
     make_topics(*{*topics(), *topics_of(EVALUATION)}, partitions=PARTITIONS, configs=configs)
     told: list[Progress] = []

@@ -43,7 +43,7 @@ TOPIC = EVENTS.source
     ],
 )
 def test_what_is_replaced_is_there_to_be_replaced(ours: type, theirs: type, names: list[str]) -> None:
-    """An override of something that Faust no longer calls would do nothing, without a word."""
+    """An override that Faust no longer calls would silently do nothing."""
     for name in names:
         assert getattr(ours, name) is not getattr(theirs, name)
         assert list(inspect.signature(getattr(theirs, name)).parameters) == list(
@@ -64,12 +64,12 @@ def test_what_is_replaced_is_there_to_be_replaced(ours: type, theirs: type, name
     ],
 )
 def test_what_is_replaced_is_called_where_it_was(caller: Any, called: str) -> None:
-    """These calls are the seam."""
+    """The transport relies on these calls."""
     assert called in inspect.getsource(caller)
 
 
 def test_topics_without_acks_leave_offsets_to_us(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Faust's own account of single offsets would commit past a chunk, or grow for ever."""
+    """Faust's own tracking of offsets would commit past a chunk, or grow without bound."""
     make_topics(TOPIC, partitions=1)
 
     async def run() -> None:
@@ -86,7 +86,7 @@ def test_topics_without_acks_leave_offsets_to_us(kafka: KafkaConnection, make_to
 
 
 def test_a_commit_is_taken_while_partitions_are_given_up(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """What is done when a rebalance begins must not be done again by the next owner."""
+    """Work finished when a rebalance begins must not be repeated by the next owner."""
     make_topics(TOPIC, partitions=2)
 
     async def run() -> None:
@@ -107,7 +107,7 @@ def test_a_commit_is_taken_while_partitions_are_given_up(kafka: KafkaConnection,
 def test_no_topic_is_made_and_no_address_is_listened_on(
     kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient
 ) -> None:
-    """By default Faust makes topics of its own and shows its tables to everybody on port 6066."""
+    """By default Faust creates its own topics and serves its tables publicly on port 6066."""
     make_topics(TOPIC)
 
     async def run() -> None:
@@ -121,7 +121,7 @@ def test_no_topic_is_made_and_no_address_is_listened_on(
 
 
 def test_a_crash_inside_faust_is_heard(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A consumer that cannot go on must end the process, for Faust itself would only log it."""
+    """A broken consumer must end the process; Faust would only log the error."""
     make_topics(TOPIC)
 
     async def run() -> BaseException:
@@ -133,7 +133,7 @@ def test_a_crash_inside_faust_is_heard(kafka: KafkaConnection, make_topics: Make
 
 
 def test_an_agents_exception_loses_the_event(kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Any) -> None:
-    """So nothing may escape an agent: what a stage lets out ends the process, and offsets are committed by what stages say."""
+    """So no exception may escape an agent: it ends the process, and offsets are committed by the stages."""
     make_topics(TOPIC, partitions=1)
     plain = plain_app(kafka, tmp_path)
     seen: list[bytes] = []
@@ -157,7 +157,7 @@ def test_an_agents_exception_loses_the_event(kafka: KafkaConnection, make_topics
 
 
 def plain_app(kafka: KafkaConnection, folder: Path) -> faust.App:
-    """An app as Faust makes it, without our transport."""
+    """Return a Faust app without our transport."""
     return faust.App(kafka.topic("plain"), broker=f"kafka://{kafka.bootstrap}", datadir=str(folder), **{**SETTINGS, **FAST})
 
 
@@ -202,7 +202,7 @@ def test_an_agent_at_work_is_cut_off_when_its_partition_goes_and_started_again(
 def test_a_worker_that_has_lost_every_partition_gets_one_back(
     kafka: KafkaConnection, make_topics: MakeTopics, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Faust's register of topics has one for each partition that is ours: none would be left to subscribe to, were it asked again."""
+    """Faust registers topics by owned partitions, so a lookup without partitions would find none to subscribe to."""
     make_topics(TOPIC, partitions=1)
 
     async def run() -> None:
@@ -226,6 +226,6 @@ def test_a_worker_that_has_lost_every_partition_gets_one_back(
 
 
 def test_the_settings_are_known_to_faust() -> None:
-    """A setting that Faust renamed would be refused here, not in production."""
+    """A setting that Faust renamed must fail here, not in production."""
     app = faust.App("settings", broker="kafka://127.0.0.1:1", **SETTINGS)
     assert {name: getattr(app.conf, name) for name in SETTINGS} == dict(SETTINGS)

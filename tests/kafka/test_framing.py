@@ -1,4 +1,4 @@
-"""Values framed for a schema registry, over a real HTTP server that speaks the registry's API."""
+"""Values framed for a schema registry, with a real HTTP server that implements the registry's API."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SCHEMA = schema_of("Exchange")
 
 
 class Registry:
-    """A schema registry with the answers it was given, by schema id."""
+    """A schema registry with given answers by schema id."""
 
     def __init__(self) -> None:
         self.answers: dict[int, tuple[int, bytes]] = {}
@@ -87,20 +87,20 @@ class Registry:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-                """Say nothing."""
+                """Log nothing."""
 
         self.hold.set()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def register(self, number: int, definition: Any, **fields: Any) -> None:
-        """Answer a schema id with a definition."""
+        """Register a definition under a schema id."""
         self.answers[number] = 200, json.dumps({"schema": json.dumps(definition), **fields}).encode()
 
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    """A registry that is being served."""
+    """Return a running registry."""
     found = Registry()
     thread = threading.Thread(target=found.server.serve_forever, args=(0.01,))
     thread.start()
@@ -112,34 +112,34 @@ def registry() -> Iterator[Registry]:
 
 
 def framed(number: int, body: bytes) -> bytes:
-    """A value in the registry's framing."""
+    """Return a value in the registry's framing."""
     return b"\0" + number.to_bytes(4, "big") + body
 
 
 def written(definition: Json, fields: Mapping[str, Any]) -> bytes:
-    """A body as a producer with this schema writes it."""
+    """Return a body encoded with this schema."""
     buffer = io.BytesIO()
     fastavro.schemaless_writer(buffer, parse_schema(definition), dict(fields))
     return buffer.getvalue()
 
 
 def reframed(registry: Registry, *values: bytes) -> list[bytes]:
-    """What becomes of the values."""
+    """Return the reframed values."""
     return list(asyncio.run(RegistryFraming(registry.url).reframe(values)))
 
 
 def fields_of(exchange: Exchange) -> dict[str, Any]:
-    """An exchange's fields for an encoder."""
+    """Return an exchange's fields for an encoder."""
     return {name: getattr(exchange, name) for name in exchange.__struct_fields__}
 
 
 def changed(**attributes: Any) -> Json:
-    """The schema of an exchange with other attributes."""
+    """Return the schema of an exchange with other attributes."""
     return json.loads(json.dumps(SCHEMA.definition)) | attributes
 
 
 def test_a_body_of_our_own_schema_is_taken_as_it_is(registry: Registry) -> None:
-    """The usual case: somebody registered our .avsc and lets a library do the framing. Docs and order of attributes do not matter."""
+    """The usual case: our .avsc is registered and a library does the framing. Docs and the order of attributes are irrelevant."""
     stripped = {name: SCHEMA.definition[name] for name in ("namespace", "fields", "name", "type")}
     registry.register(7, stripped)
     registry.register(8, earlier_schemas()["Exchange"][0].definition)
@@ -150,7 +150,7 @@ def test_a_body_of_our_own_schema_is_taken_as_it_is(registry: Registry) -> None:
 
 
 def test_a_schema_that_ours_can_read_is_read_by_avros_rules(registry: Registry) -> None:
-    """A producer may have more fields, in another order, and leave out what has a default."""
+    """A producer may have more fields in another order, and omit fields with defaults."""
     fields = [field for field in SCHEMA.fields if field["name"] != "agent_thinking"]
     theirs = changed(fields=[{"name": "own", "type": {"type": "array", "items": "string"}}, *reversed(fields)])
     registry.register(9, theirs)
@@ -180,7 +180,7 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
 def test_what_ours_cannot_read_is_left_for_the_dead_letters(
     case: str, registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A guess at what a field means would be worse than a letter that names the schema; the log says once what is wrong with it."""
+    """A dead letter that names the schema is better than a guess; the log reports the problem once."""
     definition, reason = UNREADABLE[case]
     registry.register(11, definition)
     value = framed(11, encode(EXCHANGE)[PREFIX_BYTES:])
@@ -204,7 +204,7 @@ def test_what_ours_cannot_read_is_left_for_the_dead_letters(
 def test_an_answer_that_is_of_no_use_is_the_schemas_fault(
     answer: dict[str, Any], reason: str, registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It will be the same tomorrow, so nothing waits for it."""
+    """A retry would not change it, so nothing waits."""
     registry.register(3, SCHEMA.definition, **answer)
     value = framed(3, b"")
     assert reframed(registry, value) == [value]
@@ -212,7 +212,7 @@ def test_an_answer_that_is_of_no_use_is_the_schemas_fault(
 
 
 def test_damaged_bodies_are_left_one_by_one(registry: Registry) -> None:
-    """One producer's broken value must not take its neighbours with it."""
+    """One damaged value must not affect others."""
     theirs = changed(fields=list(reversed(SCHEMA.fields)))
     registry.register(4, theirs)
     good = written(theirs, fields_of(EXCHANGE))
@@ -230,7 +230,7 @@ def test_damaged_bodies_are_left_one_by_one(registry: Registry) -> None:
 
 
 def test_a_schema_is_asked_for_once_and_one_that_is_missing_again_later(registry: Registry) -> None:
-    """A registry is no part of the hot path; and somebody may mend what is missing there without restarting anything."""
+    """The registry must not be called per value, and a schema added later must work without a restart."""
     registry.register(1, SCHEMA.definition)
     clock = [0.0]
 
@@ -249,7 +249,7 @@ def test_a_schema_is_asked_for_once_and_one_that_is_missing_again_later(registry
 
 
 def test_more_schemas_than_are_kept_at_once_stop_nobody(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anyone who may produce can make up schema ids: what is forgotten for their sake must be found again, in the same batch, too."""
+    """Producers may invent schema ids: evicted schemas must be fetched again, even within one batch."""
     monkeypatch.setattr("streams.kafka.schema_registry.MAX_SCHEMAS", 3)
     registry.register(1, SCHEMA.definition)
 
@@ -270,7 +270,7 @@ def test_more_schemas_than_are_kept_at_once_stop_nobody(registry: Registry, monk
 def test_a_registry_that_does_not_answer_as_one_is_waited_for(
     answer: tuple[int, bytes], registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An outage says nothing of a value: neither a dead letter nor a loss may come of it."""
+    """An outage of the registry must neither create dead letters nor lose values."""
     registry.answers[1] = answer
     value, slept = framed(1, encode(EXCHANGE)[PREFIX_BYTES:]), list[float]()
 
@@ -294,7 +294,7 @@ def test_a_registry_that_does_not_answer_as_one_is_waited_for(
 
 
 def test_who_waits_for_a_registry_can_be_stopped(registry: Registry) -> None:
-    """A worker that stops, or loses its partition, must not wait for somebody else's outage."""
+    """A worker that stops or loses its partition must not wait for the registry."""
     registry.hold.clear()
 
     async def run() -> None:
@@ -310,7 +310,7 @@ def test_who_waits_for_a_registry_can_be_stopped(registry: Registry) -> None:
 
 
 def test_values_of_our_own_cost_nothing(registry: Registry) -> None:
-    """Whoever has a registry for other topics must not pay for it here: the values themselves come back."""
+    """Values in our framing are returned unchanged, without the cost of a registry."""
     values = [encode(EXCHANGE)] * 20_000
 
     async def run() -> float:
@@ -344,13 +344,13 @@ HOSTILE: dict[str, Any] = {
 
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_schema_that_makes_small_bodies_large_is_refused(case: str) -> None:
-    """A few bytes of such a body take all memory, or end the process inside of a library."""
+    """A few bytes of such a body could use all memory or crash a library."""
     definition = changed(fields=[*SCHEMA.fields, {"name": "extra", "type": HOSTILE[case]}])
     assert refusal_of(definition) is not None
 
 
 def test_a_schema_that_nests_too_deep_is_refused() -> None:
-    """Parsers go down by calling themselves."""
+    """Parsers are recursive."""
     node: Any = "string"
     for _ in range(MAX_DEPTH * 100):
         node = {"type": "array", "items": node}
@@ -359,12 +359,12 @@ def test_a_schema_that_nests_too_deep_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["Exchange", "AgentEvent", "Diagnosis", "Score"])
 def test_our_own_schemas_are_not_refused(name: str) -> None:
-    """The rules are for what others write; ours keep them."""
+    """Our own schemas comply with the rules for foreign ones."""
     assert refusal_of(schema_of(name).definition) is None
 
 
 def test_without_a_registry_the_letter_says_what_to_set() -> None:
-    """The commonest reason for such values is a setting that is missing."""
+    """The most common reason for such values is a missing setting."""
     with pytest.raises(RecordError) as raised:
         decode(framed(17, b"body"))
     assert "schema id 17" in str(raised.value)
@@ -372,7 +372,7 @@ def test_without_a_registry_the_letter_says_what_to_set() -> None:
 
 
 def test_the_settings_make_a_reader_and_a_login_needs_a_registry() -> None:
-    """A password for a registry that is not named is a setting with a misspelt name."""
+    """A password without a registry suggests a misspelt setting."""
     assert framing_of(load_settings()) is None
     assert framing_of(load_settings(schema_registry="http://registry:8081", schema_registry_auth="me:secret:word")) is not None
     for given in (
@@ -388,35 +388,35 @@ def test_the_settings_make_a_reader_and_a_login_needs_a_registry() -> None:
 
 
 class NoStates:
-    """States of a stage that has none yet, and keeps none."""
+    """An empty state topic that stores nothing."""
 
     partitions = 0
 
     async def load(self, partition: int) -> None:
-        """Nothing to read."""
+        """Do nothing."""
 
     def get(self, partition: int, keys: Any) -> dict[str, StoredState]:  # noqa: ARG002 - as the topic has it
-        """Nothing is known."""
+        """Return no states."""
         return {}
 
     async def save(self, partition: int, states: Mapping[str, StoredState]) -> None:
-        """Forgotten."""
+        """Discard the states."""
 
 
 class Sent:
-    """Keeps what a stage produces, by topic."""
+    """Records the messages that a stage produces, by topic."""
 
     def __init__(self) -> None:
         self.messages: dict[str, list[bytes]] = {}
 
     async def send(self, topic: str, messages: Sequence[tuple[bytes, bytes]], *, partition: int | None = None) -> None:  # noqa: ARG002
-        """Keep them."""
+        """Record the messages."""
         self.messages.setdefault(topic, []).extend(value for _, value in messages)
 
 
 @dataclass(frozen=True)
 class Raw:
-    """A record as the broker has it."""
+    """A record from the broker."""
 
     offset: int
     value: bytes
@@ -425,7 +425,7 @@ class Raw:
 
 
 async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
-    """What intake makes of the values."""
+    """Return intake's results for the values."""
     sent, policy, done = Sent(), Policy(), list[bool]()
     redactor = Redactor(policy.redaction)
     states: Any = NoStates()
@@ -445,7 +445,7 @@ async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
 
 
 def test_a_stage_waits_for_the_registry_and_takes_framed_values_as_its_own(registry: Registry) -> None:
-    """What comes of a record must not depend on how its producer framed it; nothing is done before the registry has answered."""
+    """Results must not depend on the framing; nothing is processed before the registry answers."""
     registry.hold.clear()
     registry.register(1, SCHEMA.definition)
     body = encode(EXCHANGE)[PREFIX_BYTES:]
@@ -470,7 +470,7 @@ def test_a_stage_waits_for_the_registry_and_takes_framed_values_as_its_own(regis
 def test_framed_values_land_and_what_cannot_be_read_is_set_aside(
     registry: Registry, kafka: KafkaConnection, make_topics: Callable[..., None]
 ) -> None:
-    """The sink over a real broker, with a registry that is away at first: the records land when it is back."""
+    """The sink on a real broker, with a registry that is down at first: records are written once it is back."""
     make_topics(*topics(), partitions=1)
     registry.answers[1] = 503, b"busy"
     body = encode(EXCHANGE)[PREFIX_BYTES:]
@@ -500,7 +500,7 @@ def test_a_framed_value_that_was_set_aside_goes_back_once_its_registry_is_named(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The setting is forgotten on the first day; what came meanwhile is whole and must not have to be brought again."""
+    """If the setting was missing at first, the dead letters are complete and can be put back."""
     make_topics("exchanges", "dead-letters", "reviews", partitions=1)
     registry.register(1, SCHEMA.definition)
     accepted = Accepted()
@@ -530,7 +530,7 @@ def test_a_framed_value_that_was_set_aside_goes_back_once_its_registry_is_named(
 def test_a_replay_of_the_topics_reads_framed_values(
     registry: Registry, kafka: KafkaConnection, make_topics: Callable[..., None], tmp_path: Path
 ) -> None:
-    """What workers have scored, a replay must find again."""
+    """A replay must read what workers have scored."""
     make_topics("exchanges", partitions=1)
     registry.register(1, SCHEMA.definition)
 

@@ -1,4 +1,4 @@
-"""What the guides to Kafka have typed, on a real broker: an installation of one machine, a producer of one's own, a restore."""
+"""The commands of the Kafka guides, on a real broker: a one-machine installation, a custom producer, a restore."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ DOCS = ROOT / "docs"
 
 
 def questioned(here: Shell, operator: str) -> list[dict[str, object]]:
-    """The scores that the server has landed; none while it does not take calls yet."""
+    """Return the server's stored scores; none while it is not ready."""
     headers = {"Authorization": f"Bearer {operator}"}
     answer = httpx2.get(f"{here.url}/api/audit/shop/scores", headers=headers, timeout=60)
     return list(answer.json()["scores"]) if answer.is_success else []
 
 
 def landed_again(printed: str) -> str:
-    """What a rebuild says at its end, without what it and its libraries have logged."""
+    """Return the final output of a rebuild, without log lines."""
     (said,) = (line for line in printed.splitlines() if line.startswith("landed again: "))
     return said
 
@@ -32,7 +32,7 @@ def landed_again(printed: str) -> str:
 def test_an_installation_of_one_machine_is_set_up_fed_and_restored_as_the_guides_say(
     kafka: KafkaConnection, tmp_path: Path
 ) -> None:
-    """Topics, worker, server; the example of a producer; the tables made again from the topics; and the topics of a cluster."""
+    """The guide covers topics, worker, server, an example producer, a rebuild from the topics, and the topics of a cluster."""
     _, alone, checked = blocks_in(DOCS / "deploying.md")
     (produced,) = blocks_in(DOCS / "producing.md")
     for name, content in files_in((DOCS / "producing.md").read_text("utf-8")).items():

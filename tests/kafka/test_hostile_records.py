@@ -1,4 +1,4 @@
-"""Records and states that nobody foresaw, on a real broker: each is set aside with its place and the reason, and everything else goes on."""
+"""Invalid records and states on a real broker: each becomes a dead letter with its offset, and everything else continues."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LONG_AFTER = build.START.replace(year=2099)
 
 @asynccontextmanager
 async def at_work(kafka: KafkaConnection, stages: Sequence[Stage] = STAGES) -> AsyncIterator[None]:
-    """A worker with these stages, wired as a process is; what its processors let out fails the test."""
+    """Run a worker with these stages, wired as in a process; an escaped exception fails the test."""
     producer = RecordProducer(kafka)
     await producer.start()
     runs = StageRuns(POLICY, nothing_recorded, REDACTOR, TickingClock(NOW))
@@ -71,29 +71,29 @@ async def at_work(kafka: KafkaConnection, stages: Sequence[Stage] = STAGES) -> A
 
 
 def states_of(kafka: KafkaConnection, stage: Stage, producer: RecordProducer) -> StateTopic:
-    """The states of a stage, as a worker reads them."""
+    """Return a stage's state topic as a worker reads it."""
     return StateTopic(kafka, stage.name, producer, source=stage.source, state_type=stage.state_type, redactor=REDACTOR)
 
 
 def keyed(*records: Record) -> list[Message]:
-    """Records as they are produced."""
+    """Return records with their keys."""
     return [(key_of(record), encode(record)) for record in records]
 
 
 async def letters_on(kafka: KafkaConnection, partitions: int = PARTITIONS) -> list[DeadLetter]:
-    """The dead letters on their topic, each once."""
+    """Return the dead letters on their topic, each once."""
     found = {record.value: decode(record.value) for record in await contents(kafka, DEAD_LETTERS, partitions)}
     return [one for one in found.values() if isinstance(one, DeadLetter)]
 
 
 async def diagnosed(kafka: KafkaConnection, partitions: int = PARTITIONS) -> dict[str, int]:
-    """The sessions that were diagnosed, each with how many events it had."""
+    """Return the number of events of each diagnosed session."""
     found = [decode(record.value) for record in await contents(kafka, "diagnoses", partitions)]
     return {one.session_id: one.event_count for one in found if isinstance(one, Diagnosis)}
 
 
 def test_a_chunk_of_nothing_but_wrong_keys_ends_no_worker(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """One such record ended each worker that took its partition up, again and again, and every partition stood still."""
+    """Such a record must not end every worker that reads its partition."""
     make_topics(*topics(), *STATES, partitions=PARTITIONS)
 
     async def run() -> None:
@@ -113,7 +113,7 @@ def test_a_chunk_of_nothing_but_wrong_keys_ends_no_worker(kafka: KafkaConnection
 
 
 def test_a_session_on_another_partition_than_its_keys_is_set_aside(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Two workers would have a state of it each: it would be diagnosed in pieces, and its cap would hold twice."""
+    """Otherwise two workers would have a state each: the session would be diagnosed in parts, with two caps."""
     make_topics(*topics(), *STATES, partitions=PARTITIONS)
     right = partition_of(b"local/s", PARTITIONS)
     wrong = (right + 1) % PARTITIONS
@@ -134,13 +134,13 @@ def test_a_session_on_another_partition_than_its_keys_is_set_aside(kafka: KafkaC
 
 
 def heartbeat(session: str, **fields: Any) -> Heartbeat:
-    """A sign of life."""
+    """Return a heartbeat."""
     values = {"connection": "local", "project": "ops", "occurred_at": build.START, "ingested_at": build.START}
     return Heartbeat(session_id=session, **values | fields)
 
 
 def review(review_id: str, **fields: Any) -> Review:
-    """What a person said."""
+    """Return a review by a person."""
     values: dict[str, Any] = {"project": "ops", "kind": "human_score", "subject_id": "x", "reviewer": "ada", "score": 3}
     return Review(review_id=review_id, occurred_at=build.START, ingested_at=build.START, **values | fields)
 
@@ -213,7 +213,7 @@ def test_the_contract_holds_on_topics(kafka: KafkaConnection, make_topics: MakeT
 def test_a_record_that_a_stage_cannot_even_look_at_is_set_aside_alone(
     kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever fault of ours a record finds next: it costs that record, and neither its chunk, its partition nor the process."""
+    """Any bug triggered by a record affects that record alone, not its chunk, its partition or the process."""
     make_topics(*topics(), *STATES, partitions=1)
     deduplicate = stages.deduplicate
 
@@ -237,7 +237,7 @@ def test_a_record_that_a_stage_cannot_even_look_at_is_set_aside_alone(
 
 
 def stored(next_offset: int, inside: Any, identities: bytes = b"") -> bytes:
-    """A value of a state topic."""
+    """Return a value of a state topic."""
     return ENCODE(StoredState(next_offset, identities, msgspec.msgpack.encode(inside)))
 
 
@@ -255,7 +255,7 @@ NO_STATES = {
 def test_what_is_no_scoring_state_ends_no_worker_and_is_told(
     kafka: KafkaConnection, value: bytes, request: pytest.FixtureRequest
 ) -> None:
-    """One value ended each worker that judged its session, or that only took the partition up, again and again."""
+    """An invalid value must not end every worker that judges its session or reads its partition."""
     make_topics: MakeTopics = request.getfixturevalue("make_topics")
     make_topics(*topics(), state_topic(SCORING.name), partitions=2)
     words = next(words for words, known in NO_STATES.items() if known == value).removeprefix("the ")
@@ -286,7 +286,7 @@ def test_what_is_no_scoring_state_ends_no_worker_and_is_told(
 def test_what_is_no_state_of_a_diagnosis_stops_no_other_session(
     kafka: KafkaConnection, make_topics: MakeTopics, value: bytes
 ) -> None:
-    """A session begins anew where all that is left of it is garbage; the others of its partition are as they were."""
+    """A session with only an invalid state starts afresh; the other sessions are unaffected."""
     make_topics(*topics(), *STATES, partitions=1)
 
     async def run() -> None:
@@ -305,7 +305,7 @@ def test_what_is_no_state_of_a_diagnosis_stops_no_other_session(
 def test_the_right_state_is_gone_on_from_where_garbage_was_written_over_it(
     kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """Compaction would keep the garbage alone: it is overwritten, and told once, whoever reads it again before it is gone."""
+    """Compaction would keep only the invalid value, so it is overwritten, and reported once."""
     make_topics(EVENTS.source, state_topic(EVENTS.name), DEAD_LETTERS, partitions=1)
     evidence = msgspec.msgpack.decode(msgspec.msgpack.encode({"event_count": 3}))
     right = stored(2, {"connection": "local", "session_id": "s", "project": "ops", "agent": None, "evidence": evidence})
@@ -330,7 +330,7 @@ def test_the_right_state_is_gone_on_from_where_garbage_was_written_over_it(
 def test_more_than_a_few_states_beyond_their_source_are_of_another_topic(
     kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """One is somebody's mistake; where a source was made anew, what comes on it would count as seen."""
+    """A single one is a mistake; several mean that the source was recreated, and its records would be skipped."""
     make_topics(EVENTS.source, state_topic(EVENTS.name), DEAD_LETTERS, partitions=1)
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The gateway on a real broker: what is answered is true, whether or not the tables know it already."""
+"""The log on a real broker: answers are correct before and after the tables have the records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHERS = exchange("s", 1, "It is not done.", content_digest="f" * 16)
 
 
 def test_a_repetition_is_known_before_and_after_it_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A sender that is not sure sends again at once, while the tables know nothing yet; and another content is refused all the while."""
+    """A sender may repeat at once, before the tables have the record; other content is always a conflict."""
     make_topics(*topics())
 
     async def run(store: Store) -> None:
@@ -53,7 +53,7 @@ def test_a_repetition_is_known_before_and_after_it_lands(kafka: KafkaConnection,
 def test_a_repetition_is_known_after_the_sink_has_read_its_identities_again(
     kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """It does so when a transaction has failed; what lands after that is known as well."""
+    """The sink does so after a failed transaction; later records are recognised, too."""
     make_topics(*topics())
 
     async def run(store: Store) -> list[str]:
@@ -68,7 +68,7 @@ def test_a_repetition_is_known_after_the_sink_has_read_its_identities_again(
 
 
 def test_an_id_that_is_repeated_in_a_batch_is_known_or_a_conflict(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """As if they had come one after the other; the topic has one of them."""
+    """The result is the same as one after another, and the topic has one record."""
     make_topics(*topics())
 
     async def run(store: Store) -> list[str]:
@@ -83,7 +83,7 @@ def test_an_id_that_is_repeated_in_a_batch_is_known_or_a_conflict(kafka: KafkaCo
 
 
 def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Revisions of an exchange are records of their own on the topic; readers see the latest, and whoever tells that is known."""
+    """Revisions are separate records on the topic; readers see the latest, and a repeated one is known."""
     make_topics(*topics())
 
     async def run(store: Store) -> None:
@@ -113,7 +113,7 @@ def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaC
 
 
 def test_of_two_at_once_one_is_taken(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Two calls with one id must not both be told that theirs is the one that counts."""
+    """Two concurrent calls with one id must not both be accepted."""
     make_topics(*topics())
 
     async def run(store: Store) -> list[str]:
@@ -126,7 +126,7 @@ def test_of_two_at_once_one_is_taken(kafka: KafkaConnection, make_topics: MakeTo
 
 
 def test_of_equal_events_that_come_at_once_one_is_written(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Calls that come together are decided on together, and one of them repeats the other."""
+    """Concurrent calls are decided together, and one repeats the other."""
     make_topics(*topics())
 
     async def run(store: Store) -> list[str]:
@@ -142,7 +142,7 @@ def test_of_equal_events_that_come_at_once_one_is_written(kafka: KafkaConnection
 
 
 def test_calls_that_come_at_once_each_get_their_own_outcomes(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """They are produced in few groups; what one call brought must not be told to another."""
+    """Calls are produced in groups, and each must get its own outcomes."""
     make_topics(*topics())
     brought = {number: [event(f"s{number}", seq) for seq in range(1, number % 4 + 1)] for number in range(40)}
 
@@ -160,7 +160,7 @@ def test_calls_that_come_at_once_each_get_their_own_outcomes(kafka: KafkaConnect
 
 
 def test_the_event_loop_does_not_wait_for_the_index(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """The sink sorts millions of hashes now and then; who asks for something else meanwhile is answered."""
+    """The sink sometimes sorts millions of hashes; other callers must be answered meanwhile."""
     make_topics(*topics())
 
     async def run(store: Store) -> str:
@@ -176,7 +176,7 @@ def test_the_event_loop_does_not_wait_for_the_index(kafka: KafkaConnection, make
 
 
 def test_what_was_on_the_topics_at_the_start_is_known(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """What came through another entry point, or landed in a database that is lost, is known before the first call is answered."""
+    """Records from other producers or a lost database are known before the first call is answered."""
     make_topics(*topics())
 
     async def run(store: Store) -> None:
@@ -190,7 +190,7 @@ def test_what_was_on_the_topics_at_the_start_is_known(kafka: KafkaConnection, ma
 
 
 def test_events_are_known_and_placed_while_they_are_under_way(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A session's next events go on where its last ones ended, landed or not, and events that come again are left out."""
+    """A session's next events continue after its last ones, stored or pending, and repeated events are skipped."""
     make_topics(*topics())
 
     async def run(store: Store) -> None:
@@ -209,7 +209,7 @@ def test_events_are_known_and_placed_while_they_are_under_way(kafka: KafkaConnec
 
 
 def test_who_asks_for_an_evaluation_again_sees_what_was_answered(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A result can land before the judgements it rests on; who did not wait for those would pay for them twice."""
+    """A result may be stored before its judgements; not waiting for them would pay for them twice."""
     make_topics(*topics())
     asked = evaluated.make_request()
     said = evaluated.judgement(questions_of(asked)[0], evaluated.answer_json(evaluated.answer()))
@@ -237,7 +237,7 @@ def test_who_asks_for_an_evaluation_again_sees_what_was_answered(kafka: KafkaCon
 
 
 def test_a_session_ends_after_its_last_record(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Whoever ends a session at once ends all of it, though the tables do not show its records yet."""
+    """Ending a session covers its pending records, too."""
     make_topics(*topics())
 
     async def run(store: Store) -> None:
@@ -259,7 +259,7 @@ def test_a_session_ends_after_its_last_record(kafka: KafkaConnection, make_topic
 
 
 def test_an_exchange_that_the_cap_left_out_is_said_to_be_left_out(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """What the session has spent is in its worker's state, which no table has: told as scored, nobody would raise the cap."""
+    """The spending is in the worker's state; the answer must still say that the cap is exhausted."""
     make_topics(*topics())
     capped = score("s", 1, exchange_id=ASKED.exchange_id, disposition="skipped_cost_cap")
 
@@ -282,7 +282,7 @@ def test_an_exchange_that_the_cap_left_out_is_said_to_be_left_out(kafka: KafkaCo
 
 
 def test_judging_again_waits_for_what_was_judged(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A score can land before its judgements. A request without them would have its worker pay for the same answer again."""
+    """A score may be stored before its judgements; a request without them would pay for the same answer again."""
     make_topics(*topics())
     unscored, answered = score("s", 1, exchange_id=ASKED.exchange_id), judgement("s", 1, subject_id=ASKED.exchange_id)
 
@@ -306,7 +306,7 @@ def test_judging_again_waits_for_what_was_judged(kafka: KafkaConnection, make_to
 
 
 def test_an_idle_session_is_ended(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Nobody else ends it: the workers know nothing of the present. One without events ends among the events, too."""
+    """Only the server ends idle sessions, because workers have no clock. A session without events also ends on the topic of events."""
     make_topics(*topics())
 
     def ends(store: Store) -> list[list[str]]:
@@ -324,7 +324,7 @@ def test_an_idle_session_is_ended(kafka: KafkaConnection, make_topics: MakeTopic
 
 
 def test_other_records_are_known_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A heartbeat's identity has a time in it, which the tables give back in another form."""
+    """A heartbeat's identity contains a time, which the tables return in another form."""
     make_topics(*topics())
     sign = Heartbeat(
         connection="local", project="ops", session_id="s", occurred_at=ASKED.occurred_at, ingested_at=ASKED.ingested_at
@@ -343,7 +343,7 @@ def test_other_records_are_known_again(kafka: KafkaConnection, make_topics: Make
 def test_it_takes_no_more_than_it_can_keep_in_mind(
     kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While nothing lands, memory is bounded: senders are asked to come back."""
+    """While the tables do not advance, memory is bounded and senders must retry."""
     make_topics(*topics())
     monkeypatch.setattr("streams.kafka.kafka_log.MOST_PENDING", 2)
 
@@ -362,7 +362,7 @@ def test_it_takes_no_more_than_it_can_keep_in_mind(
 
 
 def test_missing_topics_are_named(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """No topic makes itself: one that is missing would swallow records of its type."""
+    """Topics are not created automatically, and a missing one would lose records."""
     make_topics(*(name for name in topics() if name != "reviews"))
 
     async def run(store: Store) -> None:
@@ -376,7 +376,7 @@ def test_missing_topics_are_named(kafka: KafkaConnection, make_topics: MakeTopic
 
 
 def test_a_database_of_the_embedded_runner_is_left_alone(kafka: KafkaConnection) -> None:
-    """Its positions are of another log: both in one table would be taken for one another."""
+    """Its positions belong to another log and must not be mixed with offsets."""
 
     async def run(store: Store) -> None:
         with pytest.raises(SettingsError, match="did not come from Kafka"):

@@ -1,4 +1,4 @@
-"""Three brokers of which one goes away and comes back: all partitions move on within seconds, and nothing is lost or doubled."""
+"""One of three brokers stops and returns: all partitions continue within seconds, without loss or duplicates."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Places = dict[tuple[str, int], int]
 
 
 def session_of(partition: int) -> str:
-    """A session whose records are on the partition of that number."""
+    """Return a session whose records are on this partition."""
     names = (f"s{number}" for number in range(10_000))
     return next(name for name in names if (murmur2(key_of(build.event(name, 0))) & 0x7FFFFFFF) % PARTITIONS == partition)
 
@@ -51,14 +51,14 @@ SESSIONS = [session_of(partition) for partition in range(PARTITIONS)]
 
 @dataclass
 class Noting:
-    """Lets a stage work, and takes note of how far it is done with each partition."""
+    """Runs a stage and records its progress in each partition."""
 
     means: Means
     topic: str
     reached: Places
 
     def open_partition(self, number: int) -> PartitionWork:
-        """Begin the work on a partition."""
+        """Start the work on a partition."""
         return _NotedPartition(self, (self.topic, number), self.means.open_partition(number))
 
 
@@ -71,7 +71,7 @@ class _NotedPartition:
     work: PartitionWork
 
     async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
-        """Have it taken, and note when it is done."""
+        """Process the chunk and record when it is done."""
         end = chunk.next_offset
 
         def noted() -> None:
@@ -81,12 +81,12 @@ class _NotedPartition:
         await self.work.take(chunk, noted)
 
     async def end(self, grace: float) -> None:
-        """Pass it on."""
+        """Forward the call."""
         await self.work.end(grace)
 
 
 async def insist(producer: RecordProducer, topic: str, records: Sequence[Record]) -> Places:
-    """Produce as a caller does who tries again; where the last records are."""
+    """Produce with retries; return the offsets of the last records."""
     while True:
         try:
             produced = await producer.send(topic, keyed(records))
@@ -98,7 +98,7 @@ async def insist(producer: RecordProducer, topic: str, records: Sequence[Record]
 
 @dataclass
 class Traffic:
-    """Events of a session on each partition, from beginning to end."""
+    """Produces events of a session on each partition."""
 
     connection: KafkaConnection
     counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -106,7 +106,7 @@ class Traffic:
 
     @asynccontextmanager
     async def flowing(self) -> AsyncIterator[None]:
-        """Let it flow; what was begun is produced at the end."""
+        """Produce continuously; started records are completed at the end."""
         tasks = [asyncio.create_task(self._flow(session)) for session in SESSIONS]
         try:
             yield
@@ -125,7 +125,7 @@ class Traffic:
 
 @dataclass
 class Installation:
-    """What works, and how far it is."""
+    """The running parts and their progress."""
 
     connection: KafkaConnection
     store: Store
@@ -135,7 +135,7 @@ class Installation:
     @classmethod
     @asynccontextmanager
     async def at_work(cls, connection: KafkaConnection, store: Store) -> AsyncIterator[Installation]:
-        """Two workers and a sink."""
+        """Run two workers and a sink."""
         done: Places = defaultdict(int)
 
         def noting(stage: Stage, means: Means) -> Means:
@@ -150,7 +150,7 @@ class Installation:
             await sink.stop()
 
     async def moved(self, what: str, topic: str, records: Sequence[Record]) -> dict[int, float]:
-        """Produce records, and return when workers are done with each and it has landed: how long that took, by partition."""
+        """Produce records, wait until they are processed and stored, and return the duration by partition."""
         began, producer = time.monotonic(), RecordProducer(self.connection)
         parts = await asyncio.gather(*(insist(producer, topic, [record]) for record in records))
         offsets = {place: offset for part in parts for place, offset in part.items()}
@@ -169,7 +169,7 @@ class Installation:
 
 
 async def coordinator(connection: KafkaConnection) -> int:
-    """The node that looks after the workers' group; it leads partitions, too."""
+    """Return the node that coordinates the workers' group; it leads partitions, too."""
     client = AIOKafkaConsumer(**connection.for_aiokafka())
     await client.start()
     try:
@@ -179,7 +179,7 @@ async def coordinator(connection: KafkaConnection) -> int:
 
 
 async def until_led_by_others(cluster: Cluster, connection: KafkaConnection, node: int) -> None:
-    """Return when the node leads no partition any more, and each has a leader."""
+    """Wait until the node leads no partition, and each partition has a leader."""
     led = {node}
     while led & {node, -1}:
         found = [await asyncio.to_thread(cluster.leaders, connection.topic(one)) for one in (EVENTS.source, EXCHANGES.source)]
@@ -194,7 +194,7 @@ RETURN: Mapping[str, Callable[[Cluster, int], None]] = {"frozen": Cluster.thaw, 
 def test_all_partitions_move_on_when_a_leader_goes_away_and_when_it_comes_back(
     cluster: Cluster, copied: KafkaConnection, way: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """A worker that asks the old leader about a partition that never committed reads nothing from that node for five minutes."""
+    """A worker that asks the old leader about a partition without a committed offset must not stall for five minutes."""
     with TopicAdministration(copied) as administration:
         administration.create(PARTITIONS)
 
@@ -234,7 +234,7 @@ def test_all_partitions_move_on_when_a_leader_goes_away_and_when_it_comes_back(
 
 
 def check(store: Store, counts: Mapping[str, int]) -> None:
-    """Nothing was lost, and nothing is there twice."""
+    """Assert that nothing was lost or duplicated."""
     events = sorted((session, count + 2) for session, count in counts.items())
     assert events == sorted(rows(store, "SELECT session_id, count(*) FROM log.agent_events GROUP BY ALL"))
     assert events == sorted(rows(store, "SELECT session_id, event_count FROM diagnoses"))

@@ -1,4 +1,4 @@
-"""The laws of the log, for the one over Kafka, on a real broker."""
+"""The laws of the log for the log over Kafka, on a real broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from streams.kafka.kafka_log import KafkaLog
 
 
 def opened_over(store: Store, connection: KafkaConnection) -> Opened:
-    """Opens logs over the topics of a test; a kill leaves whatever was not written to the tables."""
+    """Opens logs over the topics of a test; after a kill, unwritten records remain on the topics."""
 
     @asynccontextmanager
     async def opened(*, is_killed: bool = False) -> AsyncIterator[KafkaLog]:

@@ -135,7 +135,7 @@ def embedded(told: History, policy: Policy) -> Embedded:
 
 @pytest.fixture(scope="module")
 def children() -> Iterator[Nursery]:
-    """Processes of ours."""
+    """Return a starter of processes."""
     with nursery() as opened:
         yield opened
 

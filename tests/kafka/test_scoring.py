@@ -49,7 +49,7 @@ CAPPED = policy_of(sampling={"enabled": False}, cost_cap_per_session=0.06)
 
 @pytest.fixture(autouse=True)
 def topics(make_topics: Any) -> None:
-    """The topics of a test."""
+    """Return the topics of a test."""
     make_topics(
         *TOPICS, partitions=PARTITIONS, configs={"message.timestamp.type": "LogAppendTime", "max.message.bytes": "16777216"}
     )
@@ -103,7 +103,7 @@ def test_scores_are_those_of_the_embedded_runner_and_a_session_keeps_its_order(k
 
 @pytest.mark.parametrize("seed", range(times(1, soak=10)))
 def test_whenever_a_process_is_killed_nothing_is_judged_twice_and_the_cap_holds(kafka: KafkaConnection, seed: int) -> None:
-    """Killed before or after each kind of record; whoever comes next finds what was recorded, and charges what nobody knows."""
+    """After a kill before or after each kind of record, the next process uses recorded answers and charges unknown calls."""
 
     async def work() -> None:
         exchanges, chance = sessions(4, 4), random.Random(seed)

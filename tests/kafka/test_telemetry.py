@@ -19,7 +19,7 @@ from streams.kafka.connection import KafkaConnection
 
 
 def beat(now: datetime) -> Heartbeat:
-    """A sign of life."""
+    """Return a heartbeat."""
     return Heartbeat(connection="local", project="ops", session_id="s1", occurred_at=now, ingested_at=now)
 
 

@@ -225,13 +225,13 @@ def test_what_a_stage_lets_out_ends_the_worker() -> None:
 
 @pytest.fixture(scope="module")
 def children() -> Iterator[Nursery]:
-    """Processes of ours."""
+    """Return a starter of processes."""
     with nursery() as opened:
         yield opened
 
 
 def home_of(folder: Path, kafka: KafkaConnection) -> Home:
-    """What a worker process needs to know."""
+    """Return the settings of a worker process."""
     return Home(folder, DRIFTLINE_KAFKA=kafka.bootstrap, DRIFTLINE_KAFKA_PREFIX=kafka.prefix, DRIFTLINE_JUDGE="none")
 
 
