@@ -39,7 +39,7 @@ Drained = Callable[[], None]
 
 @dataclass(frozen=True)
 class Row:
-    """What is asked of an endpoint and answered."""
+    """A request to an endpoint, with the expected answer."""
 
     who: Who
     """Who may call: a connection, an operator with a scope, or anybody."""
@@ -220,7 +220,7 @@ class Asked:
         self._numbers = itertools.count(1)
 
     def __call__(self, key: Key, token: str | None, query: str = "", body: Any = NO_BODY, **named: str) -> httpx2.Response:
-        """One call, from an address of its own: what others did wrong does not count."""
+        """Send a request from a fresh address, so that earlier failures do not count."""
         sent = {} if body is NO_BODY else {"json": body}
         path = key[1].format_map(self._names | named) + query
         return self._call(key[0], path, token, address=f"203.0.113.{next(self._numbers)}", **sent)
@@ -287,7 +287,7 @@ def code_of(response: httpx2.Response) -> tuple[int, str]:
 
 
 def holder_of(key: Key) -> str:
-    """Whose tokens an endpoint rotates or revokes; nobody else needs them."""
+    """Return the holder whose tokens an endpoint rotates or revokes, used by no other test."""
     return "reader" if "operators/" in key[1] else "poor"
 
 
@@ -371,7 +371,7 @@ def test_no_token(ask: Asked) -> None:
 
 
 def test_another_project(ask: Asked, access: AccessStore) -> None:
-    """Whoever may do everything in one project may do nothing in others, and not see whether they are there."""
+    """An operator with every scope in one project can neither use nor detect other projects."""
     narrow = access.add(Holder("operator", "narrow", "web"))
     table = {key: row for key, row in OPERATED.items() if "{project}" in key[1] or row.everywhere}
     for project in ("ops", "no-such-project"):
@@ -420,7 +420,7 @@ def test_the_other_kind_of_token(ask: Asked, tokens: Tokens, access: AccessStore
 
 
 def test_every_body_and_answer_has_an_example_and_every_endpoint_a_name(app: FastAPI) -> None:
-    """What people copy from the page; names are what clients made from the description call."""
+    """Users copy examples from the page, and generated clients use the names."""
     operations = [one for methods in app.openapi()["paths"].values() for one in methods.values()]
     assert len(operations) == len({one["operationId"] for one in operations})
     parts = [part for one in operations for part in (one.get("requestBody"), *one["responses"].values()) if part]

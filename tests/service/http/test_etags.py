@@ -64,7 +64,7 @@ def test_errors_and_writes_have_no_tag(call: Call, tokens: Tokens, exchange_body
 
 
 def test_answers_about_access_are_not_kept_anywhere(call: Call, tokens: Tokens) -> None:
-    """Who may do what is nothing for a browser's disk; polling works all the same."""
+    """Answers about access must not be stored by browsers, but polling still works."""
     first = call("GET", "/api/audit/operators", tokens.root)
     assert first.headers["cache-control"] == "no-store"
     assert call("GET", "/api/audit/operators", tokens.root, headers={"if-none-match": first.headers["etag"]}).status_code == 304
@@ -95,7 +95,7 @@ def test_an_answer_that_is_too_large_to_hold_is_sent_as_it_comes() -> None:
 
 
 def test_a_page_is_sent_compressed_to_who_takes_it(call: Call, tokens: Tokens) -> None:
-    """Caches on the way keep both forms apart; a browser that has either is told that nothing has changed."""
+    """Caches must keep both encodings apart, and the ETag is valid for both."""
     head = cookie(signed_in(call, tokens.root))
     plain = call("GET", "/help", headers={**head, "accept-encoding": "identity, gzip;q=0"})
     small = call("GET", "/help", headers={**head, "accept-encoding": "br, gzip"})
@@ -109,7 +109,7 @@ def test_a_page_is_sent_compressed_to_who_takes_it(call: Call, tokens: Tokens) -
 
 
 def test_the_files_that_pages_load_are_sent_compressed(call: Call) -> None:
-    """They hold nothing of anybody, and are the same bytes each time."""
+    """Static files contain no secrets and are always compressed to the same bytes."""
     plain, small = (call("GET", "/static/pages.css", headers={"accept-encoding": how}) for how in ("identity", "gzip"))
     assert (small.text, small.headers["content-encoding"]) == (plain.text, "gzip")
     assert [one.headers["vary"] for one in (plain, small)] == ["Accept-Encoding"] * 2

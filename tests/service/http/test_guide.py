@@ -16,7 +16,7 @@ CALLS = [shlex.split(block) for block in re.findall(r"^```sh\n(curl .*?)^```$", 
 
 
 def test_the_calls_of_the_guide_are_taken(call: Call, tokens: Tokens) -> None:
-    """They are the first that anybody makes, in this order."""
+    """New users send these requests first, in this order."""
     statuses = []
     for words in CALLS:
         body = json.loads(words[words.index("-d") + 1]) if "-d" in words else None
@@ -31,7 +31,7 @@ def test_the_calls_of_the_guide_are_taken(call: Call, tokens: Tokens) -> None:
 
 
 def test_the_sign_of_life_of_the_guide_is_taken(call: Call, tokens: Tokens) -> None:
-    """Its body stands in a sentence."""
+    """The body of the request is in a sentence of the guide."""
     (body,) = re.findall(r"heartbeat` with `(\{.*?\})`", GUIDE)
 
     assert call("POST", "/api/audit/heartbeat", tokens.ops, json=json.loads(body)).status_code == 200

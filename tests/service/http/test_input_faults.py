@@ -74,7 +74,7 @@ WRONG = [
 def test_a_wrong_value_is_refused_by_the_name_of_its_field(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, *, store: Store, path: str, value: Any
 ) -> None:
-    """Whoever wired the webhook has to find the field, not guess it."""
+    """The error must name the field, for the author of the webhook."""
     response = call("POST", INGEST, tokens.ops, json=with_value(exchange_body(), path, value))
     assert (response.status_code, response.json()["code"]) == (400, "invalid")
     assert response.json()["error"].startswith(path)
@@ -111,7 +111,7 @@ def test_a_value_is_not_repeated_in_the_answer(call: Call, tokens: Tokens, excha
 def test_a_fault_is_told_in_plain_words(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, *, path: str, value: Any, words: str
 ) -> None:
-    """Whoever wires a webhook need not know what it is checked with."""
+    """Errors must be understandable without knowledge of the validation library."""
     error = call("POST", INGEST, tokens.ops, json=with_value(exchange_body(), path, value)).json()["error"]
     assert error.startswith(path)
     assert error.partition(": ")[2] == words
@@ -159,7 +159,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_no_json_is_refused(call: Call, tokens: Tokens, store: Store, what: str) -> None:
-    """JSON readers disagree about these; ours takes none of them."""
+    """JSON parsers disagree about these values, so all of them are refused."""
     body, code = BROKEN[what]
     response = call("POST", INGEST, tokens.ops, content=body, headers=JSON)
     assert (response.status_code, response.json()["code"]) == (400, code)
@@ -177,7 +177,7 @@ def test_texts_with_halves_of_surrogates_and_null_characters_are_taken(
 
 
 def test_depth_in_fields_nobody_reads_is_refused_too(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """What is ignored must not be able to harm either."""
+    """Ignored fields must be harmless as well."""
     deep: Any = 0
     for _ in range(40):
         deep = {"x": deep}

@@ -36,7 +36,7 @@ def diagnosed(call: Call, tokens: Tokens, runs: int) -> None:
 
 
 def got(call: Call, path: str, token: str, **asked: Any) -> Any:
-    """What is answered."""
+    """Return the answer to a request."""
     response = call("GET", path, token, params=asked)
     assert response.status_code == 200, response.text
     return response.json()
@@ -57,7 +57,7 @@ def test_trends_are_by_the_day_of_the_exchange(call: Call, tokens: Tokens) -> No
 
 @pytest.mark.usefixtures("filled")
 def test_wrap_quality_is_by_session(call: Call, tokens: Tokens) -> None:
-    """What was found and what is missing are all that is expected."""
+    """Found and missing steps together are the expected steps."""
     [session] = got(call, f"{OPS}/wrap-quality", tokens.root)["sessions"]
     assert session["sessionId"] == "s1"
     assert session["exchangeCount"] == 3
@@ -104,7 +104,7 @@ def test_a_stored_record_that_cannot_be_read_is_no_fault_of_the_caller(
 
 @pytest.mark.usefixtures("filled")
 def test_projects_come_with_their_health(call: Call, tokens: Tokens) -> None:
-    """Every one that has records or a connection, whether or not it is audited; an operator of one sees that one."""
+    """Projects with records or a connection are listed, audited or not; an operator of one project sees only that."""
     listed = got(call, "/api/audit/projects", tokens.root)["projects"]
     assert [(one["project"], one["health"], one["enabled"]) for one in listed] == [
         ("capped", "empty", True),

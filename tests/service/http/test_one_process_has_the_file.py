@@ -1,4 +1,4 @@
-"""One process has the database, whatever it is asked for: two that write one file lose data, or the file."""
+"""Only one process opens the database, because two writers would lose data or the file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ WORK: dict[str, Callable[[Call, Tokens, Engine, Path], object]] = {
 
 @pytest.fixture(scope="module")
 def nursed() -> Iterator[Nursery]:
-    """Where servers come from."""
+    """The pool that starts servers."""
     with nursery() as opened:
         yield opened
 

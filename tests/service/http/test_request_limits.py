@@ -1,4 +1,4 @@
-"""What a request has to keep to before anything looks into it, and what surrounds every answer."""
+"""The limits of requests before their body is parsed, and the headers of every answer."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ INGEST = "/api/audit/ingest"
     ],
 )
 def test_a_host_is_a_name_with_a_port(value: bytes, name: str) -> None:
-    """What only looks like an allowed name is none."""
+    """Host names that only resemble an allowed one are refused."""
     assert host_name(value) == name
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8321", "10.0.0.7", ""])
 def test_a_name_that_is_not_ours_is_not_answered(call: Call, tokens: Tokens, host: str) -> None:
-    """A page of elsewhere can have its own name point here; then its scripts may read what we answer."""
+    """A foreign site could point its own name at this server, so that its scripts could read answers."""
     response = call("GET", "/api/audit/ops/scores", tokens.root, headers={"host": host})
     assert (response.status_code, response.json()["code"]) == (400, "host_not_allowed")
     assert "`driftline serve --name HOST`" in response.json()["error"]
@@ -104,7 +104,7 @@ def test_errors_have_one_form(call: Call, tokens: Tokens, *, method: str, path: 
     ],
 )
 def test_what_is_not_there_is_told_in_words(call: Call, tokens: Tokens, *, method: str, path: str, words: str) -> None:
-    """What is allowed instead is in the Allow header; a method that nobody knows is not repeated."""
+    """The Allow header lists the methods, and the answer does not repeat an unknown one."""
     response = call(method, path, tokens.root, headers={"content-type": "application/json"})
     assert response.json()["error"] == words
     assert (response.status_code == 405) == ("allow" in response.headers)
@@ -164,7 +164,7 @@ def scope_of(method: str, **headers: str) -> dict[str, Any]:
 
 
 def test_one_request_too_many_is_told_to_try_again() -> None:
-    """Memory and threads are bounded; those who wait elsewhere can be told so."""
+    """Requests in progress are bounded, and further ones are asked to retry."""
 
     async def scenario() -> list[dict[str, Any]]:
         held, sent = asyncio.Event(), []
@@ -245,7 +245,7 @@ def test_the_interface_description_is_true(app: FastAPI) -> None:
 
 
 def test_the_example_of_the_description_is_taken(app: FastAPI, call: Call, tokens: Tokens) -> None:
-    """Whoever copies it gets an answer."""
+    """The example must be accepted as it is."""
     [example] = app.openapi()["components"]["schemas"]["IngestBody"]["examples"]
     assert call("POST", INGEST, tokens.ops, json=example).status_code == 201
     [example] = app.openapi()["components"]["schemas"]["EventsBody"]["examples"]
@@ -280,7 +280,7 @@ def test_the_documentation_page_serves_its_files_only(call: Call, name: str) -> 
 
 
 class TestBehindAName:
-    """A server that is called by a name of its own."""
+    """A server with its own host name."""
 
     @pytest.fixture
     def settings(self) -> ApiSettings:

@@ -1,4 +1,4 @@
-"""The log of requests: a line for each, and of the routes that senders call all the time one a second with how many it stands for."""
+"""The log of requests: one line each, and for ingest routes one line per second with the number of requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Clock:
 
 
 def calls_of(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int | None]]:
-    """The status of each line, and how many calls it says that it stands for."""
+    """Return the status of each line, and the number of requests it stands for."""
     return [(record.status, getattr(record, "calls", None)) for record in caplog.records]  # type: ignore[attr-defined]
 
 
@@ -71,7 +71,7 @@ def test_a_line_of_an_ingest_stands_for_the_calls_of_a_second(
 
 
 def test_whatever_is_refused_has_a_line_of_its_own(record: RequestRecord, caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody looks for exactly that call, by its id."""
+    """A refused request must be findable by its id."""
     for status in (201, 409, 409, 503, 503):
         answered(record, INGEST, status)
     assert calls_of(caplog) == [(201, 1), (409, None), (409, None), (503, None), (503, None)]

@@ -46,7 +46,7 @@ def test_a_fault_behind_an_endpoint_tells_a_sender_whether_to_send_again(
 
 
 def test_a_refused_call_has_changed_nothing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """Whoever is refused may send the same again, mended."""
+    """A refused request can be corrected and sent again."""
     for unsound in (exchange_body(1) | {"exchange": {"id": "s1:1"}}, exchange_body(1) | {"session_id": 5}):
         assert call("POST", INGEST, tokens.ops, json=unsound).status_code == 400
     assert call("POST", INGEST, tokens.ops, json=exchange_body(1)).status_code == 201

@@ -35,7 +35,7 @@ def head(token: str, *lines: str) -> bytes:
 
 
 def until_the_end(connection: socket.socket) -> bytes:
-    """What comes until the connection ends, cleanly or not."""
+    """Return the bytes received until the connection ends, cleanly or not."""
     received = b""
     with contextlib.suppress(ConnectionResetError):
         while part := connection.recv(65536):
@@ -71,7 +71,7 @@ def test_an_exchange_is_taken_over_a_socket(server: LiveServer, tokens: Tokens, 
 
 @pytest.mark.parametrize("lines", [["Content-Length: 100"], ["Transfer-Encoding: chunked"]])
 def test_a_body_that_drips_is_given_up(server: LiveServer, tokens: Tokens, lines: list[str]) -> None:
-    """A time for the whole of it: one byte now and then must not hold a place for ever."""
+    """The time limit covers the whole body, so that slow senders cannot occupy a connection."""
     with server.connect() as connection:
         connection.sendall(head(tokens.ops, "Content-Type: application/json", *lines) + b"5\r\n")
         started = time.monotonic()
@@ -117,7 +117,7 @@ def test_line_breaks_between_requests_hold_no_connection(server: LiveServer) -> 
 
 @pytest.mark.parametrize("parts", [1, 8])
 def test_a_head_without_end_is_refused_however_it_is_cut(server: LiveServer, parts: int) -> None:
-    """Heads are held in memory before anybody has shown a token."""
+    """Heads are buffered before authentication, so their size must be bounded."""
     line = b"X: " + b"y" * (MAX_HEAD // 4) + b"\r\n"
     raw = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + line * 5
     size = -(-len(raw) // parts)
@@ -144,7 +144,7 @@ def test_requests_in_one_piece_are_answered_in_their_order(
 
 
 def test_a_bomb_is_not_unpacked(server: LiveServer, tokens: Tokens) -> None:
-    """A thousandth of what it would be is sent, and none of it is read."""
+    """A compressed body is refused without being read."""
     bomb = gzip.compress(b" " * 50_000_000)
     with server.connect() as connection:
         lines = ["Content-Type: application/json", "Content-Encoding: gzip", f"Content-Length: {len(bomb)}"]
@@ -196,7 +196,7 @@ def test_what_is_no_request_is_refused(server: LiveServer, raw: bytes) -> None:
 
 
 def test_a_body_in_pieces_is_read_to_its_end(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """Its first piece comes with the head, and is not all of it."""
+    """The first part of a body may arrive with the head."""
     content = json.dumps(exchange_body(1)).encode()
     with server.connect() as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -43,7 +43,7 @@ IDS: list[tuple[str, str, str, Json, str]] = [
 
 
 def escaped(body: Json) -> Json:
-    """The body as it is sent: in ASCII, so that half a pair is an escape."""
+    """Encode a body in ASCII, so that a lone surrogate is an escape."""
     return {"content": json.dumps(body).encode(), "headers": JSON}
 
 
@@ -69,7 +69,7 @@ def test_an_exchange_whose_id_holds_half_a_pair_is_refused(
 def test_every_id_that_holds_half_a_pair_is_refused_by_its_field(
     call: Call, tokens: Tokens, store: Store, sent: tuple[str, str, str, Json, str]
 ) -> None:
-    """An id that is taken names one thing, whichever call it comes in."""
+    """An accepted id must be unambiguous, on every endpoint."""
     method, path, token, body, field = sent
     response = call(method, f"{API}/{path}", getattr(tokens, token), **escaped(body))
     assert response.status_code == 400
@@ -78,7 +78,7 @@ def test_every_id_that_holds_half_a_pair_is_refused_by_its_field(
 
 
 def test_texts_are_repaired_wherever_they_come(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """Programs cut texts at a length; what an agent or a person said is taken all the same."""
+    """Programs cut texts within a surrogate pair; the text must be accepted anyway."""
     said = exchange_body(agent_response={"content": BROKEN, "thinking": BROKEN})
     assert call("POST", f"{API}/ingest", tokens.ops, **escaped(said)).status_code == 201
     event = {**A_CALL, "event_id": "e", "args": {"id": BROKEN, BROKEN: 1}}
@@ -94,7 +94,7 @@ def test_texts_are_repaired_wherever_they_come(call: Call, tokens: Tokens, excha
 
 
 def test_a_name_that_no_call_knows_is_told_even_if_it_holds_half_a_pair(call: Call, tokens: Tokens) -> None:
-    """An answer has to be writable, whatever was sent."""
+    """Answers must be encodable for any input."""
     response = call("POST", f"{API}/operators", tokens.root, **escaped({"name": "n", BROKEN: 1}))
     assert (
         response.status_code,
@@ -111,7 +111,7 @@ def test_a_name_that_no_call_knows_is_told_even_if_it_holds_half_a_pair(call: Ca
     ],
 )
 def test_an_address_that_is_not_utf_8_is_refused(call: Call, tokens: Tokens, method: str, path: str, part: str) -> None:
-    """What stands in for such bytes could name another session."""
+    """Replacement characters could name another session."""
     response = call(method, f"{API}/{path}", tokens.ops if method == "POST" else tokens.root)
     assert response.status_code == 400
     assert f"the {part} of the address is not UTF-8" in response.json()["error"]

@@ -12,7 +12,7 @@ from support.pages import cookie, signed_in
 
 @pytest.fixture
 def look(call: Call, tokens: Tokens) -> Callable[..., str]:
-    """The text of a page, as one sees it who may see everything."""
+    """Return the text of a page for an operator with every right."""
     value = signed_in(call, tokens.root)
 
     def looked(path: str, status: int = 200) -> str:

@@ -82,7 +82,7 @@ def shown(call: Call, token: str, address: str) -> str:
 
 
 def words(page: str) -> str:
-    """What a person reads of a page."""
+    """Return the visible text of a page."""
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", page)))
 
 
@@ -171,7 +171,7 @@ def test_evidence_without_readable_slices_says_so(call: Call, tokens: Tokens, st
 
 
 def test_of_many_long_reasons_each_is_short_and_most_are_folded(call: Call, tokens: Tokens, store: Store) -> None:
-    """What moved an incident is looked through at night: fifty reasons of a page each are looked through by nobody."""
+    """Long reasons are shortened and folded, so that the page can be skimmed."""
     (one,) = EVIDENCE["exchanges"]
     moved = [one | {"scoreId": f"m{number}", "reason": "w" * (MAX_REASON + 7)} for number in range(FIRST_MOVED + 3)]
     page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"exchanges": moved})))
@@ -201,7 +201,7 @@ def test_a_project_without_incidents_says_what_that_means(call: Call, tokens: To
 
 
 def test_that_nothing_was_found_is_said_only_once_somebody_looked(call: Call, tokens: Tokens, store: Store) -> None:
-    """Of a project that was never checked it is not known: here a fall is in the scores, and no rule has read them yet."""
+    """Before the first check, scores may contain a fall that no rule has read yet."""
     put(store, "scores", history(fallen(6), 40, end=NOW))
     before = shown(call, tokens.root, LIST)
     assert "Not checked yet." in before
@@ -231,7 +231,7 @@ def test_a_filter_that_finds_nothing_offers_the_rest(call: Call, tokens: Tokens,
 
 
 def test_the_list_is_read_page_by_page_in_the_order_of_time(call: Call, tokens: Tokens, store: Store) -> None:
-    """Every incident once, the newest first, whatever is filtered; each page has an address."""
+    """Pages have every incident once, newest first, for every filter, and each page has an address."""
     made = many(2 * PAGE + 7)
     put(store, "incidents", made)
     for asked in ({}, {"status": "resolved"}, {"status": "open", "type": "drift"}):
@@ -423,7 +423,7 @@ def fell(call: Call, tokens: Tokens, store: Store) -> Incident:
 
 
 def asked_again(call: Call, token: str, page: str, title: str) -> list[dict[str, Any]]:
-    """What the statement answers that the page leads to under a title, with the values that are in its address."""
+    """Return the answer to the statement linked under a title, with the values of its address."""
     link = re.search(rf">{title}</h3>\s*<p><a[^>]*href=\"([^\"]+)\"", page)
     assert link
     said = dict(parse_qsl(urlsplit(unescape(link[1])).query))
@@ -504,7 +504,7 @@ def test_who_may_not_ask_sees_the_command_alone(call: Call, tokens: Tokens, fell
 
 
 def test_what_an_alert_said_stays_on_the_page(call: Call, tokens: Tokens, store: Store) -> None:
-    """The title follows the numbers; whoever comes from an alert looks for the words that it had."""
+    """Titles follow the numbers, so the page keeps the alert's text for readers who come from it."""
     address = found(store, title="Tier 2 fell to 0.47")
     assert "Title at detection" not in shown(call, tokens.root, address)
     found(store, title="Tier 2 fell to 0.50", revision=1)
@@ -514,7 +514,7 @@ def test_what_an_alert_said_stays_on_the_page(call: Call, tokens: Tokens, store:
 
 
 def test_a_decision_on_the_page_needs_a_reason(call: Call, tokens: Tokens, store: Store) -> None:
-    """One tap must not close what somebody will ask about in a month; the API takes it without, for programs that keep theirs."""
+    """The page requires a reason for a decision; the API does not, because programs may store their own."""
     page = shown(call, tokens.root, found(store))
     (field,) = re.findall(r'<textarea id="reason"[^>]*>', page)
     assert "required" in field
@@ -525,7 +525,7 @@ def test_a_decision_on_the_page_needs_a_reason(call: Call, tokens: Tokens, store
 
 
 def test_no_word_of_an_incident_is_markup(call: Call, tokens: Tokens, store: Store) -> None:
-    """Its evidence quotes agents and judges; names of sessions and agents come from them, too."""
+    """Evidence contains untrusted texts and names."""
     exchange = EVIDENCE["exchanges"][0] | dict.fromkeys(("agent", "sessionId", "reason", "samplingReason"), HOSTILE)
     rule = EVIDENCE["rules"]["sequential"]
     evidence = EVIDENCE | {
@@ -645,7 +645,7 @@ def test_odds_are_rounded_to_what_they_are_worth() -> None:
 
 
 def alert(**fields: object) -> Alert:
-    """An alert on the incident i1 that nobody got."""
+    """An undelivered alert on the incident i1."""
     values: dict[str, object] = {
         "alert_id": "a1", "channel": "slack", "kind": "incident", "subject_id": "i1", "project": "ops", "severity": "critical",
         "body": "{}", "created_at": NOW, "not_before": NOW, "attempts": 5, "status": "given_up", "settled_at": NOW,

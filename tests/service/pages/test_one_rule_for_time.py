@@ -53,7 +53,7 @@ def look(call: Call, tokens: Tokens, store: Store) -> Look:
 
 
 def count_on(page: str, tab: str) -> int:
-    """The number of records that a tab shows: its rows, or the sum of a column where a row stands for several."""
+    """Return the number of records on a tab: its rows, or the sum of a column if a row stands for several."""
     part = page.partition(f'id="{TABS[tab]}"')[2]
     body = part.partition("<tbody")[2].partition("</tbody>")[0]
     if tab == "":
@@ -83,7 +83,7 @@ def test_every_tab_counts_the_same_records_of_a_period(look: Look, project: str,
 
 @pytest.mark.parametrize("tab", TABS)
 def test_an_empty_period_says_so_and_offers_the_last_one_with_data(look: Look, tab: str) -> None:
-    """Who comes after a pause sees at once that nothing came, and gets to what came before with one click."""
+    """After a pause, the page says that the period is empty and links to the last one with data."""
     empty = look(f"/projects/{PAUSED}{tab}?window=7d")
     address = offered_by(empty)
 
@@ -102,7 +102,7 @@ def test_a_project_without_older_records_offers_nothing(look: Look, tab: str) ->
 
 @pytest.mark.parametrize("tab", ["/anomalies", "/runs", "/incidents", "/agents", "/wrap-quality", "/evaluations"])
 def test_a_list_shows_all_of_the_time_only_where_its_address_says_so(look: Look, tab: str) -> None:
-    """What has no bounds is never the start; and the pages that show a period do not take it over."""
+    """All time is never the default, and pages that show a period do not keep it."""
     page = look(f"/projects/{PAUSED}{tab}?window=all")
 
     assert count_on(page, tab) == len(DAYS_AGO[PAUSED])
@@ -146,7 +146,7 @@ def test_the_period_that_the_api_offers_has_data(look: Look, call: Call, tokens:
 
 
 def test_a_card_of_a_project_that_has_fallen_silent_has_no_figures_of_long_ago(look: Look) -> None:
-    """Its figures are of the last days like those of every other project: none, with when it was last heard and where to see that."""
+    """Its figures cover the last days and are empty; the card names the last record and links to it."""
     cards = {card.partition("</a>")[0].rpartition(">")[2]: card for card in look("/").split('<li class="card ')[1:]}
 
     assert "No exchange in 7 days" in cards[PAUSED]

@@ -1,4 +1,4 @@
-"""What every page keeps to: nothing of an agent's text is HTML, nothing hides, nothing is loaded from elsewhere."""
+"""Rules for every page: agents' texts are escaped, hidden characters are shown, and nothing is loaded from other hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.pages.rendering import moment, number, sentence, share, shown, usd
 
 @given(st.text())
 def test_no_text_is_markup(text: str) -> None:
-    """Agents write what is shown: it is text, whatever it says."""
+    """Texts of agents are shown as text, whatever they contain."""
     html = str(shown(text))
     bare = re.sub(r'<span class="code-point">U\+[0-9A-F]{4,6}</span>', "", html)
     assert not set("<>\"'") & set(bare)
@@ -43,7 +43,7 @@ def test_ordinary_writing_is_left_alone() -> None:
 
 
 def test_figures_are_for_people() -> None:
-    """Unknown is said, and is never 0."""
+    """Unknown values are named and never shown as 0."""
     assert number(None) == "\u2013"
     assert share(None) == "\u2013"
     assert usd(None) == "\u2013"

@@ -62,7 +62,7 @@ def test_the_newest_runs_are_those_that_ended_last(look: Callable[..., str], sto
 
 
 def test_an_unsafe_run_is_worse_than_one_that_is_trusted_less(look: Callable[..., str], store: Store) -> None:
-    """Five duplicate refunds leave a trust of 90: by trust alone they would stand below what only deserves a look."""
+    """Five duplicate refunds leave a trust of 90, so ordering by trust alone would rank them too low."""
     levels = {"a": ("review_recommended", 88), "b": ("unsafe_for_production", 90), "c": ("ready_for_runtime", 86)}
     put(store, "diagnoses", [diagnosed(name, readiness_level=at, trust_score=trust) for name, (at, trust) in levels.items()])
     page = look(LINKS.runs("ops", sort="trust"))
@@ -94,7 +94,7 @@ def test_runs_are_narrowed_to_agents_and_days(look: Callable[..., str], store: S
 def test_a_run_is_found_in_sql_by_the_id_that_pages_have(
     call: Call, tokens: Tokens, look: Callable[..., str], store: Store, tmp_path: Path
 ) -> None:
-    """Beside the server as in the file: whoever reads of run_002 asks for run_002."""
+    """SQL uses the run ids of the pages, beside a server and over the file."""
     made = [diagnosed(f"s{number}", trust_score=90 + number) for number in range(3)]
     put(store, "diagnoses", [*made, diagnosed("s1", trust_score=50, revision=1), diagnosed("w", project="web")])
     assert listed(look(RUNS)) == ["run_003", "run_002", "run_001"]

@@ -63,7 +63,7 @@ class TestBehindAProxyThatSpeaksTls:
 
     @pytest.fixture
     def settings(self) -> ApiSettings:
-        """What serving makes of that address."""
+        """The settings that the server derives from that address."""
         return api_settings(Settings(public_url="https://Audit.example:8443/"), [])
 
     @pytest.mark.parametrize("host", ["audit.example:8443", "AUDIT.example:8443"])
@@ -83,7 +83,7 @@ class TestBehindAProxyThatSpeaksTls:
 
 
 def test_servers_on_one_machine_do_not_sign_each_other_s_people_out(call: Call, tokens: Tokens) -> None:
-    """Browsers keep the cookies of a host together, whatever the port."""
+    """Browsers share cookies between the ports of a host."""
     value = signed_in(call, tokens.root)
     other = cookie_name(8400, encrypted=False)
     assert call("GET", "/", headers={"cookie": f"{other}=abc; {COOKIE}={value}", **HTML}).status_code == 200
@@ -97,7 +97,7 @@ def test_nobody_signs_in_without_a_right_token(call: Call, token: str | None) ->
 
 
 def test_a_connection_does_not_sign_in(call: Call, tokens: Tokens) -> None:
-    """Its token lies on machines of agents: it delivers, and looks at nothing."""
+    """A connection's token is stored on agents' machines and must not open pages."""
     assert call("POST", SIGN_IN, tokens.ops, json={}).status_code == 403
 
 
@@ -158,7 +158,7 @@ FORGED = {
 
 @pytest.mark.parametrize("how", FORGED)
 def test_a_write_that_no_page_of_ours_made_is_refused(call: Call, tokens: Tokens, store: Store, how: str) -> None:
-    """The browser sends the cookie along whoever made it call."""
+    """Browsers send the cookie with requests caused by any site."""
     put(store, "incidents", [incident()])
     value = signed_in(call, tokens.root)
     path = f"/api/audit/ops/incidents/{incident().incident_id}"
@@ -169,7 +169,7 @@ def test_a_write_that_no_page_of_ours_made_is_refused(call: Call, tokens: Tokens
 
 
 def test_a_write_without_the_headers_of_browsers_is_refused(call: Call, tokens: Tokens) -> None:
-    """Every browser says where a write comes from; who does not is none, and has tokens."""
+    """Every browser sends the origin of a write; other clients use tokens."""
     value = signed_in(call, tokens.root)
     headers = {**cookie(value), PAGE_MARK: mark_of(value.encode(), "")}
     assert call("POST", SIGN_OUT, json={}, headers=headers).status_code == 403

@@ -47,7 +47,7 @@ def test_the_examples_are_those_of_the_guide_and_links_of_their_own(call: Call, 
 
 
 def test_what_is_the_readers_own_in_an_example_is_a_parameter_that_its_link_fills(call: Call, tokens: Tokens) -> None:
-    """An example is about every agent at first; without that, whoever tries one would have to find what to change."""
+    """Examples have parameters with neutral defaults, so that they run unchanged."""
     page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root))).text
     link = next(one for one in re.findall(r'data-use href="([^"]+)"', page) if "p.project" in one)
     assert {name: value for name, value in parse_qs(urlsplit(html.unescape(link)).query).items() if name != "q"} == {

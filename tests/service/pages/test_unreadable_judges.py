@@ -1,4 +1,4 @@
-"""A judge whose answers cannot be read is told of on every page, and by `driftline doctor`."""
+"""A judge whose answers cannot be read is reported on every page, and by `driftline doctor`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streams.judges.rate_limits import MAX_UNREADABLE
 
 
 def test_every_page_says_that_a_judge_cannot_be_read_until_it_answers(look: Callable[..., str], store: Store) -> None:
-    """What is to be judged waits meanwhile; without a word, people wait for scores that do not come."""
+    """Exchanges are not judged meanwhile, so users must learn why scores are missing."""
     error = "unreadable answer: <b>Sign in</b>"
     bad = [
         builders.judgement("s", number, outcome="provider_error", error=error, judged_at=NOW - timedelta(minutes=number))

@@ -67,7 +67,7 @@ def test_an_age_on_the_command_line_begins_where_the_page_of_that_length_does(le
     ],
 )
 def test_an_age_of_any_length_counts_back_in_whole_hours_or_days(age: timedelta, start: str) -> None:
-    """Minutes are exact: nobody asks for a part of an hour and means more."""
+    """An age in minutes is exact and not rounded to hours."""
     assert age_start(age, LATE) == at(start)
 
 
@@ -153,7 +153,7 @@ def test_lists_say_how_many_there_were_before(look: Look, store: Store, page: st
 
 
 def test_lists_are_of_the_time_in_the_address(look: Look, store: Store) -> None:
-    """What is older is there in all of the time, and nowhere else."""
+    """Older records are listed only for all time."""
     odd = {"anomaly": True, "scored_at": NOW}
     old, new = NOW - timedelta(days=40), NOW - timedelta(hours=2)
     put(store, "scores", [
@@ -182,7 +182,7 @@ def test_lists_are_of_the_time_in_the_address(look: Look, store: Store) -> None:
 
 
 def test_the_control_keeps_what_else_the_address_asks_for(call: Call, tokens: Tokens) -> None:
-    """Another time must not lose the filter, and a page of the old list is none of the new one."""
+    """Changing the period keeps the filters and starts at the first page."""
     path = "/projects/ops/incidents?status=open&window=7d&until=2026-09-20"
     page = call("GET", path, headers=cookie(signed_in(call, tokens.root))).text
     assert 'href="/projects/ops/incidents?status=open&amp;window=30d&amp;until=2026-09-20"' in page

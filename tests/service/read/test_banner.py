@@ -11,7 +11,7 @@ from service.read.project import banner_text
 
 
 def lines_of(settings: ProjectSettings, judge: str = "live") -> dict[str, str]:
-    """The banner's lines by what stands before the colon."""
+    """Return the banner's lines by the label before the colon."""
     return dict(line.split(": ", 1) for line in banner_text(settings, 0, judge, "Not checked yet.").splitlines())
 
 
@@ -78,7 +78,7 @@ def test_sampling_is_said_as_it_is_set(given: dict[str, Any], expected: str) -> 
     [(None, "none"), (0.0, "$0.00/session"), (0.25, "$0.25/session"), (12.0, "$12.00/session"), (0.005, "$0.005/session")],
 )
 def test_the_cap_is_said_as_it_is_set(cap: float | None, expected: str) -> None:
-    """A cap of 0 is a cap and no cap is none; a small one is not rounded to nothing."""
+    """A cap of 0 differs from no cap, and a small cap is not rounded to 0."""
     assert lines_of(ProjectSettings(cost_cap_per_session=cap))["Cost cap"] == expected
 
 

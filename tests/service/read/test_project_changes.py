@@ -36,7 +36,7 @@ def change(incident: dict[str, Any] | None, **columns: Any) -> Change:
 
 
 def test_an_incident_comes_before_the_last_days() -> None:
-    """Its rule has found it; the last days may be chance."""
+    """An incident is beyond chance, and a change of the last days may not be."""
     found = change(INCIDENT)
     assert found.series == "tier3"
     assert found.before == 4.6
@@ -47,7 +47,7 @@ def test_an_incident_comes_before_the_last_days() -> None:
 
 @pytest.mark.parametrize("metadata", ["{}", "no json", '{"moved": [{"name": "Tier 3"}]}', '{"moved": 7}', ""])
 def test_an_incident_without_levels_takes_those_of_the_last_days(metadata: str) -> None:
-    """Evidence of earlier versions has none; what fell and since when is still said."""
+    """Evidence of earlier versions has no levels, but it names the series and the first day."""
     with Store(None) as store:
         told = {"tier": "tier3", "confidence": "confirmed", "first_day": datetime.combine(DAY, time(), UTC)}
         put(store, "incidents", [incident(project="ops", incident_id="i", metadata=metadata, **told)])

@@ -138,7 +138,7 @@ RESIDENT = 1_200_000_000
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the database of this module is."""
+    """The folder of this module's database."""
     return tmp_path_factory.mktemp("confidential")
 
 
@@ -463,7 +463,7 @@ def test_nothing_of_a_snapshot_stays_on_the_disk(tmp_path: Path, loop: asyncio.R
 
 
 def test_a_database_named_by_a_relative_path_has_snapshots_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That is how the server's default names it; the process that builds works in another folder."""
+    """The default path is relative, and the building process has another working directory."""
     monkeypatch.chdir(tmp_path)
     with Store(Path("driftline.duckdb")) as store, asyncio.Runner() as runner:
         put(store, 2)
@@ -535,7 +535,7 @@ def test_what_is_being_done_for_a_snapshot_is_told(tmp_path: Path, loop: asyncio
 
 
 def test_how_far_a_snapshot_is_is_told_in_bytes_and_rows(tmp_path: Path, loop: asyncio.Runner) -> None:
-    """Of ten million records it takes a minute: without a share nobody knows whether to wait for it."""
+    """Ten million records take a minute, so users need the progress to decide whether to wait."""
     told: dict[str, list[str]] = {}
 
     async def followed() -> None:

@@ -18,7 +18,7 @@ AT = datetime(2026, 11, 1, 9, tzinfo=UTC)
 
 
 def said(score_id: str) -> Review:
-    """What somebody says of a score."""
+    """Build a review of a score."""
     return Review(
         review_id=f"r-{score_id}", project="ops", kind="human_score", subject_id=score_id, reviewer="ann", score=3,
         occurred_at=AT, ingested_at=AT,

@@ -77,7 +77,7 @@ def put(store: Store, *records: Record) -> None:
 
 
 def review(score_id: str, value: int, comment: str | None, at: datetime) -> Review:
-    """What a person scored."""
+    """Build a person's score."""
     return Review(
         review_id=f"{score_id} {at}",
         project="ops",
@@ -209,7 +209,7 @@ def test_what_is_asked_for_of_a_list_is_what_comes(store: Store) -> None:
 
 
 def test_documents_are_json(store: Store) -> None:
-    """Whatever a dimension or an agent is called."""
+    """Any name of a dimension or an agent must be encodable as JSON."""
     odd = DimensionScore(dimension='"quoted"\n', score=1.0, reasoning="\u202eabc")
     put(store, score("s", 1, **(JUDGED | {"tier3_dimensions": (odd,), "agent": "\0"})))
     found = only_document(store)

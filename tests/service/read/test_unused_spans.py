@@ -51,7 +51,7 @@ def test_every_state_has_words() -> None:
 
 
 def test_the_page_and_the_metrics_say_the_same(call: Call, tokens: Tokens, store: Store) -> None:
-    """Somebody looks at one and asks about the other."""
+    """The page and the metrics must show the same numbers."""
     keep(store, decisions(NOW))
     page, figures = connect_page(call, tokens), call("GET", "/metrics", tokens.root).text
 
@@ -93,7 +93,7 @@ def test_a_trace_that_is_assembled_again_counts_once(store: Store) -> None:
 
 
 def test_refused_spans_are_on_the_page_of_their_connection(call: Call, tokens: Tokens) -> None:
-    """Its exporter was told, and few exporters pass that on."""
+    """Few exporters report refusals, so the page must show them."""
     late = span(0, startTimeUnixNano="17")
     headers = {"content-type": "application/json"}
     assert call("POST", "/v1/traces", tokens.ops, content=json.dumps(body([late])).encode(), headers=headers).status_code == 200

@@ -13,7 +13,7 @@ OCTOBER = datetime(2026, 10, 1, tzinfo=UTC)
 
 
 def row(version: str | None, day: int, scores: list[float] | None = None, **fields: Any) -> dict[str, Any]:
-    """A row of the query: each score is that of a session of its own."""
+    """Build a row of the query, with one session per score."""
     known = scores or []
     return {
         "agent": "cleo", "label": "agent_version", "version": version, "began_at": OCTOBER.replace(day=day), "last_at": OCTOBER.replace(day=day),
@@ -79,7 +79,7 @@ def test_the_only_version_is_compared_with_nothing() -> None:
 
 
 def test_what_was_before_the_first_deployment_is_named_so() -> None:
-    """Exchanges that name no version are told apart by the time of deployments."""
+    """Exchanges without a version are assigned to versions by the times of deployments."""
     found = only(row("7", 20, BAD), row(None, 1, GOOD))
     assert found.sentence.startswith("Version 7 is worse than before the first deployment: ")
 

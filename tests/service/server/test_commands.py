@@ -42,7 +42,7 @@ TYPED = """
 
 @contextlib.contextmanager
 def serving(engine: Engine, loop: asyncio.Runner) -> Iterator[Path]:
-    """A database whose process takes commands, on an event loop in a thread of its own."""
+    """A database whose process accepts commands, on an event loop in a separate thread."""
     assert engine.store.path is not None
     opened, ended = threading.Event(), asyncio.Event()
 
@@ -61,7 +61,7 @@ def serving(engine: Engine, loop: asyncio.Runner) -> Iterator[Path]:
 
 @pytest.fixture
 def path(engine: Engine, loop: asyncio.Runner) -> Iterator[Path]:
-    """A database whose process takes commands."""
+    """A database whose process accepts commands."""
     with serving(engine, loop) as database:
         yield database
 
@@ -141,7 +141,7 @@ def test_a_link_in_the_folders_place_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_server_of_another_version_is_not_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tables may lack what this version looks for."""
+    """The tables of another version may lack columns that this one reads."""
     monkeypatch.setattr(commands, "version", lambda: "0.0.1")
     with pytest.raises(StoreError, match=r"its server is of version 0\.0\.1"):
         ServerLink.to(path)

@@ -63,7 +63,7 @@ ALONE = {
 
 @pytest.fixture(scope="module")
 def nursed() -> Iterator[Nursery]:
-    """Where servers and commands come from."""
+    """The pool that starts servers and commands."""
     with nursery() as opened:
         yield opened
 
@@ -169,7 +169,7 @@ def _timeless(printed: str) -> str:
 
 
 def test_people_score_and_record_beside_a_server(nursed: Nursery, served: Home) -> None:
-    """What people enter is published by the server, so that its own checks know of it."""
+    """The server publishes what people enter, so that its checks include it."""
     score = json.loads(said(nursed, served, "review", "next", "--project", "ops", "--rater", "ann", "--json")[1])["scoreId"]
     given = said(nursed, served, "review", "score", score, "4", "--project", "ops", "--rater", "ann")
     release = said(
@@ -245,7 +245,7 @@ def test_a_backup_of_a_running_server_has_all_that_was_accepted(nursed: Nursery,
 
 
 def test_a_backup_put_back_under_a_newer_log_is_refused_in_words(nursed: Nursery, tmp_path: Path) -> None:
-    """The log's entries follow rows that the older tables lack: landed there, they would leave a gap that no one sees."""
+    """The log's entries follow rows that the older tables lack: flushed there, they would leave an unnoticed gap."""
     home, backup = Home(tmp_path), tmp_path / "backup"
     server = nursed.serve(home, "--judge", "none")
     deliver(home, server, "before", 1)
@@ -314,7 +314,7 @@ def test_what_stayed_unscored_is_judged_by_the_servers_judge(nursed: Nursery, tm
 
 
 def test_an_import_beside_a_judge_returns_when_all_is_judged(nursed: Nursery, tmp_path: Path) -> None:
-    """The server judges what comes in: the command says so at the end, and not that nothing was unscored yet."""
+    """The server judges imported exchanges, so the command must wait and report that instead of unscored exchanges."""
     home, table = Home(tmp_path), write_lines(tmp_path / "table.jsonl", ROWS)
     with running() as judge:
         server = nursed.serve(home, environment={"ANTHROPIC_BASE_URL": judge.base_url})

@@ -17,7 +17,7 @@ from service.server.logs import configure_logs
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """Where the logs of a test go; what was configured before is put back."""
+    """The stream of a test's logs; the previous configuration is restored."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     for handler in before:

@@ -26,7 +26,7 @@ POLICY = {"projects": {"slow": {"heartbeatInterval": 1_200_000}, "dark": {"enabl
 
 
 class Yard:
-    """An engine with its watchdog at a time of one's own, which starts anew when it is told to."""
+    """An engine with its watchdog and a settable clock, which can be restarted."""
 
     def __init__(self, store: Store, receiver: Receiver, loop: asyncio.Runner) -> None:
         self.now = START
@@ -227,7 +227,7 @@ def test_time_in_which_the_process_stood_still_does_not_count(yard: Yard) -> Non
 
 
 def test_some_sessions_that_fall_silent_together_are_one_message(yard: Yard) -> None:
-    """Each is an alert of its own, and they come as a digest."""
+    """Each session raises its own alert, and the alerts are delivered as a digest."""
     for number in range(100):
         yard.beat(f"s{number}")
     yard.watch(11)
@@ -258,7 +258,7 @@ def test_intervals_that_no_session_can_miss_are_named_at_the_start(
 
 
 def test_without_a_channel_the_log_still_says_it(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
-    """The watchdog does not depend on anybody being told."""
+    """The watchdog works without a channel for alerts."""
     yard.channels = ()
     yard.restart()
     yard.beat()

@@ -21,7 +21,7 @@ CHANGED = "version: 1\ndefaults: {retentionDays: null, sampling: {routineInterva
 
 @pytest.fixture(scope="module")
 def children() -> Iterator[Nursery]:
-    """What starts servers."""
+    """The pool that starts servers."""
     with nursery() as opened:
         yield opened
 

@@ -59,5 +59,5 @@ def test_what_is_configured_is_asked(model: str, policy: Any, address: str, said
 
 
 def test_the_address_is_that_of_the_judge() -> None:
-    """It is told apart without loading the client of the API."""
+    """The kind of judge is determined without loading the API's client."""
     assert DEFAULT_BASE_URL == ANTHROPIC

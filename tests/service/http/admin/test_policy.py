@@ -129,7 +129,7 @@ def test_a_policy_as_large_as_a_file_may_be_is_taken(call: Call, tokens: Tokens)
 
 
 def test_what_is_in_force_for_a_project_is_whole(call: Call, tokens: Tokens) -> None:
-    """With the defaults that nobody wrote down."""
+    """The answer includes defaults that the file does not name."""
     found = call("GET", f"{POLICY}/effective?project=dark", tokens.root).json()
     assert (found["settings"]["enabled"], found["settings"]["retentionDays"]) == (False, 90)
     assert call("GET", f"{POLICY}/effective", tokens.root).json()["settings"]["enabled"]

@@ -110,7 +110,7 @@ def test_a_scope_that_would_do_nothing_is_not_given(call: Call, tokens: Tokens) 
 
 @pytest.mark.usefixtures("tokens")
 def test_nobody_gives_more_than_they_have(call: Call, access: AccessStore) -> None:
-    """Neither by adding an operator, nor by having somebody's token made anew and answered to oneself."""
+    """An operator must not gain rights by adding an operator or by rotating another operator's token."""
     admin = with_scopes(access, "admin")
     answers = [
         call("POST", OPERATORS, admin, json={"name": "more", "scopes": ["admin", "query"]}),

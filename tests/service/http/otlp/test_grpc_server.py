@@ -36,7 +36,7 @@ GOOD = body([agent(), chat(1)])
 
 @pytest.fixture
 def context(engine: Engine, access: AccessStore) -> ApiContext:
-    """What the endpoints of HTTP have, too."""
+    """The same context as that of the HTTP endpoints."""
     return ApiContext(engine, access, ApiSettings(max_failures=2), Metrics())
 
 
@@ -83,7 +83,7 @@ def refusal(exported: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
 
 
 def stored(store: Store) -> int:
-    """How many spans the log holds."""
+    """Return the number of stored spans."""
     ((count,),) = store.cursor().execute("SELECT count(*) FROM log.spans").fetchall()
     return int(count)
 
@@ -123,7 +123,7 @@ def test_half_a_character_costs_itself_alone(export: Export, store: Store, loop:
 
 
 def test_metrics_are_refused_in_their_own_words(export: Export) -> None:
-    """An exporter that is told UNIMPLEMENTED writes an error each minute."""
+    """Exporters log an error every minute if they receive UNIMPLEMENTED."""
     sent = ExportMetricsServiceRequest()
     sent.resource_metrics.add().scope_metrics.add().metrics.add().name = "gen_ai.client.token.usage"
     answer = export(sent.SerializeToString(), signal="metrics")
@@ -132,7 +132,7 @@ def test_metrics_are_refused_in_their_own_words(export: Export) -> None:
 
 
 def test_a_header_in_percent_encoding_is_taken(export: Export, tokens: Tokens) -> None:
-    """As it stands in OTEL_EXPORTER_OTLP_HEADERS; some exporters send it like that."""
+    """Some exporters send the value of OTEL_EXPORTER_OTLP_HEADERS without decoding it."""
     metadata = (("authorization", f"Bearer%20{tokens.ops}"),)
     assert not export(packed(GOOD), metadata=metadata).HasField("partial_success")
 

@@ -67,7 +67,7 @@ def test_anchors_are_chosen_judged_again_and_told(call: Call, tokens: Tokens, en
 
 @pytest.mark.usefixtures("judged")
 def test_an_exchange_is_named_chosen_and_withdrawn(call: Call, tokens: Tokens) -> None:
-    """What was said of it stays; the next round goes without it."""
+    """Results of a withdrawn anchor are kept, and the next round leaves it out."""
     named = {"exchangeIds": ["s1:2"], "connection": "north"}
     (anchor,) = call("POST", ANCHORS, tokens.root, json=named).json()["anchors"]
     assert call("POST", ANCHORS, tokens.root, json=named).json()["anchors"] == [anchor]
@@ -118,7 +118,7 @@ def test_without_a_judge_no_round_begins(call: Call, tokens: Tokens) -> None:
 
 
 def test_a_project_that_is_not_audited_has_no_round(call: Call, tokens: Tokens) -> None:
-    """The copies would be taken in and never judged."""
+    """The copies of the exchanges would be accepted and never judged."""
     assert _told(call("POST", "/api/audit/dark/anchors/run", tokens.root)) == (409, "not_audited")
 
 
@@ -146,7 +146,7 @@ def _told(response: Any) -> tuple[int, str]:
 
 
 def test_a_project_of_anchors_has_no_anchors(call: Call, tokens: Tokens) -> None:
-    """What is chosen there would be judged for money, round after round, and say nothing."""
+    """Anchors in a reserved project would cost money in each round, without any finding."""
     answer = call("POST", "/api/audit/anchors.ops/anchors", tokens.root, json={})
 
     assert (answer.status_code, "holds rounds of anchors" in answer.json()["error"]) == (400, True)

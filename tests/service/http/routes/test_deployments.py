@@ -71,7 +71,7 @@ def test_what_cannot_be_kept_is_named(call: Call, tokens: Tokens, body: dict[str
 
 
 def test_charts_of_the_project_mark_it(call: Call, tokens: Tokens) -> None:
-    """A line, and a row of the table for whoever cannot see it."""
+    """A deployment is a line in the chart and a row in its table, for readers who cannot see the chart."""
     call("POST", PATH, tokens.root, json={"version": "<b>2.0", "at": (NOW - timedelta(days=1)).isoformat()})
     page = call("GET", Links().project("ops"), headers=cookie(signed_in(call, tokens.root))).text
     assert "<b>2.0" not in page

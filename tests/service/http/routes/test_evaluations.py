@@ -1,4 +1,4 @@
-"""Evaluations over HTTP: asked for by an operator, made in the background, read again; of other projects nothing is told."""
+"""Evaluations over HTTP: requested by an operator, made in the background, and readable only within the project."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def engine(store: Store, loop: asyncio.Runner, *, judged_by_nobody: bool) -> Ite
 
 @pytest.fixture
 def admin(access: AccessStore) -> str:
-    """Who may do everything in project ops."""
+    """The token of an operator with every scope in project ops."""
     return access.add(Holder("operator", "ops-admin", "ops"))
 
 
@@ -153,7 +153,7 @@ def test_a_dry_run_says_what_it_would_take_and_asks_nobody(call: Call, tokens: T
 
 @pytest.mark.parametrize("judged_by_nobody", [True])
 def test_without_a_judge_only_what_needs_none_is_taken(call: Call, tokens: Tokens, store: Store) -> None:
-    """An evaluation that nobody can make would fail, and be read as a bad run."""
+    """An evaluation without a judge would fail and look like a bad run."""
     recorded = PROFILE | {
         "judges": [{"judge_id": "haiku", "type": "recorded", "model": "claude-haiku-4-5"}],
         "judge_runs": PROFILE["judge_runs"][:1],

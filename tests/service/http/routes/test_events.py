@@ -141,7 +141,7 @@ def test_another_content_under_a_known_id_is_refused_and_kept(call: Call, tokens
 def test_a_conflict_names_what_tells_the_event(
     call: Call, tokens: Tokens, event_id: str | None, field: str, difference: str
 ) -> None:
-    """Who sent no event_id has none to mend: the place is what was taken already."""
+    """Without an event_id, the conflict must name the position that is already taken."""
     own = {} if event_id is None else {"event_id": event_id}
     call("POST", EVENTS, tokens.ops, json=batch(tool_call(), tool_call(n=1, **own), first_seq=5))
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(), tool_call(n=2, **own), first_seq=5))
@@ -203,7 +203,7 @@ def test_a_batch_over_four_mebibytes_is_too_large(call: Call, tokens: Tokens) ->
 
 
 def test_a_project_that_is_switched_off_takes_no_events(call: Call, tokens: Tokens) -> None:
-    """The policy's master switch holds wherever records come in."""
+    """The policy's master switch applies to every way in which records arrive."""
     assert call("POST", EVENTS, tokens.dark, json=batch(tool_call(), first_seq=0)).json()["code"] == "audit_disabled"
 
 

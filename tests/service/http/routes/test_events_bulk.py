@@ -55,7 +55,7 @@ def test_flat_and_wrapped_events_are_the_same_in_an_array_and_in_lines(call: Cal
 
 
 def test_sent_again_in_another_cut_changes_nothing(call: Call, tokens: Tokens, store: Store) -> None:
-    """Whatever got no answer is sent again, with other events or without them."""
+    """Senders repeat events without an answer, together with other events or alone."""
     call("POST", EVENTS_BULK, tokens.ops, json=[event("a"), event("b")])
     answer = call("POST", EVENTS_BULK, tokens.ops, json=[event("b"), event("c"), event("c")]).json()
 
@@ -94,7 +94,7 @@ def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, store
 
 
 def test_a_line_that_is_no_json_costs_that_line_only(call: Call, tokens: Tokens, store: Store) -> None:
-    """A log that was cut off in the middle is sent as it is."""
+    """Senders may deliver a truncated log file."""
     body = b"\n".join([json.dumps(event("a")).encode(), b"{bad", json.dumps(event("b")).encode()])
     answer = call("POST", EVENTS_BULK, tokens.ops, content=body, headers=LINES).json()
 
@@ -125,7 +125,7 @@ def test_events_are_filed_as_the_token_says(call: Call, tokens: Tokens, store: S
 
 
 def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, store: Store) -> None:
-    """The bound is said, so that a sender can cut its call."""
+    """The error names the limit, so that a sender can split its request."""
     bodies = [event(f"e{number}", f"s{number % 300}") for number in range(MAX_BULK + 1)]
     most = call("POST", EVENTS_BULK, tokens.ops, json=bodies[:-1])
     more = call("POST", EVENTS_BULK, tokens.ops, json=bodies)
@@ -142,6 +142,6 @@ def test_a_body_that_is_too_large_is_refused(call: Call, tokens: Tokens) -> None
 
 
 def test_a_project_that_is_not_audited_takes_none(call: Call, tokens: Tokens) -> None:
-    """The policy's master switch holds wherever records come in."""
+    """The policy's master switch applies to every way in which records arrive."""
     answer = call("POST", EVENTS_BULK, tokens.dark, json=[event()])
     assert (answer.status_code, answer.json()["code"]) == (403, "audit_disabled")

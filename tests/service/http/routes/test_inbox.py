@@ -74,7 +74,7 @@ def test_a_token_of_one_project_sees_no_other(call: Call, tokens: Tokens) -> Non
 
 
 def test_who_acknowledged_one_of_versions_before_has_it(call: Call, tokens: Tokens) -> None:
-    """Those records have no assignee: their owner is not lost."""
+    """Records of earlier versions have no assignee; the person who acknowledged is shown instead."""
     (one,) = call("GET", INBOX, tokens.root, params={"assignee": "root"}).json()["incidents"]
     assert (one["assignee"], one["acknowledgedBy"], one["assignedAt"]) == ("root", "root", None)
 
@@ -144,7 +144,7 @@ def test_it_is_assigned_to_people_who_may_see_it(call: Call, tokens: Tokens) -> 
 
 
 def test_a_comment_alone_is_kept_in_the_history(call: Call, tokens: Tokens) -> None:
-    """People talk about an incident before they decide on it; the incident stays as it is."""
+    """People discuss an incident before they decide on it, so a comment changes no state."""
     before = call("GET", "/api/audit/ops/incidents/b", tokens.root).json()
     after = call("PUT", "/api/audit/ops/incidents/b", tokens.root, json={"comment": "the prompt?"}).json()
     assert (after["incident"], after["decisions"], after["history"][0]["comment"]) == (before["incident"], [], "the prompt?")

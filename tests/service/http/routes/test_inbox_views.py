@@ -21,7 +21,7 @@ def names(call: Call, token: str) -> list[str]:
 
 
 def test_a_view_is_saved_replaced_and_deleted(call: Call, tokens: Tokens) -> None:
-    """Its filters are kept as the address has them: what is usual or blank is left out."""
+    """Filters are stored as in the address, without default and blank ones."""
     body = {"name": " Mine ", "query": "?assignee=me&status=open&status=acknowledged&text="}
     assert call("POST", VIEWS, tokens.root, json=body).json() == {
         "name": "Mine",
@@ -48,7 +48,7 @@ def test_a_shared_view_shows_no_project_to_who_may_not_see_it(call: Call, tokens
 
 
 def test_who_only_reads_has_own_views_and_shares_none(call: Call, access: AccessStore) -> None:
-    """A reader's filters are their own; what everybody sees needs who may decide."""
+    """Readers may save their own views, but sharing needs the right to decide."""
     token = access.add(Holder("operator", "looker", None, None, frozenset({"read"})))
     assert call("POST", VIEWS, token, json={"name": "mine", "query": ""}).status_code == 200
     answer = call("POST", VIEWS, token, json={"name": "mine", "query": "", "shared": True})
@@ -75,7 +75,7 @@ def test_what_is_no_view_is_named(call: Call, tokens: Tokens, body: dict[str, An
 
 
 def test_the_forms_of_the_inbox_save_and_delete(call: Call, tokens: Tokens) -> None:
-    """Without a script; they lead back to the list, and a form of elsewhere does nothing."""
+    """The forms work without a script and redirect to the list; forms of other sites are refused."""
     value = signed_in(call, tokens.root)
     headers = {
         **cookie(value), "sec-fetch-site": "same-origin", "origin": OURS, "content-type": "application/x-www-form-urlencoded",

@@ -95,7 +95,7 @@ def test_summary_and_banner_count_open_incidents(call: Call, tokens: Tokens, fou
 def test_a_decision_says_who_and_when_and_is_taken_back_by_re_opening(
     call: Call, tokens: Tokens, found: dict[str, Any], body: dict[str, Any], decision: str
 ) -> None:
-    """Whoever comes next has to know who thought so, and when; a body of the version before means what it meant."""
+    """A decision names its author and time, and request bodies of the previous version keep their meaning."""
     path, given = f"{INCIDENTS}/{found['id']}", body
     body = call("PUT", path, tokens.root, json={**given, "resolvedBy": "ann", "comment": "seen"}).json()
     told = body["incident"]
@@ -164,7 +164,7 @@ def test_secrets_in_a_comment_are_replaced(call: Call, tokens: Tokens, found: di
 
 
 def test_incidents_are_listed_by_state_and_type_a_page_at_a_time(store: Store, call: Call, tokens: Tokens) -> None:
-    """A panel shows the open ones first, and the rest as far as somebody scrolls."""
+    """Dashboards show open incidents first and load others while scrolling."""
     put(store, "scores", history(fallen(6), 40, end=NOW, tier1_score=1.0))
     put(store, "scores", history(steady, 2, name="-odd", end=NOW, seed=3, anomaly=True, tier1_score=0.0))
     ids = {one["id"] for one in call("POST", CHECK, tokens.root).json()["incidents"]}

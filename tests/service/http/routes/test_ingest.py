@@ -83,7 +83,7 @@ def test_the_same_again_is_a_duplicate_with_the_first_outcome(
 def test_another_content_under_a_known_id_is_a_conflict(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
-    """What the log holds is never replaced."""
+    """Stored records are never replaced."""
     call("POST", INGEST, tokens.ops, json=exchange_body())
     response = call("POST", INGEST, tokens.ops, json=exchange_body(response="It is not."))
     assert (response.status_code, response.json()["code"]) == (409, "conflict")
@@ -103,7 +103,7 @@ def test_digests_in_databases_stay_what_they_were(call: Call, tokens: Tokens, ex
 def test_why_an_answer_stopped_says_what_became_of_it(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store, text: str
 ) -> None:
-    """An answer that failed is another thing than one that says nothing, whoever tells of it."""
+    """A failed answer must be distinguished from an empty one, whatever field reports the failure."""
     outcome = "answered" if text else "error"
     body = exchange_body(agent_response={"content": text, "stop_reason": "error"})
     assert [call("POST", INGEST, tokens.ops, json=body).status_code for _ in range(2)] == [201, 200]
@@ -260,7 +260,7 @@ def test_a_gateways_wrapping_is_taken_off_as_it_is_from_transcripts(
 def test_a_project_that_is_switched_off_takes_nothing(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
-    """The policy's master switch holds where records come in."""
+    """The policy's master switch applies to every way in which records arrive."""
     response = call("POST", INGEST, tokens.dark, json=exchange_body())
     assert (response.status_code, response.json()["code"]) == (403, "audit_disabled")
     assert store.count("exchanges") == 0
@@ -295,7 +295,7 @@ def test_a_log_that_cannot_write_is_unavailable(
     method: str,
     error: Exception,
 ) -> None:
-    """A full disk passes: what was sent may be sent again, and nothing of the cause is told."""
+    """A full disk is temporary: the sender may retry, and the cause is not disclosed."""
 
     async def failing(*_: Any) -> Any:
         raise error
@@ -321,7 +321,7 @@ def test_a_time_is_taken_in_every_usual_form(
 def test_a_project_in_the_body_that_the_token_contradicts_is_said(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, status: int
 ) -> None:
-    """Who files under another project than they think looks for their scores in the wrong place."""
+    """A sender that names another project must learn where its records are filed."""
     plain = call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(1) | {"project": "ops"})
     number = 1 if status == 200 else 2
     answer = call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number) | {"project": "sk-secret"})

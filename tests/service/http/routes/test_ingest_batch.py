@@ -30,7 +30,7 @@ def test_each_is_answered_as_if_it_had_come_alone(call: Call, tokens: Tokens, ex
 
 
 def test_lines_are_an_array(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """A log file of JSON lines is sent as it is; blank lines and the end of the last one do not matter."""
+    """A file of JSON lines can be sent unchanged, with blank lines and with or without a final line end."""
     lines = "\n".join(json.dumps(exchange_body(turn)) for turn in (1, 2, 3)) + "\n\n"
     answer = call("POST", EXCHANGES, tokens.ops, content=lines.encode(), headers=LINES)
 
@@ -41,7 +41,7 @@ def test_lines_are_an_array(call: Call, tokens: Tokens, exchange_body: BodyBuild
 def test_a_line_that_is_no_json_costs_that_line_only(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
-    """A line end is where the next value begins, whatever stands before it; the answer names the line and what is wrong with it."""
+    """A faulty line ends at its line break, and the answer names the line and its problem."""
     first, second = (json.dumps(exchange_body(turn)).encode() for turn in (1, 2))
     bad = [b"{bad", b"{", b'"\xff"', b"[" * 5000, b'{"a": NaN}']
     answer = call("POST", EXCHANGES, tokens.ops, content=b"\n".join([first, b"", *bad, second]), headers=LINES)
@@ -89,7 +89,7 @@ def test_an_id_that_comes_twice_in_a_batch_counts_once(
 
 
 def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """The bound is said, so that a sender can cut its batch."""
+    """The error names the limit, so that a sender can split its batch."""
     bodies = [exchange_body(turn) for turn in range(1, MAX_BULK + 2)]
     most = call("POST", EXCHANGES, tokens.ops, json=bodies[:-1])
     more = call("POST", EXCHANGES, tokens.ops, json=bodies)
@@ -113,7 +113,7 @@ def test_a_body_that_is_too_large_is_refused(call: Call, tokens: Tokens) -> None
 
 
 def test_lines_are_for_batches_alone(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """Elsewhere a line could be half of what was meant."""
+    """On other endpoints, a single line could be half of the intended body."""
     answer = call("POST", INGEST, tokens.ops, content=json.dumps(exchange_body()).encode(), headers=LINES)
     assert (answer.status_code, answer.json()["code"]) == (415, "not_json")
 

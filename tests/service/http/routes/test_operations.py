@@ -88,7 +88,7 @@ def test_a_wrong_token_is_wrong_on_this_machine_too(call: Call) -> None:
 
 
 def test_methods_nobody_knows_make_no_figures_of_their_own(call: Call, tokens: Tokens) -> None:
-    """The number of figures is bounded, whatever is asked."""
+    """The number of metrics must be bounded for any requests."""
     for number in range(3):
         call(f"X{number}", "/healthz", headers={"content-type": "application/json"})
     text = call("GET", "/metrics", tokens.root).text

@@ -42,7 +42,7 @@ class Clock:
 
 @pytest.fixture
 def takes_human_scores() -> bool:
-    """What the policy says for the project."""
+    """Whether the project's policy accepts human scores."""
     return True
 
 
@@ -146,7 +146,7 @@ def test_a_score_that_the_project_does_not_have_is_not_found(call: Call, tokens:
 @pytest.mark.usefixtures("judged")
 @pytest.mark.parametrize("takes_human_scores", [False])
 def test_a_project_that_takes_no_scores_of_people_says_so(call: Call, tokens: Tokens) -> None:
-    """By default: nobody is to believe that what they said counts somewhere."""
+    """By default, human scores are refused, so that nobody expects them to count."""
     for response in (call("POST", SCORE, tokens.root, json={"score": 3}), call("GET", NEXT, tokens.root)):
         assert (response.status_code, response.json()["code"]) == (409, "human_scores_off")
         assert "bidirectionalScoring" in response.json()["error"]

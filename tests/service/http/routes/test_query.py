@@ -1,4 +1,4 @@
-"""POST /api/audit/query: analysts read everything, reach nothing else, and hold nobody up."""
+"""POST /api/audit/query: analysts can read all records, reach nothing else, and delay no other request."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_an_empty_database_answers_with_no_rows(call: Call, tokens: Tokens) -> N
 
 
 def test_who_may_not_ask_is_refused(call: Call, tokens: Tokens, access: AccessStore) -> None:
-    """An answer shows every project: an operator of one, one who may only read, a connection and nobody get none."""
+    """Answers contain all projects, so operators of one project, readers, connections and anonymous callers are refused."""
     reader = access.add(Holder("operator", "looks", None, scopes=frozenset({"read"})))
     refused = {"": 401, "dl_wrong": 401, tokens.ops: 403, tokens.ops_reader: 403, reader: 403}
     for token, status in refused.items():
@@ -162,7 +162,7 @@ def test_a_statement_of_a_megabyte_is_not_read(call: Call, tokens: Tokens) -> No
     ],
 )
 def test_what_cannot_be_answered_is_a_400_that_says_what_to_do(ask: Ask, sql: str, said: str) -> None:
-    """Never a 500, whatever is asked."""
+    """No statement may cause a 500."""
     answer = ask(sql)
     assert (answer.status_code, answer.json()["code"]) == (400, "query_refused")
     assert said in answer.text
@@ -203,7 +203,7 @@ def test_one_more_than_may_run_is_told_when_to_come_back(
 
 
 def test_a_client_that_leaves_makes_room(server: LiveServer, tokens: Tokens) -> None:
-    """Its statement is ended with it, before its time is over."""
+    """The statement of a disconnected client is cancelled before its time limit."""
     headers = {"Authorization": f"Bearer {tokens.root}"}
     with httpx2.Client(base_url=server.url, headers=headers, timeout=LONG) as client:
         assert client.post(QUERY, json={"sql": "SELECT 1"}).status_code == 200

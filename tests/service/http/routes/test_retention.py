@@ -121,7 +121,7 @@ def test_erasures_come_in_pages(call: Call, tokens: Tokens) -> None:
 def test_asking_twice_takes_away_no_proof_of_what_was_erased(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """The list is what shows that somebody's wish was honoured: a second call finds nothing, and must not say that nothing ever went."""
+    """The list proves an erasure, so repeating it, which finds nothing, must not overwrite the first result."""
     send(call, tokens, exchange_body, 1)
     drain(loop, engine)
 
@@ -162,7 +162,7 @@ def test_whose_records_are_meant_has_to_be_said(call: Call, tokens: Tokens, body
 
 
 def test_the_connection_that_anchors_are_judged_by_is_not_erased(call: Call, tokens: Tokens) -> None:
-    """What is erased is never taken again: one slip, and nobody would ever know any more whether a judge has changed."""
+    """An erased connection is refused forever, so erasing that of anchors would disable the detection of judge changes."""
     answer = call("POST", ERASURES, tokens.root, json={"connection": "anchors"})
     assert answer.status_code == 400
     assert answer.json()["error"].startswith("connection: anchors ")

@@ -1,4 +1,4 @@
-"""What operators read: the rows of their projects, and no others."""
+"""Operators read the rows of their own projects only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_scores_are_those_of_the_project_newest_first(call: Call, tokens: Tokens
 def test_pages_of_scores_are_the_list(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio.Runner, engine: Engine
 ) -> None:
-    """Nothing twice, nothing left out, and what comes in meanwhile moves no page."""
+    """Pages have every score once, also if new ones arrive meanwhile."""
     limit = 2
     for number in range(1, 6):
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number, timestamp="2026-10-01T09:00:00Z"))
@@ -105,7 +105,7 @@ def test_times_and_limit_narrow_what_is_listed(call: Call, tokens: Tokens) -> No
     ],
 )
 def test_a_time_is_asked_for_in_every_form_that_is_documented(call: Call, tokens: Tokens, moment: str) -> None:
-    """In an address every number is a text, and a plus is a space unless somebody escaped it."""
+    """In an address every number is a text, and an unescaped plus is a space."""
     late = call("GET", f"{SCORES}?from={moment}", tokens.root)
     early = call("GET", f"{SCORES}?to={moment}", tokens.root)
     assert (late.status_code, [score["exchangeId"] for score in late.json()["scores"]]) == (200, ["s1:8"])
@@ -133,7 +133,7 @@ def test_the_summary_counts_the_project(call: Call, tokens: Tokens) -> None:
 
 @pytest.mark.usefixtures("filled")
 def test_the_summary_says_why_exchanges_are_unscored(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
-    """While the server has the database nobody else can look into it."""
+    """While a server uses the database, the reasons must be available over HTTP."""
     loop.run(engine.drained())
     counts = call("GET", "/api/audit/ops/summary", tokens.root).json()["exchanges"]
     assert counts["unscoredReasons"] == {"no_judge": counts["unscored"]}

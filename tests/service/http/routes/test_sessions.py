@@ -11,7 +11,7 @@ HEARTBEAT = "/api/audit/heartbeat"
 
 
 def finalize_path(session: str) -> str:
-    """Where a session is ended."""
+    """Return the path that ends a session."""
     return f"/api/audit/sessions/{session}/finalize"
 
 
@@ -46,7 +46,7 @@ def test_an_operator_sends_heartbeats_for_connections_it_may_see(
 
 
 def test_a_session_is_ended_by_its_connection(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """Its last exchanges can be scored now."""
+    """Ending a session allows its last exchanges to be scored."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     response = call("POST", finalize_path("s1"), tokens.ops, headers={"content-type": "application/json"})
     assert (response.status_code, response.json()) == (200, {"ok": True})

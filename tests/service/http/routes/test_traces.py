@@ -1,4 +1,4 @@
-"""OTLP over HTTP: durable when it is answered, each span by itself, whatever an exporter or an attacker sends."""
+"""OTLP over HTTP: spans are durable once answered and handled separately, whatever an exporter or an attacker sends."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_span_twice_in_a_request_is_one(send: Send, store: Store) -> None:
 
 
 def test_a_known_id_with_other_content_is_a_conflict(send: Send, store: Store) -> None:
-    """What came first stays; the answer says which span it is."""
+    """The stored span is kept, and the answer names the conflicting one."""
     send(body([agent(0)]))
     answer = send(body([agent(0, answer="Another."), tool(1)])).json()["partialSuccess"]
     assert answer["rejectedSpans"] == "1"
@@ -214,13 +214,13 @@ def test_a_body_over_the_limit_is_refused(send: Send) -> None:
 
 
 def test_a_query_is_refused(call: Call, tokens: Tokens) -> None:
-    """As at every other call: a parameter that nobody knows is a mistake."""
+    """Unknown parameters are refused, as on every other endpoint."""
     response = call("POST", f"{TRACES}?a=b", tokens.ops, content=b"{}", headers={"content-type": JSON})
     assert response.status_code == 400
 
 
 def test_logs_of_a_model_are_taken_and_others_passed_over(send: Send, call: Call, tokens: Tokens, store: Store) -> None:
-    """An application's whole log may come along; it is none of ours, and counted, so that who expects more of it sees why."""
+    """Other log records are ignored but counted, so that users see why they have no effect."""
     about = {"traceId": agent(0)["traceId"], "spanId": agent(0)["spanId"], "timeUnixNano": agent(0)["startTimeUnixNano"]}
     said = {
         **about,
@@ -236,7 +236,7 @@ def test_logs_of_a_model_are_taken_and_others_passed_over(send: Send, call: Call
 
 
 def test_hostile_text_is_stored_as_text(send: Send, store: Store) -> None:
-    """Names and contents come from whoever holds a token, and stand in answers and partial successes as text."""
+    """Names and contents are chosen by senders and must be treated as text in answers."""
     hostile = "<script>alert(1)</script>\u202e'; DROP TABLE log.spans; --"
     told = agent(0, question=hostile, answer=hostile, name=hostile, attributes={"gen_ai.conversation.id": hostile})
     answer = send(body([told, {**span(1), "traceId": hostile}], resource={"service.name": hostile}))
@@ -284,7 +284,7 @@ def test_what_is_not_read_is_never_answered_as_if_it_were(send: Send, store: Sto
 
 
 def test_a_resource_is_read_as_far_as_it_can_be_and_the_rest_is_told(send: Send, store: Store) -> None:
-    """Its spans come without what is wrong, and none of them is counted as refused."""
+    """Spans are accepted without the invalid attributes of their resource, and none is counted as refused."""
     sent = body([agent(0)], {"service.name": "shop"})
     sent["resourceSpans"][0]["resource"]["attributes"].append({"key": "team", "value": {"intValue": "many"}})
     answer = send(sent).json()["partialSuccess"]

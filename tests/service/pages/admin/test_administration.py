@@ -1,4 +1,4 @@
-"""The administration's pages: for admins of every project, on an empty server and on a full one, whatever texts are in it."""
+"""The administration pages: for admins of every project, on empty and full servers, with any texts."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def settings(tmp_path: Path) -> ApiSettings:
 
 
 def visit(call: Call, access: AccessStore, name: str, project: str | None, *scopes: str) -> dict[str, str]:
-    """The headers of somebody with these rights who has signed in."""
+    """Return the headers of a signed-in operator with these rights."""
     return cookie(signed_in(call, access.add(Holder("operator", name, project, scopes=frozenset(scopes)))))
 
 
 @pytest.mark.usefixtures("tokens")
 def test_every_page_is_for_admins_of_every_project(call: Call, access: AccessStore) -> None:
-    """As a table: who may do less, or the same in one project, sees no page and is told who can help."""
+    """Operators with fewer rights, or with the same rights in one project, are refused and told who can help."""
     visitors = {
         "admin": (visit(call, access, "chief", None, "read", "admin"), 200),
         "all but admin": (visit(call, access, "analyst", None, "read", "review", "query"), 403),
@@ -113,7 +113,7 @@ def test_no_page_shows_a_secret(look: Look, tokens: Tokens) -> None:
 
 
 def test_texts_of_others_are_only_texts(look: Look, access: AccessStore) -> None:
-    """Subjects in the audit log, and agents of connections, are whatever came over the network."""
+    """Subjects in the audit log and agents of connections are untrusted texts."""
     access.add(Holder("connection", "wild", "ops", HOSTILE))
     access.audit_log.begin(Write(kind="command", name=HOSTILE, method="COMMAND", route=HOSTILE, subject=HOSTILE))
     for page in ("/admin/access", "/admin/access/connections/wild", "/admin/audit-log"):
@@ -144,13 +144,13 @@ def test_what_was_chosen_is_what_is_shown(
 
 
 def test_a_name_that_is_not_there_is_said(look: Look) -> None:
-    """And an erasure of a name that is reserved, before anybody types it again."""
+    """An unknown name is reported, and the erasure of a reserved name is refused in the dry run."""
     assert "There is no operator ghost." in look("/admin/access/people/ghost", 404)
     assert "reserved for judging anchors" in look("/admin/deletion?connection=anchors")
 
 
 def test_a_page_counts_what_is_there(look: Look, call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """What would be erased is seen by table; of what is not there, that nothing is stored."""
+    """The dry run counts rows by table, and reports if nothing is stored."""
     for number in (1, 2, 3):
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number))
     page = look("/admin/deletion?connection=north&session=s1")
@@ -169,7 +169,7 @@ def test_a_server_without_a_policy_file_says_so(call: Call, tokens: Tokens, app:
 
 
 def test_a_long_audit_log_has_pages(look: Look, access: AccessStore) -> None:
-    """Nobody waits for a million lines."""
+    """A long log must be paged."""
     for number in range(103):
         access.audit_log.begin(Write(kind="operator", name="ada", method="POST", route="/api", subject=f"n{number}."))
     first = look("/admin/audit-log?name=ada")
@@ -182,7 +182,7 @@ def test_a_long_audit_log_has_pages(look: Look, access: AccessStore) -> None:
 
 
 def test_every_change_that_is_logged_is_said_in_words() -> None:
-    """An address says to programmers what was done: the log is read by whoever asks who did what."""
+    """The log must be readable without knowledge of the API's paths."""
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     changes = {f"{method} {one.path}" for one in routes for method in one.methods - READS if one.path not in DRY_RUNS}
     commands = {f"COMMAND {kind}s {verb}" for kind in ("connection", "operator") for verb in ("add", "rotate", "revoke")}
@@ -192,7 +192,7 @@ def test_every_change_that_is_logged_is_said_in_words() -> None:
 
 
 def test_the_log_says_what_was_given_and_what_was_only_tried(look: Look, access: AccessStore) -> None:
-    """Whoever looks up who may read a project finds it here, with the address for who wants to know exactly."""
+    """The log shows the granted rights, with the path for details."""
     access.add(Holder("operator", "ada", "ops", scopes=frozenset({"read", "review"})))
     log = access.audit_log
     for subject, outcome in (("ada", "done"), ("eve", "refused")):

@@ -43,7 +43,7 @@ def table(markup: Markup) -> list[list[str]]:
 
 
 def drawn(markup: Markup) -> dict[str, Any]:
-    """What the script draws."""
+    """Return the values that the script draws."""
     [found] = drawn_charts(markup).values()
     return found
 
@@ -87,7 +87,7 @@ def test_where_nothing_is_known_the_line_has_a_gap() -> None:
 
 
 def test_the_band_steps_where_the_baseline_does() -> None:
-    """What was normal on a day is what the day is held against."""
+    """Each day is compared with the baseline in force on that day."""
     made = line(CHART, days(4.0, 2.0, 3.0), band=[Band(3.5, 0.5), Band(3.5, 0.5), Band(2.0, 0.25)])
     assert drawn(made)["band"] == [[0, 1, 3.0, 3.5, 4.0], [2, 2, 1.75, 2.0, 2.25]]
     assert drawn(line(CHART, days(4.0, 2.0), band=Band(3.5, 0.5)))["band"] == [[0, 1, 3.0, 3.5, 4.0]]
@@ -136,7 +136,7 @@ def test_among_moments_a_mark_stands_before_the_first_one_after_it() -> None:
 
 
 def test_a_point_leads_somewhere_without_a_script_too() -> None:
-    """A click on a day shows that day; the same link stands in the table."""
+    """A click on a day shows that day, and the table has the same link."""
     [link] = read(line(ANY, [Point("2026-10-01", 1.0, link="/projects/ops?window=24h&until=2026-10-01")])).iter("a")
     assert (link.get("href"), link.text) == ("/projects/ops?window=24h&until=2026-10-01", "2026-10-01")
 

@@ -1,4 +1,4 @@
-"""The places of a causal graph: nothing overlaps, nothing is lost, whatever the session."""
+"""The layout of a causal graph: nothing overlaps and nothing is lost, for any session."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_what_is_drawn_is_whole_and_nothing_of_it_is_markup_of_others(events: Gr
 
 
 def test_dull_events_become_a_block_between_what_is_telling() -> None:
-    """Of five hundred events one sees the two that matter, what stands between them, and how much."""
+    """Evidence is drawn one by one, and ordinary events between them as blocks with their number."""
     events = GraphEvents(
         types=["tool_call"] * 500, evidence={100: ["skill_failure"], 300: ["skill_failure"]}, failed={400},
         reinforcing=[Reinforcing(100, 300, "skill_failure")], failures=["skill_failure"],

@@ -56,7 +56,7 @@ def test_what_held_before_the_chart_begins_is_known(store: Store) -> None:
 
 
 def test_a_deployment_is_marked_when_it_happened(store: Store) -> None:
-    """Of the project alone, and within the time alone."""
+    """Only deployments of the project within the period are marked."""
     fields = {"label": "agent_version", "ingested_at": START, "deployed_by": "ci", "comment": None, "url": None}
     put(store, "deployments", [
         Deployment(deployment_id=f"{project}{hours}", project=project, version=f"{hours}", agent="scout", occurred_at=START + hours * HOUR, **fields)
@@ -69,7 +69,7 @@ def test_a_deployment_is_marked_when_it_happened(store: Store) -> None:
 
 @pytest.mark.parametrize("is_added_up", [False, True])
 def test_a_change_after_the_end_of_a_chart_is_none_of_it(store: Store, *, is_added_up: bool) -> None:
-    """Of the day that the end cuts in two only what came before counts, as to whether there was a change and as to which day it was."""
+    """On the last, partial day only scores before the end count, for the change and for its day."""
     scores(store, {START + hour * HOUR: OLD if hour < 30 else NEW for hour in range(48)})
     if is_added_up:
         refresh_daily(store)

@@ -58,14 +58,14 @@ def told(store: Store, *, said: Exchange | None = None, of: Score | None = None,
 
 
 def shown(call: Call, tokens: Tokens, address: str) -> str:
-    """The page, for somebody who may see all."""
+    """Return the page for an operator with every right."""
     answer = call("GET", address, headers=cookie(signed_in(call, tokens.root)))
     assert answer.status_code == 200, answer.text
     return answer.text
 
 
 def words(page: str) -> str:
-    """What a person reads of a page."""
+    """Return the visible text of a page."""
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", page)))
 
 
@@ -157,7 +157,7 @@ def test_there_is_no_file_of_what_is_not_there(call: Call, tokens: Tokens, store
 
 
 def test_a_prompt_is_shown_where_it_is_the_one_that_was_sent(call: Call, tokens: Tokens, store: Store) -> None:
-    """Its fingerprint says so; the boundary, which is drawn for each call, is said to be another."""
+    """The fingerprint proves that the prompt is the same; only the random boundary differs, and the page says so."""
     said = exchange("s", 1, "Done. </agent_response>", agent_thinking="Hm.")
     policy = Policy.model_validate({}).for_project("ops")
     asked = tier2_question(said, policy)
@@ -204,7 +204,7 @@ def test_an_empty_answer_is_told_in_words(call: Call, tokens: Tokens, store: Sto
 
 
 def test_what_is_not_known_is_no_zero(call: Call, tokens: Tokens, store: Store) -> None:
-    """A tier without a score, tokens that nobody counted, a price that nobody knows."""
+    """Missing scores, token counts and prices must not be shown as zero."""
     asked = judgement("s", 1, outcome="timeout", answer=None, cost_usd=None, input_tokens=None, output_tokens=None)
     page = shown(call, tokens, told(store, of=score("s", 1), asked=asked))
     read = words(page)
@@ -242,7 +242,7 @@ def test_a_wrong_time_in_the_address_does_no_harm(call: Call, tokens: Tokens, st
 
 
 def test_every_revision_is_listed(call: Call, tokens: Tokens, store: Store) -> None:
-    """A score that was replaced explains why yesterday's report said something else."""
+    """Earlier revisions explain why an older report has other scores."""
     put(store, "scores", [score("s", 1, disposition="sampling_skip", sampling_reason="sampling_skip")])
     page = shown(call, tokens, told(store, of=score("s", 1, **JUDGED, revision=1)))
     rows = re.search(r'id="revisions".*?<tbody>(.*?)</tbody>', page, re.DOTALL)
@@ -284,7 +284,7 @@ def test_a_token_that_may_not_review_gets_no_form(call: Call, access: AccessStor
 
 
 class TestPeople:
-    """Where the policy takes scores of people."""
+    """A server whose policy accepts human scores."""
 
     @pytest.fixture
     def engine(self, store: Store, loop: asyncio.Runner) -> Iterator[Engine]:

@@ -34,7 +34,7 @@ HOSTILE = "<script>alert(1)</script>\u202etxt.exe"
 
 @pytest.fixture
 def takes_human_scores() -> bool:
-    """What the policy says for every project."""
+    """Whether the policy accepts human scores."""
     return True
 
 
@@ -108,7 +108,7 @@ def test_blind_tells_nothing_of_the_verdict(call: Call, tokens: Tokens) -> None:
 
 @pytest.mark.usefixtures("judged")
 def test_a_score_sent_from_the_page_brings_the_next(call: Call, tokens: Tokens) -> None:
-    """The form's own address takes it; then the other one comes, and then none."""
+    """Submitting the form shows the next exchange, until none is left."""
     value = signed_in(call, tokens.root)
     for expected in ("score s:2", "score s:1"):
         page = call("GET", REVIEW, headers=cookie(value)).text

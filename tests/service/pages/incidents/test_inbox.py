@@ -103,7 +103,7 @@ def test_the_fleet_has_projects_in_the_order_in_which_the_inbox_lists_their_wors
 
 @pytest.mark.usefixtures("few")
 def test_the_time_is_that_in_which_incidents_were_found(look: Look) -> None:
-    """What came up last night is a question of every morning; the time stays in the form, in the links and in a saved view."""
+    """The period, such as last night, is kept in the form, in links and in saved views."""
     day = START + timedelta(days=1)
     page = look(LINKS.inbox(window="24h", until=f"{day:%Y-%m-%d}"))
     assert ids(page) == ["b"]
@@ -199,7 +199,7 @@ def test_an_empty_inbox_says_what_that_means(look: Look) -> None:
 
 
 def test_an_empty_time_says_from_where_it_counts(look: Look, store: Store) -> None:
-    """The fleet counts back from the newest record, and an inbox that counts from now is empty where nothing has come in for a month."""
+    """The inbox counts back from now and may be empty, so the page names the period."""
     put(store, "incidents", [incident(detected_at=START - timedelta(days=60))])
     page = look(LINKS.inbox(window="7d", severity="critical"))
     assert "No incident in this period matches" in page
@@ -210,7 +210,7 @@ def test_an_empty_time_says_from_where_it_counts(look: Look, store: Store) -> No
 
 @pytest.mark.parametrize("sort", SORTS)
 def test_pages_follow_one_another_in_every_order(look: Look, store: Store, sort: str) -> None:
-    """Each incident is on one page, whatever the order, with equals in it."""
+    """Each incident is on exactly one page in every order, even with equal keys."""
     made = [
         incident(
             incident_id=f"i{number:03}",
@@ -243,7 +243,7 @@ def test_headings_order_the_list_and_say_which_one_does(look: Look) -> None:
 
 
 def test_texts_of_agents_and_addresses_are_text(look: Look, store: Store) -> None:
-    """Titles come from judges, names from senders, filters from whoever wrote the link."""
+    """Titles, names and filters are untrusted texts."""
     put(store, "incidents", [incident(title=HOSTILE, agent=HOSTILE, acknowledged_by=HOSTILE, status="acknowledged")])
     for asked in ({"text": "alert", "agent": HOSTILE}, {"assignee": HOSTILE, "text": HOSTILE}, {"sort": "assignee"}):
         assert Elements(look(LINKS.inbox(**asked))).active() == []
@@ -338,7 +338,7 @@ def test_a_form_that_says_too_little_changes_nothing(call: Call, signed: str, fo
 
 @pytest.mark.usefixtures("few")
 def test_a_form_of_elsewhere_changes_nothing(call: Call, tokens: Tokens, signed: str) -> None:
-    """Browsers send the cookie whatever page has the form: it has to carry the mark of a page of ours, and come from here."""
+    """Browsers send the cookie with forms of any site, so a form needs the mark of one of our pages and our origin."""
     form = {"incident": "ops/b", "do": "dismissed", "comment": "x"}
     for mark in ("", "0" * 64, mark_of(b"x" * 43, "")):
         assert sent(call, signed, {**form, "mark": mark}).status_code == 403

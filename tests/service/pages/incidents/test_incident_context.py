@@ -1,4 +1,4 @@
-"""What stands around an incident: the incidents that began with it, what people said last, and what its runs failed by."""
+"""The context of an incident: its twins, the latest comment, and the failures of its runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EVIDENCE = {"rules": {"sequential": RULE}}
 
 
 def text(page: str) -> str:
-    """What a person reads."""
+    """Return the visible text."""
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", page)))
 
 

@@ -163,7 +163,7 @@ def test_the_time_the_order_and_the_filters_stay_when_one_changes(look: Look) ->
 
 @pytest.mark.usefixtures("fleet")
 def test_sessions_are_listed_with_what_they_add_up_to(look: Look, store: Store) -> None:
-    """The list that one comes from to a conversation: of exchanges and of events alike."""
+    """The list leads to conversations, of sessions with exchanges or with events only."""
     at = NOW - timedelta(hours=1)
     put(store, "agent-events", [event("alone", 0, event="tool_call", tool="search")])
     page = look(LINKS.sessions("ops", window="30d"))
@@ -201,7 +201,7 @@ NOTHING = {
 
 @pytest.mark.parametrize("name", LISTS)
 def test_an_empty_list_says_so(look: Look, name: str) -> None:
-    """Of a project that has nothing, and of filters that let nothing through."""
+    """An empty project and filters without matches have different messages."""
     here, (empty, narrowed) = getattr(LINKS, name), NOTHING[name]
     assert empty in look(here("ops"))
     assert narrowed in look(here("ops", agent="scout"))
@@ -235,7 +235,7 @@ def test_a_page_of_one_order_is_none_of_another(look: Look, monkeypatch: pytest.
 
 @pytest.mark.usefixtures("fleet")
 def test_a_file_has_what_the_list_shows_on_all_its_pages(call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Filters, order and columns of the page; read in pieces that no one sees."""
+    """A file has the filters, order and columns of the page, and all pages."""
     monkeypatch.setattr(listing, "READ_BATCH_SIZE", 2)
     monkeypatch.setattr("service.pages.lists.READ_BATCH_SIZE", 2)
     browser = cookie(signed_in(call, tokens.root))

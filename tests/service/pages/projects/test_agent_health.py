@@ -37,7 +37,7 @@ def run(number: int, trust: int | None, agent: str | None = "scout", **fields: o
 
 @pytest.fixture
 def looks(look: Callable[..., str]) -> Looks:
-    """What a page shows; of the agents, unless another one is named."""
+    """Return the text of a page, by default the page of the agents."""
 
     def page(path: str = "/projects/ops/agents") -> str:
         return look(path)
@@ -138,7 +138,7 @@ def test_a_project_that_has_only_runs_shows_only_those(looks: Looks, store: Stor
 
 
 def test_a_session_that_has_ended_is_not_called_unfinished(looks: Looks, store: Store) -> None:
-    """Its run is made once the end has been diagnosed; one that goes on after its end is open again."""
+    """A session has a run once its end is diagnosed, and is open again if it continues."""
     ended = closing("s", 1)
     filled(
         store,
@@ -166,7 +166,7 @@ def test_sessions_lead_to_their_runs(looks: Looks, store: Store) -> None:
 
 
 def test_the_page_says_whether_an_agent_is_better_since_its_last_version(looks: Looks, store: Store) -> None:
-    """Who released version 7 asks this first: the answer has both versions, when the last began, the numbers, and a way to read on."""
+    """The page answers whether the newest version is better, with both versions, the date, the numbers and a link."""
     for number in range(1, 9):
         version, mean = ("6", 0.9) if number < 5 else ("7", 0.4)
         said = exchange(f"s{number}", number, agent="scout", labels=[Label(name="agent_version", value=version)])

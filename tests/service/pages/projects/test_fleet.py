@@ -220,7 +220,7 @@ def test_of_two_critical_projects_the_one_that_fell_further_comes_first(call: Ca
 
 
 def test_a_series_named_by_a_sender_is_text(call: Call, tokens: Tokens, store: Store) -> None:
-    """The name of an agent stands in the name of its series."""
+    """The name of a series contains the agent's name, which is an untrusted text."""
     levels = json.dumps({"moved": [{"name": "Trust (<b>\u202e)", "from": 99.7, "to": 91.5}]})
     put(store, "incidents", [incident(metadata=levels, tier="trust", agent="<b>\u202e")])
     shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
@@ -248,7 +248,7 @@ def test_programs_get_the_same_change(call: Call, tokens: Tokens, store: Store) 
 def test_a_figure_of_the_last_days_says_how_many_of_them_lie_before_the_change(
     call: Call, tokens: Tokens, store: Store
 ) -> None:
-    """The card's mean of seven days and the incident's since its first day differ, and whoever sees both must see why."""
+    """The card's mean covers seven days and the incident's the days since its start, so the difference needs an explanation."""
     put(store, "scores", history(fallen(3), 20, end=NOW))
     metadata = json.dumps({"moved": [{"name": "Tier 2", "from": 0.85, "to": 0.45}]})
     put(store, "incidents", [incident(tier="tier2", metadata=metadata, first_day=NOW - timedelta(days=3))])
@@ -269,7 +269,7 @@ def test_a_headline_of_long_ago_says_how_it_is_now(call: Call, tokens: Tokens, s
 
 
 def test_the_tiers_on_the_fleet_lead_to_what_they_mean(call: Call, tokens: Tokens, store: Store) -> None:
-    """Tier 2 means nothing to whoever is on call for the first time: its scale is there, and its meaning is a click away."""
+    """New users need the scale of a tier, and a link to its meaning."""
     put(store, "scores", history(steady, 20, end=NOW))
     value = cookie(signed_in(call, tokens.root))
     for path in ("/", "/?view=table"):

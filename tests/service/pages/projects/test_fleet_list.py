@@ -66,7 +66,7 @@ def linked(page: str, words: str) -> str | None:
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("view", ["", "table"])
 def test_pages_follow_one_another_and_leave_nothing_out(look: Look, view: str) -> None:
-    """A thousand cards take longer than one waits: a page has some, and the links on it lead to the others and back."""
+    """A thousand cards would load too slowly, so the fleet is paged."""
     first = look(view=view)
     total = 2 * SHOWN + OWN
     assert f"{total} of {total} projects, 1 to {SHOWN} on this page" in text_of(first)
@@ -143,7 +143,7 @@ def test_the_address_orders(look: Look, store: Store, asked: dict[str, str], fou
 def test_of_critical_projects_those_come_first_that_changed_lately_and_then_those_that_touch_more(
     look: Look, store: Store
 ) -> None:
-    """Two runs of a side project do not stand above 40 % of the traffic, nor last month's change above today's.
+    """Two runs of a side project must not rank above 40 % of the traffic, nor last month's change above today's.
 
     `few` fell farthest and touches next to nothing; `old` and `large` changed four weeks before.
     """

@@ -1,4 +1,4 @@
-"""A project's page: what is open, how it did, what it cost, what was left out, and nothing of anybody else."""
+"""A project's page: open incidents, figures, costs and unscored exchanges, without data of other projects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def looks(call: Call, value: str, path: str = "/projects/ops") -> httpx2.Respons
 
 
 def text(answer: httpx2.Response) -> str:
-    """What a page says, without its tags."""
+    """Return the text of a page without tags."""
     assert answer.status_code == 200, answer.text
     return " ".join(re.sub(r"<[^>]+>", " ", answer.text).split())
 
@@ -100,7 +100,7 @@ def test_a_cause_that_nobody_knows_is_said_to_be_not_known(call: Call, root: str
 
 
 def test_incidents_that_began_on_one_day_lead_to_each_other(call: Call, root: str, store: Store) -> None:
-    """Of one the cause is known, of the other it is not: they may have the same."""
+    """An incident with an unknown cause may share that of its twin."""
     put(store, "incidents", [drift(), drift(incident_id="i2", tier="tier1", cause="agent")])
     page = looks(call, root)
     assert "Suspected: the agent changed" in text(page)
@@ -187,7 +187,7 @@ def test_days_of_drift_are_marked_in_the_chart_of_their_tier(call: Call, root: s
 
 @pytest.mark.parametrize(("hour", "last"), [(0, 1), (9, 0)])
 def test_a_baseline_says_which_days_it_covers(call: Call, root: str, store: Store, hour: int, last: int) -> None:
-    """It is of two weeks and an incident compares with all days before: both say so where they stand side by side."""
+    """A baseline covers two weeks, and an incident compares with all earlier days; both must say so."""
     end = NOW.replace(hour=hour, minute=0, second=0, microsecond=0)
     put(store, "scores", history(fallen(3), 10, end=NOW))
     put(store, "baselines", [baseline(window_start=end - timedelta(days=14), window_end=end)])
@@ -196,7 +196,7 @@ def test_a_baseline_says_which_days_it_covers(call: Call, root: str, store: Stor
 
 
 def test_a_good_day_is_no_day_of_drift(call: Call, root: str, store: Store) -> None:
-    """Three good exchanges of today beneath a red mark would send somebody to look for what is not there."""
+    """A mark on a good day would mislead the reader."""
     days = [f"{(NOW - timedelta(days=back)).date()}" for back in (2, 1, 0)]
     seen = {"since": days[0], "until": days[-1], "meanBefore": 0.9, "sigma": 0.05, "change": -0.4}
     level = {NOW - timedelta(days=2): 0.5, NOW - timedelta(days=1): 0.3, NOW: 0.92}
@@ -229,7 +229,7 @@ def test_where_a_tier_came_from_is_drawn_while_its_change_is_open(call: Call, ro
 
 
 def test_a_day_has_one_mean_whatever_was_sampled(call: Call, root: str, store: Store) -> None:
-    """What was drawn one time in three stands for three: a mean that forgets this differs from the incident's, and from the views'."""
+    """Means must be weighted by sampling, or they differ from the incident's and the views'."""
     at = {"exchange_at": NOW - LATELY, "scored_at": NOW, **JUDGED}
     put(store, "scores", [
         score("s", 1, tier2_score=0.9, **at), score("s", 2, tier2_score=0.5, sampling_probability=1 / 3, **at),
@@ -250,7 +250,7 @@ def test_days_of_drift_lead_to_their_incident(call: Call, root: str, store: Stor
 
 
 def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, store: Store) -> None:
-    """A chart that draws today's baseline behind last week's days tells of drift that nobody could have seen."""
+    """With today's baseline behind last week's days, the chart would show drift that did not exist."""
     newer = TierStatistics(mean=0.65, stddev=0.1, count=90)
     put(store, "scores", history(fallen(0), 10, end=NOW))
     put(store, "baselines", [baseline(computed_at=NOW - timedelta(days=5)), baseline(baseline_id="b2", tier2=newer)])
@@ -338,7 +338,7 @@ def test_the_band_stays_as_it_was_before_an_open_change(call: Call, root: str, s
 def test_where_every_baseline_has_bad_days_in_it_the_band_is_what_the_rule_compared_with(
     call: Call, root: str, store: Store
 ) -> None:
-    """A history that is imported after the fall has a single baseline, of good and bad days: nobody should be held against that."""
+    """A history imported after the fall has one baseline over good and bad days, which is no valid reference."""
     since = NOW.date() - timedelta(days=4)
     seen = {"since": f"{since}", "until": f"{NOW.date()}", "meanBefore": 0.9, "sigma": 0.05, "change": -0.4}
     put(store, "scores", history(fallen(5), 10, end=NOW))
@@ -352,7 +352,7 @@ def test_where_every_baseline_has_bad_days_in_it_the_band_is_what_the_rule_compa
 
 
 def test_a_judge_that_answers_differently_is_marked_where_anchors_tell_of_it(call: Call, root: str, store: Store) -> None:
-    """Its name and the policy are the same, so that nothing else marks the day; the agent's own change is no mark."""
+    """A changed judge keeps its name and policy, so only anchors can mark the day; changes of the agent are not marks."""
     put(store, "scores", history(fallen(3), 10, end=NOW))
     day = datetime.combine(NOW.date() - timedelta(days=2), datetime.min.time(), NOW.tzinfo)
     put(store, "incidents", [drift(cause="judge", first_day=day), drift(incident_id="i2", cause="agent", first_day=day)])
@@ -362,7 +362,7 @@ def test_a_judge_that_answers_differently_is_marked_where_anchors_tell_of_it(cal
 
 
 def test_a_day_leads_to_its_exchanges(call: Call, root: str, store: Store) -> None:
-    """Hours are a closer look at the curve; what was said on that day is the list."""
+    """A day links to its hours in the chart and to its exchanges in the list."""
     put(store, "scores", history(fallen(3), 10, end=NOW, anomaly=True))
     page = looks(call, root).text
     day = f"{NOW:%Y-%m-%d}"
@@ -373,7 +373,7 @@ def test_a_day_leads_to_its_exchanges(call: Call, root: str, store: Store) -> No
 
 
 def test_a_baseline_of_one_score_has_no_spread(call: Call, root: str, store: Store) -> None:
-    """A baseline of 0.67 ± 0.01 over one score would be a band of which nobody knows how wide it is."""
+    """The spread of a single score is unknown, so there is no band."""
     one = TierStatistics(mean=0.667, stddev=0.0, count=1)
     put(store, "scores", history(fallen(0), 1, end=NOW))
     put(store, "baselines", [baseline(tier1=one, tier2=one, exchange_count=1)])
@@ -385,7 +385,7 @@ def test_a_baseline_of_one_score_has_no_spread(call: Call, root: str, store: Sto
 
 
 def test_a_project_without_new_exchanges_may_still_send_events(call: Call, root: str, store: Store) -> None:
-    """An agent that only acts is at work: it must not be said that nothing came while its runs go on."""
+    """An agent that only sends events is active, so the page must not call it silent."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
     filled(store, ("agent-events", event("run", 1)))
     said = text(looks(call, root))

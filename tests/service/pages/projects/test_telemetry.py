@@ -115,7 +115,7 @@ def test_alerts_say_how_far_they_came_and_why_not_further(call: Call, tokens: To
 
 
 def test_an_alert_about_a_silent_session_leads_to_the_session(call: Call, tokens: Tokens, store: Store) -> None:
-    """Whoever was woken by it wants to see what the session did last; one about many sessions has no single place."""
+    """An alert about one session links to it; an alert about many sessions has no link."""
     silence = {"kind": "telemetry", "subject_id": "north/a/b"}
     Outbox(store).put([alert(1, **silence), alert(2, kind="telemetry", subject_id="ops: many sessions")])
     page = shown(call, tokens.root)

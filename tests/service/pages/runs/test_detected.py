@@ -1,4 +1,4 @@
-"""What a registered detector finds is on the page of its run, in the API and in SQL, without anything else being written for it."""
+"""Findings of a registered detector appear on the page of the run, in the API and in SQL without further code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def detector(request: pytest.FixtureRequest, call: Call, tokens: Tokens, loop: a
 def test_a_failure_is_shown_wherever_runs_are(
     detector: Detector, call: Call, tokens: Tokens, store: Store, look: Callable[..., str]
 ) -> None:
-    """A detector is one module: whoever adds one finds its failure and its dimension on the page, over HTTP and in SQL."""
+    """Adding a detector's module must suffice to show its failure and its dimension on the page, over HTTP and in SQL."""
     failure = detector.failure
     document = call("GET", RUN, tokens.root).json()["diagnosis"]
     (cause,) = document["failure_causes"]

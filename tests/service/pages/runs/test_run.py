@@ -98,7 +98,7 @@ def test_evidence_and_failures_are_marked(finished: Finished, look: Callable[...
 
 
 def test_the_timeline_says_in_a_line_what_each_event_says(finished: Finished, look: Callable[..., str]) -> None:
-    """Nobody opens fifty events to find the one that matters; what columns say is not said again, and no line is long."""
+    """Each event has a short summary, without the values of other columns, so that events need not be opened one by one."""
     events = [
         {"event": "tool_call", "tool": "search", "args": {"q": "order 7"}},
         {"event": "decision"},
@@ -145,7 +145,7 @@ def test_a_long_session_is_shown_in_parts(finished: Finished, look: Callable[...
 
 
 def test_nothing_of_an_agent_is_markup(finished: Finished, look: Callable[..., str]) -> None:
-    """Types, tools, arguments and results are all written by whoever is audited."""
+    """Types, tools, arguments and results are texts of the audited agent."""
     finished("s1", LOOP, 1)
     for page in (look(RUN), look(f"{RUN}?type={HOSTILE}"), look(RUNS)):
         assert "<script>alert" not in page
@@ -154,7 +154,7 @@ def test_nothing_of_an_agent_is_markup(finished: Finished, look: Callable[..., s
 
 
 def test_a_long_payload_is_cut_and_can_be_had_whole(finished: Finished, look: Callable[..., str]) -> None:
-    """A page stays small, whatever a tool answered."""
+    """Long outputs of tools must not make the page large."""
     finished("s1", LOOP, 1)
     address = re.search(r'href="([^"]+/events/\d+\.json)"', look(RUN))
     assert address
@@ -203,7 +203,7 @@ def test_a_session_without_events_has_no_evidence(store: Store, look: Callable[.
 def test_events_that_came_after_a_session_of_exchanges_are_shown_before_its_next_end(
     store: Store, look: Callable[..., str]
 ) -> None:
-    """The verdict is the recorded one, and says that it rests on none of them."""
+    """The page shows the recorded verdict, and notes that it does not include the later events."""
     nothing = SessionEvidence()
     record = to_record(
         diagnose(nothing, AS_EVENTS), nothing, connection="local", project="ops", agent=None, session_id="quiet", revision=0,
@@ -234,7 +234,7 @@ def test_the_same_failure_again_is_said(finished: Finished, look: Callable[..., 
 
 
 def test_evaluations_of_the_run_lead_to_their_pages(finished: Finished, look: Callable[..., str], store: Store) -> None:
-    """Those of another connection's session of the same id are not its own."""
+    """Evaluations of another connection's session with the same id are not shown."""
     finished("s1", LOOP, 1)
     assert "has not been evaluated" in look(RUN)
     made = evaluated(Made(CLAUDE, REFUND, "s1", (8.0, 8.0, 8.0), simulated=True)).evaluation
@@ -293,7 +293,7 @@ def test_all_evidence_is_found_however_much_there_is(store: Store) -> None:
 
 
 def test_a_run_without_a_cause_has_no_evidence(store: Store) -> None:
-    """What its events have come to since is no finding of it: nothing on its page would explain the marks."""
+    """Later events are not part of the recorded findings, so they must not be marked."""
     calls = [event("s", number, event="tool_call", tool="search", args={"q": 1}) for number in range(5)]
     cursor = filled(store, *(("agent-events", one) for one in calls)).cursor()
     for events in (4, 5):
@@ -303,7 +303,7 @@ def test_a_run_without_a_cause_has_no_evidence(store: Store) -> None:
 
 @pytest.mark.parametrize("apart", [timedelta(hours=1), timedelta(days=9)], ids=["near", "far"])
 def test_the_runs_around_one_are_found_however_far_they_are(store: Store, apart: timedelta) -> None:
-    """Those of the days around it are read first, and most projects have none there."""
+    """The search starts with the surrounding days and is widened if they have no runs."""
     runs = [diagnosed(f"s{number}", ended_at=START + number * apart) for number in range(1, 5)]
     with filled(store, *(("diagnoses", one) for one in runs)).transaction() as transaction:
         transaction.number_all_runs()

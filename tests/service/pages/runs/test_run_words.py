@@ -1,4 +1,4 @@
-"""What a detector says of a cause, as a page shows it."""
+"""A detector's description of a cause, as pages show it."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ from service.pages.run_view import told_cause
     ],
 )
 def test_tokens_that_no_event_reports_are_not_said_to_be_none(said: str, shown: str) -> None:
-    """0 tokens would mean that the calls cost nothing, and all that is known is that nobody counted."""
+    """An unknown number of tokens must not be shown as 0."""
     assert told_cause(said) == shown

@@ -1,4 +1,4 @@
-"""What a run found is marked on the events and turns that it is about: on the page, to programs and on the command line alike."""
+"""Findings of a run are marked on their events and turns: on the page, in the API and on the command line."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_there_is_a_case_for_every_detector() -> None:
 
 @pytest.mark.parametrize("failure", WRONG)
 def test_a_finding_marks_its_turn_and_its_events_on_the_page(failure: str, store: Store, look: Look) -> None:
-    """Whoever reads the conversation sees which turn went wrong, by which events, how badly, and comes to the finding."""
+    """The conversation shows the affected turns and events, the severity, and a link to the finding."""
     raw = {**FINE, **WRONG[failure]}
     filled(store, *session_of(raw))
     page = look(LINKS.session("ops", "s"))
@@ -202,7 +202,7 @@ def test_a_marked_event_beyond_those_shown_can_be_reached(store: Store, look: Lo
 
 
 def test_each_of_several_loops_has_its_own_marks(store: Store, call: Call, tokens: Tokens) -> None:
-    """Two loops of one tool are told by the same words, and are still two."""
+    """Two loops with the same description are separate findings."""
     raw = {**{61 + n: call_of("refund", order=1) for n in range(3)}, **{121 + n: call_of("refund", order=2) for n in range(3)}}
     filled(store, *session_of(raw))
     found = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
@@ -211,7 +211,7 @@ def test_each_of_several_loops_has_its_own_marks(store: Store, call: Call, token
 
 
 def test_events_outside_turns_are_marked(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
-    """What went wrong before the first turn went wrong, and not every agent sends what it says."""
+    """Findings before the first turn, or without any turn, must be marked as well."""
     filled(store, *session_of({1: {"event": "memory_event", "action": "miss"}, **FINE}))
     assert steps_of(look(LINKS.session("ops", "s")))[0]
     events = told({1: {"event": "memory_event", "action": "miss"}}, "quiet")

@@ -67,7 +67,7 @@ def talk(store: Store, session: str = "s", turns: int = 2, **fields: Any) -> Non
 
 
 def test_a_conversation_is_read_from_top_to_bottom(store: Store, look: Look) -> None:
-    """Who asks what went wrong in a session reads it as it was spoken, with what was found of each turn beside it."""
+    """The conversation is shown in order, with the findings of each turn."""
     talk(
         store,
         agent="scout",
@@ -99,7 +99,7 @@ def test_a_conversation_is_read_from_top_to_bottom(store: Store, look: Look) -> 
 
 
 def test_events_stand_with_their_turn_in_the_order_of_time(store: Store, look: Look) -> None:
-    """What the agent called between a question and the next one belongs to the first of them."""
+    """Calls between two questions belong to the first one."""
     talk(store)
     events = [
         event("s", 0, event="session_start"),
@@ -137,7 +137,7 @@ def test_long_sessions_are_paged_and_each_turn_can_be_linked_to(store: Store, lo
 
 
 def test_only_the_anomalies_of_a_session(store: Store, look: Look) -> None:
-    """Of three hundred turns one wants to see the two that matter."""
+    """In a long session, users want to see only the turns with anomalies."""
     talk(store, turns=TURNS + 2)
     page = look(LINKS.session("ops", "s", only="anomalies"))
     assert "Turns 1 to 1 of 1 with an anomaly" in page
@@ -194,7 +194,7 @@ def test_deleted_texts_leave_the_findings(store: Store, look: Look) -> None:
 
 
 def test_redacted_and_long_texts_say_so(store: Store, look: Look) -> None:
-    """What is not shown is said, with the way to it."""
+    """Omitted text is counted and linked."""
     said = exchange(
         "s", 1, "x" * (TEXT_SHOWN + 7), redactions=(Redaction(kind="token", count=2),), user_message="The key is [redacted]."
     )
@@ -210,7 +210,7 @@ def test_redacted_and_long_texts_say_so(store: Store, look: Look) -> None:
 
 
 def test_incidents_that_name_a_session_are_on_its_page(store: Store, look: Look) -> None:
-    """From an incident one comes to sessions; from a session one must come back."""
+    """Incidents link to sessions, so sessions must link back."""
     talk(store)
     evidence = '{"exchanges": [{"connection": "local", "sessionId": "s"}]}'
     put(
@@ -228,7 +228,7 @@ def test_incidents_that_name_a_session_are_on_its_page(store: Store, look: Look)
 
 
 def test_the_sessions_before_and_after_are_those_of_the_same_agent(store: Store, look: Look) -> None:
-    """Paging through an agent's sessions is how one sees when it began."""
+    """Links to neighbouring sessions help to find when a problem began."""
     for number, (session, agent) in enumerate((("one", "scout"), ("two", "guide"), ("three", "scout"), ("four", "scout"))):
         at = START + timedelta(hours=number)
         put(store, "exchanges", [exchange(session, 1, agent=agent, occurred_at=at, ingested_at=at)])
@@ -242,7 +242,7 @@ def test_the_sessions_before_and_after_are_those_of_the_same_agent(store: Store,
 
 
 def test_a_finished_session_shows_its_run(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine, look: Look) -> None:
-    """The verdict on what the agent did stands beside what it said."""
+    """The page shows the run's verdict beside the conversation."""
     body = {"session_id": "a/b c", "first_seq": 0, "events": [{"timestamp": "2026-10-01T09:00:00Z", "event": "session_start"}]}
     assert call("POST", "/api/audit/events", tokens.ops, json=body).status_code == 201
     call("POST", "/api/audit/sessions/a%2Fb%20c/finalize", tokens.ops)
@@ -254,7 +254,7 @@ def test_a_finished_session_shows_its_run(call: Call, tokens: Tokens, loop: asyn
 
 
 def test_an_id_leads_to_its_session(call: Call, tokens: Tokens, store: Store) -> None:
-    """Whoever has an id from a log pastes it behind /sessions/."""
+    """Users paste ids from logs behind /sessions/."""
     talk(store)
     browser = cookie(signed_in(call, tokens.root))
     answer = call("GET", "/sessions/s", headers=browser)
@@ -266,7 +266,7 @@ def test_an_id_leads_to_its_session(call: Call, tokens: Tokens, store: Store) ->
 def test_an_id_that_several_have_is_a_choice_of_those_that_one_may_see(
     call: Call, tokens: Tokens, store: Store, look: Look
 ) -> None:
-    """Ids are unique within a connection; what another project has of the same name is nobody's business."""
+    """Ids are unique within a connection only, and sessions of hidden projects must not be offered."""
     talk(store)
     talk(store, connection="south", project="web")
     page = look("/sessions/s")

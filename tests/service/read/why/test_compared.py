@@ -1,4 +1,4 @@
-"""What an incident compares: the version that the change began with, and the one that its advice says to go back to."""
+"""The versions that an incident compares: the one with which the change began, and the one to roll back to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CUSTOMER = part("acme", label="tenant", shares=(0.2, 0.2), meanBefore=0.9)
 
 
 def printed(incident: Incident) -> str:
-    """What `driftline incidents show` prints of an incident."""
+    """Return the output of `driftline incidents show` for an incident."""
     shown = io.StringIO()
     Console(width=300, file=shown, highlight=False, emoji=False).print(incident_view(incident, []))
     return shown.getvalue()
@@ -40,7 +40,7 @@ def compared(evidence: dict[str, Any], **fields: Any) -> list[tuple[str, str]]:
 
 
 def test_the_version_to_go_back_to_is_compared_with_the_one_that_it_began_with() -> None:
-    """Advice to go back to a version that no list has cannot be checked; it explains nothing, so it is none of the best slices."""
+    """The version to roll back to must be listed, although it explains nothing and so is not among the best slices."""
     incident = made(slices(part("7"), OLD))
     assert "Roll back agent_version from 7 to 6" in [one.title for one in why(incident).actions]
     assert compared(slices(part("7"), OLD)) == [("7", "began with the change"), ("6", "to go back to")]
@@ -75,7 +75,7 @@ def test_a_version_that_is_listed_already_is_not_listed_twice() -> None:
 def test_nothing_is_called_a_way_back_without_the_advice(
     evidence: dict[str, Any], fields: dict[str, Any], roles: list[str]
 ) -> None:
-    """Nobody goes back to another customer, nor away from an improvement."""
+    """Only a worse version can be rolled back, not a customer or an improvement."""
     assert [role for _, role in compared(evidence, **fields)] == roles
 
 

@@ -86,7 +86,7 @@ def test_the_judge_is_quoted_with_turns_and_means() -> None:
 
 
 def test_failures_come_first_for_runs() -> None:
-    """Of an incident about runs, what the diagnosis found is the reason."""
+    """The reason of an incident about runs is the diagnosis of the runs."""
     failures = [
         count("cost_explosion", 1, 42, 15, 17, label="failure"),
         count("loop_x", 0, 42, 9, 17, label="failure"),
@@ -98,7 +98,7 @@ def test_failures_come_first_for_runs() -> None:
 
 
 def test_anomalies_come_by_reason_for_a_spike() -> None:
-    """What of the anomalies rose, with how often each."""
+    """Anomalies are counted by reason, for those that rose."""
     reasons = [
         count("", 0, 271, 22, 47, kind="anomalous"),
         count("the agent refused", 0, 271, 11, 47, kind="anomaly"),
@@ -139,7 +139,7 @@ def test_a_part_and_a_deployment_coincide_and_are_called_no_cause() -> None:
 
 
 def test_the_first_symptom_and_what_comes_nearest_to_a_cause_lead() -> None:
-    """What is seen, counted; then which version, and what was deployed then. Where the judge changed, no version did."""
+    """The symptom comes first, then the version and its deployment. If the judge changed, no version is named."""
     evidence = {**FLAGS, **FLAGGED, **slices(part("7")), "deployments": [deployed("7")]}
     found = why(made(evidence))
     assert [one.kind for one in found.lead] == ["tier1_flags", "slice", "deployments"]

@@ -48,7 +48,7 @@ def test_a_first_day_of_versions_before_is_that_of_the_evidence() -> None:
 
 
 def test_the_cause_of_a_twin_is_suspected_unless_twins_disagree() -> None:
-    """It is a suspicion and no finding: an incident with a cause of its own takes none."""
+    """A twin's cause is only suspected, so an incident with its own cause keeps that."""
     agent, judge = one("a", cause="agent"), one("j", cause="judge")
     assert suspected_cause(SPIKE, [one("n"), agent]) == agent
     assert suspected_cause(SPIKE, [agent, judge]) is None

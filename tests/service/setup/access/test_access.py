@@ -40,7 +40,7 @@ def test_two_tokens_share_nothing(access: AccessStore) -> None:
 
 
 def test_the_file_holds_no_token(access: AccessStore, tmp_path: Path) -> None:
-    """Whoever copies it can sign in as nobody."""
+    """A copied file must not allow anyone to sign in."""
     token = access.add(NORTH)
     secret = token.split("_", 2)[2].encode()
     with sqlite3.connect(access.path) as connection:
@@ -52,7 +52,7 @@ def test_the_file_holds_no_token(access: AccessStore, tmp_path: Path) -> None:
 
 
 def test_the_files_are_their_owners_alone(access: AccessStore, tmp_path: Path) -> None:
-    """Digests are no secrets, but who may call is nobody else's business."""
+    """The file has no secrets, but only its owner may read who has access."""
     access.add(NORTH)
     assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
 
@@ -90,7 +90,7 @@ def test_a_rotated_token_works_beside_the_old_one(access: AccessStore) -> None:
 
 
 def test_a_third_live_token_is_refused_by_the_names_of_the_others(access: AccessStore) -> None:
-    """Tokens that nobody remembers are never revoked."""
+    """The list must show every live token, so that forgotten ones can be revoked."""
     tokens = [access.add(NORTH), access.rotate("connection", "north")]
     with pytest.raises(InputError) as error:
         access.rotate("connection", "north")
@@ -100,7 +100,7 @@ def test_a_third_live_token_is_refused_by_the_names_of_the_others(access: Access
 
 
 def test_an_old_token_ends_with_its_grace(access: AccessStore, clock: ManualClock) -> None:
-    """Nobody has to come back to revoke it."""
+    """A temporary token must end by itself."""
     old = access.add(NORTH)
     new = access.rotate("connection", "north", timedelta(hours=1))
     clock.now += timedelta(minutes=59, seconds=59)
@@ -113,7 +113,7 @@ def test_an_old_token_ends_with_its_grace(access: AccessStore, clock: ManualCloc
 
 
 def test_one_token_or_all_of_them_are_revoked(access: AccessStore) -> None:
-    """By prefix, or by name; a whole token that somebody pastes is taken by its prefix."""
+    """A token can be revoked by prefix, by its holder's name, or by pasting it."""
     old, new = access.add(NORTH), access.rotate("connection", "north")
     assert access.revoke("connection", old) == 1
     assert (access.find(old.encode()), access.find(new.encode())) == (None, NORTH)
@@ -154,7 +154,7 @@ def test_a_name_is_a_name(access: AccessStore, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["anchors", "anchors.ops"])
 def test_names_of_anchors_are_nobodys(access: AccessStore, name: str) -> None:
-    """What came under one would be taken for an exchange that is judged again, and left out of every sum."""
+    """Exchanges under a reserved name would count as rejudged copies and be left out of every sum."""
     for holder in (Holder("connection", name, "ops"), Holder("connection", "north", name), Holder("operator", "root", name)):
         with pytest.raises(InputError, match="is reserved for anchors"):
             access.add(holder)
@@ -202,7 +202,7 @@ def test_a_newer_file_is_refused(tmp_path: Path, clock: ManualClock) -> None:
 
 
 def test_a_file_from_before_scopes_lets_its_operators_do_everything(tmp_path: Path, clock: ManualClock) -> None:
-    """An upgrade takes nothing from anybody."""
+    """An upgrade must keep all rights."""
     path = tmp_path / "fleet.access"
     old = sqlite3.connect(path)
     for statement in _MIGRATIONS[0]:
@@ -236,7 +236,7 @@ def test_a_scope_that_there_is_not_is_refused(access: AccessStore, scopes: list[
 
 
 def test_whoever_has_no_token_left_to_get_is_told_the_command(access: AccessStore) -> None:
-    """A hint that is typed as it stands must work."""
+    """The command in a hint must work unchanged."""
     old, _ = access.add(NORTH), access.rotate("connection", "north")
     with pytest.raises(InputError) as twice:
         access.add(NORTH)
@@ -284,7 +284,7 @@ def test_the_command_gives_scopes_and_lists_them(tmp_path: Path) -> None:
 
 
 def test_a_scope_that_would_do_nothing_is_not_given(tmp_path: Path) -> None:
-    """SQL reads every project, so the token of one project could ask nothing, and nobody would know why."""
+    """SQL reads every project, so the scope is refused for a token of one project."""
     runner, only_ops = CliRunner(), ["--project", "ops", "--db", str(tmp_path / "fleet.duckdb")]
     assert runner.invoke(operators_app, ["add", "one", *only_ops]).exit_code == 0
     refused = runner.invoke(operators_app, ["add", "two", "--scopes", "read,query", *only_ops])
@@ -296,7 +296,7 @@ def test_a_scope_that_would_do_nothing_is_not_given(tmp_path: Path) -> None:
 
 
 def test_commands_on_access_are_in_the_audit_log(tmp_path: Path) -> None:
-    """Who gave access to whom is asked for when something has gone wrong; no token is ever in it."""
+    """The audit log names who gave access to whom, without tokens."""
     runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]
     token = runner.invoke(connections_app, ["add", "north", "--project", "ops", *database]).stdout.strip()
     runner.invoke(connections_app, ["add", "north", "--project", "ops", *database])
@@ -326,7 +326,7 @@ def test_a_token_is_found_while_somebody_writes(access: AccessStore) -> None:
 
 
 def test_a_valid_token_is_remembered_and_a_wrong_one_is_not(access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Senders call all the time with the same one; whoever guesses must not fill the memory."""
+    """Valid tokens are cached because senders call constantly; invalid ones are not, so that guessing cannot fill the memory."""
     token, asked = access.add(NORTH).encode(), []
     rows = access._file.rows
 

@@ -30,7 +30,7 @@ def test_a_change_that_was_cut_short_is_a_line_without_an_end(access: AccessStor
 
 
 def test_a_line_that_is_complete_stays_as_it_is(access: AccessStore) -> None:
-    """Whoever has the file open cannot rewrite what somebody did by one statement."""
+    """Completed lines cannot be changed by a statement."""
     access.audit_log.end(access.audit_log.begin(RETRY), "refused", 403)
     with sqlite3.connect(access.path) as connection, pytest.raises(sqlite3.IntegrityError, match="stays as it is"):
         connection.execute("UPDATE writes SET name = 'somebody', outcome = 'done'")
@@ -38,7 +38,7 @@ def test_a_line_that_is_complete_stays_as_it_is(access: AccessStore) -> None:
 
 
 def test_lines_go_when_they_are_old(access: AccessStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept for ever is a file that grows for ever."""
+    """Old lines must be deleted, so that the file does not grow without bound."""
     monkeypatch.setattr(access_module, "PRUNED_EVERY", 2)
     access.audit_log.begin(RETRY)
     clock.now += LINES_KEPT + timedelta(seconds=1)

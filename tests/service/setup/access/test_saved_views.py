@@ -1,4 +1,4 @@
-"""Saved views: filters with a name, of a person or for everybody, kept beside the tokens."""
+"""Saved views: named filters, personal or shared, stored with the tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def access(tmp_path: Path) -> Iterator[AccessStore]:
 
 
 def test_a_person_sees_own_views_first_and_those_that_others_share(access: AccessStore) -> None:
-    """What somebody keeps for themselves is nobody else's."""
+    """Personal views are visible to their owner only."""
     for owner, name, is_shared in (("bob", "b", True), ("ann", "z", False), ("bob", "own", False), ("ann", "A", True)):
         access.saved_views.save(View(name, owner, "severity=critical", is_shared))
     assert [(one.owner, one.name) for one in access.saved_views.seen_by("ann")] == [("ann", "A"), ("ann", "z"), ("bob", "b")]
@@ -40,13 +40,13 @@ def test_a_name_stands_for_one_view_of_a_person(access: AccessStore) -> None:
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * (MAX_VIEW_NAME + 1), "a/b", "a\nb", "a\u202eb", "a\0b"])
 def test_what_is_no_name_is_refused(access: AccessStore, name: str) -> None:
-    """A name is read on a page and stands in an address."""
+    """Names of views appear on pages and in addresses."""
     with pytest.raises(InputError, match="name: "):
         access.saved_views.save(View(name, "ann", "", shared=False))
 
 
 def test_a_person_has_a_bounded_number_of_views(access: AccessStore) -> None:
-    """A list that grows for ever is of use to nobody; one that is there can still be replaced."""
+    """The number of views is limited, but existing ones can still be replaced."""
     for number in range(MAX_VIEWS):
         access.saved_views.save(View(f"v{number}", "ann", "", shared=False))
     with pytest.raises(InputError, match="name: you already have 50 views"):

@@ -69,7 +69,7 @@ def simulator(nobody: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
 
 @contextmanager
 def prepared(database: Path, *plans: Plan, **how: bool) -> Iterator[tuple[Workspace, Prepared]]:
-    """What there is to do over an open file."""
+    """Prepare evaluations over an open file."""
     with open_workspace(Settings(database=database), writes=True) as workspace:
         catch_up(workspace)
         yield (
@@ -88,13 +88,13 @@ def prepared(database: Path, *plans: Plan, **how: bool) -> Iterator[tuple[Worksp
 
 
 def made(database: Path, *plans: Plan, report: Callable[[Progress], None] = lambda _: None, **how: Any) -> list[Evaluated]:
-    """What evaluating the sessions comes to."""
+    """Evaluate the sessions and return the results."""
     with prepared(database, *plans, **how) as (workspace, found):
         return evaluate(workspace, workspace.settings, found, report)
 
 
 def judgements(database: Path) -> list[Judgement]:
-    """What was recorded of calls."""
+    """Return the recorded judgements."""
     with Store(database) as store:
         rows = query_records(store.cursor(), "judgements_of", Judgement, {"subjects": subjects(store)})
         return list(rows)
@@ -107,7 +107,7 @@ def subjects(store: Store) -> list[dict[str, str]]:
 
 
 def counts(database: Path) -> tuple[int, int]:
-    """How many requests and evaluations there are in the log."""
+    """Return the numbers of requests and evaluations in the log."""
     with Store(database) as store:
         return store.end_of("evaluation-requests"), store.end_of("evaluations")
 
@@ -118,7 +118,7 @@ def by_type(kind: str, **said: Any) -> Plan:
 
 
 class Once:
-    """Hears of progress, and sends this process a signal, once, as soon as it is time to."""
+    """A progress callback that sends this process a signal once a condition holds."""
 
     def __init__(self, number: signal.Signals, is_time: Callable[[Progress], bool]) -> None:
         self._number = number
@@ -138,7 +138,7 @@ def told(found: Sequence[Evaluated]) -> list[tuple[str, int, str, bool]]:
 
 
 def test_every_session_is_judged_as_often_as_asked_and_the_second_time_reused(database: Path, simulator: RunningJudge) -> None:
-    """Progress says how many are done and what that has cost; asked for again, nobody is called."""
+    """Progress has the number done and the cost, and a repeated request calls no judge."""
     heard: list[Progress] = []
     found = made(database, report=heard.append)
 
@@ -170,7 +170,7 @@ def test_without_a_judge_nothing_is_written(database: Path) -> None:
 
 @pytest.mark.usefixtures("nobody")
 def test_what_an_earlier_call_left_is_not_judged_by_nobody(database: Path) -> None:
-    """It would fail for want of a judge, though whoever asked for it had one; so that is said before anything happens."""
+    """Requests left by an earlier command must not fail for lack of a judge, so the command refuses to start."""
     with prepared(database) as (workspace, found):
         filled(workspace.store, ("evaluation-requests", found.requests[0]))
     with prepared(database, by_type("recorded", repetitions=1)) as (workspace, found):
@@ -184,7 +184,7 @@ def test_what_an_earlier_call_left_is_not_judged_by_nobody(database: Path) -> No
 def test_where_nobody_has_to_be_asked_no_judge_is_needed(
     database: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is recorded or reused costs nothing, whoever would judge."""
+    """Recorded and reused evaluations need no judge."""
 
     async def killed(_: Engine) -> None:
         raise KeyboardInterrupt
@@ -206,7 +206,7 @@ def test_where_nobody_has_to_be_asked_no_judge_is_needed(
 
 
 def test_a_failed_call_is_told_and_asked_again_on_request(database: Path, simulator: RunningJudge) -> None:
-    """The evaluation stands on the answers that came; the others can be asked for later."""
+    """The evaluation uses the received answers; failed calls can be repeated later."""
     simulator.reset(",".join(["answer", "refusal", "answer"] * SESSIONS))
     heard: list[Progress] = []
     found = made(database, report=heard.append)
@@ -222,7 +222,7 @@ def test_a_failed_call_is_told_and_asked_again_on_request(database: Path, simula
 
 
 def test_an_attempt_that_fails_leaves_the_result_before_it_and_says_so(database: Path, simulator: RunningJudge) -> None:
-    """The caller is told of the result that stands, and that it is not the one that was asked for."""
+    """The caller gets the earlier result, marked as not being the requested attempt."""
     first = made(database)
     simulator.reset("refusal")
     again = made(database, takes_simulated=False)
@@ -282,7 +282,7 @@ def test_what_the_stage_cannot_get_over_is_named(
 
 
 def test_a_batch_judge_is_asked_in_one_go_at_half_the_price(database: Path, simulator: RunningJudge) -> None:
-    """The stage finds the answers recorded and asks nobody."""
+    """The stage uses the recorded answers of the batch and makes no calls."""
     heard: list[Progress] = []
     found = made(database, by_type("batch"), report=heard.append)
 
@@ -311,7 +311,7 @@ def test_evaluations_that_ask_the_same_in_batches_get_an_answer_each(database: P
 def test_a_batch_that_is_cut_short_is_taken_up_and_paid_once(
     database: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch may take a day. No request is published before it is answered, so that nobody judges it call by call."""
+    """A batch may take a day. Requests are published after its answers, so that they are not judged call by call."""
     judgement, seen = DurableBudget.judgement, []
 
     async def cut_short(self: DurableBudget, verdict: Any) -> Judgement:
@@ -335,7 +335,7 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_paid_once(
 
 
 def test_a_stop_cancels_a_batch(database: Path, simulator: RunningJudge) -> None:
-    """What was not asked by then is not paid for, and is asked by the next call."""
+    """Unsent questions of a cancelled batch are not paid for, and the next command asks them."""
     simulator.reset("answer", batch_seconds=60)
 
     def stop() -> None:

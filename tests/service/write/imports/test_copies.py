@@ -1,4 +1,4 @@
-"""Copies of sessions in an import: one session each, complete, whatever the files are called and whichever sorts first."""
+"""Copies of a session in an import give one complete session, whatever the files' names and order."""
 
 from __future__ import annotations
 

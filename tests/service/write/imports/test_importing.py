@@ -74,7 +74,7 @@ def workspace(tmp_path: Path, times: Times) -> Iterator[Workspace]:
 
 
 def asked(workspace: Workspace) -> list[str]:
-    """Return the bodies of the requests."""
+    """Return the user messages of the stored exchanges."""
     with closing(workspace.store.cursor()) as cursor:
         return [text for (text,) in cursor.execute("SELECT user_message FROM log.exchanges ORDER BY ALL").fetchall()]
 
@@ -85,7 +85,7 @@ def unchanged(workspace: Workspace, path: Path, agent: str | None = None) -> int
 
 
 def test_a_file_is_read_again_with_other_settings(workspace: Workspace, transcript: Path, times: Times) -> None:
-    """What the records would say is another thing then; a file in which something waits is not done either."""
+    """Other settings would give other records, and a file with pending revisions is not complete."""
     assert unchanged(workspace, transcript) == 0
     assert unchanged(workspace, transcript) == 0
     times.now += timedelta(hours=2)

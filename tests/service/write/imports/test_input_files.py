@@ -165,7 +165,7 @@ def test_a_folder_and_several_files_are_the_files_in_them(driftline: Command, tm
 
 
 def sessions_in(reader: str, out: str) -> int:
-    """How many sessions a command says that it has read."""
+    """Return the number of sessions that a command reports."""
     if reader == "diagnose":
         return len(out.splitlines())
     document = json.loads(out)
@@ -263,7 +263,7 @@ def test_a_replay_of_files_that_are_none_of_an_export_is_refused(
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows"])
 def test_a_file_that_is_no_database_is_refused_as_one(driftline: Command, tmp_path: Path, name: str) -> None:
-    """DuckDB opens tables of other formats as views in memory: an import into one said that it had taken its events in."""
+    """DuckDB opens tables of other formats as views in memory, and an import into one would seem to succeed."""
     (tmp_path / name).write_text("a,b\n1,2\n")
     (tmp_path / "events.jsonl").write_bytes(lines(EVENT))
     for arguments in (["runs"], ["import", "events", "events.jsonl"]):

@@ -104,7 +104,7 @@ def _answers(workspace: Workspace) -> list[str]:
 def test_an_answer_that_ended_counts_at_once_and_is_revised_if_the_turn_goes_on(
     workspace: Workspace, tmp_path: Path, times: Times, program: str
 ) -> None:
-    """Whoever imports right after a session sees it; what follows makes one revision, however often the file is read."""
+    """An import right after a session includes its last answer, which is revised at most once."""
     source, place, lines_of = PROGRAMS[program]
     path = _write(tmp_path / "root" / place, lines_of("ask", "answer"))
     first = Importer(workspace).transcripts(source, [path])

@@ -26,7 +26,7 @@ def test_a_default_reaches_those_that_do_not_say_otherwise() -> None:
 
 
 def test_a_project_that_is_named_now_changes_by_what_it_says() -> None:
-    """What is written out and is the default anyway is no change."""
+    """An explicit value that equals the default is not a change."""
     after = policy(projects={"ops": {"retentionDays": 30, "gateCascade": True}})
     assert told(Policy(), after) == [("retentionDays", 90, 30, ("ops",))]
     assert told(after, Policy()) == [("retentionDays", 30, 90, ("ops",))]

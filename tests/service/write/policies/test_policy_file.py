@@ -24,7 +24,7 @@ METHODOLOGY = "schemaVersion: '1'\ntier2: [{id: sources, description: It names i
 
 @pytest.fixture
 def file(tmp_path: Path) -> PolicyFile:
-    """A policy file in a folder of its own."""
+    """A policy file in a separate folder."""
     path = tmp_path / "policies" / "policy.yaml"
     path.parent.mkdir()
     path.write_text(SKELETON, "utf-8")
@@ -32,12 +32,12 @@ def file(tmp_path: Path) -> PolicyFile:
 
 
 def texts(file: PolicyFile) -> tuple[str, str | None]:
-    """What stands in the file, and before."""
+    """Return the present and the previous text of the file."""
     return file.text(), file.previous()
 
 
 def test_a_save_keeps_the_text_before_and_can_be_taken_back(file: PolicyFile) -> None:
-    """A policy that turns out wrong is undone without anybody remembering what it was."""
+    """The previous text is kept, so that a wrong policy can be undone."""
     file.save("version: 1 # b\n", fingerprint(SKELETON))
     assert texts(file) == ("version: 1 # b\n", SKELETON)
     file.save(str(file.previous()), fingerprint("version: 1 # b\n"))
@@ -54,7 +54,7 @@ def test_what_somebody_else_saved_meanwhile_is_not_overwritten(file: PolicyFile)
 
 
 def test_a_save_keeps_permissions_and_leaves_nothing_beside(file: PolicyFile) -> None:
-    """Who could read the file can go on reading it, nobody else, and no unfinished copy stays."""
+    """Permissions are kept, and no partial copy is left behind."""
     assert file.path
     file.path.chmod(0o640)
     file.save("version: 1 # b\n", fingerprint(SKELETON))
@@ -63,7 +63,7 @@ def test_a_save_keeps_permissions_and_leaves_nothing_beside(file: PolicyFile) ->
 
 
 def test_a_link_stays_a_link(file: PolicyFile, tmp_path: Path) -> None:
-    """Where the file is linked from elsewhere, both names go on telling the same."""
+    """Saving through a symbolic link must change the target, not replace the link."""
     assert file.path
     link = tmp_path / "linked.yaml"
     link.symlink_to(file.path)
@@ -73,7 +73,7 @@ def test_a_link_stays_a_link(file: PolicyFile, tmp_path: Path) -> None:
 
 
 def test_why_a_file_cannot_be_written_is_said(file: PolicyFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On Kubernetes the file is a ConfigMap: the page says so before anybody has typed, and a save changes nothing."""
+    """On Kubernetes the file may be a read-only ConfigMap, which the page reports before the user edits."""
     assert "DRIFTLINE_POLICY" in PolicyFile(None).why_read_only()
     assert "does not exist" in PolicyFile(Path("nowhere.yaml")).why_read_only()
     assert file.why_read_only() == ""
@@ -112,7 +112,7 @@ def test_a_disk_that_is_full_changes_nothing(file: PolicyFile, monkeypatch: pyte
     ],
 )
 def test_a_problem_has_its_line(file: PolicyFile, tmp_path: Path, text: str, line: int | None, words: str) -> None:
-    """Who sends a text from a page has no line numbers in an editor; and no file outside the folder is read for them."""
+    """Problems must have line numbers, and methodology files outside the folder must not be read."""
     (tmp_path / "outside.yaml").write_text(METHODOLOGY, "utf-8")
     found = check(file, text, ())
     assert isinstance(found, list)
@@ -128,14 +128,14 @@ def test_problems_come_all_at_once_in_the_order_of_lines(file: PolicyFile) -> No
 
 
 def test_a_methodology_that_is_named_already_may_stay(file: PolicyFile, tmp_path: Path) -> None:
-    """Whoever has the machine may put it anywhere; a page must still be able to save the policy."""
+    """A methodology that the file already refers to may be anywhere, and the page can still save the policy."""
     (tmp_path / "outside.yaml").write_text(METHODOLOGY, "utf-8")
     text = "version: 1\ndefaults: {methodology: ../outside.yaml}\n"
     assert isinstance(check(file, text, {"../outside.yaml"}), Policy)
 
 
 def test_a_comparison_shows_lines_and_nothing_where_there_is_none() -> None:
-    """What one is about to save is seen as what it changes."""
+    """The page shows a save as a list of changes."""
     assert compared("version: 1 # a\n", "version: 1\ndefaults: {}\n") == [
         "@@ -1 +1,2 @@",
         "-version: 1 # a",
