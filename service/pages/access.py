@@ -1,4 +1,4 @@
-"""Access as pages: the list of holders, the form that gives access, one person's tokens and sign-ins, and the audit log in words."""
+"""Access as pages: the list of holders, the form that gives access, one person's tokens and sign-ins, and the audit log."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ Known = Callable[[Kind, str], Holder | None]
 
 
 class AuditEntry(NamedTuple):
-    """A line, its action in words, and the address or command behind it."""
+    """A line, the description of its action, and the address or command behind it."""
 
     line: AuditLine
     words: str

@@ -72,7 +72,7 @@ ORDERS = {
     "state": "by state",
     "assignee": "by assignee",
 }
-"""The orders in words."""
+"""The names of the orders."""
 USUAL_VIEWS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("Open", {}),
     ("Mine", {"assignee": ME}),
@@ -191,7 +191,7 @@ DONE: Mapping[str, str] = {
     ASSIGN: "assigned",
     COMMENT: "commented on",
 }
-"""The actions of the form, and what an incident is after each, in words."""
+"""The actions of the form, and the resulting states of an incident, as shown on the page."""
 
 
 @dataclass(frozen=True, slots=True)

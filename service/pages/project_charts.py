@@ -105,7 +105,7 @@ class TierTrend:
 
     name: str
     normal: str
-    """The newest baseline of the window, in words; empty without one."""
+    """A description of the window's newest baseline; empty without one."""
     before: float | None
     """The mean of the days before the open change; None without one."""
     since: date | None

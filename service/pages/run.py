@@ -68,7 +68,7 @@ async def runs(
 
 
 def _describe_counts(now: Row, before: Row) -> str:
-    """Compare a period with the preceding one, in words."""
+    """Describe the difference between a period and the preceding one."""
     parts = (("runs", "runs"), ("unsafe_runs", "of them unsafe"))
     return "; ".join(f"{number(now[name])} {words}, {compared(now[name], before[name], number)}" for name, words in parts)
 

@@ -489,7 +489,7 @@ def indented(payload: str) -> str:
 
 
 def graph_values(events: RunEvents, address: Address) -> dict[str, Any]:
-    """Return the graph of the requested part, with a description in words."""
+    """Return the graph of the requested part, with a text description."""
     count = len(events.ids)
     window = address.graph or Window(first=1, last=count)
     chosen = range(window.first - 1, window.last)
@@ -551,7 +551,7 @@ _FAILING = {
 
 
 def because(diagnosis: Diagnosis) -> str:
-    """Return the reason of a run's readiness level as a clause; empty if there is none or it is not recorded."""
+    """Return the reason of a run's readiness level as a clause; empty without a reason, or if it is not recorded."""
     rule = next((rule for rule in RULES if rule[0] == diagnosis.readiness_level), None)
     if rule is None or diagnosis.trust_score is None:
         return ""

@@ -221,7 +221,7 @@ class CaseQuality(Answer, frozen=True):
 
 
 class ModelsCompared(Answer, frozen=True):
-    """Two models on a case: the means, and their difference (b less a) with its 95 % interval, or why there is none."""
+    """Two models on a case: the means, and their difference (b less a) with its 95 % interval, or the reason why it is missing."""
 
     case_id: str
     model_a: str

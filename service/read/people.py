@@ -21,7 +21,7 @@ from service.read.scores import Score, newest_score, score_by_id
 from service.text.answers import Answer, Moment
 
 MAX_SKIPPED = 1000
-"""Scores that a reviewer can skip at once."""
+"""Maximum number of scores that a reviewer can skip."""
 MAX_FOUND = 10_000
 """Maximum number of cached times of single scores; beyond it the oldest entry is dropped."""
 DAYS_BACK = (None, 1, 4, 16, 64, None)
@@ -154,7 +154,7 @@ class ScoreTimes:
 
 
 def _found_time(cursor: duckdb.DuckDBPyConnection, project: str, score_id: str) -> datetime | None:
-    """Return the time of a score's exchange; None if there is none."""
+    """Return the time of a score's exchange; None if the score is unknown."""
     newest = newest_score(cursor, None)
     if newest is None:
         return None

@@ -13,7 +13,7 @@ The change of a project:
 3. Daily levels go back four weeks from the last of these days. Series of runs have none.
 
 Projects are ordered by health, the worst first. Projects with an incident are ordered by whether the worst one began within the
-last days, because nobody may have looked at it yet, then by their exchanges and unsafe runs in these days. So an agent with two
+last days, because it may not have been noticed yet, then by their exchanges and unsafe runs in these days. So an agent with two
 runs does not rank above one with 40 % of the traffic, nor last month's change above yesterday's.
 """
 
@@ -442,7 +442,7 @@ _BLIND: Mapping[str, Callable[[Row], str]] = {
         f"{spot['count']} of the {spot['of']} days before."
     ),
 }
-"""A blind spot in words, by its reason."""
+"""Descriptions of blind spots, by reason."""
 _CHECK_WORDS: Mapping[CheckState, Callable[[Project], str]] = {
     "off": lambda _: "Not checked: the policy turns auditing off.",
     "nothing": lambda _: "Not checked yet: there are no scores to check.",

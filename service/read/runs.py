@@ -176,7 +176,7 @@ def find_run(cursor: duckdb.DuckDBPyConnection, project: str, run_id: str) -> Re
 
 
 def read_run(cursor: duckdb.DuckDBPyConnection, named: Row) -> RecordedRun | None:
-    """Return the run found by the query `one_run` with these parameters; None if there is none."""
+    """Return the run found by the query `one_run` with these parameters; None if no run matches."""
     for row in query_rows(cursor, "one_run", named):
         return RecordedRun(Run.of(row), record_from(Diagnosis, row))
     return None

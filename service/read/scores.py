@@ -58,7 +58,7 @@ class ProjectBaseline(Answer, frozen=True):
 
 
 class LatestBaseline(Answer, frozen=True, omit_defaults=True):
-    """The latest baseline, or the reason why there is none."""
+    """The latest baseline, or the reason why it is missing."""
 
     baseline: ProjectBaseline | None
     message: Annotated[str | None, Meta(description="Why there is none.")] = None
@@ -259,7 +259,7 @@ class ScoreFilter:
     """Only those with an anomaly."""
     limit: int = 100
     after: tuple[datetime, str, int] | None = None
-    """The end of the last page: the exchange's time, the score's id, the turn (-1 if there is none)."""
+    """The end of the last page: the exchange's time, the score's id, the turn (-1 without a turn)."""
 
 
 def project_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, filters: ScoreFilter) -> list[Score]:
@@ -281,7 +281,7 @@ def project_scores(cursor: duckdb.DuckDBPyConnection, project: str | None, filte
 
 
 def newest_score(cursor: duckdb.DuckDBPyConnection, project: str | None, until: datetime | None = None) -> datetime | None:
-    """Return the time of the newest scored exchange of one project or all, before a time (None: any); None if there is none."""
+    """Return the time of the newest scored exchange of one project or all, before a time (None: any); None without scores."""
     rows = query_rows(cursor, "newest_score", {"project": project, "until": until})
     newest_at: datetime | None = rows[0]["exchange_at"] if rows else None
     return newest_at

@@ -77,7 +77,7 @@ Verdict = Literal["better", "worse", "mixed", "no difference", "too early", "fir
 BEFORE_DEPLOYMENT = "before the first deployment"
 """The name of the time before the first deployment, for exchanges without a version label."""
 _KINDS = {"agent_version": "Version", "prompt_version": "Prompt", "tool_version": "Tool"}
-"""The labels in words."""
+"""The names of the labels on pages."""
 _JUDGED, _BY_RULES = "tier2", "tier1"
 MOST_EXCHANGES = 20_000
 """The approximate number of exchanges used for a comparison: far more than an interval needs, and read in a fraction of a second."""

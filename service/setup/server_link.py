@@ -288,7 +288,7 @@ def _foreign_error(folder: Path, user: int) -> StoreError:
 
 @contextlib.contextmanager
 def _address(folder: Path) -> Iterator[str]:
-    """Yield an address of the socket that is short enough. Raises OSError if there is none."""
+    """Yield an address of the socket that is short enough. Raises OSError if none is possible."""
     path = str(folder / SOCKET_NAME)
     if len(os.fsencode(path)) <= LONGEST_ADDRESS:
         yield path
@@ -361,7 +361,7 @@ class ServerCursor:
         return rows
 
     def fetchone(self) -> Row | None:
-        """Return the next row; None if there is none."""
+        """Return the next row; None after the last one."""
         return next(iter(self.fetchmany(1)), None)
 
     def begin(self) -> Self:

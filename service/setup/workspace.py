@@ -93,7 +93,7 @@ def open_workspace(
     """Open the database and wire everything to it, or to the server that has it.
 
     Raises SettingsError if there is no database and `create` is not set, or if the command `writes` to a database that is
-    filled from Kafka. Raises StoreError if another process uses the database and accepts no commands, or if a server uses it
+    filled from Kafka; StoreError if another process uses the database and accepts no commands, or if a server uses it
     and the command needs it exclusively (`alone` is the advice to show).
     """
     if not create:

@@ -146,7 +146,7 @@ def counted_address(host: str) -> str:
 
 
 def bearer_token(values: list[bytes]) -> bytes:
-    """Return the token of the only Authorization header; empty if there is none, or several."""
+    """Return the token of the only Authorization header; empty without one, or if there are several."""
     scheme, token = _read_credentials(values[0]) if len(values) == 1 else (b"", b"")
     return token if scheme == b"bearer" else b""
 
@@ -294,7 +294,7 @@ def name_in(scope: Scope, encrypted_hosts: Collection[str]) -> str:
 
 
 def cookie_of(scope: Scope, encrypted_hosts: Collection[str]) -> bytes:
-    """Return the sign-in cookie; empty if there is none, or several."""
+    """Return the sign-in cookie; empty without one, or if there are several."""
     wanted = name_in(scope, encrypted_hosts).encode()
     pairs = (pair.strip().partition(b"=") for value in header_values(scope, b"cookie") for pair in value.split(b";"))
     values = [value for name, _, value in pairs if name == wanted]

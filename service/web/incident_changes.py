@@ -159,7 +159,7 @@ def saved_view(services: ApiContext, caller: Holder, name: str, query: str, *, i
 
 
 def deleted_view(services: ApiContext, caller: Holder, name: str) -> None:
-    """Delete a view of the caller. Raises ApiError (404) if there is none of this name."""
+    """Delete a view of the caller. Raises ApiError (404) if no view has this name."""
     with durable_or_refused():
         if not services.access.saved_views.delete(caller.name, name):
             raise ApiError(404, "not_found", "you have no view of this name")

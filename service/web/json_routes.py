@@ -157,7 +157,7 @@ class BatchRoute(JsonRoute):
 
 
 class FaultyLine(NamedTuple):
-    """Stands for the value of a line that is not JSON: the code of the reason, and the reason in words."""
+    """Stands for the value of a line that is not JSON: the code of the reason, and its description."""
 
     code: str
     detail: str

@@ -152,7 +152,7 @@ def is_same_origin(scope: Scope) -> bool:
 
 @lru_cache
 def host_name(value: bytes) -> str:
-    """Return the name in a Host header, without port and brackets; empty if there is none."""
+    """Return the name in a Host header, without port and brackets; empty if it is invalid."""
     text = value.decode("latin-1").strip().lower()
     if text.startswith("["):
         name, _, port = text[1:].partition("]")

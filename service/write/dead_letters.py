@@ -115,7 +115,7 @@ def letter_box(settings: Settings) -> Iterator[LetterBox]:
 
 
 def letter_of(store: Store, start: str) -> Found:
-    """Return the one letter whose id starts with this text. Raises InputError if there is none or more than one."""
+    """Return the one letter whose id starts with this text. Raises InputError if no letter or several letters match."""
     matches = _records(store, [start]) if start else []
     exact = [match for match in matches if match.letter.dead_letter_id == start] or matches
     if not exact:

@@ -355,7 +355,7 @@ def numbered(evaluation: Evaluation, attempt: int, repetition: int) -> Evaluatio
 
 
 def _stop_handler(stopping: asyncio.Event) -> Callable[[signal.Signals], None]:
-    """Return a signal handler: the first signal sets the event, the second ends the process at once."""
+    """Return a signal handler: the first signal sets the event, the second ends the process immediately."""
 
     def handle(_: signal.Signals) -> None:
         if stopping.is_set():

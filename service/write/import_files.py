@@ -101,7 +101,7 @@ def checked(files: Iterable[Path], paths: Sequence[Path], reads: FileSort, *, al
 
 
 def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """Return the files below a folder that match these patterns, by name. Raises InputError if there is none."""
+    """Return the files below a folder that match these patterns, by name. Raises InputError if no file matches."""
     files = visible_files(folder, patterns)
     if not files:
         raise InputError(f"{folder}: holds no {_either(patterns)}", hint="Give a file, or a folder that holds some.")

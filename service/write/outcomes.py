@@ -71,14 +71,14 @@ class QueuedExchange(Answer, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Refused(Answer, frozen=True):
-    """A refused item of many: the code of the reason, and the reason in words."""
+    """A refused item of many: the code of the reason, and its description."""
 
     error: str
     code: Annotated[str, Meta(examples=["invalid", "conflict"])]
 
 
 class RefusedExchange(Refused, frozen=True):
-    """The exchange was refused: the code of the reason, and the reason in words."""
+    """The exchange was refused: the code of the reason, and its description."""
 
 
 class ExchangeOutcomes(Answer, frozen=True):
@@ -119,7 +119,7 @@ class TakenEvent(Answer, frozen=True, omit_defaults=True):
 
 
 class RefusedBulkEvent(Refused, frozen=True):
-    """The event was refused: the code of the reason, and the reason in words."""
+    """The event was refused: the code of the reason, and its description."""
 
 
 class BulkEventOutcomes(Answer, frozen=True):

@@ -172,11 +172,11 @@ class PolicyFile:
         return self.path or Path("policy.yaml")
 
     def text(self) -> str:
-        """Return the text of the file; the shortest policy if there is none. Raises PolicyError if it cannot be read."""
+        """Return the text of the file; the shortest policy if the file does not exist. Raises PolicyError if it cannot be read."""
         return SKELETON if self.path is None else _read_text(self.path)
 
     def previous(self) -> str | None:
-        """Return the text from before the last save; None if there is none."""
+        """Return the text from before the last save; None before the first save."""
         return None if self.path is None or not _previous_path(self.path).is_file() else _read_text(_previous_path(self.path))
 
     def why_read_only(self) -> str:

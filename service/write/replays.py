@@ -216,7 +216,7 @@ def replay_of(settings: Settings, wanted: ReplayRequest) -> Replay:
     """Return the requested replay: complete, begun, or new.
 
     Raises SettingsError or PolicyError for invalid options, including a label that belongs to a replay with other options;
-    InputError if there is nothing to replay. Raises StoreError if the source cannot be opened.
+    Raises InputError if there is nothing to replay; StoreError if the source cannot be opened.
     """
     policy = policy_of(settings)
     origin = _origin(settings, wanted)

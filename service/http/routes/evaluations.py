@@ -175,7 +175,7 @@ Of = Annotated[Id | None, Query()]
 async def evaluate(
     caller: Admin, services: Services, body: EvaluateBody, request: Request, response: Response
 ) -> RequestedEvaluations:
-    """Evaluate finished sessions against cases, in the background. 409 if a judge is needed and there is none.
+    """Evaluate finished sessions against cases, in the background. 409 if a judge is needed and none is configured.
 
     Earlier evaluations are reused. With dryRun (200) the answer is only an estimate. Batch judges are refused, because a call would
     wait for hours.
@@ -235,7 +235,7 @@ async def evaluation(caller: Reader, services: Services, evaluation_id: Evaluati
 
 
 async def _prepare_terms(services: ApiContext, terms: Terms, wanted: Wanted, *, retry_failed: bool) -> Prepared:
-    """Return the evaluations to run; 400 for sessions that cannot be evaluated, and for too many at once."""
+    """Return the evaluations to run; 400 for sessions that cannot be evaluated, and for too many in one request."""
     for topic in READ_FIRST:
         await services.engine.wait_for_tables(topic)
     sessions = await services.ask(lambda cursor: finished_sessions(cursor, wanted))

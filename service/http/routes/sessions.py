@@ -90,7 +90,7 @@ async def session(
 
 
 def _resolve_owner(services: ApiContext, caller: Holder, connection: str | None) -> Holder | None:
-    """Return the connection: the caller itself, or a visible one named by an operator; None if there is none."""
+    """Return the connection: the caller itself, or a visible one named by an operator; None if no such connection exists."""
     if caller.kind == "connection":
         return caller
     if connection is None:

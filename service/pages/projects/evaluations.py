@@ -160,7 +160,7 @@ def _sum_cost(whole: WholeEvaluation | None) -> float | None:
 
 
 def _describe_quality(now: Row, before: Row) -> str:
-    """Compare a period with the preceding one, in words."""
+    """Describe the difference between a period and the preceding one."""
     count = compared(now["evaluations"], before["evaluations"], number)
     mean = compared_means(now["mean_score"], before["mean_score"])
     return f"{number(now['evaluations'])} evaluations, {count}; mean score {number(now['mean_score'], 2)}, {mean}"

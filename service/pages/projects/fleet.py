@@ -196,7 +196,7 @@ _ORDERS = {
     "last": ("Newest first", "Oldest first"),
     "name": ("By name", "By name, backwards"),
 }
-"""The orders in words, and the words when reversed."""
+"""The names of the orders, and of the reversed ones."""
 FLEET = ListOf(
     name="fleet",
     query="projects",
@@ -250,7 +250,7 @@ def page_of_fleet(projects: Sequence[Project], list_request: ListRequest, places
 
 
 def orders(list_request: ListRequest) -> dict[str, str]:
-    """Return the orders in words; the current one can be reversed."""
+    """Return the names of the orders; the current one can be reversed."""
     turned = list_request.down != FLEET.sorts[list_request.sort].down
     return {name: words[turned and name == list_request.sort] for name, words in _ORDERS.items()}
 

@@ -1,4 +1,4 @@
-"""Analysts' statements: a bounded number at once, each answered by its own process from the current snapshot.
+"""Analysts' statements: a bounded number run concurrently, each in its own process over the current snapshot.
 
 A process ends when it is done, overdue, or its caller has gone. The snapshot is made on the first request, and again when it is old
 and records have changed:

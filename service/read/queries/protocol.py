@@ -15,7 +15,7 @@ DEFAULT_ROWS = 10_000
 
 
 class QueryLimits(msgspec.Struct, frozen=True):
-    """The limits of one statement, and of the number of statements at once."""
+    """The limits of one statement, and the maximum number of concurrent statements."""
 
     seconds: float = 10.0
     """Wall time of a statement; its process is killed `grace` seconds later in any case."""
