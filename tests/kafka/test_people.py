@@ -1,4 +1,4 @@
-"""People and anchors on a real broker: what is answered is true before it lands, and a round is there for the workers."""
+"""Human scores and anchors on a real broker: answers are correct before the tables have them, and workers get the rounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HUMAN = "/api/audit/ops/scores/score s:1/human"
 def test_a_human_score_is_answered_before_it_lands_and_read_once_it_has(
     kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path
 ) -> None:
-    """The answer is made of what was sent: the tables would still say that nobody has scored."""
+    """The answer comes from the sent record, because the tables do not have it yet."""
     make_topics(*topics())
 
     async def run(store: Store, access: AccessStore) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def test_a_human_score_is_answered_before_it_lands_and_read_once_it_has(
 
 
 def test_a_round_goes_to_the_workers_and_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Copies under the key of one session, and its end; a second press within the minute adds nothing."""
+    """A round is copies with the key of one session, and its end; a repetition within the minute adds nothing."""
     make_topics(*topics())
 
     async def run(store: Store) -> None:

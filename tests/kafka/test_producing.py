@@ -1,4 +1,4 @@
-"""Producing on a real broker: a call ends with everything there, or with an error in time; and the next call works again."""
+"""Producing on a real broker: a call ends with all records durable or with a timely error, and the next call works."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from streams.kafka.reading import PartitionReader
 
 
 async def values(connection: KafkaConnection, topic: str, partitions: int) -> list[list[bytes | None]]:
-    """What is on a topic, by partition."""
+    """Return a topic's values by partition."""
     reader = PartitionReader(connection)
     await reader.start()
     places = [(topic, number) for number in range(partitions)]
@@ -42,7 +42,7 @@ async def values(connection: KafkaConnection, topic: str, partitions: int) -> li
 
 
 def test_a_batch_is_where_it_is_said_to_be(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Thousands at once or one by one, records of one key stay in order on the partition that Kafka's own clients give the key."""
+    """Records of one key stay in order on the partition of Kafka's own clients, sent together or one by one."""
     make_topics("exchanges")
     many = [(b"key-%d" % (number % 7), b"%d" % number) for number in range(5_000)]
 
@@ -61,7 +61,7 @@ def test_a_batch_is_where_it_is_said_to_be(kafka: KafkaConnection, make_topics: 
 
 
 def test_a_record_that_is_refused_stops_no_other(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """An idempotent client that had one batch refused has a gap in its numbers, at which a broker refuses everything after it."""
+    """After a rejected batch, an idempotent client has a gap in its numbers, and the broker rejects all later batches."""
     make_topics("exchanges", partitions=1)
 
     async def run() -> None:
@@ -78,14 +78,14 @@ ENOUGH = 60.0
 
 
 def make_exchanges(broker: Broker) -> KafkaConnection:
-    """A topic on a broker of the test's own."""
+    """Create a topic on the test's own broker."""
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap)) as admin:
         admin.create_topics({"exchanges": {"num_partitions": 1, "replication_factor": 1}}, wait_for_metadata=True)
     return KafkaConnection(broker.bootstrap)
 
 
 async def sent_at_last(producer: RecordProducer, value: bytes) -> None:
-    """Produce as a caller does who tries again: the broker takes its time after it was frozen, and so does a busy machine."""
+    """Produce with retries, because a thawed broker or a busy machine is slow."""
     async with asyncio.timeout(ENOUGH):
         while True:
             with contextlib.suppress(BrokerError):
@@ -94,7 +94,7 @@ async def sent_at_last(producer: RecordProducer, value: bytes) -> None:
 
 
 def test_a_frozen_broker_is_not_waited_for(own_broker: Broker) -> None:
-    """A machine that swaps or pauses answers nothing: calls and the stop come to an end all the same, and then it goes on."""
+    """Calls and the stop end in time although the broker is frozen, and work again afterwards."""
     connection = make_exchanges(own_broker)
 
     async def run() -> None:
@@ -126,12 +126,12 @@ def test_a_frozen_broker_is_not_waited_for(own_broker: Broker) -> None:
 
 
 def open_connections() -> list[AIOKafkaConnection]:
-    """The connections of this process to brokers."""
+    """Return this process's connections to brokers."""
     return [one for one in gc.get_objects() if isinstance(one, AIOKafkaConnection) and one.connected()]
 
 
 def test_a_start_that_is_given_up_leaves_no_connection_open(own_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Aiokafka forgets the first connection of a client: each try to reach a frozen broker would leave a socket behind."""
+    """Aiokafka leaks a client's first connection: each try to reach a frozen broker would leave a socket open."""
     look_up = AIOKafkaConnection._do_version_lookup
 
     async def look_up_last(self: AIOKafkaConnection) -> None:
@@ -152,7 +152,7 @@ def test_a_start_that_is_given_up_leaves_no_connection_open(own_broker: Broker, 
 def test_a_connection_that_is_opened_while_its_client_closes_is_closed(
     own_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task of the client's may be about to connect to a node that answers late: nobody would ever close that connection."""
+    """A task of the client may still be connecting to a slow node, and that connection must be closed, too."""
     connection, late = make_exchanges(own_broker), asyncio.Event()
     make = reading.create_conn
 
@@ -180,7 +180,7 @@ def test_a_connection_that_is_opened_while_its_client_closes_is_closed(
 
 
 def test_nobody_there_is_an_error_in_time() -> None:
-    """Whoever starts a server or a worker with a wrong address is told so."""
+    """A wrong address must be reported when a server or worker starts."""
 
     async def run() -> None:
         with pytest.raises(BrokerError, match="Unable to bootstrap"):

@@ -1,4 +1,4 @@
-"""Replays from the topics: what was produced twice and out of order, with gaps, is scored as it was live."""
+"""Replays from the topics: despite duplicates, disorder and gaps, scores are the same as live."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MakeTopics = Callable[..., None]
 
 @pytest.fixture(scope="session")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with a past; nobody changes it."""
+    """Return a database with a history; no test changes it."""
     return scored_live(tmp_path_factory.mktemp("live") / "driftline.duckdb", records=past(2, SESSIONS))
 
 
@@ -37,7 +37,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def driftline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kafka: KafkaConnection
 ) -> Command:
-    """Runs a command in the test's folder, on the test's topics; answers exit code, output and error output."""
+    """Return a function that runs a command on the test's topics, and returns exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     for name in clean_environment():
         monkeypatch.delenv(name)
@@ -53,19 +53,19 @@ def driftline(
 
 
 def records_of(path: Path, topic: str) -> list[Record]:
-    """The records of a topic, in order."""
+    """Return a topic's records in order."""
     with Store(path) as store:
         return [record for _, _, record in StageBatch.of(topic, store.read(topic, 0, store.end_of(topic))).records()]
 
 
 def key_of(record: Record) -> bytes:
-    """The key of a session record."""
+    """Return the key of a session record."""
     assert isinstance(record, (Exchange, SessionClosed, JudgingRequest, Judgement, Score))
     return f"{record.connection}/{record.session_id}".encode()
 
 
 async def produce(kafka: KafkaConnection, topics: dict[str, Sequence[Record]]) -> None:
-    """Produce the records, some of them twice, and among them what is no record."""
+    """Produce the records, some of them twice, among invalid values."""
     producer = RecordProducer(kafka)
     await producer.start()
     try:
@@ -79,7 +79,7 @@ async def produce(kafka: KafkaConnection, topics: dict[str, Sequence[Record]]) -
 
 @pytest.fixture
 def produced(kafka: KafkaConnection, make_topics: MakeTopics, live: Path) -> Path:
-    """The past on topics, as workers leave it there; answers where it was taken from."""
+    """Produce the history as workers do; returns its database."""
     make_topics("exchanges", "judgements", "scores", partitions=PARTITIONS)
     topics = {topic: records_of(live, topic) for topic in ("exchanges", "scores")}
     # Reservations are no part of what a replay looks up.
@@ -92,7 +92,7 @@ def produced(kafka: KafkaConnection, make_topics: MakeTopics, live: Path) -> Pat
 def test_scores_are_the_live_ones(
     driftline: Command, produced: Path, monkeypatch: pytest.MonkeyPatch, workers: str, window: int
 ) -> None:
-    """Repetitions, poison and the split into partitions and fetches change nothing."""
+    """Duplicates, invalid values, partitions and fetch sizes make no difference."""
     monkeypatch.setattr("streams.replay.topics.WINDOW_RECORDS", window)
     document = replay(driftline, "--from", "topics", "--workers", workers, "--label", "again")
     assert document["equal"]
@@ -102,7 +102,7 @@ def test_scores_are_the_live_ones(
 
 
 def test_a_range_of_offsets_is_scored_by_itself(driftline: Command, produced: Path, tmp_path: Path) -> None:
-    """Each partition has an end of its own; what lies beyond is not read."""
+    """Each partition has its own end, beyond which nothing is read."""
     arguments = ("--from", "topics", "--workers", "1", "--label", "some", "--to-offset", "0:40,1:0,2:25")
     document = replay(driftline, *arguments)
     made = merged(result(tmp_path / "driftline.duckdb", "some"))
@@ -118,7 +118,7 @@ def test_a_range_of_offsets_is_scored_by_itself(driftline: Command, produced: Pa
 def test_a_cut_replay_goes_on_in_the_middle_of_a_partition(
     driftline: Command, produced: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which records a session has seen is known again, so a repetition after the cut is still one."""
+    """The identities of earlier records are read again, so a duplicate after the interruption is recognised."""
     monkeypatch.setattr("streams.replay.topics.WINDOW_RECORDS", 30)
     from streams.replay.part import PartFile
 
@@ -143,7 +143,7 @@ def test_a_cut_replay_goes_on_in_the_middle_of_a_partition(
 
 
 def test_an_offset_of_a_partition_that_is_not_there_is_refused(driftline: Command, make_topics: MakeTopics) -> None:
-    """A slip of the finger must not have the whole of the others scored, and paid for."""
+    """A mistyped partition must not score, and pay for, all other partitions."""
     make_topics("exchanges", "judgements", "scores", partitions=PARTITIONS)
     code, _, error = driftline("replay", "--from", "topics", "--from-offset", f"{PARTITIONS}:1")
     assert (code, f"has no partition {PARTITIONS}" in error) == (2, True)
@@ -153,7 +153,7 @@ def test_an_offset_of_a_partition_that_is_not_there_is_refused(driftline: Comman
 
 
 def test_a_cluster_without_the_topics_is_said_to_have_none(driftline: Command) -> None:
-    """A wrong prefix or address is the usual reason."""
+    """The usual reason is a wrong prefix or address."""
     code, _, err = driftline("replay", "--from", "topics")
     assert code == 2
     assert "there is no topic" in err

@@ -1,4 +1,4 @@
-"""Retention and erasure where Kafka fills the database: what the topics still have comes back and goes again."""
+"""Retention and erasure with Kafka: records that are still on the topics return with a rebuild and are deleted again."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ OLD, NEW = NOW - timedelta(days=100), NOW - timedelta(days=10)
 
 
 def said(session: str, number: int) -> Exchange:
-    """An exchange, old or new as its session is called."""
+    """Return an exchange that is old or new, as its session's name says."""
     at = OLD if session == "old" else NEW
     return exchange(session, number, occurred_at=at, ingested_at=at)
 
 
 def ids(store: Store, table: str, column: str = "session_id") -> list[str]:
-    """A column of a log table."""
+    """Return a column of a log table."""
     return [one for (one,) in store.cursor().execute(f"SELECT {column} FROM log.{table} ORDER BY ALL").fetchall()]
 
 
 def test_what_retention_deleted_lands_again_and_goes_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Nothing on a topic is a gap: no dead letter says so, the sink goes on where it was, and a rebuild is cleaned up after."""
+    """Deleted rows are not a gap on the topic: there is no dead letter, the sink continues, and a rebuild deletes them again."""
     make_topics(*topics(), partitions=2)
 
     async def run(store: Store) -> None:
@@ -62,7 +62,7 @@ def test_what_retention_deleted_lands_again_and_goes_again(kafka: KafkaConnectio
 
 
 def test_what_was_erased_does_not_land_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """The topics still have it, and the request is on a topic beside it: what lands later is dropped, a rebuild erases again."""
+    """The topics still have the records and the request: later records are dropped, and a rebuild erases them again."""
     make_topics(*topics(), partitions=2)
 
     async def run(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Scoring on Kafka: what was paid for is recorded and counted once, whoever scores and however often processes die."""
+"""Scoring on Kafka: every paid call is recorded and counted once, despite kills."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 
 class SoundJudge(Sound):
-    """Answers every question at once, for a small sum."""
+    """Answers every question at once, at a low cost."""
 
     def __init__(self) -> None:
         super().__init__(answer)
 
 
 def sessions(count: int, turns: int) -> list[Exchange]:
-    """Exchanges of several sessions, interleaved."""
+    """Return interleaved exchanges of several sessions."""
     dialogues = [dialogue(f"s{number}", turns) for number in range(count)]
     return [one for turn in zip(*dialogues, strict=True) for one in turn]
 
 
 def test_scores_are_those_of_the_embedded_runner_and_a_session_keeps_its_order(kafka: KafkaConnection) -> None:
-    """One topology, two runners: from the same judgements come the same bytes."""
+    """Both runners derive the same bytes from the same judgements."""
 
     async def work() -> None:
         exchanges = sessions(6, 8)
@@ -126,7 +126,7 @@ def test_whenever_a_process_is_killed_nothing_is_judged_twice_and_the_cap_holds(
 
 
 def test_a_partition_that_goes_to_another_process_is_scored_once(kafka: KafkaConnection) -> None:
-    """What is under way gets its time to be recorded; what takes longer is charged in full by the next, exactly once."""
+    """Running calls get time to be recorded; later ones are charged in full by the next process, exactly once."""
 
     async def work() -> None:
         exchanges = sessions(6, 3)
@@ -158,11 +158,11 @@ def test_a_partition_that_goes_to_another_process_is_scored_once(kafka: KafkaCon
 
 
 def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_goes(kafka: KafkaConnection) -> None:
-    """Were it to arrive after the next process has looked, the call would be charged in full and paid for a second time."""
+    """If it arrived after the next process read the topic, the call would be charged and paid for twice."""
     on_its_way, release = asyncio.Event(), asyncio.Event()
 
     class Slow(Mortal):
-        """Sends each judgement when it is told to."""
+        """Sends each judgement when the test releases it."""
 
         async def send(self, topic: str, messages: Any, *, partition: int | None = None) -> object:
             if any(isinstance(decode(value), Judgement) for _, value in messages if topic == "judgements"):
@@ -197,7 +197,7 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
 
 
 def test_a_call_under_way_is_recorded_when_the_process_stops(kafka: KafkaConnection) -> None:
-    """It is paid for; a few seconds more keep its answer. What would need another call is left to the next process."""
+    """The call is paid for, so its answer is worth a few seconds. Further calls are left to the next process."""
     release = asyncio.Event()
 
     class SlowJudge(SoundJudge):
@@ -230,7 +230,7 @@ def test_a_call_under_way_is_recorded_when_the_process_stops(kafka: KafkaConnect
 
 
 def test_a_call_that_hangs_stops_neither_other_sessions_nor_later_chunks(kafka: KafkaConnection) -> None:
-    """One exchange that the judge is slow about must not keep a partition waiting."""
+    """A slow call for one exchange must not delay its partition."""
 
     async def work() -> None:
         exchanges = sessions(8, 4)
@@ -256,7 +256,7 @@ def test_a_call_that_hangs_stops_neither_other_sessions_nor_later_chunks(kafka: 
 
 
 def test_a_partition_takes_no_more_than_its_window(kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever waits is in memory; a judge that says nothing must not fill it."""
+    """Waiting tasks are in memory, which a silent judge must not fill."""
     monkeypatch.setattr(judging_partition, "WINDOW_TASKS", 3)
 
     async def work() -> None:
@@ -276,7 +276,7 @@ def test_a_partition_takes_no_more_than_its_window(kafka: KafkaConnection, monke
 
 
 def test_a_task_that_is_repeated_changes_nothing(kafka: KafkaConnection) -> None:
-    """Intake is delivered at least once, so is what it makes; and whether a judge was there makes no difference."""
+    """Tasks are delivered at least once, and the presence of a judge makes no difference."""
 
     async def work() -> None:
         exchanges = sessions(2, 3)
@@ -303,7 +303,7 @@ def test_a_task_that_is_repeated_changes_nothing(kafka: KafkaConnection) -> None
 
 
 def test_a_task_that_was_scored_without_a_judge_is_not_scored_again_with_one(kafka: KafkaConnection) -> None:
-    """Nobody has said that what was taken without a judge may be paid for when it happens to come again."""
+    """A task scored without a judge must not be paid for when it is delivered again."""
 
     async def work() -> None:
         exchanges = dialogue("s", 3)
@@ -324,7 +324,7 @@ def test_a_task_that_was_scored_without_a_judge_is_not_scored_again_with_one(kaf
 
 
 def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnection) -> None:
-    """The task carries what was said before; only what failed is asked again."""
+    """The task carries the recorded answers; only failed questions are asked again."""
 
     class RefusingJudge(SoundJudge):
         async def ask(self, question: Question, budget: CallBudget) -> Verdict:
@@ -360,7 +360,7 @@ def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnect
 
 
 def test_a_last_turn_pays_only_for_what_it_was_not_asked_before_whoever_has_its_partition(kafka: KafkaConnection) -> None:
-    """Hours may lie between a routine sample and the close of its session: another process has the partition, and nothing carries the answers."""
+    """A session may close hours after a routine sample, when another process owns the partition."""
 
     async def work() -> None:
         exchanges = dialogue("s1", 10)
@@ -388,7 +388,7 @@ def test_a_last_turn_pays_only_for_what_it_was_not_asked_before_whoever_has_its_
 
 
 def test_without_a_judge_a_last_turn_rests_on_what_was_recorded_whoever_has_its_partition(kafka: KafkaConnection) -> None:
-    """A takeover between a turn's score and the close of its session must not lose an answer that was paid for."""
+    """A takeover between a turn's score and the end of its session must not lose a paid answer."""
 
     async def work() -> None:
         exchanges = [*dialogue("s1", 10), build.closing("s1", 11)]
@@ -415,7 +415,7 @@ def test_without_a_judge_a_last_turn_rests_on_what_was_recorded_whoever_has_its_
 
 
 def test_without_a_judge_calls_that_were_cut_off_are_charged_all_the_same(kafka: KafkaConnection) -> None:
-    """A key that is taken away does not make undone what was paid for."""
+    """Removing the key does not undo paid calls."""
 
     async def work() -> None:
         exchanges = sessions(3, 2)
@@ -438,7 +438,7 @@ def test_without_a_judge_calls_that_were_cut_off_are_charged_all_the_same(kafka:
 
 
 def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConnection) -> None:
-    """Poison costs its own record, with its bytes kept; one that was set aside may be sent again."""
+    """A bad record becomes a dead letter with its bytes, and may be sent again."""
 
     async def work() -> None:
         exchanges = dialogue("s", 3)
@@ -469,7 +469,7 @@ def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConne
 
 
 def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnection) -> None:
-    """A process that was frozen wakes up when others have its partitions: what it writes then would be paid for and scored twice."""
+    """A frozen process may wake up after others took its partitions: its writes would pay and score twice."""
 
     async def work() -> None:
         sure = [True]
@@ -500,7 +500,7 @@ def test_who_may_have_lost_its_partitions_writes_nothing_more(kafka: KafkaConnec
 def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
     kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a broker does not answer, others may already have been given the partitions: two would pay for one call."""
+    """While a broker is silent, others may already own the partitions, and two processes would pay for one call."""
     monkeypatch.setattr(partitions, "RETRY_SECONDS", 0.0)
 
     async def work() -> None:
@@ -533,11 +533,11 @@ def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
 
 
 def test_what_the_broker_does_not_take_is_offered_again(kafka: KafkaConnection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is away for a while costs time, and nothing else."""
+    """A temporarily missing broker costs only time."""
     monkeypatch.setattr(partitions, "RETRY_SECONDS", 0.0)
 
     class Unsteady(Mortal):
-        """Fails each second time, now and then after the broker had it."""
+        """Fails every second time, sometimes after the broker has the record."""
 
         calls = 0
 
@@ -565,7 +565,7 @@ def test_what_the_broker_does_not_take_is_offered_again(kafka: KafkaConnection, 
 def test_a_judge_over_http_scores_and_its_trouble_is_told(
     kafka: KafkaConnection, simulator: RunningJudge, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever runs a worker has to hear that the judge does not answer, once, and that it does again."""
+    """The log must report a failing judge once, and its recovery once."""
 
     async def work() -> None:
         exchanges = sessions(2, 3)

@@ -1,4 +1,4 @@
-"""Scoring a backlog with a slow judge: every partition has its turns, what is begun is finished, and offsets move on in small steps."""
+"""Scoring a backlog with a slow judge: partitions take turns, started exchanges are finished, and offsets advance in small steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAST = "tier3"
 
 
 class PatientJudge(SoundJudge):
-    """Answers one question when it is told to, the one that it was asked first; notes what it was asked, and what was begun at most."""
+    """Answers the oldest question when released; records its questions and the most concurrent ones."""
 
     def __init__(self) -> None:
         super().__init__(answer)
@@ -38,7 +38,7 @@ class PatientJudge(SoundJudge):
         self._open: list[asyncio.Event] = []
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """Wait to be told."""
+        """Wait until the test releases the question."""
         subject, told = subject_of(question), asyncio.Event()
         self.asked.append(subject)
         self.most_begun = max(self.most_begun, len({*self.asked} - self.finished))
@@ -51,16 +51,16 @@ class PatientJudge(SoundJudge):
 
     @property
     def open(self) -> int:
-        """Questions that wait for an answer."""
+        """Return the number of waiting questions."""
         return len(self._open)
 
     def answer_one(self) -> None:
-        """Let the question go that was asked first."""
+        """Answer the oldest question."""
         self._open.pop(0).set()
 
 
 class Backlog:
-    """A rig whose tasks all wait, one process that is at work on them, and what was seen of it."""
+    """A rig with a backlog of tasks, one process working on them, and the observations."""
 
     def __init__(self, rig: ScoringRig, judge: PatientJudge) -> None:
         self.rig = rig
@@ -75,7 +75,7 @@ class Backlog:
         self._committed = dict.fromkeys(rig.records, 0)
 
     async def work(self) -> None:
-        """Work until all is done, one answer after the other."""
+        """Answer one question after another until all work is done."""
         await self.process.work(*self.rig.records, size=CHUNK)
         partitions = self.process.works
         await came(
@@ -92,7 +92,7 @@ class Backlog:
         await self.process.stop()
 
     def _is_settled(self) -> bool:
-        """Whether everything that is under way waits for the judge: what came of the others is written."""
+        """Return whether all running tasks wait for the judge and other results are written."""
         partitions = self.process.works.values()
         under_way = sum(len(one.tasks._runners) for one in partitions)
         return under_way == self.judge.open and (under_way > 0 or self.rig.is_done())
@@ -109,20 +109,20 @@ class Backlog:
 
 
 def exchanges_side_by_side() -> list[Exchange]:
-    """Exchanges of sessions that are all under way, a turn of each after the other."""
+    """Return exchanges of concurrent sessions, one turn of each after another."""
     dialogues = [dialogue(f"s{number}", TURNS) for number in range(SESSIONS)]
     return [one for turn in zip(*dialogues, strict=True) for one in turn]
 
 
 def in_order(asked: Sequence[str], session: str) -> list[int]:
-    """The turns of a session in the order in which the judge was first asked about each, one that comes back counted again."""
+    """Return a session's turns in the order of their first questions; a returning turn counts again."""
     return [int(subject.split(":")[1]) for subject, _ in groupby(one for one in asked if one.startswith(f"{session}:"))]
 
 
 def test_a_backlog_moves_on_evenly_and_in_small_steps_while_the_judge_is_slow(
     kafka: KafkaConnection, make_topics: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 100 000 tasks and a judge that takes seconds, two of six partitions were scored for minutes and nothing was committed."""
+    """With 100,000 tasks and a slow judge, only two of six partitions were scored for minutes, without a commit."""
     monkeypatch.setattr(judging_partition, "WINDOW_TASKS", WINDOW)
     make_topics(
         *TOPICS, partitions=PARTITIONS, configs={"message.timestamp.type": "LogAppendTime", "max.message.bytes": "16777216"}

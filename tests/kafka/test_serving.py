@@ -1,4 +1,4 @@
-"""`driftline serve --kafka` as a process: killed, and with a broker that goes away, it keeps what it answered for."""
+"""`driftline serve --kafka` as a process keeps all acknowledged records despite kills and broker outages."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ PROJECTS = {"north": "ops", "south": "web"}
 
 @pytest.fixture(scope="module")
 def children() -> Iterator[Nursery]:
-    """Where servers come from."""
+    """Return a starter of servers."""
     with nursery() as opened:
         yield opened
 
 
 @pytest.fixture
 def home(tmp_path: Path, kafka: KafkaConnection) -> Home:
-    """A home whose server knows the test's topics."""
+    """Return a home whose server uses the test's topics."""
     return Home(tmp_path, DRIFTLINE_KAFKA_PREFIX=kafka.prefix)
 
 
 def ready(server: Child) -> str:
-    """Its address, as soon as it takes records."""
+    """Return the server's address as soon as it accepts records."""
     url = server.serving()
     until(
         lambda: httpx2.get(f"{url}/readyz", timeout=60).status_code == httpx2.codes.OK or server.ended,
@@ -55,7 +55,7 @@ def ready(server: Child) -> str:
 
 
 def landed(database: Path) -> Counter[tuple[str, str]]:
-    """How often each exchange is in its table."""
+    """Return the number of rows of each exchange."""
     with Store(database) as store, closing(store.cursor()) as cursor:
         assert cursor.execute("SELECT reason, detail FROM dead_letters").fetchall() == []
         return Counter(cursor.execute("SELECT connection, exchange_id FROM log.exchanges").fetchall())
@@ -65,7 +65,7 @@ def landed(database: Path) -> Counter[tuple[str, str]]:
 def test_kills_lose_nothing_and_double_nothing(
     kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery
 ) -> None:
-    """A machine loses its power without asking: whatever was answered 201 is in the table, once; and a rebuild gives the same tables."""
+    """After a power loss every record with a 201 is in the table once, and a rebuild gives the same tables."""
     make_topics(*topics())
     load = Load(home, PROJECTS, random.Random(20261101))
 
@@ -110,7 +110,7 @@ def test_kills_lose_nothing_and_double_nothing(
 
 @pytest.mark.slow
 def test_a_broker_that_goes_away_loses_nothing(own_broker: Broker, tmp_path: Path, children: Nursery) -> None:
-    """While it is away senders are asked to come back; when it is back, all that was promised is there and the rest is taken."""
+    """During the outage senders must retry; afterwards all acknowledged records are there and new ones are accepted."""
     connection = KafkaConnection(own_broker.bootstrap)
     with closing(KafkaAdminClient(bootstrap_servers=own_broker.bootstrap)) as admin:
         wanted = {"num_partitions": 3, "replication_factor": 1}
@@ -151,7 +151,7 @@ def test_a_broker_that_goes_away_loses_nothing(own_broker: Broker, tmp_path: Pat
 def test_answers_are_those_of_a_log_that_is_a_table(
     kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery
 ) -> None:
-    """A sender is told the same whichever way its records go: taken 201, known 200, another content 409; events by their places."""
+    """Senders get the same answers as with the local log: 201 for new, 200 for known, 409 for other content; events by position."""
     make_topics(*topics())
     server = children.serve(home, "--kafka", kafka.bootstrap)
     url, headers = ready(server), bearer(home.connection("north"))
@@ -181,7 +181,7 @@ def test_answers_are_those_of_a_log_that_is_a_table(
 def test_commands_that_read_work_beside_it_and_those_that_write_go_by_the_topics(
     kafka: KafkaConnection, home: Home, children: Nursery, make_topics: MakeTopics
 ) -> None:
-    """What a command wrote to the tables alone would be on no topic: no worker would see it, and a rebuild would lose it."""
+    """Records written to the tables alone would be invisible to workers, and lost by a rebuild."""
     make_topics(*topics())
     server = children.serve(home, "--kafka", kafka.bootstrap)
     with httpx2.Client(base_url=ready(server), headers=bearer(home.connection("north")), timeout=60) as client:
@@ -200,7 +200,7 @@ def test_commands_that_read_work_beside_it_and_those_that_write_go_by_the_topics
 def test_a_database_has_one_kind_of_writer(
     kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery, tmp_path: Path
 ) -> None:
-    """What an import wrote into a database that Kafka fills would be on no topic, and no worker would see it; and the other way round."""
+    """An import into a database filled by Kafka would bypass the topics and the workers, and the other way round."""
     code, _ = children.run(home, "serve", "--port", "0", "--kafka", kafka.bootstrap)
     assert code == 2
     assert "driftline topics create" in home.log.read_text()
@@ -228,7 +228,7 @@ def test_a_database_has_one_kind_of_writer(
 def test_a_rebuild_without_a_file_makes_it_from_the_topics(
     kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery
 ) -> None:
-    """A machine that is lost takes the file with it: what the topics have is all that is needed to have the tables again."""
+    """After the loss of a machine with its file, the topics are enough to rebuild the tables."""
     make_topics(*topics())
     server = children.serve(home, "--kafka", kafka.bootstrap)
     with httpx2.Client(base_url=ready(server), headers=bearer(home.connection("north")), timeout=60) as client:
@@ -253,7 +253,7 @@ def test_a_rebuild_without_a_file_makes_it_from_the_topics(
 def test_a_rebuild_without_a_file_says_why_there_is_nothing_to_make_it_from(
     kafka: KafkaConnection, make_topics: MakeTopics, home: Home, children: Nursery
 ) -> None:
-    """An empty database in place of the lost one would look like a rebuild that worked."""
+    """An empty database would look like a successful rebuild."""
     silent = ["rebuild", "--kafka", "127.0.0.1:1"]
     wanted = ["rebuild", "--kafka", kafka.bootstrap]
     for command, make, words in (

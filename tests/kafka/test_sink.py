@@ -1,4 +1,4 @@
-"""The sink on a real broker: every record of every topic is in its table once, whatever comes and however often."""
+"""The sink on a real broker: every record of every topic is in its table exactly once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def found(store: Store, statement: str) -> list[tuple[Any, ...]]:
 
 
 def samples(name: str, count: int) -> list[Record]:
-    """Records of a type, each of its own identity; erasures of a connection that has no records, or there would be fewer."""
+    """Return records of a type with different identities; erasures name a connection without records."""
     field = schema_of(name).identity[-1] if name == "AgentEvent" else schema_of(name).identity[0]
     fixed: dict[str, Any] = {"connection": "nobody", "session_id": None} if name == "Erasure" else {}
     return [
@@ -57,7 +57,7 @@ def samples(name: str, count: int) -> list[Record]:
 
 
 async def fill(producer: RecordProducer) -> None:
-    """Something of everything: records of each type, repetitions, conflicts, and on each topic what is no record of it."""
+    """Produce records of each type, duplicates, conflicts, and an invalid value on each topic."""
     for topic, names in topics().items():
         for name in names:
             await produce(producer, topic, samples(name, 50))
@@ -69,7 +69,7 @@ async def fill(producer: RecordProducer) -> None:
 
 
 def test_each_record_lands_once(kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path) -> None:
-    """A producer that is not sure sends again, and a sink that starts again reads on."""
+    """Producers may repeat records, and a restarted sink continues."""
     make_topics(*topics())
     events = [event(f"s{number % 7}", number) for number in range(300)]
 
@@ -88,7 +88,7 @@ def test_each_record_lands_once(kafka: KafkaConnection, make_topics: MakeTopics,
 
 
 def test_records_gather_until_a_caller_waits_for_them(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A transaction takes as long for one record as for hundreds, so few records wait for more; a reader waits for none of that."""
+    """A transaction takes as long for one record as for hundreds, so few records wait for more, unless a reader waits."""
     make_topics(*topics())
 
     async def run(store: Store) -> None:
@@ -113,7 +113,7 @@ def test_records_gather_until_a_caller_waits_for_them(kafka: KafkaConnection, ma
 
 
 def test_every_type_lands_in_its_table(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A topic is a table: nothing that travels is left where nobody can ask for it."""
+    """Every record on a topic must be queryable in a table."""
     make_topics(*topics())
     travelling = {name: topic for topic, names in topics().items() for name in names}
 
@@ -130,7 +130,7 @@ def test_every_type_lands_in_its_table(kafka: KafkaConnection, make_topics: Make
 
 
 def test_poison_in_each_topic_is_set_aside(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """One bad record stops no other: its bytes are kept with its place and the reason."""
+    """A bad record affects no other; its bytes are kept with its offset and the reason."""
     make_topics(*topics(), partitions=1)
     bad = {"framing": b"hello", "malformed_body": encode(score("s", 1))[:-2], "unknown_schema": b"\xc3\x01" + bytes(9)}
 
@@ -155,7 +155,7 @@ def test_poison_in_each_topic_is_set_aside(kafka: KafkaConnection, make_topics: 
 
 @pytest.mark.parametrize("at_once", [1, 1000])
 def test_another_content_is_set_aside(kafka: KafkaConnection, make_topics: MakeTopics, at_once: int) -> None:
-    """Two exchanges under one id are no repetition; which of them counts must not depend on how the batches are cut."""
+    """Two different exchanges with one id conflict, and the valid one must not depend on the batches."""
     make_topics(*topics(), partitions=1)
     records = [exchange("s", 1), exchange("s", 1), exchange("s", 1, "No.", content_digest="f" * 16), exchange("s", 2)]
 
@@ -174,7 +174,7 @@ def test_another_content_is_set_aside(kafka: KafkaConnection, make_topics: MakeT
 def test_a_commit_that_fails_and_is_durable_is_not_landed_twice(
     kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk that is full says no after the fact: trying again must find what is there."""
+    """A full disk may report a failure although the commit is durable, so a retry must not write twice."""
     make_topics(*topics(), partitions=1)
     take_in, failed = KnownIdentities.take_in, list[bool]()
 
@@ -199,7 +199,7 @@ def test_a_commit_that_fails_and_is_durable_is_not_landed_twice(
 
 
 def test_a_gap_is_told_before_it_is_passed_over_and_always_by_one_letter() -> None:
-    """Killed in between, or after a commit that failed and is durable, it is told again: people hear of it once."""
+    """After a kill, or a failed but durable commit, the same dead letter is produced again and stored once."""
     with Store(None) as store:
         writer, told = SinkWriter(store, REDACTOR, lambda: NOW), list[str]()
         for _ in range(2):
@@ -253,7 +253,7 @@ def test_dead_letters_of_the_sink_are_on_their_topic_and_land_once(
 
 
 def test_a_record_under_another_sessions_key_is_set_aside(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Its session's other records may be on another partition, where nobody knows what it has spent: it is judged there or not at all."""
+    """The session's other records may be on another partition, so its spending is unknown here."""
     make_topics(*topics(), partitions=1)
 
     async def run(store: Store) -> None:
@@ -274,7 +274,7 @@ def test_a_record_under_another_sessions_key_is_set_aside(kafka: KafkaConnection
 
 
 def test_a_letter_of_a_worker_and_of_the_sink_is_one(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Both read the topic and both reject its poison: people are told once."""
+    """Worker and sink both reject the record, with the same dead letter."""
     make_topics(*topics(), partitions=1)
 
     async def run(store: Store) -> None:
@@ -292,14 +292,14 @@ def test_a_letter_of_a_worker_and_of_the_sink_is_one(kafka: KafkaConnection, mak
 
 
 def samples_of_letters(store: Store) -> list[Record]:
-    """The dead letters of a store."""
+    """Return the dead letters of a store."""
     from schemas.codec.arrow import rows_as_records
 
     return list(rows_as_records("DeadLetter", store.read("dead-letters", 0, 10)["DeadLetter"]))
 
 
 def test_what_retention_took_unread_is_told(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
-    """A gap that nobody hears of looks like a quiet fleet."""
+    """An unreported gap would look like a quiet fleet."""
     make_topics(*topics(), partitions=1)
     place = TopicPartition(kafka.topic("agent-events"), 0)
 
@@ -323,7 +323,7 @@ def test_what_retention_took_unread_is_told(kafka: KafkaConnection, make_topics:
 def test_a_position_that_goes_out_of_range_is_mended(
     kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient
 ) -> None:
-    """Retention does not wait for a sink that fell behind: it goes on with what is left, and says what it missed."""
+    """If retention removed records before they were read, the sink continues with the rest and reports the gap."""
     make_topics(*topics(), partitions=1)
     place = TopicPartition(kafka.topic("agent-events"), 0)
 
@@ -350,7 +350,7 @@ def test_a_position_that_goes_out_of_range_is_mended(
 
 
 def test_another_topic_of_the_same_name_is_refused(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Offsets of a topic that was made anew mean other records: landing them would leave some out without a word."""
+    """Offsets of a recreated topic mean other records, some of which would silently be skipped."""
     make_topics(*topics(), partitions=1)
 
     async def run(store: Store) -> None:
@@ -365,7 +365,7 @@ def test_another_topic_of_the_same_name_is_refused(kafka: KafkaConnection, make_
 
 
 def test_partitions_that_are_added_are_read(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
-    """Somebody gives a topic more partitions, and nobody thinks of the sink."""
+    """Partitions may be added while the sink runs."""
     make_topics(*topics(), partitions=1)
 
     async def run(store: Store, producer: RecordProducer) -> None:
@@ -390,14 +390,14 @@ def test_partitions_that_are_added_are_read(kafka: KafkaConnection, make_topics:
 
 
 def await_partitions(producer: RecordProducer, connection: KafkaConnection) -> set[int]:
-    """The partitions of the reviews that a producer knows."""
+    """Wait until a producer knows the partitions of the topic reviews."""
     assert producer._client is not None
     producer._client.client.force_metadata_update()
     return set(producer._client.client.cluster.partitions_for_topic(connection.topic("reviews")) or ())
 
 
 def test_a_rebuild_lands_the_same_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Every table is made from the topics: dropped and landed again, each has the same rows, dead letters included."""
+    """After a rebuild every table has the same rows, dead letters included."""
     make_topics(*topics())
 
     async def run(store: Store) -> None:
@@ -418,7 +418,7 @@ def test_a_rebuild_lands_the_same_again(kafka: KafkaConnection, make_topics: Mak
 
 
 def test_a_rebuild_keeps_what_retention_took(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
-    """The tables remember longer than the topics: a rebuild must not be the end of that."""
+    """The tables keep records longer than the topics, and a rebuild must not delete them."""
     make_topics(*topics(), partitions=1)
 
     async def run(store: Store) -> None:
@@ -438,7 +438,7 @@ def test_a_rebuild_keeps_what_retention_took(kafka: KafkaConnection, make_topics
 
 
 def test_a_rebuild_that_was_cut_short_goes_on(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Killed after the drop, another call lands the rest and does not begin again."""
+    """After a kill, the next call writes the rest instead of starting again."""
     make_topics(*topics())
 
     async def run(store: Store) -> None:

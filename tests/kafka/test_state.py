@@ -1,4 +1,4 @@
-"""State topics: what was saved is there again for whoever takes the partition up, the newest of each session, at any size."""
+"""State topics: the next owner of a partition reads the newest state of each session, at any size."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ TOPIC = "diagnosis-state"
 
 
 def state(next_offset: int, content: bytes = b"state") -> StoredState:
-    """The state of a session at an offset."""
+    """Return the state of a session at an offset."""
     return StoredState(next_offset, b"i" * 16, content)
 
 
 class Opened:
-    """A state topic with a producer of its own."""
+    """A state topic with its own producer."""
 
     def __init__(self, kafka: KafkaConnection, source: str | None = None) -> None:
         self.producer = RecordProducer(kafka)
@@ -45,7 +45,7 @@ class Opened:
 def test_what_was_saved_is_there_for_the_next_who_takes_the_partition_up(
     kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """A partition that nobody ever wrote to is taken up as well, and one partition's states are not another's."""
+    """This includes an empty partition, and states of different partitions are separate."""
     make_topics(TOPIC, configs=COMPACTED)
 
     async def run() -> None:
@@ -65,7 +65,7 @@ def test_what_was_saved_is_there_for_the_next_who_takes_the_partition_up(
 def test_the_state_that_is_farthest_counts_and_outlives_one_that_was_written_late(
     kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """A worker that was frozen may write after its successor; compaction would keep what it wrote, and records would be lost."""
+    """A frozen worker may write after its successor; compaction would keep its state, and records would be lost."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
 
     async def run() -> None:
@@ -80,7 +80,7 @@ def test_the_state_that_is_farthest_counts_and_outlives_one_that_was_written_lat
 
 
 def test_what_is_no_state_stops_nobody_and_outlives_no_state(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Whoever may write to the topic could else end every worker that takes the partition up, or a session's history."""
+    """Otherwise any producer could end every worker of the partition, or a session's history."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
 
     async def run() -> None:
@@ -98,7 +98,7 @@ def test_what_is_no_state_stops_nobody_and_outlives_no_state(kafka: KafkaConnect
 
 
 def test_states_of_another_topic_of_the_same_name_are_refused(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A source that was deleted and created again begins at offset 0: without a word every record of a known session would be left out."""
+    """A recreated source begins at offset 0, and records of known sessions would silently be skipped."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
     make_topics("agent-events", partitions=1)
 
@@ -117,7 +117,7 @@ def test_states_of_another_topic_of_the_same_name_are_refused(kafka: KafkaConnec
 
 
 def test_a_state_that_was_taken_away_is_gone(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """A tombstone is how an operator makes a session begin anew."""
+    """An operator resets a session with a tombstone."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
 
     async def run() -> None:
@@ -134,7 +134,7 @@ def test_a_state_that_was_taken_away_is_gone(kafka: KafkaConnection, make_topics
 def test_a_partition_that_comes_back_is_read_from_where_it_was_left(
     kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A rebalance gives most partitions back: reading all their states each time would stop a large installation for minutes."""
+    """A rebalance returns most partitions; reading all states each time would stop a large installation for minutes."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
     read: list[int] = []
 
@@ -159,7 +159,7 @@ def test_a_partition_that_comes_back_is_read_from_where_it_was_left(
 
 
 def test_a_state_of_many_megabytes_is_kept(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """The state of intake holds whole exchanges that may be judged later."""
+    """The state of intake contains whole exchanges that may be judged later."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
     large = state(1, bytes(MAX_STATE_BYTES - 1000))
     assert (is_too_large(large), is_too_large(state(1, bytes(MAX_STATE_BYTES + 1)))) == (False, True)
@@ -177,13 +177,13 @@ def test_a_state_of_many_megabytes_is_kept(kafka: KafkaConnection, make_topics: 
 def test_a_broker_that_falls_silent_while_states_are_read_is_not_waited_for(
     own_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client answers again and again that nothing has come: the partition would stand still for ever, and nobody would be told."""
+    """The client only returns empty results, so the partition would silently stop."""
     connection = KafkaConnection(own_broker.bootstrap)
     with TopicAdministration(connection) as administration:
         administration.create(1)
 
     class Freezing(AIOKafkaConsumer):  # type: ignore[misc]
-        """Meets a broker that stands still once reading begins."""
+        """Freezes the broker as soon as reading begins."""
 
         async def getmany(self, **options: object) -> object:
             own_broker.freeze()

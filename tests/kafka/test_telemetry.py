@@ -1,4 +1,4 @@
-"""The watchdog of a server to Kafka: signs of life and ends of sessions come back through the sink."""
+"""The watchdog of a server on Kafka: heartbeats and session ends arrive through the sink."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def beat(now: datetime) -> Heartbeat:
 
 
 def listed(gateway: Engine, now: datetime) -> list[tuple[str, str]]:
-    """The sessions that are watched, with their colours."""
+    """Return the watched sessions with their colours."""
     found = open_sessions(gateway.store.cursor(), gateway.policy, now, listening_of(gateway))
     return [(one.session.session_id, one.session.status) for one in found]
 
 
 def test_sessions_are_watched_by_what_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Whoever delivers on the topics is alive, too; a session that ended is watched no more."""
+    """Records on the topics count as signs of life; ended sessions are no longer watched."""
     make_topics(*topics())
 
     async def run(store: Store) -> None:

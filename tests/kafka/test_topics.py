@@ -1,4 +1,4 @@
-"""The topics: every one that the schemas and stages need, made as the table says, and never changed behind anybody's back."""
+"""The topics: all that schemas and stages need, created as specified, and never changed without consent."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ PARTITIONS = 2
 
 @pytest.fixture
 def administration(kafka: KafkaConnection) -> Iterator[TopicAdministration]:
-    """The topics of the test's own installation."""
+    """Return the administration of the test's topics."""
     with TopicAdministration(kafka) as opened:
         yield opened
 
 
 @pytest.fixture
 def quiet_library() -> Iterator[None]:
-    """The command silences a logger; other tests get it back as it was."""
+    """Restore the logger that the command silences."""
     logger = logging.getLogger("kafka")
     level = logger.level
     yield
@@ -41,29 +41,29 @@ def quiet_library() -> Iterator[None]:
 
 
 def later_stage() -> Stage:
-    """A stage that does not exist yet."""
+    """Return a stage that does not exist yet."""
     return Stage("weather", "scores", stage_named("intake").make_step, ("incidents",), dict, 100)
 
 
 def driftline(connection: KafkaConnection, *arguments: str) -> tuple[int, str]:
-    """Run the command line in this process; its exit code and what it printed."""
+    """Run the command line in this process; return its exit code and output."""
     environment = {"DRIFTLINE_KAFKA": connection.bootstrap, "DRIFTLINE_KAFKA_PREFIX": connection.prefix}
     ran = CliRunner().invoke(application(), ["topics", *arguments], env=environment)
     return ran.exit_code, ran.output
 
 
 def test_every_record_travels_on_a_topic_of_the_table() -> None:
-    """A topic without partitions and retention of its own would be made by nobody, and its producer would wait for ever."""
+    """A topic without a specification would not be created, and its producer would wait forever."""
     assert {*topics()} | {state_topic(stage.name) for stage in TOPOLOGY} == {*TOPICS}
 
 
 def test_a_later_stage_gets_its_state_topic() -> None:
-    """Whoever adds a stage should not have to know of this table."""
+    """Adding a stage must not require changing this table."""
     assert specs_of([*TOPOLOGY, later_stage()])["weather-state"].config["cleanup.policy"] == "compact"
 
 
 def test_what_cannot_be_made_again_is_kept_for_ever() -> None:
-    """A default retention of seven days would take a fleet's history away without a word."""
+    """The default retention of seven days would silently delete a fleet's history."""
     source = {"exchanges", "agent-events", "judgements", "reviews", "evaluation-requests", "dead-letters"}
 
     assert {TOPICS[name].config["retention.ms"] for name in source} == {"-1"}
@@ -71,7 +71,7 @@ def test_what_cannot_be_made_again_is_kept_for_ever() -> None:
 
 
 def test_topics_of_a_session_share_a_number_of_partitions() -> None:
-    """A session must be on the same partition number of every topic: its state is looked up there."""
+    """A session must be on the same partition number of every topic, where its state is."""
     of_sessions = {
         "exchanges",
         "scoring-tasks",
@@ -89,7 +89,7 @@ def test_topics_of_a_session_share_a_number_of_partitions() -> None:
 
 
 def test_created_topics_are_as_the_table_says(administration: TopicAdministration) -> None:
-    """What the cluster made, not what was asked, is what records are kept by."""
+    """The cluster's actual configuration matters, not the request."""
     made = administration.create(partitions=PARTITIONS)
     there = administration.describe()
 
@@ -104,7 +104,7 @@ def test_created_topics_are_as_the_table_says(administration: TopicAdministratio
 
 
 def test_creating_again_changes_nothing(administration: TopicAdministration) -> None:
-    """Every start of an installation runs it."""
+    """An installation runs it at every start."""
     administration.create(partitions=PARTITIONS)
     before = administration.describe()
 
@@ -113,7 +113,7 @@ def test_creating_again_changes_nothing(administration: TopicAdministration) -> 
 
 
 def test_a_topic_of_a_later_version_gets_the_partitions_of_those_there(kafka: KafkaConnection) -> None:
-    """An upgrade that adds a topic knows nothing of how many partitions were chosen at the start."""
+    """An upgrade that adds a topic does not know the original number of partitions."""
     with TopicAdministration(kafka) as administration:
         administration.create(partitions=PARTITIONS)
     with TopicAdministration(kafka, specs_of([*TOPOLOGY, later_stage()])) as later:
@@ -122,12 +122,12 @@ def test_a_topic_of_a_later_version_gets_the_partitions_of_those_there(kafka: Ka
 
 
 def test_a_missing_topic_is_reported(administration: TopicAdministration) -> None:
-    """A worker without its topic would wait for ever."""
+    """A worker without its topic would wait forever."""
     assert {(found.topic, found.what) for found in administration.check()} == {(name, "is missing") for name in TOPICS}
 
 
 def test_another_number_of_partitions_is_reported(administration: TopicAdministration, make_topics: object) -> None:
-    """The default partitioner would send a session elsewhere on this topic than on the others."""
+    """The default partitioner would put a session on another partition number."""
     make_topics("scores", partitions=3, configs=dict(TOPICS["scores"].config))  # type: ignore[operator]
     administration.create(partitions=PARTITIONS)
 
@@ -140,7 +140,7 @@ def test_another_number_of_partitions_is_reported(administration: TopicAdministr
 def test_another_configuration_is_reported_and_left(
     kafka: KafkaConnection, administration: TopicAdministration, admin: KafkaAdminClient
 ) -> None:
-    """An operator may have had a reason; whoever has none must be told before records are gone."""
+    """The difference may be intended; otherwise the operator must know before records are deleted."""
     administration.create(partitions=PARTITIONS)
     changed = ConfigResource(ConfigResourceType.TOPIC, kafka.topic("exchanges"), {"retention.ms": "1000"})
     admin.alter_configs([changed])
@@ -155,7 +155,7 @@ def test_another_configuration_is_reported_and_left(
 
 
 def test_a_cluster_that_refuses_is_quoted(administration: TopicAdministration) -> None:
-    """More copies than brokers is the first mistake there is to make."""
+    """Requesting more copies than brokers is a common mistake."""
     with pytest.raises(BrokerError, match="replication factor") as refused:
         administration.create(partitions=PARTITIONS, replication=9)
 
@@ -164,7 +164,7 @@ def test_a_cluster_that_refuses_is_quoted(administration: TopicAdministration) -
 
 
 def test_installations_share_a_cluster(administration: TopicAdministration, kafka: KafkaConnection) -> None:
-    """What another prefix has is not ours to see."""
+    """Topics with another prefix belong to another installation."""
     administration.create(partitions=PARTITIONS)
     other = KafkaConnection(kafka.bootstrap, prefix=f"{kafka.prefix}other-")
     with TopicAdministration(other) as theirs:
@@ -173,7 +173,7 @@ def test_installations_share_a_cluster(administration: TopicAdministration, kafk
 
 @pytest.mark.usefixtures("quiet_library")
 def test_the_commands_create_describe_and_check(kafka: KafkaConnection) -> None:
-    """What an operator types, in the order it is typed."""
+    """These are an operator's commands, in order."""
     code, printed = driftline(kafka, "check", "--json")
     assert (code, {json.loads(line)["topic"] for line in printed.splitlines()}) == (1, {*TOPICS})
 
@@ -194,7 +194,7 @@ def test_the_commands_create_describe_and_check(kafka: KafkaConnection) -> None:
 
 @pytest.mark.usefixtures("quiet_library")
 def test_the_doctor_looks_at_the_cluster(administration: TopicAdministration, kafka: KafkaConnection, tmp_path: Path) -> None:
-    """Whoever does not know what is wrong asks it first."""
+    """Operators run the doctor first."""
     settings = {
         "DRIFTLINE_KAFKA": kafka.bootstrap,
         "DRIFTLINE_KAFKA_PREFIX": kafka.prefix,
@@ -213,6 +213,6 @@ def test_the_doctor_looks_at_the_cluster(administration: TopicAdministration, ka
 
 
 def test_an_address_where_nobody_answers_is_named() -> None:
-    """An operator who mistyped it is told so at once, and nothing of the attempt stays behind."""
+    """A mistyped address is reported at once, and the attempt leaves nothing behind."""
     with pytest.raises(BrokerError, match=r"Kafka at 127\.0\.0\.1:1: .*refused"):
         TopicAdministration(KafkaConnection("127.0.0.1:1"))

@@ -1,4 +1,4 @@
-"""Traces over Kafka: the stage runs in the serving process, publishes what it made, and keeps its states in the tables."""
+"""Traces over Kafka: the stage runs in the serving process, publishes its records, and keeps its states in the tables."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Killed(BaseException):
 
 
 def kill_at(gateway: Engine, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the process be killed before it produces to a topic, or before it writes states that go with records."""
+    """Kill the process before it produces to a topic, or before it writes the states of records."""
     log = gateway._log
     assert isinstance(log, KafkaLog)
     send, write_states = log._producer.send, log._write_states
@@ -64,7 +64,7 @@ def kill_at(gateway: Engine, topic: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_kill_makes_nothing_twice(
     kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
-    """What was published is known to the next process, whichever states and positions the tables have."""
+    """The next process recognises published records, whatever states and positions the tables have."""
     make_topics(*topics())
 
     async def begin(store: Store) -> None:
@@ -95,7 +95,7 @@ def test_a_kill_makes_nothing_twice(
 
 @pytest.mark.any_broker
 def test_the_stage_is_poked_when_spans_have_landed(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """It reads on at once, and asks no table whether there is more."""
+    """The stage continues at once, without polling the tables."""
     make_topics(*topics())
 
     async def run(store: Store) -> None:

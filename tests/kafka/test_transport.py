@@ -1,4 +1,4 @@
-"""The transport: every record reaches its stage, offsets are committed only past what is done, and nothing waits for what is slow."""
+"""The transport: every record reaches its stage, only finished offsets are committed, and slow partitions delay no other."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ TOPIC = EVENTS.source
 
 
 class Raw(SimpleNamespace):
-    """A record, which can be referred to weakly as well."""
+    """A record that supports weak references."""
 
 
 def records(first: int, count: int = 10, step: int = 1) -> list[Raw]:
-    """Records that have nothing but offsets."""
+    """Return records with offsets only."""
     return [Raw(offset=first + step * place, key=b"", value=b"12345678") for place in range(count)]
 
 
 def stage_of(notes: Collecting, fail: Callable[[BaseException], None] = lambda _: None) -> KafkaStage:
-    """A stage at work on two partitions."""
+    """Return a stage with two partitions."""
     stage = KafkaStage(TOPIC, notes.open_partition, records_at_once=100, fail=fail)
     stage.assign([0, 1])
     return stage
 
 
 def delivered(partition: WorkedPartition, of_chunk: list[Raw]) -> DeliveredChunk:
-    """A chunk that the stage has taken."""
+    """Return a delivered chunk."""
     partition.fetch(of_chunk)
     (chunk,) = partition.deliver()
     partition.waiting -= 1
@@ -60,7 +60,7 @@ def delivered(partition: WorkedPartition, of_chunk: list[Raw]) -> DeliveredChunk
 
 
 def test_a_gap_in_the_offsets_is_passed_over() -> None:
-    """Compaction and transactions leave offsets out; what is done behind them must be committed all the same."""
+    """Compaction and transactions leave gaps, which must not block the committed offset."""
     partition = stage_of(Collecting()).partitions[0]
     first, second = delivered(partition, records(0, step=7)), delivered(partition, records(500))
     first.done()
@@ -71,7 +71,7 @@ def test_a_gap_in_the_offsets_is_passed_over() -> None:
 
 
 def test_what_is_under_way_holds_back_what_came_later() -> None:
-    """Committing past it would lose it with the process."""
+    """Committing past a running chunk would lose it if the process died."""
     partition = stage_of(Collecting()).partitions[0]
     first, second, third = (delivered(partition, records(start)) for start in (0, 10, 20))
     third.done()
@@ -82,7 +82,7 @@ def test_what_is_under_way_holds_back_what_came_later() -> None:
 
 
 def test_what_is_done_keeps_no_records_while_it_waits() -> None:
-    """One slow judge call holds back the offset for minutes: what others have done meanwhile must not pile up in memory."""
+    """A slow judge call holds back the offset for minutes; finished chunks must not fill the memory meanwhile."""
     partition = stage_of(Collecting()).partitions[0]
     first, *others = (delivered(partition, records(start)) for start in range(0, 100, 10))
     kept = [weakref.ref(record) for chunk in others for record in chunk.records]
@@ -94,7 +94,7 @@ def test_what_is_done_keeps_no_records_while_it_waits() -> None:
 
 
 def test_a_chunk_of_a_partition_that_went_changes_nothing_when_it_comes_back() -> None:
-    """After a rebalance the same records come again while the first delivery may still be at work: its end says nothing of the second."""
+    """After a rebalance the same records may be delivered again while the first delivery runs: its end must not count."""
     stage = stage_of(Collecting())
     before = delivered(stage.partitions[0], records(0))
     stage.forget()
@@ -107,7 +107,7 @@ def test_a_chunk_of_a_partition_that_went_changes_nothing_when_it_comes_back() -
 
 
 def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None:
-    """Memory is bounded by partition, so a slow one takes none of another's."""
+    """The limit is per partition, so a slow one does not use up another's."""
 
     async def run() -> None:
         stage = stage_of(Collecting())
@@ -128,12 +128,12 @@ def test_a_partition_has_room_for_a_few_chunks_and_another_for_as_many() -> None
     ("most", "most_bytes", "expected"), [(4, 1000, [4, 4, 2]), (100, 24, [3, 3, 3, 1]), (100, 1, [1] * 10), (100, 1000, [10])]
 )
 def test_chunks_are_bounded_in_records_and_in_bytes(most: int, most_bytes: int, expected: list[int]) -> None:
-    """Ten records of eight bytes; one that is larger than the limit comes alone."""
+    """Ten records of eight bytes; a record above the limit is a chunk of its own."""
     assert [len(part) for part in split(records(0), most, most_bytes)] == expected
 
 
 def test_every_record_comes_in_order_and_all_is_committed_to_the_end(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """The first thing a transport is for."""
+    """This is the basic task of a transport."""
     make_topics(TOPIC)
 
     async def run() -> None:
@@ -150,7 +150,7 @@ def test_every_record_comes_in_order_and_all_is_committed_to_the_end(kafka: Kafk
 
 
 def test_each_partition_that_is_assigned_has_a_committed_position(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Of one that has none the client asks whoever it believes to lead it, and reads nothing from that node until it is answered."""
+    """Without one, the client asks the presumed leader, and reads nothing from that node until it answers."""
     make_topics(TOPIC)
     places = [TopicPartition(kafka.topic(TOPIC), number) for number in range(3)]
 
@@ -167,7 +167,7 @@ def test_each_partition_that_is_assigned_has_a_committed_position(kafka: KafkaCo
 
 
 def test_a_stop_commits_what_is_done_and_the_rest_comes_again(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Nothing is lost by a stop, and nothing that is done is done twice."""
+    """A stop neither loses nor repeats finished work."""
     make_topics(TOPIC, partitions=1)
 
     async def run() -> None:
@@ -191,7 +191,7 @@ def test_a_stop_commits_what_is_done_and_the_rest_comes_again(kafka: KafkaConnec
 
 
 def test_chunks_done_out_of_order_are_committed_in_order(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """The scoring stage takes the next chunk while judges still answer for the last."""
+    """The scoring stage starts a chunk while judges still work on the previous one."""
     make_topics(TOPIC, partitions=1)
 
     async def run() -> None:
@@ -213,7 +213,7 @@ def test_chunks_done_out_of_order_are_committed_in_order(kafka: KafkaConnection,
 def test_records_of_aborted_transactions_do_not_come_and_their_marks_hold_nothing_up(
     kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """Producers in other languages may use transactions; each leaves a mark that takes up an offset."""
+    """Producers may use transactions, whose markers take up offsets."""
     make_topics(TOPIC, partitions=1)
 
     async def run() -> None:
@@ -237,7 +237,7 @@ def test_records_of_aborted_transactions_do_not_come_and_their_marks_hold_nothin
 def test_a_stage_that_stands_still_stops_neither_another_nor_its_own_other_partitions(
     kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """A partition full of slow sessions is that partition's misfortune."""
+    """A partition with slow sessions must not delay others."""
     make_topics(TOPIC, EXCHANGES.source, partitions=2)
 
     async def run() -> None:
@@ -262,7 +262,7 @@ def test_a_stage_that_stands_still_stops_neither_another_nor_its_own_other_parti
 
 
 def test_no_record_is_lost_from_one_worker_to_three_and_back(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Each change takes partitions away with chunks outstanding. Records may come again, but all come, and all is committed."""
+    """Each change revokes partitions with open chunks. Records may be delivered again, but all arrive, and all are committed."""
     make_topics(TOPIC, partitions=6)
 
     async def run() -> None:
@@ -297,7 +297,7 @@ def test_no_record_is_lost_from_one_worker_to_three_and_back(kafka: KafkaConnect
 
 
 def test_what_comes_when_its_partition_has_gone_is_not_taken() -> None:
-    """Chunks that the agent still had would be worked on by two processes, and their states written by both; so would those after a stop."""
+    """Otherwise two processes would work on these chunks and write their states; the same holds after a stop."""
 
     async def run() -> Collecting:
         notes, failures = Collecting(), list[BaseException]()
@@ -316,7 +316,7 @@ def test_what_comes_when_its_partition_has_gone_is_not_taken() -> None:
 
 
 def test_a_chunk_that_takes_too_long_is_given_up_when_its_partition_goes() -> None:
-    """The agent goes on all the same: Faust would start one that was cancelled again, beside the one of the partition's next owner."""
+    """The agent itself must continue: Faust would restart a cancelled one beside that of the partition's next owner."""
 
     async def run() -> None:
         notes, failures = Collecting(gate=lambda _: False), list[BaseException]()
@@ -331,7 +331,7 @@ def test_a_chunk_that_takes_too_long_is_given_up_when_its_partition_goes() -> No
 
 
 def test_a_member_is_sure_of_its_place_only_while_the_broker_answers(own_broker: Broker) -> None:
-    """A broker that stood still may have given the partitions away by the time it goes on."""
+    """A frozen broker may have reassigned the partitions when it continues."""
 
     async def run() -> None:
         connection = KafkaConnection(own_broker.bootstrap)

@@ -1,4 +1,4 @@
-"""The watch over Kafka: what it finds goes through the broker, and is known before it lands."""
+"""The watch over Kafka: findings go through the broker, and are known before the tables have them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streams.watch.watching import Change, Person, Watch, change
 
 
 def test_an_incident_is_opened_once_however_late_it_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """The next check comes before the sink does, and a person decides at once: one incident, one decision, in that order."""
+    """The next check and a decision may come before the sink's write: one incident, one decision, in that order."""
     make_topics(*topics())
     scores = history(fallen(6), 30)
 
@@ -53,7 +53,7 @@ def test_an_incident_is_opened_once_however_late_it_lands(kafka: KafkaConnection
 def test_who_has_an_incident_and_what_is_said_of_it_is_the_same_over_kafka(
     kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """One change after another, none of them landed when the next one comes: as in one process, record by record."""
+    """Consecutive changes, none stored before the next, give the same records as one process."""
     make_topics(*topics())
 
     async def act(watch: Watch) -> None:

@@ -1,4 +1,4 @@
-"""Workers: the same records as one process makes, however chunks fall and whoever is killed; what is bad is set aside and stops nothing."""
+"""Workers produce the same records as one process, despite chunk sizes and kills; bad records become dead letters."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ NAMES = ",".join(stage.name for stage in STAGES)
 
 
 async def made(kafka: KafkaConnection, partitions: int = PARTITIONS) -> dict[str, set[bytes]]:
-    """What the stages have produced, by topic; each record once, however often it was produced."""
+    """Return the stages' records by topic, each once."""
     return {topic: {record.value for record in await contents(kafka, topic, partitions)} for topic in MADE}
 
 
 def embedded(topics: dict[str, Sequence[Record]]) -> dict[str, set[bytes]]:
-    """What the embedded runner makes of the same records."""
+    """Return the embedded runner's results for the same records."""
     runner_made: dict[str, set[bytes]] = defaultdict(set)
     with Store(None) as store:
         runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), TickingClock(NOW))
@@ -71,7 +71,7 @@ def embedded(topics: dict[str, Sequence[Record]]) -> dict[str, set[bytes]]:
 def test_chunks_of_any_size_give_the_records_of_the_embedded_runner(
     kafka: KafkaConnection, make_topics: MakeTopics, records_at_once: int
 ) -> None:
-    """Repetitions, conflicts and late records included: where a chunk ends must change nothing."""
+    """Chunk boundaries must make no difference, including for duplicates, conflicts and late records."""
     make_topics(*TOPICS, partitions=PARTITIONS)
     told = history(7, sessions=4 if records_at_once == 1 else 16)
     expected = embedded(dict(told.topics))
@@ -93,7 +93,7 @@ def test_chunks_of_any_size_give_the_records_of_the_embedded_runner(
 def test_poison_becomes_a_dead_letter_with_its_place_and_the_rest_goes_on(
     kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """Of a record that nobody can read, nothing must be lost but its meaning."""
+    """The bytes and the origin of an unreadable record must be kept."""
     make_topics(*TOPICS, partitions=PARTITIONS)
 
     async def run() -> None:
@@ -125,7 +125,7 @@ def test_poison_becomes_a_dead_letter_with_its_place_and_the_rest_goes_on(
 def test_a_session_whose_state_grows_too_large_is_set_aside_and_the_others_go_on(
     kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A state topic takes 16 MB; one session beyond it must not stop its partition for ever."""
+    """A state topic accepts 16 MB; a larger session must not block its partition."""
     make_topics(*TOPICS, partitions=1)
     monkeypatch.setattr("streams.kafka.states.MAX_STATE_BYTES", 4000)
 
@@ -162,7 +162,7 @@ RECORD = SimpleNamespace(offset=0, key=b"", value=b"")
 def test_a_partition_that_does_not_move_ends_the_worker_while_another_moves(
     waiting: dict[tuple[str, int], int | None], is_under_way: bool, patient: Sequence[str], said: str
 ) -> None:
-    """A client can stop bringing the records of one partition without a word; a judge may take as long as it wants."""
+    """A client may silently stop delivering a partition; a judge may be slow."""
     clock, ends = SimpleNamespace(time=0.0), list[str]()
     stage = KafkaStage(EVENTS.source, Collecting().open_partition, records_at_once=1, now=lambda: clock.time)
     stage.assign([0, 1])
@@ -183,7 +183,7 @@ def test_a_partition_that_does_not_move_ends_the_worker_while_another_moves(
 
 
 def test_a_partition_that_waits_anew_has_the_whole_time() -> None:
-    """What was quiet for an hour is not stuck when its next record comes."""
+    """A partition that was idle for an hour is not stuck when its next record arrives."""
     clock, waiting, ends = SimpleNamespace(time=0.0), {HERE: 5}, list[str]()
     watchdog = Watchdog([], lambda: waiting, limit=120, end=ends.append, now=lambda: clock.time)
     watchdog.check()
@@ -195,19 +195,19 @@ def test_a_partition_that_waits_anew_has_the_whole_time() -> None:
 
 
 def test_what_a_stage_lets_out_ends_the_worker() -> None:
-    """Going on would lose the chunk, or stop its partition without a word."""
+    """Continuing would lose the chunk, or silently stop its partition."""
 
     class Panic(BaseException):
-        """What no handler of exceptions catches."""
+        """An error that no exception handler catches."""
 
     class Broken:
-        """Cannot work on anything."""
+        """A step that always fails."""
 
         async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:  # noqa: ARG002 - as the protocol has it
             raise Panic(chunk.topic)
 
         async def end(self, grace: float) -> None:
-            """Nothing goes on."""
+            """Do nothing."""
 
     async def run() -> list[BaseException]:
         failures = list[BaseException]()
@@ -236,7 +236,7 @@ def home_of(folder: Path, kafka: KafkaConnection) -> Home:
 
 
 def test_without_topics_a_worker_says_how_to_make_them(children: Nursery, tmp_path: Path, kafka: KafkaConnection) -> None:
-    """No topic is ever made by itself."""
+    """Topics are never created automatically."""
     worker = children.start(home_of(tmp_path, kafka), "worker")
     assert worker.wait() == 2
     assert "driftline topics create" in worker.logged
@@ -245,7 +245,7 @@ def test_without_topics_a_worker_says_how_to_make_them(children: Nursery, tmp_pa
 def test_a_worker_refuses_topics_that_differ_in_their_partitions(
     children: Nursery, tmp_path: Path, kafka: KafkaConnection, make_topics: MakeTopics
 ) -> None:
-    """A session would be on another number there: its state would be looked for where it is not."""
+    """A session would be on another partition number than its state."""
     make_topics(*(name for name in SPECS if name != "exchanges"), partitions=2)
     make_topics("exchanges", partitions=1)
     worker = children.start(home_of(tmp_path, kafka), "worker")
@@ -255,14 +255,14 @@ def test_a_worker_refuses_topics_that_differ_in_their_partitions(
 
 
 def processes_of(parent: int) -> list[int]:
-    """The children of a process."""
+    """Return the children of a process."""
     return [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
 
 
 def test_kills_in_mid_stream_lose_nothing_and_the_supervisor_starts_again(
     children: Nursery, tmp_path: Path, kafka: KafkaConnection
 ) -> None:
-    """Every working process is killed at once, with chunks under way; each session's diagnosis counts every event once."""
+    """All worker processes are killed with open chunks; each diagnosis counts every event once."""
     sessions, events = 40, 60
     with TopicAdministration(kafka) as administration:
         administration.create(PARTITIONS, 1)
@@ -285,7 +285,7 @@ def test_kills_in_mid_stream_lose_nothing_and_the_supervisor_starts_again(
 
 
 def test_a_worker_dies_with_its_supervisor(children: Nursery, tmp_path: Path, kafka: KafkaConnection) -> None:
-    """Otherwise a second set of workers would be started beside it."""
+    """Otherwise a second set of workers would run beside it."""
     with TopicAdministration(kafka) as administration:
         administration.create(PARTITIONS, 1)
     supervisor = children.start(home_of(tmp_path, kafka), "worker", "--stages", NAMES)
