@@ -1,16 +1,16 @@
-"""The policy: what agents are judged by, per project; and methodologies. Paths, ports and keys are settings, not policy.
+"""The policy: how agents are judged in each project; and methodologies. Paths, ports and keys are settings, not policy.
 
 A policy file is YAML: `{version: 1, defaults: {...}, projects: {name: {...}}, redaction: {...}, prices: {model: {...}},
-sessionGapMinutes: 30}`. What a project leaves out comes from `defaults`, and what those leave out from the defaults below. Every
-score carries the digest of the settings it was made with.
+sessionGapMinutes: 30}`. What a project omits comes from `defaults`, and what those omit from the defaults below. Every score
+carries the digest of its settings.
 
-`collector` says which project the spans belong to that an OpenTelemetry Collector puts on Kafka, since no token comes with them. A trace
-belongs to one connection: spans of one trace that are filed under two connections become two traces. So a route usually names a project
-alone, and a connection only for services that share no trace with others.
+`collector` assigns spans that an OpenTelemetry Collector puts on Kafka to a project, because they come without a token. A trace
+belongs to one connection: spans of one trace that are filed under two connections become two traces. So a route usually names
+only a project, and a connection only for services that share no trace with others.
 
-A methodology says which checks and judge dimensions a project is measured by, beyond those that hold for everybody. It is a file:
-schemaVersion, tier1 (pattern checks), tier2 (id, description), tier3 (id, description, when) and a judgeContext for the judge. Its
-dimensions are added to those of the default methodology.
+A methodology lists the checks and judge dimensions of a project beyond the common ones. It is a file: schemaVersion, tier1
+(pattern checks), tier2 (id, description), tier3 (id, description, when) and a judgeContext for the judge. Its dimensions are
+added to those of the default methodology.
 """
 
 from __future__ import annotations

@@ -387,11 +387,11 @@ class Days(NamedTuple):
     """Sums over the days of a stretch, one element per stretch."""
 
     squares: Floats
-    """Of the squared numbers of runs."""
+    """Sum of the squared numbers of runs."""
     mixed: Floats
-    """Of the runs times those that have the property."""
+    """Sum of the runs times those that have the property."""
     having: Floats
-    """Of the squared numbers of runs that have the property."""
+    """Sum of the squared numbers of runs that have the property."""
 
 
 def day_correlation(stretches: Iterable[tuple[Counts, Days]]) -> Floats:
