@@ -36,9 +36,9 @@ def admin(any_broker: Found) -> Iterator[KafkaAdminClient]:
 
 @pytest.fixture
 def kafka(request: pytest.FixtureRequest, any_broker: Found, admin: KafkaAdminClient) -> Iterator[KafkaConnection]:
-    """A connection whose topics no other test has; what was made with its prefix is removed at the end.
+    """Return a connection with the test's own prefix; its topics are removed at the end.
 
-    A test that a Kafka-compatible broker is enough for is marked `any_broker`; the others need Apache Kafka.
+    Tests that work with any Kafka-compatible broker are marked `any_broker`; the others need Apache Kafka.
     """
     if not any_broker.is_apache and not request.node.get_closest_marker("any_broker"):
         skip_or_fail("this test needs Apache Kafka, and the broker is Tansu: install Java 17 and Maven")

@@ -1,4 +1,4 @@
-"""What Faust does, as far as the worker relies on it or works round it. A version that changes one of these is noticed here.
+"""The behaviour of Faust that the worker relies on or works around. A version that changes it fails here.
 
 The transport replaces how records become messages and which offsets are committed; whether it does so is proven in test_transport.py.
 """
@@ -164,9 +164,9 @@ def plain_app(kafka: KafkaConnection, folder: Path) -> faust.App:
 def test_an_agent_at_work_is_cut_off_when_its_partition_goes_and_started_again(
     kafka: KafkaConnection, make_topics: MakeTopics, tmp_path: Path
 ) -> None:
-    """So the transport has stages end their work before Faust is told, and a chunk is worked on in a task of its own.
+    """So the transport lets stages end their work before Faust revokes partitions, and processes each chunk in a separate task.
 
-    Otherwise a chunk would be lost in the middle, and an agent would be left over for a partition that is another's.
+    Otherwise a chunk would be interrupted, and an agent would remain for a partition of another process.
     """
     make_topics(TOPIC, partitions=2)
     begun, cut = Counter[str](), list[str]()

@@ -178,9 +178,9 @@ GOOD: list[tuple[str, Record]] = [
 
 
 def test_the_contract_holds_on_topics(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
-    """Nobody stands between a producer and a topic: what HTTP refuses would be in every table and on every page.
+    """Records on a topic bypass the checks of HTTP, so invalid ones must not reach tables and pages.
 
-    Workers and sink say the same of a record, so that there is one letter of it, on its topic and in the table.
+    Workers and sink reject a record alike, so that there is one dead letter, on its topic and in the table.
     """
     make_topics(*topics(), *STATES, partitions=PARTITIONS)
     expected = sorted((topic, words) for topic, _, words in BREACHES)

@@ -1,4 +1,4 @@
-"""Parity: the same input through the embedded runner, through workers on Kafka and through a replay gives the same records.
+"""Parity: the embedded runner, workers on Kafka and a replay give the same records for the same input.
 
 Not counts, not averages: the bytes of every task, score and diagnosis, whatever is repeated, late or mixed up in the input, however many
 workers there are and whichever of them is killed.

@@ -74,7 +74,7 @@ def test_a_record_that_is_refused_stops_no_other(kafka: KafkaConnection, make_to
 
 
 ENOUGH = 60.0
-"""Seconds within which a call ends that does not wait for ever, however busy the machine is."""
+"""Seconds within which every call must end, even on a busy machine."""
 
 
 def make_exchanges(broker: Broker) -> KafkaConnection:

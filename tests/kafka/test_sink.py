@@ -216,9 +216,9 @@ def test_a_gap_is_told_before_it_is_passed_over_and_always_by_one_letter() -> No
 def test_dead_letters_of_the_sink_are_on_their_topic_and_land_once(
     kafka: KafkaConnection, make_topics: MakeTopics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of most topics nobody else looks at the records: what was set aside in one table alone was neither listed nor put back.
+    """Most topics are read by the sink alone: its dead letters must be on their topic, so that they can be listed and put back.
 
-    The first sink dies when its letters are on the topic and nothing has landed.
+    The first sink dies after producing its dead letters, before the transaction.
     """
     make_topics(*topics(), partitions=1)
     land, asked = SinkWriter.land, list[bool]()

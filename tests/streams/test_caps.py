@@ -1,4 +1,4 @@
-"""A session's cap: used nearly to its end, never passed, whoever wrote the texts and however a process ends."""
+"""A session's cap is used almost completely and never exceeded, for any texts and any end of a process."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def store() -> Iterator[Store]:
 
 
 def judge_over(api: httpx2.AsyncBaseTransport, **options: Any) -> LiveJudge:
-    """A judge over an API in this process."""
+    """Return a judge over an API in this process."""
     return open_live_judge(None, "http://127.0.0.1:9", lambda _: (4096, False), transport=api, **options)
 
 
 def exchanges(session: str, text: str, turns: int = 30) -> list[Exchange]:
-    """A session of exchanges that are all judged."""
+    """Return a session's exchanges, all of which are judged."""
     return [build.exchange(session, turn, f"{turn}: {text}") for turn in range(1, turns + 1)]
 
 
 def spent_by_session(store: Store) -> dict[str, int]:
-    """Nano-USD by session, by the scores; the same by the judgements."""
+    """Return the nano-USD per session by the scores, and by the judgements."""
     found: list[dict[str, int]] = [{}, {}]
     for place, table in enumerate(("log.scores", "judgements")):
         for session, cost in store.cursor().execute(f"SELECT session_id, cost_usd FROM {table}").fetchall():
@@ -61,7 +61,7 @@ def spent_by_session(store: Store) -> dict[str, int]:
 
 
 def judged(store: Store, api: httpx2.AsyncBaseTransport, sessions: dict[str, list[Exchange]], cap: float) -> None:
-    """Have all sessions judged at once."""
+    """Judge all sessions concurrently."""
 
     async def work() -> None:
         policy = policy_of(cost_cap_per_session=cap, sampling={"enabled": False})
@@ -78,7 +78,7 @@ def judged(store: Store, api: httpx2.AsyncBaseTransport, sessions: dict[str, lis
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_a_small_cap_is_used_nearly_to_its_end(store: Store, kind: str) -> None:
-    """A call that is refused although there was money for it is an exchange that nobody has looked at."""
+    """A call refused despite sufficient budget leaves an exchange unjudged."""
     cap = 0.03
     judged(store, CountingApi(TOKENIZERS["by script"]), {"s": exchanges("s", TEXTS[kind])}, cap)
     (spent,) = spent_by_session(store).values()
@@ -89,7 +89,7 @@ def test_a_small_cap_is_used_nearly_to_its_end(store: Store, kind: str) -> None:
 @pytest.mark.parametrize("tokens", TOKENIZERS)
 @pytest.mark.parametrize("counts", [True, False], ids=["counted", "not counted"])
 def test_no_cap_is_passed_whatever_the_texts_and_the_tokenizer(store: Store, *, tokens: str, counts: bool) -> None:
-    """Sessions side by side, texts that take a token for each byte: spent is never above the cap, and the sums agree."""
+    """With concurrent sessions and one token per byte, the spending never exceeds the cap, and the sums agree."""
     cap = 0.04
     sessions = {kind: exchanges(kind, text, 12) for kind, text in TEXTS.items()}
     judged(store, CountingApi(TOKENIZERS[tokens], counts=counts), sessions, cap)
@@ -100,14 +100,14 @@ def test_no_cap_is_passed_whatever_the_texts_and_the_tokenizer(store: Store, *, 
 
 
 class Unanswering(CountingApi):
-    """Counts, and never answers."""
+    """Counts tokens, and never answers."""
 
     def __init__(self) -> None:
         super().__init__(TOKENIZERS["four characters a token"])
         self.begun = asyncio.Event()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Count, or hang."""
+        """Count tokens, or hang."""
         if request.url.path.endswith("/count_tokens"):
             return await super().handle_async_request(request)
         self.begun.set()
@@ -116,7 +116,7 @@ class Unanswering(CountingApi):
 
 
 def test_a_call_that_was_cut_off_is_charged_by_its_own_prompt(store: Store) -> None:
-    """A restart must not charge many times what the calls under way can have cost, nor less than they can."""
+    """A restart must charge running calls at their maximum cost, not more and not less."""
     exchange = build.exchange("s", 1, TEXTS["English"])
     question = tier2_question(exchange, policy_of().for_project(exchange.project))
     price = price_of(MODEL, {})
@@ -143,7 +143,7 @@ def test_a_call_that_was_cut_off_is_charged_by_its_own_prompt(store: Store) -> N
 
 
 class Overloaded(CountingApi):
-    """Refuses every message free of charge, and wants to be left alone for a while."""
+    """Rejects every message free of charge, and demands a pause."""
 
     def __init__(self, wait: str) -> None:
         super().__init__(TOKENIZERS["four characters a token"])
@@ -151,7 +151,7 @@ class Overloaded(CountingApi):
         self._wait = wait
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Count, or refuse."""
+        """Count tokens, or reject the message."""
         if request.url.path.endswith("/count_tokens"):
             return await super().handle_async_request(request)
         self.refused += 1
@@ -160,7 +160,7 @@ class Overloaded(CountingApi):
 
 
 def test_a_stop_charges_nothing_for_a_call_that_was_refused(store: Store) -> None:
-    """An overloaded API runs nothing and bills nothing: what was set aside is not spent by stopping."""
+    """An overloaded API bills nothing, so a stop must not charge the reservation."""
     slept = asyncio.Event()
 
     async def work() -> None:
@@ -194,7 +194,7 @@ def test_a_stop_charges_nothing_for_a_call_that_was_refused(store: Store) -> Non
 
 
 def test_a_question_that_waits_for_its_turn_does_not_hold_up_a_stop(store: Store) -> None:
-    """An API may want to be left alone for ten minutes; nothing is lost by asking it after the restart."""
+    """During an API's pause of ten minutes, questions can wait for the restart."""
 
     async def work() -> None:
         asleep = asyncio.Event()
@@ -221,6 +221,6 @@ def test_a_question_that_waits_for_its_turn_does_not_hold_up_a_stop(store: Store
     ids=["as it comes", "slow judge", "as somebody wants it"],
 )
 def test_a_stop_waits_for_a_call_as_long_as_it_may_take(given: dict[str, float], expected: tuple[float, float]) -> None:
-    """A call that is cut off is paid for, charged in full, and asked again."""
+    """An interrupted call is charged in full and repeated."""
     settings = Settings(**given)  # type: ignore[arg-type]
     assert (settings.client_grace, settings.judge_grace) == expected

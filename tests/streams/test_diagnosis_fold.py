@@ -1,4 +1,4 @@
-"""Folding by columns: the same evidence as folding event by event."""
+"""Folding by columns gives the same evidence as folding event by event."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = (
 
 
 def any_event(chance: random.Random, session: str, number: int) -> AgentEvent:
-    """An event of any kind, whose fields say anything, or nothing, to its fold."""
+    """Generate an event of any kind with arbitrary fields."""
     raw: dict[str, object] = {"event": chance.choice(KINDS)}
     if chance.random() < 0.7:
         raw |= {"tool": chance.choice(["exec", "read"]), "args": {"n": chance.randrange(4)}}
@@ -46,7 +46,7 @@ def any_event(chance: random.Random, session: str, number: int) -> AgentEvent:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_columns_fold_to_what_events_fold_to(seed: int) -> None:
-    """What is left out before the fold must be what the fold would have left out."""
+    """The prefilter must only drop events that the fold ignores."""
     chance = random.Random(seed)
     events = [any_event(chance, f"s{chance.randrange(3)}", number) for number in range(400)]
     expected: dict[str, SessionEvidence] = {}

@@ -1,4 +1,4 @@
-"""The garbage collector of a server: pauses stay short, and what was loaded late is not looked through again and again."""
+"""The garbage collector of a server: pauses stay short, and modules loaded late are frozen, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streams.process import LoadedCode, collect_in_short_pauses
 
 @pytest.fixture(autouse=True)
 def collector() -> Iterator[None]:
-    """The collector as it was, whatever a test does to it."""
+    """Restore the collector's settings after the test."""
     thresholds = gc.get_threshold()
     yield
     gc.set_threshold(*thresholds)
@@ -23,7 +23,7 @@ def collector() -> Iterator[None]:
 
 
 def collections(objects: int) -> int:
-    """Make so many objects that stay; return how often the collector has looked at young ones meanwhile."""
+    """Create this number of lasting objects; return the number of young collections meanwhile."""
     before = gc.get_stats()[0]["collections"]
     kept: list[list[int]] = [[] for _ in range(objects)]
     assert len(kept) == objects
@@ -31,7 +31,7 @@ def collections(objects: int) -> int:
 
 
 def test_a_server_collects_few_objects_at_a_time() -> None:
-    """50 000 new objects, as the command line lets come together, took up to 107 ms, in which no caller was answered."""
+    """Collecting 50,000 new objects, as on the command line, took up to 107 ms, during which no caller was answered."""
     gc.set_threshold(50_000)
     assert not collections(20_000)
     collect_in_short_pauses()
@@ -39,7 +39,7 @@ def test_a_server_collects_few_objects_at_a_time() -> None:
 
 
 def test_code_that_was_loaded_late_is_not_looked_through_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Polars and numpy load with the first landing, after the start has frozen what there was."""
+    """Polars and numpy load with the first flush, after the freeze at startup."""
     asyncio.run(LoadedCode().run())  # so that no module of asyncio is loaded for the first time below
     task = LoadedCode()
     collect_in_short_pauses()

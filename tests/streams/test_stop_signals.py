@@ -1,4 +1,4 @@
-"""Signals that ask to stop: who hears them, and that nobody hears them any more afterwards."""
+"""Stop signals: they are handled while the context is open, and no longer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streams.process import STOP, handled, handled_in_loop
 
 @pytest.mark.parametrize("number", STOP)
 def test_a_signal_is_heard_while_the_context_is_open(number: signal.Signals) -> None:
-    """Work that is asked to stop finishes what it began, instead of dying in the middle."""
+    """Work that is asked to stop finishes its current step."""
     before, heard = signal.getsignal(number), []
     with handled(heard.append):
         os.kill(os.getpid(), number)
@@ -24,7 +24,7 @@ def test_a_signal_is_heard_while_the_context_is_open(number: signal.Signals) -> 
 
 @pytest.mark.parametrize("number", STOP)
 def test_a_loop_hears_a_signal_while_the_context_is_open(number: signal.Signals) -> None:
-    """The handler runs between two steps of the loop, so that it may set events."""
+    """The handler runs between two steps of the event loop, so that it may set events."""
     before = signal.getsignal(number)
 
     async def work() -> signal.Signals:
@@ -38,7 +38,7 @@ def test_a_loop_hears_a_signal_while_the_context_is_open(number: signal.Signals)
 
 
 def test_a_signal_that_was_ignored_is_ignored_again() -> None:
-    """A shell starts what runs in the background so that Ctrl-C does not end it, and it stays so after a loop has run."""
+    """A shell starts background jobs with Ctrl-C ignored, and this must hold after a loop has run."""
 
     async def work() -> None:
         with handled_in_loop(lambda _: None):

@@ -1,6 +1,6 @@
-"""Many questions at once against each fault of a provider, through the real client and over real connections.
+"""Many concurrent questions against each fault of a provider, through the real client and real connections.
 
-Whatever the provider does, no exception escapes, the deadline holds, no more is spent than was set aside, and every question ends in
+In all cases no exception escapes, the deadline holds, no more is spent than reserved, and every question ends in
 one verdict. Each fault meets 200 questions in a soak run, and a fifth of them otherwise.
 """
 

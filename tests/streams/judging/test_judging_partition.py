@@ -44,8 +44,8 @@ async def came(condition: Callable[[], bool]) -> None:
 class Work:
     """The log of a partition without a judge.
 
-    Tasks are named by their reason: `wait` is looked up when it is released, and `early` is appended then; `stop` and `fail` end it; any
-    other was done before.
+    A task's reason selects its effect: `wait` returns its state when released, `early` is appended when released, `stop` and `fail`
+    raise, and any other task counts as done before.
     """
 
     number = 0
@@ -69,7 +69,7 @@ class Work:
         self.partition = JudgingPartition(self, context, self.failures.append)
 
     async def state_of(self, pending: Pending) -> JudgedState | None:
-        """Start the work on a task."""
+        """Return the state of a session, or the test's effect for the task."""
         item = pending.task.sampling_reason
         self.begun.append((pending.key, item))
         await asyncio.sleep(0)

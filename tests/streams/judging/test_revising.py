@@ -1,4 +1,4 @@
-"""An exchange of which its source tells more is one exchange still: scored anew, judged anew where it changed, paid for once."""
+"""An exchange whose source has new content stays one exchange: scored again, judged again only where it changed, paid for once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def store() -> Iterator[Store]:
 
 @pytest.fixture
 def simulator() -> Iterator[RunningJudge]:
-    """A simulated judge."""
+    """Return a simulated judge."""
     with running() as judge:
         yield judge
 
@@ -51,7 +51,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 async def tell(
     store: Store, judge: RunningJudge | None, *turns: Exchange, policy: Policy | None = None, end: bool = False
 ) -> int:
-    """Have a source tell turns, as it knows them now; answers how many revisions came of it."""
+    """Deliver turns as their source has them now; returns the number of revisions."""
     policy = policy or Policy()
     async with engine_over(store, policy, judge and live_judge(judge.base_url), now=TickingClock(LATER)) as engine:
         await engine.flush()
@@ -66,22 +66,22 @@ async def tell(
 
 
 def turn(number: int, response: str, **fields: object) -> Exchange:
-    """A turn of a session as a source tells it."""
+    """Return a session's turn as a source delivers it."""
     return build.exchange("s", number, response, content_digest=f"digest of {response}", **fields)
 
 
 def current(store: Store, table: str, columns: str) -> list[tuple[object, ...]]:
-    """Rows as readers see them."""
+    """Return rows as readers see them."""
     return store.cursor().execute(f"SELECT {columns} FROM {table} ORDER BY ALL").fetchall()
 
 
 def calls(store: Store) -> int:
-    """How many calls of the judge were paid for."""
+    """Return the number of paid judge calls."""
     return len(rows(store, "judgements", "judgement_id"))
 
 
 def test_a_turn_that_goes_on_is_one_exchange_that_is_judged_again(store: Store, simulator: RunningJudge) -> None:
-    """What was paid for the first revision stays paid, and is part of what the score cost."""
+    """The cost of the first revision is part of the score's cost."""
     run(tell(store, simulator, turn(1, "I ask first."), turn(2, "Fine.")))
     before = calls(store)
     assert run(tell(store, simulator, turn(1, "It is refunded.", output_tokens=9), turn(2, "Fine."))) == 1
@@ -101,7 +101,7 @@ def test_a_turn_that_goes_on_is_one_exchange_that_is_judged_again(store: Store, 
 
 
 def test_a_turn_is_judged_again_only_where_the_judge_reads_something_else(store: Store, simulator: RunningJudge) -> None:
-    """Tokens and tags are no question to the judge: its answers hold."""
+    """Tokens and tags are not judged, so earlier answers remain valid."""
     run(tell(store, simulator, turn(1, "Done.")))
     before = calls(store)
     assert run(tell(store, simulator, turn(1, "Done.", input_tokens=80))) == 1
@@ -113,7 +113,7 @@ def test_a_turn_is_judged_again_only_where_the_judge_reads_something_else(store:
 
 
 def test_a_turn_that_was_not_sampled_stays_so_and_is_looked_at_by_the_rules_again(store: Store) -> None:
-    """The first tier looks at every exchange, as it is now."""
+    """Tier 1 checks the newest revision of every exchange."""
     run(tell(store, None, turn(1, "It is done."), policy=SKIPS))
     assert run(tell(store, None, turn(1, "I ask, and it is done."), policy=SKIPS)) == 1
     told = "revision, disposition, turn_number, sampling_probability, evidence_digest"
@@ -121,7 +121,7 @@ def test_a_turn_that_was_not_sampled_stays_so_and_is_looked_at_by_the_rules_agai
 
 
 def test_the_end_of_its_session_judges_the_last_revision(store: Store, simulator: RunningJudge) -> None:
-    """What waits in the session's state is what its source said last."""
+    """The session's state has the last revision."""
     policy = policy_of(sampling={"alwaysScoreFirst": 0, "alwaysScoreLast": 1, "routineInterval": 10_000})
     run(tell(store, simulator, turn(1, "I ask."), policy=policy))
     run(tell(store, simulator, turn(1, "Done."), policy=policy, end=True))
@@ -130,7 +130,7 @@ def test_the_end_of_its_session_judges_the_last_revision(store: Store, simulator
 
 
 def test_a_revision_passes_no_cap(store: Store, simulator: RunningJudge) -> None:
-    """Its session has spent what the first revision cost."""
+    """The cost of the first revision counts for the session's cap."""
     policy = policy_of(cost_cap_per_session=0.02)
     for number in range(8):
         run(tell(store, simulator, turn(1, f"It is {number}."), policy=policy))
@@ -140,7 +140,7 @@ def test_a_revision_passes_no_cap(store: Store, simulator: RunningJudge) -> None
 
 
 def test_time_and_session_stay_those_of_the_first_revision(store: Store) -> None:
-    """Sums by day and by session count an exchange once, whatever its source says later."""
+    """Sums by day and by session must count an exchange once."""
     run(tell(store, None, turn(1, "I ask.")))
     moved = msgspec.structs.replace(turn(1, "Done."), occurred_at=build.START - timedelta(days=2), session_id="t")
     run(tell(store, None, moved))
@@ -154,7 +154,7 @@ def test_time_and_session_stay_those_of_the_first_revision(store: Store) -> None
 
 
 def test_a_turn_that_is_withdrawn_is_gone_and_so_is_its_score(store: Store, simulator: RunningJudge) -> None:
-    """It turned out to be part of another one. What judging it cost was paid for."""
+    """The exchange turned out to be part of another one; its judging costs remain."""
     run(tell(store, simulator, turn(1, "One."), turn(2, "Two.")))
     paid = calls(store)
     run(tell(store, simulator, msgspec.structs.replace(turn(2, "Two."), withdrawn=True)))
@@ -170,7 +170,7 @@ def test_a_turn_that_is_withdrawn_is_gone_and_so_is_its_score(store: Store, simu
 
 @pytest.mark.parametrize("judged", [True, False])
 def test_a_rebuild_makes_the_same_scores(store: Store, simulator: RunningJudge, *, judged: bool) -> None:
-    """Every revision, byte for byte, and none of what was withdrawn."""
+    """A rebuild gives every revision, byte by byte, without withdrawn ones."""
     judge = simulator if judged else None
     run(tell(store, judge, turn(1, "I ask."), turn(2, "Two."), turn(3, "Three.")))
     run(tell(store, judge, turn(1, "Done."), msgspec.structs.replace(turn(2, "Two."), withdrawn=True), end=True))
@@ -182,7 +182,7 @@ def test_a_rebuild_makes_the_same_scores(store: Store, simulator: RunningJudge, 
 
 
 def test_a_whole_turn_that_is_told_again_is_known(store: Store) -> None:
-    """Whoever tells of it after its revision says what that says."""
+    """A delivery after the revision has the same content as the revision."""
     run(tell(store, None, turn(1, "I ask.")))
     run(tell(store, None, turn(1, "Done.")))
     done = [runner_published(store, one) for one in (turn(1, "Done."), turn(1, "I ask."), turn(1, "Something else."))]
@@ -190,7 +190,7 @@ def test_a_whole_turn_that_is_told_again_is_known(store: Store) -> None:
 
 
 def runner_published(store: Store, exchange: Exchange) -> tuple[int, int]:
-    """How many are known and how many in conflict when an exchange is delivered."""
+    """Deliver an exchange; return the numbers of known and conflicting records."""
     accepted = Accepted()
     accepted.add("exchanges", admissible(exchange))
     done = runner_over(store).publish(accepted)["exchanges"]
@@ -198,7 +198,7 @@ def runner_published(store: Store, exchange: Exchange) -> tuple[int, int]:
 
 
 def test_a_source_may_refuse_to_revise(store: Store) -> None:
-    """A new version of a reader must not tell history otherwise."""
+    """A new version of a reader must not change history."""
     run(tell(store, None, turn(1, "Done.")))
     changed = turn(1, "Done, it seems.")
     revisions = revise(store, Policy(), [changed], LATER, may_revise=lambda stored: "open" in stored.tags)
@@ -206,7 +206,7 @@ def test_a_source_may_refuse_to_revise(store: Store) -> None:
 
 
 def test_a_revision_waits_until_its_exchange_is_decided_on(store: Store) -> None:
-    """It needs the turn that the exchange is. Where nothing was decided, because nobody audits the project, it does not."""
+    """A revision needs the decided turn, unless the project is not audited and there is no decision."""
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(turn(1, "I ask."))])
     changed = turn(1, "Done.")

@@ -1,4 +1,4 @@
-"""Turns: never more at once than there are, and nobody is passed over."""
+"""Slots: never more at once than the limit, and no partition is starved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from streams.judging.judging_partition import TaskSlots
 
 
 class Asking:
-    """Asks for turns and notes, in a list that it shares with others, when they come."""
+    """Requests slots and records, in a shared list, when they are granted."""
 
     def __init__(self, name: str, slots: TaskSlots, begun: list[str]) -> None:
         self._name = name
@@ -16,12 +16,12 @@ class Asking:
         self._begun = begun
 
     def ask(self, count: int) -> None:
-        """Ask for so many."""
+        """Request this number of slots."""
         for _ in range(count):
             self._slots.request(self._begin)
 
     def withdraw(self) -> None:
-        """Ask for none."""
+        """Withdraw all requests."""
         self._slots.withdraw(self._begin)
 
     def _begin(self) -> None:
@@ -29,7 +29,7 @@ class Asking:
 
 
 def test_turns_go_round_however_many_one_of_them_asks_for() -> None:
-    """A partition with a long backlog that came first must not keep the judge to itself."""
+    """A partition with a long backlog must not occupy the judge."""
     slots, begun = TaskSlots(3), list[str]()
     for name, count in {"a": 100, "b": 4, "c": 4}.items():
         Asking(name, slots, begun).ask(count)
@@ -40,7 +40,7 @@ def test_turns_go_round_however_many_one_of_them_asks_for() -> None:
 
 
 def test_no_more_is_begun_than_there_are_turns() -> None:
-    """What is begun beyond them only waits for the judge, and is not finished for as long."""
+    """Tasks started beyond the limit would only wait for the judge."""
     slots, begun = TaskSlots(2), list[str]()
     Asking("a", slots, begun).ask(5)
     for given_back in range(4):
@@ -49,7 +49,7 @@ def test_no_more_is_begun_than_there_are_turns() -> None:
 
 
 def test_who_withdraws_has_no_turn_and_costs_the_others_none() -> None:
-    """A partition that goes to another process begins nothing more here."""
+    """A revoked partition must start no further task here."""
     slots, begun = TaskSlots(1), list[str]()
     leaving, staying = Asking("leaving", slots, begun), Asking("staying", slots, begun)
     leaving.ask(3)

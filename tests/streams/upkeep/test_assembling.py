@@ -476,7 +476,7 @@ def test_an_open_trace_of_an_erased_session_makes_nothing(fleet: Fleet, session:
 
 
 def test_spans_of_a_trace_that_was_deleted_are_told_of(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
-    """An exporter that was cut off for two days sends what nothing can be made of: whoever looks for it finds out why it is missing."""
+    """Spans from an exporter that was offline for two days cannot be assembled, and the reason must be visible."""
     counted: list[int] = []
     fleet.assembler = TraceAssembler(fleet.engine, counted.append)
     fleet.send(agent(0), tool(1), tool(2))

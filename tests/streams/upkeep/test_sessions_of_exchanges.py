@@ -1,6 +1,6 @@
-"""Sessions of which only exchanges came: their end is a run without evidence, until events come.
+"""Sessions with only exchanges: their end is a run without evidence, until events arrive.
 
-Events and exchanges come on two topics, in any order and at any time after the session ended.
+Events and exchanges arrive on two topics, in any order and at any time after the end.
 """
 
 from __future__ import annotations
