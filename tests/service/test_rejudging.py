@@ -130,7 +130,7 @@ def test_under_a_cap_a_judge_without_a_price_is_asked_nothing_and_that_is_said(
     for arguments, expected in ((["--dry-run"], 0), (["--yes"], 2)):
         code, _, err = driftline("rejudge", *arguments, "--policy", policy)
         assert code == expected
-        assert "3 exchanges unscored: not asked about" in err
+        assert "3 exchanges unscored: not judged" in err
         assert "Give the model a price under prices:" in err
         assert "0.0000" not in err
     assert simulator.requests == 0

@@ -276,7 +276,7 @@ def test_a_server_says_whose_judge_it_will_not_ask(children: Nursery, home: Home
     server.serving()
     wait_until(lambda: "(unknown_price): shop (house-model)" in server.printed, "the note")
     stopped(server)
-    assert "note: no price is known" in server.printed
+    assert "no known price" in server.printed
     assert "does not answer" not in server.printed
 
 
