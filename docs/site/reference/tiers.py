@@ -55,7 +55,7 @@ _REASONS = {
     outcomes.NO_DIMENSION: "None of the dimensions applies to the exchange.",
     outcomes.NO_THINKING: "There is no thinking to compare with.",
     outcomes.THINKING_OFF: "`thinkingBlockAnalysis` is false.",
-    outcomes.LEFT_OUT: "The exchange was not sampled.",
+    outcomes.NOT_SAMPLED: "The exchange was not sampled.",
     questions.COST_CAP: "The most that the call could have cost did not fit under the cap.",
     questions.UNKNOWN_PRICE: "There is a cap, and the model has no known price: give it a price in the policy, or lift the cap.",
     outcomes.NO_JUDGE: "No judge is configured.",
