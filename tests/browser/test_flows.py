@@ -413,7 +413,7 @@ def test_on_a_phone_every_page_of_the_navigation_is_in_sight(window: Window) -> 
         (1, 100, "1 row ·"),
         (100, 100, "all 100 rows ·"),
         (101, 100, "the first 100 rows; there are more ·"),
-        (1001, 10_000, "all 1\u202f001 rows, of which the first 1\u202f000 are shown ·"),
+        (1001, 10_000, "all 1\u202f001 rows, first 1\u202f000 shown ·"),
     ],
 )
 def test_a_result_says_whether_it_is_all_of_it(window: Window, rows: int, limit: int, told: str) -> None:
@@ -486,7 +486,7 @@ def test_an_agent_is_connected_on_one_page(window: Window, site: Site) -> None:
     page.evaluate("window.stayed = true")
     page.get_by_label("Connection", exact=True).fill("newcomer")
     page.get_by_label("Project").fill(QUIET)
-    page.get_by_role("button", name="Make a token").click()
+    page.get_by_role("button", name="Create a token").click()
     expect(page.locator("#came")).to_contain_text("Waiting for the first trace of newcomer")
     token = page.locator("#made").inner_text()
     page.get_by_role("link", name="OpenTelemetry Collector").click()

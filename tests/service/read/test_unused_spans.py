@@ -59,7 +59,7 @@ def test_the_page_and_the_metrics_say_the_same(call: Call, tokens: Tokens, store
     assert "gen_ai.operation.name = ponder" in page
     assert WORDS["unknown_kind"].advice in page
     assert 'driftline_unused_spans{state="unknown_kind"} 3.0' in figures
-    assert "1 span of no model" in page
+    assert "1 span without a model" in page
     assert 'driftline_unused_spans{state="not_a_model_call"} 1.0' in figures
     assert 'driftline_unused_spans{state="no_content"} 0.0' in figures
 
@@ -98,7 +98,7 @@ def test_refused_spans_are_on_the_page_of_their_connection(call: Call, tokens: T
     headers = {"content-type": "application/json"}
     assert call("POST", "/v1/traces", tokens.ops, content=json.dumps(body([late])).encode(), headers=headers).status_code == 200
 
-    assert "1 refused" in connect_page(call, tokens)
+    assert "1 rejected" in connect_page(call, tokens)
     assert "start_time_unix_nano" in connect_page(call, tokens)
     assert "refused" not in connect_page(call, tokens, "south")
 

@@ -21,7 +21,7 @@ from support.stored_sessions import diagnosed, filled
 from analytics.store.store import Store
 from audit.detectors.thresholds import DEFAULTS
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
-from audit.diagnosis.diagnosis import _readiness, diagnose, to_record
+from audit.diagnosis.diagnosis import _readiness_level, diagnose, to_record
 from audit.diagnosis.evidence import SessionEvidence
 from service.pages.run_view import GIST_SHOWN, PAYLOAD_SHOWN, because, read_context, read_events
 from service.read.run_diagnoses import events_of
@@ -334,7 +334,7 @@ def test_the_runs_around_one_are_found_however_far_they_are(store: Store, apart:
 )
 def test_a_readiness_says_what_made_it(trust: int | None, level: str, severities: tuple[str, ...], words: str) -> None:
     """88 of 100 and unsafe: without the reason one takes one of them for a mistake."""
-    assert _readiness(trust, [SimpleNamespace(severity=one) for one in severities]) == level  # type: ignore[misc]
+    assert _readiness_level(trust, [SimpleNamespace(severity=one) for one in severities]) == level  # type: ignore[misc]
     causes = [SimpleNamespace(severity=one) for one in severities]
     made = SimpleNamespace(trust_score=trust, readiness_level=level, failure_causes=causes)
     assert because(made) == words  # type: ignore[arg-type]
