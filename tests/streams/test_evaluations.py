@@ -426,7 +426,7 @@ def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
     assert [one.request_id for one in first.requests[:2]] == [one.request_id for one in again.taken_up]
     assert again.requests == [first.requests[2]]
     assert (again.estimate.evaluations, again.estimate.taken_up, again.estimate.calls) == (3, 2, 9)
-    assert again.asked == [*again.requests, *again.taken_up]
+    assert again.to_evaluate == [*again.requests, *again.taken_up]
     other = prepared(store, sessions=["s3"]).estimate
     assert (other.evaluations, other.taken_up, other.left_over) == (1, 0, 2), "whoever judges next makes those, too"
 

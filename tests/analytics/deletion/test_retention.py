@@ -255,7 +255,7 @@ def test_an_evaluation_goes_with_its_request_and_its_judgements_after_both(store
     """Half of the three would be made again by a rebuild, as something else."""
 
     def asked(name: str, at: datetime, judged_at: datetime) -> list[tuple[str, Record]]:
-        request = evaluations.request(evaluation_id=name, request_id=f"request of {name}", requested_at=at)
+        request = evaluations.make_request(evaluation_id=name, request_id=f"request of {name}", requested_at=at)
         question = next(EVALUATION.open(request, POLICY, ()).judging())
         said = evaluations.judgement(question, "{}", subject_id=name, judgement_id=name, judged_at=judged_at)
         return [("judgements", said), ("evaluation-requests", request)]

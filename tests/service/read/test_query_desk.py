@@ -579,7 +579,9 @@ def test_a_snapshot_that_failed_says_why_and_gets_more_time_and_priority(
     monkeypatch.setattr(keeping, "build", build)
     with Store(tmp_path / "fleet.duckdb") as store:
         query_pool = QueryPool(store, now, LIMITS)
-        with pytest.raises(StoreError, match=r"could not be made: fleet\.duckdb\.analysts/driftline\.duckdb: not made in time"):
+        with pytest.raises(
+            StoreError, match=r"could not be built: fleet\.duckdb\.analysts/driftline\.duckdb: not made in time"
+        ):
             loop.run(query_pool.ready())
         failed = query_pool.snapshot_state()
         loop.run(query_pool.ready())

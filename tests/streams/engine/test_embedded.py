@@ -139,7 +139,7 @@ def test_what_is_derived_can_be_made_again_from_the_sources(store: Store) -> Non
     """The derived tables are a cache: the same evidence gives the same results."""
     runner = runner_of(store)
     fill(runner)
-    runner.publish(accepted_of("evaluation-requests", [evaluations.request()]))
+    runner.publish(accepted_of("evaluation-requests", [evaluations.make_request()]))
     runner.run()
     before = {name: table(store, name) for name in derived_tables()}
     runner.rebuild()

@@ -488,7 +488,7 @@ def test_spans_of_a_trace_that_was_deleted_are_told_of(fleet: Fleet, caplog: pyt
     assert len(decisions(fleet)) == 1
     assert fleet.rows("dead_letters", "reason") == [(LATE,)]
     assert counted == [1]
-    assert f"1 spans of the trace {TRACE} " in caplog.text
+    assert f"1 spans of trace {TRACE} " in caplog.text
     fleet.assembler = TraceAssembler(fleet.engine, counted.append)
     fleet.pass_by(IDLE)
     assert fleet.rows("dead_letters", "reason") == [(LATE,)], "a start reads them again, and tells of them once"
