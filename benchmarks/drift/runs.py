@@ -118,7 +118,7 @@ def _alarms(rows: Sequence[RunRow], as_of: datetime, *, is_confirmed: bool) -> b
         return False
     at = (as_of - timedelta(seconds=1)).replace(tzinfo=UTC)
     agent = AgentRuns("agent", seen, at)
-    found = by_runs(RunCase(ProjectRuns("project", at, (agent,)), {}, {}))
+    found = by_runs(RunCase(ProjectRuns("project", at, (agent,), watched_agents=1), {}, {}))
     return any(finding.confirmed or not is_confirmed for finding in found)
 
 
