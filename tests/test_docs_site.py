@@ -16,7 +16,7 @@ from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 import pytest
@@ -28,12 +28,12 @@ from support.processes import skip_or_fail
 from support.typed_guides import Terminal, files_in, is_shown, typed_in
 
 from audit.detectors.detectors import FAILURE_TYPES
+from audit.exchanges import cascade, sampling
 from schemas.errors import DriftlineError
 from schemas.registry import current_schemas
 from service.cli.main import application
 from service.server.app import ROUTERS
 from service.setup.settings import PREFIX, Settings
-from service.text.words import WORDS
 from streams.kafka.topics import TOPICS
 
 ROOT = Path(__file__).parents[1]
@@ -144,18 +144,6 @@ def errors(kind: type[DriftlineError] = DriftlineError) -> set[str]:
     return {kind.__name__}.union(*(errors(one) for one in kind.__subclasses__() if not one.__module__.startswith("test")))
 
 
-GATES = (
-    "gate_off",
-    "tier1_flags",
-    "tier2_flagged",
-    "sycophancy",
-    "advocacy_suppression",
-    "early_turn",
-    "first_turns",
-    "last_turns",
-    "disagreement",
-)
-"""The reasons that open the gate of Tier 3."""
 EVERYTHING = {
     "commands": lambda: {*commands(GROUP)},
     "settings": lambda: {f"{PREFIX}{name.upper()}" for name in Settings.__struct_fields__},
@@ -165,8 +153,8 @@ EVERYTHING = {
     "detectors": lambda: {*FAILURE_TYPES},
     "errors": errors,
     "tiers": lambda: {
-        *(f"gate: {name}" for name in GATES),
-        *(f"sampling: {name}" for name in WORDS["sampling"]),
+        *(f"gate: {name}" for name in get_args(cascade.OpeningReason)),
+        *(f"sampling: {name}" for name in (*get_args(sampling.CertainReason), sampling.ROUTINE_SAMPLE)),
         *(
             f"state: {name}"
             for name in ["scored", "not_applicable", "skipped_gate", "skipped_cost_cap", "skipped_sampling", "unscored"]

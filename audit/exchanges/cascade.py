@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -40,6 +40,18 @@ from audit.policy import BehaviouralDimension, ProjectPolicy, When
 from schemas.records import Exchange, Judgement, Score, ScoringTask
 
 ResultT = TypeVar("ResultT")
+OpeningReason = Literal[
+    "gate_off",
+    "tier1_flags",
+    "tier2_flagged",
+    "sycophancy",
+    "advocacy_suppression",
+    "early_turn",
+    "first_turns",
+    "last_turns",
+    "disagreement",
+]
+"""The reasons that open the gate of Tier 3, in the order of `_opening_reason`."""
 EARLY_TURNS = 5
 """Turns at the start of a session that are never routine."""
 ALWAYS = TierState(SCORED, "always")
@@ -189,23 +201,30 @@ def _gate(case: _Case) -> TierState:
     return ROUTINE
 
 
-def _opening_reason(case: _Case) -> str | None:
+def _opening_reason(case: _Case) -> OpeningReason | None:
     """Return the first reason that opens the gate of Tier 3; None if it stays closed."""
     if not case.policy.settings.gate_cascade:
         return "gate_off"
     flag = _flag_reason(case)
     if flag is not None:
         return flag
+    return _turn_reason(case)
+
+
+def _turn_reason(case: _Case) -> OpeningReason | None:
+    """Return the first reason that comes from the turn's position in its session or from the response."""
     if case.task.turn_number <= EARLY_TURNS:
         return "early_turn"
-    if case.task.sampling_reason in {FIRST_TURNS, LAST_TURNS}:
-        return case.task.sampling_reason
+    if case.task.sampling_reason == FIRST_TURNS:
+        return FIRST_TURNS
+    if case.task.sampling_reason == LAST_TURNS:
+        return LAST_TURNS
     if case.task.sampling_reason == DISAGREEMENT_REASON or is_disagreement(case.exchange.agent_response):
         return DISAGREEMENT_REASON
     return None
 
 
-def _flag_reason(case: _Case) -> str | None:
+def _flag_reason(case: _Case) -> OpeningReason | None:
     """Return the first flag that Tier 1, Tier 2 or Tier 2.5 raised."""
     if case.task.tier1_flags or case.task.sampling_reason == TIER1_FLAGS:
         return TIER1_FLAGS

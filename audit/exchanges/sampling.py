@@ -14,20 +14,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Final, Literal
 
 import msgspec
 
 from audit.patterns import compile_pattern, straighten
 from audit.policy import Sampling
 
-SAMPLING_DISABLED = "sampling_disabled"
-FIRST_TURNS = "first_turns"
-LAST_TURNS = "last_turns"
-TIER1_FLAGS = "tier1_flags"
-DISAGREEMENT_REASON = "disagreement"
-LONG_RESPONSE = "long_response"
+SAMPLING_DISABLED: Final = "sampling_disabled"
+FIRST_TURNS: Final = "first_turns"
+LAST_TURNS: Final = "last_turns"
+TIER1_FLAGS: Final = "tier1_flags"
+DISAGREEMENT_REASON: Final = "disagreement"
+LONG_RESPONSE: Final = "long_response"
 ROUTINE_SAMPLE = "routine_sample"
 SAMPLING_SKIP = "sampling_skip"
+CertainReason = Literal["sampling_disabled", "first_turns", "tier1_flags", "disagreement", "long_response"]
+"""The reasons to sample an exchange with probability 1, in the order of `_certain_reason`."""
 
 DISAGREEMENT = compile_pattern(
     r"\bi\s+(?:disagree|don't\s+agree|respectfully|must\s+point\s+out|should\s+note|would\s+advise\s+against)\b"
@@ -221,7 +224,7 @@ def _apply_rules(candidate: Candidate, turn: int, settings: Sampling) -> Decisio
     return Decision(sampled=False, reason=SAMPLING_SKIP, probability=None, turn=turn)
 
 
-def _certain_reason(candidate: Candidate, turn: int, settings: Sampling) -> str | None:
+def _certain_reason(candidate: Candidate, turn: int, settings: Sampling) -> CertainReason | None:
     """Return why an exchange is sampled with probability 1; None if it is not."""
     if not settings.enabled:
         return SAMPLING_DISABLED

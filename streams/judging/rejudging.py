@@ -60,24 +60,10 @@ def judging_requests(store: Store, rows: Sequence[dict[str, Any]], now: datetime
     by_id = {(row["connection"], row["exchange_id"]): row for row in rows}
     recorded = recorded_in(store)(list(by_id))
     requests = [
-        _request(exchange, by_id[exchange.connection, exchange.exchange_id], now) for exchange in exchanges_of(store, rows)
+        _scoring_request(exchange, by_id[exchange.connection, exchange.exchange_id], now)
+        for exchange in exchanges_of(store, rows)
     ]
     return [with_earlier(request, recorded.get((request.connection, request.exchange_id), ())) for request in requests]
-
-
-def _request(exchange: Exchange, row: dict[str, Any], now: datetime) -> JudgingRequest:
-    return JudgingRequest(
-        connection=exchange.connection,
-        project=exchange.project,
-        session_id=exchange.session_id,
-        exchange_id=exchange.exchange_id,
-        revision=row["revision"] + 1,
-        exchange=encode(exchange),
-        turn_number=row["turn_number"],
-        sampling_reason=row["sampling_reason"],
-        sampling_probability=row["sampling_probability"] or 0.0,
-        ingested_at=now,
-    )
 
 
 def exchanges_of(store: Store, rows: Sequence[dict[str, Any]]) -> Iterator[Exchange]:
@@ -227,6 +213,6 @@ def _scoring_request(exchange: Exchange, decision: dict[str, Any], now: datetime
         exchange=encode(exchange),
         turn_number=decision["turn_number"],
         sampling_reason=decision["sampling_reason"],
-        sampling_probability=decision["sampling_probability"],
+        sampling_probability=decision["sampling_probability"] or 0.0,
         ingested_at=now,
     )

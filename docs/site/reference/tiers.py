@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import get_args
 
 from audit.evaluation.questions import NOT_BATCHED, NOT_RECORDED
 from audit.exchanges import cascade, outcomes, questions, sampling, states
@@ -84,11 +85,11 @@ def tiers() -> str:
         *_named(
             "sampling",
             _SAMPLING,
-            list(_SAMPLING),
+            [*get_args(sampling.CertainReason), sampling.ROUTINE_SAMPLE, sampling.LAST_TURNS, SAMPLED, sampling.SAMPLING_SKIP],
         ),
         "## Gates of Tier 3",
         "In this order; the first that holds is the reason of the tier's state.",
-        *_named("gate", _GATES, list(_GATES)),
+        *_named("gate", _GATES, get_args(cascade.OpeningReason)),
         "## Reasons of states",
         "Besides the gates, which are the reasons of a Tier 3 that is scored. Tier 3 takes over the state of a tier before it that leaves its gate undecided.",
         table(
