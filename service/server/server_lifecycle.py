@@ -80,7 +80,7 @@ def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: A
             announce = _announce_again
 
 
-def _announce_again(address: str, _judge: str, _write_notes: Sequence[str]) -> None:
+def _announce_again(address: str, _judge: str, _notes: Sequence[str]) -> None:
     log.warning("started again at %s with the policy of the file", address)
 
 

@@ -52,7 +52,7 @@ def rebuild(
     """
     settings = settings_of(database, policy, kafka=kafka)
     if settings.kafka is not None:
-        counts = _land_again(settings)
+        counts = _rebuild_from_topics(settings)
         _say_counts("landed again", counts, "nothing: the topics are empty", as_json=as_json)
         return
     if not settings.database.exists():
@@ -73,22 +73,21 @@ def _say_counts(done: str, counts: Mapping[str, int], nothing: str, *, as_json: 
         out.say(f"{done}: {', '.join(f'{count} {table}' for table, count in counts.items()) or nothing}")
 
 
-def _land_again(settings: Settings) -> dict[str, int]:
+def _rebuild_from_topics(settings: Settings) -> dict[str, int]:
     """Flush the topics into the tables again; return the number of rows of each non-empty table."""
-    from streams.kafka.sink import rebuild as land_again  # noqa: PLC0415 - the clients of Kafka take a while to load
-    from streams.kafka.sink import require_records  # noqa: PLC0415 - as above
+    from streams.kafka import sink  # noqa: PLC0415 - the clients of Kafka take a while to load
 
     connection, framing = connection_of(settings), framing_of(settings)
     is_new = not settings.database.exists()
     if is_new:  # an empty file in place of a lost one would look like a successful rebuild
-        asyncio.run(require_records(connection))
+        asyncio.run(sink.require_records(connection))
     with (
         open_workspace(settings, create=is_new, alone=STOP_IT) as workspace,
         working("rebuilding the tables from the topics") as tell,
     ):
         store, redactor = workspace.store, workspace.redactor
         asyncio.run(
-            land_again(
+            sink.rebuild(
                 store,
                 connection,
                 redactor,
