@@ -110,7 +110,7 @@ def binary_kind(head: bytes) -> Kind | None:
     return None
 
 
-def unlike_json(head: bytes) -> Kind | None:
+def detect_non_json(head: bytes) -> Kind | None:
     """Return the kind of a file that cannot contain JSON, as lines or a document; None if it may."""
     if not head.removeprefix(_BOM).strip():
         return EMPTY if len(head) < HEAD else None
@@ -132,9 +132,9 @@ def _text_kind(head: bytes) -> Kind:
     return CSV if _has_columns(head) else TEXT
 
 
-def unlike_events(head: bytes) -> Kind | None:
+def detect_non_events(head: bytes) -> Kind | None:
     """Return the kind of a file without runtime events; None if it may have some."""
-    return unlike_json(head) or _agent_kind(head)
+    return detect_non_json(head) or _agent_kind(head)
 
 
 def exchanges_kind(head: bytes) -> Kind | None:
@@ -150,7 +150,7 @@ def exchanges_kind(head: bytes) -> Kind | None:
         return kind
     if text[:1] not in (b"{", b"["):
         return _text_kind(head)
-    if kind := unlike_json(head) or _trace_kind(text):
+    if kind := detect_non_json(head) or _trace_kind(text):
         return kind
     agent = _agent_kind(head)
     # Other programs write session ids in the same way.
@@ -158,29 +158,29 @@ def exchanges_kind(head: bytes) -> Kind | None:
     return agent if agent is not CLAUDE_CODE or is_claude else None
 
 
-def unlike_transcript(head: bytes) -> Kind | None:
+def detect_non_transcript(head: bytes) -> Kind | None:
     """Return the kind of a file that is not an OpenClaw transcript; None if it may be, and for SQLite.
 
     A SQLite database may contain transcripts.
     """
-    kind = unlike_json(head)
+    kind = detect_non_json(head)
     if kind is not None:
         return None if kind is SQLITE else kind
     return EVENTS if not _is_transcript(head) and _is_events(head) else None
 
 
-def unlike_claude_code(head: bytes) -> Kind | None:
+def detect_non_claude_code(head: bytes) -> Kind | None:
     """Return the kind of a file that is not a Claude Code transcript; None if it may be."""
     return _unlike_agent(head, CLAUDE_CODE)
 
 
-def unlike_codex(head: bytes) -> Kind | None:
+def detect_non_codex(head: bytes) -> Kind | None:
     """Return the kind of a file that is not a Codex rollout, compressed or not; None if it may be."""
     return None if binary_kind(head) is ZSTANDARD else _unlike_agent(head, CODEX)
 
 
 def _unlike_agent(head: bytes, wanted: Kind) -> Kind | None:
-    kind = unlike_json(head) or _agent_kind(head) or (EVENTS if _is_events(head) else None)
+    kind = detect_non_json(head) or _agent_kind(head) or (EVENTS if _is_events(head) else None)
     return None if kind is wanted else kind
 
 

@@ -5,7 +5,7 @@
 2. A named file that is missing, empty or of another kind is refused before anything is written.
 3. A file of another kind in a folder is reported and skipped, and the exit code is 1. An empty file is skipped silently.
 4. Files of exchanges are profiled first, one by one, to find the layout by which each is read.
-5. Reading is most of an import's work, and files are independent, so a large import reads them in worker processes. Results are
+5. Reading is most of an import's work, and files are independent, so a large import file_format them in worker processes. Results are
    used in the order of the files, so the log is the same as with one process.
 """
 
@@ -25,39 +25,39 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from audit.file_kinds import HEAD, unlike_json
+from audit.file_kinds import HEAD, detect_non_json
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange
 from streams.log.admission import Accepted, Admission, Place, Refusal
 from streams.process import collect_rarely, end_with_parent
-from streams.sources.copies import Account
+from streams.sources.copies import SessionFiles
 from streams.sources.event_files import EVENT_FILES
 from streams.sources.exchange_files.mapping import Fields
 from streams.sources.exchange_files.profiling import PROFILED_ROWS, FileProfile, Layout, profile_file
 from streams.sources.exchange_files.reading import Labels, read_exchange_file
-from streams.sources.exchange_files.rows import PATTERNS, WORDS, unlike_exchanges
+from streams.sources.exchange_files.rows import PATTERNS, WORDS, detect_non_exchanges
 from streams.sources.exchange_files.span_exports import LANGFUSE, LANGFUSE_TRACES
 from streams.sources.exchange_files.tables import EXCHANGES
 from streams.sources.lines import visible_files
 from streams.sources.source import (
     EVERY_SESSION,
-    FileSort,
+    FileFormat,
     FileSource,
-    LeftOut,
     LineFault,
-    OpenAnswer,
+    PendingAnswer,
     Reading,
     ReadingContext,
     SessionRange,
+    SkippedTrace,
 )
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
 
 STANDARD_INPUT = "-"
 
 
-SESSIONS = FileSort("sessions, event JSON lines or a transcript", EVENT_FILES.patterns, unlike_json)
+SESSIONS = FileFormat("sessions, event JSON lines or a transcript", EVENT_FILES.patterns, detect_non_json)
 
 
 class Found(NamedTuple):
@@ -67,14 +67,14 @@ class Found(NamedTuple):
     refused: list[InputError]
 
 
-def input_files(paths: Iterable[Path], reads: FileSort) -> Found:
+def input_files(paths: Iterable[Path], file_format: FileFormat) -> Found:
     """Return the files at the paths, each once. Raises InputError for a refused path, or if no file is left."""
     given = list(paths)
-    files = (file for path in given for file in (files_below(path, reads.patterns) if path.is_dir() else [path]))
-    return checked(dict.fromkeys(files), given, reads)
+    files = (file for path in given for file in (files_below(path, file_format.patterns) if path.is_dir() else [path]))
+    return checked(dict.fromkeys(files), given, file_format)
 
 
-def checked(files: Iterable[Path], paths: Sequence[Path], reads: FileSort, *, allow_empty: bool = False) -> Found:
+def checked(files: Iterable[Path], paths: Sequence[Path], file_format: FileFormat, *, allow_empty: bool = False) -> Found:
     """Return the readable files. An unreadable file raises an InputError if it is one of the paths, and is skipped otherwise.
 
     Raises InputError as well if all files are empty, unless that is allowed.
@@ -85,7 +85,7 @@ def checked(files: Iterable[Path], paths: Sequence[Path], reads: FileSort, *, al
             empty += 1
             continue
         try:
-            require(file, reads, allow_empty=allow_empty)
+            require(file, file_format, allow_empty=allow_empty)
         except InputError as error:
             if file in named:
                 raise
@@ -96,7 +96,7 @@ def checked(files: Iterable[Path], paths: Sequence[Path], reads: FileSort, *, al
         raise found.refused[0]
     if empty and not found.files and not allow_empty:
         where = ", ".join(map(str, paths))
-        raise InputError(f"{where}: every file in it is empty", hint=f"Give {reads.description}, or a folder of them.")
+        raise InputError(f"{where}: every file in it is empty", hint=f"Give {file_format.description}, or a folder of them.")
     return found
 
 
@@ -108,10 +108,10 @@ def files_below(folder: Path, patterns: Sequence[str]) -> list[Path]:
     return files
 
 
-def require(file: Path, reads: FileSort, *, allow_empty: bool = False) -> None:
+def require(file: Path, file_format: FileFormat, *, allow_empty: bool = False) -> None:
     """Raise an InputError for a file that is missing, empty or of another kind. Pipes and devices are not inspected."""
     if not file.exists():
-        raise InputError(f"{file}: does not exist", hint=f"Give {reads.description}, or a folder of them.")
+        raise InputError(f"{file}: does not exist", hint=f"Give {file_format.description}, or a folder of them.")
     if not file.is_file():
         return
     try:
@@ -120,23 +120,23 @@ def require(file: Path, reads: FileSort, *, allow_empty: bool = False) -> None:
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}", hint="Check the path and its permissions.") from error
     if head or not allow_empty:
-        _refuse(str(file), head, reads)
+        _refuse(str(file), head, file_format)
 
 
-def require_stream(stream: BinaryIO, reads: FileSort) -> None:
+def require_stream(stream: BinaryIO, file_format: FileFormat) -> None:
     """Wait for the first bytes of standard input, without consuming them.
 
     Raises InputError if it is empty or of another kind.
     """
     peek = getattr(stream, "peek", None)
     if peek is not None:
-        _refuse("standard input", peek(HEAD)[:HEAD], reads)
+        _refuse("standard input", peek(HEAD)[:HEAD], file_format)
 
 
-def _refuse(name: str, head: bytes, reads: FileSort) -> None:
-    kind = reads.unlike(head)
+def _refuse(name: str, head: bytes, file_format: FileFormat) -> None:
+    kind = file_format.detect_mismatch(head)
     if kind is not None:
-        but = f", not {reads.description}" if head.strip() else ""
+        but = f", not {file_format.description}" if head.strip() else ""
         raise InputError(f"{name}: is {kind.name}{but}", hint=kind.hint)
 
 
@@ -150,7 +150,7 @@ def _either(patterns: Sequence[str]) -> str:
 
 
 NAME = "exchanges"
-SORT = FileSort(f"exchanges as {WORDS}", PATTERNS, unlike_exchanges)
+EXCHANGE_FORMAT = FileFormat(f"exchanges as {WORDS}", PATTERNS, detect_non_exchanges)
 SHOWN = 10
 """Maximum number of exchanges that a dry run shows per file."""
 
@@ -188,7 +188,7 @@ def looked_at(paths: Iterable[Path], given: Fields | None, redactor: Redactor, *
     for file in files:
         is_named = file in paths
         try:
-            require(file, SORT)
+            require(file, EXCHANGE_FORMAT)
             found = profile_file(file, given)
             if found.own_table not in (None, EXCHANGES) and not is_named:
                 looked.other_tables += 1
@@ -207,12 +207,18 @@ def looked_at(paths: Iterable[Path], given: Fields | None, redactor: Redactor, *
 
 
 def exchange_source(layouts: Mapping[Path, Layout], labels: Labels) -> FileSource:
-    """Return the source that reads each file by its layout; `labels` maps labels to the span attributes that hold them."""
+    """Return the source that file_format each file by its layout; `labels` maps labels to the span attributes that hold them."""
 
     def read(path: Path, context: ReadingContext, _sessions: SessionRange) -> Iterator[Reading]:
         return read_exchange_file(path, context, layouts[path], labels)
 
-    return FileSource(name=NAME, description=SORT.description, patterns=SORT.patterns, unlike=SORT.unlike, read=read)
+    return FileSource(
+        name=NAME,
+        description=EXCHANGE_FORMAT.description,
+        patterns=EXCHANGE_FORMAT.patterns,
+        detect_mismatch=EXCHANGE_FORMAT.detect_mismatch,
+        read=read,
+    )
 
 
 def exchanges_in(layouts: Mapping[Path, Layout], context: ReadingContext, labels: Labels) -> Iterator[Exchange]:
@@ -249,16 +255,16 @@ class FileRecords:
     accepted: Accepted = field(default_factory=Accepted)
     revisable: list[Exchange] = field(default_factory=list)
     """Exchanges that may already be stored with an earlier revision."""
-    open: list[OpenAnswer] = field(default_factory=list)
+    open: list[PendingAnswer] = field(default_factory=list)
     session_ids: list[str] = field(default_factory=list)
     complete: bool = True
-    left_out: Counter[LeftOut] = field(default_factory=Counter)
+    skipped_traces: Counter[SkippedTrace] = field(default_factory=Counter)
 
 
 class Part(NamedTuple):
     """A unit of reading: a file, or a range of sessions in a large database; `ends` marks the last part of the file.
 
-    `copies` are other accounts of the file's session.
+    `copies` are the other files of the file's session.
     """
 
     path: Path
@@ -314,7 +320,7 @@ class FileReader:
             yield part
 
     def _admit_reading(self, path: Path, reading: Reading) -> FileRecords:
-        part = FileRecords(session_ids=reading.session_ids, complete=reading.complete, left_out=reading.left_out)
+        part = FileRecords(session_ids=reading.session_ids, complete=reading.complete, skipped_traces=reading.skipped_traces)
         part.open = reading.open
         part.revisable = [one for one in reading.exchanges if one.exchange_id in reading.revisable] if reading.revisable else []
         settled = (
@@ -338,17 +344,17 @@ def _merge_parts(parts: Iterable[FileRecords]) -> FileRecords:
         whole.revisable += part.revisable
         whole.open += part.open
         whole.complete &= part.complete
-        whole.left_out += part.left_out
+        whole.skipped_traces += part.skipped_traces
     return whole
 
 
-def parts_of(source: TranscriptSource, account: Account, size: int) -> list[Part]:
+def parts_of(source: TranscriptSource, session_files: SessionFiles, size: int) -> list[Part]:
     """Split a file into parts to read: all records of a large database would not fit into memory."""
-    path, count = account.path, -(-size // PART_BYTES)
+    path, count = session_files.path, -(-size // PART_BYTES)
     ranges = source.ranges(path, count) if count > 1 else [EVERY_SESSION]
     last = len(ranges) - 1
     return [
-        Part(path, size // len(ranges), sessions, ends=index == last, copies=account.copies)
+        Part(path, size // len(ranges), sessions, ends=index == last, copies=session_files.copies)
         for index, sessions in enumerate(ranges)
     ]
 

@@ -27,11 +27,11 @@ from service.write.ending_sessions import close_idle_sessions
 from service.write.import_files import FileReader, FileRecords, parts_of, read_transcripts
 from streams.judging.rejudging import revise
 from streams.log.admission import Accepted, Admission
-from streams.sources.copies import Account, count_own_lines
+from streams.sources.copies import SessionFiles, count_lines_only_in_copies
 from streams.sources.derived_evidence import OUTPUT_USE, SKILL_USE
 from streams.sources.event_files import EVENT_FILES
 from streams.sources.openclaw.companions import trajectory_beside
-from streams.sources.source import FileSource, LeftOut, OpenAnswer
+from streams.sources.source import FileSource, PendingAnswer, SkippedTrace
 from streams.sources.transcript_sources import TranscriptSource
 from streams.watch.history import History, ProjectHistory
 from streams.watch.history import Report as HistoryReport
@@ -80,9 +80,9 @@ class ImportSummary:
     """The result of an import. Records that the log already had are `known`; dead letters are `faults`.
 
     `left_out` are traces of an export without an exchange. `conflicts` are records whose identity the log has with other
-    content; they are among the faults when they are delivered for the first time. `copies` are the files that are another
-    account of a session already read from its main file, `lines_in_copies` their lines that could not be merged with it.
-    `revised` are exchanges about which the source now has more, `open` the answers that do not count yet.
+    content; they are among the faults when they are delivered for the first time. `copies` are further files of a session that
+    was read from its main file, and `lines_in_copies` are their lines that could not be merged with it. `revised` are exchanges
+    about which the source now has more, `open` the answers that are not final yet.
     """
 
     files: int = 0
@@ -97,8 +97,8 @@ class ImportSummary:
     faults: int = 0
     sessions: set[str] = field(default_factory=set)
     sessions_closed: int = 0
-    left_out: Counter[LeftOut] = field(default_factory=Counter)
-    open: list[OpenAnswer] = field(default_factory=list)
+    left_out: Counter[SkippedTrace] = field(default_factory=Counter)
+    open: list[PendingAnswer] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts, with the number of sessions read, the open answers, and the traces without an exchange by reason."""
@@ -134,12 +134,12 @@ def stamp_of(path: Path) -> Stamp | None:
     return Stamp(sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats))
 
 
-def stamp_of_account(account: Account) -> Stamp | None:
+def stamp_of_session(session_files: SessionFiles) -> Stamp | None:
     """Return the combined stamp of a session's file and its copies; None if the file does not exist."""
-    own = stamp_of(account.path)
-    if own is None or not account.copies:
+    own = stamp_of(session_files.path)
+    if own is None or not session_files.copies:
         return own
-    stamps = [own, *filter(None, map(stamp_of, account.copies))]
+    stamps = [own, *filter(None, map(stamp_of, session_files.copies))]
     return Stamp(sum(stamp.size for stamp in stamps), max(stamp.modified_ns for stamp in stamps))
 
 
@@ -183,14 +183,15 @@ class Importer:
         self._progress: list[ImportProgress] = []
 
     def transcripts(self, source: TranscriptSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
-        """Import the transcripts of a source. `files` must include all accounts of a session, because they are read together."""
-        accounts = source.accounts_in(files)
-        self._summary.copies = sum(len(account.copies) for account in accounts)
+        """Import the transcripts of a source. `files` must include every file of a session, because they are read together."""
+        sessions = source.session_files_in(files)
+        self._summary.copies = sum(len(session_files.copies) for session_files in sessions)
         if source.id_field is None:
-            self._summary.lines_in_copies = sum(count_own_lines(account) for account in accounts if account.copies)
-        changed = self._select_changed(source.name, accounts, report)
-        parts = [part for account, stamp in changed for part in parts_of(source, account, stamp.size)]
-        stamps, complete = {account.path: stamp for account, stamp in changed}, True
+            with_copies = [session_files for session_files in sessions if session_files.copies]
+            self._summary.lines_in_copies = sum(map(count_lines_only_in_copies, with_copies))
+        changed = self._select_changed(source.name, sessions, report)
+        parts = [part for session_files, stamp in changed for part in parts_of(source, session_files, stamp.size)]
+        stamps, complete = {session_files.path: stamp for session_files, stamp in changed}, True
         for part, records in zip(parts, read_transcripts(self._reader, source.name, parts), strict=True):
             self._take(part.path, records)
             complete &= records.complete
@@ -206,8 +207,8 @@ class Importer:
 
     def exchanges(self, source: FileSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import files of exchanges."""
-        changed = self._select_changed(source.name, map(Account, files), report)
-        return self._import_parts(source, [(account.path, stamp) for account, stamp in changed], report)
+        changed = self._select_changed(source.name, map(SessionFiles, files), report)
+        return self._import_parts(source, [(session_files.path, stamp) for session_files, stamp in changed], report)
 
     def _import_parts(self, source: FileSource, files: Iterable[tuple[Path, Stamp]], report: Report) -> ImportSummary:
         """Import files part by part, because a single one may not fit into memory."""
@@ -220,27 +221,29 @@ class Importer:
             report(stamp.size)
         return self._finish()
 
-    def _select_changed(self, source: str, accounts: Iterable[Account], report: Report) -> list[tuple[Account, Stamp]]:
-        """Return the accounts whose files were not yet completely imported in their present state and with the present settings."""
+    def _select_changed(
+        self, source: str, sessions: Iterable[SessionFiles], report: Report
+    ) -> list[tuple[SessionFiles, Stamp]]:
+        """Return the sessions whose files were not yet completely imported in their present state and with the present settings."""
         rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": source}).iter_rows()
         taken = {path: stored for path, *stored in rows}
         changed = []
-        for account in accounts:
-            path, stamp = account.path, stamp_of_account(account)
+        for session_files in sessions:
+            path, stamp = session_files.path, stamp_of_session(session_files)
             if stamp is None:  # the file was deleted after the folder was listed, so it is not wanted
                 continue
             if taken.get(str(path)) == [*stamp, self._digest_of(path)]:
                 self._summary.unchanged += 1
                 report(stamp.size)
             else:
-                changed.append((account, stamp))
+                changed.append((session_files, stamp))
         return changed
 
     def _take(self, path: Path, records: FileRecords) -> None:
         self._revisable += [(path, exchange) for exchange in records.revisable]
         self._summary.open += records.open
         self._summary.sessions.update(records.session_ids)
-        self._summary.left_out += records.left_out
+        self._summary.left_out += records.skipped_traces
         self._accepted.extend(records.accepted)
         if self._accepted.records >= self._workspace.settings.batch_records or self._accepted.size >= BATCH_BYTES:
             self._flush()

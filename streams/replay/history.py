@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from analytics.store.connection import FileLock, connect, fetch, store_error
 from analytics.store.tables import BATCH, LOG, columns_of, default_of, literal, quote, registered
-from audit.file_kinds import HEAD, binary_kind, unlike_json
+from audit.file_kinds import HEAD, binary_kind, detect_non_json
 from audit.file_kinds import PARQUET as PARQUET_FILE
 from schemas.codec.arrow import rows_as_records
 from schemas.errors import InputError
@@ -255,7 +255,7 @@ def _require_parquet(file: Path) -> None:
     with file.open("rb") as stream:
         head = stream.read(HEAD)
     if binary_kind(head) is not PARQUET_FILE:
-        kind = unlike_json(head)
+        kind = detect_non_json(head)
         raise InputError(
             f"--from: {file} is {kind.name if kind else 'JSON'}{', not a Parquet file' if head else ''}",
             hint="Export the folder again with `driftline export`.",

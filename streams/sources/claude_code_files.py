@@ -48,7 +48,7 @@ from streams.sources.claude_code_dialect import (
     session_of,
     texts_of,
 )
-from streams.sources.copies import join_accounts
+from streams.sources.copies import merge_copies
 from streams.sources.lines import Line, Problem, decode_line, may_be_copy, read_lines
 from streams.sources.openclaw.entry import blocks_of
 from streams.sources.openclaw.reader import read_session
@@ -159,7 +159,7 @@ def read_claude_code(path: Path, context: ReadingContext) -> Reading:
         ClaudeCodeDialect(copied),
         session_id=path.stem,
         agent=SOURCE,
-        lines_of=lambda stream: join_accounts(path, read_lines(stream), context.copies, ClaudeCodeDialect.id_field),
+        lines_of=lambda stream: merge_copies(path, read_lines(stream), context.copies, ClaudeCodeDialect.id_field),
     )
 
 
@@ -367,7 +367,7 @@ def read_copied(path: Path) -> Copied:
     is_late = head.begun - head.at > MARGIN
     for other in folder.candidates(head.uuid, first_message, every=is_late):
         older = None if other == path else read_head(other)
-        # Other accounts of the same session are read with it (`copies`).
+        # Other files of the same session are merged with it (`copies`).
         if older is None or older.session == head.session or (older.begun, other.name) >= (head.begun, path.name):
             continue
         if older.uuid == head.uuid or (is_late and older.begun - MARGIN <= head.at):

@@ -1,11 +1,11 @@
-"""Several files of one session: backups, checkpoints, archives, sync conflicts, or a copied folder.
+"""Sessions that have several files: backups, checkpoints, archives, sync conflicts, or a copied folder.
 
-1. Files that name the same session are read as one session, whatever their names and folders.
-2. If lines have ids, the session has every line of every file once. A line that only a copy has follows the line before it in that copy, so
-   the session is complete even if the program shortened its file after a checkpoint. The program's own file, `<session id>.jsonl`, is read,
-   and the copies add to it.
-3. If lines have no ids, only one file is read: the one with the most lines.
-4. Among equal files, the one with the shortest path is read, then the first by name, independent of the order in which files are given.
+1. Files that name the same session are read as one session, regardless of their names and folders.
+2. If lines have ids, the session contains each line of its files once. The program's own file, `<session id>.jsonl`, comes first. A line
+   that only a copy has is inserted after the line that precedes it in the copy. So the session is complete even if the program shortened
+   its own file after a checkpoint.
+3. If lines have no ids, only the file with the most lines is read.
+4. Ties go to the file with the shortest path, then to the first by name. The order in which files are given does not matter.
 """
 
 from __future__ import annotations
@@ -21,111 +21,125 @@ from streams.sources.lines import Line, decode_line, open_lines
 from streams.sources.zstd import zstd
 
 Key = bytes
-"""Identity of a line in every file: a digest of its id, else of its bytes."""
+"""Identity of a line across files: a digest of its id, or of its bytes if it has no id."""
+_BEFORE = b"before"
+"""Stands for the position before all lines of a transcript. It is shorter than any real key."""
+_AFTER = b"after"
+"""Stands for the position after all lines of a transcript."""
 
 
-_BEFORE, _AFTER = b"before", b"after"
-"""Positions before and after all lines of a transcript. Real keys are longer."""
-
-
-class Account(NamedTuple):
-    """The file that a session is read from, and its copies."""
+class SessionFiles(NamedTuple):
+    """The main file of a session, and its copies."""
 
     path: Path
     copies: tuple[Path, ...] = ()
 
 
-def find_accounts(files: Iterable[Path], session_of: Callable[[Path], str | None], id_field: str | None) -> list[Account]:
-    """Return the accounts of the sessions in the files, in the order of the files.
+def group_by_session(
+    files: Iterable[Path], session_of: Callable[[Path], str | None], id_field: str | None
+) -> list[SessionFiles]:
+    """Return the files grouped by session, in the order of the files.
 
-    `session_of` gives the session of a file; None if it has several or none. `id_field` names the field of a line's id, if there is one.
+    `session_of` returns the session of a file; None if the file has several sessions or none, so that it is a group of its own. `id_field`
+    names the field with the id of a line, if lines have ids.
     """
     groups: dict[str | Path, list[Path]] = {}
     for file in files:
         groups.setdefault(session_of(file) or file, []).append(file)
-    accounts = []
+    sessions = []
     for session, group in groups.items():
         if len(group) > 1:
-            ordered = sorted(group, key=lambda file: _rank(file, str(session), id_field))
-            accounts.append(Account(ordered[0], tuple(ordered[1:])))
+            main_file, *copies = sorted(group, key=lambda file: _sort_key(file, str(session), id_field))
+            sessions.append(SessionFiles(main_file, tuple(copies)))
         else:
-            accounts.append(Account(group[0]))
-    return accounts
+            sessions.append(SessionFiles(group[0]))
+    return sessions
 
 
-def _rank(file: Path, session: str, id_field: str | None) -> tuple[bool, int, int, str]:
-    is_own = id_field is not None and file.name == f"{session}.jsonl"
-    return not is_own, -len(_keys_or_none(file, id_field)), len(str(file)), str(file)
+def _sort_key(file: Path, session: str, id_field: str | None) -> tuple[bool, int, int, str]:
+    """Return the sort key that puts the main file of a session first (rules 2 to 4)."""
+    is_own_file = id_field is not None and file.name == f"{session}.jsonl"
+    return not is_own_file, -len(_read_keys(file, id_field)), len(str(file)), str(file)
 
 
-def join_accounts(path: Path, lines: Iterable[Line], copies: Sequence[Path], id_field: str) -> Iterator[Line]:
-    """Yield the lines of a transcript, with the lines that only its copies have after those they follow there."""
+def merge_copies(path: Path, lines: Iterable[Line], copies: Sequence[Path], id_field: str) -> Iterator[Line]:
+    """Yield the lines of a transcript, and insert the lines that only its copies have.
+
+    An inserted line follows the line that precedes it in the copy.
+    """
     if not copies:
         yield from lines
         return
-    keys = set(_keys_or_none(path, id_field))
-    following: dict[Key, list[tuple[Key, Line]]] = defaultdict(list)
+    known_keys = set(_read_keys(path, id_field))
+    insertions: _Insertions = defaultdict(list)
     for copy in copies:
-        # A copy without a common line is appended, so that earlier results do not change.
-        shares = not keys.isdisjoint(_keys_or_none(copy, id_field))
-        _collect_extra(copy, id_field, keys, following, first=_BEFORE if shares else _AFTER)
-    yield from _lines_after(_BEFORE, following)
+        # A copy that shares no line is appended at the end, so that earlier results do not change.
+        has_common_line = not known_keys.isdisjoint(_read_keys(copy, id_field))
+        start = _BEFORE if has_common_line else _AFTER
+        _collect_insertions(copy, id_field, known_keys, insertions, start)
+    yield from _take_insertions(_BEFORE, insertions)
     for line in lines:
         yield line
-        yield from _lines_after(_key(line, id_field), following)
-    yield from _lines_after(_AFTER, following)
+        yield from _take_insertions(_build_key(line, id_field), insertions)
+    yield from _take_insertions(_AFTER, insertions)
 
 
-def _collect_extra(
-    copy: Path, id_field: str, keys: set[Key], following: dict[Key, list[tuple[Key, Line]]], *, first: Key
-) -> None:
-    """Add the lines that only this copy has. Unreadable parts of a copy are skipped."""
-    previous = first
+def _collect_insertions(copy: Path, id_field: str, known_keys: set[Key], insertions: _Insertions, start: Key) -> None:
+    """Add the lines that only this copy has to the insertions, and their keys to the known ones.
+
+    `start` is the position of lines at the beginning of the copy. Unreadable parts of a copy are skipped.
+    """
+    previous = start
     try:
         with open_lines(copy) as lines:
             for line in lines:
                 body = decode_line(line)
-                if not isinstance(body, dict) or body.get("type") == "session":  # a header of its own
+                if (
+                    not isinstance(body, dict) or body.get("type") == "session"
+                ):  # the copy's own header is not part of the session
                     continue
-                key = _key(line, id_field)
-                if key not in keys:
-                    keys.add(key)
-                    following[previous].append((key, line))
+                key = _build_key(line, id_field)
+                if key not in known_keys:
+                    known_keys.add(key)
+                    insertions[previous].append((key, line))
                 previous = key
     except (OSError, zstd.ZstdError):
         return
 
 
-def _lines_after(key: Key, following: dict[Key, list[tuple[Key, Line]]]) -> Iterator[Line]:
-    """Yield the extra lines after a line, each followed by those after it."""
-    pending = [*reversed(following.pop(key, []))]
+def _take_insertions(key: Key, insertions: _Insertions) -> Iterator[Line]:
+    """Remove and yield the lines to insert after a line, each followed by its own insertions."""
+    pending = [*reversed(insertions.pop(key, []))]
     while pending:
         line_key, line = pending.pop()
         yield line
-        pending += reversed(following.pop(line_key, []))
+        pending += reversed(insertions.pop(line_key, []))
 
 
-def count_own_lines(account: Account) -> int:
-    """Return the number of lines that only the copies have, for lines without ids."""
-    keys = set(_keys_or_none(account.path, None))
-    return len({key for copy in account.copies for key in _keys_or_none(copy, None)} - keys)
+def count_lines_only_in_copies(session_files: SessionFiles) -> int:
+    """Return the number of distinct lines that only the copies have. The lines of these files have no ids."""
+    copied_keys: set[Key] = set()
+    for copy in session_files.copies:
+        copied_keys |= _read_keys(copy, None)
+    return len(copied_keys - _read_keys(session_files.path, None))
 
 
-def _keys_or_none(path: Path, id_field: str | None) -> frozenset[Key]:
+def _read_keys(path: Path, id_field: str | None) -> frozenset[Key]:
+    """Return the keys of a file's lines; none if the file cannot be read."""
     try:
         stat = path.stat()
-        return _keys_of(path, id_field, stat.st_size, stat.st_mtime_ns)
+        return _read_keys_cached(path, id_field, stat.st_size, stat.st_mtime_ns)
     except (OSError, zstd.ZstdError):
         return frozenset()
 
 
 @lru_cache(maxsize=256)
-def _keys_of(path: Path, id_field: str | None, _size: int, _modified_ns: int) -> frozenset[Key]:
+def _read_keys_cached(path: Path, id_field: str | None, _size: int, _modified_ns: int) -> frozenset[Key]:
     with open_lines(path) as lines:
-        return frozenset(_key(line, id_field) for line in lines if line.ended)
+        return frozenset(_build_key(line, id_field) for line in lines if line.ended)
 
 
-def _key(line: Line, id_field: str | None) -> Key:
+def _build_key(line: Line, id_field: str | None) -> Key:
     identity = line.body
     if id_field is not None:
         body = decode_line(line)
@@ -133,3 +147,7 @@ def _key(line: Line, id_field: str | None) -> Key:
         if isinstance(line_id, str):
             identity = f"id {line_id}".encode("utf-8", "replace")
     return blake2b(identity, digest_size=16).digest()
+
+
+_Insertions = dict[Key, list[tuple[Key, Line]]]
+"""The lines to insert after each line, with their keys, by the key of the line before them."""

@@ -28,7 +28,7 @@ import msgspec
 from audit.diagnosis.diagnosis import FAILURE_NODES
 from audit.diagnosis.events import NormalisedEvent, clean_payload, normalise_event, to_record
 from audit.exchanges.labels import FIELD, read_labels
-from audit.file_kinds import unlike_events
+from audit.file_kinds import detect_non_events
 from audit.fingerprints import canonical_json
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
@@ -50,7 +50,7 @@ from streams.sources.lines import (
 )
 from streams.sources.openclaw.events import shortened
 from streams.sources.openclaw.reader import Transcript
-from streams.sources.source import FileSource, GrowingReading, LineFault, Reading, ReadingContext, SessionRange
+from streams.sources.source import FileSource, LineFault, Reading, ReadingBuilder, ReadingContext, SessionRange
 
 BATCH = 10_000
 """Events of one reading."""
@@ -92,7 +92,7 @@ def read_event_file(source: Path | BinaryIO, context: ReadingContext) -> Iterato
 
 def _read_batches(stream: BinaryIO, context: ReadingContext, name: str) -> Iterator[Reading]:
     sessions: dict[tuple[str, str], SessionEvents] = defaultdict(SessionEvents)
-    reading = GrowingReading()
+    reading = ReadingBuilder()
     for line, value in read_values(stream):
         if value is None:
             reading.complete = False
@@ -104,7 +104,7 @@ def _read_batches(stream: BinaryIO, context: ReadingContext, name: str) -> Itera
                 reading.faults.append(item)
             if len(reading.events) + len(reading.faults) >= BATCH:
                 yield _with_session_ids(reading)
-                reading = GrowingReading()
+                reading = ReadingBuilder()
     yield _with_session_ids(reading)
 
 
@@ -489,7 +489,7 @@ EVENT_FILES = FileSource(
     name="events",
     description="event JSON lines or a session.json",
     patterns=("*.jsonl", "*.ndjson", "*.json"),
-    unlike=unlike_events,
+    detect_mismatch=detect_non_events,
     read=_read_events,
 )
 """Files of runtime events."""

@@ -1,4 +1,4 @@
-"""The builder of exchanges: unwraps, tags, redacts, bounds and identifies the exchange of any source."""
+"""Builds the record of an exchange from any source: unwraps, tags, redacts and cuts its texts, and computes its digest."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from schemas.errors import BoundsError
 from schemas.records import Exchange, Label, Redaction
 from streams.sources.openclaw.text import Unwrapped, answer_tags, cut_bytes, question_tags, unwrap
 
-MAX_TEXT = 200_000
-"""Bytes kept of an exchange's text. An exchange has four texts and must fit into a Kafka message."""
+MAX_TEXT_BYTES = 200_000
+"""Maximum size of each text of an exchange. An exchange has four texts and must fit into one Kafka message."""
 Redact = Callable[[str], tuple[str, Counter[str]]]
+"""Returns a text without its secrets, and the number of secrets by kind."""
 
 
 class ExchangeDraft(msgspec.Struct, frozen=True):
-    """An exchange as in its source, with secrets and wrapping. `tags` are those that do not follow from its texts."""
+    """An exchange as its source has it, with secrets and wrapping. `tags` are tags that do not follow from the texts."""
 
     exchange_id: str
     session_id: str
@@ -39,8 +40,8 @@ class ExchangeDraft(msgspec.Struct, frozen=True):
     labels: tuple[Label, ...] = ()
 
 
-class Clean(NamedTuple):
-    """The redacted texts and names of an exchange, from which its digest is computed."""
+class RedactedTexts(NamedTuple):
+    """The redacted texts and names of an exchange. Its digest is computed from them."""
 
     question: str
     answer: str
@@ -50,15 +51,16 @@ class Clean(NamedTuple):
     multi_user: bool
 
 
-def _text_tags(question: str, answer: str) -> set[str]:
+def _derive_tags(question: str, answer: str) -> set[str]:
     """Return the tags that follow from the texts of an exchange."""
     return question_tags(question) | answer_tags(answer)
 
 
-class Filing(NamedTuple):
-    """Owner of a source's exchanges, and the rules by which their texts are unwrapped, tagged, redacted and bounded.
+class ExchangeSettings(NamedTuple):
+    """The owner of a source's exchanges, and the functions and limits applied to their texts.
 
-    `agent` overrides the source's agent. Texts are cut at `longest` bytes each, or rejected if their total exceeds `most` bytes.
+    `agent` overrides the agent named in the source. A text longer than `max_text_bytes` is cut. An exchange whose texts exceed
+    `max_total_bytes` in total is rejected.
     """
 
     connection: str
@@ -67,58 +69,68 @@ class Filing(NamedTuple):
     redact: Redact
     agent: str | None = None
     unwrap: Callable[[str], Unwrapped] = unwrap
-    tags: Callable[[str, str], set[str]] = _text_tags
-    longest: int | None = MAX_TEXT
-    most: int | None = None
+    tags: Callable[[str, str], set[str]] = _derive_tags
+    max_text_bytes: int | None = MAX_TEXT_BYTES
+    max_total_bytes: int | None = None
 
 
-def build_exchange(draft: ExchangeDraft, filing: Filing, digest: Callable[[Clean], str]) -> Exchange:
-    """Return the record of an exchange; `digest` identifies its content. Raises BoundsError if its texts are too long."""
-    counts: Counter[str] = Counter()
+def build_exchange(draft: ExchangeDraft, settings: ExchangeSettings, digest: Callable[[RedactedTexts], str]) -> Exchange:
+    """Return the record of an exchange. `digest` computes the digest of its content. Raises BoundsError if its texts are too long."""
+    secret_counts: Counter[str] = Counter()
 
-    def clean(text: str) -> str:
-        redacted, kinds = filing.redact(text)
-        if kinds:
-            counts.update(kinds)
-        return redacted if filing.longest is None else cut_bytes(redacted, filing.longest)
+    def clean_text(text: str) -> str:
+        redacted, counts = settings.redact(text)
+        if counts:
+            secret_counts.update(counts)
+        return redacted if settings.max_text_bytes is None else cut_bytes(redacted, settings.max_text_bytes)
 
-    def name(text: str | None) -> str | None:
-        return None if text is None else filing.redact(text)[0]
+    def clean_name(name: str | None) -> str | None:
+        return None if name is None else settings.redact(name)[0]
 
-    text, is_group = filing.unwrap(draft.question)
-    question, answer, thinking = clean(text), clean(draft.answer), clean(draft.thinking or "") or None
-    # The raw text repeats the message, so its secrets are not counted again.
-    raw = cut_bytes(filing.redact(draft.question)[0], MAX_TEXT) if text != draft.question else None
-    if filing.most is not None and _is_longer((question, answer, thinking or "", raw or ""), filing.most):
-        raise BoundsError(f"its texts have more than {filing.most} bytes after redaction")
-    agent, model, multi_user = name(draft.agent), name(draft.model), draft.multi_user or is_group
+    unwrapped, is_group = settings.unwrap(draft.question)
+    texts = RedactedTexts(
+        question=clean_text(unwrapped),
+        answer=clean_text(draft.answer),
+        thinking=clean_text(draft.thinking or "") or None,
+        agent=clean_name(draft.agent),
+        model=clean_name(draft.model),
+        multi_user=draft.multi_user or is_group,
+    )
+    raw_question = None
+    if unwrapped != draft.question:
+        # The raw text repeats the message, so its secrets are not counted again.
+        raw_question = cut_bytes(settings.redact(draft.question)[0], MAX_TEXT_BYTES)
+    _check_total((texts.question, texts.answer, texts.thinking or "", raw_question or ""), settings.max_total_bytes)
     return Exchange(
         exchange_id=draft.exchange_id,
-        connection=filing.connection,
-        project=filing.project,
-        agent=filing.agent or agent,
+        connection=settings.connection,
+        project=settings.project,
+        agent=settings.agent or texts.agent,
         session_id=draft.session_id,
         turn_number=draft.turn_number,
         occurred_at=draft.at,
-        ingested_at=filing.ingested_at,
-        user_message=question,
-        agent_response=answer,
-        agent_thinking=thinking,
-        raw_user_message=raw,
-        agent_model=model,
+        ingested_at=settings.ingested_at,
+        user_message=texts.question,
+        agent_response=texts.answer,
+        agent_thinking=texts.thinking,
+        raw_user_message=raw_question,
+        agent_model=texts.model,
         input_tokens=draft.input_tokens,
         output_tokens=draft.output_tokens,
-        stop_reason=name(draft.stop_reason),
+        stop_reason=clean_name(draft.stop_reason),
         outcome=draft.outcome,
-        multi_user=multi_user,
-        tags=tuple(sorted(draft.tags | filing.tags(text, draft.answer))),
-        redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(counts.items())),
-        content_digest=digest(Clean(question, answer, thinking, agent, model, multi_user)),
+        multi_user=texts.multi_user,
+        tags=tuple(sorted(draft.tags | settings.tags(unwrapped, draft.answer))),
+        redactions=tuple(Redaction(kind=kind, count=count) for kind, count in sorted(secret_counts.items())),
+        content_digest=digest(texts),
         labels=draft.labels,
     )
 
 
-def _is_longer(texts: Sequence[str], most: int) -> bool:
-    """Return whether the texts exceed this number of bytes in total."""
-    # A character takes at most four bytes.
-    return sum(map(len, texts)) * 4 > most and sum(len(text.encode()) for text in texts) > most
+def _check_total(texts: Sequence[str], max_total_bytes: int | None) -> None:
+    """Raise BoundsError if the texts exceed this number of bytes in total. None means no limit."""
+    if max_total_bytes is None:
+        return
+    # UTF-8 takes at most four bytes per character, so short texts need not be encoded.
+    if sum(map(len, texts)) * 4 > max_total_bytes and sum(len(text.encode()) for text in texts) > max_total_bytes:
+        raise BoundsError(f"its texts have more than {max_total_bytes} bytes after redaction")

@@ -1,7 +1,7 @@
-"""Media in messages: placeholders for images, audio, video and files.
+"""Placeholders for images, audio, video and files in messages.
 
-Providers and frameworks mark such a block by its `type`, by the key that holds it, or only by a MIME type. The content itself is not stored,
-and no URL in it is fetched.
+Providers and frameworks mark a media block by its `type`, by the key that holds it, or only by a MIME type. The content is not stored, and no
+URL in it is fetched.
 """
 
 from __future__ import annotations
@@ -27,37 +27,43 @@ def placeholder_of(block: Json) -> str | None:
 
 
 def placeholders_in(blocks: Iterable[Json]) -> str:
-    """Return the placeholders of a message's blocks, each kind once, in order; empty if all are text."""
-    return joined(name for block in blocks if (name := placeholder_of(block)) is not None)
+    """Return the placeholders of a message's blocks as text, each kind once, in order; empty if the message has no media."""
+    placeholders = map(placeholder_of, blocks)
+    return join_placeholders(placeholder for placeholder in placeholders if placeholder is not None)
 
 
-def joined(placeholders: Iterable[str]) -> str:
-    """Return placeholders as the text of a message without any other text, each kind once."""
+def join_placeholders(placeholders: Iterable[str]) -> str:
+    """Return placeholders as the text of a message, each kind once."""
     return " ".join(dict.fromkeys(placeholders))
 
 
 def _modality(block: Json) -> str | None:
-    """Return the modality of a block beyond its type: OpenTelemetry's `modality`, or a MIME type in it or its source."""
+    """Return the modality that a block names besides its type: OpenTelemetry's `modality`, or a MIME type in the block or its source."""
     modality = block.get("modality")
     if isinstance(modality, str) and modality in _MODALITIES:
         return modality
-    for holder in (block, *(inner for name in _SOURCES if isinstance(inner := block.get(name), dict))):
-        for name in _MIME_TYPES:
-            if isinstance(mime := holder.get(name), str) and mime:
-                return _of_mime(mime)
-        for name in _ADDRESSES:
-            if isinstance(address := holder.get(name), str) and address.startswith("data:"):
-                return _of_mime(address[len("data:") :])
+    sources = [block.get(member) for member in _SOURCE_MEMBERS]
+    for holder in (block, *(source for source in sources if isinstance(source, dict))):
+        for member in _MIME_TYPE_MEMBERS:
+            mime_type = holder.get(member)
+            if isinstance(mime_type, str) and mime_type:
+                return _modality_of_mime_type(mime_type)
+        for member in _ADDRESS_MEMBERS:
+            address = holder.get(member)
+            if isinstance(address, str) and address.startswith("data:"):
+                return _modality_of_mime_type(address.removeprefix("data:"))
     return None
 
 
-def _of_mime(mime: str) -> str:
-    family = mime[:_LONGEST_FAMILY].partition("/")[0].lower()
-    return family if family in _MODALITIES else "file"
+def _modality_of_mime_type(mime_type: str) -> str:
+    """Return the modality of a MIME type, or of a data URL's content; `file` if it is neither an image, audio nor video."""
+    top_level_type = mime_type[:_MAX_TOP_LEVEL_TYPE].partition("/")[0].lower()
+    return top_level_type if top_level_type in _MODALITIES else "file"
 
 
 _MODALITIES = frozenset({"image", "audio", "video"})
-_LONGEST_FAMILY = 16
+_MAX_TOP_LEVEL_TYPE = 16
+"""Characters of a MIME type that are searched for its top-level type: a data URL may have megabytes."""
 _BY_TYPE = {
     **dict.fromkeys(("image", "image_url", "image-url", "input_image", "output_image", "image_content", "localImage"), "image"),
     **dict.fromkeys(("audio", "audio_url", "audio-url", "input_audio", "output_audio", "audio_content"), "audio"),
@@ -79,6 +85,6 @@ _BY_KEY = {
 }
 """Keys that hold a block without a type in Gemini, Genkit, Bedrock and Haystack."""
 _KEYS = frozenset(_BY_KEY)
-_SOURCES = ("source", "file", "image_url", "input_audio", "audio", "image", "video", "data", "media")
-_MIME_TYPES = ("mime_type", "mimeType", "media_type", "mediaType", "contentType", "content_type")
-_ADDRESSES = ("url", "image_url", "uri", "data", "image", "file_data", "content")
+_SOURCE_MEMBERS = ("source", "file", "image_url", "input_audio", "audio", "image", "video", "data", "media")
+_MIME_TYPE_MEMBERS = ("mime_type", "mimeType", "media_type", "mediaType", "contentType", "content_type")
+_ADDRESS_MEMBERS = ("url", "image_url", "uri", "data", "image", "file_data", "content")

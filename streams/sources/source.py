@@ -1,4 +1,4 @@
-"""Interface of file sources: their files, what a reading depends on, and what it returns."""
+"""The interface of file sources: the files they accept, the context of a reading, and its result."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from schemas.records import AgentEvent, Exchange
 
 @dataclass(frozen=True, slots=True)
 class ReadingContext:
-    """Everything that a reading depends on besides the bytes.
+    """Everything that the result of a reading depends on, besides the bytes.
 
-    `agent` overrides the name in the source. `ingested_at` (UTC) goes into the records, and is the "now" at which a session is idle if
-    nothing followed for longer than `session_gap`. `copies` are other files of the session.
+    `agent` overrides the agent's name in the source. `ingested_at` (UTC) is written into the records. A session is idle if its last entry is
+    older than `session_gap` at that time. `copies` are other files of the same session.
     """
 
     connection: str
@@ -33,10 +33,10 @@ class ReadingContext:
 
 @dataclass(frozen=True, slots=True)
 class LineFault:
-    """A line that could not be read, or only in part.
+    """A line that could not be read, or was read only in part.
 
-    `line` counts from 1; `reason` is a code, `detail` a message; `body` is the start of the line, not redacted, at most 64 KiB; `size` and
-    `digest` (SHA-256, hexadecimal) are of the whole line without its line break.
+    `line` counts from 1. `reason` is a code and `detail` a message. `body` is the start of the line, at most 64 KiB and not redacted. `size`
+    and `digest` (SHA-256, hexadecimal) cover the whole line without its line break.
     """
 
     line: int
@@ -47,15 +47,15 @@ class LineFault:
     digest: str
 
 
-class LeftOut(NamedTuple):
-    """Why a trace gave no exchange: the state of its assembly, and an example span if its content was the reason."""
+class SkippedTrace(NamedTuple):
+    """The reason why a trace has no exchange: the state of its assembly, and an example if the content of a span caused it."""
 
     state: str
     example: str = ""
 
 
-class OpenAnswer(NamedTuple):
-    """An answer that does not count yet: why, and when it will count if nothing more is written."""
+class PendingAnswer(NamedTuple):
+    """An answer that is not final yet: the reason, and the time at which it becomes final if nothing more is written."""
 
     session_id: str
     exchange_id: str
@@ -68,9 +68,9 @@ class OpenAnswer(NamedTuple):
 class Reading:
     """The records of one transcript, one session of a database, or one batch of an event file.
 
-    `complete` is False if something is left for the next reading: a torn last line, or an unfinished exchange. `left_out` counts the traces
-    without an exchange. `open` are the answers that do not count yet, `revisable` the ids of exchanges that may have been reported before
-    and have grown.
+    `complete` is False if the next reading has something to add: a torn last line, or an unfinished exchange. `skipped_traces` counts the
+    traces without an exchange. `open` are the answers that are not final yet. `revisable` are the ids of exchanges that may have been
+    reported before and have grown since.
     """
 
     exchanges: Sequence[Exchange] = field(default_factory=list)
@@ -78,13 +78,13 @@ class Reading:
     faults: list[LineFault] = field(default_factory=list)
     complete: bool = True
     session_ids: list[str] = field(default_factory=list)
-    left_out: Counter[LeftOut] = field(default_factory=Counter)
-    open: list[OpenAnswer] = field(default_factory=list)
+    skipped_traces: Counter[SkippedTrace] = field(default_factory=Counter)
+    open: list[PendingAnswer] = field(default_factory=list)
     revisable: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
-class GrowingReading(Reading):
+class ReadingBuilder(Reading):
     """A reading whose records are added one by one."""
 
     exchanges: list[Exchange] = field(default_factory=list)
@@ -92,7 +92,7 @@ class GrowingReading(Reading):
 
 
 class SessionRange(NamedTuple):
-    """Sessions with ids from `first` (inclusive) to `end` (exclusive). None leaves a side open, so that ranges cover new sessions."""
+    """Sessions with ids from `first` (inclusive) to `end` (exclusive). None leaves that side open, so that ranges cover future sessions."""
 
     first: str | None = None
     end: str | None = None
@@ -102,19 +102,22 @@ EVERY_SESSION = SessionRange()
 
 
 @dataclass(frozen=True, slots=True)
-class FileSort:
-    """A kind of file: its description, name patterns, and a test that tells what other kind a file is."""
+class FileFormat:
+    """A format of files: its description and its name patterns.
+
+    `detect_mismatch` returns the kind of a file that cannot have this format, given its first bytes; None if it may have it.
+    """
 
     description: str
     patterns: tuple[str, ...]
-    unlike: Callable[[bytes], Kind | None]
+    detect_mismatch: Callable[[bytes], Kind | None]
 
 
 @dataclass(frozen=True, slots=True)
-class FileSource(FileSort):
-    """A kind of file with records. `name` is its name in records.
+class FileSource(FileFormat):
+    """A format of files that hold records. `name` is the name of the source in records.
 
-    `read` returns the content of a file for a range of sessions, in readings that each fit into memory.
+    `read` returns the content of a file for a range of sessions, split into readings that fit into memory.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The programs whose transcripts are read: their folders, how files are found, and how a file is read.
+"""The programs whose transcripts can be imported: where their files are, how to find them and how to read one.
 
-To add a program, add an entry to `SOURCES`, a function that finds its files and one that reads a file. The command, the summary, following
-and resuming need nothing else.
+To add a program, write a function that finds its files and one that reads a file, and add an entry to `SOURCES`. The command, its summary,
+following and resuming work without further changes.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from audit.file_kinds import (
     HEAD,
     SQLITE,
     binary_kind,
-    unlike_claude_code,
-    unlike_codex,
-    unlike_transcript,
+    detect_non_claude_code,
+    detect_non_codex,
+    detect_non_transcript,
 )
 from streams.sources.claude_code_files import (
     find_claude_code,
@@ -28,7 +28,7 @@ from streams.sources.claude_code_files import (
 )
 from streams.sources.codex import find_codex, read_codex
 from streams.sources.codex import read_header as read_header_of_rollout
-from streams.sources.copies import Account, find_accounts
+from streams.sources.copies import SessionFiles, group_by_session
 from streams.sources.openclaw.companions import CHECKPOINT, read_header
 from streams.sources.openclaw.reader import find_transcripts, read_transcript
 from streams.sources.openclaw.storage import find_databases, read_database, session_ranges
@@ -38,10 +38,12 @@ from streams.sources.zstd import zstd
 
 @dataclass(frozen=True, slots=True)
 class TranscriptSource(FileSource):
-    """One program. `name` is its name in commands and records, `label` its display name; `folder` has its files, `hint` says which.
+    """A program whose transcripts can be imported.
 
-    `find` returns the files at a path and raises InputError if the path does not exist. `ranges` splits a large file into at most this many
-    ranges of sessions. `session_of` returns the session of a file; `id_field` is the field of a line's id, if lines have one (`copies`).
+    `name` is its name in commands and records, `label` its display name. `folder` is its default folder, and `hint` tells where the
+    transcripts are below it. `find` returns the files at a path, and raises InputError if the path does not exist. `ranges` splits a large
+    file into at most the given number of session ranges. `session_of` returns the session of a file. `id_field` is the field with the id of
+    a line, if lines have one (see `copies`).
     """
 
     label: str
@@ -53,12 +55,15 @@ class TranscriptSource(FileSource):
     ranges: Callable[[Path, int], list[SessionRange]] = lambda _path, _count: [EVERY_SESSION]
 
     def files_in(self, paths: Iterable[Path]) -> list[Path]:
-        """Return every file under the paths, each once, in a fixed order. Raises InputError if a path does not exist."""
-        return list(dict.fromkeys(file for path in paths for file in ([path] if path.is_file() else self.find(path))))
+        """Return every file under the paths once, in a fixed order. Raises InputError if a path does not exist."""
+        files: list[Path] = []
+        for path in paths:
+            files += [path] if path.is_file() else self.find(path)
+        return list(dict.fromkeys(files))
 
-    def accounts_in(self, files: Iterable[Path]) -> list[Account]:
-        """Return the accounts of the sessions in the files: for each, the file to read and its copies."""
-        return find_accounts(files, self.session_of, self.id_field)
+    def session_files_in(self, files: Iterable[Path]) -> list[SessionFiles]:
+        """Return the sessions in the files, each with the file to read and its copies."""
+        return group_by_session(files, self.session_of, self.id_field)
 
 
 def _find_openclaw(path: Path) -> list[Path]:
@@ -82,20 +87,26 @@ def _is_database(path: Path) -> bool:
 
 
 def _session_of_openclaw(path: Path) -> str | None:
-    """Return the session of a transcript. A checkpoint may have its own id; its name tells the session."""
+    """Return the session of a transcript; None for a database.
+
+    The header of a checkpoint may have an id of its own, so its session is read from the transcript that its name refers to.
+    """
     if path.suffix == ".sqlite":
         return None
-    whose = path.with_name(f"{path.name.partition(CHECKPOINT)[0]}.jsonl") if CHECKPOINT in path.name else path
-    file = whose if whose.is_file() else path
+    file = path
+    if CHECKPOINT in path.name:
+        transcript = path.with_name(f"{path.name.partition(CHECKPOINT)[0]}.jsonl")
+        if transcript.is_file():
+            file = transcript
     try:
-        return _session_in(file, file.stat().st_ino)
+        return _read_session_id(file, file.stat().st_ino)
     except (LookupError, OSError):
         return None
 
 
 @lru_cache(maxsize=65_536)
-def _session_in(path: Path, _inode: int) -> str:
-    """Return the session in a transcript's header. Raises LookupError if there is none. Cached because a header never changes."""
+def _read_session_id(path: Path, _inode: int) -> str:
+    """Return the session id in a transcript's header. Raises LookupError if it has none. Cached because a header never changes."""
     session = read_header(path).get("id")
     if isinstance(session, str):
         return session
@@ -132,7 +143,7 @@ OPENCLAW = TranscriptSource(
     description="an OpenClaw transcript or session database",
     patterns=("*.jsonl", "*.sqlite"),
     hint="Transcripts are agents/*/sessions/*.jsonl.",
-    unlike=unlike_transcript,
+    detect_mismatch=detect_non_transcript,
     find=_find_openclaw,
     read=_read_openclaw,
     session_of=_session_of_openclaw,
@@ -146,7 +157,7 @@ CLAUDE_CODE = TranscriptSource(
     description="a Claude Code transcript",
     patterns=("*.jsonl",),
     hint="Transcripts are projects/*/*.jsonl.",
-    unlike=unlike_claude_code,
+    detect_mismatch=detect_non_claude_code,
     find=find_claude_code,
     read=_read_claude_code,
     session_of=session_of_claude_code,
@@ -159,10 +170,10 @@ CODEX = TranscriptSource(
     description="a Codex rollout",
     patterns=("rollout-*.jsonl", "rollout-*.jsonl.zst", "rollout-*.json"),
     hint="Rollouts are sessions/*/*/*/rollout-*.jsonl.",
-    unlike=unlike_codex,
+    detect_mismatch=detect_non_codex,
     find=find_codex,
     read=_read_codex,
     session_of=_session_of_codex,
 )
 SOURCES: Mapping[str, TranscriptSource] = {source.name: source for source in (OPENCLAW, CLAUDE_CODE, CODEX)}
-"""The programs by name."""
+"""The programs, by name."""

@@ -1,4 +1,4 @@
-"""Reading zstd: the standard library has a module for it from Python 3.14 on, and older versions install the same code as a package."""
+"""The zstd module: part of the standard library since Python 3.14, and a backport of it on older versions."""
 
 import sys
 

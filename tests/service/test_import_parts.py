@@ -10,7 +10,7 @@ import pytest
 
 from service.write import import_files as file_reading
 from service.write.import_files import parts_of
-from streams.sources.copies import Account
+from streams.sources.copies import SessionFiles
 from streams.sources.transcript_sources import OPENCLAW
 
 
@@ -28,9 +28,9 @@ def database(tmp_path: Path) -> Path:
 def test_a_part_is_no_larger_than_fits(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state folder of months holds more than a small machine has memory."""
     size = database.stat().st_size
-    assert len(parts_of(OPENCLAW, Account(database), size)) == 1
+    assert len(parts_of(OPENCLAW, SessionFiles(database), size)) == 1
     monkeypatch.setattr(file_reading, "PART_BYTES", size // 7)
-    parts = parts_of(OPENCLAW, Account(database), size)
+    parts = parts_of(OPENCLAW, SessionFiles(database), size)
     assert len(parts) == 8
     assert [part.ends for part in parts] == [False] * 7 + [True]
     assert all(part.size <= size // 7 for part in parts)
@@ -41,5 +41,5 @@ def test_what_cannot_be_cut_is_one_part(name: str, tmp_path: Path) -> None:
     """Reading it says what is wrong with it."""
     path = tmp_path / name
     path.write_bytes(b"no database" * 10)
-    (part,) = parts_of(OPENCLAW, Account(path), 10**9)
+    (part,) = parts_of(OPENCLAW, SessionFiles(path), 10**9)
     assert (part.path, part.size, part.ends) == (path, 10**9, True)

@@ -65,11 +65,11 @@ from service.write.importing import (
     begin_history,
     check_history,
     stamp_of,
-    stamp_of_account,
+    stamp_of_session,
 )
 from streams.judging.rejudging import estimate_bulk
 from streams.process import handled
-from streams.sources.copies import Account
+from streams.sources.copies import SessionFiles
 from streams.sources.event_files import EVENT_FILES
 from streams.sources.exchange_files.mapping import load_mapping, mapping_text
 from streams.sources.exchange_files.profiling import FileProfile, Layout
@@ -242,20 +242,23 @@ def _follow(workspace: Workspace, source: TranscriptSource, paths: list[Path], f
     stop = threading.Event()
     with handled(lambda _: stop.set()):
         err.say("following; Ctrl-C stops it")
-        seen: dict[Account, Stamp | None] = {}
+        seen: dict[SessionFiles, Stamp | None] = {}
         whole = workspace.now()
         while not stop.wait(interval):
             try:
-                stamps = {account: stamp_of_account(account) for account in source.accounts_in(source.files_in(paths))}
+                stamps = {
+                    session_files: stamp_of_session(session_files)
+                    for session_files in source.session_files_in(source.files_in(paths))
+                }
             except InputError as error:  # the folder is missing for now; it may come back
                 log.warning("%s", error)
                 continue
             is_whole = workspace.now() - whole >= WHOLE_EVERY
             changed = [
                 file
-                for account, stamp in stamps.items()
-                if is_whole or seen.get(account) != stamp
-                for file in (account.path, *account.copies)
+                for session_files, stamp in stamps.items()
+                if is_whole or seen.get(session_files) != stamp
+                for file in (session_files.path, *session_files.copies)
             ]
             if is_whole:
                 whole = workspace.now()

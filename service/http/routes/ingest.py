@@ -44,7 +44,7 @@ from service.write.outcomes import (
 )
 from streams.engine.record_intake import QUEUED, IngestResult, RecordIntake
 from streams.log.admission import WRITTEN
-from streams.sources.exchange_builder import Clean, ExchangeDraft, Filing, build_exchange
+from streams.sources.exchange_builder import ExchangeDraft, ExchangeSettings, RedactedTexts, build_exchange
 from streams.sources.openclaw.text import unwrap
 from streams.sources.openclaw.tree import outcome_of
 
@@ -135,18 +135,18 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
         multi_user=body.multi_user,
         labels=labels,
     )
-    filing = Filing(
+    settings = ExchangeSettings(
         caller.name,
         caller.project or "",
         now,
         redact,
         agent=caller.agent,
         unwrap=lambda _: unwrapped,
-        longest=None,
-        most=MAX_TEXTS,
+        max_text_bytes=None,
+        max_total_bytes=MAX_TEXTS,
     )
     try:
-        return build_exchange(content, filing, partial(_digest_content, body, labels))
+        return build_exchange(content, settings, partial(_digest_content, body, labels))
     except BoundsError as error:
         raise ApiError(413, "too_large", f"exchange: {error}") from None
 
@@ -158,7 +158,7 @@ def _read_record_labels(labels: Any, redactor: Redactor) -> tuple[Label, ...]:
         raise ApiError(400, "invalid", str(error)) from None
 
 
-def _digest_content(body: IngestBody, labels: tuple[Label, ...], clean: Clean) -> str:
+def _digest_content(body: IngestBody, labels: tuple[Label, ...], clean: RedactedTexts) -> str:
     """Return the digest of all content sent with an exchange, without secrets.
 
     Any other content under the same id is a conflict, not a duplicate. The agent counts under the name that was sent.

@@ -24,7 +24,7 @@ from streams.sources.lines import Line, Problem, line_fault, value_fault
 from streams.sources.otlp.kept_spans import SpanOwner, span_record
 from streams.sources.otlp.request import EPOCH
 from streams.sources.otlp.trace_records import EVALUATION, NOT_UNDERSTOOD, Decision, assemble
-from streams.sources.source import GrowingReading, LeftOut, LineFault, Reading, ReadingContext
+from streams.sources.source import LineFault, Reading, ReadingBuilder, ReadingContext, SkippedTrace
 
 BATCH = 1_000
 """Exchanges, traces or faults of one reading."""
@@ -149,7 +149,7 @@ def _note_torn_line(reading: Reading, path: Path, context: ReadingContext, fault
 
 
 def _read_traces(spool: _Spool, context: ReadingContext) -> Iterator[Reading]:
-    reading = GrowingReading()
+    reading = ReadingBuilder()
     for group in spool.groups():
         # A span that an export has twice counts once.
         spans = {span.span_id: span for span in map(_spans.decode, islice(group, MAX_SPANS))}
@@ -158,12 +158,12 @@ def _read_traces(spool: _Spool, context: ReadingContext) -> Iterator[Reading]:
             reading.faults.append(_excess_fault(next(iter(spans.values())), excess))
         assembly = assemble(list(spans.values()), Decision(REASON, context.ingested_at))
         if not assembly.exchanges:
-            reading.left_out[_left_out_reason(assembly.decision)] += 1
+            reading.skipped_traces[_skip_reason(assembly.decision)] += 1
         reading.exchanges += assembly.exchanges
         reading.events += assembly.events
         if len(reading.exchanges) + len(reading.events) >= BATCH:
             yield _with_session_ids(reading)
-            reading = GrowingReading()
+            reading = ReadingBuilder()
     yield _with_session_ids(reading)
 
 
@@ -173,11 +173,11 @@ def _excess_fault(span: Span, excess: int) -> LineFault:
     return value_fault(Line(0, b"", 0, ended=True), {"trace_id": span.trace_id}, problem)
 
 
-def _left_out_reason(decision: TraceAssembly) -> LeftOut:
+def _skip_reason(decision: TraceAssembly) -> SkippedTrace:
     """Return why a trace gave no exchange, with an example if the reason is what the sender wrote."""
     if decision.state in _WITH_EXAMPLE and decision.unused_spans:
-        return LeftOut(decision.state, decision.unused_spans[0].example)
-    return LeftOut(decision.state, "")
+        return SkippedTrace(decision.state, decision.unused_spans[0].example)
+    return SkippedTrace(decision.state, "")
 
 
 def _with_session_ids(reading: Reading) -> Reading:

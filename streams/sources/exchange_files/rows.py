@@ -30,7 +30,7 @@ from schemas.bounds import MAX_DEPTH, has_surrogates, is_too_deep
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from streams.sources.event_files import Document, read_values
-from streams.sources.lines import MAX_LINE, Line, Problem, decode_line, json_type, line_fault, value_fault
+from streams.sources.lines import MAX_LINE_BYTES, Line, Problem, decode_line, json_type, line_fault, value_fault
 from streams.sources.source import LineFault
 from streams.sources.zstd import zstd
 
@@ -160,7 +160,7 @@ def _csv_rows(path: Path, stream: BinaryIO) -> Iterator[Row]:
 
 
 def _rows_of_text(path: Path, text: io.TextIOWrapper) -> Iterator[Row]:
-    first = text.readline(MAX_LINE)
+    first = text.readline(MAX_LINE_BYTES)
     lines = _CountedLines(first, text)
     separator_line = _SEPARATOR_LINE.fullmatch(first)
     if separator_line is None:
@@ -210,7 +210,7 @@ class _CountedLines:
         return self
 
     def __next__(self) -> str:
-        line, self._ahead = self._ahead or self._rest.readline(MAX_LINE), ""
+        line, self._ahead = self._ahead or self._rest.readline(MAX_LINE_BYTES), ""
         if not line:
             raise StopIteration
         self.read += 1
@@ -277,7 +277,7 @@ def _writable(value: Json, body: bytes) -> Json:
 
 def _array_rows(path: Path, detected: _DetectedFormat) -> Iterator[Row]:
     packed = _DUCKDB_COMPRESSION[detected.packed]
-    options = f"format='array', compression='{packed}', maximum_object_size={MAX_LINE}"
+    options = f"format='array', compression='{packed}', maximum_object_size={MAX_LINE_BYTES}"
     statement = f"SELECT json::VARCHAR FROM read_json_objects(?, {options})"  # noqa: S608 - words of ours
     for number, (text,) in enumerate(_fetch(path, statement), 1):
         line = Line(number, text.encode("utf-8", "surrogatepass"), len(text), ended=True)
@@ -332,13 +332,13 @@ def _detect_packing(path: Path) -> Kind | None:
     return kind if kind in PACKED.values() else None
 
 
-def unlike_exchanges(head: bytes) -> Kind | None:
+def detect_non_exchanges(head: bytes) -> Kind | None:
     """Return the kind of a file that holds no exchanges; None if it may. Compressed content is checked when it is read."""
     kind = exchanges_kind(head)
     return None if kind in (None, CSV, PARQUET, TEXT, GZIP, ZSTANDARD) else kind
 
 
-csv.field_size_limit(MAX_LINE)
+csv.field_size_limit(MAX_LINE_BYTES)
 
 
 SUFFIXES = {

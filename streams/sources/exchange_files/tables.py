@@ -23,7 +23,7 @@ from schemas.contract import check_record
 from schemas.errors import RecordError
 from schemas.records import Exchange, Label, Redaction
 from schemas.registry import current_schemas
-from streams.sources.exchange_builder import Clean, ExchangeDraft, Filing, build_exchange
+from streams.sources.exchange_builder import ExchangeDraft, ExchangeSettings, RedactedTexts, build_exchange
 from streams.sources.exchange_files.mapping import (
     REQUIRED,
     Fields,
@@ -65,7 +65,7 @@ class TableReader:
     def __init__(self, fields: Fields, context: ReadingContext) -> None:
         self._sources = dict(fields.sources())
         self._context = context
-        self._filing = Filing(
+        self._settings = ExchangeSettings(
             connection=context.connection,
             project=context.project,
             ingested_at=context.ingested_at,
@@ -127,10 +127,10 @@ class TableReader:
             labels=labels,
         )
 
-        def identify(clean: Clean) -> str:
+        def identify(clean: RedactedTexts) -> str:
             return read_digest(clean.question, clean.answer, clean.thinking, at)
 
-        return build_exchange(draft, self._filing, identify)
+        return build_exchange(draft, self._settings, identify)
 
     def _id_of(self, session: str, at: datetime, question: str, answer: str) -> str:
         content = stable_id("exchange-content", session, at.isoformat(), question, answer)

@@ -30,9 +30,9 @@ from audit.diagnosis.duplicate_rules import read_digest
 from schemas.bounds import MAX_ID
 from schemas.errors import InputError
 from schemas.records import Exchange
-from streams.sources.copies import join_accounts
+from streams.sources.copies import merge_copies
 from streams.sources.derived_evidence import ExchangeEvidence, SessionTexts
-from streams.sources.exchange_builder import ExchangeDraft, Filing, build_exchange
+from streams.sources.exchange_builder import ExchangeDraft, ExchangeSettings, build_exchange
 from streams.sources.lines import Line, Problem, decode_line, is_linked, is_torn, line_fault, may_be_copy, read_lines
 from streams.sources.openclaw.companions import (
     TRAJECTORY,
@@ -48,7 +48,7 @@ from streams.sources.openclaw.events import SessionEvents, events_of, wrapped_ca
 from streams.sources.openclaw.text import Unwrapped, answer_tags, question_tags, unwrap
 from streams.sources.openclaw.trajectory import Note, Notes, Trajectory, events_of_run, skills_event
 from streams.sources.openclaw.tree import Answer, Placement, Tree, exchange_id_of, outcome_of, thinking_text
-from streams.sources.source import LineFault, OpenAnswer, Reading, ReadingContext
+from streams.sources.source import LineFault, PendingAnswer, Reading, ReadingContext
 
 Json = dict[str, Any]
 MAX_KEPT = 4096
@@ -112,7 +112,7 @@ def read_transcript(path: Path, context: ReadingContext) -> Reading:
         with path.open("rb") as stream:
             written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
             return read_session(
-                join_accounts(path, read_lines(stream), context.copies, OPENCLAW.id_field),
+                merge_copies(path, read_lines(stream), context.copies, OPENCLAW.id_field),
                 context,
                 session_id=stem_of(path.name)[:MAX_ID] or path.stem[:MAX_ID],
                 agent=agent,
@@ -252,7 +252,7 @@ class _Records:
         self.events = SessionEvents(context, agent)
         self._window = window
         self._context = context
-        self._filing = Filing(
+        self._settings = ExchangeSettings(
             connection=context.connection,
             project=context.project,
             ingested_at=context.ingested_at,
@@ -268,7 +268,7 @@ class _Records:
 
     def _exchange(self, draft: ExchangeDraft) -> Exchange:
         return build_exchange(
-            draft, self._filing, lambda clean: read_digest(clean.question, clean.answer, clean.thinking, draft.at)
+            draft, self._settings, lambda clean: read_digest(clean.question, clean.answer, clean.thinking, draft.at)
         )
 
     def _draft_of(self, answer: Answer, *, abandoned: bool) -> ExchangeDraft:
@@ -333,10 +333,10 @@ def _skill_lists(trajectory: Trajectory, window: Window) -> list[tuple[str, ...]
     return lists
 
 
-def _open_answer(answer: Answer, transcript: Transcript, context: ReadingContext) -> OpenAnswer:
+def _open_answer(answer: Answer, transcript: Transcript, context: ReadingContext) -> PendingAnswer:
     reason = "its last line is still being written" if transcript.is_torn else answer.waits_for
     counts_at = (answer.last_at or answer.at) + context.session_gap
-    return OpenAnswer(transcript.session_id, transcript.exchange_id(answer), answer.at, reason, counts_at)
+    return PendingAnswer(transcript.session_id, transcript.exchange_id(answer), answer.at, reason, counts_at)
 
 
 class Transcript:
@@ -525,7 +525,7 @@ class _DerivedEvents:
         self._skills = skills
         self._texts = SessionTexts()
         self._read: set[str] = set()
-        self._open: dict[str, _OpenAnswer] = {}
+        self._open: dict[str, _AnswerEvidence] = {}
 
     def add(self, entry: Entry, at: datetime, answer: Answer, events: Iterable[Json] | None) -> None:
         """Add an entry of an answer and its raw events. `events` is None for an entry that counts in another session."""
@@ -533,7 +533,7 @@ class _DerivedEvents:
         if open_answer is None:
             question = unwrap(answer.question.text).text
             evidence = ExchangeEvidence(question, self._texts, skills=self._skills, read=self._read)
-            open_answer = self._open[answer.key] = _OpenAnswer(evidence, entry.id, at)
+            open_answer = self._open[answer.key] = _AnswerEvidence(evidence, entry.id, at)
         open_answer.at = at
         if events is None:
             open_answer.evidence.add_text(entry.text)
@@ -557,7 +557,7 @@ class _DerivedEvents:
             yield event, open_answer.at
 
 
-class _OpenAnswer(msgspec.Struct, gc=False):
+class _AnswerEvidence(msgspec.Struct, gc=False):
     """An answer that is not over: its evidence so far, the entry id for its events, and the time of its last entry."""
 
     evidence: ExchangeEvidence

@@ -33,7 +33,7 @@ import msgspec
 
 from schemas.bounds import MAX_ID
 from schemas.errors import InputError
-from streams.sources.lines import KEPT_BYTES, MAX_LINE, Line, Problem, is_linked, line_fault, read_lines
+from streams.sources.lines import MAX_FAULT_BODY_BYTES, MAX_LINE_BYTES, Line, Problem, is_linked, line_fault, read_lines
 from streams.sources.openclaw.companions import Window, read_windows
 from streams.sources.openclaw.reader import read_session
 from streams.sources.openclaw.trajectory import SKIPPED, Trajectory
@@ -248,7 +248,7 @@ class _SessionRows:
         if EVENTS not in self._tables:
             return
         statement = _EVENT_STATEMENTS["event_zstd" in self._tables[EVENTS]]
-        values = {"session": self._session, "longest": MAX_LINE, "kept": KEPT_BYTES}
+        values = {"session": self._session, "longest": MAX_LINE_BYTES, "kept": MAX_FAULT_BODY_BYTES}
         for number, (body, size, compressed) in enumerate(self._connection.execute(statement, values), start=1):
             if compressed is None:
                 yield Line(number, body or b"null", size or 0, ended=True)
@@ -264,7 +264,7 @@ class _SessionRows:
         """Yield the lines of the session's trajectory, without those that only repeat prompts and contexts."""
         if TRAJECTORY_EVENTS not in self._tables:
             return
-        values = {"session": self._session, "longest": MAX_LINE, "kept": KEPT_BYTES}
+        values = {"session": self._session, "longest": MAX_LINE_BYTES, "kept": MAX_FAULT_BODY_BYTES}
         for number, (body, size) in enumerate(self._connection.execute(_TRAJECTORY_STATEMENT, values), start=1):
             yield Line(number, body or b"null", size or 0, ended=True)
 
@@ -323,11 +323,11 @@ class _SessionRows:
 
 
 def _decompress(compressed: bytes) -> bytes:
-    """Return the text of a compressed row. Raises zstd.ZstdError if the row is not one whole frame, _TooLargeError beyond MAX_LINE bytes."""
+    """Return the text of a compressed row. Raises zstd.ZstdError if the row is not one whole frame, _TooLargeError beyond MAX_LINE_BYTES bytes."""
     decompressor = zstd.ZstdDecompressor()
-    text = decompressor.decompress(compressed, max_length=MAX_LINE + 1)
-    if len(text) > MAX_LINE:
-        raise _TooLargeError(f"it holds more than {MAX_LINE} bytes")
+    text = decompressor.decompress(compressed, max_length=MAX_LINE_BYTES + 1)
+    if len(text) > MAX_LINE_BYTES:
+        raise _TooLargeError(f"it holds more than {MAX_LINE_BYTES} bytes")
     if not decompressor.eof:
         raise zstd.ZstdError("it was cut off")
     if decompressor.unused_data:

@@ -14,7 +14,7 @@ from audit.fingerprints import digest
 from audit.redaction import Redactor, texts_in
 from schemas.bounds import MAX_DEPTH, MAX_ID, MAX_LABEL, is_too_deep
 from schemas.records import Span
-from streams.sources.exchange_builder import MAX_TEXT
+from streams.sources.exchange_builder import MAX_TEXT_BYTES
 from streams.sources.openclaw.events import MAX_ARGUMENTS, MAX_RESULT
 from streams.sources.openclaw.text import cut, cut_bytes
 from streams.sources.otlp.reading import TRUNCATED, FactReader
@@ -248,7 +248,7 @@ def _encode(facts: SpanFacts) -> str:
 
 
 def _shorten(facts: SpanFacts, divisor: int) -> SpanFacts:
-    texts = {name: cut_bytes(text, MAX_TEXT // divisor) for name in _TEXTS if (text := getattr(facts, name)) is not None}
+    texts = {name: cut_bytes(text, MAX_TEXT_BYTES // divisor) for name in _TEXTS if (text := getattr(facts, name)) is not None}
     short = msgspec.structs.replace(
         facts,
         **texts,

@@ -25,7 +25,7 @@ import msgspec
 
 from audit.fingerprints import canonical_json
 from audit.surrogates import json_bytes
-from streams.sources.media import joined, placeholder_of
+from streams.sources.media import join_placeholders, placeholder_of
 from streams.sources.otlp import conventions
 from streams.sources.otlp.attributes import parsed
 from streams.sources.otlp.conventions import MessageAttribute
@@ -357,8 +357,8 @@ class Message(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        """The texts, joined by line breaks; the media placeholders if there are none."""
-        return "\n".join(self.texts) or joined(self.media)
+        """The texts, join_placeholders by line breaks; the media placeholders if there are none."""
+        return "\n".join(self.texts) or join_placeholders(self.media)
 
     @property
     def asks(self) -> bool:

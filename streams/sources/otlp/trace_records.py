@@ -31,7 +31,7 @@ from audit.diagnosis.events import NormalisedEvent, normalise_event, normalise_p
 from audit.fingerprints import canonical_json, digest
 from schemas.bounds import is_too_deep
 from schemas.records import AgentEvent, Exchange, Label, Span, TraceAssembly, UnusedSpans
-from streams.sources.exchange_builder import Clean, ExchangeDraft, Filing, build_exchange
+from streams.sources.exchange_builder import ExchangeDraft, ExchangeSettings, RedactedTexts, build_exchange
 from streams.sources.openclaw.text import Unwrapped
 from streams.sources.otlp.kept_spans import kept_span
 from streams.sources.otlp.reading import TRUNCATED
@@ -212,12 +212,12 @@ def _exchange_record(traced: TracedExchange, span: Span, now: datetime) -> Excha
         tags=frozenset(traced.tags),
         labels=_labels(traced.labels),
     )
-    filing = Filing(span.connection, span.project, now, _count_secrets, unwrap=_keep_wrapped)
+    settings = ExchangeSettings(span.connection, span.project, now, _count_secrets, unwrap=_keep_wrapped)
 
-    def identify(clean: Clean) -> str:
+    def identify(clean: RedactedTexts) -> str:
         return digest(canonical_json([*clean, draft.session_id, draft.at.isoformat(), traced.labels]))
 
-    return build_exchange(draft, filing, identify)
+    return build_exchange(draft, settings, identify)
 
 
 def _labels(labels: Mapping[str, str]) -> tuple[Label, ...]:

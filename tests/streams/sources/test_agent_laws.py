@@ -21,7 +21,7 @@ from audit.redaction import Redactor
 from streams.log.admission import Accepted, Admission
 from streams.sources.claude_code_dialect import ClaudeCodeDialect
 from streams.sources.codex import CodexDialect
-from streams.sources.lines import MAX_LINE, read_lines
+from streams.sources.lines import MAX_LINE_BYTES, read_lines
 from streams.sources.openclaw.reader import Dialect, read_session
 from streams.sources.source import Reading, ReadingContext
 
@@ -126,7 +126,7 @@ def test_lines_without_a_meaning_are_faults_that_name_their_line(name: str, cont
         "not_an_object": b"[1]",
         "not_utf8": b'{"type":"\xff"}',
         "too_deep": b'{"type":"user","x":' + b"[" * 300 + b"]" * 300 + b"}",
-        "too_long": b'{"type":"' + b"x" * MAX_LINE + b'"}',
+        "too_long": b'{"type":"' + b"x" * MAX_LINE_BYTES + b'"}',
     }
     body = b"\n".join(bad.values()) + b"\n" + _body(lines)
     reading = _read(name, body, context)

@@ -77,7 +77,7 @@ def _check(source: TranscriptSource, root: Path, context: ReadingContext) -> Non
     """Assert that all files of a folder, in any order, are one session with every exchange once."""
     files = source.files_in([root])
     random.Random(len(str(files))).shuffle(files)
-    [account] = source.accounts_in(files)
+    [account] = source.session_files_in(files)
     assert {account.path, *account.copies} == {*files}
     [reading] = source.read(account.path, replace(context, copies=account.copies), EVERY_SESSION)
     assert reading.faults == []
@@ -146,6 +146,6 @@ def test_a_copy_with_new_uuids_keeps_the_ids_of_the_sessions_own_file(context: R
     [alone] = source.read(own, context, EVERY_SESSION)
     _write(root / folder / "a-copy.jsonl", again.lines)
     _check(source, root, context)
-    [account] = source.accounts_in(source.files_in([root]))
+    [account] = source.session_files_in(source.files_in([root]))
     [joined] = source.read(account.path, replace(context, copies=account.copies), EVERY_SESSION)
     assert [exchange.exchange_id for exchange in alone.exchanges] == [exchange.exchange_id for exchange in joined.exchanges][:2]

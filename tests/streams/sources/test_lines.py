@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from streams.sources.lines import KEPT_BYTES, MAX_LINE, Problem, decode_line, is_torn, line_fault, read_lines
+from streams.sources.lines import MAX_FAULT_BODY_BYTES, MAX_LINE_BYTES, Problem, decode_line, is_torn, line_fault, read_lines
 
 
 def _reasons(data: bytes) -> list[str]:
@@ -52,12 +52,12 @@ def test_numbers_count_blank_lines_and_line_ends_do_not_matter() -> None:
 @pytest.mark.parametrize(("extra", "reason"), [(-1, ""), (0, ""), (1, "too_long"), (2, "too_long"), (5_000_000, "too_long")])
 def test_a_line_longer_than_the_limit_is_skipped_and_the_next_one_read(extra: int, reason: str) -> None:
     """A line of exactly the limit is read; a longer one affects no other line."""
-    body = b'{"a":"' + b"x" * (MAX_LINE - 8 + extra) + b'"}'
+    body = b'{"a":"' + b"x" * (MAX_LINE_BYTES - 8 + extra) + b'"}'
     assert _reasons(body + b'\n{"b":2}\n') == [reason, ""]
     first = next(read_lines(io.BytesIO(body + b"\n")))
-    assert (first.size, first.ended) == (MAX_LINE + extra, True)
+    assert (first.size, first.ended) == (MAX_LINE_BYTES + extra, True)
     fault = line_fault(first, Problem("x", "y"))
-    assert (fault.digest, len(fault.body)) == (hashlib.sha256(body).hexdigest(), KEPT_BYTES)
+    assert (fault.digest, len(fault.body)) == (hashlib.sha256(body).hexdigest(), MAX_FAULT_BODY_BYTES)
 
 
 def test_a_line_without_end_is_not_loaded() -> None:
@@ -81,7 +81,7 @@ def test_a_line_without_end_is_not_loaded() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (line.size, line.ended) == (size, False)
-    assert peak < 3 * MAX_LINE
+    assert peak < 3 * MAX_LINE_BYTES
 
 
 @pytest.mark.parametrize(("data", "torn"), [(b'{"a":', True), (b'{"a":1}', False), (b'{"a":\n', False), (b"12", True)])

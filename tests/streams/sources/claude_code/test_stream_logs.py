@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.claude_code_lines import call, text
 
-from audit.file_kinds import unlike_claude_code
+from audit.file_kinds import detect_non_claude_code
 from streams.sources.source import EVERY_SESSION, Reading, ReadingContext
 from streams.sources.transcript_sources import CLAUDE_CODE
 
@@ -132,7 +132,7 @@ def test_pieces_of_messages_add_nothing(tmp_path: Path, later: ReadingContext) -
     log.said("msg_1", text("Two files."))
     log.end("Two files.")
     path = _write(tmp_path / "job.jsonl", log.lines)
-    assert unlike_claude_code(path.read_bytes()) is None
+    assert detect_non_claude_code(path.read_bytes()) is None
     [reading] = _read(path, later)
     assert ([exchange.agent_response for exchange in reading.exchanges], reading.faults) == (["Two files."], [])
 
@@ -252,4 +252,4 @@ def test_of_copies_of_a_log_the_most_complete_one_is_read(tmp_path: Path) -> Non
     other = Log(OTHER, prefix="run2")
     other.whole_run()
     separate = _write(tmp_path / "c.jsonl", other.lines)
-    assert CLAUDE_CODE.accounts_in(CLAUDE_CODE.find(tmp_path)) == [(whole, (part,)), (separate, ())]
+    assert CLAUDE_CODE.session_files_in(CLAUDE_CODE.find(tmp_path)) == [(whole, (part,)), (separate, ())]

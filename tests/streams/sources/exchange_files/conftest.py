@@ -39,7 +39,7 @@ def read_file(redacting: ReadingContext) -> Read:
             whole.events += part.events
             whole.faults += part.faults
             whole.session_ids += part.session_ids
-            whole.left_out += part.left_out
+            whole.skipped_traces += part.skipped_traces
             whole.complete &= part.complete
         return whole
 

@@ -175,7 +175,7 @@ def test_evaluators_and_experiments_of_langfuse_are_no_agents(tmp_path: Path, re
         ("s-t-2", {}),
     ]
     assert {*reading.session_ids} == {"s-t-1", "s-t-2"}
-    assert dict(reading.left_out) == {("evaluation", f"langfuse.environment = {name}"): 1 for name in internal}
+    assert dict(reading.skipped_traces) == {("evaluation", f"langfuse.environment = {name}"): 1 for name in internal}
     assert reading.faults == []
 
 

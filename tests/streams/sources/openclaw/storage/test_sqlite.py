@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import InputError
-from streams.sources.lines import MAX_LINE
+from streams.sources.lines import MAX_LINE_BYTES
 from streams.sources.openclaw import storage
 from streams.sources.openclaw.reader import read_transcript
 from streams.sources.openclaw.storage import find_databases, read_database, session_ranges
@@ -82,7 +82,7 @@ def test_each_session_is_a_reading_under_the_name_of_its_rows(tmp_path: Path, co
 def test_bad_rows_are_faults_and_too_long_ones_are_not_loaded(tmp_path: Path, context: ReadingContext) -> None:
     """A row may be empty, binary, or a gigabyte long."""
     path = _database(tmp_path)
-    rows: list[str | bytes] = ["{", b'{"a":"\xff"}', "x" * (MAX_LINE + 1), '{"type":"reset","id":"r1"}']
+    rows: list[str | bytes] = ["{", b'{"a":"\xff"}', "x" * (MAX_LINE_BYTES + 1), '{"type":"reset","id":"r1"}']
     _fill(path, "s", rows)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("INSERT INTO transcript_events VALUES ('s', 99, NULL, 0)")
@@ -168,7 +168,7 @@ def _bomb(size: int) -> bytes:
 _ROW = zstd.compress(b'{"type":"reset","id":"r0"}')
 
 
-@pytest.mark.parametrize("body", [b"no zstd", _bomb(MAX_LINE + 1), b"", _ROW[:-3], _ROW + b"x", _ROW + _ROW])
+@pytest.mark.parametrize("body", [b"no zstd", _bomb(MAX_LINE_BYTES + 1), b"", _ROW[:-3], _ROW + b"x", _ROW + _ROW])
 def test_a_row_that_cannot_be_decompressed_costs_itself_alone(body: bytes, tmp_path: Path, context: ReadingContext) -> None:
     """A few bytes may expand to gigabytes, and must not end the session."""
     path = _database(tmp_path, [COMPRESSED_EVENTS])
