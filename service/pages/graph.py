@@ -1,7 +1,12 @@
-"""A causal graph as SVG: time from left to right, a lane per type of event, the failures below."""
+"""The causal graph of a session as SVG.
+
+Time runs from left to right. Each event type has a lane, and each failure a row below the lanes. The edges are those of the diagnosis:
+an event `precedes` the next one, evidence `causes` its failure, and `reinforces` the next evidence of the same failure.
+"""
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,36 +20,41 @@ from service.pages.charts import visible
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """Markup with placeholders, formatted like `Markup.format` in a fifth of the time."""
+    """A template of markup, formatted like `Markup.format` but five times as fast."""
 
     markup: str
 
     def format(self, *values: object) -> Markup:
-        """Fill in values, which are escaped unless they are markup."""
-        return Markup(self.markup.format(*map(escape, values)))  # noqa: S704 - our own markup, and values that are escaped
+        """Fill in the values. Values that are not markup are escaped."""
+        return Markup(self.markup.format(*map(escape, values)))  # noqa: S704 - a fixed template and escaped values
 
 
-COLUMNS = 100
-"""Maximum number of columns; up to this many events are drawn one by one."""
-LANES = 8
-"""Maximum number of event types with their own lane; the others share one."""
-OTHERS = "other types"
-SHORTEST_BLOCK = 3
-"""This many consecutive ordinary events become a block."""
-NAMES, ENDS = 136, 34
-"""Width of the names at the left, and of the failures' nodes at the right."""
-LANE, FAILURE, TOP = 26, 40, 8
-"""Height of a lane, of a failure's row, and of the space above."""
-SINGLE, BLOCK, GAP = 16, 32, 8
-"""Width of an event, of a block, and of the space between columns."""
-_APART = 4
-"""Distance between the lines from one column to several failures."""
+MAX_COLUMNS = 100
+"""A graph with more events than this merges some of them into blocks."""
+MAX_LANES = 8
+"""The most frequent event types get a lane each; all others share one more."""
+OTHER_TYPES = "other types"
+MIN_BLOCK_EVENTS = 3
+"""Minimum number of consecutive ordinary events that become a block."""
+# Sizes are in SVG user units.
+NAMES_WIDTH = 136
+"""Width of the image with the lane names, at the left."""
+FAILURES_WIDTH = 34
+"""Width of the image with the failure nodes, at the right."""
+LANE_HEIGHT = 26
+FAILURE_HEIGHT = 40
+TOP_MARGIN = 8
+EVENT_WIDTH = 16
+BLOCK_WIDTH = 32
+COLUMN_GAP = 8
+_PORT_SPACING = 4
+"""Distance between the ports of one column, one port per failure."""
 Group = tuple[int, int]
-"""First and last place of the events of a column."""
+"""Indexes of the first and last event of a column."""
 
 
-class Reinforcing(NamedTuple):
-    """Two events by their places; the second is the next evidence of the same cause."""
+class ReinforcingEdge(NamedTuple):
+    """A `reinforces` edge: `target` is the next evidence of the failure after `source`. Both are event indexes."""
 
     source: int
     target: int
@@ -53,19 +63,19 @@ class Reinforcing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphEvents:
-    """The events to draw, by their places in the session, with their known properties."""
+    """The events to draw. An event's index is its position in the session, from 0."""
 
     types: Sequence[str]
-    """The type of each event."""
+    """The type of each drawn event."""
     first: int = 0
-    """Place of the first of them in the session."""
+    """Index of the first drawn event."""
     evidence: Mapping[int, Sequence[str]] = field(default_factory=dict)
-    """The failures that have a place as evidence."""
+    """Failures by the index of an event that is evidence of them."""
     failed: Collection[int] = frozenset()
-    """Places of events that report a failure."""
-    reinforcing: Iterable[Reinforcing] = ()
+    """Indexes of events that report a failure."""
+    reinforcing_edges: Iterable[ReinforcingEdge] = ()
     failures: Sequence[str] = ()
-    """Every failure of the session, in order."""
+    """All failures of the session, in the order of their rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +83,13 @@ class Column:
     """An event, or a block of consecutive events."""
 
     first: int
-    """Place of its first event, and of its last."""
+    """Index of its first event."""
     last: int
+    """Index of its last event."""
     x: int
     width: int
     lanes: tuple[tuple[int, int], ...]
-    """Lanes of its events, and how many are in each."""
+    """Lanes of its events, each with its number of events."""
     failed: int
     """Number of its events that report a failure."""
 
@@ -95,7 +106,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """The point where a column's evidence meets the row of a failure: one edge `causes`, or several from a block."""
+    """The end of a column's `causes` edges in the row of a failure; a block can have several."""
 
     column: int
     failure: int
@@ -105,7 +116,7 @@ class Port:
 
 
 class Arc(NamedTuple):
-    """An arc between two ports for evidence that reinforces evidence, with the number of edges it stands for."""
+    """An arc between two ports. It stands for one or more `reinforces` edges."""
 
     source: int
     target: int
@@ -114,7 +125,7 @@ class Arc(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A drawing in user units; lanes and failures are given by the middle of their rows, columns start at x = 0."""
+    """Positions of everything in the graph, in SVG user units."""
 
     columns: tuple[Column, ...]
     lanes: tuple[str, ...]
@@ -125,294 +136,318 @@ class Layout:
     height: int
 
     def lane_y(self, lane: int) -> int:
-        """Return the middle of a lane."""
-        return TOP + lane * LANE + LANE // 2
+        """Return the vertical centre of a lane."""
+        return TOP_MARGIN + lane * LANE_HEIGHT + LANE_HEIGHT // 2
 
     def failure_y(self, failure: int) -> int:
-        """Return the line of a failure's trunk."""
+        """Return the vertical position of a failure's trunk."""
         return _failure_y(len(self.lanes), failure)
 
 
-def layout(events: GraphEvents, columns: int = COLUMNS) -> Layout:
-    """Place events, failures and the links between them; `columns` is their maximum number, at least 2."""
-    lanes, lane_of = _order_lanes(events)
-    groups = _group_places(events, columns)
-    placed = tuple(_build_columns(events, groups, lane_of))
-    ports = tuple(_build_ports(events, placed, len(lanes)))
+def lay_out_graph(events: GraphEvents, max_columns: int = MAX_COLUMNS) -> Layout:
+    """Lay out events, failures and the edges between them in at most `max_columns` columns (at least 2)."""
+    lanes = _choose_lanes(events)
+    columns = tuple(_place_columns(events, _group_events(events, max_columns), lanes))
+    ports = tuple(_place_ports(events, columns, len(lanes)))
     return Layout(
-        columns=placed,
+        columns=columns,
         lanes=lanes,
         failures=tuple(events.failures),
         ports=ports,
-        arcs=tuple(_build_arcs(events, placed, ports)),
-        width=placed[-1].x + placed[-1].width + GAP if placed else GAP,
-        height=_failure_y(len(lanes), len(events.failures)) - FAILURE // 2 + TOP,
+        arcs=tuple(_place_arcs(events, columns, ports)),
+        width=columns[-1].x + columns[-1].width + COLUMN_GAP if columns else COLUMN_GAP,
+        height=_failure_y(len(lanes), len(events.failures)) - FAILURE_HEIGHT // 2 + TOP_MARGIN,
     )
 
 
 def _failure_y(lanes: int, failure: int) -> int:
-    return TOP + lanes * LANE + failure * FAILURE + FAILURE * 3 // 4
+    return TOP_MARGIN + lanes * LANE_HEIGHT + failure * FAILURE_HEIGHT + FAILURE_HEIGHT * 3 // 4
 
 
-def _order_lanes(events: GraphEvents) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Return the names of the lanes in the order of their types, and the lane of each type."""
+def _choose_lanes(events: GraphEvents) -> tuple[str, ...]:
+    """Return the event types that get a lane: types of evidence first, then the most frequent; and OTHER_TYPES if any are left."""
     counts = Counter(events.types)
-    telling = {events.types[position - events.first] for position in events.evidence if _is_within(events, position)}
-    kept = set(sorted(counts, key=lambda name: (name not in telling, -counts[name], name))[:LANES])
-    names = tuple(name for name in counts if name in kept)
-    return (names if len(kept) == len(counts) else (*names, OTHERS)), {
-        name: names.index(name) if name in kept else len(names) for name in counts
-    }
+    evidence_types = {events.types[index - events.first] for index in events.evidence if _is_drawn(events, index)}
+    ranked = sorted(counts, key=lambda name: (name not in evidence_types, -counts[name], name))
+    chosen = set(ranked[:MAX_LANES])
+    lanes = tuple(name for name in counts if name in chosen)
+    return lanes if len(lanes) == len(counts) else (*lanes, OTHER_TYPES)
 
 
-def _is_within(events: GraphEvents, position: int) -> bool:
-    return 0 <= position - events.first < len(events.types)
+def _is_drawn(events: GraphEvents, index: int) -> bool:
+    return 0 <= index - events.first < len(events.types)
 
 
-def _group_places(events: GraphEvents, columns: int) -> list[Group]:
-    """Return the first and last place of each column."""
-    places = range(events.first, events.first + len(events.types))
-    if len(places) <= columns:
-        return [(position, position) for position in places]
-    groups = list(_split_runs(events, places))
+def _group_events(events: GraphEvents, max_columns: int) -> list[Group]:
+    """Divide the events into at most `max_columns` columns."""
+    indexes = range(events.first, events.first + len(events.types))
+    if len(indexes) <= max_columns:
+        return [(index, index) for index in indexes]
+    groups = list(_split_blocks(events, indexes))
     if len(groups) == 1:
-        step = -(-len(places) // columns)
-        return [(position, min(position + step, places.stop) - 1) for position in places[::step]]
-    step = max(1, len(groups) // columns)
-    joined = [(groups[at][0], groups[min(at + step, len(groups)) - 1][1]) for at in range(0, len(groups), step)]
-    return _merge_columns(events, joined, columns)
+        size = math.ceil(len(indexes) / max_columns)
+        return [(start, min(start + size, indexes.stop) - 1) for start in indexes[::size]]
+    # Joining neighbours in equal steps first bounds the work below to twice as many groups as columns.
+    step = max(1, len(groups) // max_columns)
+    joined = []
+    for start in range(0, len(groups), step):
+        members = groups[start : start + step]
+        joined.append((members[0][0], members[-1][1]))
+    return _merge_groups(events, joined, max_columns)
 
 
-def _split_runs(events: GraphEvents, places: range) -> Iterable[Group]:
-    """Return single events, with runs of ordinary events joined into blocks."""
-    start = places.start
-    for position in (*sorted({*events.evidence, *events.failed}.intersection(places)), places.stop):
-        if position - start >= SHORTEST_BLOCK:
-            yield start, position - 1
+def _split_blocks(events: GraphEvents, indexes: range) -> Iterable[Group]:
+    """Yield evidence and failed events one by one, and longer runs of ordinary events as blocks."""
+    start = indexes.start
+    for index in (*sorted({*events.evidence, *events.failed}.intersection(indexes)), indexes.stop):
+        if index - start >= MIN_BLOCK_EVENTS:
+            yield start, index - 1
         else:
-            yield from ((dull, dull) for dull in range(start, position))
-        if position < places.stop:
-            yield position, position
-        start = position + 1
+            yield from ((ordinary, ordinary) for ordinary in range(start, index))
+        if index < indexes.stop:
+            yield index, index
+        start = index + 1
 
 
-def _merge_columns(events: GraphEvents, groups: list[Group], columns: int) -> list[Group]:
-    """Join neighbouring groups down to the limit, starting with the least evidence, then with the fewest events.
-
-    Whatever the number of events, this works on at most twice as many groups as columns.
-    """
-    left = list(groups)
+def _merge_groups(events: GraphEvents, groups: list[Group], max_columns: int) -> list[Group]:
+    """Merge neighbouring groups down to the limit. The pair with the least evidence is merged first, then the one with the fewest events."""
+    merged = list(groups)
     evidence = sorted(events.evidence)
-    telling = [_limit_columns(evidence, group) for group in left]
-    while len(left) > columns:
-        at = min(range(len(left) - 1), key=lambda at: (telling[at] + telling[at + 1], left[at + 1][1] - left[at][0], at))
-        left[at : at + 2] = [(left[at][0], left[at + 1][1])]
-        telling[at : at + 2] = [telling[at] + telling[at + 1]]
-    return left
+    evidence_counts = [_count_within(evidence, group) for group in merged]
+
+    def merge_cost(left: int) -> tuple[int, int, int]:
+        return evidence_counts[left] + evidence_counts[left + 1], merged[left + 1][1] - merged[left][0], left
+
+    while len(merged) > max_columns:
+        left = min(range(len(merged) - 1), key=merge_cost)
+        merged[left : left + 2] = [(merged[left][0], merged[left + 1][1])]
+        evidence_counts[left : left + 2] = [evidence_counts[left] + evidence_counts[left + 1]]
+    return merged
 
 
-def _build_columns(events: GraphEvents, groups: Iterable[Group], lane_of: Mapping[str, int]) -> Iterable[Column]:
-    x, places_failed = GAP, sorted(events.failed)
+def _place_columns(events: GraphEvents, groups: Iterable[Group], lanes: Sequence[str]) -> Iterable[Column]:
+    """Yield the columns from left to right."""
+    lane_of = {name: lane for lane, name in enumerate(lanes)}
+    failed = sorted(events.failed)
+    x = COLUMN_GAP
     for first, last in groups:
-        counts: Counter[int] = Counter()
+        lane_counts: Counter[int] = Counter()
         for name, count in Counter(events.types[first - events.first : last + 1 - events.first]).items():
-            counts[lane_of[name]] += count
-        width, failed = SINGLE if first == last else BLOCK, _limit_columns(places_failed, (first, last))
-        yield Column(first=first, last=last, x=x, width=width, lanes=tuple(sorted(counts.items())), failed=failed)
-        x += width + GAP
+            lane_counts[lane_of.get(name, len(lanes) - 1)] += count
+        width = EVENT_WIDTH if first == last else BLOCK_WIDTH
+        yield Column(
+            first=first,
+            last=last,
+            x=x,
+            width=width,
+            lanes=tuple(sorted(lane_counts.items())),
+            failed=_count_within(failed, (first, last)),
+        )
+        x += width + COLUMN_GAP
 
 
-def _limit_columns(places: Sequence[int], group: Group) -> int:
-    """Count the sorted places that lie in a column."""
-    return bisect_right(places, group[1]) - bisect_left(places, group[0])
+def _count_within(indexes: Sequence[int], group: Group) -> int:
+    """Return how many of the sorted event indexes lie in a group."""
+    return bisect_right(indexes, group[1]) - bisect_left(indexes, group[0])
 
 
-def _find_column(columns: Sequence[Column], position: int) -> int:
-    """Return the column of a place; -1 if it is not in the drawing."""
-    at = bisect_right(columns, position, key=lambda column: column.first) - 1
-    return at if at >= 0 and position <= columns[at].last else -1
+def _find_column(columns: Sequence[Column], index: int) -> int | None:
+    """Return the number of the column that has an event; None if the event is not drawn."""
+    column = bisect_right(columns, index, key=lambda column: column.first) - 1
+    return column if column >= 0 and index <= columns[column].last else None
 
 
-def _build_ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterable[Port]:
-    """Return the ports, ordered by column and then by failure."""
-    order = {name: index for index, name in enumerate(events.failures)}
-    counts = Counter(
-        (index, order[name])
-        for position, names in events.evidence.items()
-        if (index := _find_column(columns, position)) >= 0
-        for name in names
-        if name in order
-    )
-    for (index, failure), count in sorted(counts.items()):
-        column, shift = columns[index], _APART * failure - _APART * (len(order) - 1) // 2
-        x, y = column.x + column.width // 2 + shift, _failure_y(lanes, failure)
-        yield Port(column=index, failure=failure, x=x, y=y, count=count)
-
-
-def _build_arcs(events: GraphEvents, columns: Sequence[Column], ports: Sequence[Port]) -> Iterable[Arc]:
-    """Return arcs in the order of their edges; edges within a block or out of the drawing have none."""
-    order = {name: index for index, name in enumerate(events.failures)}
-    port_of = {(port.column, port.failure): index for index, port in enumerate(ports)}
+def _place_ports(events: GraphEvents, columns: Sequence[Column], lanes: int) -> Iterable[Port]:
+    """Yield the ports, ordered by column and then by failure."""
+    row_of = {name: row for row, name in enumerate(events.failures)}
     counts: Counter[tuple[int, int]] = Counter()
-    for edge in dict.fromkeys(events.reinforcing):
-        ends = [port_of.get((_find_column(columns, position), order.get(edge.failure, -1))) for position in edge[:2]]
-        if ends[0] is not None and ends[1] is not None and ends[0] != ends[1]:
-            counts[ends[0], ends[1]] += 1
+    for index, names in events.evidence.items():
+        column = _find_column(columns, index)
+        if column is not None:
+            counts.update((column, row_of[name]) for name in names if name in row_of)
+    leftmost = -_PORT_SPACING * (len(row_of) - 1) // 2
+    for (column, failure), count in sorted(counts.items()):
+        x = columns[column].x + columns[column].width // 2 + leftmost + _PORT_SPACING * failure
+        yield Port(column=column, failure=failure, x=x, y=_failure_y(lanes, failure), count=count)
+
+
+def _place_arcs(events: GraphEvents, columns: Sequence[Column], ports: Sequence[Port]) -> Iterable[Arc]:
+    """Return the arcs in the order of their edges. Edges within a block or to an event outside the drawing have none."""
+    row_of = {name: row for row, name in enumerate(events.failures)}
+    port_of: dict[tuple[int | None, int | None], int] = {
+        (port.column, port.failure): number for number, port in enumerate(ports)
+    }
+    counts: Counter[tuple[int, int]] = Counter()
+    for edge in dict.fromkeys(events.reinforcing_edges):
+        failure = row_of.get(edge.failure)
+        source = port_of.get((_find_column(columns, edge.source), failure))
+        target = port_of.get((_find_column(columns, edge.target), failure))
+        if source is not None and target is not None and source != target:
+            counts[source, target] += 1
     return (Arc(source, target, count) for (source, target), count in counts.items())
 
 
-_RADIUS, _END_RADIUS, _PORT_RADIUS = 6, 9, 3
-_NAME = 20
-"""Characters of a name at the left; its title has the full name."""
-_STEEPEST, _FLATTEST = 15, 5
-"""Height of an arc, at most and at least."""
-_MIDDLE = 4
-"""Distance from a text's baseline to its middle."""
+_RADIUS = 6
+"""Radius of an event."""
+_FAILURE_RADIUS = 9
+_PORT_RADIUS = 3
+_MAX_NAME_LENGTH = 20
+"""Maximum length of a lane name, in characters; a tooltip has the full name."""
+_MIN_ARC_HEIGHT = 5
+_MAX_ARC_HEIGHT = 15
+_BASELINE_OFFSET = 4
+"""Distance from the baseline of a text to its vertical centre."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Addresses:
-    """The links of the nodes."""
+class GraphLinks:
+    """Functions that return the addresses of nodes."""
 
     event: Callable[[int], str]
-    """Returns the link of an event by its place."""
+    """Takes the index of an event."""
     block: Callable[[int, int], str]
-    """Returns the link of a block by the places of its first and last event."""
+    """Takes the indexes of the first and last event of a block."""
     failure: Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
-    """The three images."""
+    """The graph as three images side by side: lane names, events, and failure nodes."""
 
     names: Markup
-    drawing: Markup
-    ends: Markup
+    events: Markup
+    failures: Markup
 
 
-def draw(placed: Layout, describe: Callable[[int], str], title_of: Callable[[str], str], addresses: Addresses) -> Drawing:
-    """Draw a layout: `describe` describes the event at a place, `title_of` names a failure."""
-    failures = [title_of(name) for name in placed.failures]
-    marks = [
-        *_draw_lane_lines(placed),
-        *_draw_trunks(placed),
-        *_precedes(placed),
-        *(_drop(placed, port) for port in placed.ports),
-        *(_draw_arc(placed.ports, arc) for arc in placed.arcs),
-        *_draw_nodes(placed, describe, failures, addresses),
-        *(_draw_port(placed, port, failures, addresses) for port in placed.ports),
+def draw_graph(
+    layout: Layout, describe: Callable[[int], str], name_failure: Callable[[str], str], links: GraphLinks
+) -> Drawing:
+    """Draw a layout. `describe` returns a short description of the event with an index."""
+    failures = [name_failure(name) for name in layout.failures]
+    elements = [
+        *_draw_lane_lines(layout),
+        *_draw_trunks(layout),
+        *_draw_precedes_edges(layout),
+        *(_draw_causes_edge(layout, port) for port in layout.ports),
+        *(_draw_arc(layout.ports, arc) for arc in layout.arcs),
+        *_draw_nodes(layout, describe, failures, links),
+        *(_draw_port(layout, port, failures, links) for port in layout.ports),
     ]
+    events_label = 'role="group" aria-label="Events in order, and the failures they led to"'
     return Drawing(
-        names=_wrap_svg("names", NAMES, placed.height, _draw_names(placed, failures), 'aria-hidden="true"'),
-        drawing=_wrap_svg("events", placed.width, placed.height, marks, 'role="group" aria-label="Events in their order, and what they led to"'),
-        ends=_wrap_svg("ends", ENDS, placed.height, _draw_ends(placed, failures, addresses), 'role="group" aria-label="Failures"'),
-    )  # fmt: skip
+        names=_wrap_svg("names", NAMES_WIDTH, layout.height, _draw_names(layout, failures), 'aria-hidden="true"'),
+        events=_wrap_svg("events", layout.width, layout.height, elements, events_label),
+        failures=_wrap_svg(
+            "ends", FAILURES_WIDTH, layout.height, _draw_failures(layout, failures, links), 'role="group" aria-label="Failures"'
+        ),
+    )
 
 
-def _wrap_svg(kind: str, width: int, height: int, marks: Iterable[Markup], description: str) -> Markup:
-    opened = Element('<svg class="graph-{}" width="{}" height="{}" viewBox="0 0 {} {}" {}>{}</svg>')
-    return opened.format(kind, width, height, width, height, Markup(description), Markup("").join(marks))  # noqa: S704 - our own words
+def _wrap_svg(kind: str, width: int, height: int, elements: Iterable[Markup], attributes: str) -> Markup:
+    svg = Element('<svg class="graph-{}" width="{}" height="{}" viewBox="0 0 {} {}" {}>{}</svg>')
+    return svg.format(kind, width, height, width, height, Markup(attributes), Markup("").join(elements))  # noqa: S704 - fixed attributes
 
 
-def _draw_names(placed: Layout, failures: Sequence[str]) -> Iterable[Markup]:
+def _draw_names(layout: Layout, failures: Sequence[str]) -> Iterable[Markup]:
     name = Element('<text class="{}" x="2" y="{}"><title>{}</title>{}</text>')
-    for lane, text in enumerate(placed.lanes):
-        yield name.format("lane", placed.lane_y(lane) + _MIDDLE, visible(text), _cut(text))
+    for lane, text in enumerate(layout.lanes):
+        yield name.format("lane", layout.lane_y(lane) + _BASELINE_OFFSET, visible(text), _shorten_name(text))
     for failure, text in enumerate(failures):
-        yield name.format("failure", placed.failure_y(failure) + _MIDDLE, visible(text), _cut(text))
+        yield name.format("failure", layout.failure_y(failure) + _BASELINE_OFFSET, visible(text), _shorten_name(text))
 
 
-def _cut(text: str) -> str:
-    return visible(text if len(text) <= _NAME else f"{text[: _NAME - 1]}…")
+def _shorten_name(text: str) -> str:
+    return visible(text if len(text) <= _MAX_NAME_LENGTH else f"{text[: _MAX_NAME_LENGTH - 1]}…")
 
 
-def _draw_ends(placed: Layout, failures: Sequence[str], addresses: Addresses) -> Iterable[Markup]:
-    drawn = Element(
+def _draw_failures(layout: Layout, failures: Sequence[str], links: GraphLinks) -> Iterable[Markup]:
+    node = Element(
         '<line class="trunk" x1="0" y1="{}" x2="{}" y2="{}"/><a href="{}" aria-label="{}"><title>{}</title>'
         '<circle class="end" cx="{}" cy="{}" r="{}"/><path class="cross" d="M{} {}l8 8m0 -8l-8 8"/></a>'
     )
-    middle = ENDS - _END_RADIUS - 3
-    for failure, text in enumerate(failures):
-        y, description = placed.failure_y(failure), f"Failure: {text}"
-        address = addresses.failure(placed.failures[failure])
-        yield drawn.format(
-            y, middle - _END_RADIUS, y, address, description, description, middle, y, _END_RADIUS, middle - _MIDDLE, y - _MIDDLE
-        )
+    x = FAILURES_WIDTH - _FAILURE_RADIUS - 3
+    for failure, name in enumerate(failures):
+        y = layout.failure_y(failure)
+        description = f"Failure: {name}"
+        address = links.failure(layout.failures[failure])
+        yield node.format(y, x - _FAILURE_RADIUS, y, address, description, description, x, y, _FAILURE_RADIUS, x - 4, y - 4)
 
 
-def _draw_lane_lines(placed: Layout) -> Iterable[Markup]:
+def _draw_lane_lines(layout: Layout) -> Iterable[Markup]:
     line = Element('<line class="lane" x1="0" y1="{}" x2="{}" y2="{}"/>')
-    return (line.format(placed.lane_y(lane), placed.width, placed.lane_y(lane)) for lane in range(len(placed.lanes)))
+    return (line.format(layout.lane_y(lane), layout.width, layout.lane_y(lane)) for lane in range(len(layout.lanes)))
 
 
-def _draw_trunks(placed: Layout) -> Iterable[Markup]:
-    """Draw a trunk from a failure's first port to its node, or along the whole width if its evidence lies outside the drawing."""
+def _draw_trunks(layout: Layout) -> Iterable[Markup]:
+    """Draw a trunk from each failure's first port to its node, or over the full width if none of its evidence is drawn."""
     line = Element('<line class="trunk {}" x1="{}" y1="{}" x2="{}" y2="{}"/>')
-    for failure in range(len(placed.failures)):
-        starts = [port.x for port in placed.ports if port.failure == failure]
-        y = placed.failure_y(failure)
-        yield line.format("" if starts else "elsewhere", min(starts, default=0), y, placed.width, y)
+    for failure in range(len(layout.failures)):
+        starts = [port.x for port in layout.ports if port.failure == failure]
+        y = layout.failure_y(failure)
+        yield line.format("" if starts else "elsewhere", min(starts, default=0), y, layout.width, y)
 
 
-def _precedes(placed: Layout) -> Iterable[Markup]:
-    """Draw one line through all columns, straight along the edges of blocks."""
+def _draw_precedes_edges(layout: Layout) -> Iterable[Markup]:
+    """Draw a curve from each column to the next. It leaves and enters blocks horizontally."""
     line = Element('<path class="precedes" d="M{} {}C{} {} {} {} {} {}"/>')
-    for earlier, later in zip(placed.columns, placed.columns[1:], strict=False):
-        start, end = _height(placed, earlier), _height(placed, later)
-        start, end = (end if earlier.is_block else start), (start if later.is_block else end)
+    for earlier, later in zip(layout.columns, layout.columns[1:], strict=False):
+        start = _node_y(layout, later if earlier.is_block else earlier)
+        end = _node_y(layout, earlier if later.is_block else later)
         if earlier.is_block and later.is_block:
-            start = end = placed.lane_y(0) + (len(placed.lanes) - 1) * LANE // 2
-        left, right = earlier.x + earlier.width - _inset(earlier), later.x + _inset(later)
+            start = end = layout.lane_y(0) + (len(layout.lanes) - 1) * LANE_HEIGHT // 2
+        left = earlier.x + earlier.width - _node_inset(earlier)
+        right = later.x + _node_inset(later)
         middle = (left + right) // 2
         yield line.format(left, start, middle, start, middle, end, right, end)
 
 
-def _inset(column: Column) -> int:
-    """Return the distance of a node from the edge of its column."""
+def _node_inset(column: Column) -> int:
+    """Return the distance from the side of a column to its node."""
     return 0 if column.is_block else column.width // 2 - _RADIUS
 
 
-def _height(placed: Layout, column: Column) -> int:
-    return placed.lane_y(column.lanes[0][0])
+def _node_y(layout: Layout, column: Column) -> int:
+    return layout.lane_y(column.lanes[0][0])
 
 
-def _drop(placed: Layout, port: Port) -> Markup:
-    column = placed.columns[port.column]
-    top = _bottom(placed) if column.is_block else _height(placed, column) + _RADIUS - abs(port.x - _middle(column)) // 2
+def _draw_causes_edge(layout: Layout, port: Port) -> Markup:
+    column = layout.columns[port.column]
+    # Farther from the centre of an event, the edge of its circle is higher.
+    circle_bottom = _node_y(layout, column) + _RADIUS - abs(port.x - _center_x(column)) // 2
+    top = _block_bottom(layout) if column.is_block else circle_bottom
     return Element('<line class="causes" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(port.x, top, port.x, port.y)
 
 
-def _middle(column: Column) -> int:
+def _center_x(column: Column) -> int:
     return column.x + column.width // 2
 
 
-def _bottom(placed: Layout) -> int:
-    """Return the lower edge of the blocks."""
-    return placed.lane_y(len(placed.lanes) - 1) + LANE // 2 - 2
+def _block_bottom(layout: Layout) -> int:
+    """Return the vertical position of the lower edge of blocks."""
+    return layout.lane_y(len(layout.lanes) - 1) + LANE_HEIGHT // 2 - 2
 
 
 def _draw_arc(ports: Sequence[Port], arc: Arc) -> Markup:
     source, target = ports[arc.source], ports[arc.target]
-    rise = 2 * max(_FLATTEST, min(_STEEPEST, abs(target.x - source.x) // 4))
+    control_height = 2 * max(_MIN_ARC_HEIGHT, min(_MAX_ARC_HEIGHT, abs(target.x - source.x) // 4))
     return Element('<path class="reinforces" d="M{} {}Q{} {} {} {}"/>').format(
-        source.x, source.y, (source.x + target.x) // 2, source.y - rise, target.x, target.y
+        source.x, source.y, (source.x + target.x) // 2, source.y - control_height, target.x, target.y
     )
 
 
-def _draw_port(placed: Layout, port: Port, failures: Sequence[str], addresses: Addresses) -> Markup:
-    column = placed.columns[port.column]
-    description = f"{_name_column(column)}: evidence of {failures[port.failure]}" + (
-        f", {port.count} times" if port.count > 1 else ""
-    )
-    dot = Element(
+def _draw_port(layout: Layout, port: Port, failures: Sequence[str], links: GraphLinks) -> Markup:
+    column = layout.columns[port.column]
+    description = f"{_name_column(column)}: evidence of {failures[port.failure]}"
+    count = Markup("")
+    if port.count > 1:
+        description += f", {port.count} times"
+        count = Element('<text class="times" x="{}" y="{}">\N{MULTIPLICATION SIGN}{}</text>').format(
+            port.x + 4, port.y + 13, port.count
+        )
+    node = Element(
         '<a href="{}" aria-label="{}" tabindex="-1"><title>{}</title><circle class="port" cx="{}" cy="{}" r="{}"/>{}</a>'
     )
-    count = Element('<text class="times" x="{}" y="{}">\N{MULTIPLICATION SIGN}{}</text>').format(
-        port.x + 4, port.y + 13, port.count
-    )
-    return dot.format(
-        _link_column(column, addresses), description, description, port.x, port.y, _PORT_RADIUS, count if port.count > 1 else ""
-    )  # fmt: skip
+    return node.format(_link_column(column, links), description, description, port.x, port.y, _PORT_RADIUS, count)
 
 
 def _name_column(column: Column) -> str:
@@ -421,60 +456,71 @@ def _name_column(column: Column) -> str:
     return f"Event {column.first + 1}"
 
 
-def _link_column(column: Column, addresses: Addresses) -> str:
-    return addresses.block(column.first, column.last) if column.is_block else addresses.event(column.first)
+def _link_column(column: Column, links: GraphLinks) -> str:
+    return links.block(column.first, column.last) if column.is_block else links.event(column.first)
 
 
 def _draw_nodes(
-    placed: Layout, describe: Callable[[int], str], failures: Sequence[str], addresses: Addresses
+    layout: Layout, describe: Callable[[int], str], failures: Sequence[str], links: GraphLinks
 ) -> Iterable[Markup]:  # fmt: skip
     """Draw every column as a link with a description."""
-    of: dict[int, list[str]] = {}
-    for port in placed.ports:
-        of.setdefault(port.column, []).append(failures[port.failure])
+    failures_of: dict[int, list[str]] = {}
+    for port in layout.ports:
+        failures_of.setdefault(port.column, []).append(failures[port.failure])
     node = Element('<a class="{}" href="{}" aria-label="{}" data-node><title>{}</title>{}</a>')
-    for index, column in enumerate(placed.columns):
-        evidence = of.get(index, [])
-        kinds = [name for name, holds in (("evidence", bool(evidence)), ("failed", bool(column.failed))) if holds]
-        description = _describe_column(placed, column, describe, evidence)
-        shape = _draw_block(placed, column) if column.is_block else _draw_event(placed, column, is_evidence=bool(evidence))
-        yield node.format(" ".join(["node", *kinds]), _link_column(column, addresses), description, description, shape)
+    for number, column in enumerate(layout.columns):
+        evidence = failures_of.get(number, [])
+        classes = ["node"]
+        if evidence:
+            classes.append("evidence")
+        if column.failed:
+            classes.append("failed")
+        description = _describe_column(layout, column, describe, evidence)
+        shape = _draw_block(layout, column) if column.is_block else _draw_event(layout, column, is_evidence=bool(evidence))
+        yield node.format(" ".join(classes), _link_column(column, links), description, description, shape)
 
 
-def _describe_column(placed: Layout, column: Column, describe: Callable[[int], str], evidence: Sequence[str]) -> str:
+def _describe_column(layout: Layout, column: Column, describe: Callable[[int], str], evidence: Sequence[str]) -> str:
+    parts = []
     if column.is_block:
-        parts = [
-            ", ".join(f"{count} {visible(placed.lanes[lane])}" for lane, count in column.lanes),
-            f"{column.failed} failed" if column.failed else "",
-        ]
+        parts.append(", ".join(f"{count} {visible(layout.lanes[lane])}" for lane, count in column.lanes))
+        if column.failed:
+            parts.append(f"{column.failed} failed")
     else:
-        parts = [visible(describe(column.first)), "failed" if column.failed else ""]
-    parts.append(f"evidence of {', '.join(evidence)}" if evidence else "")
+        parts.append(visible(describe(column.first)))
+        if column.failed:
+            parts.append("failed")
+    if evidence:
+        parts.append(f"evidence of {', '.join(evidence)}")
     return f"{_name_column(column)}: {'; '.join(part for part in parts if part)}"
 
 
-def _draw_event(placed: Layout, column: Column, *, is_evidence: bool) -> Markup:
-    """Draw a dot, filled for evidence, with a cross for a failure, and a touch target around it."""
-    x, y = _middle(column), _height(placed, column)
+def _draw_event(layout: Layout, column: Column, *, is_evidence: bool) -> Markup:
+    """Draw an event as a dot with a touch target: evidence has a ring, a failed event a cross."""
+    x = _center_x(column)
+    y = _node_y(layout, column)
     cross = Element('<path class="cross" d="M{} {}l6 6m0 -6l-6 6"/>').format(x - 3, y - 3) if column.failed else ""
-    room = Element('<rect class="room" x="{}" y="{}" width="24" height="{}"/>').format(x - 12, y - LANE // 2, LANE)
+    target = Element('<rect class="room" x="{}" y="{}" width="24" height="{}"/>').format(
+        x - 12, y - LANE_HEIGHT // 2, LANE_HEIGHT
+    )
     ring = Element('<circle class="ring" cx="{}" cy="{}" r="{}"/>').format(x, y, _RADIUS + 3) if is_evidence else ""
-    return Element('{}{}<circle class="dot" cx="{}" cy="{}" r="{}"/>{}').format(room, ring, x, y, _RADIUS, cross)
+    return Element('{}{}<circle class="dot" cx="{}" cy="{}" r="{}"/>{}').format(target, ring, x, y, _RADIUS, cross)
 
 
-def _draw_block(placed: Layout, column: Column) -> Markup:
-    """Draw a box over all lanes with the number of events in each."""
-    top = placed.lane_y(0) - LANE // 2 + 2
+def _draw_block(layout: Layout, column: Column) -> Markup:
+    """Draw a block as a box over all lanes, with the number of events in each lane."""
+    top = layout.lane_y(0) - LANE_HEIGHT // 2 + 2
     box = Element('<rect class="box" x="{}" y="{}" width="{}" height="{}" rx="8"/>')
     text = Element('<text class="count" x="{}" y="{}">{}</text>')
     counts = (
-        text.format(_middle(column), placed.lane_y(lane) + _MIDDLE, _shorten_title(count)) for lane, count in column.lanes
+        text.format(_center_x(column), layout.lane_y(lane) + _BASELINE_OFFSET, _format_count(count))
+        for lane, count in column.lanes
     )
-    return box.format(column.x, top, column.width, _bottom(placed) - top) + Markup("").join(counts)
+    return box.format(column.x, top, column.width, _block_bottom(layout) - top) + Markup("").join(counts)
 
 
-def _shorten_title(count: int) -> str:
-    """Shorten a count to fit into a block."""
+def _format_count(count: int) -> str:
+    """Format a count so that it fits into a block."""
     if count < 10_000:
         return str(count)
     return f"{count // 1000}k" if count < 10_000_000 else f"{count // 1_000_000}M"

@@ -1,4 +1,4 @@
-"""A finished run: its verdict, its causes, its events, and its downloads. And the runs of a project."""
+"""The list of a project's runs, the page of one run, and its downloads."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from service.pages.periods import ListPeriod, compared
 from service.pages.project_charts import counts_of
 from service.pages.rendering import number, page
 from service.pages.run_view import (
-    ONLY,
-    PAYLOAD_SHOWN,
-    Address,
+    EVENT_FILTERS,
+    MAX_PAYLOAD_LENGTH,
     EventSelection,
+    RunAddress,
+    RunDetails,
     RunEvents,
-    RunRead,
     Timeline,
+    TurnLink,
     Window,
-    payloads_of,
     read_context,
     read_events,
-    read_findings,
+    read_finding_turns,
+    read_payloads,
     run_values,
     timeline,
 )
@@ -45,32 +46,34 @@ from service.web.errors import ApiError
 from service.web.models import RunId
 
 router = APIRouter(include_in_schema=False)
-NO_RUN = "the project has no run of this id"
-Only = Annotated[str | None, Query(pattern=f"^({'|'.join(ONLY)})?$")]
-Type = Annotated[str | None, Query(max_length=256)]
-At = Annotated[int, Query(ge=1, le=2**40)]
-Part = Annotated[str | None, Query(pattern="^[1-9][0-9]{0,9}-[1-9][0-9]{0,9}$")]
+NO_RUN = "the project has no run with this id"
+EventFilter = Annotated[str | None, Query(pattern=f"^({'|'.join(EVENT_FILTERS)})?$")]
+EventType = Annotated[str | None, Query(max_length=256)]
+EventNumber = Annotated[int, Query(ge=1, le=2**40)]
+GraphWindow = Annotated[str | None, Query(pattern="^[1-9][0-9]{0,9}-[1-9][0-9]{0,9}$")]
 
 
 @router.get("/projects/{project}/runs")
 async def runs(
     request: Request, project: ShownProject, services: Services, *, time: ListPeriod, since: date | None = None
 ) -> HTMLResponse:
-    """Show the runs of a project: by readiness, agent, failure and trust, in any order, and optionally between two days."""
+    """Show the runs of a project, optionally only those that ended between two days."""
 
-    def beside(cursor: duckdb.DuckDBPyConnection, window: TimeWindow | None) -> dict[str, Any]:
+    def read_comparison(cursor: duckdb.DuckDBPyConnection, window: TimeWindow | None) -> dict[str, Any]:
         counts = counts_of(cursor, project, window)
-        return {"told": _describe_counts(*counts) if counts else None}
+        return {"comparison": _describe_counts(*counts) if counts else None}
 
-    values = await listed(request, services, project, time, RUNS, since=since, beside=beside)
+    values = await listed(request, services, project, time, RUNS, since=since, beside=read_comparison)
     days = (since, time.until) if first_day(request, since) else (None, None)
     return page(request, "runs.html", {**values, "levels": READINESS, "days": days})
 
 
-def _describe_counts(now: Row, before: Row) -> str:
-    """Describe the difference between a period and the preceding one."""
-    parts = (("runs", "runs"), ("unsafe_runs", "of them unsafe"))
-    return "; ".join(f"{number(now[name])} {words}, {compared(now[name], before[name], number)}" for name, words in parts)
+def _describe_counts(current: Row, previous: Row) -> str:
+    """Describe the runs of a period compared with the preceding one."""
+    labels = {"runs": "runs", "unsafe_runs": "of them unsafe"}
+    return "; ".join(
+        f"{number(current[name])} {label}, {compared(current[name], previous[name], number)}" for name, label in labels.items()
+    )
 
 
 @router.get("/projects/{project}/runs/{run_id}")
@@ -80,48 +83,40 @@ async def run(
     services: Services,
     run_id: RunId,
     *,
-    type: Type = None,  # noqa: A002 - the name in the address
-    only: Only = None,
-    at: At = 1,
-    graph: Part = None,
+    type: EventType = None,  # noqa: A002 - the name in the address
+    only: EventFilter = None,
+    at: EventNumber = 1,
+    graph: GraphWindow = None,
 ) -> HTMLResponse:
-    """Show one run: its verdict, its causes, its events and their causal graph."""
-    wanted_events = EventSelection(type=type or None, only=only or None, at=at)
+    """Show a run: its verdict, its causes, its events and their causal graph."""
+    selection = EventSelection(type=type or None, only=only or None, number=at)
     recorded = await services.ask(lambda cursor: find_run(cursor, project, run_id))
     if recorded is None:
         raise ApiError(404, "not_found", NO_RUN)
     record, diagnosis = recorded
 
-    def shown_events(
+    def read_timeline(
         cursor: duckdb.DuckDBPyConnection,
-    ) -> tuple[RunEvents, dict[int, list[tuple[int, str, int]]], Timeline, dict[int, Row]]:
+    ) -> tuple[RunEvents, dict[int, list[TurnLink]], Timeline, dict[int, Row]]:
         located = finding_events(cursor, diagnosis)
         events = read_events(cursor, diagnosis, located)
-        shown = timeline(events, wanted_events)
-        return (
-            events,
-            read_findings(cursor, recorded, located),
-            shown,
-            payloads_of(
-                cursor,
-                record.connection,
-                record.session_id,
-                [events.offsets[place] for place in shown.places],
-                PAYLOAD_SHOWN,
-            ),
-        )
+        turns = read_finding_turns(cursor, recorded, located)
+        shown = timeline(events, selection)
+        offsets = [events.offsets[index] for index in shown.indexes]
+        payloads = read_payloads(cursor, record.connection, record.session_id, offsets, MAX_PAYLOAD_LENGTH)
+        return events, turns, shown, payloads
 
     # Read in two threads: half of the time is DuckDB's planning, which is single-threaded.
     context, (events, turns, shown, payloads) = await asyncio.gather(
-        services.ask(lambda cursor: read_context(cursor, record)), services.ask(shown_events)
+        services.ask(lambda cursor: read_context(cursor, record)), services.ask(read_timeline)
     )
-    read = RunRead(run=record, diagnosis=diagnosis, context=context, events=events, turns=turns)
-    address = Address(project=project, run_id=run_id, asked=wanted_events, graph=_parse_window(graph, len(events.ids)))
-    return page(request, "run.html", {"project": project, **run_values(read, address, shown, payloads)})
+    details = RunDetails(run=record, diagnosis=diagnosis, context=context, events=events, finding_turns=turns)
+    address = RunAddress(project=project, run_id=run_id, selection=selection, graph=_parse_window(graph, len(events.ids)))
+    return page(request, "run.html", {"project": project, **run_values(details, address, shown, payloads)})
 
 
 def _parse_window(text: str | None, count: int) -> Window | None:
-    """Return the requested part of the graph, within the existing events; None for all of it."""
+    """Return the requested window of the graph, limited to the existing events; None if it has them all."""
     if text is None or not count:
         return None
     first, last = sorted(min(int(number), count) for number in text.split("-"))
@@ -129,16 +124,16 @@ def _parse_window(text: str | None, count: int) -> Window | None:
 
 
 READ_BATCH_SIZE = 200
-"""Events that are read together: each may have half a megabyte."""
-_WHOLE = 2**31 - 1
+"""Events per query of a download. An event can have half a megabyte."""
+_UNLIMITED = 2**31 - 1
 _JSON = "application/json"
 Offset = Annotated[int, Path(ge=0, lt=2**63)]
 
 
 @router.get("/projects/{project}/runs/{run_id}/session.json")
 async def session(project: ShownProject, services: Services, run_id: RunId) -> Response:
-    """Return the raw events of the run's session, sent as they are read."""
-    record = await _run(services, project, run_id)
+    """Stream the raw events of the run's session."""
+    record = await _require_run(services, project, run_id)
     return StreamingResponse(
         _stream_session(services, record), media_type=_JSON, headers=_build_headers(f"{project}-{run_id}-session.json")
     )
@@ -147,25 +142,27 @@ async def session(project: ShownProject, services: Services, run_id: RunId) -> R
 @router.get("/projects/{project}/runs/{run_id}/diagnosis.json")
 async def diagnosis(project: ShownProject, services: Services, run_id: RunId) -> Response:
     """Return the run's diagnosis with all evidence and the causal graph."""
-    record = await _run(services, project, run_id)
+    record = await _require_run(services, project, run_id)
     document = await services.ask(lambda cursor: full_diagnosis(cursor, record))
-    written = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    return Response(written, media_type=_JSON, headers=_build_headers(f"{project}-{run_id}-diagnosis.json"))
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return Response(text, media_type=_JSON, headers=_build_headers(f"{project}-{run_id}-diagnosis.json"))
 
 
 @router.get("/projects/{project}/runs/{run_id}/events/{offset}.json")
 async def event(project: ShownProject, services: Services, run_id: RunId, offset: Offset) -> Response:
-    """Return one event of the run, whole, by its place in its topic."""
-    record = await _run(services, project, run_id)
-    payloads = await services.ask(lambda cursor: payloads_of(cursor, record.connection, record.session_id, [offset], _WHOLE))
+    """Return an event of the run in full, by its offset in the topic."""
+    record = await _require_run(services, project, run_id)
+    payloads = await services.ask(
+        lambda cursor: read_payloads(cursor, record.connection, record.session_id, [offset], _UNLIMITED)
+    )
     if offset not in payloads:
-        raise ApiError(404, "not_found", "the run has no event at this place")
+        raise ApiError(404, "not_found", "the run has no event at this offset")
     return Response(
-        _write_document(payloads[offset]["payload"]), media_type=_JSON, headers=_build_headers(f"{run_id}-event-{offset}.json")
+        _encode_payload(payloads[offset]["payload"]), media_type=_JSON, headers=_build_headers(f"{run_id}-event-{offset}.json")
     )
 
 
-async def _run(services: ApiContext, project: str, run_id: str) -> Run:
+async def _require_run(services: ApiContext, project: str, run_id: str) -> Run:
     recorded = await services.ask(lambda cursor: find_run(cursor, project, run_id))
     if recorded is None:
         raise ApiError(404, "not_found", NO_RUN)
@@ -173,29 +170,30 @@ async def _run(services: ApiContext, project: str, run_id: str) -> Run:
 
 
 def _build_headers(name: str) -> Mapping[str, str]:
-    """Return the headers of a download with a checked name; proxies may not store agents' texts."""
+    """Return the headers of a download. Proxies must not store it, because it quotes agents."""
     return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
 
 
 async def _stream_session(services: ApiContext, run: Run) -> AsyncIterator[str]:
-    """Yield the text of the file in parts."""
+    """Yield the parts of session.json."""
     params: dict[str, Any] = {"connection": run.connection, "session": run.session_id, "limit": READ_BATCH_SIZE}
     yield f'{{"session_id": {json.dumps(run.session_id)}, "events": ['
-    after, separator = -1, "\n"
-    while rows := await _read_part(services, {**params, "after": after}):
+    separator = "\n"
+    rows = await _read_payloads(services, {**params, "after": -1})
+    while rows:
         for row in rows:
-            yield f"{separator}{_write_document(row['payload'])}"
+            yield f"{separator}{_encode_payload(row['payload'])}"
             separator = ",\n"
-        after = rows[-1]["place"]
+        rows = await _read_payloads(services, {**params, "after": rows[-1]["place"]})
     yield "\n]}\n"
 
 
-async def _read_part(services: ApiContext, params: Mapping[str, Any]) -> list[Row]:
+async def _read_payloads(services: ApiContext, params: Mapping[str, Any]) -> list[Row]:
     return await services.ask(lambda cursor: query_rows(cursor, "session_payloads", params))
 
 
-def _write_document(payload: str) -> str:
-    """Return a JSON object unchanged, and any other payload as a JSON string, so that the file stays valid JSON."""
+def _encode_payload(payload: str) -> str:
+    """Return a JSON object unchanged and any other payload as a JSON string, so that the file stays valid JSON."""
     try:
         raw_event(payload)
     except InputError:

@@ -1,4 +1,4 @@
-"""Data of a run's page: the recorded diagnosis, its events without their payloads, the requested part of them, and the template's values."""
+"""Data of a run's page: the recorded diagnosis, its events without their payloads, a page of its timeline, and the template's values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from analytics.queries import query_rows, run_query
 from audit.detectors.detectors import FAILURE_TYPES
@@ -21,7 +21,7 @@ from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Diagnosis, FailureCause
 from service.pages.charts import Chart, Mark, Point, line, marks_between
-from service.pages.graph import Addresses, GraphEvents, Reinforcing, draw, layout
+from service.pages.graph import GraphEvents, GraphLinks, ReinforcingEdge, draw_graph, lay_out_graph
 from service.pages.rendering import number
 from service.read.evaluations import EvaluatedRun, evaluation_page
 from service.read.runs import RecordedRun, Row, Run
@@ -37,49 +37,58 @@ from service.read.sessions import (
 from service.text.links import Links
 from service.text.words import TERMS
 
-STEPS = 12
-"""Maximum number of a turn's events in the conversation; the others are on a separate page."""
-TURNS_NAMED = 20
-"""Maximum number of turns that a finding names."""
+MAX_EVENTS = 20_000
+"""The page reads only this many events, from the start of the session. The downloads have all of them."""
+MAX_PAYLOAD_LENGTH = 1_500
+"""Characters of a payload on the page."""
+MAX_EXCHANGES = 100
+MAX_EVALUATIONS = 20
+MAX_HISTORY_RUNS = 30
+MAX_STEPS_PER_TURN = 12
+"""Events of a turn within the conversation. A turn with more has a page of its own for them."""
+MAX_LINKED_TURNS = 20
+"""Turns linked from a finding."""
+MAX_LISTED_EVIDENCE = 100
+"""Evidence events per failure in the text beside the graph."""
+MAX_GIST_LENGTH = 120
+"""Characters of a payload's summary."""
+EVENTS_PER_PAGE = 50
+EVIDENCE, FAILED = "evidence", "failed"
+EVENT_FILTERS = (EVIDENCE, FAILED)
+READINESS_RULES = (("unsafe_for_production", SAFE_TRUST, "critical"), ("review_recommended", READY_TRUST, "high"))
+"""A readiness level, the trust below which a run gets it, and the severity of a failure that also leads to it."""
+_NEIGHBOUR_WINDOW = timedelta(days=3)
+"""Time on either side of a run that is searched for its neighbours first."""
+_MAX_CHECKED_LENGTH = 8_000
+"""Longer payloads are not checked for a failure."""
+_MAX_CHECKED_PAYLOADS = 2_000
+_COLUMN_FIELDS = frozenset({"event", "type", "event_id", "timestamp", "tool", "tool_name", "name", "session_id", "status"})
+"""Event fields that the timeline shows in columns of their own."""
+_COLUMN_FIELD_JSON = re.compile(rf'"(?:{"|".join(sorted(_COLUMN_FIELDS))})":\s*"[^"]*",?\s*')
+_TOKEN_COUNT = re.compile(r"(?<![\w.])\d{4,}(?= (?:new )?tokens?\b)")
+_ZERO_TOKENS = re.compile(r"^(?:Session used|An exchange took up to) 0 (?:new )?tokens with (.*)$")
+_JSON_INDENT = 2
+_NUMBER_WORDS = {6: "six", 7: "seven", 8: "eight", 9: "nine"}
+_SEVERITY_CLAUSES = {
+    "critical": ("a failure is critical", "{} failures are critical"),
+    "high": ("a failure has high severity", "{} failures have high severity"),
+}
+"""Clauses for one failure of a severity and for several."""
 _links = Links()
 
 
-def finding_links(session: SessionPlace, finding: Finding) -> list[tuple[int, str, int]]:
-    """Return the first turns of a finding: place, address, and number of the finding's events."""
-    return [(turn.turn, _link_turn(session, turn), turn.event_count) for turn in finding.turns[:TURNS_NAMED]]
+class TurnLink(NamedTuple):
+    """A link from a finding to a turn that it is about."""
 
-
-def _link_turn(session: SessionPlace, turn: MarkedTurn) -> str:
-    """Return the address of a marked turn, or of its first marked event for events outside of turns."""
-    if not turn.turn:
-        return event_link(session, 0, turn.events[0])
-    return _links.session(
-        session.project, session.session_id, session.connection, fragment=f"turn-title-{turn.turn}", turn=turn.turn
-    )
-
-
-def event_link(session: SessionPlace, turn: int, event: MarkedEvent) -> str:
-    """Return the address of an event: in the conversation, or on the page of its turn's events if there are many."""
-    params = {"turn": turn or 1} if session.has_turns and event.row <= STEPS else {"part": turn, "step": event.row}
-    return _links.session(session.project, session.session_id, session.connection, fragment=f"step-{event.place}", **params)
-
-
-EVENTS_READ = 20_000
-"""Maximum number of events that a page reads, from the first on; the files have all of them."""
-PAYLOAD_SHOWN = 1_500
-"""Characters of a payload on the page."""
-EXCHANGES_SHOWN, EVALUATIONS_SHOWN, HISTORY = 100, 20, 30
-_NEAR = timedelta(days=3)
-"""The first search range for neighbouring runs, on either side."""
-_LOOKED_AT = 8_000
-"""Maximum length of a payload that is searched for a report of failure."""
-_DOUBTFUL = 2_000
-"""Maximum number of payloads that are searched."""
+    turn: int
+    address: str
+    event_count: int
+    """Number of the finding's events in the turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvents:
-    """The events of a run by their places, from 0: columns of equal length, and findings about some of them."""
+    """The events of a run in columns of equal length. An event's index is its position in the session, from 0."""
 
     ids: Sequence[str]
     types: Sequence[str]
@@ -87,219 +96,73 @@ class RunEvents:
     statuses: Sequence[str | None]
     times: Sequence[datetime]
     offsets: Sequence[int]
-    """The place of each event in its topic."""
+    """The offset of each event in its topic."""
     evidence: Mapping[int, tuple[str, ...]]
-    """The failure types that have an event as evidence."""
+    """Failure types by the index of an event that is evidence of them."""
     failed: frozenset[int]
-    """Events that report a failure."""
-    reinforcing: tuple[Reinforcing, ...]
+    """Indexes of events that report a failure."""
+    reinforcing_edges: tuple[ReinforcingEdge, ...]
     failures: tuple[str, ...]
-    """Every failure type in the diagnosis, in the order of the record."""
+    """All failure types of the diagnosis, in the order of the record."""
 
-    def told(self, position: int) -> str:
-        """Describe an event in a few words: its type, and its tool if any."""
-        tool = self.tools[position]
-        return f"{self.types[position]}: {tool}" if tool else self.types[position]
+    def describe(self, index: int) -> str:
+        """Return the type of an event, and its tool if it has one."""
+        tool = self.tools[index]
+        return f"{self.types[index]}: {tool}" if tool else self.types[index]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunContext:
-    """The context of a run on its page."""
+    """Records related to a run: its neighbours, its agent's earlier runs, its exchanges and its evaluations."""
 
     previous: str | None
     following: str | None
     history: Sequence[Row]
-    """The runs of its agent up to this one, the latest first."""
+    """The agent's runs up to this one, newest first."""
     marks: Sequence[Mark]
-    """The marks between these runs."""
+    """Chart marks within the time of the history."""
     exchanges: Sequence[Row]
     """The last exchanges with their scores, in the order of their turns."""
     evaluations: Sequence[EvaluatedRun]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunRead:
-    """A run with all data of its page except payloads."""
+class RunDetails:
+    """Everything that a run's page shows, except payloads."""
 
     run: Run
     diagnosis: Diagnosis
     context: RunContext
     events: RunEvents
-    turns: Mapping[int, Sequence[tuple[int, str, int]]]
-    """The turns in which each finding lies, by its number: place, address, events of the finding."""
-
-
-def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
-    """Return the context of a run."""
-    project, connection, session = run.project, run.connection, run.session_id
-    around = _read_neighbours(cursor, run)
-    history = [one for one in around if one["of_agent"]]
-    named = {"project": project, "connection": connection, "session": session, "limit": EXCHANGES_SHOWN + 1}
-    evaluations = evaluation_page(cursor, project, session=session, limit=EVALUATIONS_SHOWN)
-    return RunContext(
-        previous=_find_neighbour(around, "is_previous"),
-        following=_find_neighbour(around, "is_following"),
-        history=history,
-        marks=marks_between(cursor, project, [one["ended_at"] for one in history]),
-        exchanges=query_rows(cursor, "session_scores", named)[::-1],
-        evaluations=[run for run in evaluations if run.connection == connection],
-    )
-
-
-def _read_neighbours(cursor: duckdb.DuckDBPyConnection, run: Run) -> list[Row]:
-    """Return the runs around one, searching within days of its end first, and farther if some are missing."""
-    at = run.last_at
-    params = {"project": run.project, "number": run.place.number, "agent": run.agent, "at": at, "limit": HISTORY}
-    rows = query_rows(cursor, "runs_around", {**params, "since": at - _NEAR, "until": at + _NEAR})
-    is_whole_before = _find_neighbour(rows, "is_previous") and sum(one["of_agent"] for one in rows) == HISTORY
-    if is_whole_before and _find_neighbour(rows, "is_following"):
-        return rows
-    return query_rows(cursor, "runs_around", {**params, "since": at - _NEAR if is_whole_before else None, "until": None})
-
-
-def _find_neighbour(around: Sequence[Row], role: str) -> str | None:
-    return next((one["run_id"] for one in around if one[role]), None)
-
-
-def read_events(cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis, located: Sequence[FindingEvents | None]) -> RunEvents:
-    """Return the events of a diagnosed session, with marks on evidence and on events that report a failure."""
-    params = {"connection": diagnosis.connection, "session": diagnosis.session_id}
-    frame = run_query(cursor, "session_timeline", {**params, "limit": EVENTS_READ})
-    shown = {name: frame[name].to_list() for name in ("event_id", "event", "tool", "status", "occurred_at", "place")}
-    place_of = {event_id: position for position, event_id in enumerate(shown["event_id"])}
-    marks: dict[int, dict[str, None]] = {}
-    reinforcing: dict[Reinforcing, None] = {}
-    for cause, events in zip(diagnosis.failure_causes, located, strict=True):
-        places = [place_of[event_id] for event_id in (events.ids if events else ()) if event_id in place_of]
-        for position in places:
-            marks.setdefault(position, {})[cause.type] = None
-        reinforcing.update(dict.fromkeys(Reinforcing(*pair, cause.type) for pair in pairwise(places)))
-    return RunEvents(
-        ids=shown["event_id"],
-        types=shown["event"],
-        tools=shown["tool"],
-        statuses=shown["status"],
-        times=shown["occurred_at"],
-        offsets=shown["place"],
-        evidence={position: tuple(names) for position, names in sorted(marks.items())},
-        failed=_find_failed(cursor, params, shown["place"]),
-        reinforcing=tuple(reinforcing),
-        failures=tuple(dict.fromkeys(cause.type for cause in diagnosis.failure_causes)),
-    )
-
-
-def read_findings(
-    cursor: duckdb.DuckDBPyConnection, recorded: RecordedRun, located: Sequence[FindingEvents | None]
-) -> dict[int, list[tuple[int, str, int]]]:
-    """Return the turns of each finding of a run by the finding's number: place, address, and number of its events."""
-    run = recorded.run
-    for session in session_places(cursor, run.session_id, [run.project], run.connection):
-        findings = session_findings(cursor, session.bounded_params, recorded, located).findings
-        return {finding.number: finding_links(session, finding) for finding in findings}
-    return {}
-
-
-def _find_failed(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, str], offsets: Sequence[int]) -> frozenset[int]:
-    """Return the places of the events that report a failure."""
-    if not offsets:
-        return frozenset()
-    limits = {"last": offsets[-1], "statuses": "|".join(sorted(FAILED_STATUSES)), "longest": _LOOKED_AT, "limit": _DOUBTFUL}
-    failing = {row["place"] for row in query_rows(cursor, "doubtful_events", {**params, **limits}) if tells_of_failure(row)}
-    return frozenset(place for place, offset in enumerate(offsets) if offset in failing) if failing else frozenset()
-
-
-def tells_of_failure(row: Mapping[str, Any]) -> bool:
-    """Return whether an event reports a failure, by its type and payload; a payload that is not a JSON object does not."""
-    try:
-        return row["event"] == "error_event" or has_failed(raw_event(row["payload"]))
-    except InputError:
-        return False
-
-
-def payloads_of(
-    cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str, offsets: Sequence[int], longest: int
-) -> dict[int, Row]:
-    """Return the payloads of some events of a session by their place in the topic, each cut to `longest` characters."""
-    if not offsets:
-        return {}
-    params = {"connection": connection, "session": session_id, "places": list(offsets), "longest": longest}
-    return {one["place"]: one for one in query_rows(cursor, "event_payloads", params)}
-
-
-PAGE = 50
-"""Events per page."""
-EVIDENCE, FAILED = "evidence", "failed"
-ONLY = (EVIDENCE, FAILED)
-"""The filters."""
+    finding_turns: Mapping[int, Sequence[TurnLink]]
+    """Links to the turns of each finding, by the finding's number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSelection:
-    """The requested events."""
+    """The filters and the page of the timeline that a request selects."""
 
     type: str | None = None
-    """Only events of a type."""
     only: str | None = None
-    """One of ONLY."""
-    at: int = 1
-    """Number of an event, from 1: its page, or that of the first match after it."""
+    """One of EVENT_FILTERS."""
+    number: int = 1
+    """Number of an event, from 1. The page starts with it, or with the first match after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """A page of the timeline."""
 
-    places: tuple[int, ...]
-    """The events by their places."""
+    indexes: tuple[int, ...]
+    """Indexes of the events on the page."""
     total: int
     """Number of matching events on all pages."""
     start: int
-    """Number of matching events before this page."""
-    previous_at: int | None
+    """Number of matching events on earlier pages."""
+    previous_number: int | None
     """Number of the first event of the previous page; None on the first page."""
-    next_at: int | None
+    next_number: int | None
     """Number of the first event of the next page; None on the last page."""
-
-
-def timeline(events: RunEvents, selection: EventSelection, page: int = PAGE) -> Timeline:
-    """Return the page of the matching events that contains the event `at`."""
-    fitting = [
-        place
-        for place in _select_events(events, selection.only)
-        if selection.type is None or events.types[place] == selection.type
-    ]
-    before = sum(place < selection.at - 1 for place in fitting)
-    start = min(before, max(0, len(fitting) - 1)) // page * page
-    shown = fitting[start : start + page]
-    return Timeline(
-        places=tuple(shown),
-        total=len(fitting),
-        start=start,
-        previous_at=fitting[start - page] + 1 if start else None,
-        next_at=fitting[start + page] + 1 if start + page < len(fitting) else None,
-    )
-
-
-def _select_events(events: RunEvents, only: str | None) -> range | list[int]:
-    if only == EVIDENCE:
-        return sorted(events.evidence)
-    if only == FAILED:
-        return sorted(events.failed)
-    return range(len(events.ids))
-
-
-LISTED = 100
-"""Evidence events of a failure that the text beside the graph names."""
-GIST_SHOWN = 120
-"""Characters of an event's summary in a line."""
-_IN_COLUMNS = frozenset({"event", "type", "event_id", "timestamp", "tool", "tool_name", "name", "session_id", "status"})
-"""Fields of an event that the timeline has in columns of their own."""
-_IN_COLUMNS_WRITTEN = re.compile(rf'"(?:{"|".join(sorted(_IN_COLUMNS))})":\s*"[^"]*",?\s*')
-_LARGE = re.compile(r"(?<![\w.])\d{4,}(?= (?:new )?tokens?\b)")
-_NO_TOKENS = re.compile(r"^(?:Session used|An exchange took up to) 0 (?:new )?tokens with (.*)$")
-_DEPTH = 2
-_COUNTED = {6: "six", 7: "seven", 8: "eight", 9: "nine"}
-links = Links()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,100 +178,298 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """The parameters of the page's address."""
+class RunAddress:
+    """The address of a run's page with its parameters."""
 
     project: str
     run_id: str
-    asked: EventSelection
+    selection: EventSelection
     graph: Window | None
 
-    def to(self, part: str = "", **changed: str | None) -> str:
-        """Return the same page with changed parameters, None to drop one."""
+    def link(self, fragment: str = "", **changed: str | None) -> str:
+        """Return the address with changed parameters. None removes a parameter."""
         params = {
-            "type": self.asked.type,
-            "only": self.asked.only,
-            "at": str(self.asked.at) if self.asked.at > 1 else None,
+            "type": self.selection.type,
+            "only": self.selection.only,
+            "at": str(self.selection.number) if self.selection.number > 1 else None,
             "graph": str(self.graph) if self.graph else None,
         }
-        return links.run(self.project, self.run_id, part, **(params | changed))
+        return _links.run(self.project, self.run_id, fragment, **(params | changed))
 
 
-def run_values(read: RunRead, address: Address, shown: Timeline, payloads: Mapping[int, Row]) -> dict[str, Any]:
+def read_context(cursor: duckdb.DuckDBPyConnection, run: Run) -> RunContext:
+    """Return the records related to a run."""
+    neighbours = _read_neighbours(cursor, run)
+    history = [row for row in neighbours if row["of_agent"]]
+    params = {"project": run.project, "connection": run.connection, "session": run.session_id, "limit": MAX_EXCHANGES + 1}
+    evaluations = evaluation_page(cursor, run.project, session=run.session_id, limit=MAX_EVALUATIONS)
+    return RunContext(
+        previous=_find_neighbour(neighbours, "is_previous"),
+        following=_find_neighbour(neighbours, "is_following"),
+        history=history,
+        marks=marks_between(cursor, run.project, [row["ended_at"] for row in history]),
+        exchanges=query_rows(cursor, "session_scores", params)[::-1],
+        evaluations=[evaluation for evaluation in evaluations if evaluation.connection == run.connection],
+    )
+
+
+def _read_neighbours(cursor: duckdb.DuckDBPyConnection, run: Run) -> list[Row]:
+    """Return the runs before and after a run. Search the days around its end first, and widen the search if some are missing."""
+    since = run.last_at - _NEIGHBOUR_WINDOW
+    until = run.last_at + _NEIGHBOUR_WINDOW
+    params = {
+        "project": run.project,
+        "number": run.place.number,
+        "agent": run.agent,
+        "at": run.last_at,
+        "limit": MAX_HISTORY_RUNS,
+    }
+    rows = query_rows(cursor, "runs_around", {**params, "since": since, "until": until})
+    has_full_history = sum(row["of_agent"] for row in rows) == MAX_HISTORY_RUNS
+    is_complete_before = _find_neighbour(rows, "is_previous") is not None and has_full_history
+    if is_complete_before and _find_neighbour(rows, "is_following"):
+        return rows
+    return query_rows(cursor, "runs_around", {**params, "since": since if is_complete_before else None, "until": None})
+
+
+def _find_neighbour(rows: Sequence[Row], role: str) -> str | None:
+    return next((row["run_id"] for row in rows if row[role]), None)
+
+
+def read_events(
+    cursor: duckdb.DuckDBPyConnection, diagnosis: Diagnosis, finding_events: Sequence[FindingEvents | None]
+) -> RunEvents:
+    """Return the events of a diagnosed session, with marks on evidence and on events that report a failure."""
+    params = {"connection": diagnosis.connection, "session": diagnosis.session_id}
+    frame = run_query(cursor, "session_timeline", {**params, "limit": MAX_EVENTS})
+    columns = {name: frame[name].to_list() for name in ("event_id", "event", "tool", "status", "occurred_at", "place")}
+    index_of = {event_id: index for index, event_id in enumerate(columns["event_id"])}
+    # Dictionaries serve as sets that keep their order.
+    evidence: dict[int, dict[str, None]] = {}
+    edges: dict[ReinforcingEdge, None] = {}
+    for cause, events in zip(diagnosis.failure_causes, finding_events, strict=True):
+        event_ids = events.ids if events else ()
+        indexes = [index_of[event_id] for event_id in event_ids if event_id in index_of]
+        for index in indexes:
+            evidence.setdefault(index, {})[cause.type] = None
+        edges.update(dict.fromkeys(ReinforcingEdge(*pair, cause.type) for pair in pairwise(indexes)))
+    return RunEvents(
+        ids=columns["event_id"],
+        types=columns["event"],
+        tools=columns["tool"],
+        statuses=columns["status"],
+        times=columns["occurred_at"],
+        offsets=columns["place"],
+        evidence={index: tuple(names) for index, names in sorted(evidence.items())},
+        failed=_find_failed(cursor, params, columns["place"]),
+        reinforcing_edges=tuple(edges),
+        failures=tuple(dict.fromkeys(cause.type for cause in diagnosis.failure_causes)),
+    )
+
+
+def _find_failed(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, str], offsets: Sequence[int]) -> frozenset[int]:
+    """Return the indexes of the events that report a failure."""
+    if not offsets:
+        return frozenset()
+    limits = {
+        "last": offsets[-1],
+        "statuses": "|".join(sorted(FAILED_STATUSES)),
+        "longest": _MAX_CHECKED_LENGTH,
+        "limit": _MAX_CHECKED_PAYLOADS,
+    }
+    rows = query_rows(cursor, "doubtful_events", {**params, **limits})
+    failed_offsets = {row["place"] for row in rows if reports_failure(row)}
+    return frozenset(index for index, offset in enumerate(offsets) if offset in failed_offsets)
+
+
+def reports_failure(row: Mapping[str, Any]) -> bool:
+    """Return whether an event reports a failure by its type or payload. A payload that is not a JSON object reports none."""
+    try:
+        return row["event"] == "error_event" or has_failed(raw_event(row["payload"]))
+    except InputError:
+        return False
+
+
+def read_payloads(
+    cursor: duckdb.DuckDBPyConnection, connection: str, session_id: str, offsets: Sequence[int], max_length: int
+) -> dict[int, Row]:
+    """Return the payloads of events by their topic offset, each cut to `max_length` characters."""
+    if not offsets:
+        return {}
+    params = {"connection": connection, "session": session_id, "places": list(offsets), "longest": max_length}
+    return {row["place"]: row for row in query_rows(cursor, "event_payloads", params)}
+
+
+def read_finding_turns(
+    cursor: duckdb.DuckDBPyConnection, recorded: RecordedRun, finding_events: Sequence[FindingEvents | None]
+) -> dict[int, list[TurnLink]]:
+    """Return links to the turns of each finding of a run, by the finding's number."""
+    run = recorded.run
+    for session in session_places(cursor, run.session_id, [run.project], run.connection):
+        findings = session_findings(cursor, session.bounded_params, recorded, finding_events).findings
+        return {finding.number: link_turns(session, finding) for finding in findings}
+    return {}
+
+
+def link_turns(session: SessionPlace, finding: Finding) -> list[TurnLink]:
+    """Return links to the first turns of a finding."""
+    return [TurnLink(turn.turn, _link_turn(session, turn), turn.event_count) for turn in finding.turns[:MAX_LINKED_TURNS]]
+
+
+def _link_turn(session: SessionPlace, turn: MarkedTurn) -> str:
+    """Return the address of a turn. Events before the first turn have no turn, so the first of them is linked."""
+    if not turn.turn:
+        return link_event(session, 0, turn.events[0])
+    return _links.session(
+        session.project, session.session_id, session.connection, fragment=f"turn-title-{turn.turn}", turn=turn.turn
+    )
+
+
+def link_event(session: SessionPlace, turn: int, event: MarkedEvent) -> str:
+    """Return the address of an event: in the conversation, or on the page of its turn's events if the turn has too many."""
+    params = {"turn": turn or 1} if session.has_turns and event.row <= MAX_STEPS_PER_TURN else {"part": turn, "step": event.row}
+    return _links.session(session.project, session.session_id, session.connection, fragment=f"step-{event.place}", **params)
+
+
+def timeline(events: RunEvents, selection: EventSelection, page_size: int = EVENTS_PER_PAGE) -> Timeline:
+    """Return the page of the matching events that has the selected event."""
+    matches = [
+        index
+        for index in _filter_events(events, selection.only)
+        if selection.type is None or events.types[index] == selection.type
+    ]
+    earlier = sum(index < selection.number - 1 for index in matches)
+    start = min(earlier, max(0, len(matches) - 1)) // page_size * page_size
+    end = start + page_size
+    return Timeline(
+        indexes=tuple(matches[start:end]),
+        total=len(matches),
+        start=start,
+        previous_number=matches[start - page_size] + 1 if start else None,
+        next_number=matches[end] + 1 if end < len(matches) else None,
+    )
+
+
+def _filter_events(events: RunEvents, only: str | None) -> range | list[int]:
+    if only == EVIDENCE:
+        return sorted(events.evidence)
+    if only == FAILED:
+        return sorted(events.failed)
+    return range(len(events.ids))
+
+
+def run_values(
+    details: RunDetails, address: RunAddress, timeline_page: Timeline, payloads: Mapping[int, Row]
+) -> dict[str, Any]:
     """Return every value of the template."""
-    diagnosis, context, events = read.diagnosis, read.context, read.events
+    diagnosis = details.diagnosis
+    context = details.context
+    events = details.events
     return {
-        "run": read.run,
+        "run": details.run,
         "diagnosis": diagnosis,
-        "is_alone": read.run.exchanges_only,
-        "because": because(diagnosis),
+        "has_only_exchanges": details.run.exchanges_only,
+        "readiness_reason": explain_readiness(diagnosis),
         "has_tokens": has_tokens(diagnosis),
-        "told_cause": told_cause,
+        "format_cause": format_cause,
         "lowest_trust": LOWEST_TRUST,
-        "primary": _primary_cause(diagnosis),
-        "causes": _order_by_impact(diagnosis),
-        "turns": read.turns,
+        "primary": _find_primary_cause(diagnosis),
+        "causes": _sort_by_impact(diagnosis),
+        "finding_turns": details.finding_turns,
         "dimensions": _list_dimensions(diagnosis),
-        "dimension_count": _COUNTED.get(len(diagnosis.dimensions), str(len(diagnosis.dimensions))),
-        "dimension_of": {one.name: one.dimension for one in FAILURE_TYPES.values()},
+        "dimension_count": _NUMBER_WORDS.get(len(diagnosis.dimensions), str(len(diagnosis.dimensions))),
+        "dimension_of": {failure.name: failure.dimension for failure in FAILURE_TYPES.values()},
         "previous": context.previous,
         "following": context.following,
-        "history": _draw_history(address.project, context.history, context.marks),
-        "exchanges": context.exchanges[-EXCHANGES_SHOWN:],
-        "has_more_exchanges": len(context.exchanges) > EXCHANGES_SHOWN,
+        "history": _build_history(address.project, context.history, context.marks),
+        "exchanges": context.exchanges[-MAX_EXCHANGES:],
+        "has_more_exchanges": len(context.exchanges) > MAX_EXCHANGES,
         "evaluations": context.evaluations,
         "simulated": any(exchange["simulated"] for exchange in context.exchanges)
         or any(evaluation.simulated for evaluation in context.evaluations),
         "address": address,
-        "timeline": shown,
-        "only": ONLY,
+        "timeline": timeline_page,
         "types": sorted(Counter(events.types).items()),
-        "rows": [_build_event(events, place, payloads) for place in shown.places],
+        "rows": [_build_row(events, index, payloads) for index in timeline_page.indexes],
         "evidence_total": len(events.evidence),
         "failed_total": len(events.failed),
         "read_count": len(events.ids),
-        "is_cut": len(events.ids) == EVENTS_READ < diagnosis.event_count,
-        "is_changed": len(events.ids) != min(EVENTS_READ, diagnosis.event_count),
-        "graph": graph_values(events, address),
+        "is_cut": len(events.ids) == MAX_EVENTS < diagnosis.event_count,
+        "is_changed": len(events.ids) != min(MAX_EVENTS, diagnosis.event_count),
+        "graph": _build_graph(events, address),
     }
 
 
+def explain_readiness(diagnosis: Diagnosis) -> str:
+    """Return the reason for a run's readiness level as a clause; empty if there is none on record."""
+    rule = next((rule for rule in READINESS_RULES if rule[0] == diagnosis.readiness_level), None)
+    if rule is None or diagnosis.trust_score is None:
+        return ""
+    _, min_trust, severity = rule
+    clauses = []
+    if diagnosis.trust_score < min_trust:
+        clauses.append(f"trust is below {min_trust}")
+    failures = sum(cause.severity == severity for cause in diagnosis.failure_causes)
+    if failures:
+        singular, plural = _SEVERITY_CLAUSES[severity]
+        clauses.append(plural.format(failures) if failures > 1 else singular)
+    return " and ".join(clauses)
+
+
 def has_tokens(diagnosis: Diagnosis) -> bool:
-    """Return whether the events report token counts; otherwise the sum is unknown and not 0."""
+    """Return whether the events report token counts. Without them the total is unknown, not 0."""
     return diagnosis.cost_analysis.total_tokens > 0
 
 
-def told_cause(description: str) -> str:
-    """Return a detector's description of a cause, with thin spaces in large counts, and without token counts that no event reports."""
-    spaced = _LARGE.sub(lambda found: number(int(found[0])), description)
-    return _NO_TOKENS.sub(lambda found: f"{found[1][:1].upper()}{found[1][1:]} The events report no tokens.", spaced)
+def format_cause(description: str) -> str:
+    """Format a detector's description of a cause: group the digits of large token counts, and drop a count of 0 that no event reports."""
+    grouped = _TOKEN_COUNT.sub(lambda match: number(int(match[0])), description)
+    return _ZERO_TOKENS.sub(lambda match: f"{match[1][:1].upper()}{match[1][1:]} The events report no tokens.", grouped)
 
 
-def _primary_cause(diagnosis: Diagnosis) -> Any:
-    """Return the cause with the largest penalty, the first among equals; None without causes."""
+def _find_primary_cause(diagnosis: Diagnosis) -> Any:
+    """Return the cause with the largest penalty, the first of equals; None without causes."""
     return min(diagnosis.failure_causes, key=lambda cause: cause.impact_score, default=None)
 
 
-def _order_by_impact(diagnosis: Diagnosis) -> list[tuple[int, FailureCause]]:
-    """Return the causes by penalty, largest first, each with its number in the record."""
+def _sort_by_impact(diagnosis: Diagnosis) -> list[tuple[int, FailureCause]]:
+    """Return the causes with their numbers in the record, largest penalty first."""
     return sorted(enumerate(diagnosis.failure_causes, 1), key=lambda numbered: numbered[1].impact_score)
 
 
 def _list_dimensions(diagnosis: Diagnosis) -> list[dict[str, Any]]:
     """Return each dimension with its score, its weight in percent, and the failure type that lowers it."""
-    scores = {one.dimension: one.score for one in diagnosis.dimensions}
+    scores = {dimension.dimension: dimension.score for dimension in diagnosis.dimensions}
     return [
-        {"name": one.dimension, "score": scores[one.dimension], "weight": one.weight, "failure": one.name}
-        for one in FAILURE_TYPES.values()
-        if one.dimension in scores
+        {"name": failure.dimension, "score": scores[failure.dimension], "weight": failure.weight, "failure": failure.name}
+        for failure in FAILURE_TYPES.values()
+        if failure.dimension in scores
     ]
 
 
-def _draw_history(project: str, runs: Sequence[Row], marks: Sequence[Mark]) -> dict[str, Any]:
-    """Return the agent's history up to this run."""
-    this, before = runs[0], runs[1:]
-    last = before[0] if before else None
-    scores = [run["trust_score"] for run in before if run["trust_score"] is not None]
+def _build_history(project: str, runs: Sequence[Row], marks: Sequence[Mark]) -> dict[str, Any]:
+    """Return the comparison with the agent's earlier runs. `runs` starts with the run of the page."""
+    current = runs[0]
+    earlier = runs[1:]
+    last = earlier[0] if earlier else None
+    scores = [run["trust_score"] for run in earlier if run["trust_score"] is not None]
+    failure = current["primary_failure_type"]
+    return {
+        "last": last,
+        "change": _subtract_trust(current["trust_score"], last["trust_score"]) if last else None,
+        "is_repeated": last is not None and failure is not None and failure == last["primary_failure_type"],
+        "mean": sum(scores) / len(scores) if scores else None,
+        "runs": len(earlier),
+        "is_cut": len(runs) == MAX_HISTORY_RUNS,
+        "chart": _draw_history(project, runs, marks) if earlier else None,
+    }
+
+
+def _subtract_trust(current: float | None, previous: float | None) -> float | None:
+    return None if current is None or previous is None else current - previous
+
+
+def _draw_history(project: str, runs: Sequence[Row], marks: Sequence[Mark]) -> Any:
     chart = Chart(
         key="trust",
         title="Trust of the agent's runs up to this one",
@@ -421,141 +482,107 @@ def _draw_history(project: str, runs: Sequence[Row], marks: Sequence[Mark]) -> d
         marked="unsafe for production",
         marks=marks,
     )
-    points = [run_point(project, run) for run in reversed(runs)]
     unsafe = {run["run_id"] for run in runs if run["readiness_level"] == "unsafe_for_production"}
-    return {
-        "last": last,
-        "change": _describe_change(this["trust_score"], last["trust_score"] if last else None),
-        "is_repeated": last is not None and this["primary_failure_type"] in {last["primary_failure_type"]} - {None},
-        "mean": sum(scores) / len(scores) if scores else None,
-        "runs": len(before),
-        "is_cut": len(runs) == HISTORY,
-        "chart": line(chart, points, marked=unsafe) if before else None,
-    }  # fmt: skip
+    return line(chart, [run_point(project, run) for run in reversed(runs)], marked=unsafe)
 
 
 def run_point(project: str, run: Mapping[str, Any]) -> Point:
     """Return a run's point in a chart of trust, with a link to its page."""
-    name, at = run["run_id"], run["ended_at"]
-    return Point(name, run["trust_score"], name.removeprefix("run_"), at=at, link=links.run(project, name))
+    run_id = run["run_id"]
+    return Point(run_id, run["trust_score"], run_id.removeprefix("run_"), at=run["ended_at"], link=_links.run(project, run_id))
 
 
-def _describe_change(now: float | None, before: float | None) -> float | None:
-    return None if now is None or before is None else now - before
-
-
-def _build_event(events: RunEvents, position: int, payloads: Mapping[int, Row]) -> dict[str, Any]:
+def _build_row(events: RunEvents, index: int, payloads: Mapping[int, Row]) -> dict[str, Any]:
     """Return a row of the timeline."""
-    kept = payloads.get(events.offsets[position], {"payload": "", "characters": 0})
-    is_cut = kept["characters"] > PAYLOAD_SHOWN
-    is_failed = position in events.failed or (not is_cut and tells_of_failure({"event": events.types[position], **kept}))
+    stored = payloads.get(events.offsets[index], {"payload": "", "characters": 0})
+    payload = stored["payload"]
+    is_cut = stored["characters"] > MAX_PAYLOAD_LENGTH
     return {
-        "number": position + 1,
-        "id": events.ids[position],
-        "at": events.times[position],
-        "type": events.types[position],
-        "tool": events.tools[position],
-        "status": events.statuses[position],
-        "failures": events.evidence.get(position, ()),
-        "is_failed": is_failed,
-        "payload": kept["payload"] if is_cut else indented(kept["payload"]),
-        "gist": gist(kept["payload"], is_cut=is_cut),
-        "characters": kept["characters"],
+        "number": index + 1,
+        "id": events.ids[index],
+        "at": events.times[index],
+        "type": events.types[index],
+        "tool": events.tools[index],
+        "status": events.statuses[index],
+        "failures": events.evidence.get(index, ()),
+        "is_failed": index in events.failed
+        or (not is_cut and reports_failure({"event": events.types[index], "payload": payload})),
+        "payload": payload if is_cut else indent_payload(payload),
+        "gist": summarize_payload(payload, is_cut=is_cut),
+        "characters": stored["characters"],
         "is_cut": is_cut,
-        "file": f"events/{events.offsets[position]}.json",
+        "file": f"events/{events.offsets[index]}.json",
     }
 
 
-def gist(payload: str, *, is_cut: bool) -> str:
-    """Summarise a payload in a line, without the fields that the timeline's columns show; empty if nothing is left or it is not a JSON object."""
+def summarize_payload(payload: str, *, is_cut: bool) -> str:
+    """Return a payload's fields in one line, without those in the timeline's columns; empty for a payload that is not a JSON object."""
     if is_cut:
-        text = _IN_COLUMNS_WRITTEN.sub("", payload)
+        text = _COLUMN_FIELD_JSON.sub("", payload)
     else:
         try:
-            fields = {name: value for name, value in raw_event(payload).items() if name not in _IN_COLUMNS}
+            fields = {name: value for name, value in raw_event(payload).items() if name not in _COLUMN_FIELDS}
         except InputError:
             return ""
         text = json.dumps(fields, ensure_ascii=False)[:-1]
     text = text.removeprefix("{").replace('"', "")
-    return text if len(text) <= GIST_SHOWN else f"{text[: GIST_SHOWN - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return text if len(text) <= MAX_GIST_LENGTH else f"{text[: MAX_GIST_LENGTH - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def indented(payload: str) -> str:
-    """Return a payload with one field per line; unchanged if it is not a JSON object."""
+def indent_payload(payload: str) -> str:
+    """Return a JSON object with one field per line; any other payload unchanged."""
     try:
-        return json.dumps(raw_event(payload), indent=_DEPTH, ensure_ascii=False)
+        return json.dumps(raw_event(payload), indent=_JSON_INDENT, ensure_ascii=False)
     except InputError:
         return payload
 
 
-def graph_values(events: RunEvents, address: Address) -> dict[str, Any]:
-    """Return the graph of the requested part, with a text description."""
+def _build_graph(events: RunEvents, address: RunAddress) -> dict[str, Any]:
+    """Return the causal graph of the requested window, with a text version."""
     count = len(events.ids)
     window = address.graph or Window(first=1, last=count)
-    chosen = range(window.first - 1, window.last)
-    evidence = {place: names for place, names in events.evidence.items() if place in chosen}
-    placed = layout(
+    indexes = range(window.first - 1, window.last)
+    evidence = {index: names for index, names in events.evidence.items() if index in indexes}
+    layout = lay_out_graph(
         GraphEvents(
-            types=events.types[chosen.start : chosen.stop],
-            first=chosen.start,
+            types=events.types[indexes.start : indexes.stop],
+            first=indexes.start,
             evidence=evidence,
             failed=events.failed,
-            reinforcing=events.reinforcing,
+            reinforcing_edges=events.reinforcing_edges,
             failures=events.failures,
         )
     )
-    addresses = Addresses(
-        event=lambda place: _link_event(address, place),
-        block=lambda first, last: address.to("graph", graph=str(Window(first=first + 1, last=last + 1))),
+    links = GraphLinks(
+        event=lambda index: _link_timeline(address, index),
+        block=lambda first, last: address.link("graph", graph=str(Window(first=first + 1, last=last + 1))),
         failure=lambda name: f"#cause-{name}",
     )
-    width = len(chosen)
+    size = len(indexes)
     return {
         "window": window,
-        "is_part": width < count,
-        "before": _window_beside(window.first - width, width, count) if window.first > 1 else None,
-        "after": _window_beside(window.last + 1, width, count) if window.last < count else None,
-        "blocks": sum(column.is_block for column in placed.columns),
-        "images": draw(placed, events.told, _describe_graph, addresses) if count else None,
+        "is_part": size < count,
+        "before": _build_window(window.first - size, size, count) if window.first > 1 else None,
+        "after": _build_window(window.last + 1, size, count) if window.last < count else None,
+        "blocks": sum(column.is_block for column in layout.columns),
+        "images": draw_graph(layout, events.describe, lambda name: TERMS.get(name, name), links) if count else None,
         "evidence": {name: _list_evidence(evidence, name) for name in events.failures},
-        "listed": LISTED,
-        "to_event": partial(_link_event, address),
-        "told": events.told,
+        "max_listed": MAX_LISTED_EVIDENCE,
+        "link_event": partial(_link_timeline, address),
+        "describe": events.describe,
     }
 
 
-def _describe_graph(name: str) -> str:
-    return TERMS.get(name, name)
+def _link_timeline(address: RunAddress, index: int) -> str:
+    """Return the address of an event in the timeline, without filters."""
+    return address.link(f"event-{index + 1}", at=str(index + 1), type=None, only=None)
 
 
-def _link_event(address: Address, position: int) -> str:
-    """Return the timeline at an event, without filters."""
-    return address.to(f"event-{position + 1}", at=str(position + 1), type=None, only=None)
-
-
-def _window_beside(first: int, width: int, count: int) -> str:
+def _build_window(first: int, size: int, count: int) -> str:
+    """Return the window of `size` events that starts with `first`, limited to the `count` events of the session."""
     start = max(1, first)
-    return str(Window(first=start, last=min(count, start + width - 1)))
+    return str(Window(first=start, last=min(count, start + size - 1)))
 
 
-def _list_evidence(evidence: Mapping[int, Sequence[str]], name: str) -> list[int]:
-    return [place for place, names in evidence.items() if name in names]
-
-
-RULES = (("unsafe_for_production", SAFE_TRUST, "critical"), ("review_recommended", READY_TRUST, "high"))
-"""A readiness level, the trust below which a run has it, and the severity of a failure that has the same effect."""
-_FAILING = {
-    "critical": ("a failure is critical", "{} failures are critical"),
-    "high": ("a failure has high severity", "{} failures have high severity"),
-}
-
-
-def because(diagnosis: Diagnosis) -> str:
-    """Return the reason of a run's readiness level as a clause; empty without a reason, or if it is not recorded."""
-    rule = next((rule for rule in RULES if rule[0] == diagnosis.readiness_level), None)
-    if rule is None or diagnosis.trust_score is None:
-        return ""
-    _, least, severity = rule
-    failures = sum(cause.severity == severity for cause in diagnosis.failure_causes)
-    low = [f"trust is below {least}"] if diagnosis.trust_score < least else []
-    return " and ".join([*low, *([_FAILING[severity][failures > 1].format(failures)] if failures else [])])
+def _list_evidence(evidence: Mapping[int, Sequence[str]], failure: str) -> list[int]:
+    return [index for index, failures in evidence.items() if failure in failures]

@@ -16,14 +16,14 @@ from audit.exchanges.states import SCORED
 from schemas.lazy import duckdb
 from service.pages.rendering import Excerpt, day, excerpt, page
 from service.pages.run_view import (
-    PAYLOAD_SHOWN,
-    STEPS,
-    event_link,
-    finding_links,
-    gist,
-    indented,
-    payloads_of,
-    tells_of_failure,
+    MAX_PAYLOAD_LENGTH,
+    MAX_STEPS_PER_TURN,
+    indent_payload,
+    link_event,
+    link_turns,
+    read_payloads,
+    reports_failure,
+    summarize_payload,
 )
 from service.pages.viewing import ShownProject, Viewer
 from service.read.sessions import (
@@ -181,8 +181,8 @@ def session_values(read: SessionRead, shown: Mapping[str, Any], selection: TurnS
         "session": read.session,
         "run": read.session.run,
         "findings": read.findings,
-        "links_of": partial(finding_links, read.place),
-        "link_to_event": partial(event_link, read.place),
+        "links_of": partial(link_turns, read.place),
+        "link_to_event": partial(link_event, read.place),
         "selection": selection,
         "tokens": _sum_known(read.session.input_tokens, read.session.output_tokens),
         **shown,
@@ -214,7 +214,7 @@ def _build_turns(cursor: duckdb.DuckDBPyConnection, of_session: SessionPlace, se
     parts = {row["place"] for row in rows}
     if rows and rows[0]["place"] == 1:
         parts.add(0)
-    steps = _read_steps(cursor, of_session, parts, (1, STEPS))
+    steps = _read_steps(cursor, of_session, parts, (1, MAX_STEPS_PER_TURN))
     total = rows[0]["places"] if rows else 0
     first = rows[0]["row"] if rows else 1
     return {
@@ -244,7 +244,7 @@ def _read_steps(
 ) -> dict[int, Steps]:
     steps = session_steps(cursor, of_session, parts, rows)
     offsets = [step["place"] for row in steps.values() for step in row["steps"]]
-    payloads = payloads_of(cursor, of_session.connection, of_session.session_id, offsets, PAYLOAD_SHOWN)
+    payloads = read_payloads(cursor, of_session.connection, of_session.session_id, offsets, MAX_PAYLOAD_LENGTH)
     return {part: _build_steps(part, row, payloads) for part, row in steps.items()}
 
 
@@ -260,12 +260,12 @@ def _build_steps(part: int, row: Row, payloads: Mapping[int, Row]) -> Steps:
 
 def _build_step(step: Row, payloads: Mapping[int, Row]) -> Row:
     stored = payloads.get(step["place"], {"payload": "", "characters": 0})
-    is_cut = stored["characters"] > PAYLOAD_SHOWN
+    is_cut = stored["characters"] > MAX_PAYLOAD_LENGTH
     return {
         **step,
-        "is_failed": not is_cut and tells_of_failure({"event": step["event"], **stored}),
-        "gist": gist(stored["payload"], is_cut=is_cut),
-        "payload": stored["payload"] if is_cut else indented(stored["payload"]),
+        "is_failed": not is_cut and reports_failure({"event": step["event"], **stored}),
+        "gist": summarize_payload(stored["payload"], is_cut=is_cut),
+        "payload": stored["payload"] if is_cut else indent_payload(stored["payload"]),
         "characters": stored["characters"],
         "is_cut": is_cut,
     }

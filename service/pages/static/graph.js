@@ -1,12 +1,12 @@
 "use strict";
-// The causal graph: larger and smaller, and from event to event by the arrow keys. Without this it is a picture that scrolls, with links.
+// Zooming, dragging and keyboard navigation of the causal graph. Without this script, the graph is a scrollable image with links.
 
-const SMALLEST = 0.25;
-const LARGEST = 3;
-const STEP = 1.25;
+const MIN_SCALE = 0.25;
+const MAX_SCALE = 3;
+const ZOOM_FACTOR = 1.25;
 let scale = 1;
 
-function graphOf(element) {
+function findGraph(element) {
   return element.closest("#graph")?.querySelector("[data-graph]");
 }
 
@@ -18,18 +18,18 @@ function resize(graph) {
   }
 }
 
-/** Changes the size, and keeps in the middle what was there. */
-function zoom(graph, by) {
-  const middle = (graph.scrollLeft + graph.clientWidth / 2) / graph.scrollWidth;
-  const whole = graph.scrollWidth / scale;
-  const wanted = by === 0 ? graph.clientWidth / whole : scale * STEP ** by;
-  scale = Math.min(LARGEST, Math.max(SMALLEST, wanted));
+/** Zooms by a number of steps, or fits the graph into the view if `steps` is 0. The centre of the view stays in place. */
+function zoom(graph, steps) {
+  const center = (graph.scrollLeft + graph.clientWidth / 2) / graph.scrollWidth;
+  const fullWidth = graph.scrollWidth / scale;
+  const newScale = steps === 0 ? graph.clientWidth / fullWidth : scale * ZOOM_FACTOR ** steps;
+  scale = Math.min(MAX_SCALE, Math.max(MIN_SCALE, newScale));
   resize(graph);
-  graph.scrollLeft = middle * graph.scrollWidth - graph.clientWidth / 2;
+  graph.scrollLeft = center * graph.scrollWidth - graph.clientWidth / 2;
 }
 
-/** Only one node is reached by the tab key; from there on the arrows lead. */
-function prepare() {
+/** Makes one node reachable with the tab key. The arrow keys lead to the others. */
+function initGraph() {
   const graph = document.querySelector("[data-graph]");
   if (!graph) return;
   document.querySelector("[data-zoom]").hidden = false;
@@ -39,25 +39,27 @@ function prepare() {
   for (const node of nodes) node.setAttribute("tabindex", node === first ? "0" : "-1");
 }
 
-function move(node, by, wanted) {
+/** Moves the focus to the next node in a direction (1 or -1), or to the next one with a class. */
+function moveFocus(node, direction, className) {
   const nodes = [...node.closest("svg").querySelectorAll("[data-node]")];
-  let at = nodes.indexOf(node) + by;
-  while (nodes[at] && wanted && !nodes[at].classList.contains(wanted)) at += by;
-  if (!nodes[at]) return;
+  let index = nodes.indexOf(node) + direction;
+  while (nodes[index] && className && !nodes[index].classList.contains(className)) index += direction;
+  const target = nodes[index];
+  if (!target) return;
   node.setAttribute("tabindex", "-1");
-  nodes[at].setAttribute("tabindex", "0");
-  nodes[at].focus();
-  nodes[at].scrollIntoView({ block: "nearest", inline: "center" });
+  target.setAttribute("tabindex", "0");
+  target.focus();
+  target.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
 const KEYS = {
-  ArrowRight: (node) => move(node, 1),
-  ArrowLeft: (node) => move(node, -1),
-  ArrowDown: (node) => move(node, 1, "evidence"),
-  ArrowUp: (node) => move(node, -1, "evidence"),
-  "+": (node) => zoom(graphOf(node), 1),
-  "-": (node) => zoom(graphOf(node), -1),
-  0: (node) => zoom(graphOf(node), 0),
+  ArrowRight: (node) => moveFocus(node, 1),
+  ArrowLeft: (node) => moveFocus(node, -1),
+  ArrowDown: (node) => moveFocus(node, 1, "evidence"),
+  ArrowUp: (node) => moveFocus(node, -1, "evidence"),
+  "+": (node) => zoom(findGraph(node), 1),
+  "-": (node) => zoom(findGraph(node), -1),
+  0: (node) => zoom(findGraph(node), 0),
 };
 
 document.addEventListener("keydown", (event) => {
@@ -69,29 +71,29 @@ document.addEventListener("keydown", (event) => {
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest?.("[data-zoom] button");
-  if (button) zoom(graphOf(button), Number(button.dataset.by));
+  if (button) zoom(findGraph(button), Number(button.dataset.by));
 });
 
-// Moved by the mouse as a map is; a finger scrolls it by itself. What was moved was not chosen.
+// Dragging with the mouse scrolls the graph. Touch screens scroll it natively. A drag must not follow the link under the pointer.
 let drag = null;
-let isMoved = false;
+let isDragged = false;
 document.addEventListener("pointerdown", (event) => {
   const graph = event.target.closest?.("[data-graph]");
-  isMoved = false;
+  isDragged = false;
   drag = graph && event.pointerType === "mouse" && event.button === 0 ? { graph, x: event.clientX, left: graph.scrollLeft } : null;
 });
 document.addEventListener("pointermove", (event) => {
   if (!drag) return;
-  const way = event.clientX - drag.x;
-  isMoved ||= Math.abs(way) > 5;
-  if (isMoved) drag.graph.scrollLeft = drag.left - way;
+  const distance = event.clientX - drag.x;
+  isDragged ||= Math.abs(distance) > 5;
+  if (isDragged) drag.graph.scrollLeft = drag.left - distance;
 });
 document.addEventListener("pointerup", () => { drag = null; });
 document.addEventListener("click", (event) => {
-  if (isMoved && event.target.closest?.("[data-graph]")) event.preventDefault();
-  isMoved = false;
+  if (isDragged && event.target.closest?.("[data-graph]")) event.preventDefault();
+  isDragged = false;
 }, { capture: true });
 document.addEventListener("dragstart", (event) => { if (event.target.closest?.("[data-graph]")) event.preventDefault(); });
 
-document.addEventListener("driftline:part", prepare);
-prepare();
+document.addEventListener("driftline:part", initGraph);
+initGraph();

@@ -23,7 +23,7 @@ from audit.detectors.thresholds import DEFAULTS
 from audit.detectors.thresholds import EVENTS as AS_EVENTS
 from audit.diagnosis.diagnosis import _readiness_level, diagnose, to_record
 from audit.diagnosis.evidence import SessionEvidence
-from service.pages.run_view import GIST_SHOWN, PAYLOAD_SHOWN, because, read_context, read_events
+from service.pages.run_view import MAX_GIST_LENGTH, MAX_PAYLOAD_LENGTH, explain_readiness, read_context, read_events
 from service.read.run_diagnoses import events_of
 from service.read.runs import find_run
 from service.read.sessions import finding_events
@@ -42,7 +42,7 @@ LOOP: list[dict[str, Any]] = [
             {"event": "tool_output", "tool": "search", "result": HOSTILE, "is_error": True},
         )
     ),
-    {"event": HOSTILE, "tool": HOSTILE, "note": "x" * 2 * PAYLOAD_SHOWN},
+    {"event": HOSTILE, "tool": HOSTILE, "note": "x" * 2 * MAX_PAYLOAD_LENGTH},
 ]
 Finished = Callable[..., None]
 
@@ -110,11 +110,11 @@ def test_the_timeline_says_in_a_line_what_each_event_says(finished: Finished, lo
     gists = re.findall(r'<span class="gist">(.*?)</span></summary>', shown)
     assert gists == [
         "args: {q: order 7}",
-        "note:" + "x" * (GIST_SHOWN - 6) + "\u2026",
-        "note: " + "y" * (GIST_SHOWN - 7) + "\u2026",
+        "note:" + "x" * (MAX_GIST_LENGTH - 6) + "\u2026",
+        "note: " + "y" * (MAX_GIST_LENGTH - 7) + "\u2026",
     ]
     assert shown.count("characters</summary>") == 1
-    assert f'href="{RUN}/session.json" download>The raw session, 4 events</a>' in shown
+    assert f'href="{RUN}/session.json" download>Raw session, 4 events</a>' in shown
 
 
 def test_every_node_of_the_graph_leads_to_its_event(finished: Finished, look: Callable[..., str]) -> None:
@@ -158,8 +158,8 @@ def test_a_long_payload_is_cut_and_can_be_had_whole(finished: Finished, look: Ca
     finished("s1", LOOP, 1)
     address = re.search(r'href="([^"]+/events/\d+\.json)"', look(RUN))
     assert address
-    assert "x" * 2 * PAYLOAD_SHOWN not in look(RUN)
-    assert "x" * 2 * PAYLOAD_SHOWN in look(address[1])
+    assert "x" * 2 * MAX_PAYLOAD_LENGTH not in look(RUN)
+    assert "x" * 2 * MAX_PAYLOAD_LENGTH in look(address[1])
     look(f"{RUN}/events/999999.json", 404)
 
 
@@ -289,7 +289,7 @@ def test_all_evidence_is_found_however_much_there_is(store: Store) -> None:
     loops = [place for place, names in read.evidence.items() if "infinite_tool_loop" in names]
     assert loops == list(range(150))
     assert read.failed == frozenset({150})
-    assert sum(edge.failure == "infinite_tool_loop" for edge in read.reinforcing) == 149
+    assert sum(edge.failure == "infinite_tool_loop" for edge in read.reinforcing_edges) == 149
 
 
 def test_a_run_without_a_cause_has_no_evidence(store: Store) -> None:
@@ -337,4 +337,4 @@ def test_a_readiness_says_what_made_it(trust: int | None, level: str, severities
     assert _readiness_level(trust, [SimpleNamespace(severity=one) for one in severities]) == level  # type: ignore[misc]
     causes = [SimpleNamespace(severity=one) for one in severities]
     made = SimpleNamespace(trust_score=trust, readiness_level=level, failure_causes=causes)
-    assert because(made) == words  # type: ignore[arg-type]
+    assert explain_readiness(made) == words  # type: ignore[arg-type]

@@ -1,14 +1,14 @@
-"""A detector's description of a cause, as pages show it."""
+"""The wording of causes on a run's page."""
 
 from __future__ import annotations
 
 import pytest
 
-from service.pages.run_view import told_cause
+from service.pages.run_view import format_cause
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("description", "formatted"),
     [
         (
             "Session used 0 tokens with 5 duplicate tool calls.",
@@ -26,6 +26,6 @@ from service.pages.run_view import told_cause
         ("Tool call repeated 6000 times. Tool: a4711.", "Tool call repeated 6000 times. Tool: a4711."),
     ],
 )
-def test_tokens_that_no_event_reports_are_not_said_to_be_none(said: str, shown: str) -> None:
-    """An unknown number of tokens must not be shown as 0."""
-    assert told_cause(said) == shown
+def test_unreported_tokens_are_not_shown_as_zero(description: str, formatted: str) -> None:
+    """A missing token count is unknown; 0 would claim that the run was free."""
+    assert format_cause(description) == formatted

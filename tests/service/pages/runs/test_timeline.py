@@ -1,7 +1,8 @@
-"""Pages of a timeline: every event that is asked for is on one of them, in its order."""
+"""The pages of a timeline hold every matching event once and in order."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from hypothesis import given
@@ -14,53 +15,51 @@ TYPES = ("tool_call", "decision")
 
 
 def events(types: list[str], evidence: set[int], failed: set[int]) -> RunEvents:
-    """Events of these types, with those marked."""
+    """Return events of these types, with marks on evidence and failed events."""
     count = len(types)
     return RunEvents(
-        ids=[f"event_{place}" for place in range(count)],
+        ids=[f"event_{index}" for index in range(count)],
         types=types,
         tools=[None] * count,
         statuses=[None] * count,
         times=[NOON] * count,
         offsets=list(range(count)),
-        evidence={place: ("skill_failure",) for place in sorted(evidence) if place < count},
-        failed=frozenset(place for place in failed if place < count),
-        reinforcing=(),
+        evidence={index: ("skill_failure",) for index in sorted(evidence) if index < count},
+        failed=frozenset(index for index in failed if index < count),
+        reinforcing_edges=(),
         failures=("skill_failure",),
     )
 
 
-PLACES = st.sets(st.integers(0, 80), max_size=30)
+INDEXES = st.sets(st.integers(0, 80), max_size=30)
 
 
 @given(
     st.lists(st.sampled_from(TYPES), max_size=80),
-    PLACES,
-    PLACES,
-    st.tuples(st.sampled_from((None, *TYPES, "unheard of")), st.sampled_from((None, EVIDENCE, FAILED))),
+    INDEXES,
+    INDEXES,
+    st.builds(EventSelection, type=st.sampled_from((None, *TYPES, "unknown")), only=st.sampled_from((None, EVIDENCE, FAILED))),
     st.integers(1, 9),
 )
-def test_the_pages_together_are_what_was_asked_for(
-    types: list[str], evidence: set[int], failed: set[int], asked_for: tuple[str | None, str | None], page: int
+def test_the_pages_together_hold_all_matching_events(
+    types: list[str], evidence: set[int], failed: set[int], selection: EventSelection, page_size: int
 ) -> None:
-    """Going on from page to page meets every event once; going back meets the same pages."""
-    wanted, only = asked_for
-    found = events(types, evidence, failed)
-    kept = {EVIDENCE: set(found.evidence), FAILED: set(found.failed), None: set(range(len(types)))}[only]
-    asked = EventSelection(type=wanted, only=only)
-    shown = timeline(found, asked, page)
-    seen, starts = list(shown.places), [shown]
-    while shown.next_at is not None:
-        shown = timeline(found, EventSelection(type=wanted, only=only, at=shown.next_at), page)
-        seen.extend(shown.places)
-        assert shown.previous_at == starts[-1].places[0] + 1
-        starts.append(shown)
-    assert seen == [place for place in sorted(kept) if wanted in (None, types[place])]
-    assert {one.total for one in starts} == {len(seen)}
+    """Every matching event is on exactly one page, and the links back lead to the previous page."""
+    run_events = events(types, evidence, failed)
+    page = timeline(run_events, selection, page_size)
+    pages = [page]
+    while page.next_number is not None:
+        page = timeline(run_events, replace(selection, number=page.next_number), page_size)
+        assert page.previous_number == pages[-1].indexes[0] + 1
+        pages.append(page)
+    filtered = {EVIDENCE: run_events.evidence, FAILED: run_events.failed, None: range(len(types))}[selection.only]
+    matches = [index for index in sorted(filtered) if selection.type in (None, types[index])]
+    assert [index for page in pages for index in page.indexes] == matches
+    assert {page.total for page in pages} == {len(matches)}
 
 
 @given(st.lists(st.sampled_from(TYPES), min_size=1, max_size=80), st.integers(1, 100), st.integers(1, 9))
-def test_the_page_of_an_event_holds_it(types: list[str], at: int, page: int) -> None:
-    """A node of the graph leads to its event; a number beyond the last leads to the last page."""
-    places = timeline(events(types, set(), set()), EventSelection(at=at), page).places
-    assert min(at, len(types)) - 1 in places
+def test_the_selected_event_is_on_the_page(types: list[str], number: int, page_size: int) -> None:
+    """Nodes of the graph link to their event by number. A number beyond the last event selects the last page."""
+    page = timeline(events(types, set(), set()), EventSelection(number=number), page_size)
+    assert min(number, len(types)) - 1 in page.indexes

@@ -22,7 +22,7 @@ from audit.diagnosis.diagnosis import diagnose, to_record
 from audit.diagnosis.evidence import SessionEvidence
 from schemas.records import AgentEvent, Diagnosis, Record
 from service.cli.main import run as run_command
-from service.pages.run_view import STEPS
+from service.pages.run_view import MAX_STEPS_PER_TURN
 from service.read import sessions as module
 from service.read.sessions import NOT_MARKED
 from service.text.links import Links
@@ -191,14 +191,16 @@ def test_every_event_is_marked_however_many_there_are(store: Store, look: Look, 
 
 def test_a_marked_event_beyond_those_shown_can_be_reached(store: Store, look: Look) -> None:
     """A turn may make a hundred calls before it goes wrong."""
-    raw = {121 + n: call_of("search", q=n) for n in range(STEPS)} | {121 + STEPS + n: REFUND for n in range(3)}
+    raw = {121 + n: call_of("search", q=n) for n in range(MAX_STEPS_PER_TURN)} | {
+        121 + MAX_STEPS_PER_TURN + n: REFUND for n in range(3)
+    }
     filled(store, *session_of(raw))
     page = look(LINKS.session("ops", "s"))
     assert turns_of(page) == {1: False, 2: True, 3: False}
     assert not any(steps_of(page).values())
-    link = LINKS.session("ops", "s", "local", fragment=f"step-{STEPS}", part=2, step=STEPS + 1)
+    link = LINKS.session("ops", "s", "local", fragment=f"step-{MAX_STEPS_PER_TURN}", part=2, step=MAX_STEPS_PER_TURN + 1)
     assert f'href="{link.replace("&", "&amp;")}"' in page
-    assert steps_of(look(link.partition("#")[0]))[STEPS]
+    assert steps_of(look(link.partition("#")[0]))[MAX_STEPS_PER_TURN]
 
 
 def test_each_of_several_loops_has_its_own_marks(store: Store, call: Call, tokens: Tokens) -> None:

@@ -16,7 +16,7 @@ from support.watch_histories import put
 
 from analytics.store.store import Store
 from schemas.records import DimensionScore, Erasure, Heartbeat, Label, Redaction
-from service.pages.run_view import STEPS
+from service.pages.run_view import MAX_STEPS_PER_TURN
 from service.pages.session import STEPS_PER_PAGE, TEXT_SHOWN, TURNS
 from service.setup.access import AccessStore, Holder
 from service.text.links import Links
@@ -149,12 +149,12 @@ def test_only_the_anomalies_of_a_session(store: Store, look: Look) -> None:
 def test_many_events_of_a_turn_have_a_page_of_their_own(store: Store, look: Look) -> None:
     """A turn may call ten thousand tools: some are shown, all can be reached."""
     talk(store, turns=1)
-    count = STEPS_PER_PAGE + STEPS
+    count = STEPS_PER_PAGE + MAX_STEPS_PER_TURN
     put(store, "agent-events", [event("s", 61 + one, event="tool_call", tool=f"tool-{one}.") for one in range(count)])
     page = look(LINKS.session("ops", "s"))
     assert f"All {count} events of this turn" in page
-    assert f"tool-{STEPS - 1}." in page
-    assert f"tool-{STEPS}." not in page
+    assert f"tool-{MAX_STEPS_PER_TURN - 1}." in page
+    assert f"tool-{MAX_STEPS_PER_TURN}." not in page
     alone = look(LINKS.session("ops", "s", "local", part=1))
     assert f"1 to {STEPS_PER_PAGE} of {count}" in alone
     assert "Back to the conversation" in alone
