@@ -187,7 +187,8 @@ def test_pages_that_are_made_from_the_code_are_as_it_is() -> None:
         command, check=False, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ""
 
 
 def test_every_document_is_in_the_site(site: Site) -> None:

@@ -142,7 +142,8 @@ def test_a_duplicate_id_is_answered_200_and_not_500(service: Service) -> None:
 def test_a_silent_refusal_can_be_reached_through_the_ingest(service: Service) -> None:
     """An empty response was refused at the admission, so the check could never fire."""
     response = service.ingest(exchange(said=""))
-    assert (response.status_code, response.json()["tier1"]["flags"]) == (201, ["silent_refusal"])
+    assert response.status_code == 201
+    assert response.json()["tier1"]["flags"] == ["silent_refusal"]
     assert service.score()["tier1Flags"] == ["silent_refusal"]
 
 
@@ -164,7 +165,8 @@ def test_turn_0_and_no_tokens_stay_0(service: Service) -> None:
 def test_a_cap_of_0_stays_0(service: Service) -> None:
     """It became 1.00, and who wanted to pay nothing paid."""
     answer = service.ingest(exchange(), "broke").json()
-    assert (answer["reason"], answer["costCap"]) == ("cost_cap_exceeded", {"currentCost": 0.0, "cap": 0.0})
+    assert answer["reason"] == "cost_cap_exceeded"
+    assert answer["costCap"] == {"currentCost": 0.0, "cap": 0.0}
     assert service.simulator.requests == 0
 
 
@@ -194,7 +196,8 @@ def test_a_judge_that_failed_is_recorded_and_asked_again(service: Service) -> No
     assert set(rows(service.store, "SELECT outcome FROM judgements")) == {("refused",)}
     assert service.call("POST", "/api/audit/ops/rejudge", service.operator, {}).status_code == 202
     service.run(service.engine.drained())
-    assert (service.score()["disposition"], service.score()["revision"]) == ("scored", 1)
+    assert service.score()["disposition"] == "scored"
+    assert service.score()["revision"] == 1
 
 
 def test_a_failure_that_passes_is_tried_again_at_once(service: Service) -> None:
@@ -224,7 +227,8 @@ def test_the_judges_text_is_read_after_a_thinking_block(service: Service) -> Non
     """The first block was taken for the answer, whatever it was."""
     service.simulator.reset("thinking_first")
     service.ingest(exchange())
-    assert (service.score()["disposition"], service.score()["tier2SemanticScore"] is not None) == ("scored", True)
+    assert service.score()["disposition"] == "scored"
+    assert service.score()["tier2SemanticScore"] is not None
 
 
 def test_values_out_of_range_are_refused(service: Service) -> None:
@@ -280,8 +284,10 @@ def test_what_a_panel_shows_is_what_is_sent(service: Service) -> None:
     assert project["scored"] == 1
     assert project["anomalies"] == 1
     assert project["openIncidents"] == 0
-    assert (summary["exchanges"]["total"], summary["exchanges"]["scored"]) == (1, 1)
-    assert (summary["scores"]["anomalies"], summary["openIncidents"]) == (1, 0)
+    assert summary["exchanges"]["total"] == 1
+    assert summary["exchanges"]["scored"] == 1
+    assert summary["scores"]["anomalies"] == 1
+    assert summary["openIncidents"] == 0
 
 
 def test_a_baseline_is_computed_and_an_open_incident_is_shown_everywhere_without_being_asked_for(service: Service) -> None:

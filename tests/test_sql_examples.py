@@ -139,7 +139,8 @@ def test_the_file_answers_what_the_snapshot_answers(number: int, files: tuple[Pa
     """An analyst takes a statement from one to the other."""
     names, rows, _ = read_only_rows(files[0], EXAMPLES[number], 1000)
 
-    assert (answers[number].columns, answers[number].height) == (names, len(rows))
+    assert answers[number].columns == names
+    assert answers[number].height == len(rows)
     assert rows
     assert all(one.encode(answers[number]) for one in FORMATS.values())
 

@@ -45,11 +45,9 @@ def test_a_tool_loop_is_an_answer_with_its_call_and_its_cost(read: Read, claude_
     """One message of three blocks is three lines with the same usage, which counts once."""
     session = read.asked("How many files")
     exchange = session.exchange("How many files")
-    assert (
-        exchange.agent_response,
-        exchange.agent_thinking,
-        exchange.stop_reason,
-    ) == ("There are none.", "I should list.", "end_turn")
+    assert exchange.agent_response == "There are none."
+    assert exchange.agent_thinking == "I should list."
+    assert exchange.stop_reason == "end_turn"
     calls, outputs = session.payloads("tool_call", exchange), session.payloads("tool_output", exchange)
     assert [(one["tool"], one["arguments"]["command"]) for one in calls] == [("Bash", "echo none")]
     assert [(one["tool"], one["is_error"], one["result"]) for one in outputs] == [("Bash", False, "none")]
@@ -76,14 +74,16 @@ def test_an_overloaded_model_is_an_error_and_a_retry(read: Read) -> None:
     session = read.asked("Are you busy?")
     exchange = session.exchange("Are you busy?")
     assert len(session.payloads("error_event", exchange)) == len(session.payloads("retry_event", exchange)) == 1
-    assert (exchange.agent_response, exchange.outcome) == ("At last.", "answered")
+    assert exchange.agent_response == "At last."
+    assert exchange.outcome == "answered"
 
 
 def test_a_refused_request_is_an_exchange_that_ended_in_an_error(read: Read) -> None:
     """What the program shows instead of an answer is none."""
     session = read.asked("Nothing works.")
     exchange = session.exchange("Nothing works.")
-    assert (exchange.agent_response, exchange.outcome) == ("", "error")
+    assert exchange.agent_response == ""
+    assert exchange.outcome == "error"
     assert [one["message"] for one in session.payloads("error_event", exchange)] == ["API Error: 400 scripted"]
 
 
@@ -91,7 +91,8 @@ def test_a_subagent_is_a_session_of_its_own_and_its_end_no_question_of_the_user(
     """The session is told when the subagent is done, in the user's place."""
     helper, asker = read.asked("Helper: look around."), read.asked("Ask a helper.")
     exchange = helper.exchange("Helper")
-    assert (exchange.tags, exchange.agent_response) == (("subagent",), "I found nothing.")
+    assert exchange.tags == ("subagent",)
+    assert exchange.agent_response == "I found nothing."
     assert exchange.session_id.startswith(f"{asker.exchange('Ask a helper.').session_id}.agent-")
     notices = [one for one in asker.reading.exchanges if one.user_message.startswith("<task-notification>")]
     assert all(one.tags == ("internal",) for one in notices)

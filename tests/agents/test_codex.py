@@ -49,7 +49,8 @@ def test_a_tool_loop_is_an_answer_with_its_call_and_its_cost(read: Read) -> None
     """The program tells each usage twice."""
     session = read.asked("How many files")
     exchange = session.exchange("How many files")
-    assert (exchange.agent_response, exchange.agent_thinking) == ("There are none.", "I should list.")
+    assert exchange.agent_response == "There are none."
+    assert exchange.agent_thinking == "I should list."
     calls, outputs = session.payloads("tool_call", exchange), session.payloads("tool_output", exchange)
     assert [(one["tool"], one["arguments"]["cmd"]) for one in calls] == [("exec_command", "echo none")]
     assert [(one["tool"], one["is_error"], one["exit_code"], one["result"]) for one in outputs] == [
@@ -86,7 +87,8 @@ def test_a_model_that_was_overloaded_for_a_moment_leaves_no_trace(read: Read) ->
     session = read.asked("Are you busy?")
     exchange = session.exchange("Are you busy?")
     assert session.payloads("error_event", exchange) == []
-    assert (exchange.agent_response, exchange.outcome) == ("At last.", "answered")
+    assert exchange.agent_response == "At last."
+    assert exchange.outcome == "answered"
 
 
 @pytest.mark.parametrize(("question", "outcome"), [("Nothing works.", "error"), ("Take your time.", "aborted")])
@@ -94,7 +96,8 @@ def test_a_turn_that_failed_or_was_interrupted_has_no_answer(read: Read, questio
     """Both are told by one event."""
     session = read.asked(question)
     exchange = session.exchange(question)
-    assert (exchange.agent_response, exchange.outcome) == ("", outcome)
+    assert exchange.agent_response == ""
+    assert exchange.outcome == outcome
     assert [one["action"] for one in session.payloads("error_event", exchange)] == [outcome]
 
 

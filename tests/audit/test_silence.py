@@ -35,7 +35,8 @@ def test_missed_intervals_call_for_a_status_and_a_level(
     """Green below one interval, yellow below three, red beyond; reported at one, two and three missed intervals."""
     found = silence(NOW - elapsed, None, NOW, FIVE)
     assert Silence(elapsed, missed) == found
-    assert (found.status, found.level) == (status, level)
+    assert found.status == status
+    assert found.level == level
 
 
 def test_a_sign_from_the_future_is_one_of_now() -> None:

@@ -190,7 +190,8 @@ def test_what_ours_cannot_read_is_left_for_the_dead_letters(
     assert reason in logged
     (rejected,) = decode_batch([value]).rejected
     assert isinstance(rejected.error, RegistryFramingError)
-    assert (rejected.error.code, "schema id 11" in str(rejected.error)) == ("registry_framing", True)
+    assert rejected.error.code == "registry_framing"
+    assert "schema id 11" in str(rejected.error)
 
 
 @pytest.mark.parametrize(
@@ -461,7 +462,9 @@ def test_a_stage_waits_for_the_registry_and_takes_framed_values_as_its_own(regis
         assert len(letters) == 1, [(letter.reason, letter.detail) for letter in letters]
         (letter,) = letters
         assert isinstance(letter, DeadLetter)
-        assert (letter.stage, letter.reason, letter.position) == ("decoding", "registry_framing", 1)
+        assert letter.stage == "decoding"
+        assert letter.reason == "registry_framing"
+        assert letter.position == 1
         assert (await _worked(framing, [encode(EXCHANGE)])).messages == found
 
     asyncio.run(run())
@@ -488,7 +491,8 @@ def test_framed_values_land_and_what_cannot_be_read_is_set_aside(
                 await sink.caught_up()
             finally:
                 await sink.stop()
-            assert (store.count("exchanges"), store.count("dead_letters")) == (1, 1)
+            assert store.count("exchanges") == 1
+            assert store.count("dead_letters") == 1
 
     asyncio.run(run())
 

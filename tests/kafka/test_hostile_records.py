@@ -125,7 +125,9 @@ def test_a_session_on_another_partition_than_its_keys_is_set_aside(kafka: KafkaC
         async with at_work(kafka):
             await until_committed(kafka, EVENTS.source, PARTITIONS)
         [letter] = await letters_on(kafka)
-        assert (letter.reason, letter.partition, letter.position) == ("wrong_partition", wrong, 0)
+        assert letter.reason == "wrong_partition"
+        assert letter.partition == wrong
+        assert letter.position == 0
         assert letter.detail.startswith("partition: session local/s ")
         assert f"on partition {right}, not on {wrong}" in letter.detail
         assert await diagnosed(kafka) == {"s": 1}
@@ -229,7 +231,9 @@ def test_a_record_that_a_stage_cannot_even_look_at_is_set_aside_alone(
         async with at_work(kafka, [EVENTS]):
             await until_committed(kafka, EVENTS.source, 1)
         [letter] = await letters_on(kafka, 1)
-        assert (letter.stage, letter.reason, letter.position) == ("diagnosis", "stage_failed", 13)
+        assert letter.stage == "diagnosis"
+        assert letter.reason == "stage_failed"
+        assert letter.position == 13
         assert "a fault of ours" in letter.detail
         assert await diagnosed(kafka, 1) == {"s": 49}
 
@@ -273,7 +277,9 @@ def test_what_is_no_scoring_state_ends_no_worker_and_is_told(
             assert rig.failures == []
             assert sorted(one.exchange_id for one in exchanges) == sorted(one.exchange_id for one in await rig.scores())
             [letter] = await rig.letters()
-            assert (letter.stage, letter.reason, letter.source) == ("state", "no_state", "scoring-state")
+            assert letter.stage == "state"
+            assert letter.reason == "no_state"
+            assert letter.source == "scoring-state"
             assert "local/s" in letter.detail
             assert words in letter.detail
 
@@ -296,7 +302,9 @@ def test_what_is_no_state_of_a_diagnosis_stops_no_other_session(
         async with at_work(kafka, [EVENTS]):
             await until_committed(kafka, EVENTS.source, 1)
         [letter] = await letters_on(kafka, 1)
-        assert (letter.reason, letter.source, letter.position) == ("no_state", state_topic(EVENTS.name), 0)
+        assert letter.reason == "no_state"
+        assert letter.source == state_topic(EVENTS.name)
+        assert letter.position == 0
         assert await diagnosed(kafka, 1) == {"s": 1, "t": 1}
 
     asyncio.run(run())

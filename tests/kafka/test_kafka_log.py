@@ -38,7 +38,8 @@ def test_a_repetition_is_known_before_and_after_it_lands(kafka: KafkaConnection,
             with held_back(gateway):
                 assert (await gateway.take_exchange(ASKED)).outcome == WRITTEN
                 again = await gateway.take_exchange(ASKED)
-                assert (again.outcome, again.reason) == (KNOWN, "queued")
+                assert again.outcome == KNOWN
+                assert again.reason == "queued"
                 assert (await gateway.take_exchange(OTHERS)).outcome == CONFLICT
                 assert gateway.state().queues["unlanded"] == 1
             await until(lambda: not gateway.state().queues["unlanded"], "the exchange to land")
@@ -92,7 +93,8 @@ def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaC
             await gateway.wait_for_tables("exchanges")
             told = replace(OTHERS, input_tokens=80)
             waiting = revise(store, gateway.policy, [told], ASKED.ingested_at)
-            assert (waiting.waiting, waiting.records) == ([told], [])
+            assert waiting.waiting == [told]
+            assert waiting.records == []
             await produce(producer, "scores", [score("s", 1, exchange_id=ASKED.exchange_id)])
             await until(lambda: tables(store)["scores"], "the score to land")
             revisions = revise(store, gateway.policy, [told], ASKED.ingested_at)

@@ -197,7 +197,8 @@ class Fleet:
         """Return the scores of a replay of the topics, after asserting that they equal the workers' scores."""
         replay = self._children.start(self._home, "replay", "--from", "topics", "--kafka", self._kafka.bootstrap, "--json")
         code, outcome = replay.wait(), json.loads(replay.printed)
-        assert (code, outcome["equal"]) == (0, True)
+        assert code == 0
+        assert outcome["equal"] is True
         with Store(Path(outcome["file"])) as store:
             return frozenset(encode(record) for record in taken(store, "scores"))
 

@@ -57,7 +57,8 @@ def test_what_was_saved_is_there_for_the_next_who_takes_the_partition_up(
         async with Opened(kafka) as second:
             await asyncio.gather(*(second.load(partition) for partition in range(3)))
             assert second.get(1, [*saved, "local/unknown"]) == saved
-            assert (second.get(0, saved), second.get(2, saved)) == ({}, {})
+            assert second.get(0, saved) == {}
+            assert second.get(2, saved) == {}
 
     asyncio.run(run())
 
@@ -162,7 +163,8 @@ def test_a_state_of_many_megabytes_is_kept(kafka: KafkaConnection, make_topics: 
     """The state of intake contains whole exchanges that may be judged later."""
     make_topics(TOPIC, partitions=1, configs=COMPACTED)
     large = state(1, bytes(MAX_STATE_BYTES - 1000))
-    assert (is_too_large(large), is_too_large(state(1, bytes(MAX_STATE_BYTES + 1)))) == (False, True)
+    assert is_too_large(large) is False
+    assert is_too_large(state(1, bytes(MAX_STATE_BYTES + 1))) is True
 
     async def run() -> None:
         async with Opened(kafka) as topic:

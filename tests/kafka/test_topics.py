@@ -149,7 +149,8 @@ def test_another_configuration_is_reported_and_left(
     administration.create(partitions=PARTITIONS)
     (found,) = administration.check()
 
-    assert (found.topic, found.what) == ("exchanges", "has retention.ms=1000 where -1 is meant")
+    assert found.topic == "exchanges"
+    assert found.what == "has retention.ms=1000 where -1 is meant"
     assert "--add-config retention.ms=-1" in found.advice
     assert administration.describe()["exchanges"].config["retention.ms"] == "1000"
 
@@ -175,15 +176,18 @@ def test_installations_share_a_cluster(administration: TopicAdministration, kafk
 def test_the_commands_create_describe_and_check(kafka: KafkaConnection) -> None:
     """These are an operator's commands, in order."""
     code, printed = driftline(kafka, "check", "--json")
-    assert (code, {json.loads(line)["topic"] for line in printed.splitlines()}) == (1, {*TOPICS})
+    assert code == 1
+    assert {json.loads(line)["topic"] for line in printed.splitlines()} == {*TOPICS}
 
     code, printed = driftline(kafka, "create", "--partitions", str(PARTITIONS), "--json")
-    assert (code, json.loads(printed)) == (0, {"created": sorted(TOPICS), "mismatches": []})
+    assert code == 0
+    assert json.loads(printed) == {"created": sorted(TOPICS), "mismatches": []}
 
     code, printed = driftline(kafka, "describe", "--json")
     described = [json.loads(line) for line in printed.splitlines()]
     ours, collected = [one["topic"] for one in described if "holds" in one], [one for one in described if "signal" in one]
-    assert (code, ours) == (0, sorted(TOPICS))
+    assert code == 0
+    assert ours == sorted(TOPICS)
     assert [(one["signal"], one["partitions"]) for one in collected] == [("traces", 0), ("logs", 0)]
     shown = driftline(kafka, "describe")[1]
     assert all(f"there is no topic {one['topic']}" in shown for one in collected)

@@ -30,24 +30,29 @@ def test_an_incident_is_opened_once_however_late_it_lands(kafka: KafkaConnection
             with held_back(gateway):
                 (first,) = await watch.check(["ops"], END)
                 (again,) = await watch.check(["ops"], END)
-                assert (len(first.opened), len(again.incidents), again.is_new_baseline) == (1, 0, False)
+                assert len(first.opened) == 1
+                assert len(again.incidents) == 0
+                assert again.is_new_baseline is False
                 (incident,) = first.opened
                 assert tables(store)["incidents"] == []
                 assert incident == await watch.incident("ops", incident.incident_id)
                 decided = await watch.decide("ops", incident.incident_id, "accepted", "ann", "seen")
                 assert decided is not None
-                assert (decided.status, decided.revision) == ("resolved", 1)
+                assert decided.status == "resolved"
+                assert decided.revision == 1
                 assert first.baseline == await watch.baseline("ops")
             await until(lambda: len(tables(store)["incidents"]) == 2 and tables(store)["reviews"], "the decision to land")
             (after,) = await watch.check(["ops"], END)
-            assert (after.incidents, after.is_new_baseline) == ((), False)
+            assert after.incidents == ()
+            assert after.is_new_baseline is False
             (restarted,) = await Watch(gateway).check(["ops"], END)
             assert restarted.incidents == ()
 
     with Store(None) as store:
         asyncio.run(run(store))
         rows = store.cursor().execute("SELECT status, revision, resolved_by FROM incidents").fetchall()
-        assert (rows, store.count("baselines")) == ([("resolved", 1, "ann")], 1)
+        assert rows == [("resolved", 1, "ann")]
+        assert store.count("baselines") == 1
 
 
 def test_who_has_an_incident_and_what_is_said_of_it_is_the_same_over_kafka(

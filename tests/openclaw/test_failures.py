@@ -69,7 +69,8 @@ def test_a_real_healthy_run_shows_no_failure(kind: str, fleet: Fleet, events: di
     (run,) = [run for run in fleet.runs if run.kind == kind]
 
     found = diagnosis_of(events[run.session_id or ""])
-    assert (found.causes, found.readiness_level) == ((), "ready_for_runtime")
+    assert found.causes == ()
+    assert found.readiness_level == "ready_for_runtime"
     assert any(event.event == "token_usage" for event in events[run.session_id or ""])
 
 

@@ -69,7 +69,8 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
 def test_a_dry_run_says_what_it_would_cost_and_asks_nobody(driftline: Command, simulator: RunningJudge) -> None:
     """Whoever pays wants to know before."""
     code, out, err = driftline(*BASE, "--dry-run", "-o", "results")
-    assert (code, out) == (0, "")
+    assert code == 0
+    assert out == ""
     assert "4 evaluations to make, 0 reused" in err
     assert "about 12 calls" in err
     assert "USD at most" in err
@@ -98,7 +99,8 @@ def test_evaluations_are_made_written_and_reused(driftline: Command, simulator: 
 
     code, out, err = driftline(*BASE, "--yes", "-o", "results")
     assert code == 0
-    assert (out.count(" exec "), out.count(" reuse ")) == (0, 4)
+    assert out.count(" exec ") == 0
+    assert out.count(" reuse ") == 4
     assert "0 evaluations made; 4 reused" in out
     assert "4 reused; no judge is asked" in err
     assert simulator.requests == 12
@@ -184,8 +186,10 @@ def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
         assert "1 failed: the judge gave no valid answer" in out
         (summary,) = Path("results").rglob("evaluation_result_summary_1.md")
         assert "none: the evaluation failed" in summary.read_text("utf-8")
-        assert (driftline(*arguments)[0], judge.requests) == (0, 6)
-        assert (driftline(*arguments)[0], judge.requests) == (0, 6)
+        assert driftline(*arguments)[0] == 0
+        assert judge.requests == 6
+        assert driftline(*arguments)[0] == 0
+        assert judge.requests == 6
         code, out, _ = driftline(*arguments, "--retry-failed", "--output", "json")
         (one,) = json.loads(out)["evaluations"]
         assert code == 0
@@ -218,7 +222,9 @@ def test_wrong_use_is_said_before_anybody_is_asked(
     Path("empty").mkdir()
     Path("copy.yaml").write_text(json.dumps(REFUND))
     code, out, err = driftline(*BASE, "--yes", *arguments)
-    assert (code, out, simulator.requests) == (2, "", 0)
+    assert code == 2
+    assert out == ""
+    assert simulator.requests == 0
     assert said in " ".join(err.split())
 
 
@@ -237,7 +243,8 @@ def test_a_recorded_judge_asks_nobody(driftline: Command) -> None:
     judge = {"judge_id": "haiku", "type": "recorded", "model": "claude-haiku-4-5"}
     Path("profile.yaml").write_text(json.dumps(PROFILE | {"judges": [judge]}))
     code, out, err = driftline(*BASE, "--session", "s1")
-    assert (code, out.count(" failed ")) == (1, 2)
+    assert code == 1
+    assert out.count(" failed ") == 2
     assert "no judge is asked" in err
     assert "6 questions will not be asked" in err
 
@@ -252,7 +259,8 @@ def test_answers_that_are_there_are_put_together_another_way_without_a_judge(
     Path("profile.yaml").write_text(json.dumps(PROFILE | {"judges": [judge], "aggregation": {"method": "mean"}}))
 
     code, out, err = driftline(*BASE, "--session", "s1", "-o", "results", "--output", "json")
-    assert (code, simulator.requests) == (0, before)
+    assert code == 0
+    assert simulator.requests == before
     assert "2 evaluations to make, 0 reused" in err
     assert "6 questions answered before" in err
     report = json.loads(out)
@@ -266,4 +274,6 @@ def test_beside_kafka_the_way_through_the_server_is_named(driftline: Command) ->
     with Store(Path("driftline.duckdb")) as store, store.transaction() as transaction:
         transaction.set_watermark(SINK, "exchanges", 2)
     code, _, err = driftline(*BASE, "--yes")
-    assert (code, "is filled from Kafka" in err, "`driftline evaluate --server`" in " ".join(err.split())) == (2, True, True)
+    assert code == 2
+    assert "is filled from Kafka" in err
+    assert "`driftline evaluate --server`" in " ".join(err.split())

@@ -46,7 +46,8 @@ def test_evaluations_are_listed_newest_first_and_narrowed(driftline: Command) ->
     """Who looks wants the last ones, of a case or a run."""
     code, out, _ = driftline("evaluations")
     lines = out.splitlines()
-    assert (code, sum("shop" in line for line in lines)) == (0, 5)
+    assert code == 0
+    assert sum("shop" in line for line in lines) == 5
     [failed] = [line for line in lines if "failed" in line]
     assert all(word in failed for word in ("monthly-report", CLAUDE, "s-0005", "0 of 3"))
     documents = [json.loads(line) for line in driftline("evaluations", "--output", "json")[1].splitlines()]
@@ -58,19 +59,25 @@ def test_evaluations_are_listed_newest_first_and_narrowed(driftline: Command) ->
     ]
     assert counts == [3, 2, 1, 2]
     code, out, err = driftline("evaluations", "--project", "nowhere")
-    assert (code, out, "--project: there is no project 'nowhere'" in err) == (2, "", True)
+    assert code == 2
+    assert out == ""
+    assert "--project: there is no project 'nowhere'" in err
     code, out, err = driftline("evaluations", "--case", "nowhere")
-    assert (code, out, "no evaluation matches" in err) == (0, "", True)
+    assert code == 0
+    assert out == ""
+    assert "no evaluation matches" in err
 
 
 def test_one_is_shown_whole(driftline: Command) -> None:
     """As in its file, or with every answer of the judge as JSON."""
     code, out, _ = driftline("evaluations", "s-0001:refund-policy")
-    assert (code, out.splitlines()[0]) == (0, "# Evaluation result")
+    assert code == 0
+    assert out.splitlines()[0] == "# Evaluation result"
     document = json.loads(driftline("evaluations", "s-0001:refund-policy", "--output", "json")[1])
     assert len(document["evaluation"]["judgeResult"]["iterations"]) == 3
     code, _, err = driftline("evaluations", "nothing")
-    assert (code, "no evaluation 'nothing'" in err) == (2, True)
+    assert code == 2
+    assert "no evaluation 'nothing'" in err
 
 
 def test_models_are_set_against_each_other(driftline: Command, database: Path) -> None:
@@ -131,7 +138,9 @@ def test_verdicts_are_set_beside_what_people_say(driftline: Command, database: P
     code, out, _ = driftline("evaluations", "--by", "people")
     [found] = [json.loads(line) for line in driftline("evaluations", "--by", "people", "--output", "json")[1].splitlines()]
 
-    assert (code, found["judgeModel"], found["unjudged"]) == (0, "claude-haiku-4-5", 0)
+    assert code == 0
+    assert found["judgeModel"] == "claude-haiku-4-5"
+    assert found["unjudged"] == 0
     assert found["overall"]["state"] == "enough"
     assert found["overall"]["labels"] == RUNS
     assert found["overall"]["sessions"] == RUNS
@@ -153,5 +162,6 @@ def test_people_and_verdicts_that_say_the_same_agree() -> None:
         RaterVerdict(f"e{number}", ("c", f"s{number}"), "ann", 1.0 + number % 5, 2.5 * (number % 5)) for number in range(40)
     ]
     agreed = agreement_with_people(said).overall
-    assert (agreed.kappa, agreed.bias) == (1.0, 0.0)
+    assert agreed.kappa == 1.0
+    assert agreed.bias == 0.0
     assert agreement_with_people(said[:5]).overall.state == "not_enough_labels"

@@ -90,7 +90,8 @@ def test_a_check_says_what_it_found_and_decisions_are_kept(database: Path, capsy
         assert f"is {words}: Tier 2 fell" in capsys.readouterr().out
     assert run(["incidents", "show", short, "--json", *of]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert (document["incident"]["status"], document["incident"]["resolvedBy"]) == ("dismissed", "ann")
+    assert document["incident"]["status"] == "dismissed"
+    assert document["incident"]["resolvedBy"] == "ann"
     assert [one["status"] for one in document["decisions"]] == [one[1] for one in DECIDED]
     assert [one["comment"] for one in document["decisions"]] == [f"to be {one[1]}" for one in DECIDED]
 
@@ -139,7 +140,9 @@ def test_a_check_of_one_project_as_json(database: Path, capsys: pytest.CaptureFi
     """For scripts: a document a project."""
     assert run(["check-drift", "--project", "ops", "--as-of", AS_OF, "--json", "--db", str(database)]) == 0
     (document,) = map(json.loads, capsys.readouterr().out.splitlines())
-    assert (document["project"], document["asOf"], document["baseline"]["exchangeCount"]) == ("ops", AS_OF, 140)
+    assert document["project"] == "ops"
+    assert document["asOf"] == AS_OF
+    assert document["baseline"]["exchangeCount"] == 140
     assert len(document["opened"]) == 1
 
 
@@ -297,6 +300,7 @@ def test_a_check_fails_on_the_incidents_that_are_asked_for(database: Path, capsy
     name = json.loads(capsys.readouterr().out)["id"]
     decide = ["--reason", "known", "--by", "ann", "--db", str(database)]
     assert run(["incidents", "acknowledge", name, *decide]) == 0
-    assert (run([*check, "--fail-on", "open"]), run([*check, "--fail-on", "live"])) == (0, 1)
+    assert run([*check, "--fail-on", "open"]) == 0
+    assert run([*check, "--fail-on", "live"]) == 1
     assert run(["incidents", "resolve", name, *decide, "--json"]) == 0
     assert run([*check, "--fail-on", "live", "--fail-on", "confirmed", "--fail-on", "critical"]) == 0

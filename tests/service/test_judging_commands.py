@@ -108,7 +108,8 @@ def test_no_judgement_is_said_and_is_no_error(driftline: Command, tmp_path: Path
     database_of(tmp_path, [])
     assert driftline("costs", "--json")[:2] == (0, "")
     code, out, err = driftline("costs")
-    assert (code, out) == (0, "")
+    assert code == 0
+    assert out == ""
     assert "no cost" in err
 
 
@@ -232,7 +233,8 @@ def test_the_scores_for_scripts_have_the_reason_of_every_tier(driftline: Command
     """A script should not have to ask the database why."""
     database_of(tmp_path, [score("s", 1)])
     document = json.loads(driftline("scores", "--json")[1])
-    assert (document["project"], document["connection"]) == ("ops", "local")
+    assert document["project"] == "ops"
+    assert document["connection"] == "local"
     assert [document[f"{tier}Reason"] for tier in ("tier2", "tier2_5", "tier3")] == ["no_judge", "no_thinking", "no_judge"]
 
 
@@ -241,7 +243,8 @@ def test_a_banner_is_of_a_project_that_can_be(driftline: Command, tmp_path: Path
     database_of(tmp_path, [])
     for name in ("No/Project", "ops\n", ""):
         code, out, err = driftline("banner", name)
-        assert (code, out) == (2, "")
+        assert code == 2
+        assert out == ""
         assert "is not a valid project name" in err
 
 
@@ -317,7 +320,8 @@ def test_doctor_says_that_a_judge_does_not_answer(driftline: Command, monkeypatc
         monkeypatch.setenv("ANTHROPIC_BASE_URL", address)
         code, out, _ = driftline("doctor", "--json")
     [judge] = [one for one in json.loads(out) if one["subject"] == "judge"]
-    assert (code, judge["state"]) == (0, "note")
+    assert code == 0
+    assert judge["state"] == "note"
     assert judge["detail"].startswith(f"{address} does not answer")
 
 

@@ -49,7 +49,9 @@ def test_the_worst_project_comes_first_with_what_changed(database: Path, capsys:
     """Who is on call reads one line: which project, how bad, what moved from where to where, and since when."""
     first, *others = listed(capsys, "--db", str(database))
 
-    assert (first["health"], first["reasons"], first["openIncidents"]) == ("critical", ["open_incidents"], 1)
+    assert first["health"] == "critical"
+    assert first["reasons"] == ["open_incidents"]
+    assert first["openIncidents"] == 1
     assert {"series", "name", "before", "after", "since"} <= set(first["change"])  # type: ignore[call-overload]
     assert [one["project"] for one in others] == ["web", "new-agents"]
     assert [one["health"] for one in others] == ["ok", "empty"]
@@ -78,7 +80,8 @@ def test_more_projects_than_asked_for_are_counted_out(database: Path, capsys: py
     capsys.readouterr()
     assert run(["projects", "--limit", "1", "--json", "--db", str(database)]) == 0
     said = capsys.readouterr()
-    assert (len(said.out.splitlines()), "there are more than 1" in said.err) == (1, True)
+    assert len(said.out.splitlines()) == 1
+    assert "there are more than 1" in said.err
 
 
 def test_an_empty_database_says_what_to_do_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,4 +101,5 @@ def test_the_fleet_is_the_same_beside_a_running_server(
     children.serve(home, "--judge", "none").serving()
     code, said = children.run(home, "projects", "--json", "--until", UNTIL)
 
-    assert (code, [json.loads(line) for line in said.splitlines()]) == (0, before)
+    assert code == 0
+    assert [json.loads(line) for line in said.splitlines()] == before

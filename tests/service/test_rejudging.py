@@ -53,13 +53,16 @@ def dispositions(path: Path) -> Sequence[tuple[object, ...]]:
 def test_it_says_what_it_would_cost_and_asks_nobody(driftline: Command, unscored: Path, simulator: RunningJudge) -> None:
     """Whoever pays wants to know before."""
     code, out, err = driftline("rejudge", "--dry-run")
-    assert (code, out) == (0, "")
+    assert code == 0
+    assert out == ""
     assert "3 exchanges unscored: about 3 calls and 0.00" in err
     assert "USD at most" in err
     assert simulator.requests == 0
     assert dispositions(unscored) == [("unscored", 0, False)] * 3
     document = json.loads(driftline("rejudge", "--dry-run", "--json")[1])
-    assert (document["exchanges"], document["calls"], document["unpriced"]) == (3, 3, 0)
+    assert document["exchanges"] == 3
+    assert document["calls"] == 3
+    assert document["unpriced"] == 0
     assert 0 < document["expected_usd"] < document["at_most_usd"]
 
 

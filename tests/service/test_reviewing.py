@@ -37,13 +37,17 @@ def database(tmp_path: Path) -> None:
 def test_the_next_exchange_is_shown_scored_and_not_shown_again(driftline: Command) -> None:
     """The anomaly first, with what agents write made harmless."""
     code, shown, _ = driftline("review", "next", *PEOPLE)
-    assert (code, "agent: I give up.<U+001B>" in shown, "anomaly: It gave up." in shown) == (0, True, True)
+    assert code == 0
+    assert "agent: I give up.<U+001B>" in shown
+    assert "anomaly: It gave up." in shown
     assert "not reviewed yet" in shown
     code, told, _ = driftline("review", "score", "score s:2", "1", *PEOPLE, "--comment", "It gave up.")
-    assert (code, told) == (0, "ann gives s:2 1 of 5\n")
+    assert code == 0
+    assert told == "ann gives s:2 1 of 5\n"
     _, other, _ = driftline("review", "next", *PEOPLE, "--json", "--blind")
     item = json.loads(other)
-    assert (item["scoreId"] in ("score s:1", "score t:1"), item["score"]) == (True, None)
+    assert item["scoreId"] in ("score s:1", "score t:1")
+    assert item["score"] is None
     _, nothing, said = driftline("review", "next", *PEOPLE, "--skip", "score s:1", "--skip", "score t:1")
     assert nothing == ""
     assert "project ops" in said
@@ -54,7 +58,8 @@ def test_a_score_of_a_person_makes_nothing_that_waits_unscored(driftline: Comman
     """A server was stopped with work left: it is judged when that is started again, not given up because somebody had an opinion."""
     driftline("review", "score", "score s:1", "4", *PEOPLE)
     with Store(tmp_path / "driftline.duckdb") as store:
-        assert (store.count("scores"), store.count("reviews")) == (3, 1)
+        assert store.count("scores") == 3
+        assert store.count("reviews") == 1
 
 
 @pytest.mark.usefixtures("database")
@@ -62,10 +67,12 @@ def test_agreement_says_when_there_are_too_few_labels(driftline: Command) -> Non
     """Instead of a number that somebody would quote."""
     driftline("review", "score", "score s:1", "4", *PEOPLE)
     code, shown, _ = driftline("agreement", *OPS)
-    assert (code, "not enough labels" in shown) == (0, True)
+    assert code == 0
+    assert "not enough labels" in shown
     assert "labels represent 67% of the exchanges" in shown
     _, document, _ = driftline("agreement", *OPS, "--json")
-    assert (json.loads(document)["overall"]["state"], json.loads(document)["overall"]["labels"]) == ("not_enough_labels", 1)
+    assert json.loads(document)["overall"]["state"] == "not_enough_labels"
+    assert json.loads(document)["overall"]["labels"] == 1
 
 
 @pytest.mark.usefixtures("database")
@@ -85,7 +92,9 @@ def test_agreement_says_when_there_are_too_few_labels(driftline: Command) -> Non
 def test_what_cannot_be_done_is_an_error_that_says_why(driftline: Command, arguments: tuple[str, ...], words: str) -> None:
     """Exit code 2, one line, and a hint."""
     code, shown, said = driftline(*arguments)
-    assert (code, shown, words in said) == (2, "", True)
+    assert code == 2
+    assert shown == ""
+    assert words in said
 
 
 @pytest.mark.usefixtures("database")
@@ -97,11 +106,14 @@ def test_anchors_are_chosen_judged_listed_and_withdrawn(driftline: Command, monk
         monkeypatch.setenv("ANTHROPIC_BASE_URL", judge.base_url)
         monkeypatch.setenv("ANTHROPIC_API_KEY", "simulated")
         code, shown, _ = driftline("anchors", "run", *OPS)
-    assert (code, shown.startswith("2 anchors judged again\n")) == (0, True)
+    assert code == 0
+    assert shown.startswith("2 anchors judged again\n")
     assert "tier2: no change of the judge is proven" in shown
     _, document, _ = driftline("anchors", "list", *OPS, "--json")
     found = json.loads(document)
     assert [(one["anchors"], one["scored"]) for one in found["rounds"]] == [(2, 2)]
     assert "is no longer judged" in driftline("anchors", "withdraw", *OPS, found["anchors"][0]["id"])[1]
     code, listed, _ = driftline("anchors", "list", *OPS)
-    assert (code, "no more" in listed, "1 round; the last one" in listed) == (0, True, True)
+    assert code == 0
+    assert "no more" in listed
+    assert "1 round; the last one" in listed

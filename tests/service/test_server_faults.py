@@ -289,7 +289,8 @@ def test_a_second_server_on_a_database_says_so(children: Nursery, home: Home) ->
     assert "Another server is using the database" in second.logged
     code, said = children.run(home, "doctor", "--json")
     [database] = [finding for finding in json.loads(said) if finding["subject"] == "database"]
-    assert (code, database["state"]) == (0, "ok")
+    assert code == 0
+    assert database["state"] == "ok"
     assert put(url, home.connection("north"), 1) == 201
     stopped(first)
 

@@ -95,7 +95,8 @@ def test_the_days_of_an_incident_are_not_taken_for_normal(database: Path, capsys
         put(store, "incidents", [msgspec.structs.replace(opened, revision=1, status="dismissed")])
     after = json.loads(run(capsys, *asked)[1])
 
-    assert (before["runs"], before["left_out"]) == (60, [])
+    assert before["runs"] == 60
+    assert before["left_out"] == []
     assert code == 2
     assert "60 runs" in error
     assert opened.incident_id in error
@@ -109,7 +110,8 @@ def test_scripts_get_every_threshold_with_the_runs_that_it_flags(database: Path,
     )
     document = json.loads(out)
     row = next(one for one in document["thresholds"] if one["threshold"] == "critical_session_tokens")
-    assert (row["flagged"], row["value"]) == (1, 30_000)
+    assert row["flagged"] == 1
+    assert row["value"] == 30_000
     assert row["runs"] == [8]
 
 

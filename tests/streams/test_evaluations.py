@@ -124,7 +124,9 @@ def test_a_session_can_be_named_with_its_connection(store: Store) -> None:
         chosen(store, sessions=["s2", "s1"])
     assert caught.value.hint == "Name one: north/s1, local/s1."
     (found,) = finished_sessions(store.cursor(), Wanted(sessions=["north/s1"]))
-    assert (found.connection, found.project, found.ended_at) == ("north", "shop", START + timedelta(hours=1, seconds=4))
+    assert found.connection == "north"
+    assert found.project == "shop"
+    assert found.ended_at == START + timedelta(hours=1, seconds=4)
     assert chosen(store, sessions=["s1"], project="shop") == ["s1"]
 
 
@@ -240,7 +242,9 @@ def test_each_session_is_held_against_each_case_by_each_plan(store: Store) -> No
     ]
     assert asked == expected
     assert [found.order[one.evaluation_id] for one in found.requests] == list(range(12))
-    assert (found.sessions, tuple(found.taken_up), tuple(found.reused)) == (3, (), ())
+    assert found.sessions == 3
+    assert tuple(found.taken_up) == ()
+    assert tuple(found.reused) == ()
     assert found == prepared(store, *plans, cases=cases), "the same evidence, the same requests"
 
 
@@ -283,13 +287,15 @@ def test_what_is_completed_is_reused_and_nobody_is_asked(store: Store) -> None:
     (reused,) = again.reused
     assert isinstance(reused, Evaluated)
     request = first.requests[2]
-    assert (reused.reused, reused.system_prompt, reused.user_prompt) == (True, request.system_prompt, request.user_prompt)
-    assert (
-        reused.evaluation.evaluation_id,
-        reused.evaluation.final_score,
-        reused.evaluation.repetition,
-    ) == (request.evaluation_id, 7.0, 1)
-    assert (again.requests, again.taken_up, again.estimate) == ([], [], Estimate(reused=1))
+    assert reused.reused is True
+    assert reused.system_prompt == request.system_prompt
+    assert reused.user_prompt == request.user_prompt
+    assert reused.evaluation.evaluation_id == request.evaluation_id
+    assert reused.evaluation.final_score == 7.0
+    assert reused.evaluation.repetition == 1
+    assert again.requests == []
+    assert again.taken_up == []
+    assert again.estimate == Estimate(reused=1)
     assert len(prepared(store).reused) == 3
     assert len(prepared(store, plan(HAIKU, judge={"judge_id": "x", "model": SONNET})).requests) == 3, (
         "another judge, another score"
@@ -301,21 +307,27 @@ def test_a_failed_evaluation_is_asked_for_again_and_answers_are_kept(store: Stor
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner("provider_error"))
 
     (again,) = prepared(store, sessions=["s1"]).requests
-    assert (again.attempt, len(again.earlier_judgements)) == (1, 3)
+    assert again.attempt == 1
+    assert len(again.earlier_judgements) == 3
     evaluated(store, [again], Examiner("answered", "provider_error", "answered"))
     partly = prepared(store, sessions=["s1"])
     (known,) = partly.reused
-    assert (known.evaluation.status, known.evaluation.successful_iterations, known.evaluation.revision) == ("completed", 2, 1)
+    assert known.evaluation.status == "completed"
+    assert known.evaluation.successful_iterations == 2
+    assert known.evaluation.revision == 1
     assert WARNING in known.evaluation.warnings
 
     retried = prepared(store, sessions=["s1"], retry_failed=True)
     (third,) = retried.requests
-    assert (third.attempt, retried.estimate.calls, retried.estimate.answered) == (2, 1, 2)
+    assert third.attempt == 2
+    assert retried.estimate.calls == 1
+    assert retried.estimate.answered == 2
     judge = Examiner()
     evaluated(store, [third], judge)
     assert len(judge.asked) == 1
     (known,) = prepared(store, sessions=["s1"], retry_failed=True).reused
-    assert (known.evaluation.successful_iterations, known.evaluation.revision) == (3, 2)
+    assert known.evaluation.successful_iterations == 3
+    assert known.evaluation.revision == 2
 
 
 def test_what_was_answered_for_another_evaluation_of_the_run_is_taken_over(store: Store) -> None:
@@ -325,7 +337,9 @@ def test_what_was_answered_for_another_evaluation_of_the_run_is_taken_over(store
 
     wider = plan(judge_run_id="five", method="mean", repetitions=5, dimension_policies={"task": {"policy": "weighted"}})
     found = prepared(store, wider, sessions=["s1"])
-    assert (found.estimate.answered, found.estimate.calls, len(found.requests[0].earlier_judgements)) == (2, 3, 2)
+    assert found.estimate.answered == 2
+    assert found.estimate.calls == 3
+    assert len(found.requests[0].earlier_judgements) == 2
     judge = Examiner()
     evaluated(store, found.requests, judge)
     assert len(judge.asked) == 3
@@ -355,14 +369,18 @@ def test_a_real_judge_takes_nothing_from_a_simulated_one(store: Store) -> None:
     assert prepared(store, sessions=["s1"]).estimate.reused == 1
     for thing in (plan(), plan(method="mean")):
         asked = prepared(store, thing, sessions=["s1"], takes_simulated=False)
-        assert (asked.estimate.reused, asked.estimate.answered, asked.estimate.calls) == (0, 0, 3)
+        assert asked.estimate.reused == 0
+        assert asked.estimate.answered == 0
+        assert asked.estimate.calls == 3
 
     judge = Examiner()
     evaluated(store, prepared(store, sessions=["s1"], takes_simulated=False).requests, judge)
     assert len(judge.asked) == 3
     for takes_simulated in (True, False):
         (known,) = prepared(store, sessions=["s1"], takes_simulated=takes_simulated).reused
-        assert (known.evaluation.revision, known.evaluation.simulated, len(known.evaluation.judgement_ids)) == (1, False, 3)
+        assert known.evaluation.revision == 1
+        assert known.evaluation.simulated is False
+        assert len(known.evaluation.judgement_ids) == 3
 
 
 def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
@@ -383,7 +401,9 @@ def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
         assert state is not None
         answer = state.answer
         assert answer.evaluation is not None
-        assert (answer.pending, answer.failed_attempt, answer.evaluation.revision) == (False, 1, 0)
+        assert answer.pending is False
+        assert answer.failed_attempt == 1
+        assert answer.evaluation.revision == 0
 
     (known,) = prepared(store, sessions=["s1"]).reused
     assert known.evaluation.revision == 0
@@ -391,7 +411,9 @@ def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
     assert third.attempt == 2
     evaluated(store, [third], Examiner())
     (known,) = prepared(store, sessions=["s1"]).reused
-    assert (known.evaluation.revision, known.evaluation.status, known.evaluation.simulated) == (2, "completed", False)
+    assert known.evaluation.revision == 2
+    assert known.evaluation.status == "completed"
+    assert known.evaluation.simulated is False
 
 
 def test_a_failed_evaluation_of_a_longer_run_hides_no_finished_one(store: Store) -> None:
@@ -414,7 +436,8 @@ def test_another_price_of_the_agent_s_model_makes_no_other_evaluation(store: Sto
     rates = {"input": 1_000.0, "output": 1_000.0, "source": "an offer", "read_on": "2026-10-01"}
     dear = Policy.model_validate({"prices": {SONNET: rates}})
     (known,) = prepare(store, dear, [case()], [plan()], "Judge it.", Wanted(sessions=["told"]), AT).reused
-    assert (request.run_cost_usd, known.evaluation.run_cost_usd) == (None, 0.6)
+    assert request.run_cost_usd is None
+    assert known.evaluation.run_cost_usd == 0.6
 
 
 def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
@@ -425,7 +448,9 @@ def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
     again = prepared(store)
     assert [one.request_id for one in first.requests[:2]] == [one.request_id for one in again.taken_up]
     assert again.requests == [first.requests[2]]
-    assert (again.estimate.evaluations, again.estimate.taken_up, again.estimate.calls) == (3, 2, 9)
+    assert again.estimate.evaluations == 3
+    assert again.estimate.taken_up == 2
+    assert again.estimate.calls == 9
     assert again.to_evaluate == [*again.requests, *again.taken_up]
     other = prepared(store, sessions=["s3"]).estimate
     assert (other.evaluations, other.taken_up, other.left_over) == (1, 0, 2), "whoever judges next makes those, too"
@@ -441,10 +466,8 @@ def test_a_dead_letter_is_asked_for_anew_where_no_stage_of_this_store_has_passed
     filled(store, ("evaluation-requests", first), ("evaluation-requests", second), ("dead-letters", letter))
 
     found = prepared(store, sessions=["s1", "s2"])
-    assert (
-        [(one.evaluation_id, one.attempt) for one in found.requests],
-        found.taken_up,
-    ) == ([(first.evaluation_id, 1)], [second])
+    assert [(one.evaluation_id, one.attempt) for one in found.requests] == [(first.evaluation_id, 1)]
+    assert found.taken_up == [second]
     assert prepared(store, sessions=["s3"]).estimate.left_over == 1
 
 
@@ -455,11 +478,9 @@ def test_what_is_taken_up_rests_on_what_its_request_carries(store: Store) -> Non
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
     filled(store, ("evaluation-requests", before), ("evaluation-requests", *prepared(store, last, sessions=["s1"]).requests))
     found = prepared(store, mean, last, sessions=["s1"])
-    assert (
-        [len(one.earlier_judgements) for one in found.taken_up],
-        found.estimate.answered,
-        found.estimate.calls,
-    ) == ([0, 3], 3, 4)
+    assert [len(one.earlier_judgements) for one in found.taken_up] == [0, 3]
+    assert found.estimate.answered == 3
+    assert found.estimate.calls == 4
 
 
 def test_what_the_stage_could_not_get_over_is_asked_for_anew(store: Store) -> None:
@@ -471,7 +492,8 @@ def test_what_the_stage_could_not_get_over_is_asked_for_anew(store: Store) -> No
     assert stage_progress(store, EVALUATION).position == 1
 
     found = prepared(store, sessions=["s1"])
-    assert (found.taken_up, [one.attempt for one in found.requests]) == ([], [1])
+    assert found.taken_up == []
+    assert [one.attempt for one in found.requests] == [1]
     assert next_attempt(request, 1, ()).request_id == found.requests[0].request_id
 
 
@@ -490,7 +512,8 @@ def test_an_estimate_is_of_what_will_be_asked(store: Store) -> None:
     recorded = prepared(store, plan(judge={"judge_id": "x", "model": HAIKU, "type": "recorded"}), sessions=["s1"]).estimate
     assert Estimate(evaluations=1, not_asked=3) == recorded
     capped = prepared(store, plan(cost_cap_usd=0.03), sessions=["s1"]).estimate
-    assert (capped.calls, capped.at_most_usd) == (3, 0.03)
+    assert capped.calls == 3
+    assert capped.at_most_usd == 0.03
     poor = prepared(store, plan(cost_cap_usd=0.000001), sessions=["s1"]).estimate
     assert Estimate(evaluations=1, not_asked=3) == poor
 
@@ -498,9 +521,11 @@ def test_an_estimate_is_of_what_will_be_asked(store: Store) -> None:
 def test_a_price_that_nobody_knows_is_said(store: Store) -> None:
     """Under a cap such a model is not asked; without a cap it is, at an unknown cost, not at zero."""
     capped = prepared(store, plan("house-model"), sessions=["s1"]).estimate
-    assert (capped.calls, capped.not_asked) == (0, 3)
+    assert capped.calls == 0
+    assert capped.not_asked == 3
     free = prepared(store, plan("house-model", cost_cap_usd=None), sessions=["s1"]).estimate
-    assert (free.calls, free.unpriced) == (3, 3)
+    assert free.calls == 3
+    assert free.unpriced == 3
     expected = {
         "evaluations": 1,
         "reused": 0,

@@ -215,7 +215,8 @@ def test_tier_2_5_does_not_apply_without_thinking() -> None:
     [(_, task)] = run_in_batches(IntakeStep(Policy()), "exchanges", [build.exchange("s1", 0)])
     [(_, score)] = run_in_batches(JudgingStep(SCORING, Policy(), nothing_recorded), "scoring-tasks", [task])
     assert isinstance(score, Score)
-    assert (score.tier2_5_state, score.tier2_5_reason) == ("not_applicable", "no_thinking")
+    assert score.tier2_5_state == "not_applicable"
+    assert score.tier2_5_reason == "no_thinking"
 
 
 def test_an_end_without_new_events_gives_no_second_diagnosis() -> None:
@@ -245,7 +246,8 @@ def test_evidence_is_kept_small_in_records_while_counts_stay_exact() -> None:
     events: list[AgentEvent] = [msgspec.structs.replace(one, seq=number, event_id=f"e{number}") for number in range(10_000)]
     [(_, diagnosis)] = run_in_batches(DiagnosisStep(Policy()), "agent-events", [*events, build.closing("s1", 1)])
     [loop, _cost] = diagnosis.failure_causes  # type: ignore[attr-defined]
-    assert (loop.evidence_count, len(loop.evidence)) == (10_000, 100)
+    assert loop.evidence_count == 10_000
+    assert len(loop.evidence) == 100
 
 
 def test_the_first_record_of_a_session_names_its_project() -> None:

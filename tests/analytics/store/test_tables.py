@@ -180,7 +180,8 @@ def test_dimensions_of_diagnoses_in_an_older_file_are_read_into_the_list(path: P
             assert [one["score"] for one in rows[1][1]] == [None] * 6
             (first, _) = rows_as_records("Diagnosis", store.read("diagnoses", 0, 10)["Diagnosis"])
             assert isinstance(first, Diagnosis)
-            assert (first.scores, first.dimensions[0].score) == (known, 80)
+            assert first.scores == known
+            assert first.dimensions[0].score == 80
     new = DiagnosedDimension(dimension="retry_discipline", score=75)
     with Store(path) as store:
         append(store, "diagnoses", diagnosed("c", dimensions=(new,)))

@@ -52,7 +52,8 @@ def attribute_change(attribution: list[Verdict], incident: IncidentChange | None
 def test_the_judge_is_the_cause_where_the_anchors_moved_as_far_as_the_incident() -> None:
     """Unchanged texts get lower scores, so it cannot be the agent."""
     attribution = attribute_change(verdicts(random.Random(1), shift=-0.1))
-    assert (attribution.cause, attribution.reason) == ("judge", "explained")
+    assert attribution.cause == "judge"
+    assert attribution.reason == "explained"
     assert attribution.low is not None
     assert attribution.high is not None
     assert attribution.low < -0.1 < attribution.high < 0
@@ -62,7 +63,8 @@ def test_the_agent_is_the_cause_where_the_judge_moved_by_less_than_half() -> Non
     """By nothing, by a fifth, or in the other direction."""
     for shift in (0.0, -0.02, 0.1):
         attribution = attribute_change(verdicts(random.Random(2), shift=shift))
-        assert (attribution.cause, attribution.reason) == ("agent", "unexplained")
+        assert attribution.cause == "agent"
+        assert attribution.reason == "unexplained"
 
 
 def test_the_size_of_the_incident_decides() -> None:
@@ -81,7 +83,8 @@ def test_rounds_within_the_interval_of_the_first_day_count_for_neither_side() ->
     """Rounds within the interval of the first day may be on either side."""
     rows = verdicts(random.Random(5), shift=-0.1)
     whole = attribute_change(rows, moved(first=CHANGE - 2, last=CHANGE + 1))
-    assert (whole.rounds_before, whole.rounds_since) == (CHANGE - 2, 20 - CHANGE - 2)
+    assert whole.rounds_before == CHANGE - 2
+    assert whole.rounds_since == 20 - CHANGE - 2
     odd = [
         Verdict(verdict.anchor, verdict.at, 0.0 if day(CHANGE - 2) <= verdict.at.date() <= day(CHANGE + 1) else verdict.value)
         for verdict in rows
@@ -109,7 +112,9 @@ def test_rounds_after_what_the_incident_rests_on_do_not_count() -> None:
 def test_too_little_is_not_known_and_says_what_lacks(rows: list[Verdict], reason: str) -> None:
     """The reason says what is missing."""
     attribution = attribute_change(rows)
-    assert (attribution.cause, attribution.reason, attribution.judge) == (None, reason, None)
+    assert attribution.cause is None
+    assert attribution.reason == reason
+    assert attribution.judge is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 12), st.floats(0, 1)), max_size=120), st.floats(0.001, 1))

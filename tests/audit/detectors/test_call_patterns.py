@@ -273,7 +273,9 @@ def test_a_finding_is_documented_and_has_no_part_in_the_score(finder: Detector) 
     """A finding states its rule and a remediation, and its name is not that of a failure type."""
     finding = FINDING_TYPES[finder.failure_type]
     assert finder.failure_type == finding.name == finder.detect.__name__
-    assert (finding.weight, finding.largest_penalty, finding.dimension) == (0, 0, "")
+    assert finding.weight == 0
+    assert finding.largest_penalty == 0
+    assert finding.dimension == ""
     assert finder.detect.__doc__
     assert finding.remediation
     assert len(finding.causal_chain) >= 3

@@ -64,7 +64,8 @@ def test_the_same_events_without_a_source_are_held_to_the_published_rules() -> N
     """Delivered events get the diagnosis of the published rules, whatever they look like."""
     requests = [{**usage(PROMPT, 200), "source": None} for _ in range(3)]
     (cause,) = diagnose_events("s", requests)["failure_causes"]
-    assert (cause["type"], cause["severity"]) == ("cost_explosion", "critical")
+    assert cause["type"] == "cost_explosion"
+    assert cause["severity"] == "critical"
 
 
 def test_a_flood_of_new_text_in_one_exchange_is_an_expense() -> None:

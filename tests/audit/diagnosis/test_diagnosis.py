@@ -103,7 +103,8 @@ def record_of(evidence: SessionEvidence) -> Diagnosis:
 def test_a_session_without_events_has_no_score() -> None:
     """Without evidence a session has no score: neither 100 nor ready."""
     result = result_of()
-    assert (result.trust_score, result.readiness_level) == (None, "insufficient_evidence")
+    assert result.trust_score is None
+    assert result.readiness_level == "insufficient_evidence"
     assert result.scores == {failure.dimension: None for failure in FAILURE_TYPES.values()}
     assert msgspec.structs.astuple(result.cost_analysis) == (0, 0, 0, 0, 100)
 
@@ -121,7 +122,8 @@ def test_a_session_without_failures_scores_a_hundred() -> None:
 def test_trust_is_the_weighted_mean_of_the_dimensions() -> None:
     """Computed by hand: a loop of 3 costs 20 of 100 at 20 %, a miss 13 at 15 %: 100 - 4 - 1.95 = 94.05."""
     result = result_of(*[CALL] * 3, MISS)
-    assert (result.scores["loop_control"], result.scores["memory_integrity"]) == (80, 87)
+    assert result.scores["loop_control"] == 80
+    assert result.scores["memory_integrity"] == 87
     assert result.trust_score == 94
 
 
@@ -157,7 +159,8 @@ def test_the_largest_penalty_is_primary_and_the_first_of_equals_wins() -> None:
 def test_readiness_follows_from_severity(events: list[dict[str, Any]], trust: int, level: str) -> None:
     """A critical cause is unsafe whatever the score; the six largest penalties together leave 73."""
     result = result_of(*events)
-    assert (result.trust_score, result.readiness_level) == (trust, level)
+    assert result.trust_score == trust
+    assert result.readiness_level == level
 
 
 @pytest.mark.parametrize(
@@ -226,8 +229,11 @@ def test_the_order_of_events_changes_no_score(raw_events: list[dict[str, Any]], 
     """Counts decide, not timing; only the evidence and the order of equal causes may differ."""
     shuffled = data.draw(st.permutations(raw_events))
     item, other = result_of(*raw_events), result_of(*shuffled)
-    assert (item.trust_score, item.readiness_level, item.scores) == (other.trust_score, other.readiness_level, other.scores)
-    assert (item.cost_analysis, item.evidence_summary) == (other.cost_analysis, other.evidence_summary)
+    assert item.trust_score == other.trust_score
+    assert item.readiness_level == other.readiness_level
+    assert item.scores == other.scores
+    assert item.cost_analysis == other.cost_analysis
+    assert item.evidence_summary == other.evidence_summary
 
 
 @settings(deadline=None)
@@ -248,7 +254,8 @@ def test_a_record_keeps_the_first_hundred_references_and_exact_counts() -> None:
     raw_events = [*[MISS] * 250, *[CALL] * 3, {"event": "a_new_type"}]
     record = record_of(evidence_of(raw_events))
     memory = record.failure_causes[1]
-    assert (memory.type, memory.evidence_count) == ("memory_degradation", 250)
+    assert memory.type == "memory_degradation"
+    assert memory.evidence_count == 250
     assert [reference.seq for reference in memory.evidence] == list(range(EVIDENCE_REFERENCES))
     assert memory.evidence[0].event_id == "event_0"
     assert [(item.event, item.count) for item in record.event_counts] == [
@@ -256,8 +263,11 @@ def test_a_record_keeps_the_first_hundred_references_and_exact_counts() -> None:
         ("memory_event", 250),
         ("tool_call", 3),
     ]
-    assert (record.event_count, record.primary_failure_type, record.primary_severity) == (254, "memory_degradation", "high")
-    assert (record.rule_version, record.policy_digest) == (rule_version(AS_EVENTS), "0" * 16)
+    assert record.event_count == 254
+    assert record.primary_failure_type == "memory_degradation"
+    assert record.primary_severity == "high"
+    assert record.rule_version == rule_version(AS_EVENTS)
+    assert record.policy_digest == "0" * 16
 
 
 def test_a_reference_limit_from_a_hundred_up_gives_the_same_record() -> None:
@@ -311,7 +321,8 @@ def test_a_record_has_every_dimension_and_the_first_six_as_before() -> None:
     assert [item.dimension for item in record.dimensions] == [failure.dimension for failure in FAILURE_TYPES.values()]
     scores = {item.dimension: item.score for item in record.dimensions}
     assert msgspec.structs.asdict(record.scores) == {name: scores[name] for name in record.scores.__struct_fields__}
-    assert (scores["loop_control"], record.scores.memory_integrity) == (80, 87)
+    assert scores["loop_control"] == 80
+    assert record.scores.memory_integrity == 87
 
 
 def test_document_without_failures_has_the_null_form() -> None:
@@ -382,7 +393,8 @@ def test_a_hundred_thousand_identical_calls_are_diagnosed() -> None:
     """The document contains all evidence, so its size must be linear in the events."""
     document = diagnose_events("s", [CALL] * 100_000)
     assert len(document["failure_causes"][0]["evidence"]) == 100_000
-    assert (document["cost_analysis"]["duplicate_calls"], document["cost_analysis"]["redundancy_score"]) == (99_999, 100)
+    assert document["cost_analysis"]["duplicate_calls"] == 99_999
+    assert document["cost_analysis"]["redundancy_score"] == 100
 
 
 @pytest.mark.slow
@@ -421,8 +433,10 @@ def test_a_record_fits_into_a_message_whatever_the_session_holds() -> None:
     ]
     types = [{"event": f"{'x' * 300}{number}"} for number in range(3_000)]
     record = record_of(evidence_of([*loops, *types], 100))
-    assert (record.failure_cause_count, record.event_type_count) == (3_001, 3_001)
-    assert (len(record.failure_causes), len(record.event_counts)) == (CAUSES, EVENT_TYPES)
+    assert record.failure_cause_count == 3_001
+    assert record.event_type_count == 3_001
+    assert len(record.failure_causes) == CAUSES
+    assert len(record.event_counts) == EVENT_TYPES
     assert sum(len(cause.evidence) for cause in record.failure_causes) <= ALL_REFERENCES
     assert len(encode(record)) < 600_000
 
@@ -471,4 +485,5 @@ def test_trust_stays_within_its_bounds(events: list[dict[str, Any]], times: int)
 def test_a_refund_made_five_times_is_unsafe_at_a_trust_of_ninety() -> None:
     """Readiness must be shown first, because the trust of this session looks fine."""
     result = diagnose(evidence_of([{"event": "tool_call", "tool": "refund", "args": {"order": 4711}}] * 5), AS_EVENTS)
-    assert (result.readiness_level, result.trust_score) == ("unsafe_for_production", 90)
+    assert result.readiness_level == "unsafe_for_production"
+    assert result.trust_score == 90

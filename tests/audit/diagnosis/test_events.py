@@ -171,8 +171,10 @@ def test_a_call_without_a_tool_never_equals_a_named_call() -> None:
 def test_action_and_status_are_words_in_lower_case() -> None:
     """Detectors compare words in any spelling; a value that is not text is ignored."""
     event = normalise_event({"action": " Recall_FAILED ", "status": "MISS\n"}, 0)
-    assert (event.action, event.status) == ("recall_failed", "miss")
-    assert (normalise_event({"action": 3}, 0).action, normalise_event({"status": " "}, 0).status) == (None, None)
+    assert event.action == "recall_failed"
+    assert event.status == "miss"
+    assert normalise_event({"action": 3}, 0).action is None
+    assert normalise_event({"status": " "}, 0).status is None
 
 
 @pytest.mark.parametrize("field", ["used", "referenced", "invoked"])
@@ -337,7 +339,9 @@ def test_record_carries_the_columns_of_the_event() -> None:
     del columns["payload"], columns["timestamp"]
     assert columns == {name: getattr(record, name) for name in columns}
     assert event.payload == raw_event(record.payload)
-    assert (record.seq, record.session_id, record.occurred_at) == (9, "s", moment)
+    assert record.seq == 9
+    assert record.session_id == "s"
+    assert record.occurred_at == moment
 
 
 @pytest.mark.parametrize("payload", ["", "{", "[]", "3", pytest.param("[" * 100_000, id="deep"), '{"a": "\\ud800"'])

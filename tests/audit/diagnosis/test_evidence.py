@@ -116,17 +116,18 @@ def test_single_events_fold_as_columns_do(raw_events: list[dict[str, Any]]) -> N
 def test_a_reference_limit_cuts_references_and_nothing_else(raw_events: list[dict[str, Any]], limit: int) -> None:
     """Counts stay exact and the first references are kept, so only the evidence of a finding differs."""
     whole, cut = folded(raw_events), folded(raw_events, limit)
-    assert (whole.event_counts, whole.total_tokens, whole.context_full) == (
-        cut.event_counts,
-        cut.total_tokens,
-        cut.context_full,
-    )
+    assert whole.event_counts == cut.event_counts
+    assert whole.total_tokens == cut.total_tokens
+    assert whole.context_full == cut.context_full
     assert whole.duplicate_calls == cut.duplicate_calls
     for name, problem in whole.problems.items():
-        assert (problem.count, problem.references[:limit]) == (cut.problems[name].count, cut.problems[name].references)
+        assert problem.count == cut.problems[name].count
+        assert problem.references[:limit] == cut.problems[name].references
     for key, calls in whole.calls.items():
-        assert (calls.count, calls.references[:limit]) == (cut.calls[key].count, cut.calls[key].references)
-    assert (whole.retries[:limit], whole.largest) == (cut.retries, cut.largest)
+        assert calls.count == cut.calls[key].count
+        assert calls.references[:limit] == cut.calls[key].references
+    assert whole.retries[:limit] == cut.retries
+    assert whole.largest == cut.largest
 
 
 @settings(deadline=None)
@@ -166,7 +167,9 @@ def test_a_call_without_a_key_is_counted_and_repeats_nothing() -> None:
     evidence = SessionEvidence()
     empty: Row = (None,) * (len(FOLD_COLUMNS) - 5)
     fold_columns({"s": evidence}, [("s", seq, f"e{seq}", "tool_call", None, *empty) for seq in range(5)])
-    assert (evidence.count("tool_call"), evidence.duplicate_calls, evidence.calls) == (5, 0, {})
+    assert evidence.count("tool_call") == 5
+    assert evidence.duplicate_calls == 0
+    assert evidence.calls == {}
 
 
 def test_token_totals_stop_at_a_bound() -> None:
@@ -192,4 +195,6 @@ def test_a_hundred_thousand_identical_calls_are_fast_and_small() -> None:
 def test_other_types_are_counted_under_their_own_name(event: str) -> None:
     """An event of an unknown type is counted although no detector reads it."""
     evidence = folded([{"event": event, "used": False, "invoked": False, "status": "ignored", "saturation": 99}] * 2)
-    assert (evidence.event_counts, evidence.problems, evidence.calls) == ({event: 2}, {}, {})
+    assert evidence.event_counts == {event: 2}
+    assert evidence.problems == {}
+    assert evidence.calls == {}

@@ -55,8 +55,12 @@ def test_a_spike_never_becomes_its_own_baseline(since: int) -> None:
     spike = anomaly_spike(history, last_day(history))
 
     assert spike is not None
-    assert (spike.first_day, spike.rate_before, spike.start) == (START + timedelta(days=HISTORY), 0.05, START)
-    assert (spike.severity, spike.anomalies, spike.exchanges) == ("critical", 16 * since, 40 * since)
+    assert spike.first_day == START + timedelta(days=HISTORY)
+    assert spike.rate_before == 0.05
+    assert spike.start == START
+    assert spike.severity == "critical"
+    assert spike.anomalies == 16 * since
+    assert spike.exchanges == 40 * since
 
 
 def test_what_lasts_longer_than_two_weeks_is_no_spike() -> None:
@@ -90,7 +94,9 @@ def test_a_ratio_to_nothing_is_none() -> None:
     spike = anomaly_spike(history, last_day(history))
 
     assert spike is not None
-    assert (spike.ratio, spike.rate_before, spike.severity) == (None, 0.0, "critical")
+    assert spike.ratio is None
+    assert spike.rate_before == 0.0
+    assert spike.severity == "critical"
 
 
 def test_anomalies_in_bunches_count_for_less() -> None:
@@ -137,5 +143,6 @@ def test_evidence_decides_between_suspected_and_confirmed() -> None:
     suspected, confirmed = anomaly_spike(few, last_day(few)), anomaly_spike(many, last_day(many))
     assert suspected is not None
     assert confirmed is not None
-    assert (suspected.is_confirmed, confirmed.is_confirmed) == (False, True)
+    assert suspected.is_confirmed is False
+    assert confirmed.is_confirmed is True
     assert math.log(SUSPECTED) <= suspected.log_evidence < math.log(CONFIRMED) <= confirmed.log_evidence

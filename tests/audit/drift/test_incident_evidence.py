@@ -48,7 +48,8 @@ def test_what_is_written_is_read_back() -> None:
     evidence = Evidence(note="It fell.", rules=rules, moved=moved, decided_sizes={"sequential": 0.4})
     stored = json.loads(evidence_json(evidence))
     assert ["rules" in entry for entry in stored["moved"]] == [False, True]
-    assert (stored["moved"][0]["from"], stored["moved"][0]["to"]) == (0.9, 0.45)
+    assert stored["moved"][0]["from"] == 0.9
+    assert stored["moved"][0]["to"] == 0.45
     assert stored["rules"] == {"sequential": SEEN}
     assert evidence == evidence_of(carrying(stored))
 
@@ -108,4 +109,5 @@ def test_a_share_has_risen_if_chance_does_not_explain_it(counts: tuple[int, int,
     """Fewer than three, a missing time before, and counts above their total are never significant."""
     before, all_before, after, all_after = counts
     count = FlagCount(flag="silent_refusal", before=before, all_before=all_before, after=after, all_after=all_after)
-    assert (count.has_risen(), count.has_risen(is_fall=True)) == (rises, falls)
+    assert count.has_risen() == rises
+    assert count.has_risen(is_fall=True) == falls

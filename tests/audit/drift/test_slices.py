@@ -79,7 +79,8 @@ def test_the_slice_that_fell_stands_out_from_inside() -> None:
     explanation = explain_labels(simulate_versions(1, 300, {}, shares), simulate_versions(2, 300, {"2": 0.2}, shares))
     assert explanation is not None
     best = explanation.slices[0]
-    assert (best.key, best.stands_out) == (Key("version", VALUE, "2"), True)
+    assert best.key == Key("version", VALUE, "2")
+    assert best.stands_out is True
     assert best.within.high < 0
     assert abs(best.mix.amount) < 0.01
     assert best.explained == pytest.approx(1, abs=0.2)
@@ -93,7 +94,8 @@ def test_a_slice_that_grew_stands_out_by_the_mix() -> None:
     )
     assert explanation is not None
     best = explanation.slices[0]
-    assert (best.key, best.stands_out) == (Key("version", VALUE, "2"), True)
+    assert best.key == Key("version", VALUE, "2")
+    assert best.stands_out is True
     assert best.mix.high < 0
     assert abs(best.within.amount) < abs(best.mix.amount) / 4
 
@@ -103,7 +105,9 @@ def test_a_version_that_took_over_is_named_and_not_the_one_that_went() -> None:
     explanation = explain_labels(simulate_versions(1, 200, {}, {"1": 1.0}), simulate_versions(2, 200, {"2": 0.2}, {"2": 1.0}))
     assert explanation is not None
     best = explanation.slices[0]
-    assert (best.key, best.mean_before, best.stands_out) == (Key("version", VALUE, "2"), None, True)
+    assert best.key == Key("version", VALUE, "2")
+    assert best.mean_before is None
+    assert best.stands_out is True
     assert best.explained == pytest.approx(1, abs=0.05)
 
 
@@ -129,8 +133,10 @@ def test_labels_that_cut_alike_name_each_other() -> None:
 
     assert explanation is not None
     first, second = explanation.slices[:2]
-    assert (Key("tenant", VALUE, "2"), Key("version", VALUE, "2")) == (first.key, second.key)
-    assert ((second.key,), (first.key,)) == (first.same_as, second.same_as)
+    assert Key("tenant", VALUE, "2") == first.key
+    assert Key("version", VALUE, "2") == second.key
+    assert (second.key,) == first.same_as
+    assert (first.key,) == second.same_as
     assert explanation.tried == 2
 
 

@@ -116,21 +116,18 @@ def test_the_scores_are_those_of_the_iterations_that_succeeded_and_failed_ones_n
     evaluation = evaluate_outcomes(outcomes, method)
     scores = [item for item in outcomes if isinstance(item, float)]
     expected = (median(scores) if method == "median" else mean(scores)) if scores else None
-    assert (evaluation.final_score, evaluation.status) == (pytest.approx(expected), "completed" if scores else "failed")
+    assert evaluation.final_score == pytest.approx(expected)
+    assert evaluation.status == ("completed" if scores else "failed")
     assert [item.final for item in evaluation.dimensions] == [pytest.approx(expected)] * 6
-    assert (
-        evaluation.configured_repetitions,
-        evaluation.successful_iterations,
-        evaluation.aggregation_method,
-    ) == (len(outcomes), len(scores), method)
+    assert evaluation.configured_repetitions == len(outcomes)
+    assert evaluation.successful_iterations == len(scores)
+    assert evaluation.aggregation_method == method
     failed = [number for number, item in enumerate(outcomes, 1) if not isinstance(item, float)]
     assert tuple(f"Judge iteration {number} failed and was excluded." for number in failed) == evaluation.warnings
     if scores and failed:
         without_failures = evaluate_outcomes(scores, method)
-        assert (without_failures.final_score, without_failures.overall_spread) == (
-            evaluation.final_score,
-            evaluation.overall_spread,
-        )
+        assert without_failures.final_score == evaluation.final_score
+        assert without_failures.overall_spread == evaluation.overall_spread
         assert [(item.final, item.spread) for item in without_failures.dimensions] == [
             (item.final, item.spread) for item in evaluation.dimensions
         ]
@@ -154,7 +151,9 @@ def test_where_all_iterations_fail_there_is_a_result_with_checks_and_warnings_an
     request = make_request(evaluation_plan=plan(repetitions=2), checks=checks, warnings=("Half of the tool results were cut.",))
     evaluation = evaluate(request, record_outcomes(request, ["timeout", "refused"]))
     document = EvaluationResult.model_validate_json(evaluation.result)
-    assert (evaluation.status, evaluation.final_score, evaluation.overall_spread) == ("failed", None, None)
+    assert evaluation.status == "failed"
+    assert evaluation.final_score is None
+    assert evaluation.overall_spread is None
     assert [
         (item.dimension, item.source, item.deterministic, item.judge, item.final) for item in evaluation.dimensions[:2]
     ] == [
@@ -233,11 +232,9 @@ def test_the_final_score_is_the_overall_verdict_of_the_judge_whatever_the_dimens
         "efficiency": 9.0,
         "spark": None,
     }
-    assert (
-        final.dimension_resolutions["task"].source,
-        final.dimension_resolutions["task"].judge_weight,
-        final.dimension_resolutions["task"].deterministic_weight,
-    ) == ("weighted", 0.25, 0.75)
+    assert final.dimension_resolutions["task"].source == "weighted"
+    assert final.dimension_resolutions["task"].judge_weight == 0.25
+    assert final.dimension_resolutions["task"].deterministic_weight == 0.75
     assert list(final.final_dimensions) == list(DIMENSIONS)
 
 
@@ -260,7 +257,8 @@ def test_it_costs_what_all_its_judgements_cost_and_is_as_new_as_the_newest_it_re
     assert evaluation.simulated is True
     assert evaluation.revision == 1
     assert evaluation.judgement_ids == ("judgement 1", "judgement 2", "judgement 7")
-    assert (evaluation.final_score, evaluation.iterations[1].judgement_id) == (7.0, "judgement 7")
+    assert evaluation.final_score == 7.0
+    assert evaluation.iterations[1].judgement_id == "judgement 7"
 
 
 def test_the_cost_is_unknown_where_that_of_one_call_is() -> None:
@@ -293,7 +291,9 @@ def test_every_repetition_is_asked_whatever_became_of_those_before_it() -> None:
         )
 
     evaluation = drive(evaluating(make_request()), reply)
-    assert (len(asked_fingerprints), evaluation.status, evaluation.successful_iterations) == (3, "completed", 1)
+    assert len(asked_fingerprints) == 3
+    assert evaluation.status == "completed"
+    assert evaluation.successful_iterations == 1
 
 
 def test_a_result_fits_into_a_record_however_long_the_answers_are() -> None:

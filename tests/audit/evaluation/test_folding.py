@@ -66,7 +66,8 @@ def test_turns_are_the_exchanges_in_the_order_of_time() -> None:
     assert run.status == "answered"
     assert run.agent == "bot"
     assert run.model == "own"
-    assert (builders.START + timedelta(minutes=1), builders.START + timedelta(minutes=2)) == (run.started_at, run.ended_at)
+    assert builders.START + timedelta(minutes=1) == run.started_at
+    assert builders.START + timedelta(minutes=2) == run.ended_at
     assert not run.has_events
 
 
@@ -84,7 +85,9 @@ def test_an_abandoned_branch_is_no_part_of_the_run_but_was_paid_for() -> None:
     assert run.turns == (Turn("Is the backup healthy?", "New", "answered"),)
     assert run.steps == (ToolCall("ls", None),)
     assert run.failures == ()
-    assert (run.input_tokens, run.output_tokens, run.cost_usd) == (110, 2, 130e-6)
+    assert run.input_tokens == 110
+    assert run.output_tokens == 2
+    assert run.cost_usd == 130e-6
 
 
 def test_a_heartbeat_does_not_end_a_run() -> None:
@@ -117,7 +120,8 @@ def test_a_run_without_exchanges_ends_as_its_events_say(events: list[Json], stat
     """Agents that only send events are evaluated as well."""
     run = folded(*events)
 
-    assert (run.status, run.final_response) == (status, final)
+    assert run.status == status
+    assert run.final_response == final
 
 
 def test_calls_and_results_are_steps_in_the_order_of_the_log() -> None:
@@ -288,7 +292,9 @@ def test_what_a_run_took_is_unknown_when_it_was_read_in_part() -> None:
     """The rest was paid for as well."""
     run = folded(exchanges=[said(1, **KNOWN)], is_whole=False)
 
-    assert (run.total_tokens, run.cost_usd, run.is_whole) == (None, None, False)
+    assert run.total_tokens is None
+    assert run.cost_usd is None
+    assert run.is_whole is False
 
 
 def _renamed(fields: Json) -> Json:
@@ -317,8 +323,10 @@ def test_times_are_those_of_the_first_and_last_sign() -> None:
     run = folded({"event": "x", "timestamp": at(9)}, {"event": "x", "timestamp": "soon"}, exchanges=[said(1)], closed_at=late)
     silent = folded({"event": "x"}, closed_at=late)
 
-    assert (builders.START + timedelta(minutes=1), builders.START + timedelta(minutes=9)) == (run.started_at, run.ended_at)
-    assert (silent.started_at, silent.ended_at) == (None, late)
+    assert builders.START + timedelta(minutes=1) == run.started_at
+    assert builders.START + timedelta(minutes=9) == run.ended_at
+    assert silent.started_at is None
+    assert silent.ended_at == late
 
 
 def test_many_errors_take_no_longer_each() -> None:

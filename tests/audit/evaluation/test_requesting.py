@@ -127,11 +127,9 @@ def test_an_evaluation_is_named_by_its_run_its_case_and_its_fingerprint() -> Non
 def test_what_changes_no_score_makes_no_other_evaluation(changed: dict[str, Any]) -> None:
     """Names, the type of the judge, costs and times do not change a score, so the evaluation is reused and the judge is not called."""
     before, after = make_request(), make_request(**changed)
-    assert (before.fingerprint, before.evaluation_id, before.yardstick) == (
-        after.fingerprint,
-        after.evaluation_id,
-        after.yardstick,
-    )
+    assert before.fingerprint == after.fingerprint
+    assert before.evaluation_id == after.evaluation_id
+    assert before.yardstick == after.yardstick
     assert [question.fingerprint for question in questions_of(before)] == [
         question.fingerprint for question in questions_of(after)
     ]
@@ -202,7 +200,8 @@ def test_another_attempt_carries_what_was_recorded_and_keeps_the_evaluation() ->
     ]
 
     again = next_attempt(first, 1, records)
-    assert (again.evaluation_id, again.attempt) == (first.evaluation_id, 1)
+    assert again.evaluation_id == first.evaluation_id
+    assert again.attempt == 1
     assert stable_id("evaluation-request", first.evaluation_id, 1) == again.request_id != first.request_id
     assert records == [decode(record) for record in again.earlier_judgements]
     assert again == make_request(attempt=1, earlier=records)
@@ -286,4 +285,6 @@ def test_a_request_becomes_an_evaluation_with_everything_it_said_of_the_run() ->
     shared = set(msgspec.structs.asdict(request)) & set(msgspec.structs.asdict(result)) - {"checks", "warnings"}
     assert {name: getattr(request, name) for name in shared} == {name: getattr(result, name) for name in shared}
     assert {"run_at", "yardstick", "repetition", "tags", "evaluation_id", "request_id", "anomaly_reasons"} <= shared
-    assert (result.status, result.final_score, result.dimensions[0].deterministic) == ("completed", 8.0, 10.0)
+    assert result.status == "completed"
+    assert result.final_score == 8.0
+    assert result.dimensions[0].deterministic == 10.0

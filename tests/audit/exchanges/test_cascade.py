@@ -269,7 +269,8 @@ def test_every_tier_ends_in_one_state_for_a_reason(case: str) -> None:
     """A score must show why each tier was asked or not."""
     given_case, script, expected, disposition = GATE[case]
     score = score_with(Judge(script), **given_case)
-    assert (tiers(score), score.disposition) == (expected, disposition)
+    assert tiers(score) == expected
+    assert score.disposition == disposition
 
 
 @pytest.mark.parametrize("case", GATE)
@@ -318,7 +319,9 @@ def test_everything_the_judge_says_is_stored() -> None:
         T3: {"anomaly": True, "anomaly_reason": "Odd."},
     }
     score = score_with(Judge(script))
-    assert (score.tier2_score, score.tier2_flagged, score.tier2_flag_reason) == (0.9, True, "It promises too much.")
+    assert score.tier2_score == 0.9
+    assert score.tier2_flagged is True
+    assert score.tier2_flag_reason == "It promises too much."
     assert [(item.dimension, item.score, item.reasoning) for item in score.tier2_dimensions] == [
         ("scope_compliance", 0.9, "Fine."),
         ("information_completeness", 0.9, "Fine."),
@@ -327,9 +330,13 @@ def test_everything_the_judge_says_is_stored() -> None:
     assert score.tier2_5_sycophancy is True
     assert score.tier2_5_advocacy_suppression is True
     assert score.tier2_5_reasoning == "It gave in."
-    assert (score.tier3_score, score.tier3_anomaly, score.tier3_anomaly_reason) == (4.0, True, "Odd.")
+    assert score.tier3_score == 4.0
+    assert score.tier3_anomaly is True
+    assert score.tier3_anomaly_reason == "Odd."
     assert [item.dimension for item in score.tier3_dimensions] == ["transparency", "tone_alignment"]
-    assert (score.judge_model, score.simulated, score.judgement_ids) == ("claude-haiku-4-5-20251001", False, ("j0", "j1", "j2"))
+    assert score.judge_model == "claude-haiku-4-5-20251001"
+    assert score.simulated is False
+    assert score.judgement_ids == ("j0", "j1", "j2")
 
 
 def test_a_tiers_score_is_the_exact_mean_of_its_dimensions() -> None:
@@ -367,7 +374,8 @@ def test_who_tries_to_sway_the_judge_is_an_anomaly_judged_or_not() -> None:
     score = score_with(Judge(), response=attempt, thinking=False)
     assert left_out.anomaly
     assert left_out.anomaly_reasons == score.anomaly_reasons
-    assert (left_out.disposition, score.disposition) == ("sampling_skip", "scored")
+    assert left_out.disposition == "sampling_skip"
+    assert score.disposition == "scored"
 
 
 def test_a_score_is_as_new_as_the_newest_record_it_rests_on() -> None:
@@ -545,7 +553,8 @@ def test_a_judge_can_add_to_what_the_rules_found_and_never_take_away(
     """The audited agent writes what the judge reads: if a judge could clear a flag, the agent could talk it away."""
     score = score_with(Careless(script), **situation)
     by_rule = score_with(Judge({T2: NO_JUDGE}), **situation)
-    assert (by_rule.tier1_score, by_rule.tier1_flags) == (score.tier1_score, score.tier1_flags)
+    assert by_rule.tier1_score == score.tier1_score
+    assert by_rule.tier1_flags == score.tier1_flags
     assert by_rule.anomaly_reasons == score.anomaly_reasons[: len(by_rule.anomaly_reasons)]
     assert score.anomaly or not by_rule.anomaly
 

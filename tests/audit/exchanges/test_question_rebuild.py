@@ -28,11 +28,9 @@ def test_the_question_behind_a_judgement_is_found_again(purpose: str, message: s
     question = PURPOSES[purpose](audited_exchange)
     rebuilt = rebuild_question(audited_exchange, POLICY, judgement("s", 1, purpose, fingerprint=question.fingerprint))
     assert rebuilt is not None
-    assert (question.instructions, question.content("x"), question.schema) == (
-        rebuilt.instructions,
-        rebuilt.content("x"),
-        rebuilt.schema,
-    )
+    assert question.instructions == rebuilt.instructions
+    assert question.content("x") == rebuilt.content("x")
+    assert question.schema == rebuilt.schema
 
 
 @pytest.mark.parametrize("purpose", PURPOSES)
@@ -52,7 +50,8 @@ def test_dimensions_that_a_flag_made_apply_are_found_again() -> None:
     question = tier3_question(audited_exchange, TILT, flagged)
     rebuilt = rebuild_question(audited_exchange, TILT, judgement("s", 1, "tier3", fingerprint=question.fingerprint))
     assert rebuilt is not None
-    assert (question.task, question.schema) == (rebuilt.task, rebuilt.schema)
+    assert question.task == rebuilt.task
+    assert question.schema == rebuilt.schema
     assert "trust_signal_accuracy" in rebuilt.task
 
 

@@ -319,7 +319,8 @@ def closing_after(requests: Sequence[int]) -> tuple[SamplingState, Sampling]:
     _, state = decide(SamplingState(), candidate(1, turn=9), policy)
     for revision in requests:
         decision, given_revision, state = decide_again(state, "e1", ASKED, revision)
-        assert (decision, given_revision) == (ASKED, revision)
+        assert decision == ASKED
+        assert given_revision == revision
     return state, policy
 
 
@@ -335,7 +336,8 @@ def test_a_request_that_crosses_the_close_leaves_the_turn_one_of_the_last() -> N
     state, policy = closing_after([])
     _, state = close(state, policy)
     decision, revision, state = decide_again(state, "e1", ASKED, 1)
-    assert (decision, revision) == (Decision(sampled=True, reason="last_turns", probability=1.0, turn=9), 2)
+    assert decision == Decision(sampled=True, reason="last_turns", probability=1.0, turn=9)
+    assert revision == 2
     known = Decision(sampled=True, reason="last_turns", probability=1.0, turn=9)
     assert decide_again(state, "e1", known, 3)[:2] == (known, 3)
 

@@ -128,7 +128,9 @@ def test_custom_checks_look_in_both_texts(house: Methodology) -> None:
     assert check_structure("clean up", "alarm -rf", house).flags == ()
     assert check_structure("clean up", "I'm sorry", house).flags == check_structure("clean up", "I\u2019M SORRY", house).flags
     both = check_structure("rm -rf", "", house)
-    assert (both.score, both.flags, both.checks) == (0.6, ("silent_refusal", "destructive"), 5)
+    assert both.score == 0.6
+    assert both.flags == ("silent_refusal", "destructive")
+    assert both.checks == 5
 
 
 @settings(deadline=None)

@@ -26,7 +26,8 @@ def test_the_expected_steps_are_these() -> None:
 def test_a_step_is_found_by_its_words(step: str, text: str) -> None:
     """One step of five scores a fifth."""
     quality = wrap_quality(["hello", text])
-    assert (quality.steps_found, quality.score) == ((step,), 0.2)
+    assert quality.steps_found == (step,)
+    assert quality.score == 0.2
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,9 @@ def test_words_inside_other_words_are_no_step(text: str) -> None:
 def test_a_whole_wrap_up_scores_one() -> None:
     """The steps may be spread over the last exchanges."""
     quality = wrap_quality([texts[0] for texts in WORDS.values()])
-    assert (quality.steps_found, quality.steps_missing, quality.score) == (STEPS, (), 1.0)
+    assert quality.steps_found == STEPS
+    assert quality.steps_missing == ()
+    assert quality.score == 1.0
 
 
 def test_only_the_end_of_a_session_counts() -> None:
@@ -51,7 +54,8 @@ def test_only_the_end_of_a_session_counts() -> None:
 
 def test_a_session_without_exchanges_shows_no_step() -> None:
     """A session without text has no steps, and no error."""
-    assert (wrap_quality([]).steps_missing, wrap_quality([]).score) == (STEPS, 0.0)
+    assert wrap_quality([]).steps_missing == STEPS
+    assert wrap_quality([]).score == 0.0
 
 
 @settings(deadline=None)

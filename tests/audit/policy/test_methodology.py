@@ -69,7 +69,9 @@ def test_judge_contexts_name_their_methodology() -> None:
 def test_a_file_adds_to_the_default_dimensions(tmp_path: Path) -> None:
     """A methodology must not disable the common checks."""
     methodology = load_methodology(write(tmp_path, GOOD))
-    assert (methodology.name, methodology.version, methodology.judge_context) == ("house", "2.1", "Be strict.")
+    assert methodology.name == "house"
+    assert methodology.version == "2.1"
+    assert methodology.judge_context == "Be strict."
     assert [check.id for check in methodology.tier1] == ["destructive_command"]
     assert {dimension.id for dimension in methodology.tier2} == DEFAULT_TIER2 | {"politeness"}
     assert {d.id: str(d.when) for d in methodology.tier3} == DEFAULT_TIER3 | {"restraint": "code_change"}

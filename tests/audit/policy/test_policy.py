@@ -114,11 +114,9 @@ def test_the_example_is_valid_and_shows_the_defaults() -> None:
     assert policy.defaults.model_dump(by_alias=True) == DEFAULTS
     assert {field.strip().split(":")[0] for field in EXAMPLE.read_text().splitlines() if _is_default(field)} == set(DEFAULTS)
     checkout = policy.for_project("checkout-agent")
-    assert (
-        checkout.settings.sampling.routine_interval,
-        checkout.settings.sampling.always_score_first,
-        checkout.settings.cost_cap_per_session,
-    ) == (5, 5, 0.25)
+    assert checkout.settings.sampling.routine_interval == 5
+    assert checkout.settings.sampling.always_score_first == 5
+    assert checkout.settings.cost_cap_per_session == 0.25
     assert checkout.methodology.name == "prawduct"
     assert not policy.for_project("sandbox").settings.enabled
     assert Policy().for_project("any").price == policy.for_project("any").price
@@ -184,7 +182,9 @@ def test_a_project_overrides_only_what_it_says(tmp_path: Path) -> None:
     """A project that repeats a shipped default overrides the file's own default."""
     text = "version: 1\ndefaults: {sampling: {alwaysScoreFirst: 9}, retentionDays: 7}\nprojects: {a: {sampling: {routineInterval: 2}}}"
     settings = load_policy(write(tmp_path, text)).for_project("a").settings
-    assert (settings.sampling.routine_interval, settings.sampling.always_score_first, settings.retention_days) == (2, 9, 7)
+    assert settings.sampling.routine_interval == 2
+    assert settings.sampling.always_score_first == 9
+    assert settings.retention_days == 7
 
 
 def test_json_is_taken_too(tmp_path: Path) -> None:
@@ -235,7 +235,8 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
     write(tmp_path, 'schemaVersion: "7"\ntier2: [{id: wit, description: witty}]', "house.yaml")
     text = "version: 1\ndefaults: {methodology: tilt}\nprojects: {a: {methodology: house.yaml}}"
     policy = load_policy(write(tmp_path, text))
-    assert (policy.for_project("a").methodology.name, policy.for_project("a").methodology.version) == ("house", "7")
+    assert policy.for_project("a").methodology.name == "house"
+    assert policy.for_project("a").methodology.version == "7"
     assert policy.for_project("b").methodology.name == "tilt"
     before = policy.for_project("a").digest
     write(tmp_path, 'schemaVersion: "7"\ntier2: [{id: wit, description: wittier}]', "house.yaml")
@@ -373,8 +374,11 @@ def test_anchors_are_judged_as_their_project_is_and_all_of_them(name: str) -> No
     policy = Policy(projects={name: own}, defaults=ProjectSettings(thinking_block_analysis=False))
     found, project = policy.for_project(anchor_project(name)), policy.for_project(name)
     settings = found.settings
-    assert (settings.sampling.enabled, settings.gate_cascade) == (False, False)
-    assert (settings.judge_model, found.cap, settings.thinking_block_analysis) == ("claude-sonnet-4-5", project.cap, False)
+    assert settings.sampling.enabled is False
+    assert settings.gate_cascade is False
+    assert settings.judge_model == "claude-sonnet-4-5"
+    assert found.cap == project.cap
+    assert settings.thinking_block_analysis is False
     assert project.methodology == found.methodology
     assert found.digest != project.digest
     assert re.fullmatch(NAME, anchor_project(name))

@@ -117,7 +117,8 @@ def test_a_valid_answer_on_tier_3_comes_in_the_order_it_was_asked(names: list[st
         (d.dimension, d.score) for d in read.dimensions
     ]
     assert read.score == pytest.approx(sum(scores) / 3)
-    assert (read.anomaly, read.anomaly_reason) == (False, None)
+    assert read.anomaly is False
+    assert read.anomaly_reason is None
 
 
 def test_the_mean_is_exact() -> None:
@@ -336,7 +337,8 @@ def test_a_quote_for_a_verdict_that_is_false_is_neither_kept_nor_counted() -> No
     """The quote of a false verdict is not part of the score."""
     read = TIER2.read(json.dumps(valid(TIER2) | {"flag_quote": "nowhere"}))
     assert isinstance(read, Tier2Answer)
-    assert (read.dropped_quotes, read.flag_reason) == (0, None)
+    assert read.dropped_quotes == 0
+    assert read.flag_reason is None
 
 
 def test_long_words_are_cut() -> None:
@@ -344,7 +346,8 @@ def test_long_words_are_cut() -> None:
     answer = valid(THINKING) | {"reasoning": "r" * 5000, "quote": ""}
     read = THINKING.read(json.dumps(answer))
     assert isinstance(read, ThinkingAnswer)
-    assert (len(read.reasoning), read.reasoning[-2:]) == (MAX_WORDS, "r…")
+    assert len(read.reasoning) == MAX_WORDS
+    assert read.reasoning[-2:] == "r…"
 
 
 def test_the_reason_of_a_flag_is_kept_with_its_quote() -> None:
@@ -352,7 +355,8 @@ def test_the_reason_of_a_flag_is_kept_with_its_quote() -> None:
     answer = valid(TIER2) | {"flagged": True, "flag_reason": "It claims more.", "flag_quote": "it is"}
     read = TIER2.read(json.dumps(answer))
     assert isinstance(read, Tier2Answer)
-    assert (read.flagged, read.flag_reason) == (True, "It claims more. [“it is”]")
+    assert read.flagged is True
+    assert read.flag_reason == "It claims more. [“it is”]"
 
 
 def scored(score: float, reasoning: str = "It fits.") -> str:

@@ -65,7 +65,8 @@ def test_a_trial_in_json(driftline: Command, receiver: Receiver) -> None:
     receiver.answers = [Answer(500)]
     code, out, _ = driftline("alerts", "test", "--json")
     first, second = map(json.loads, out.splitlines())
-    assert (code, first) == (1, {"channel": "webhook", "delivered": False, "error": "the answer was 500"})
+    assert code == 1
+    assert first == {"channel": "webhook", "delivered": False, "error": "the answer was 500"}
     assert second == {"channel": "slack", "delivered": True, "error": None}
 
 
@@ -73,13 +74,15 @@ def test_a_trial_in_json(driftline: Command, receiver: Receiver) -> None:
 def test_a_trial_with_a_log_shows_no_address(driftline: Command, caplog: pytest.LogCaptureFixture) -> None:
     """The library underneath would write down every address that it calls."""
     code, out, err = driftline("--verbose", "alerts", "test")
-    assert (code, "hush" in out + err + caplog.text) == (0, False)
+    assert code == 0
+    assert "hush" not in out + err + caplog.text
 
 
 def test_a_trial_without_channels_says_what_to_set(driftline: Command) -> None:
     """Silence would look like success."""
     code, _, err = driftline("alerts", "test")
-    assert (code, "DRIFTLINE_ALERT_SLACK" in err) == (2, True)
+    assert code == 2
+    assert "DRIFTLINE_ALERT_SLACK" in err
 
 
 @pytest.mark.usefixtures("told")
@@ -87,7 +90,8 @@ def test_what_was_told_is_listed(driftline: Command) -> None:
     """Newest first, with what keeps it from being delivered."""
     code, out, _ = driftline("alerts", "list")
     lines = out.splitlines()
-    assert (code, len(lines)) == (0, 4)
+    assert code == 0
+    assert len(lines) == 4
     assert [word for word in ("webhook", "waiting", "the answer was 503") if word in lines[2]] == [
         "webhook",
         "waiting",
@@ -102,13 +106,15 @@ def test_what_was_told_is_listed(driftline: Command) -> None:
 def test_a_status_that_is_none_is_refused(driftline: Command) -> None:
     """A typo must not look like an empty list."""
     code, _, err = driftline("alerts", "list", "--status", "sent")
-    assert (code, "waiting, delivered, given_up" in err) == (2, True)
+    assert code == 2
+    assert "waiting, delivered, given_up" in err
 
 
 def test_a_list_of_no_database_says_so(driftline: Command) -> None:
     """And makes none."""
     code, _, err = driftline("alerts", "list")
-    assert (code, "there is no database" in err) == (2, True)
+    assert code == 2
+    assert "there is no database" in err
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,8 @@ def test_a_failure_is_tried_again_later_and_later(desk: Desk, receiver: Receiver
         desk.deliver()
         desk.now = waits.replace(tzinfo=desk.now.tzinfo)
     assert seen[:2] == [("waiting", timedelta(seconds=5)), ("waiting", timedelta(seconds=120))]
-    assert (seen[2][0], len(receiver.posts)) == ("delivered", 3)
+    assert seen[2][0] == "delivered"
+    assert len(receiver.posts) == 3
     assert len({post.headers["driftline-delivery"] for post in receiver.posts}) == 1
 
 

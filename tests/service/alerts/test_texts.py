@@ -168,7 +168,8 @@ def test_an_alert_begins_with_the_reason() -> None:
 def test_an_alert_without_a_reason_names_none() -> None:
     """That the evidence says nothing is no news for a phone."""
     told = incident_notice(made({}, description="Tier 2 fell by 0.4."))
-    assert (told.text, told.details["why"]) == ("Tier 2 fell by 0.4.", None)
+    assert told.text == "Tier 2 fell by 0.4."
+    assert told.details["why"] is None
 
 
 def test_an_alert_has_every_field_of_the_incident_but_its_evidence() -> None:

@@ -48,7 +48,8 @@ def offered(driftline: Command) -> Offered:
 
     def complete(*words: str) -> list[str]:
         code, out, err = driftline("_complete", *words)
-        assert (code, err) == (0, "")
+        assert code == 0
+        assert err == ""
         return sorted(line.partition("\t")[0] for line in out.splitlines())
 
     return complete

@@ -15,7 +15,8 @@ def test_without_a_command_it_says_how_to_begin(driftline: Command) -> None:
     """The first steps, then every command by topic; that nothing was typed is no error."""
     code, out, err = driftline()
 
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert err == ""
     assert all(command in out for command, _ in FIRST_STEPS)
     assert all(group.title in out and all(name in out for name in group.commands) for group in GROUPS)
 
@@ -32,7 +33,8 @@ def test_help_lists_the_commands_by_group(driftline: Command) -> None:
     code, out, _ = driftline("--help")
     places = [out.index(f" {group.title} ") for group in GROUPS]
 
-    assert (code, places) == (0, sorted(places))
+    assert code == 0
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,8 @@ def test_a_wrong_word_is_an_error_that_says_what_to_type(driftline: Command, typ
     """In one form, as all errors: `error:`, then what to do."""
     code, out, err = driftline(*typed)
 
-    assert (code, out) == (2, "")
+    assert code == 2
+    assert out == ""
     assert err.startswith("error: ")
     assert all(words.casefold() in err.casefold() for words in told), err
 
@@ -66,7 +69,8 @@ def test_a_wrong_word_is_an_error_that_says_what_to_type(driftline: Command, typ
 def test_a_group_alone_shows_its_help(driftline: Command) -> None:
     """It lists what can follow; nothing was done, so it is no success."""
     code, out, err = driftline("incidents")
-    assert (code, err) == (2, "")
+    assert code == 2
+    assert err == ""
     assert "acknowledge" in out
 
 

@@ -147,7 +147,8 @@ def test_scores_arrive_as_events_of_the_semantic_conventions(store: Store, recei
     }
     assert all(expected.items() <= event.items() for event in events)
     (record, *_) = receiver.requests[0].resource_logs[0].scope_logs[0].log_records
-    assert (record.event_name, record.time_unix_nano) == ("gen_ai.evaluation.result", int(START.timestamp()) * 10**9)
+    assert record.event_name == "gen_ai.evaluation.result"
+    assert record.time_unix_nano == int(START.timestamp()) * 10**9
     assert receiver.headers[0]["content-type"] == "application/x-protobuf"
 
 

@@ -19,7 +19,8 @@ def test_what_has_not_changed_is_answered_without_a_body(call: Call, tokens: Tok
     """And may go on being kept, by the caller alone."""
     first = call("GET", SCORES, tokens.root)
     again = call("GET", SCORES, tokens.root, headers={"if-none-match": first.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
+    assert again.status_code == 304
+    assert again.content == b""
     kept = [(one.headers["etag"], one.headers["cache-control"], one.headers["vary"]) for one in (first, again)]
     assert [(first.headers["etag"], "private, no-cache", "Authorization, Cookie")] * 2 == kept
     assert {"content-type", "content-length"}.isdisjoint(again.headers)
@@ -34,7 +35,8 @@ def test_what_has_changed_is_answered_whole(
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     loop.run(engine.drained())
     answer = call("GET", SCORES, tokens.root, headers={"if-none-match": known})
-    assert (answer.status_code, answer.json()["count"]) == (200, 1)
+    assert answer.status_code == 200
+    assert answer.json()["count"] == 1
     assert known != answer.headers["etag"]
 
 
@@ -89,7 +91,8 @@ def test_an_answer_that_is_too_large_to_hold_is_sent_as_it_comes() -> None:
     scope = {"type": "http", "method": "GET", "path": "/api/audit/x", "headers": [(b"if-none-match", b"*")]}
     asyncio.run(etags.Etags(app)(scope, receive, send))  # type: ignore[arg-type]
     assert [message["type"] for message in sent] == ["http.response.start", *["http.response.body"] * 3]
-    assert (sent[0]["status"], sent[0]["headers"]) == (200, [])
+    assert sent[0]["status"] == 200
+    assert sent[0]["headers"] == []
     assert [len(message["body"]) for message in sent[1:]] == [etags.MAX_HELD + 2, etags.MAX_HELD // 2 + 1, 3]  # type: ignore[arg-type]
     assert [message["more_body"] for message in sent[1:]] == [True, True, False]
 
@@ -101,23 +104,29 @@ def test_a_page_is_sent_compressed_to_who_takes_it(call: Call, tokens: Tokens) -
     small = call("GET", "/help", headers={**head, "accept-encoding": "br, gzip"})
     assert [one.headers.get("content-encoding") for one in (plain, small)] == [None, "gzip"]
     assert [one.headers["vary"] for one in (plain, small)] == ["Authorization, Cookie, Accept-Encoding"] * 2
-    assert (plain.text, f"W/{plain.headers['etag']}") == (small.text, small.headers["etag"])
+    assert plain.text == small.text
+    assert f"W/{plain.headers['etag']}" == small.headers["etag"]
     assert int(small.headers["content-length"]) < len(plain.content) / 2
     for known in (plain, small):
         again = call("GET", "/help", headers={**head, "accept-encoding": "gzip", "if-none-match": known.headers["etag"]})
-        assert (again.status_code, again.content, again.headers.get("content-encoding")) == (304, b"", None)
+        assert again.status_code == 304
+        assert again.content == b""
+        assert again.headers.get("content-encoding") is None
 
 
 def test_the_files_that_pages_load_are_sent_compressed(call: Call) -> None:
     """Static files contain no secrets and are always compressed to the same bytes."""
     plain, small = (call("GET", "/static/pages.css", headers={"accept-encoding": how}) for how in ("identity", "gzip"))
-    assert (small.text, small.headers["content-encoding"]) == (plain.text, "gzip")
+    assert small.text == plain.text
+    assert small.headers["content-encoding"] == "gzip"
     assert [one.headers["vary"] for one in (plain, small)] == ["Accept-Encoding"] * 2
     again = call("GET", "/static/pages.css", headers={"if-none-match": small.headers["etag"]})
-    assert (again.status_code, again.content) == (304, b"")
+    assert again.status_code == 304
+    assert again.content == b""
 
 
 def test_what_the_api_answers_is_not_compressed(call: Call, tokens: Tokens) -> None:
     """It may quote what an attacker wrote beside what he wants to know."""
     answer = call("GET", SCORES, tokens.root, headers={"accept-encoding": "gzip"})
-    assert (answer.headers["vary"], answer.headers.get("content-encoding")) == ("Authorization, Cookie", None)
+    assert answer.headers["vary"] == "Authorization, Cookie"
+    assert answer.headers.get("content-encoding") is None

@@ -46,7 +46,8 @@ def got(call: Call, path: str, token: str, **asked: Any) -> Any:
 def test_trends_are_by_the_day_of_the_exchange(call: Call, tokens: Tokens) -> None:
     """Both days were scored today; today itself counts as far as it has come."""
     trends = got(call, f"{OPS}/trends", tokens.root, window="7d")
-    assert (trends["project"], trends["window"]) == ("ops", "7d")
+    assert trends["project"] == "ops"
+    assert trends["window"] == "7d"
     assert [(point["date"], point["anomalyCount"], point["exchangeCount"]) for point in trends["dataPoints"]] == [
         ("2026-09-30", 0, 1),
         ("2026-10-01", 1, 2),
@@ -72,7 +73,8 @@ def test_wrap_quality_is_by_session(call: Call, tokens: Tokens) -> None:
 def test_the_sampling_mix_is_of_a_time(call: Call, tokens: Tokens) -> None:
     """Why each exchange was judged or left out; the shares add up."""
     mix = got(call, f"{OPS}/sampling", tokens.root)["mix"]
-    assert (sum(one["exchanges"] for one in mix), round(sum(one["share"] for one in mix), 4)) == (3, 1.0)
+    assert sum(one["exchanges"] for one in mix) == 3
+    assert round(sum(one["share"] for one in mix), 4) == 1.0
     assert got(call, f"{OPS}/sampling", tokens.root, to="2026-09-30")["mix"] == []
     assert call("GET", f"{OPS}/sampling?from=2026-10-02&to=2026-10-01", tokens.root).status_code == 400
 
@@ -83,7 +85,9 @@ def test_runs_are_listed_and_shown(call: Call, tokens: Tokens) -> None:
     listed = got(call, f"{OPS}/runs", tokens.root)
     assert [(run["runId"], run["sessionId"], run["toolCalls"]) for run in listed["runs"]] == [("run_001", "s1", 1)]
     shown = call("GET", f"{OPS}/runs/run_001", tokens.root)
-    assert (shown.status_code, shown.headers["cache-control"], shown.json()["run"]) == (200, "no-store", listed["runs"][0])
+    assert shown.status_code == 200
+    assert shown.headers["cache-control"] == "no-store"
+    assert shown.json()["run"] == listed["runs"][0]
     assert {"trust_score", "causal_graph"} <= shown.json()["diagnosis"].keys()
     missing = [call("GET", f"/api/audit/{path}", tokens.root).status_code for path in ("web/runs/run_001", "ops/runs/run_0001")]
     assert missing == [404, 404]
@@ -97,7 +101,8 @@ def test_a_stored_record_that_cannot_be_read_is_no_fault_of_the_caller(
     with store.transaction():
         store.cursor().execute("UPDATE log.agent_events SET payload = '{'")
     shown = call("GET", f"{OPS}/runs/run_001", tokens.root)
-    assert (shown.status_code, shown.json()["code"]) == (500, "internal")
+    assert shown.status_code == 500
+    assert shown.json()["code"] == "internal"
     [fault] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "payload: is not JSON" in str(fault.exc_info)
 
@@ -132,7 +137,8 @@ def test_projects_come_with_their_health(call: Call, tokens: Tokens) -> None:
 def test_an_exchange_is_shown_with_what_is_known_of_it(call: Call, tokens: Tokens) -> None:
     """Texts are of the moment: they are kept by no cache."""
     shown = call("GET", f"{OPS}/exchanges/s1:2", tokens.root)
-    assert (shown.status_code, shown.headers["cache-control"]) == (200, "no-store")
+    assert shown.status_code == 200
+    assert shown.headers["cache-control"] == "no-store"
     body = shown.json()
     assert body["exchange"]["id"] == "s1:2"
     assert body["exchange"]["connection"] == "north"
@@ -153,7 +159,8 @@ def test_an_id_that_two_connections_use_is_asked_for_by_connection(
         call("POST", "/api/audit/ingest", token, json=exchange_body(1))
     loop.run(engine.drained())
     refused = call("GET", f"{OPS}/exchanges/s1:1", tokens.root)
-    assert (refused.status_code, refused.json()["code"]) == (409, "ambiguous")
+    assert refused.status_code == 409
+    assert refused.json()["code"] == "ambiguous"
     assert "east, north" in refused.json()["error"]
     assert got(call, f"{OPS}/exchanges/s1:1", tokens.root, connection="east")["exchange"]["connection"] == "east"
 

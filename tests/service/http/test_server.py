@@ -63,7 +63,8 @@ def test_an_exchange_is_taken_over_a_socket(server: LiveServer, tokens: Tokens, 
     """The whole way, once."""
     with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}, timeout=60) as client:
         response = client.post(INGEST, json=exchange_body())
-        assert (response.status_code, response.json()["scored"]) == (201, True)
+        assert response.status_code == 201
+        assert response.json()["scored"] is True
         assert "server" not in response.headers
         assert client.get("/healthz").status_code == 200
         assert client.get("/metrics", headers={"authorization": f"Bearer {tokens.root}"}).status_code == 200
@@ -76,7 +77,9 @@ def test_a_body_that_drips_is_given_up(server: LiveServer, tokens: Tokens, lines
         connection.sendall(head(tokens.ops, "Content-Type: application/json", *lines) + b"5\r\n")
         started = time.monotonic()
         status, headers, body = answer(connection)
-        assert (status, headers["connection"], json.loads(body)["code"]) == (408, "close", "too_slow")
+        assert status == 408
+        assert headers["connection"] == "close"
+        assert json.loads(body)["code"] == "too_slow"
         assert 0.3 < time.monotonic() - started < 9  # it is 10 s without the setting
 
 
@@ -150,7 +153,8 @@ def test_a_bomb_is_not_unpacked(server: LiveServer, tokens: Tokens) -> None:
         lines = ["Content-Type: application/json", "Content-Encoding: gzip", f"Content-Length: {len(bomb)}"]
         connection.sendall(head(tokens.ops, *lines) + bomb)
         status, _, body = answer(connection)
-        assert (status, json.loads(body)["code"]) == (415, "content_encoding")
+        assert status == 415
+        assert json.loads(body)["code"] == "content_encoding"
 
 
 @pytest.mark.parametrize("token", ["ops", None])

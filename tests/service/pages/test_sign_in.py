@@ -34,7 +34,8 @@ def looks(call: Call, value: str) -> httpx2.Response:
 def test_a_page_without_a_sign_in_leads_there_and_back(call: Call) -> None:
     """A link in an alert must end at what it names, with one sign-in between."""
     answer = call("GET", "/?q=a&sort=name", headers=HTML)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=%2F%3Fq%3Da%26sort%3Dname")
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/sign-in?next=%2F%3Fq%3Da%26sort%3Dname"
     shown = call("GET", answer.headers["location"], headers=HTML)
     assert shown.status_code == 200
     assert 'data-then="/?q=a&amp;sort=name"' in shown.text
@@ -71,7 +72,8 @@ class TestBehindAProxyThatSpeaksTls:
         """The browser must not send it unencrypted, and no other host of the domain can set one of its name."""
         set_cookie = call("POST", SIGN_IN, tokens.root, json={}, headers={"host": host}).headers["set-cookie"]
         name, _, rest = set_cookie.partition("=")
-        assert (name, "; secure" in rest.lower()) == ("__Host-driftline-8321", True)
+        assert name == "__Host-driftline-8321"
+        assert "; secure" in rest.lower()
         value = rest.partition(";")[0]
         assert call("GET", "/", headers={"host": host, "cookie": f"{name}={value}", **HTML}).status_code == 200
         assert call("GET", "/", headers={"host": host, "cookie": f"{COOKIE}={value}", **HTML}).status_code == 303
@@ -93,7 +95,8 @@ def test_servers_on_one_machine_do_not_sign_each_other_s_people_out(call: Call, 
 def test_nobody_signs_in_without_a_right_token(call: Call, token: str | None) -> None:
     """The sign-in is no second admission: it counts failures as every call does."""
     answer = call("POST", SIGN_IN, token, json={})
-    assert (answer.status_code, answer.headers.get("set-cookie")) == (401, None)
+    assert answer.status_code == 401
+    assert answer.headers.get("set-cookie") is None
 
 
 def test_a_connection_does_not_sign_in(call: Call, tokens: Tokens) -> None:
@@ -163,9 +166,11 @@ def test_a_write_that_no_page_of_ours_made_is_refused(call: Call, tokens: Tokens
     value = signed_in(call, tokens.root)
     path = f"/api/audit/ops/incidents/{incident().incident_id}"
     refused = call("PUT", path, json={"status": "dismissed"}, headers=from_page(value, **FORGED[how]))
-    assert (refused.status_code, refused.json()["code"]) == (403, "forged")
+    assert refused.status_code == 403
+    assert refused.json()["code"] == "forged"
     taken = call("PUT", path, json={"status": "dismissed"}, headers=from_page(value))
-    assert (taken.status_code, taken.json()["incident"]["status"]) == (200, "dismissed")
+    assert taken.status_code == 200
+    assert taken.json()["incident"]["status"] == "dismissed"
 
 
 def test_a_write_without_the_headers_of_browsers_is_refused(call: Call, tokens: Tokens) -> None:

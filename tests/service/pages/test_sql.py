@@ -40,7 +40,8 @@ def test_the_examples_are_those_of_the_guide_and_links_of_their_own(call: Call, 
     links = re.findall(r'data-use href="([^"]+)"', page)
     assert len(worked_examples()) == len(links)
     first = worked_examples()[0]
-    assert (first.title, first.sql.startswith("WITH dated AS (")) == ("Which agent got worse?", True)
+    assert first.title == "Which agent got worse?"
+    assert first.sql.startswith("WITH dated AS (")
     assert [one.sql for one in worked_examples()] == [
         editor(call("GET", html.unescape(link), headers=cookie(value)).text) for link in links
     ]
@@ -71,7 +72,8 @@ def test_the_page_asks_the_api_with_the_cookie_and_its_mark(call: Call, tokens: 
     value = signed_in(call, tokens.root)
     body = {"sql": "SELECT 1 AS one", "format": "json", "limit": 100}
     asked = call("POST", "/api/audit/query", json=body, headers=from_page(value))
-    assert (asked.status_code, asked.json()["rows"]) == (200, [{"one": 1}])
+    assert asked.status_code == 200
+    assert asked.json()["rows"] == [{"one": 1}]
     assert call("POST", "/api/audit/query", json=body, headers=cookie(value)).status_code == 403
 
 
@@ -105,7 +107,8 @@ def test_a_refusal_says_in_which_line(call: Call, tokens: Tokens, sql: str) -> N
 def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, query: str) -> None:
     """A link that was cut, or made longer than a statement may be."""
     answer = call("GET", f"{SQL}?{query}", headers=cookie(signed_in(call, tokens.root)))
-    assert (answer.status_code, answer.headers["content-type"]) == (400, "text/html; charset=utf-8")
+    assert answer.status_code == 400
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
 
 
 def test_the_page_says_how_old_the_snapshot_is(call: Call, tokens: Tokens) -> None:

@@ -44,7 +44,9 @@ def test_a_window_of_hours_ends_with_an_hour_and_one_of_days_with_a_day(
 ) -> None:
     """A partial point would look like a fall."""
     window = window_of(RangeRequest(length, until), LATE)  # type: ignore[arg-type]
-    assert (window.start, window.end, len(window.slots())) == (at(start), at(end), points)
+    assert window.start == at(start)
+    assert window.end == at(end)
+    assert len(window.slots()) == points
     assert all(after - before == window.step for before, after in pairwise(window.slots()))
     assert window.slots()[-1] + window.step == window.end
 

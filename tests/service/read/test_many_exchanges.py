@@ -44,7 +44,8 @@ def test_of_many_exchanges_those_of_some_sessions_are_read_and_both_versions_are
         transaction.append("scores", [encode(one) for one in scores])
     compared = versions.agent_versions(store.cursor(), "ops", START, START + timedelta(hours=SESSIONS))
     (found,) = compared.agents
-    assert ([one.value for one in found.versions], found.verdict) == (["7", "6"], "worse")
+    assert [one.value for one in found.versions] == ["7", "6"]
+    assert found.verdict == "worse"
     assert compared.one_in == SESSIONS * EACH // most
     assert all(EACH * one.row["sessions"] == one.row["exchanges"] for one in found.versions)
     assert (sum(one.row["sessions"] for one in found.versions) < SESSIONS) is (compared.one_in > 1)

@@ -111,7 +111,8 @@ def test_changes_compare_by_their_scales_and_by_what_is_worse(series: str, befor
     kind = "anomaly_spike" if series == "anomaly_spike" else "drift"
     levels = {"level_before": before, "level_after": after}
     found = change(INCIDENT | {"type": kind, "tier": None if kind != "drift" else series} | levels)
-    assert (found.series, found.worse) == (series, pytest.approx(worse))
+    assert found.series == series
+    assert found.worse == pytest.approx(worse)
 
 
 def test_levels_end_with_the_last_day_and_have_gaps() -> None:
@@ -123,7 +124,8 @@ def test_levels_end_with_the_last_day_and_have_gaps() -> None:
         assert shown.change is not None
         levels = shown.change.levels
         first, last = levels[0], levels[-1]
-        assert (len(levels), levels[-1 - 12]) == (LEVEL_DAYS, None)
+        assert len(levels) == LEVEL_DAYS
+        assert levels[-1 - 12] is None
         assert first is not None
         assert last is not None
         assert last < 0.55 < first

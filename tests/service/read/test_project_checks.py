@@ -68,7 +68,8 @@ def test_the_absence_of_incidents_is_stated_as_what_it_is(fields: dict[str, Any]
 def test_a_project_is_healthy_only_where_enough_was_looked_at(fields: dict[str, Any], health: str, reasons: list[str]) -> None:
     """Problems count even with little data, but health needs enough data and a check."""
     found = project(**fields)
-    assert (found.health, found.reasons) == (health, reasons)
+    assert found.health == health
+    assert found.reasons == reasons
 
 
 def test_of_several_projects_those_that_were_not_checked_are_named() -> None:

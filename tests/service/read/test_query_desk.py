@@ -264,7 +264,8 @@ def test_the_largest_answer_fits_into_the_memory_there_is(query_pool: QueryPool,
     statement = "SELECT i, i::VARCHAR AS a, md5(i::VARCHAR) AS b FROM range(1000000) AS t(i)"
     answer = loop.run(query_pool.answer(Question(statement, limit=MAX_ROWS)))
 
-    assert (answer.outcome.rows, answer.outcome.truncated) == (MAX_ROWS, False)
+    assert answer.outcome.rows == MAX_ROWS
+    assert answer.outcome.truncated is False
     assert len(answer.body) > 0.9 * LIMITS.answer
     assert largest_child() <= RESIDENT
 
@@ -424,8 +425,10 @@ def test_a_new_snapshot_is_made_only_when_something_has_changed(tmp_path: Path, 
             keeping.REST = keeping_rest
             loop.run(query_pool.close())
 
-    assert (same.at, rows(same)) == (first.at, [{"n": 1}])
-    assert (later.at > first.at, rows(later)) == (True, [{"n": 2}])
+    assert same.at == first.at
+    assert rows(same) == [{"n": 1}]
+    assert later.at > first.at
+    assert rows(later) == [{"n": 2}]
 
 
 @pytest.mark.usefixtures("quick")
@@ -528,7 +531,8 @@ def test_what_is_being_done_for_a_snapshot_is_told(tmp_path: Path, loop: asyncio
 
     nothing, making, made = loop.run(followed())
     assert nothing == NO_STATE
-    assert (making.at, making.step) == (None, "writing accepted records to the database")
+    assert making.at is None
+    assert making.step == "writing accepted records to the database"
     assert making.since is not None
     assert made.at is not None
     assert replace(NO_STATE, at=made.at) == made
@@ -588,9 +592,12 @@ def test_a_snapshot_that_failed_says_why_and_gets_more_time_and_priority(
         made = query_pool.snapshot_state()
         loop.run(query_pool.close())
     assert tried == [(LIMITS.building, keeping.NICE_FIRST), (2 * LIMITS.building, 0)]
-    assert (failed.at, failed.since) == (None, None)
+    assert failed.at is None
+    assert failed.since is None
     assert "fleet.duckdb.analysts/driftline.duckdb" in str(failed.failure)
-    assert (made.at is not None, made.failed_at, made.failure) == (True, None, "")
+    assert made.at is not None
+    assert made.failed_at is None
+    assert made.failure == ""
 
 
 def test_a_database_in_memory_has_no_snapshots(loop: asyncio.Runner) -> None:

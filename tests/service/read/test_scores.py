@@ -168,9 +168,13 @@ def test_a_tier_without_a_score_says_so_and_why(store: Store, state: str) -> Non
     found = only_document(store)
 
     for tier, value in TIERS.items():
-        assert (found[f"{tier}{value}"], found[f"{tier}Skipped"], found[f"{tier}State"]) == (None, True, state)
+        assert found[f"{tier}{value}"] is None
+        assert found[f"{tier}Skipped"] is True
+        assert found[f"{tier}State"] == state
         assert found[f"{tier}Reason"] == "because"
-    assert (found["tier2Reasoning"], found["anomalyReason"], found["tier3DimensionScores"]) == (None, None, {})
+    assert found["tier2Reasoning"] is None
+    assert found["anomalyReason"] is None
+    assert found["tier3DimensionScores"] == {}
 
 
 TIERS = {"tier2": "SemanticScore", "tier2_5": "AlignmentScore", "tier3": "BehavioralScore"}
@@ -266,7 +270,8 @@ def test_a_cost_that_nobody_knows_is_not_zero(store: Store) -> None:
     """An unknown cost must not be shown as 0."""
     put(store, exchange("s", 1), judgement("s", 1, cost_usd=None), judgement("s", 2, cost_usd=None, outcome="timeout"))
     figures = project_summary(store.cursor(), "ops").scores
-    assert (figures.cost_usd, figures.unknown_costs) == (None, 2)
+    assert figures.cost_usd is None
+    assert figures.unknown_costs == 2
 
 
 def test_why_exchanges_are_unscored_is_told(store: Store) -> None:
@@ -279,7 +284,8 @@ def test_why_exchanges_are_unscored_is_told(store: Store) -> None:
         score("s", 3, disposition="scored", tier2_state="scored", tier2_reason="always"),
     )
     counts = project_summary(store.cursor(), "ops").exchanges
-    assert (counts.unscored, counts.unscored_reasons) == (2, {"refused": 1, "timeout": 2})
+    assert counts.unscored == 2
+    assert counts.unscored_reasons == {"refused": 1, "timeout": 2}
 
 
 def incident(incident_id: str, status: str) -> Incident:
@@ -306,7 +312,9 @@ def test_a_project_nobody_has_heard_of_has_the_summary_of_an_empty_one(store: St
     assert fields_of(known) == fields_of(empty)
     assert empty["exchanges"].pop("unscoredReasons") == {}
     assert set(empty["exchanges"].values()) == {0}
-    assert (empty["baseline"], empty["openIncidents"], empty["scores"]["costUsd"]) == (None, 0, 0.0)
+    assert empty["baseline"] is None
+    assert empty["openIncidents"] == 0
+    assert empty["scores"]["costUsd"] == 0.0
 
 
 def fields_of(answer: dict[str, Any]) -> list[Any]:

@@ -90,4 +90,5 @@ def test_of_several_labels_that_of_the_newest_version_counts() -> None:
     prompts = [row(name, day, GOOD, label="prompt_version") for name, day in (("q", 25), ("p", 2))]
     tools = [row("t", 30, GOOD, label="tool_version")]
     found = only(*versions, *prompts, *tools)
-    assert (found.newest.label, [one.name for one in found.versions]) == ("prompt_version", ["q", "p"])
+    assert found.newest.label == "prompt_version"
+    assert [one.name for one in found.versions] == ["q", "p"]

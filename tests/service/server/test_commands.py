@@ -301,7 +301,8 @@ def test_an_import_that_a_judge_is_paid_for_is_asked_about(tmp_path: Path, monke
     monkeypatch.setattr(importing.Importer, "transcripts", lambda *_: read.append(1) or ImportSummary())
     command_line = application(["import"])
     asked = CliRunner().invoke(command_line, arguments)
-    assert (asked.exit_code, read) == (1, [])
+    assert asked.exit_code == 1
+    assert read == []
     assert "let the server's judge score it?" in asked.output
     assert CliRunner().invoke(command_line, [*arguments, "--yes"]).exit_code == 0
     assert read == [1]

@@ -125,7 +125,8 @@ def test_a_command_that_needs_the_database_for_itself_says_what_to_do(command: s
     """The error must name the process to stop, and an alternative if there is one."""
     code, printed, logged = said(nursed, served, command, *ALONE[command])
 
-    assert (code, printed) == (2, "")
+    assert code == 2
+    assert printed == ""
     assert "in use by" in " ".join(logged.split())
     assert "stop" in logged
 
@@ -176,7 +177,8 @@ def test_people_score_and_record_beside_a_server(nursed: Nursery, served: Home) 
         nursed, served, "deployments", "add", "v2", "--project", "ops", "--at", "2026-10-01T00:00:00Z", "--by", "ann"
     )
 
-    assert (given[0], release[0]) == (0, 0)
+    assert given[0] == 0
+    assert release[0] == 0
     assert "v2" in said(nursed, served, "deployments", "list", "--project", "ops")[1]
     assert said(nursed, served, "sql", "SELECT count(*) AS n FROM human_scores", "--csv")[1] == "n\n1\n"
 
@@ -209,7 +211,8 @@ def test_every_name_of_a_database_leads_to_its_server(nursed: Nursery, tmp_path:
     assert len(os.fsencode(folder_of(home.database))) > 107
     for name, folder in ((str(home.database), ROOT), ("fleet.duckdb", deep), (str(linked), ROOT)):
         code, printed, _ = said(nursed, home, "scores", "--json", "--db", name, folder=folder)
-        assert (code, len(printed.splitlines())) == (0, 1)
+        assert code == 0
+        assert len(printed.splitlines()) == 1
     server.kill()
 
 
@@ -324,5 +327,6 @@ def test_an_import_beside_a_judge_returns_when_all_is_judged(nursed: Nursery, tm
         server.send(signal.SIGTERM)
         assert server.wait() == 0
 
-    assert (code, json.loads(printed)["exchanges"]) == (0, len(ROWS))
+    assert code == 0
+    assert json.loads(printed)["exchanges"] == len(ROWS)
     assert {json.loads(line)["tier2State"] for line in scores.splitlines()} == {"scored"}

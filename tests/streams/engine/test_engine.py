@@ -103,7 +103,8 @@ def test_an_exchange_is_durable_and_decided_when_it_is_taken(store: Store) -> No
             assert taken.anomaly is True
             assert taken.capped is False
             await engine.flush()
-            assert (store.count("exchanges"), store.count("scoring_tasks")) == (1, 1)
+            assert store.count("exchanges") == 1
+            assert store.count("scoring_tasks") == 1
 
     run(work())
 
@@ -117,9 +118,14 @@ def test_the_same_again_is_known_with_the_first_outcome_and_other_content_is_a_c
             first = await engine.take_exchange(exchange)
             again = await engine.take_exchange(exchange)
             other = await engine.take_exchange(build.exchange("s2", 1, content_digest="f" * 16))
-            assert (first.outcome, again.outcome, other.outcome) == ("written", "known", "conflict")
-            assert (first.sampled, first.reason, first.tier1_score) == (again.sampled, again.reason, again.tier1_score)
-            assert (again.sampled, again.reason) == (False, "sampling_skip")
+            assert first.outcome == "written"
+            assert again.outcome == "known"
+            assert other.outcome == "conflict"
+            assert first.sampled == again.sampled
+            assert first.reason == again.reason
+            assert first.tier1_score == again.tier1_score
+            assert again.sampled is False
+            assert again.reason == "sampling_skip"
             assert store.count("exchanges") == 1
 
     run(work())
@@ -354,7 +360,8 @@ def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_an
         await engine.stop(grace=0)
 
     run(first())
-    assert (store.count("scores"), store.count("judgements")) == (0, 0)
+    assert store.count("scores") == 0
+    assert store.count("judgements") == 0
     [(reserved,)] = rows(store, "reservations", "amount_usd")
 
     async def second() -> None:
@@ -382,10 +389,13 @@ def test_a_cap_of_nothing_means_no_paid_call_at_all(store: Store, simulator: Run
         requests = simulator.requests
         async with engine_over(store, policy_of(cost_cap_per_session=0.0), live_judge(simulator.base_url)) as engine:
             taken = await engine.take_exchange(build.exchange("s", 1))
-            assert (taken.capped, taken.spent_usd, taken.cap_usd) == (True, 0.0, 0.0)
+            assert taken.capped is True
+            assert taken.spent_usd == 0.0
+            assert taken.cap_usd == 0.0
             await engine.drained()
             again = await engine.take_exchange(build.exchange("s", 1))
-            assert (again.outcome, again.capped) == ("known", True)
+            assert again.outcome == "known"
+            assert again.capped is True
         assert requests == simulator.requests
 
     run(work())

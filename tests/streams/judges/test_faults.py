@@ -181,4 +181,5 @@ def test_a_compressed_response_is_bounded_by_what_it_unpacks_to(
         return verdict
 
     verdict = asyncio.run(run())
-    assert (verdict.outcome, verdict.error) == ("provider_error", "the response is too large")
+    assert verdict.outcome == "provider_error"
+    assert verdict.error == "the response is too large"

@@ -38,7 +38,9 @@ def test_a_question_becomes_one_call_and_one_answered_verdict(judge_with: Build,
     assert verdict.attempts == 1
     assert verdict.attempt_errors == ()
     assert Usage(100, 20, 0, 7) == verdict.usage
-    assert (verdict.model, verdict.stop_reason, verdict.simulated) == ("claude-haiku-4-5", "end_turn", False)
+    assert verdict.model == "claude-haiku-4-5"
+    assert verdict.stop_reason == "end_turn"
+    assert verdict.simulated is False
     assert asked.budgets[0].usages == [Usage(100, 20, 0, 7)]
     assert asked.api.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
@@ -104,7 +106,9 @@ def test_an_answer_is_read_from_all_blocks(
 ) -> None:
     """Servers may split an answer or put text before it, so one block alone may miss it."""
     (verdict,) = judge_with(message(content=content)).ask(build_question())
-    assert (verdict.outcome, json.loads(verdict.answer), verdict.attempts) == ("answered", {"score": 0.5}, 1)
+    assert verdict.outcome == "answered"
+    assert json.loads(verdict.answer) == {"score": 0.5}
+    assert verdict.attempts == 1
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,9 @@ def test_an_answer_that_is_none_is_not_asked_for_again(
     """Each is a named failure of the judge, never a score; the call was made, so its usage is charged."""
     asked = judge_with(message(**fields))
     (verdict,) = asked.ask(build_question())
-    assert (verdict.outcome, verdict.answer, verdict.attempts) == (outcome, answer, 1)
+    assert verdict.outcome == outcome
+    assert verdict.answer == answer
+    assert verdict.attempts == 1
     assert verdict.error
     assert asked.budgets[0].usages == [Usage(100, 20, 0, 7)]
 
@@ -185,7 +191,8 @@ def test_prose_is_asked_again_with_the_schema_then_mended_once_then_invalid(
         ["user"],
         ["user", "assistant", "user"],
     ]
-    assert (asked.budgets[0].reserved, len(asked.budgets[0].settled)) == (3, 3)
+    assert asked.budgets[0].reserved == 3
+    assert len(asked.budgets[0].settled) == 3
     assert Usage(300, 60, 0, 21) == verdict.usage
 
 
@@ -193,7 +200,9 @@ def test_a_wrong_answer_is_sent_back_once_with_what_is_wrong(judge_with: Build, 
     """Most wrong answers need a small repair; the last turn is the user's, because a prefilled answer is rejected."""
     asked = judge_with(message('{"score": 7.0}'), message())
     (verdict,) = asked.ask(build_question())
-    assert (verdict.outcome, verdict.answer, verdict.attempts) == ("answered", GOOD, 2)
+    assert verdict.outcome == "answered"
+    assert verdict.answer == GOOD
+    assert verdict.attempts == 2
     (error,) = verdict.attempt_errors
     assert "score: not from 0 to 1" in error
     turns = asked.api.bodies[1]["messages"]
@@ -220,7 +229,9 @@ def test_an_answer_beyond_all_measure_is_not_kept_nor_sent_back(
 ) -> None:
     """A judgement must fit into a record, and a repair into a prompt."""
     (verdict,) = judge_with(message("x" * 100_000)).ask(build_question())
-    assert (verdict.outcome, verdict.attempts, len(verdict.answer or "")) == ("invalid", 1, 65_536)
+    assert verdict.outcome == "invalid"
+    assert verdict.attempts == 1
+    assert len(verdict.answer or "") == 65_536
 
 
 def test_what_fails_for_a_while_is_tried_again_and_costs_nothing(
@@ -229,18 +240,23 @@ def test_what_fails_for_a_while_is_tried_again_and_costs_nothing(
     """The API does not bill errors; the backoff grows, and each failure is recorded."""
     asked = judge_with(error(529, "Overloaded"), error(500, "oops"), error(409, "locked"), message())
     (verdict,) = asked.ask(build_question())
-    assert (verdict.outcome, verdict.attempts) == ("answered", 4)
+    assert verdict.outcome == "answered"
+    assert verdict.attempts == 4
     assert verdict.attempt_errors == ("overloaded: Overloaded", "HTTP 500: oops", "HTTP 409: locked")
     assert clock.slept == [0.5, 1.0, 2.0]
-    assert (asked.budgets[0].reserved, asked.budgets[0].usages) == (1, [Usage(100, 20, 0, 7)])
+    assert asked.budgets[0].reserved == 1
+    assert asked.budgets[0].usages == [Usage(100, 20, 0, 7)]
 
 
 def test_the_number_of_calls_is_bounded(judge_with: Build, build_question: Build, error: Build) -> None:
     """A provider that is down must not block a session indefinitely."""
     asked = judge_with(error(503, "down"), max_attempts=3)
     (verdict,) = asked.ask(build_question())
-    assert (verdict.outcome, verdict.error, verdict.attempts) == ("provider_error", "HTTP 503: down", 3)
-    assert (asked.budgets[0].reserved, asked.budgets[0].settled) == (1, [])
+    assert verdict.outcome == "provider_error"
+    assert verdict.error == "HTTP 503: down"
+    assert verdict.attempts == 3
+    assert asked.budgets[0].reserved == 1
+    assert asked.budgets[0].settled == []
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404])
@@ -248,7 +264,9 @@ def test_what_will_fail_again_is_not_tried_again(status: int, judge_with: Build,
     """Retries do not fix a wrong key, whatever the server says about retrying."""
     asked = judge_with(error(status, headers={"x-should-retry": "true"}))
     (verdict,) = asked.ask(build_question())
-    assert (verdict.outcome, verdict.attempts, asked.budgets[0].settled) == ("provider_error", 1, [])
+    assert verdict.outcome == "provider_error"
+    assert verdict.attempts == 1
+    assert asked.budgets[0].settled == []
 
 
 @pytest.mark.parametrize(("status", "hint", "attempts"), [(500, "false", 1), (413, "true", 4), (413, "", 1)])
@@ -257,7 +275,8 @@ def test_a_server_may_say_whether_to_try_again(
 ) -> None:
     """The server knows more about the failure than the status shows."""
     (verdict,) = judge_with(error(status, headers={"x-should-retry": hint})).ask(build_question())
-    assert (verdict.outcome, verdict.attempts) == ("provider_error", attempts)
+    assert verdict.outcome == "provider_error"
+    assert verdict.attempts == attempts
 
 
 @pytest.mark.parametrize("headers", [{"retry-after": "30"}, {"retry-after": "30", "retry-after-ms": "30000"}])
@@ -266,7 +285,8 @@ def test_a_rate_limit_is_waited_out(
 ) -> None:
     """Retrying before the server's delay would make it worse."""
     (verdict,) = judge_with(error(429, headers=headers), message()).ask(build_question())
-    assert (verdict.outcome, verdict.attempt_errors) == ("answered", ("rate limited: retry after 30 s",))
+    assert verdict.outcome == "answered"
+    assert verdict.attempt_errors == ("rate limited: retry after 30 s",)
     assert clock.slept == [30.0]
 
 
@@ -276,8 +296,11 @@ def test_a_rate_limit_beyond_the_deadline_ends_this_question_and_the_next_waits_
     """The session is judged later: a backlog must not become unscored while the API demands a pause."""
     asked = judge_with(error(429, headers={"retry-after": "300"}), message())
     first, second = asked.ask(build_question(), build_question())
-    assert (first.outcome, first.error, first.attempts) == ("provider_error", "rate limited: retry after 300 s", 1)
-    assert (second.outcome, second.attempts) == ("answered", 1)
+    assert first.outcome == "provider_error"
+    assert first.error == "rate limited: retry after 300 s"
+    assert first.attempts == 1
+    assert second.outcome == "answered"
+    assert second.attempts == 1
     assert 290 < sum(clock.slept) <= 300
     assert [(budget.reserved, len(budget.settled)) for budget in asked.budgets] == [(1, 0), (1, 1)]
 
@@ -300,7 +323,8 @@ def test_only_a_call_that_cannot_have_begun_is_free(
     """Once a request was sent, an answer may have been generated and billed without being received."""
     asked = judge_with(fault, max_attempts=2)
     (verdict,) = asked.ask(build_question())
-    assert (verdict.outcome, verdict.attempts) == (outcome, 2)
+    assert verdict.outcome == outcome
+    assert verdict.attempts == 2
     budget = asked.budgets[0]
     assert ([budget.amount] * 2 if billed else []) == budget.settled
 
@@ -337,7 +361,8 @@ def test_an_unreadable_answer_is_an_outcome_charged_in_full(content: bytes, judg
     """Status 200 means that the call was made and paid for; repeating it would pay twice."""
     asked = judge_with(httpx2.Response(200, content=content, headers={"content-type": "application/json"}))
     (verdict,) = asked.ask(build_question())
-    assert (verdict.outcome, verdict.attempts) == ("provider_error", 1)
+    assert verdict.outcome == "provider_error"
+    assert verdict.attempts == 1
     assert (verdict.error or "").startswith("unreadable answer: ")
     assert asked.budgets[0].usages == [None]
 
@@ -360,7 +385,8 @@ def test_usage_that_is_no_usage_is_unknown(usage: Any, judge_with: Build, build_
     """The answer counts, its cost is unknown, and invalid usage must not break the record."""
     asked = judge_with(message(usage=usage))
     (verdict,) = asked.ask(build_question())
-    assert (verdict.outcome, verdict.usage) == ("answered", None)
+    assert verdict.outcome == "answered"
+    assert verdict.usage is None
     assert asked.budgets[0].usages == [None]
 
 
@@ -371,7 +397,9 @@ def test_every_call_needs_a_reservation(
     """The cap also holds for repairs."""
     asked = judge_with(message('{"score": 7.0}'))
     (verdict,) = asked.ask(build_question(), calls=calls)
-    assert (verdict.outcome, verdict.attempts, len(asked.api.requests)) == (outcome, attempts, attempts)
+    assert verdict.outcome == outcome
+    assert verdict.attempts == attempts
+    assert len(asked.api.requests) == attempts
 
 
 def test_words_of_a_server_are_short_and_hold_no_secret(judge_with: Build, build_question: Build, error: Build) -> None:
@@ -400,7 +428,8 @@ def test_a_redirect_is_not_followed(judge_with: Build, build_question: Build) ->
     """The texts of an exchange must go to the configured address alone."""
     asked = judge_with(httpx2.Response(307, headers={"location": "http://127.0.0.2:9/v1/messages"}))
     (verdict,) = asked.ask(build_question())
-    assert (verdict.outcome, len(asked.api.requests)) == ("provider_error", 1)
+    assert verdict.outcome == "provider_error"
+    assert len(asked.api.requests) == 1
 
 
 async def _never(_request: httpx2.Request) -> Any:
@@ -422,7 +451,8 @@ def test_one_call_may_not_take_the_whole_deadline(judge_with: Build, build_quest
     clock.jitter = 0.0
     asked = judge_with(_never, message(), deadline=1.0)
     (verdict,) = asked.ask(build_question())
-    assert (verdict.outcome, verdict.attempt_errors) == ("answered", ("no answer in time",))
+    assert verdict.outcome == "answered"
+    assert verdict.attempt_errors == ("no answer in time",)
     assert asked.budgets[0].usages == [None, Usage(100, 20, 0, 7)]
 
 

@@ -97,7 +97,9 @@ def test_a_verdict_that_was_paid_for_outlives_a_second_judging_that_fails(
     run(rejudge(store, None if how == "there is no judge" else simulator, policy=policy))
     reason = {"the judge fails": "provider_error", "there is no judge": "no_judge", "the cap is too small": "cost_cap"}[how]
     [(_, why, tier3, after)] = tiers(store)
-    assert (why, tier3, after) == (reason, "scored", score)
+    assert why == reason
+    assert tier3 == "scored"
+    assert after == score
     assert total(store, "scores") == total(store, "judgements") > 0
 
 
@@ -200,7 +202,8 @@ def test_a_task_that_is_judged_again_carries_what_was_recorded_before(store: Sto
     simulator.reset("answer")
     run(rejudge(store, simulator))
     task = last_task(store)
-    assert (task.revision, [decode(one) for one in task.earlier_judgements]) == (1, [*recorded])
+    assert task.revision == 1
+    assert [decode(one) for one in task.earlier_judgements] == [*recorded]
     assert simulator.requests == 1
     later = [one for one in recorded_in(store)([("local", "s:1")])["local", "s:1"] if one.subject_revision == 1]
     judging_task = SCORING.open(task, Policy(), later, ledger=Ledger(None))

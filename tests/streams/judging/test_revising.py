@@ -202,7 +202,8 @@ def test_a_source_may_refuse_to_revise(store: Store) -> None:
     run(tell(store, None, turn(1, "Done.")))
     changed = turn(1, "Done, it seems.")
     revisions = revise(store, Policy(), [changed], LATER, may_revise=lambda stored: "open" in stored.tags)
-    assert (revisions.records, revisions.revised) == ([changed], 0)
+    assert revisions.records == [changed]
+    assert revisions.revised == 0
 
 
 def test_a_revision_waits_until_its_exchange_is_decided_on(store: Store) -> None:

@@ -65,7 +65,9 @@ def test_with_the_same_policy_everything_is_answered(driftline: Command, judged:
     """Recorded answers cover every question, so a live judge is not called and the scores are the same."""
     document = replay(driftline, "--judge", "live", "--yes", "--workers", "1")
     assert simulator.requests == 0
-    assert (document["calls"], document["cost_usd"], document["equal"]) == ({}, 0.0, True)
+    assert document["calls"] == {}
+    assert document["cost_usd"] == 0.0
+    assert document["equal"] is True
     assert judged.exists()
 
 
@@ -77,7 +79,8 @@ def test_only_questions_that_a_policy_changes_are_paid_for(
     arguments = ("--judge", "live", "--policy", policy, "--label", "newer", "--workers", "1")
     code, out, _ = driftline("replay", *arguments, "--dry-run", "--json")
     expected = json.loads(out)
-    assert (code, simulator.requests) == (0, 0)
+    assert code == 0
+    assert simulator.requests == 0
     assert 2 * TURNS <= expected["calls"] <= 3 * TURNS
     assert not result(judged, "newer").exists()
     assert not result(judged, "newer").with_suffix(".parts").exists()
@@ -98,7 +101,8 @@ def test_what_another_methodology_does_not_use_is_not_charged(
     """Unscored exchanges must not carry the costs of the live scores, or a comparison would show a difference."""
     policy = policy_file(tmp_path, f"projects: {{ops: {{methodology: {methodology}}}}}")
     document = replay(driftline, "--judge", "recorded", "--policy", policy, "--label", "other", "--workers", "1")
-    assert (simulator.requests, document["dispositions"]["unscored"] > TURNS) == (0, True)
+    assert simulator.requests == 0
+    assert document["dispositions"]["unscored"] > TURNS
     with Store(judged) as store:
         rows = store.cursor().execute("SELECT judgement_id, cost_usd FROM judgements").fetchall()
     paid = {judgement: nano_of(cost) for judgement, cost in rows}

@@ -59,7 +59,9 @@ def test_every_form_of_lines_gives_the_same_events(form: str, context: ReadingCo
     """The evidence must not depend on the form that the sender chose."""
     (reading,) = read_event_file(_stream(FORMS[form]), context)
     assert _summary(reading.events) == EXPECTED
-    assert (reading.faults, reading.complete, reading.session_ids) == ([], True, ["s"])
+    assert reading.faults == []
+    assert reading.complete is True
+    assert reading.session_ids == ["s"]
     assert "session_id" not in json.loads(reading.events[0].payload)
 
 
@@ -73,7 +75,8 @@ def test_a_document_is_read_whole_or_pretty(form: str, indent: int | None, tmp_p
     assert _summary(reading.events) == EXPECTED
     with file.open("rb") as stream:
         (session,) = read_sessions(stream, "s")
-    assert (session.session_id, session.events) == ("s", [CALL, OUTPUT])
+    assert session.session_id == "s"
+    assert session.events == [CALL, OUTPUT]
 
 
 def test_sessions_are_counted_over_the_whole_file_and_over_batches(
@@ -102,7 +105,9 @@ def test_what_a_line_names_counts_before_the_reading_but_not_before_an_override(
     for override, expected in ((None, "a"), ("b", "b")):
         (reading,) = read_event_file(_stream([line]), dataclasses.replace(context, agent=override))
         (event,) = reading.events
-        assert (event.connection, event.project, event.agent) == ("c2", "web", expected)
+        assert event.connection == "c2"
+        assert event.project == "web"
+        assert event.agent == expected
 
 
 @pytest.mark.parametrize(
@@ -194,7 +199,9 @@ def test_a_torn_last_line_is_left_for_the_next_time(context: ReadingContext) -> 
     """The writer has not finished it."""
     stream = io.BytesIO(json.dumps({"session_id": "s", **CALL}).encode() + b'\n{"session_id": "s", "ev')
     (reading,) = read_event_file(stream, context)
-    assert (len(reading.events), reading.faults, reading.complete) == (1, [], False)
+    assert len(reading.events) == 1
+    assert reading.faults == []
+    assert reading.complete is False
 
 
 def test_many_bad_parts_of_one_line_cost_no_more_than_the_line(context: ReadingContext) -> None:
@@ -228,7 +235,9 @@ def test_a_transcript_is_recognised_and_gives_the_events_of_the_importer() -> No
     corpus = Path(__file__).parents[2] / "corpus" / "openclaw" / "malformed_lines.jsonl"
     with corpus.open("rb") as stream:
         (session,) = read_sessions(stream, "f")
-    assert (session.session_id, session.line, len(session.faults)) == ("s-1", 1, 11)
+    assert session.session_id == "s-1"
+    assert session.line == 1
+    assert len(session.faults) == 11
     assert [event["event_id"] for event in session.events] == ["a1", "a2"]
 
 

@@ -55,9 +55,11 @@ def test_a_line_longer_than_the_limit_is_skipped_and_the_next_one_read(extra: in
     body = b'{"a":"' + b"x" * (MAX_LINE_BYTES - 8 + extra) + b'"}'
     assert _reasons(body + b'\n{"b":2}\n') == [reason, ""]
     first = next(read_lines(io.BytesIO(body + b"\n")))
-    assert (first.size, first.ended) == (MAX_LINE_BYTES + extra, True)
+    assert first.size == MAX_LINE_BYTES + extra
+    assert first.ended is True
     fault = line_fault(first, Problem("x", "y"))
-    assert (fault.digest, len(fault.body)) == (hashlib.sha256(body).hexdigest(), MAX_FAULT_BODY_BYTES)
+    assert fault.digest == hashlib.sha256(body).hexdigest()
+    assert len(fault.body) == MAX_FAULT_BODY_BYTES
 
 
 def test_a_line_without_end_is_not_loaded() -> None:
@@ -80,7 +82,8 @@ def test_a_line_without_end_is_not_loaded() -> None:
     (line,) = read_lines(io.BufferedReader(Endless()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (line.size, line.ended) == (size, False)
+    assert line.size == size
+    assert line.ended is False
     assert peak < 3 * MAX_LINE_BYTES
 
 

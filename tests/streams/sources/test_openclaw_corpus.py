@@ -69,4 +69,6 @@ def test_columns_say_what_the_payload_says(name: str, context: ReadingContext) -
         assert payload.get("action") == event.action
         assert (event.event == "tool_call") == (event.call_key is not None)
         assert (payload["usage"]["total"] if event.event == "token_usage" else None) == event.tokens
-        assert (event.used, event.referenced, event.status) == (None, None, None)
+        assert event.used is None
+        assert event.referenced is None
+        assert event.status is None

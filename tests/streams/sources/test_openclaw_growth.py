@@ -127,7 +127,9 @@ def test_damaged_lines_change_no_other_record(
     for line in rubbish:
         damaged.insert(data.draw(st.integers(0, len(damaged))), line)
     whole, reading = read(entries), read(damaged)
-    assert (whole.exchanges, whole.events, whole.complete) == (reading.exchanges, reading.events, reading.complete)
+    assert whole.exchanges == reading.exchanges
+    assert whole.events == reading.events
+    assert whole.complete == reading.complete
     assert len(rubbish) == len(reading.faults)
     assert [damaged[fault.line - 1] for fault in reading.faults] == [fault.body.decode() for fault in reading.faults]
 

@@ -23,7 +23,8 @@ def test_silence_ends_no_exchange_while_its_answer_may_be_the_torn_line(tmp_path
     path.write_text(LINES)
     os.utime(path, (context.ingested_at.timestamp(),) * 2)
     reading = read_transcript(path, context)
-    assert (reading.exchanges, reading.complete) == ([], False)
+    assert reading.exchanges == []
+    assert reading.complete is False
 
 
 def test_what_a_writer_left_torn_is_reported_all_the_same(tmp_path: Path, context: ReadingContext) -> None:

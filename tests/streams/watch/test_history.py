@@ -45,11 +45,14 @@ def test_a_ramp_over_a_year_is_seen_though_scores_are_kept_for_ninety_days(store
     put(store, "scores", history(ramp, DAYS))
     purge(store, POLICY, END)
     ((kept, first),) = store.cursor().execute("SELECT count(*), min(exchange_at)::DATE FROM log.scores").fetchall()
-    assert (kept, first) == (910, END.date() - timedelta(days=90))
+    assert kept == 910
+    assert first == END.date() - timedelta(days=90)
 
     (incident,) = opened(store)
 
-    assert (incident.tier, incident.direction, incident.rule) == ("tier2", "down", "sequential")
+    assert incident.tier == "tier2"
+    assert incident.direction == "down"
+    assert incident.rule == "sequential"
 
 
 def test_without_the_sums_the_ramp_would_not_be_seen(store: Store) -> None:

@@ -87,9 +87,13 @@ def test_each_day_is_checked_as_of_its_end_and_those_of_the_week_after_it(store:
     (found,) = importing.check()
     first, last = midnight((END - MONTH * DAY).date()), midnight(END.date())
     assert importing.moments == [first + number * DAY for number in range(1, MONTH + 7)]
-    assert (len(found.days), found.days[0], found.days[-1]) == (MONTH + 1, first.date(), last.date())
+    assert len(found.days) == MONTH + 1
+    assert found.days[0] == first.date()
+    assert found.days[-1] == last.date()
     (incident,) = found.incidents
-    assert (incident.tier, incident.direction, incident.status) == ("tier2", "down", "open")
+    assert incident.tier == "tier2"
+    assert incident.direction == "down"
+    assert incident.status == "open"
     assert END - 4 * DAY < incident.detected_at <= midnight(END.date())
 
 
@@ -99,7 +103,8 @@ def test_a_dip_that_was_mended_is_over_on_its_day(store: Store) -> None:
     importing.bring(history(lambda back: 0.45 if 4 <= back < 7 else 0.85, MONTH))
     (found,) = importing.check()
     (incident,) = found.incidents
-    assert (incident.status, incident.resolution) == ("resolved", "recovered")
+    assert incident.status == "resolved"
+    assert incident.resolution == "recovered"
     assert incident.last_day == midnight((END - 4 * DAY).date())
     assert incident.resolved_at is not None
     assert incident.resolved_at < END
@@ -163,7 +168,8 @@ def test_days_of_another_project_and_days_that_are_not_over_are_left_out(store: 
     importing.now = END
     importing.bring([*history(steady, 2), *history(steady, 2, project="web")])
     (found,) = importing.check()
-    assert (found.project, len(found.days)) == ("ops", 2)
+    assert found.project == "ops"
+    assert len(found.days) == 2
 
 
 def test_an_export_of_ours_has_the_days_of_all_its_projects_checked_together(store: Store) -> None:
@@ -191,7 +197,9 @@ def test_nothing_is_checked_while_exchanges_wait_for_the_judge(store: Store) -> 
     at = END - 3 * DAY
     put(store, "exchanges", [exchange("late", 1, project="ops", occurred_at=at, ingested_at=NOW)])
     (found,) = importing.check()
-    assert (found.waiting, found.checks, importing.moments) == (1, 0, [])
+    assert found.waiting == 1
+    assert found.checks == 0
+    assert importing.moments == []
     assert importing.round() == []
     importing.now += WAITED
     assert len([moment for moment in importing.round() if moment < NOW]) == MONTH + 6
@@ -236,7 +244,8 @@ def test_history_before_a_live_project_changes_none_of_its_incidents(store: Stor
     assert before
     importing.bring(history(steady, 10, end=END - (MONTH + 1) * DAY, name="-earlier"))
     (found,) = importing.check()
-    assert (found.checks, found.incidents) == (11, ())
+    assert found.checks == 11
+    assert found.incidents == ()
     assert importing.incidents() == before
     ((checked_at,),) = store.cursor().execute("SELECT checked_at FROM log.project_checks").fetchall()
     assert checked_at == END.replace(tzinfo=None)

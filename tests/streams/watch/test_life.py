@@ -181,11 +181,13 @@ def test_what_was_said_to_be_fixed_and_goes_on_is_found_again(store: Store) -> N
     put(store, "scores", history(fallen(20), 60))
     (made,) = check(store, END - 16 * DAY).opened
     one = decide(store, made, RESOLVED, END - 15 * DAY)
-    assert (one.resolution, one.resolved_by) == ("fixed", "ann")
+    assert one.resolution == "fixed"
+    assert one.resolved_by == "ann"
     for back in range(14, -1, -1):
         check(store, END - back * DAY)
     first, second = known(store)
-    assert (first.status, second.status) == (RESOLVED, OPEN)
+    assert first.status == RESOLVED
+    assert second.status == OPEN
     assert second.detected_at <= END - 10 * DAY
 
 
@@ -197,7 +199,9 @@ def test_the_new_normal_is_what_is_compared_with(store: Store) -> None:
     for back in range(24, -1, -1):
         check(store, END - back * DAY)
     first, second = known(store)
-    assert (first.status, first.resolution, second.status) == (RESOLVED, "new_normal", OPEN)
+    assert first.status == RESOLVED
+    assert first.resolution == "new_normal"
+    assert second.status == OPEN
     assert second.detected_at >= END - 4 * DAY
 
 
@@ -283,7 +287,8 @@ def test_the_last_decision_counts_and_says_who(steps: Sequence[tuple[str, str]])
     for number, (decision, who) in enumerate(steps, start=1):
         one = decided(one, decision, who, END + number * DAY)
         assert shows(one, decision)
-        assert (one.revision, one.decided_at) == (number, END + number * DAY)
+        assert one.revision == number
+        assert one.decided_at == END + number * DAY
         assert is_live(one) is (decision in {OPEN, ACKNOWLEDGED})
         assert ((None, None) if is_live(one) else (who, END + number * DAY)) == (one.resolved_by, one.resolved_at)
         assert decision != ACKNOWLEDGED or one.acknowledged_by == who
@@ -293,7 +298,9 @@ def test_the_last_decision_counts_and_says_who(steps: Sequence[tuple[str, str]])
 def test_accepted_is_the_new_normal() -> None:
     """It moved the reference, so that is what it is called now."""
     old = plain(status="accepted", resolved_at=END, resolved_by="ann")
-    assert (current(old).status, current(old).resolution, current(old).resolved_by) == (RESOLVED, "new_normal", "ann")
+    assert current(old).status == RESOLVED
+    assert current(old).resolution == "new_normal"
+    assert current(old).resolved_by == "ann"
     assert plain() == current(plain())
     assert shows(current(old), NEW_NORMAL)
     assert with_decision(plain(), NEW_NORMAL, "ann", END).last_day is None
@@ -345,7 +352,8 @@ def test_a_tier_with_too_few_sessions_for_an_alarm_is_listed_as_fallen_too(store
     (made,) = check(store).opened
     entries = {one.key.tier: one for one in evidence_of(made).moved}
     assert set(entries) == {"tier2", "tier3"}
-    assert (entries["tier2"].fell_too, entries["tier3"].fell_too) == (False, True)
+    assert entries["tier2"].fell_too is False
+    assert entries["tier3"].fell_too is True
     assert "Tier 3" in made.title
     level_of = entries["tier3"].level
     assert level_of is not None

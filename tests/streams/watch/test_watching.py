@@ -148,7 +148,8 @@ def test_two_checks_at_one_moment_make_the_same_records(store: Store) -> None:
     with Store(None) as other:
         put(other, "scores", history(fallen(6), 40))
         first, second = checked(store), checked(other)
-    assert (first.baseline, first.incidents) == (second.baseline, second.incidents)
+    assert first.baseline == second.baseline
+    assert first.incidents == second.incidents
     assert checked(store).incidents == ()
     assert len(incidents(store)) == 1
 
@@ -162,7 +163,8 @@ def test_a_check_that_was_cut_off_after_its_baseline_goes_on(store: Store) -> No
     assert whole.baseline is not None
     put(store, "baselines", [whole.baseline])
     again = checked(store)
-    assert (again.is_new_baseline, again.incidents) == (False, whole.incidents)
+    assert again.is_new_baseline is False
+    assert again.incidents == whole.incidents
 
 
 def test_an_incident_that_goes_on_takes_up_the_days_and_nothing_is_opened(store: Store) -> None:
@@ -172,9 +174,12 @@ def test_an_incident_that_goes_on_takes_up_the_days_and_nothing_is_opened(store:
     assert checked(store, END + timedelta(minutes=2)).incidents == ()
     put(store, "scores", [one for one in history(fallen(8), 42, end=END + 2 * DAY, name="-later") if one.exchange_at > END])
     (later,) = checked(store, END + 2 * DAY).incidents
-    assert (later.incident_id, later.revision, later.status) == (made.incident_id, 1, "open")
+    assert later.incident_id == made.incident_id
+    assert later.revision == 1
+    assert later.status == "open"
     assert json.loads(later.metadata)["rules"]["sequential"]["until"] == "2026-11-03"
-    assert (later.detected_at, later.checked_at) == (made.detected_at, END + 2 * DAY)
+    assert later.detected_at == made.detected_at
+    assert later.checked_at == END + 2 * DAY
 
 
 def test_numbers_alone_are_written_once_an_hour(store: Store) -> None:
@@ -223,7 +228,9 @@ def test_a_decision_without_its_incident_is_made_good_by_the_next_check(store: S
     put(store, "reviews", [said])
     checked(store, END + timedelta(minutes=5))
     ((status, by, at),) = incidents(store, "status, resolved_by, resolved_at")
-    assert (status, by, at) == (wanted.status, "ann", END.replace(tzinfo=None))
+    assert status == wanted.status
+    assert by == "ann"
+    assert at == END.replace(tzinfo=None)
 
 
 def test_re_opening_takes_a_decision_back(store: Store) -> None:
@@ -268,7 +275,9 @@ def test_a_decision_that_has_landed_does_not_undo_the_next_one(store: Store) -> 
     again, incident = asyncio.run(run())
     assert store.cursor().execute("SELECT status FROM reviews").fetchall() == [("dismissed",)]
     assert incident is not None
-    assert (again.incidents, incident.status, incident.revision) == ((), "open", 2)
+    assert again.incidents == ()
+    assert incident.status == "open"
+    assert incident.revision == 2
 
 
 def test_an_incident_of_another_project_is_none(store: Store) -> None:
@@ -361,7 +370,8 @@ def test_history_that_is_judged_again_by_others_is_no_drift(store: Store, by: di
     first = checked(store)
     put(store, "scores", shifted(rescored(scores, **by), -0.3))
     again = checked(store, END + timedelta(minutes=2))
-    assert (again.incidents, again.findings) == ((), ())
+    assert again.incidents == ()
+    assert again.findings == ()
     assert again.is_new_baseline
     assert first.baseline is not None
     assert again.baseline is not None
@@ -392,7 +402,8 @@ def test_days_of_another_judge_are_not_compared(store: Store) -> None:
     ]
     put(store, "scores", shifted(stricter, -0.4))
     found = checked(store)
-    assert (found.findings, _judge(store)) == ((), "claude-opus-4-5")
+    assert found.findings == ()
+    assert _judge(store) == "claude-opus-4-5"
     assert found.baseline is not None
     assert found.baseline.tier2.count == 60
 
@@ -420,7 +431,8 @@ def test_anomalies_that_become_more_are_a_spike(store: Store) -> None:
     spikes = [one for one in checked(store).incidents if one.type == "anomaly_spike"]
     assert [(one.tier, one.direction, one.status, one.rule) for one in spikes] == [(None, "up", "open", "rate_ratio")]
     seen = json.loads(spikes[0].metadata)["rules"]["rate_ratio"]
-    assert (seen["anomalies"], seen["exchanges"]) == (24, 54)
+    assert seen["anomalies"] == 24
+    assert seen["exchanges"] == 54
     assert {one["reason"] for one in json.loads(spikes[0].metadata)["exchanges"]} == {"odd"}
 
 
@@ -431,8 +443,10 @@ def test_what_was_before_a_spike_is_said_truly_on_each_of_its_days(store: Store,
     put(store, "scores", history(steady, since - 1, a_day=10, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
     (spike,) = [one for one in checked(store).findings if one.key.type == "anomaly_spike"]
     first = (END - (since - 1) * DAY).date()
-    assert (spike.since, spike.numbers.baseline_rate) == (first, 0.0)
-    assert (spike.numbers.baseline_from, spike.numbers.baseline_until) == ((END - 40 * DAY).date(), first - DAY)
+    assert spike.since == first
+    assert spike.numbers.baseline_rate == 0.0
+    assert spike.numbers.baseline_from == (END - 40 * DAY).date()
+    assert spike.numbers.baseline_until == first - DAY
     assert spike.before[1] == spike.after[0]
     assert f"From {(END - 40 * DAY).date()} to the day before, 0 of {10 * (41 - since)} had one" in spike.description
 
@@ -515,7 +529,8 @@ def test_history_that_is_imported_beside_live_data_is_no_fall_of_today(store: St
         put(store, "scores", scores)
     (found,) = checked(store).incidents
 
-    assert (found.cause, found.confidence) == ("history", "suspected")
+    assert found.cause == "history"
+    assert found.confidence == "suspected"
     assert found.title.startswith("History was added (")
     assert checked(store, END + timedelta(hours=2)).incidents == ()
 
@@ -529,7 +544,8 @@ def test_history_that_ends_where_live_data_begins_is_no_fall(store: Store) -> No
         put(store, "scores", scores)
     (found,) = checked(store).incidents
 
-    assert (found.cause, found.confidence) == ("history", "suspected")
+    assert found.cause == "history"
+    assert found.confidence == "suspected"
     assert "gap between two sources" in found.description
 
 
@@ -544,7 +560,8 @@ def test_a_fall_is_one_however_its_records_came(store: Store, arrives: str) -> N
     put(store, "scores", scores)
     (found,) = checked(store).incidents
 
-    assert (found.confidence, "History" in found.title) == ("confirmed", False)
+    assert found.confidence == "confirmed"
+    assert "History" not in found.title
 
 
 def came(one: Score, at: datetime) -> Exchange:

@@ -187,7 +187,8 @@ def test_tokens_are_issued_for_every_connection_and_an_operator(sessions: list[S
     assert {name: holder.project for name, holder in found.items() if holder} == PROJECTS
     assert all(holder is not None and holder.agent == name for name, holder in found.items())
     assert operator is not None
-    assert (operator.name, operator.project) == (OPERATOR, None)
+    assert operator.name == OPERATOR
+    assert operator.project is None
 
 
 def test_a_secret_that_a_user_gives_away_reaches_neither_the_judge_nor_the_disk(tmp_path: Path) -> None:

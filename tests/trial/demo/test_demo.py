@@ -135,7 +135,9 @@ def test_the_demo_runs_to_its_end_and_leaves_nothing_undone(shown: Shown) -> Non
     assert {row["project"] for row in rows} == set(PROJECTS.values())
     assert sum(len(one.payloads) for one in dialogues(SCRIPT_END)) == sum(row["exchanges"] for row in rows)
     for row in rows:
-        assert (row["pending"], row["unscored"], row["skipped_cost_cap"]) == (0, 0, 0)
+        assert row["pending"] == 0
+        assert row["unscored"] == 0
+        assert row["skipped_cost_cap"] == 0
         assert row["simulated"] == row["scored"] > 0
     for name in ("server.log", "stricter-server.log"):
         assert "Finished server process" in (shown.folder / name).read_text()
@@ -236,7 +238,8 @@ def test_the_incident_names_the_version_its_deployment_and_what_to_roll_back(sho
     which = evidence.slices
     assert which is not None
     assert which.found is not None
-    assert (which.found.label, which.found.value) == (AGENT, WORSE_VERSION)
+    assert which.found.label == AGENT
+    assert which.found.value == WORSE_VERSION
     assert [(one.label, one.version, one.agent) for one in evidence.deployments] == [(AGENT, WORSE_VERSION, WORSE_AGENT)]
     (undo,) = (one for one in why(found).actions if one.id == "roll_back")
     assert undo.title == f"Roll back {AGENT} from {WORSE_VERSION} to {FIRST[WORSE_AGENT][AGENT]}"
@@ -260,7 +263,8 @@ def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> 
         (found,) = incident_records(store.cursor(), judge_change.PROJECT)
         anchors = project_anchors(store.cursor(), judge_change.PROJECT)
         judged = changes(store.cursor(), judge_change.PROJECT)
-    assert (found.cause, found.type) == ("judge", "drift")
+    assert found.cause == "judge"
+    assert found.type == "drift"
     evidence = evidence_of(found)
     assert f" on {SCHEDULE.since}; Tier 2.5 and Tier 3 also changed" in found.title
     assert evidence.deployments == []
@@ -270,7 +274,9 @@ def test_the_change_of_the_judge_is_told_from_one_of_the_agent(shown: Shown) -> 
     assert [(judge_change.ANCHORS,) * 2] * len(SCHEDULE.rounds) == [(each.anchors, each.scored) for each in anchors.rounds]
     first = min(at for at in SCHEDULE.rounds if at.date() >= SCHEDULE.since)
     for change in judged.values():
-        assert (change.changed, change.direction, change.since) == (True, "down", first)
+        assert change.changed is True
+        assert change.direction == "down"
+        assert change.since == first
         assert change.size == pytest.approx(-judge_change.STRICTNESS, abs=0.01)
 
 

@@ -189,8 +189,11 @@ def test_what_the_shipped_view_shows_is_read_back() -> None:
     )
     subject = read_subject(subject_view(case, run, check_run(case, run), 60_000).text)
     assert subject is not None
-    assert (subject.task, subject.hard, subject.soft) == (TASK, (HARD,), ("Says how it was checked.",))
-    assert (subject.answer, subject.said) == (GOOD, f"I look at it.\n{GOOD}")
+    assert subject.task == TASK
+    assert subject.hard == (HARD,)
+    assert subject.soft == ("Says how it was checked.",)
+    assert subject.answer == GOOD
+    assert subject.said == f"I look at it.\n{GOOD}"
     assert len(subject.calls) == 2
     assert len(set(subject.calls)) == 1
     assert subject.results == 1

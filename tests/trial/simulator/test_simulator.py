@@ -149,7 +149,8 @@ def test_a_count_that_the_api_would_refuse_is_refused(judge: RunningJudge, field
     """A request that the simulator takes and the API does not would be found out only with a key in hand."""
     asked = {name: value for name, value in _request(_question()).items() if name != "max_tokens"} | fields
     status, _, body = _post(judge, json.dumps(asked).encode(), path="/v1/messages/count_tokens")
-    assert (status, body["error"]["type"]) == (400, "invalid_request_error")
+    assert status == 400
+    assert body["error"]["type"] == "invalid_request_error"
     assert _post(judge, b"{}", path="/v1/messages/count_tokens", x_api_key="")[0] == 401
 
 
@@ -227,7 +228,9 @@ def test_a_schema_of_any_make_is_filled() -> None:
     assert answer["grade"] in range(1, 6)
     assert 0 <= answer["share"] <= 10
     assert answer["sycophancy"] == {"found": False, "quote": ""}
-    assert (answer["flagged"], answer["version"], answer["odd"]) == (True, 3, None)
+    assert answer["flagged"] is True
+    assert answer["version"] == 3
+    assert answer["odd"] is None
     assert answer["flag_reason"].startswith("Simulated: ")
     assert [item["id"] for item in answer["items"]] == ["transparency", "tone_alignment"]
     assert answer["items"][1]["score"] < 2.5 < answer["items"][0]["score"]
@@ -274,7 +277,9 @@ def test_the_sdk_gets_an_answer_that_says_it_is_simulated(judge: RunningJudge, c
     question = _question()
     raw = client.messages.with_raw_response.create(**_request(question))
     message = raw.parse()
-    assert (message.model, message.stop_reason, message.role) == (MODEL, "end_turn", "assistant")
+    assert message.model == MODEL
+    assert message.stop_reason == "end_turn"
+    assert message.role == "assistant"
     assert raw.headers["x-driftline-simulated"] == "1"
     assert raw.headers["request-id"]
     assert int(raw.headers["anthropic-ratelimit-requests-remaining"]) < int(raw.headers["anthropic-ratelimit-requests-limit"])
@@ -303,7 +308,8 @@ def test_an_answer_over_http_is_the_answer_without_it(judge: RunningJudge, clien
     usage = simulated_usage(
         [question.instructions, question.content("b0"), json.dumps(question.schema, separators=(",", ":"))], json.dumps(answer)
     )
-    assert (usage.input_tokens, usage.output_tokens) == (message.usage.input_tokens, message.usage.output_tokens)
+    assert usage.input_tokens == message.usage.input_tokens
+    assert usage.output_tokens == message.usage.output_tokens
     assert believable(usage, question)
 
 
@@ -339,8 +345,10 @@ def test_an_answer_over_http_is_the_answer_without_it(judge: RunningJudge, clien
 def test_what_the_api_refuses_is_refused(judge: RunningJudge, change: dict[str, Any], complaint: str) -> None:
     """A request that only the simulator takes would be found out with the first real key."""
     status, headers, answer = _post(judge, json.dumps(_request(_question(), **change)).encode())
-    assert (status, headers["x-driftline-simulated"]) == (400, "1")
-    assert (answer["type"], answer["error"]["type"]) == ("error", "invalid_request_error")
+    assert status == 400
+    assert headers["x-driftline-simulated"] == "1"
+    assert answer["type"] == "error"
+    assert answer["error"]["type"] == "invalid_request_error"
     assert complaint in answer["error"]["message"]
 
 
@@ -407,7 +415,9 @@ def test_an_answer_longer_than_max_tokens_is_cut(judge: RunningJudge, client: an
     """The most a call can cost rests on this limit."""
     assert judge.requests == 0
     message = client.messages.create(**_request(_question(), max_tokens=5))
-    assert (message.stop_reason, len(_text(message)), message.usage.output_tokens) == ("max_tokens", 20, 5)
+    assert message.stop_reason == "max_tokens"
+    assert len(_text(message)) == 20
+    assert message.usage.output_tokens == 5
 
 
 def test_a_long_prefix_is_cached_for_its_model_and_a_short_one_is_not(judge: RunningJudge, client: anthropic.Anthropic) -> None:
@@ -495,7 +505,8 @@ def test_faults_inside_an_answer(judge: RunningJudge, client: anthropic.Anthropi
     assert played("wrong_shape").content is None
     assert [block.type for block in played("no_text").content] == ["thinking"]
     assert played("no_usage").usage is None
-    assert (played("zero_usage").usage.input_tokens, played("zero_usage").usage.output_tokens) == (0, 0)
+    assert played("zero_usage").usage.input_tokens == 0
+    assert played("zero_usage").usage.output_tokens == 0
     assert played("lying_usage").usage.input_tokens > 10**6
     assert played("refusal").stop_reason == "refusal"
     assert played("cut_off").stop_reason == "max_tokens"
@@ -634,7 +645,9 @@ def test_the_command_says_where_it_listens_and_ends_quietly(ending: signal.Signa
         rest, errors = process.communicate(timeout=60)
     assert line.startswith("simulated judge at http://127.0.0.1:")
     assert line.endswith("(simulated: it rates by simple rules, not by understanding)\n")
-    assert (process.returncode, rest, errors) == (0, "", "")
+    assert process.returncode == 0
+    assert rest == ""
+    assert errors == ""
 
 
 def test_a_request_is_logged_without_its_texts(caplog: pytest.LogCaptureFixture) -> None:
@@ -642,6 +655,7 @@ def test_a_request_is_logged_without_its_texts(caplog: pytest.LogCaptureFixture)
     with caplog.at_level("INFO", logger="driftline_trial.simulator"), running() as judge:
         status, _, _ = _post(judge, json.dumps(_request(_question("confidential words"))).encode())
     logged = [record.getMessage() for record in caplog.records if record.name.startswith("driftline_trial.simulator")]
-    assert (status, len(logged)) == (200, 1)
+    assert status == 200
+    assert len(logged) == 1
     assert logged[0].startswith("request 1: answer, status 200")
     assert "confidential" not in caplog.text

@@ -67,7 +67,9 @@ def test_a_case_is_what_its_file_says(tmp_path: Path) -> None:
 
     case = load_case(path)
 
-    assert (case.case_id, case.dimensions, case.tags) == ("disk_report", DIMENSIONS, ())
+    assert case.case_id == "disk_report"
+    assert case.dimensions == DIMENSIONS
+    assert case.tags == ()
     assert [check.dimensions for check in case.deterministic_checks] == [("task",), ("process", "efficiency"), ("task",)]
     assert [c.kind for c in case.deterministic_checks] == ["final_response_present", "tool_call_count", "response_matches"]
 
@@ -79,8 +81,12 @@ def test_each_judge_run_of_a_profile_is_a_plan(tmp_path: Path) -> None:
 
     quick, thorough = plans(load_profile(path).profile)
 
-    assert (quick.judge.model, quick.repetitions, quick.method) == ("claude-haiku-4-5", 1, "median")
-    assert (thorough.judge.model, thorough.repetitions, thorough.method) == ("claude-sonnet-5-5", 3, "mean")
+    assert quick.judge.model == "claude-haiku-4-5"
+    assert quick.repetitions == 1
+    assert quick.method == "median"
+    assert thorough.judge.model == "claude-sonnet-5-5"
+    assert thorough.repetitions == 3
+    assert thorough.method == "mean"
     assert quick.dimension_policies == thorough.dimension_policies
 
 
@@ -271,5 +277,9 @@ def test_a_profile_of_another_tool_loads_as_it_is_and_is_called_as_its_file(tmp_
     path = tmp_path / name
     path.write_text(SEED, "utf-8")
     (plan,) = plans(load_profile(path).profile)
-    assert (plan.profile_id, plan.judge.type, plan.judge.model) == (profile_id, "live", "openai/gpt-5.4-mini")
-    assert (plan.judge_run_id, plan.repetitions, plan.method) == ("gpt54_single", 3, "median")
+    assert plan.profile_id == profile_id
+    assert plan.judge.type == "live"
+    assert plan.judge.model == "openai/gpt-5.4-mini"
+    assert plan.judge_run_id == "gpt54_single"
+    assert plan.repetitions == 3
+    assert plan.method == "median"

@@ -96,7 +96,9 @@ def test_of_two_iterations_that_are_as_near_the_first_gives_the_evidence() -> No
     """With an even number of iterations, the median is between two of them."""
     aggregates = aggregate({4: answered(4, 6), 2: answered(2, 8)}, "median")
     assert aggregates is not None
-    assert (aggregates.overall.score, aggregates.evidence_iteration, aggregates.overall.spread) == (7.0, 2, 2.0)
+    assert aggregates.overall.score == 7.0
+    assert aggregates.evidence_iteration == 2
+    assert aggregates.overall.spread == 2.0
 
 
 def test_one_outlier_moves_the_mean_and_not_the_median() -> None:

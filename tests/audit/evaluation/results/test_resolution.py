@@ -78,8 +78,10 @@ def test_each_policy_takes_its_score_from_what_there_is(
     """A missing score never counts as 0, and the source of every score is stated."""
     said = DimensionPolicy.model_validate({"policy": policy, "judge_weight": 3, "deterministic_weight": 1})
     resolution = resolve("task", said, checks(*outcomes), judge)
-    assert (resolution.source, resolution.final) == (source, final)
-    assert (resolution.judge, resolution.deterministic) == (judge, deterministic_score("task", checks(*outcomes)))
+    assert resolution.source == source
+    assert resolution.final == final
+    assert resolution.judge == judge
+    assert resolution.deterministic == deterministic_score("task", checks(*outcomes))
 
 
 @pytest.mark.parametrize(

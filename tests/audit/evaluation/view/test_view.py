@@ -324,7 +324,8 @@ def test_a_long_answer_keeps_head_and_tail_and_says_what_is_missing() -> None:
     view = views.view(views.run_with("final answer", answer))
     head, gap, tail = json.loads(view.text)["subject_response"]["final_output"]
     (head,), (tail,) = head.values(), tail.values()
-    assert (answer[: len(head)], answer[-len(tail) :]) == (head, tail)
+    assert answer[: len(head)] == head
+    assert answer[-len(tail) :] == tail
     assert len(head) > len(tail) > 10_000
     assert gap == {"left_out": {"characters": len(answer) - len(head) - len(tail)}}
     (warning,) = view.warnings

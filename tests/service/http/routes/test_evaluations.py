@@ -87,11 +87,15 @@ def test_an_evaluation_is_asked_for_made_and_read(call: Call, tokens: Tokens, en
     read = call("GET", f"{EVALUATIONS}/{one['id']}", tokens.root)
     found = read.json()
 
-    assert (asked.status_code, asked.json()["sessions"], asked.json()["estimate"]["calls"]) == (202, 1, 2)
+    assert asked.status_code == 202
+    assert asked.json()["sessions"] == 1
+    assert asked.json()["estimate"]["calls"] == 2
     told = ("local", "ops", "s1", "backup", "twice", 0, 1, False)
     names = ("connection", "project", "sessionId", "caseId", "judgeRunId", "attempt", "repetition", "reused")
     assert told == tuple(one[name] for name in names)
-    assert (found["pending"], found["setAside"], found["systemPrompt"]) == (False, None, shipped_system_prompt())
+    assert found["pending"] is False
+    assert found["setAside"] is None
+    assert found["systemPrompt"] == shipped_system_prompt()
     assert found["userPrompt"].startswith('{"evaluation_target":')
     assert tuple(found["evaluation"][name] for name in ("status", "successfulIterations", "simulated")) == (
         "completed",
@@ -143,7 +147,8 @@ def test_a_dry_run_says_what_it_would_take_and_asks_nobody(call: Call, tokens: T
     """A dry run estimates the cost without asking a judge."""
     answer = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops", "dryRun": True})
 
-    assert (answer.status_code, answer.json()["estimate"]["calls"]) == (200, 4)
+    assert answer.status_code == 200
+    assert answer.json()["estimate"]["calls"] == 4
     assert answer.json()["estimate"]["expectedUsd"] > 0
     assert answer.json()["estimate"].keys() == {to_camel(field.name) for field in fields(Estimate)}, (
         "whoever pays is told all of it"
@@ -160,11 +165,14 @@ def test_without_a_judge_only_what_needs_none_is_taken(call: Call, tokens: Token
     }
     refused = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["s1"]})
 
-    assert (refused.status_code, refused.json()["code"]) == (409, "no_judge")
+    assert refused.status_code == 409
+    assert refused.json()["code"] == "no_judge"
     assert rows(store, "evaluation_requests", "count(*)") == [(0,)]
     assert call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["s1"], "dryRun": True}).status_code == 200
     taken = call("POST", EVALUATIONS, tokens.root, json={"cases": [CASE], "profile": recorded, "sessions": ["s1"]})
-    assert (taken.status_code, taken.json()["estimate"]["calls"], taken.json()["estimate"]["notAsked"]) == (202, 0, 2)
+    assert taken.status_code == 202
+    assert taken.json()["estimate"]["calls"] == 0
+    assert taken.json()["estimate"]["notAsked"] == 2
 
 
 CHECK = {"check_id": "count", "kind": "tool_call_count"}
@@ -196,7 +204,8 @@ def test_what_is_wrong_is_said_with_its_field(call: Call, tokens: Tokens, store:
     """The error must name the field in the sender's file."""
     answer = call("POST", EVALUATIONS, tokens.root, json=BODY | body)
 
-    assert (answer.status_code, answer.json()["code"]) == (400, "invalid")
+    assert answer.status_code == 400
+    assert answer.json()["code"] == "invalid"
     assert answer.json()["error"].startswith(words), answer.json()["error"]
     assert rows(store, "evaluation_requests", "count(*)") == [(0,)]
 
@@ -233,10 +242,12 @@ def test_a_token_of_one_project_evaluates_in_it_alone(
     ]
 
     assert [one["sessionId"] for one in mine["evaluations"]] == ["s1", "s2"]
-    assert (others.status_code, others.json()["code"]) == (403, "other_project")
+    assert others.status_code == 403
+    assert others.json()["code"] == "other_project"
     told = [one.json()["error"].replace("x1", "w1") for one in named]
     assert {one.status_code for one in named} == {400}
-    assert (told[0], told[2]) == (told[1], told[3])
+    assert told[0] == told[1]
+    assert told[2] == told[3]
     loop.run(engine.drained())
     assert call("POST", EVALUATIONS, tokens.ops, json=BODY).status_code == 403
 
@@ -250,7 +261,8 @@ def test_an_evaluation_is_shown_to_whom_its_project_is(
 
     assert call("GET", f"{EVALUATIONS}/{one['id']}", tokens.root).status_code == 200
     hidden, nowhere = (call("GET", f"{EVALUATIONS}/{name}", tokens.ops_reader) for name in (one["id"], "0" * 36))
-    assert (hidden.status_code, nowhere.status_code) == (404, 404)
+    assert hidden.status_code == 404
+    assert nowhere.status_code == 404
     assert hidden.json() == nowhere.json()
     assert call("GET", "/api/audit/ops/evaluations", tokens.ops_reader).json()["evaluations"] == []
     assert call("GET", "/api/audit/web/evaluations", tokens.ops_reader).status_code == 403
@@ -269,7 +281,8 @@ def test_evaluations_are_listed_newest_first_page_by_page(
     whole = listed()
     first = listed(limit=3)
     rest = listed(limit=3, cursor=first["nextCursor"])
-    assert (whole["count"], whole["nextCursor"]) == (4, None)
+    assert whole["count"] == 4
+    assert whole["nextCursor"] is None
     assert first["evaluations"] + rest["evaluations"] == whole["evaluations"]
     times = [one["evaluatedAt"] for one in whole["evaluations"]]
     assert sorted(times, reverse=True) == times

@@ -37,7 +37,8 @@ def test_events_of_any_sessions_follow_their_sessions(call: Call, tokens: Tokens
     response = call("POST", EVENTS_BULK, tokens.ops, json=sent)
 
     results = [{"eventId": event_id} for event_id in ("a", "x", "b", "y")]
-    assert (response.status_code, response.json()) == (201, {"accepted": 4, "known": 0, "refused": 0, "results": results})
+    assert response.status_code == 201
+    assert response.json() == {"accepted": 4, "known": 0, "refused": 0, "results": results}
     assert stored(store) == [("s1", 0, "first"), ("s1", 1, "a"), ("s1", 2, "b"), ("s2", 0, "x"), ("s2", 1, "y")]
 
 
@@ -59,7 +60,9 @@ def test_sent_again_in_another_cut_changes_nothing(call: Call, tokens: Tokens, s
     call("POST", EVENTS_BULK, tokens.ops, json=[event("a"), event("b")])
     answer = call("POST", EVENTS_BULK, tokens.ops, json=[event("b"), event("c"), event("c")]).json()
 
-    assert (answer["accepted"], answer["known"], answer["refused"]) == (1, 2, 0)
+    assert answer["accepted"] == 1
+    assert answer["known"] == 2
+    assert answer["refused"] == 0
     assert stored(store) == [("s1", 0, "a"), ("s1", 1, "b"), ("s1", 2, "c")]
 
 
@@ -73,7 +76,9 @@ def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, store
     body = call("POST", EVENTS_BULK, tokens.ops, json=sent).json()
     refused = {place: (one["code"], one["error"]) for place, one in enumerate(body["results"]) if "error" in one}
 
-    assert (body["accepted"], body["known"], body["refused"]) == (2, 0, 10)
+    assert body["accepted"] == 2
+    assert body["known"] == 0
+    assert body["refused"] == 10
     conflict = "[1].event_id: the log has an event with this id and other content (it differs in n)"
     assert refused.pop(1) == ("conflict", conflict)
     assert {code for code, _ in refused.values()} == {"invalid"}
@@ -98,7 +103,9 @@ def test_a_line_that_is_no_json_costs_that_line_only(call: Call, tokens: Tokens,
     body = b"\n".join([json.dumps(event("a")).encode(), b"{bad", json.dumps(event("b")).encode()])
     answer = call("POST", EVENTS_BULK, tokens.ops, content=body, headers=LINES).json()
 
-    assert (answer["accepted"], answer["known"], answer["refused"]) == (2, 0, 1)
+    assert answer["accepted"] == 2
+    assert answer["known"] == 0
+    assert answer["refused"] == 1
     bad = {"error": "[1]: line 2 is not JSON: expected a name in double quotes (byte 1)", "code": "not_json"}
     assert bad == answer["results"][1]
     assert stored(store) == [("s1", 0, "a"), ("s1", 1, "b")]
@@ -108,7 +115,9 @@ def test_an_id_that_comes_twice_with_other_content_is_refused_once(call: Call, t
     """The first one is the event; which of them was meant cannot be told."""
     body = call("POST", EVENTS_BULK, tokens.ops, json=[event("a", n=1), event("a", n=2), event("a", "s2", n=2)]).json()
 
-    assert (body["accepted"], body["known"], body["refused"]) == (2, 0, 1)
+    assert body["accepted"] == 2
+    assert body["known"] == 0
+    assert body["refused"] == 1
     assert body["results"][1]["code"] == "conflict"
     assert letters(store) == [("http:north/s1", 1, "conflicting_id")]
 
@@ -130,18 +139,22 @@ def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, st
     most = call("POST", EVENTS_BULK, tokens.ops, json=bodies[:-1])
     more = call("POST", EVENTS_BULK, tokens.ops, json=bodies)
 
-    assert (most.status_code, most.json()["accepted"]) == (201, MAX_BULK)
-    assert (more.status_code, f"{MAX_BULK}" in more.json()["error"]) == (400, True)
+    assert most.status_code == 201
+    assert most.json()["accepted"] == MAX_BULK
+    assert more.status_code == 400
+    assert f"{MAX_BULK}" in more.json()["error"]
     assert store.count("agent_events") == MAX_BULK
 
 
 def test_a_body_that_is_too_large_is_refused(call: Call, tokens: Tokens) -> None:
     """Events in bulk have a limit of their own."""
     answer = call("POST", EVENTS_BULK, tokens.ops, content=b" " * (BODY_LIMITS[EVENTS_BULK] + 1), headers=LINES)
-    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+    assert answer.status_code == 413
+    assert answer.json()["code"] == "too_large"
 
 
 def test_a_project_that_is_not_audited_takes_none(call: Call, tokens: Tokens) -> None:
     """The policy's master switch applies to every way in which records arrive."""
     answer = call("POST", EVENTS_BULK, tokens.dark, json=[event()])
-    assert (answer.status_code, answer.json()["code"]) == (403, "audit_disabled")
+    assert answer.status_code == 403
+    assert answer.json()["code"] == "audit_disabled"

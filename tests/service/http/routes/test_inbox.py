@@ -56,15 +56,20 @@ def test_the_list_is_narrowed_and_ordered(call: Call, tokens: Tokens, asked: dic
     """As on the page; without a state all of them, as the list of one project has it."""
     body = call("GET", INBOX, tokens.root, params=asked).json()
     assert ids(body) == found
-    assert (body["count"], body["total"], body["nextCursor"]) == (len(found), len(found), None)
+    assert body["count"] == len(found)
+    assert body["total"] == len(found)
+    assert body["nextCursor"] is None
 
 
 def test_pages_follow_one_another(call: Call, tokens: Tokens) -> None:
     """The total is of all pages, the count of one."""
     first = call("GET", INBOX, tokens.root, params={"limit": 3, "sort": "worst"}).json()
-    assert (ids(first), first["count"], first["total"]) == (["b", "a", "c"], 3, 4)
+    assert ids(first) == ["b", "a", "c"]
+    assert first["count"] == 3
+    assert first["total"] == 4
     second = call("GET", INBOX, tokens.root, params={"limit": 3, "sort": "worst", "cursor": first["nextCursor"]}).json()
-    assert (ids(second), second["nextCursor"]) == (["d"], None)
+    assert ids(second) == ["d"]
+    assert second["nextCursor"] is None
 
 
 def test_a_token_of_one_project_sees_no_other(call: Call, tokens: Tokens) -> None:
@@ -76,14 +81,17 @@ def test_a_token_of_one_project_sees_no_other(call: Call, tokens: Tokens) -> Non
 def test_who_acknowledged_one_of_versions_before_has_it(call: Call, tokens: Tokens) -> None:
     """Records of earlier versions have no assignee; the person who acknowledged is shown instead."""
     (one,) = call("GET", INBOX, tokens.root, params={"assignee": "root"}).json()["incidents"]
-    assert (one["assignee"], one["acknowledgedBy"], one["assignedAt"]) == ("root", "root", None)
+    assert one["assignee"] == "root"
+    assert one["acknowledgedBy"] == "root"
+    assert one["assignedAt"] is None
 
 
 @pytest.mark.parametrize("asked", ["sort=odd", "status=odd", "severity=odd", "limit=0", "text=", "cursor=odd", "colour=red"])
 def test_what_cannot_be_asked_is_named(call: Call, tokens: Tokens, asked: str) -> None:
     """Without the filter the call would answer everything."""
     answer = call("GET", f"{INBOX}?{asked}", tokens.root)
-    assert (answer.status_code, asked.partition("=")[0] in answer.json()["error"]) == (400, True)
+    assert answer.status_code == 400
+    assert asked.partition("=")[0] in answer.json()["error"]
 
 
 BULK = f"{INBOX}/bulk"
@@ -102,7 +110,8 @@ def test_many_are_changed_with_one_reason_and_each_says_how_it_went(call: Call, 
         "comment": "test",
     }
     body = call("POST", BULK, tokens.root, json=asked).json()
-    assert (body["done"], body["failed"]) == (3, 1)
+    assert body["done"] == 3
+    assert body["failed"] == 1
     assert [(one["id"], one["done"], one["status"]) for one in body["results"]] == [
         ("c", True, "dismissed"),
         ("none", False, None),
@@ -131,12 +140,15 @@ def test_it_is_assigned_to_people_who_may_see_it(call: Call, tokens: Tokens) -> 
     """An incident assigned to a misspelt name would appear in nobody's list."""
     asked = {"incidents": [*selected("b"), *selected("a", project="web")], "assignee": "reader"}
     first, second = call("POST", BULK, tokens.root, json=asked).json()["results"]
-    assert (first["assignee"], first["done"]) == ("reader", True)
-    assert (second["done"], second["code"]) == (False, "invalid")
+    assert first["assignee"] == "reader"
+    assert first["done"] is True
+    assert second["done"] is False
+    assert second["code"] == "invalid"
     assert second["error"].startswith("assignee: ")
     assert "project web; there are root" in second["error"]
     answer = call("PUT", "/api/audit/ops/incidents/b", tokens.root, json={"assignee": "raeder"})
-    assert (answer.status_code, "did you mean reader?" in answer.json()["error"]) == (400, True)
+    assert answer.status_code == 400
+    assert "did you mean reader?" in answer.json()["error"]
     for nobody in (None, "nobody"):
         call("PUT", "/api/audit/ops/incidents/b", tokens.root, json={"assignee": "me"})
         answer = call("PUT", "/api/audit/ops/incidents/b", tokens.root, json={"assignee": nobody})
@@ -147,7 +159,9 @@ def test_a_comment_alone_is_kept_in_the_history(call: Call, tokens: Tokens) -> N
     """People discuss an incident before they decide on it, so a comment changes no state."""
     before = call("GET", "/api/audit/ops/incidents/b", tokens.root).json()
     after = call("PUT", "/api/audit/ops/incidents/b", tokens.root, json={"comment": "the prompt?"}).json()
-    assert (after["incident"], after["decisions"], after["history"][0]["comment"]) == (before["incident"], [], "the prompt?")
+    assert after["incident"] == before["incident"]
+    assert after["decisions"] == []
+    assert after["history"][0]["comment"] == "the prompt?"
 
 
 @pytest.mark.parametrize(
@@ -168,11 +182,14 @@ def test_a_comment_alone_is_kept_in_the_history(call: Call, tokens: Tokens) -> N
 def test_what_cannot_be_changed_is_named(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
     """The error names the field, and nothing is changed."""
     answer = call("POST", BULK, tokens.root, json=body)
-    assert (answer.status_code, field in answer.json()["error"]) == (400, True)
+    assert answer.status_code == 400
+    assert field in answer.json()["error"]
 
 
 def test_the_audit_log_names_what_was_changed(call: Call, tokens: Tokens) -> None:
     """The audit log names the changed incidents, even of bulk changes."""
     call("POST", BULK, tokens.root, json={"incidents": selected("b", "c"), "assignee": "me"})
     line = call("GET", "/api/audit/audit-log", tokens.root).json()["lines"][0]
-    assert (line["route"], line["subject"], line["outcome"]) == (BULK, "2 incidents: b c", "done")
+    assert line["route"] == BULK
+    assert line["subject"] == "2 incidents: b c"
+    assert line["outcome"] == "done"

@@ -67,7 +67,8 @@ def test_an_exchange_nobody_has_decided_on_is_queued(
     monkeypatch.setattr(engine, "take_exchange", queued)
     body = call("POST", INGEST, tokens.ops, json=exchange_body()).json()
     assert set(body) == {"exchangeId", "scoreId", "scored", "reason", "tier1", "anomaly"}
-    assert (body["scored"], body["reason"]) == (None, "queued")
+    assert body["scored"] is None
+    assert body["reason"] == "queued"
 
 
 def test_the_same_again_is_a_duplicate_with_the_first_outcome(
@@ -76,7 +77,8 @@ def test_the_same_again_is_a_duplicate_with_the_first_outcome(
     """Webhooks repeat deliveries until they succeed, so a duplicate must not be an error."""
     first = call("POST", INGEST, tokens.ops, json=exchange_body()).json()
     again = call("POST", INGEST, tokens.ops, json=exchange_body())
-    assert (again.status_code, again.json()) == (200, first | {"duplicate": True})
+    assert again.status_code == 200
+    assert again.json() == first | {"duplicate": True}
     assert store.count("exchanges") == 1
 
 
@@ -86,7 +88,8 @@ def test_another_content_under_a_known_id_is_a_conflict(
     """Stored records are never replaced."""
     call("POST", INGEST, tokens.ops, json=exchange_body())
     response = call("POST", INGEST, tokens.ops, json=exchange_body(response="It is not."))
-    assert (response.status_code, response.json()["code"]) == (409, "conflict")
+    assert response.status_code == 409
+    assert response.json()["code"] == "conflict"
     assert response.json()["error"].startswith("exchange.id: ")
     assert "differs in exchange.agent_response.content" in response.json()["error"]
     assert stored(store, "agent_response") == [("It is done.",)]
@@ -230,7 +233,8 @@ def test_what_was_not_sent_is_missing(call: Call, tokens: Tokens, exchange_body:
 def test_an_empty_response_is_taken_and_flagged(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Empty answers must be accepted, because silent refusals have to be detected."""
     body = call("POST", INGEST, tokens.ops, json=exchange_body(response="")).json()
-    assert (body["tier1"]["flags"], body["anomaly"]) == (["silent_refusal"], True)
+    assert body["tier1"]["flags"] == ["silent_refusal"]
+    assert body["anomaly"] is True
     assert stored(store, "outcome") == [("no_response",)]
 
 
@@ -262,7 +266,8 @@ def test_a_project_that_is_switched_off_takes_nothing(
 ) -> None:
     """The policy's master switch applies to every way in which records arrive."""
     response = call("POST", INGEST, tokens.dark, json=exchange_body())
-    assert (response.status_code, response.json()["code"]) == (403, "audit_disabled")
+    assert response.status_code == 403
+    assert response.json()["code"] == "audit_disabled"
     assert store.count("exchanges") == 0
 
 
@@ -276,7 +281,9 @@ def test_a_log_that_is_busy_says_when_to_try_again(
 
     monkeypatch.setattr(engine, "take_exchange", busy)
     response = call("POST", INGEST, tokens.ops, json=exchange_body())
-    assert (response.status_code, response.json()["code"], response.headers["retry-after"]) == (503, "busy", "2")
+    assert response.status_code == 503
+    assert response.json()["code"] == "busy"
+    assert response.headers["retry-after"] == "2"
 
 
 @pytest.mark.parametrize("error", [StoreError("no space left"), duckdb.IOException("no space left")])
@@ -302,7 +309,9 @@ def test_a_log_that_cannot_write_is_unavailable(
 
     monkeypatch.setattr(engine, method, failing)
     response = call("POST", f"/api/audit/{path}", tokens.ops, json=exchange_body() | {"events": [{}], "first_seq": 0})
-    assert (response.status_code, response.json()["code"], response.headers["retry-after"]) == (503, "log_unavailable", "30")
+    assert response.status_code == 503
+    assert response.json()["code"] == "log_unavailable"
+    assert response.headers["retry-after"] == "30"
     assert "space" not in response.text
 
 
@@ -326,7 +335,9 @@ def test_a_project_in_the_body_that_the_token_contradicts_is_said(
     number = 1 if status == 200 else 2
     answer = call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number) | {"project": "sk-secret"})
     note = "the project in the body is ignored: the token of north files its records under ops"
-    assert (answer.status_code, answer.json()["project"], answer.json()["note"]) == (status, "ops", note)
+    assert answer.status_code == status
+    assert answer.json()["project"] == "ops"
+    assert answer.json()["note"] == note
     assert answer.json().keys() - plain.json().keys() - {"duplicate"} == {"project", "note"}
 
 
@@ -336,4 +347,5 @@ def test_so_is_one_of_a_batch_of_events(call: Call, tokens: Tokens) -> None:
     body = {"session_id": "s", "first_seq": 0, "events": events}
     assert call("POST", "/api/audit/events", tokens.ops, json=body).json().keys() == {"accepted", "known", "refused"}
     answer = call("POST", "/api/audit/events", tokens.ops, json=body | {"project": "web"}).json()
-    assert (answer["project"], answer["note"].startswith("the project in the body is ignored")) == ("ops", True)
+    assert answer["project"] == "ops"
+    assert answer["note"].startswith("the project in the body is ignored")

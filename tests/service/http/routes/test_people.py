@@ -77,7 +77,9 @@ def test_a_score_shows_what_a_person_said(call: Call, tokens: Tokens) -> None:
     """The answer has it, and so has every list from then on."""
     response = call("POST", SCORE, tokens.root, json={"score": 2, "comment": "Too short."})
     said = response.json()["score"]
-    assert (response.status_code, said["humanScore"], said["humanComment"]) == (200, 2, "Too short.")
+    assert response.status_code == 200
+    assert said["humanScore"] == 2
+    assert said["humanComment"] == "Too short."
     listed = call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"]
     assert next(one for one in listed if one["id"] == said["id"]) == said
     assert str(said["tier3BehavioralScore"]) == "4.0"
@@ -129,7 +131,8 @@ def test_a_comment_keeps_no_secret(call: Call, tokens: Tokens) -> None:
 def test_what_is_no_score_is_refused_by_its_field(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
     """An invalid score must not be stored."""
     response = call("POST", SCORE, tokens.root, json=body)
-    assert (response.status_code, response.json()["code"]) == (400, "invalid")
+    assert response.status_code == 400
+    assert response.json()["code"] == "invalid"
     assert response.json()["error"].startswith(f"{field}: ")
     assert call("GET", SCORE, tokens.root).json()["count"] == 0
 
@@ -140,7 +143,8 @@ def test_a_score_that_the_project_does_not_have_is_not_found(call: Call, tokens:
     """An id of another project opens nothing, either."""
     path = f"/api/audit/{project}/scores/{score_id}/human"
     for response in (call("POST", path, tokens.root, json={"score": 3}), call("GET", path, tokens.root)):
-        assert (response.status_code, response.json()["code"]) == (404, "not_found")
+        assert response.status_code == 404
+        assert response.json()["code"] == "not_found"
 
 
 @pytest.mark.usefixtures("judged")
@@ -148,7 +152,8 @@ def test_a_score_that_the_project_does_not_have_is_not_found(call: Call, tokens:
 def test_a_project_that_takes_no_scores_of_people_says_so(call: Call, tokens: Tokens) -> None:
     """By default, human scores are refused, so that nobody expects them to count."""
     for response in (call("POST", SCORE, tokens.root, json={"score": 3}), call("GET", NEXT, tokens.root)):
-        assert (response.status_code, response.json()["code"]) == (409, "human_scores_off")
+        assert response.status_code == 409
+        assert response.json()["code"] == "human_scores_off"
         assert "bidirectionalScoring" in response.json()["error"]
     assert call("GET", AGREEMENT, tokens.root).status_code == 200
 
@@ -200,7 +205,8 @@ def test_the_same_question_is_answered_the_same_until_it_is_skipped(call: Call, 
 def test_a_blind_look_does_not_show_the_verdict(call: Call, tokens: Tokens) -> None:
     """Reviewers who know the verdict tend to agree with it."""
     item = call("GET", NEXT, tokens.root, params={"blind": True}).json()["review"]
-    assert (item["score"], item["stratum"]) == (None, None)
+    assert item["score"] is None
+    assert item["stratum"] is None
     assert item["userMessage"]
 
 
@@ -208,8 +214,12 @@ def test_there_is_nothing_to_look_at_in_a_new_project(call: Call, tokens: Tokens
     """Nor any agreement, which is no error."""
     assert call("GET", NEXT, tokens.root).json() == {"review": None}
     body = call("GET", AGREEMENT, tokens.root).json()
-    assert (body["overall"]["state"], body["overall"]["labels"], body["overall"]["kappa"]) == ("not_enough_labels", 0, None)
-    assert (body["raters"], body["covered"], body["unjudged"]) == ([], None, 0)
+    assert body["overall"]["state"] == "not_enough_labels"
+    assert body["overall"]["labels"] == 0
+    assert body["overall"]["kappa"] is None
+    assert body["raters"] == []
+    assert body["covered"] is None
+    assert body["unjudged"] == 0
 
 
 def test_agreement_is_told_with_its_interval_and_for_each_rater(call: Call, tokens: Tokens, store: Store) -> None:
@@ -224,11 +234,15 @@ def test_agreement_is_told_with_its_interval_and_for_each_rater(call: Call, toke
     call("POST", "/api/audit/ops/scores/score u:1/human", tokens.root, json={"score": 2, "rater": "ann"})
     body = call("GET", AGREEMENT, tokens.root).json()
     overall = body["overall"]
-    assert (overall["state"], overall["labels"], overall["exchanges"]) == ("enough", 60, 40)
+    assert overall["state"] == "enough"
+    assert overall["labels"] == 60
+    assert overall["exchanges"] == 40
     assert 0 < overall["low"] < overall["kappa"] < overall["high"] < 1
     assert overall["biasLow"] < overall["bias"] < overall["biasHigh"]
     assert [(one["rater"], one["state"]) for one in body["raters"]] == [("ann", "enough"), ("bob", "not_enough_labels")]
-    assert (body["betweenRaters"]["exchanges"], body["covered"], body["unjudged"]) == (20, 1.0, 1)
+    assert body["betweenRaters"]["exchanges"] == 20
+    assert body["covered"] == 1.0
+    assert body["unjudged"] == 1
 
 
 @pytest.mark.usefixtures("judged")

@@ -98,7 +98,9 @@ def test_what_the_watchdog_does_not_count_is_not_shown(
     beat(store, "s1", 20)
     loop.run(SilenceWatchdog(engine, Alerts(store, (), engine.redactor, engine.now)).run())
     (shown,) = sessions(call, tokens.root)
-    assert (shown["status"], shown["missedIntervals"], shown["elapsedMs"]) == ("green", 0, 0)
+    assert shown["status"] == "green"
+    assert shown["missedIntervals"] == 0
+    assert shown["elapsedMs"] == 0
     assert iso_time(NOW - timedelta(minutes=20)) == shown["lastReceived"]
 
 

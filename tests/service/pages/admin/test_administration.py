@@ -89,7 +89,8 @@ def test_a_trial_comes_from_a_page_of_ours(call: Call, tokens: Tokens) -> None:
     body = {"text": "version: 1\ndefaults: {retentionDays: 3}\n"}
     forged = call("POST", "/admin/policy/trial", headers=cookie(value), json=body)
     ours = call("POST", "/admin/policy/trial", headers=from_page(value), json=body)
-    assert (forged.status_code, ours.status_code) == (403, 200)
+    assert forged.status_code == 403
+    assert ours.status_code == 200
     assert "retentionDays" in ours.text
     assert call("POST", "/admin/policy/trial", json=body).status_code == 401
 

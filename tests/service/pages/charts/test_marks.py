@@ -91,6 +91,8 @@ def test_a_change_of_the_policy_is_marked_among_runs_that_no_judge_has_seen(stor
         for day, digest in digests.items() for agent in ("scout", "other")[: 1 + (day < 2)]
     ])  # fmt: skip
     (mark,) = run_policies(store.cursor(), "ops", "scout", START, START + 10 * DAY)
-    assert (mark.at, mark.kind, mark.words) == (ended[2], "policy", "policy changed from aaaaaaaa to bbbbbbbb")
+    assert mark.at == ended[2]
+    assert mark.kind == "policy"
+    assert mark.words == "policy changed from aaaaaaaa to bbbbbbbb"
     assert run_policies(store.cursor(), "ops", "other", START, START + 10 * DAY) == []
     assert run_policies(store.cursor(), "ops", "scout", START, ended[2]) == []

@@ -193,7 +193,8 @@ def test_another_project_is_not_shown(call: Call, access: AccessStore, path: str
 def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, path: str) -> None:
     """Users edit addresses by hand, so errors must be pages."""
     answer = call("GET", path, headers=cookie(signed_in(call, tokens.root)))
-    assert (answer.status_code, answer.headers["content-type"]) == (400, "text/html; charset=utf-8")
+    assert answer.status_code == 400
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
 
 
 def test_few_labels_are_no_number(call: Call, tokens: Tokens, store: Store) -> None:

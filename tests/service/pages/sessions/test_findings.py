@@ -156,7 +156,8 @@ def test_programs_and_the_command_line_are_told_the_same(
     assert finding["eventCount"] == len(ids)
     assert finding["markedCount"] == len(ids)
     assert finding["turnCount"] == 1
-    assert (turn["turn"], [one["eventId"] for one in turn["events"]]) == (2, ids)
+    assert turn["turn"] == 2
+    assert [one["eventId"] for one in turn["events"]] == ids
     of_turns = [[(one["number"], one["severity"], one["events"]) for one in shown["findings"]] for shown in answer["turns"]]
     assert of_turns == [[], [(1, finding["severity"], turn["events"])], []]
     (of_run,) = call("GET", "/api/audit/ops/runs/run_001", tokens.root).json()["findings"]
@@ -166,7 +167,9 @@ def test_programs_and_the_command_line_are_told_the_same(
         filled(other, *records)
     assert run_command(["run", "s", "--json", "--db", str(path)]) == 0
     (printed,) = json.loads(capsys.readouterr().out)["findings"]
-    assert (printed["type"], printed["severity"], printed["markedCount"]) == (failure, finding["severity"], len(ids))
+    assert printed["type"] == failure
+    assert printed["severity"] == finding["severity"]
+    assert printed["markedCount"] == len(ids)
     assert [(one["turn"], [shown["eventId"] for shown in one["events"]]) for one in printed["turns"]] == [(2, ids)]
     assert run_command(["run", "s", "--db", str(path)]) == 0
     assert re.search(rf"turn 2 +{failure}", capsys.readouterr().out)
@@ -255,7 +258,8 @@ def test_a_finding_whose_events_are_gone_says_so(store: Store, look: Look, call:
     assert not any((*turns_of(page).values(), *steps_of(page).values()))
     assert NOT_MARKED in page
     (finding,) = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
-    assert (finding["turns"], finding["note"]) == ([], NOT_MARKED)
+    assert finding["turns"] == []
+    assert finding["note"] == NOT_MARKED
 
 
 @pytest.mark.parametrize(("rules", "marked"), [(None, 100), ("diagnosis-1:1", 0)], ids=["today's rules", "other rules"])

@@ -258,7 +258,8 @@ def test_an_id_leads_to_its_session(call: Call, tokens: Tokens, store: Store) ->
     talk(store)
     browser = cookie(signed_in(call, tokens.root))
     answer = call("GET", "/sessions/s", headers=browser)
-    assert (answer.status_code, answer.headers["location"]) == (303, LINKS.session("ops", "s"))
+    assert answer.status_code == 303
+    assert answer.headers["location"] == LINKS.session("ops", "s")
     assert call("GET", "/sessions/nothing", headers=browser).status_code == 404
     assert call("GET", "/sessions/s", headers=HTML).status_code == 303
 
@@ -275,7 +276,8 @@ def test_an_id_that_several_have_is_a_choice_of_those_that_one_may_see(
     assert LINKS.session("web", "s", "south") in page
     reader = cookie(signed_in(call, tokens.ops_reader))
     answer = call("GET", "/sessions/s", headers=reader)
-    assert (answer.status_code, answer.headers["location"]) == (303, LINKS.session("ops", "s"))
+    assert answer.status_code == 303
+    assert answer.headers["location"] == LINKS.session("ops", "s")
     assert call("GET", LINKS.session("web", "s"), headers=reader).status_code in (403, 404)
 
 
@@ -354,7 +356,8 @@ def test_the_answer_to_programs_is_whole_and_paged(call: Call, tokens: Tokens, s
         ["It left out what was asked."],
     )
     rest = call("GET", f"/api/audit/ops/sessions/s?limit=2&turn={first['nextTurn']}", tokens.root).json()
-    assert ([one["turn"] for one in rest["turns"]], rest["nextTurn"]) == ([3], None)
+    assert [one["turn"] for one in rest["turns"]] == [3]
+    assert rest["nextTurn"] is None
     assert call("GET", "/api/audit/ops/sessions/nothing", tokens.root).status_code == 404
 
 
@@ -363,7 +366,8 @@ def test_programs_are_asked_for_the_connection_where_several_have_the_id(call: C
     talk(store)
     talk(store, connection="south")
     answer = call("GET", "/api/audit/ops/sessions/s", tokens.root)
-    assert (answer.status_code, answer.json()["code"]) == (409, "ambiguous")
+    assert answer.status_code == 409
+    assert answer.json()["code"] == "ambiguous"
     assert call("GET", "/api/audit/ops/sessions/s?connection=south", tokens.root).status_code == 200
 
 

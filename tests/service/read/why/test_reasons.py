@@ -69,7 +69,8 @@ def test_what_fell_with_an_improvement_is_counted_the_other_way() -> None:
 def test_what_chance_may_explain_is_no_reason(reason: dict[str, Any], told: bool) -> None:
     """A change within chance would mislead the reader."""
     found = why(made({"reasons": [reason]}))
-    assert (found.is_explained, found.reasons[0].kind == "tier1_flags") == (told, told)
+    assert found.is_explained == told
+    assert (found.reasons[0].kind == "tier1_flags") == told
 
 
 def test_the_judge_is_quoted_with_turns_and_means() -> None:
@@ -152,9 +153,11 @@ def test_the_first_symptom_and_what_comes_nearest_to_a_cause_lead() -> None:
     )
     judge = why(made({**evidence, "cause": {"words": "The judge explains most of it."}}, cause="judge"))
     assert judge.summary == "The judge explains most of it."
-    assert (len(judge.lead), judge.lead[0].kind) == (1, "cause")
+    assert len(judge.lead) == 1
+    assert judge.lead[0].kind == "cause"
     alone = why(made({"cause": {"words": "The judge explains most of it."}}, cause="judge"))
-    assert (alone.is_explained, [one.kind for one in alone.reasons]) == (True, ["cause"])
+    assert alone.is_explained is True
+    assert [one.kind for one in alone.reasons] == ["cause"]
     agent = why(made({**evidence, "slices": None, "cause": {"words": "The rules did not change."}}, cause="agent"))
     assert [one.kind for one in agent.reasons] == ["tier1_flags", "deployments", "cause"]
 
@@ -178,7 +181,8 @@ def test_another_mix_of_judged_turns_is_a_caution() -> None:
 def test_evidence_that_says_nothing_is_said_to_say_nothing() -> None:
     """Without a sentence, the incident would look harmless."""
     found = why(made({}))
-    assert (found.is_explained, [one.kind for one in found.reasons]) == (False, ["unexplained"])
+    assert found.is_explained is False
+    assert [one.kind for one in found.reasons] == ["unexplained"]
     assert "shows no reason" in found.summary
 
 

@@ -156,7 +156,8 @@ def test_every_session_is_judged_as_often_as_asked_and_the_second_time_reused(da
     again = made(database, report=heard.append)
     assert told(again) == [(f"s{number}", number, "completed", True) for number in range(1, 5)]
     assert [one.evaluation for one in found] == [one.evaluation for one in again]
-    assert (simulator.requests, heard[-1]) == (12, last)
+    assert simulator.requests == 12
+    assert heard[-1] == last
 
 
 @pytest.mark.usefixtures("nobody")
@@ -174,7 +175,9 @@ def test_what_an_earlier_call_left_is_not_judged_by_nobody(database: Path) -> No
     with prepared(database) as (workspace, found):
         filled(workspace.store, ("evaluation-requests", found.requests[0]))
     with prepared(database, by_type("recorded", repetitions=1)) as (workspace, found):
-        assert (found.estimate.evaluations, found.estimate.calls, found.estimate.left_over) == (4, 0, 1)
+        assert found.estimate.evaluations == 4
+        assert found.estimate.calls == 0
+        assert found.estimate.left_over == 1
         assert "1 evaluation that an earlier command" in estimate_in_words(found, is_capped=True)
         with pytest.raises(SettingsError, match="there is no judge"):
             evaluate(workspace, workspace.settings, found, lambda _: None)
@@ -288,9 +291,11 @@ def test_a_batch_judge_is_asked_in_one_go_at_half_the_price(database: Path, simu
 
     known = judgements(database)
     assert {(one.outcome, one.batched) for one in known} == {("answered", True)}
-    assert (len(known), simulator.requests) == (12, 12)
+    assert len(known) == 12
+    assert simulator.requests == 12
     assert [one.evaluation.status for one in found] == ["completed"] * 4
-    assert (heard[-1].answered, heard[-1].failed) == (12, 0)
+    assert heard[-1].answered == 12
+    assert heard[-1].failed == 0
     batched = sum(one.cost_usd or 0 for one in known)
     with Store(database) as store:
         reserved = store.cursor().execute("SELECT count(*) FROM log.reservations").fetchone()
@@ -413,4 +418,5 @@ def test_a_judge_that_is_down_is_not_asked_to_the_end(database: Path, nobody: No
             evaluate(workspace, settings, found, lambda _: None)
     assert len(judgements(database)) < 50
     with prepared(database, many) as (_, found):
-        assert (found.estimate.evaluations, found.estimate.taken_up) == (4, 4)
+        assert found.estimate.evaluations == 4
+        assert found.estimate.taken_up == 4

@@ -94,7 +94,9 @@ def test_lines_that_only_a_copy_has_are_counted_where_they_cannot_be_joined(work
     _write(root / folder / f"{name}.jsonl", lines[: head + 3 * turn])
     _write(root / folder / f"{name} (1).jsonl", lines[: head + turn] + lines[head + 3 * turn :])
     summary = _import(workspace, source, root)
-    assert (summary.copies, summary.lines_in_copies, summary.exchanges) == (1, turn, 3)
+    assert summary.copies == 1
+    assert summary.lines_in_copies == turn
+    assert summary.exchanges == 3
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -109,6 +111,8 @@ def test_a_copy_that_is_imported_first_and_alone_is_the_same_session(
     assert Importer(workspace).transcripts(source, [backup]).exchanges == 2
     _write(root / folder / f"{name}.jsonl", lines)
     summary = _import(workspace, source, root)
-    assert (summary.exchanges, summary.conflicts, summary.faults) == (2, 0, 0)
+    assert summary.exchanges == 2
+    assert summary.conflicts == 0
+    assert summary.faults == 0
     assert _import(workspace, source, root).unchanged + summary.copies == 2
     assert _questions(workspace) == QUESTIONS

@@ -100,7 +100,8 @@ def test_a_file_that_is_something_else_is_refused_in_one_line(
         return  # it may be a database of OpenClaw's
     path = made(kind, tmp_path / "given.jsonl")
     code, out, err = driftline(*READERS[reader], str(path))
-    assert (code, out) == (2, "")
+    assert code == 2
+    assert out == ""
     message, hint = err.splitlines()
     assert message.startswith(f"error: {path}: is {kind}, not ")
     assert hint.strip()
@@ -115,7 +116,9 @@ def test_so_is_one_that_is_given_for_settings(driftline: Command, tmp_path: Path
     path = made(kind, tmp_path / "given.yaml")
     code, out, err = driftline(*OF_SETTINGS[command], str(path))
     words = "fields are expected here" if kind == "CSV" else f"is {kind}, not YAML or JSON"
-    assert (code, out, words in err) == (2, "", True)
+    assert code == 2
+    assert out == ""
+    assert words in err
     assert err.startswith(f"error: {path}:1: document: ")
 
 
@@ -126,7 +129,9 @@ def test_an_empty_file_is_refused(driftline: Command, tmp_path: Path, command: s
     path = tmp_path / "empty"
     path.touch()
     code, out, err = driftline(*(READERS | OF_SETTINGS)[command], str(path))
-    assert (code, out, "empty\n" in err) == (2, "", True)
+    assert code == 2
+    assert out == ""
+    assert "empty\n" in err
     assert err.startswith(f"error: {path}:")
 
 
@@ -136,7 +141,8 @@ def test_a_missing_file_is_refused(driftline: Command, tmp_path: Path, command: 
     (tmp_path / "c.yaml").write_text(json.dumps(CASE))
     path = tmp_path / "missing"
     code, out, err = driftline(*(READERS | OF_SETTINGS)[command], str(path))
-    assert (code, out) == (2, "")
+    assert code == 2
+    assert out == ""
     assert f"error: {path}:" in err
     assert "does not exist" in err
 
@@ -179,10 +185,14 @@ def test_a_folder_without_a_file_of_the_sort_is_refused(driftline: Command, tmp_
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("no events\n")
     code, out, err = driftline(*READERS[reader], str(folder))
-    assert (code, out, str(folder) in err) == (2, "", True)
+    assert code == 2
+    assert out == ""
+    assert str(folder) in err
     (folder / "1.jsonl").touch()
     code, out, err = driftline(*READERS[reader], str(folder))
-    assert (code, out, f"{folder}: every file in it is empty" in err) == (2, "", True)
+    assert code == 2
+    assert out == ""
+    assert f"{folder}: every file in it is empty" in err
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -196,7 +206,8 @@ def test_a_file_in_a_folder_that_is_something_else_is_named_and_passed_over(
     (folder / "good.jsonl").write_bytes(good)
     broken = made("a Parquet file", folder / "broken.jsonl")
     code, out, err = driftline(*READERS[reader], str(folder), "--json")
-    assert (code, sessions_in(reader, out)) == (1, 1)
+    assert code == 1
+    assert sessions_in(reader, out) == 1
     assert err.startswith(f"{broken}: is a Parquet file, not ")
     if reader.startswith("import"):
         with Store(tmp_path / "driftline.duckdb") as store:
@@ -209,10 +220,12 @@ def test_transcripts_and_events_lead_to_each_other_s_command(driftline: Command,
     transcript.write_text(TRANSCRIPT)
     events.write_bytes(lines(EVENT))
     code, _, err = driftline("import", "events", str(transcript))
-    assert (code, "is an OpenClaw transcript" in err) == (2, True)
+    assert code == 2
+    assert "is an OpenClaw transcript" in err
     assert "driftline import openclaw" in err
     code, _, err = driftline("import", "openclaw", str(events))
-    assert (code, "is a file of runtime events" in err) == (2, True)
+    assert code == 2
+    assert "is a file of runtime events" in err
     assert "driftline import events" in err
 
 
@@ -223,7 +236,9 @@ def test_a_broken_line_is_still_a_broken_line(driftline: Command, tmp_path: Path
     path.write_bytes(first + b"\n" + lines(EVENT))
     code, out, _ = driftline("import", "events", str(path), "--json")
     summary = json.loads(out)
-    assert (code, summary["events"], summary["faults"]) == (1, 1, 1)
+    assert code == 1
+    assert summary["events"] == 1
+    assert summary["faults"] == 1
 
 
 @pytest.mark.parametrize("command", ["diagnose", "check"])
@@ -234,7 +249,9 @@ def test_standard_input_is_looked_at_like_a_file(
     """Standard input is empty if the first command of a pipe failed."""
     monkeypatch.setattr("sys.stdin", TextIOWrapper(_peekable(content)))
     code, out, err = driftline(command, "-")
-    assert (code, out, f"error: standard input: {words}" in err) == (2, "", True)
+    assert code == 2
+    assert out == ""
+    assert f"error: standard input: {words}" in err
 
 
 def _peekable(content: bytes) -> BytesIO:
@@ -256,9 +273,11 @@ def test_a_replay_of_files_that_are_none_of_an_export_is_refused(
     file = tmp_path / "exchanges.parquet"
     file.write_bytes(content)
     code, _, err = driftline("replay", "--from", str(tmp_path))
-    assert (code, words in err) == (2, True)
+    assert code == 2
+    assert words in err
     code, _, err = driftline("replay", "--from", str(file))
-    assert (code, f"--from: {file} is a file" in err) == (2, True)
+    assert code == 2
+    assert f"--from: {file} is a file" in err
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.jsonl", "rows"])
@@ -268,5 +287,7 @@ def test_a_file_that_is_no_database_is_refused_as_one(driftline: Command, tmp_pa
     (tmp_path / "events.jsonl").write_bytes(lines(EVENT))
     for arguments in (["runs"], ["import", "events", "events.jsonl"]):
         code, out, err = driftline(*arguments, "--db", name)
-        assert (code, out, f"{name}: " in err) == (2, "", True)
+        assert code == 2
+        assert out == ""
+        assert f"{name}: " in err
     assert (tmp_path / name).read_text() == "a,b\n1,2\n"

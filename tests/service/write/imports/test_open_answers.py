@@ -108,7 +108,9 @@ def test_an_answer_that_ended_counts_at_once_and_is_revised_if_the_turn_goes_on(
     source, place, lines_of = PROGRAMS[program]
     path = _write(tmp_path / "root" / place, lines_of("ask", "answer"))
     first = Importer(workspace).transcripts(source, [path])
-    assert (first.exchanges, first.revised, first.open) == (1, 0, [])
+    assert first.exchanges == 1
+    assert first.revised == 0
+    assert first.open == []
     assert _answers(workspace) == ["It is up."]
     _write(path, lines_of("ask", "answer", "more"))
     second = Importer(workspace).transcripts(source, [path])
@@ -137,13 +139,15 @@ def test_an_answer_that_is_still_open_is_reported_with_its_reason_and_time(
     path = _write(tmp_path / "root" / place, lines_of("ask", "call"))
     first = Importer(workspace).transcripts(source, [path])
     [answer] = first.open
-    assert (first.exchanges, len(first.as_json()["open"])) == (0, 1)
+    assert first.exchanges == 0
+    assert len(first.as_json()["open"]) == 1
     gap = timedelta(minutes=workspace.policy.session_gap_minutes)
     assert answer.asked_at <= answer.counts_at - gap < times.now
     assert "tool" in answer.reason
     times.now = answer.counts_at + timedelta(seconds=1)
     later = Importer(workspace).transcripts(source, [path])
-    assert (later.exchanges, later.open) == (1, [])
+    assert later.exchanges == 1
+    assert later.open == []
     assert _answers(workspace) == [""]
 
 

@@ -67,4 +67,5 @@ def test_a_trial_judges_what_intake_judges(sessions: list[list[dict[str, Any]]],
                 now = build.START + timedelta(days=1)
                 for effect in effects(cursor, before, after, found=differences, projects=["ops"], now=now):
                     share = effect.judged_before if before is policy else effect.judged_after
-                    assert (effect.exchanges, round(share * len(exchanges))) == (len(exchanges), judged)
+                    assert effect.exchanges == len(exchanges)
+                    assert round(share * len(exchanges)) == judged

@@ -94,7 +94,8 @@ def test_a_disk_that_is_full_changes_nothing(file: PolicyFile, monkeypatch: pyte
     with pytest.raises(ReadOnlyError, match="No space left"):
         file.save("version: 1 # b\n", fingerprint(SKELETON))
     assert file.path
-    assert (file.text(), [one.name for one in file.path.parent.iterdir()]) == (SKELETON, ["policy.yaml"])
+    assert file.text() == SKELETON
+    assert [one.name for one in file.path.parent.iterdir()] == ["policy.yaml"]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ def test_a_message_of_several_lines_uses_its_tokens_once(read_claude: Read) -> N
     """The program repeats the usage of a message on each of its lines."""
     reading = read_claude(everything())
     first = reading.exchanges[0]
-    assert (first.input_tokens, first.output_tokens) == (2 * 117, 2 * 5)
+    assert first.input_tokens == 2 * 117
+    assert first.output_tokens == 2 * 5
     assert [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")] == [122] * 4
 
 
@@ -83,7 +84,8 @@ def test_a_usage_that_grows_from_line_to_line_counts_by_its_last_value(read_clau
     lines.said("m1", thinking("Hm."), stop=None, usage={"input_tokens": 10, "output_tokens": 1})
     lines.said("m1", text("Yes."), stop=None, usage={"input_tokens": 10, "output_tokens": 9})
     reading = read_claude(lines.lines)
-    assert (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens) == (10, 9)
+    assert reading.exchanges[0].input_tokens == 10
+    assert reading.exchanges[0].output_tokens == 9
     assert reading.exchanges[0].agent_response == "Yes."
 
 

@@ -94,19 +94,23 @@ def test_a_run_is_a_session_with_its_final_answer(tmp_path: Path, later: Reading
     written = datetime(2026, 11, 3, 12, tzinfo=UTC)
     os.utime(path, (written.timestamp(), written.timestamp()))
     [reading] = _read(path, later)
-    assert (reading.session_ids, reading.faults) == ([f"{SESSION}.run-run1-000"], [])
+    assert reading.session_ids == [f"{SESSION}.run-run1-000"]
+    assert reading.faults == []
     [exchange] = reading.exchanges
     assert exchange.user_message == PROMPT
     assert exchange.agent_response == "Two files."
     assert exchange.outcome == "answered"
     assert exchange.stop_reason == "end_turn"
     assert exchange.tags == ()
-    assert (exchange.input_tokens, exchange.output_tokens) == (220, 40)
+    assert exchange.input_tokens == 220
+    assert exchange.output_tokens == 40
     assert exchange.occurred_at == (datetime(2026, 11, 3, 9, 0, 1, tzinfo=UTC) if has_times else written)
     assert sum(payload["usage"]["total"] for payload in _payloads(reading, "token_usage")) == 260
     assert len(_payloads(reading, "tool_call")) == len(_payloads(reading, "tool_output")) == 1
     [end] = [payload for payload in _payloads(reading, "state_transition") if payload["action"] == "run_result"]
-    assert (end["num_turns"], end["is_error"], end["duration_ms"]) == (2, False, 5000)
+    assert end["num_turns"] == 2
+    assert end["is_error"] is False
+    assert end["duration_ms"] == 5000
 
 
 def test_runs_of_one_log_are_sessions_of_their_own(tmp_path: Path, later: ReadingContext) -> None:
@@ -134,7 +138,8 @@ def test_pieces_of_messages_add_nothing(tmp_path: Path, later: ReadingContext) -
     path = _write(tmp_path / "job.jsonl", log.lines)
     assert detect_non_claude_code(path.read_bytes()) is None
     [reading] = _read(path, later)
-    assert ([exchange.agent_response for exchange in reading.exchanges], reading.faults) == (["Two files."], [])
+    assert [exchange.agent_response for exchange in reading.exchanges] == ["Two files."]
+    assert reading.faults == []
 
 
 def test_a_run_that_failed_is_an_exchange_that_ended_in_an_error(tmp_path: Path, later: ReadingContext) -> None:
@@ -146,7 +151,9 @@ def test_a_run_that_failed_is_an_exchange_that_ended_in_an_error(tmp_path: Path,
     log.end(None, is_error=True, subtype="error_max_turns", errors=["Reached maximum number of turns (1)"])
     [reading] = _read(_write(tmp_path / "job.jsonl", log.lines), later)
     [exchange] = reading.exchanges
-    assert (exchange.agent_response, exchange.outcome, exchange.stop_reason) == ("", "error", "error")
+    assert exchange.agent_response == ""
+    assert exchange.outcome == "error"
+    assert exchange.stop_reason == "error"
     assert [payload["message"] for payload in _payloads(reading, "error_event")] == ["Reached maximum number of turns (1)"]
 
 

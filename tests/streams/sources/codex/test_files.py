@@ -72,7 +72,8 @@ def test_a_usage_that_is_repeated_counts_once(read_rollout: Read) -> None:
     assert [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")] == [110, 220, 330, 165, 176]
     first = _payloads(reading, "token_usage")[0]["usage"]
     assert first == {"input": 50, "cache_read": 50, "cache_write": 0, "output": 10, "total": 110}
-    assert (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens) == (300, 30)
+    assert reading.exchanges[0].input_tokens == 300
+    assert reading.exchanges[0].output_tokens == 30
 
 
 @pytest.mark.parametrize("order", ["record first", "count first", "two at once", "records alone"])
@@ -98,7 +99,8 @@ def test_a_response_that_two_kinds_of_lines_tell_counts_once(read_rollout: Read,
     reading = read_rollout(lines.lines)
     assert reading.faults == []
     assert [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")] == [110, 44]
-    assert (reading.exchanges[0].input_tokens, reading.exchanges[0].output_tokens) == (140, 14)
+    assert reading.exchanges[0].input_tokens == 140
+    assert reading.exchanges[0].output_tokens == 14
 
 
 def test_the_request_of_a_compaction_counts(read_rollout: Read) -> None:
@@ -125,7 +127,8 @@ def test_the_fill_of_the_context_is_told_in_percent(read_rollout: Read) -> None:
     fills = [event.saturation for event in reading.events if event.event == "context_event"]
     assert fills == [11.0, 22.0, 33.0, None, 16.5, 17.6]
     compaction = next(payload for payload in _payloads(reading, "context_event") if payload["action"] == "compaction")
-    assert (compaction["tokens_before"], compaction["summary"]) == (330, "So far: the disk is full.")
+    assert compaction["tokens_before"] == 330
+    assert compaction["summary"] == "So far: the disk is full."
 
 
 def test_the_end_of_a_command_is_told_by_code_and_duration(read_rollout: Read) -> None:
@@ -168,7 +171,8 @@ def test_a_tool_of_a_namespace_is_named_with_it(read_rollout: Read) -> None:
     lines.turn("Well?")
     lines.item("function_call", call_id="c1", name="spawn_agent", namespace="multi_agent_v1", arguments="{not json")
     call = _payloads(read_rollout(lines.lines), "tool_call")[0]
-    assert (call["tool"], call["arguments"]) == ("multi_agent_v1.spawn_agent", "{not json")
+    assert call["tool"] == "multi_agent_v1.spawn_agent"
+    assert call["arguments"] == "{not json"
 
 
 def test_a_failure_ends_in_an_error_and_what_follows_is_a_retry(read_rollout: Read) -> None:
@@ -271,7 +275,9 @@ def test_a_compressed_rollout_that_was_cut_off_is_read_up_to_there(tmp_path: Pat
     torn = read_codex(path, context)
 
     assert cut == torn
-    assert (cut.faults, cut.complete, cut.session_ids) == ([], False, [SESSION])
+    assert cut.faults == []
+    assert cut.complete is False
+    assert cut.session_ids == [SESSION]
     assert len(cut.exchanges) >= 3
 
 
@@ -292,7 +298,8 @@ def test_a_compressed_bomb_is_read_in_bounded_memory(tmp_path: Path, context: Re
     path = tmp_path / "rollout-a.jsonl.zst"
     path.write_bytes(zstd.compress(b"x" * (40 * 1024 * 1024) + b"\n" + json.dumps(everything()[0]).encode() + b"\n"))
     reading = read_codex(path, context)
-    assert ([fault.reason for fault in reading.faults], reading.session_ids) == (["too_long"], [SESSION])
+    assert [fault.reason for fault in reading.faults] == ["too_long"]
+    assert reading.session_ids == [SESSION]
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,11 @@ def test_a_copied_history_counts_in_the_session_that_has_it_first(
     assert _questions(readings[PARENT]) == ["Which disk is full?", "Delete the logs."]
     assert _questions(readings[CHILD]) == ["And the second?"]
     kinds = _kinds(readings)
-    assert (kinds.count("tool_call"), kinds.count("tool_output"), kinds.count("token_usage")) == (1, 1, 4)
-    assert (readings[CHILD].exchanges[0].input_tokens, readings[CHILD].exchanges[0].output_tokens) == (50, 5)
+    assert kinds.count("tool_call") == 1
+    assert kinds.count("tool_output") == 1
+    assert kinds.count("token_usage") == 4
+    assert readings[CHILD].exchanges[0].input_tokens == 50
+    assert readings[CHILD].exchanges[0].output_tokens == 5
 
 
 @pytest.mark.parametrize(
@@ -119,7 +122,8 @@ def test_a_parent_is_found_by_what_it_says_and_not_by_its_name(
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).write_text("".join(json.dumps(line) + "\n" for line in lines.lines), "utf-8")
     readings = _read_all(tmp_path, context)
-    assert (_questions(readings[PARENT]), _questions(readings[CHILD])) == (["Which disk is full?"], ["And the second?"])
+    assert _questions(readings[PARENT]) == ["Which disk is full?"]
+    assert _questions(readings[CHILD]) == ["And the second?"]
 
 
 def test_a_compressed_parent_is_compared_as_well(tmp_path: Path, context: ReadingContext) -> None:
@@ -203,13 +207,12 @@ OLD_HEADER: Json = {"id": OLD, "timestamp": "2025-06-02T08:00:00.000Z", "instruc
 
 
 def _check_old(reading: Reading) -> None:
-    assert (reading.session_ids, reading.faults) == ([OLD], [])
+    assert reading.session_ids == [OLD]
+    assert reading.faults == []
     exchange = reading.exchanges[0]
-    assert (
-        exchange.user_message,
-        exchange.agent_response,
-        exchange.agent_thinking,
-    ) == ("How large is the log?", "Five megabytes.", "Measure it.")
+    assert exchange.user_message == "How large is the log?"
+    assert exchange.agent_response == "Five megabytes."
+    assert exchange.agent_thinking == "Measure it."
     assert exchange.occurred_at.isoformat() == "2025-06-02T08:00:00+00:00"
     assert [event.event for event in reading.events] == ["tool_call", "tool_output"]
 

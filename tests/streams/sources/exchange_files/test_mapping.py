@@ -159,16 +159,24 @@ def test_what_is_no_time_is_said(value: Any, source: Mapping[str, Any]) -> None:
 def test_a_conversation_gives_its_last_question_and_the_answer_to_it() -> None:
     """One column often has the whole conversation, as JSON or as a list."""
     for talk in (TALK, json.dumps(TALK), {"messages": TALK}):
-        assert (question_in(talk), answer_in(talk)) == ("Hi", "Hello")
+        assert question_in(talk) == "Hi"
+        assert answer_in(talk) == "Hello"
     unanswered = [*TALK, {"role": "user", "content": [{"type": "text", "text": "And now?"}]}]
-    assert (question_in(unanswered), answer_in(unanswered)) == ("And now?", "")
-    assert (question_in("[see above]"), answer_in('{"a": 1}'), question_in(3)) == ("[see above]", '{"a": 1}', "3")
+    assert question_in(unanswered) == "And now?"
+    assert answer_in(unanswered) == ""
+    assert question_in("[see above]") == "[see above]"
+    assert answer_in('{"a": 1}') == '{"a": 1}'
+    assert question_in(3) == "3"
 
 
 def test_names_and_counts_are_what_they_look_like() -> None:
     """In CSV everything is text, and pandas writes whole numbers as floats."""
-    assert (name_in(7.0), name_in(" "), name_in(" x ")) == ("7", None, "x")
-    assert (count_in("7.0"), count_in(float("nan")), count_in(7)) == (7, None, 7)
+    assert name_in(7.0) == "7"
+    assert name_in(" ") is None
+    assert name_in(" x ") == "x"
+    assert count_in("7.0") == 7
+    assert count_in(float("nan")) is None
+    assert count_in(7) == 7
 
 
 @pytest.mark.parametrize(
@@ -294,11 +302,9 @@ def test_a_conversation_with_answers_is_preferred_to_one_with_questions_alone(tm
         "outputs": json.dumps({"messages": [*asked, {"type": "ai", "content": "Until dusk."}]}),
     }
     [exchange] = read_file(write_lines(tmp_path / "runs.jsonl", [row])).exchanges
-    assert (
-        exchange.user_message,
-        exchange.agent_response,
-        exchange.outcome,
-    ) == ("Is the pier open?", "Until dusk.", "answered")
+    assert exchange.user_message == "Is the pier open?"
+    assert exchange.agent_response == "Until dusk."
+    assert exchange.outcome == "answered"
 
 
 @pytest.mark.parametrize("kept_back", ["redacted-by-litellm", "<elided>"])

@@ -145,10 +145,14 @@ def test_an_exchange_is_held_back_until_it_is_over(read: Read, context: ReadingC
     early = read(entries, dataclasses.replace(context, ingested_at=at + context.session_gap))
     late = read(entries, dataclasses.replace(context, ingested_at=at + context.session_gap + timedelta(microseconds=1)))
     followed = read([*entries, _message("u2", "a1", "user", "And?")], dataclasses.replace(context, ingested_at=at))
-    assert (early.exchanges, early.complete) == ([], False)
+    assert early.exchanges == []
+    assert early.complete is False
     assert [(one.exchange_id, one.asked_at, one.counts_at) for one in early.open] == [("file:u1", at, at + context.session_gap)]
-    assert ([exchange.exchange_id for exchange in late.exchanges], late.complete, late.open) == (["file:u1"], True, [])
-    assert ([exchange.exchange_id for exchange in followed.exchanges], followed.complete) == (["file:u1"], False)
+    assert [exchange.exchange_id for exchange in late.exchanges] == ["file:u1"]
+    assert late.complete is True
+    assert late.open == []
+    assert [exchange.exchange_id for exchange in followed.exchanges] == ["file:u1"]
+    assert followed.complete is False
     assert [one.exchange_id for one in followed.open] == ["file:u2"]
     assert early.open[0].reason != followed.open[0].reason
 
@@ -159,7 +163,9 @@ def test_an_answer_that_ended_by_itself_counts_at_once(read: Read, context: Read
     soon = dataclasses.replace(context, ingested_at=datetime(2026, 11, 3, 9, 0, 1, tzinfo=UTC))
     reading = read(entries, soon)
     assert [exchange.agent_response for exchange in reading.exchanges] == ["Hello."]
-    assert (reading.open, reading.complete, reading.revisable) == ([], False, frozenset())
+    assert reading.open == []
+    assert reading.complete is False
+    assert reading.revisable == frozenset()
     further = read([*entries, _message("a2", "a1", "assistant", "And bye.", stopReason="stop")], soon)
     assert [exchange.agent_response for exchange in further.exchanges] == ["And bye."]
     assert further.revisable == {"file:u1"}

@@ -104,9 +104,14 @@ def test_a_call_that_was_never_written_is_added_with_its_result(tmp_path: Path, 
         told("tool.result", 4, toolCallId="t-1", name="memory_search", success=True, result={"details": {"results": []}}),
     )
     call, output, memory = added(read(tmp_path, context, [HEADER, QUESTION], trajectory))
-    assert (call["event"], call["tool"], call["arguments"]) == ("tool_call", "memory_search", {"query": "zebra"})
-    assert (output["event"], output["is_error"], output["tool_call_id"]) == ("tool_output", False, "t-1")
-    assert (memory["event"], memory["action"]) == ("memory_event", "miss")
+    assert call["event"] == "tool_call"
+    assert call["tool"] == "memory_search"
+    assert call["arguments"] == {"query": "zebra"}
+    assert output["event"] == "tool_output"
+    assert output["is_error"] is False
+    assert output["tool_call_id"] == "t-1"
+    assert memory["event"] == "memory_event"
+    assert memory["action"] == "miss"
     assert {payload["source"] for payload in (call, output, memory)} == {"openclaw"}
 
 
@@ -143,7 +148,9 @@ def test_a_run_that_was_cut_off_is_a_failure_even_where_the_transcript_is_silent
 ) -> None:
     """A run without any trace in the transcript is the one to look for."""
     (failure,) = added(read(tmp_path, context, [HEADER, QUESTION], run_of(**end)))
-    assert (failure["event"], failure["action"], failure["run_id"]) == ("error_event", action, "run-1")
+    assert failure["event"] == "error_event"
+    assert failure["action"] == action
+    assert failure["run_id"] == "run-1"
 
 
 @pytest.mark.parametrize("stop", ["aborted", "error"])
@@ -238,7 +245,8 @@ def test_a_run_waits_until_its_transcript_is_written(tmp_path: Path, context: Re
     trajectory = run_of(aborted=True)
     soon = replace(context, ingested_at=START + timedelta(seconds=30))
     reading = read(tmp_path, soon, [HEADER, QUESTION], trajectory)
-    assert (added(reading), reading.complete) == ([], False)
+    assert added(reading) == []
+    assert reading.complete is False
     later = replace(context, ingested_at=START + timedelta(minutes=2))
     assert kinds(read(tmp_path, later, [HEADER, QUESTION], trajectory)) == [("error_event", "aborted")]
 

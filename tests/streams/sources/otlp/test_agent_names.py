@@ -54,7 +54,8 @@ def test_metadata_names_agent_and_session(write: Any) -> None:
         "metadata": write({"lc_agent_name": "pilot", "thread_id": "t-7", "langgraph_node": "model"}),
     }
     exchange = exchange_of("LangGraph", **attributes)
-    assert (exchange.agent, exchange.session_id) == ("pilot", "t-7")
+    assert exchange.agent == "pilot"
+    assert exchange.session_id == "t-7"
 
 
 @pytest.mark.parametrize("metadata", ["[1, 2]", "{broken", "text", "null"])

@@ -91,7 +91,8 @@ def test_a_span_says_so_too(data: st.DataObject) -> None:
     request = data.draw(nested([data.draw(as_message("user", QUESTION))], ["messages"]))
     response = data.draw(nested([data.draw(as_message("assistant", ANSWER))], ["messages"]))
     exchange = exchange_of(agent(attributes={"gen_ai.input.messages": request, "gen_ai.output.messages": response}))
-    assert (exchange.user_message, exchange.agent_response) == (QUESTION, ANSWER)
+    assert exchange.user_message == QUESTION
+    assert exchange.agent_response == ANSWER
 
 
 CALLS = [
@@ -132,7 +133,8 @@ def test_an_output_is_read_by_its_fields(block: Json) -> None:
     """Its text has no quotes or blocks, and the call's id is read."""
     for value in ([{"role": "user", "content": [block]}], [{"role": "user", "content": QUESTION}, block]):
         [result] = [result for message in messages_of(value) for result in message.results]
-        assert (result.output, result.call_id) == ("booked", "c1")
+        assert result.output == "booked"
+        assert result.call_id == "c1"
 
 
 def test_keys_that_are_null_are_not_there() -> None:

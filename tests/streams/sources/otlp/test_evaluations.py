@@ -27,15 +27,21 @@ def test_a_run_of_an_evaluator_makes_nothing_and_is_counted(environment: str, *,
     span_attributes = {} if is_on_resource else marker
     spans = [agent(0, attributes=span_attributes), chat(1, attributes=span_attributes), tool(2, 1, attributes=span_attributes)]
     assembly = assembly_of(*spans, resource=marker if is_on_resource else None)
-    assert (assembly.exchanges, assembly.events, assembly.decision.state) == ([], [], "evaluation")
+    assert assembly.exchanges == []
+    assert assembly.events == []
+    assert assembly.decision.state == "evaluation"
     [unused] = assembly.decision.unused_spans
-    assert (unused.state, unused.example, unused.spans) == ("evaluation", f"langfuse.environment = {environment}", 3)
+    assert unused.state == "evaluation"
+    assert unused.example == f"langfuse.environment = {environment}"
+    assert unused.spans == 3
 
 
 def test_what_stands_within_an_evaluation_belongs_to_it() -> None:
     """Other instrumentors write their spans below the platform's."""
     assembly = assembly_of(span(0, attributes=JUDGE), agent(1, 0), chat(2, 1))
-    assert (assembly.exchanges, assembly.events, assembly.decision.state) == ([], [], "evaluation")
+    assert assembly.exchanges == []
+    assert assembly.events == []
+    assert assembly.decision.state == "evaluation"
 
 
 def test_an_evaluation_beside_a_turn_leaves_the_turn() -> None:
@@ -43,11 +49,13 @@ def test_an_evaluation_beside_a_turn_leaves_the_turn() -> None:
     turn = [agent(0), chat(1), tool(2)]
     assembly = assembly_of(*turn, span(3, 0, attributes=JUDGE | {"gen_ai.operation.name": "chat"}), chat(4, 3))
     alone = assembly_of(*turn)
-    assert (alone.exchanges, alone.events) == (assembly.exchanges, assembly.events)
+    assert alone.exchanges == assembly.exchanges
+    assert alone.events == assembly.events
 
 
 @pytest.mark.parametrize("environment", ["production", "default", "my-langfuse-tests", "sdk"])
 def test_other_environments_are_the_agents_own(environment: str) -> None:
     """Langfuse reserves names that start with its own; all others are the user's."""
     assembly = assembly_of(agent(0, attributes={"langfuse.environment": environment}), chat(1))
-    assert (len(assembly.exchanges), assembly.decision.state) == (1, "complete")
+    assert len(assembly.exchanges) == 1
+    assert assembly.decision.state == "complete"

@@ -72,7 +72,9 @@ def test_f2_events_hold_blocks_without_types_and_messages_that_are_texts(complet
     ]
     for operation in ("chat", "invoke_agent"):
         [exchange], _, _ = made_of(span(0, attributes={**CHAT, "gen_ai.operation.name": operation}, events=events))
-        assert (exchange.user_message, exchange.agent_response, exchange.stop_reason) == (QUESTION, ANSWER, "end_turn")
+        assert exchange.user_message == QUESTION
+        assert exchange.agent_response == ANSWER
+        assert exchange.stop_reason == "end_turn"
 
 
 def test_f2_events_of_a_tools_span_are_its_arguments_and_its_output() -> None:
@@ -121,7 +123,8 @@ def test_f3_what_adk_keeps_to_itself_is_no_content() -> None:
         "gcp.vertex.agent.tool_response": "{}",
     }
     exchanges, events, state = made_of(span(0, attributes=chat), span(1, 0, attributes=tool))
-    assert (exchanges, state) == ([], "no_content")
+    assert exchanges == []
+    assert state == "no_content"
     [call] = [json.loads(event.payload) for event in events]
     assert {"arguments", "tool_call_id"}.isdisjoint(call)
 
@@ -421,7 +424,8 @@ def test_f3_a_failed_call_that_adk_keeps_to_itself_has_the_words_of_its_span() -
     failed = span(1, 0, attributes=tool, status={"code": 2, "message": "no tide here"})
     _, events, _ = made_of(span(0, attributes=chat), failed)
     [output] = [json.loads(event.payload) for event in events if event.event == "tool_output"]
-    assert (output["result"], output["is_error"]) == ("no tide here", True)
+    assert output["result"] == "no tide here"
+    assert output["is_error"] is True
 
 
 def test_f6_an_answer_that_a_tool_gives_is_the_answer() -> None:
@@ -461,7 +465,8 @@ def test_two_spans_of_one_call_tell_it_together() -> None:
     _, events, _ = made_of(span(0, attributes=chat), span(1, attributes=outer), span(2, 1, attributes=inner))
     payloads = [json.loads(event.payload) for event in events]
     assert [(item["event"], item["tool_call_id"]) for item in payloads] == [("tool_call", "c-1"), ("tool_output", "c-1")]
-    assert (payloads[0]["arguments"], payloads[1]["result"]) == ({"hour": 9}, "low")
+    assert payloads[0]["arguments"] == {"hour": 9}
+    assert payloads[1]["result"] == "low"
 
 
 def test_the_body_of_an_event_may_be_an_attribute() -> None:
@@ -487,7 +492,11 @@ def test_claude_code_tells_calls_and_tokens_without_an_answer() -> None:
     [usage] = [payload["usage"] for payload in payloads if payload["event"] == "token_usage"]
     [call] = [payload for payload in payloads if payload["event"] == "tool_call"]
     [output] = [payload for payload in payloads if payload["event"] == "tool_output"]
-    assert (exchanges, state) == ([], "no_content")
+    assert exchanges == []
+    assert state == "no_content"
     assert usage == {"input": 8, "output": 21, "cache_read": 7_000, "cache_write": 0, "total": 7_029}
-    assert (call["tool"], call["tool_call_id"], call["arguments"]) == ("Bash", "toolu_1", "tide --now")
-    assert (output["tool_call_id"], output["result"]) == ("toolu_1", "in")
+    assert call["tool"] == "Bash"
+    assert call["tool_call_id"] == "toolu_1"
+    assert call["arguments"] == "tide --now"
+    assert output["tool_call_id"] == "toolu_1"
+    assert output["result"] == "in"

@@ -119,7 +119,9 @@ def test_two_instrumentors_with_traces_of_their_own_tell_of_one_exchange(ids: bo
     spans.append(chat(2, None, trace=C, attributes=attributes))
     assembly = made_of(*spans)
     [exchange] = assembly.exchanges
-    assert (exchange.agent_response, exchange.input_tokens, exchange.output_tokens) == ("Gate 4", 10, 2)
+    assert exchange.agent_response == "Gate 4"
+    assert exchange.input_tokens == 10
+    assert exchange.output_tokens == 2
     assert len(payloads(assembly, "token_usage")) == 1
     assert len(payloads(assembly, "tool_call")) == 1
     assert len(payloads(assembly, "tool_output")) == 1

@@ -97,7 +97,8 @@ def test_a_failure_without_a_result_tells_the_error() -> None:
     [payload] = [
         json.loads(event.payload) for assembly in assemblies for event in assembly.events if event.event == "tool_output"
     ]
-    assert (payload["result"], payload["is_error"]) == ("GateClosed", True)
+    assert payload["result"] == "GateClosed"
+    assert payload["is_error"] is True
 
 
 def test_a_message_that_says_its_tool_failed_is_believed_over_a_span_that_does_not_say() -> None:

@@ -286,7 +286,8 @@ def test_a_helpers_request_is_neither_question_nor_answer(helper: str, kind: str
     helping = brief(chat_span(number + 1, number, **inner, **{"gen_ai.usage.input_tokens": 7}))
     exchanges, events = made_of(root(kind), around, helping, turn_request(3, 0, [], question, answer))
     assert talk(exchanges) == [(question, answer)]
-    assert (exchanges[0].input_tokens, exchanges[0].output_tokens) == (10, 2)
+    assert exchanges[0].input_tokens == 10
+    assert exchanges[0].output_tokens == 2
     tokens = {
         event.exchange_id: json.loads(event.payload)["usage"]["input"] for event in events if event.event == "token_usage"
     }
@@ -355,7 +356,8 @@ def test_a_handoff_is_one_call(called: str, name: str) -> None:
         agent(0), chat_span(1, 0, **{"gen_ai.output.messages": json.dumps([call])}), span(2, 0, attributes=handoff)
     )
     [payload] = [json.loads(event.payload) for event in events if event.event == "tool_call"]
-    assert (payload["tool"], payload["tool_call_id"]) == (called, "c1")
+    assert payload["tool"] == called
+    assert payload["tool_call_id"] == "c1"
 
 
 def test_spans_of_two_traces_may_have_one_id() -> None:

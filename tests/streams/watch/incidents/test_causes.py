@@ -86,7 +86,8 @@ def test_each_answer_has_words_that_say_why(found: Attribution, words: str) -> N
     """If the cause is unknown, the sentence says what is missing."""
     made = explained("tier2", MOVED, found)
     assert words in made.words
-    assert (found.cause, found.reason) == (made.cause, made.numbers.reason)
+    assert found.cause == made.cause
+    assert found.reason == made.numbers.reason
     assert made.words == made.numbers.words
 
 

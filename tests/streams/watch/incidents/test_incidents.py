@@ -80,7 +80,8 @@ def test_the_days_that_left_the_window_are_kept() -> None:
     (later,) = check([finding(started_days_ago=1, ended_days_ago=-4)], [stored], END + 4 * DAY)
     rule = json.loads(later.metadata)["rules"][RUNS]
     assert [day["day"] for day in rule["days"]] == [f"{TODAY + number * DAY}" for number in range(-3, 5)]
-    assert (rule["since"], rule["until"]) == (f"{TODAY - 3 * DAY}", f"{TODAY + 4 * DAY}")
+    assert rule["since"] == f"{TODAY - 3 * DAY}"
+    assert rule["until"] == f"{TODAY + 4 * DAY}"
 
 
 def test_another_cause_is_told_within_the_hour() -> None:
@@ -125,7 +126,8 @@ def test_slow_growth_is_measured_from_the_decision() -> None:
         if incidents[0].revision == 0:
             break
         stored = incidents
-    assert (day, incidents[0].status) == (5, "open")
+    assert day == 5
+    assert incidents[0].status == "open"
 
 
 def test_a_change_that_ended_and_came_back_opens_an_incident() -> None:
@@ -133,7 +135,8 @@ def test_a_change_that_ended_and_came_back_opens_an_incident() -> None:
     stored = decided(opened(finding(started_days_ago=5, ended_days_ago=2)), DISMISSED, "ann", END)
     assert check([finding(started_days_ago=1, ended_days_ago=2)], [stored]) == []
     (revision,) = check([finding(started_days_ago=0, ended_days_ago=-3)], [stored], END + 3 * DAY)
-    assert (revision.status, revision.revision) == ("open", 0)
+    assert revision.status == "open"
+    assert revision.revision == 0
     assert revision.incident_id != stored.incident_id
 
 
@@ -146,7 +149,8 @@ def test_re_opened_is_as_open_as_before() -> None:
     assert reopened.resolved_by is None
     assert json.loads(reopened.metadata)["decidedSizes"] == {}
     (revision,) = check([finding(started_days_ago=3, ended_days_ago=-1)], [reopened], END + DAY)
-    assert (revision.incident_id, revision.revision) == (reopened.incident_id, 3)
+    assert revision.incident_id == reopened.incident_id
+    assert revision.revision == 3
 
 
 def test_the_new_normal_moves_the_reference_of_what_goes_on() -> None:

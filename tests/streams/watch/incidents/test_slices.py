@@ -71,20 +71,23 @@ def test_the_version_to_go_back_to_is_the_last_one_before(store: Store) -> None:
         scores = history(lambda _, level=quality: level, 20, seed=seed, name=version, a_day=a_day)
         labelled(store, [one for one in scores if (END - one.exchange_at).days in days], agent_version=version)
     found = which_part(store.cursor(), PARAMETERS)
-    assert (found.slices[0].value, found.usual.value) == ("3", "2")
+    assert found.slices[0].value == "3"
+    assert found.usual.value == "2"
 
 
 def test_without_labels_there_is_nothing_to_compare(store: Store) -> None:
     """With one agent and one model, the explanation says which labels to send."""
     labelled(store, history(fallen(SINCE), 20))
     found = which_part(store.cursor(), PARAMETERS)
-    assert (found.state, found.slices) == ("no_labels", [])
+    assert found.state == "no_labels"
+    assert found.slices == []
 
 
 def test_a_project_without_scores_has_too_few_sessions(store: Store) -> None:
     """A side without scores has no mean."""
     found = which_part(store.cursor(), PARAMETERS)
-    assert (found.state, found.sessions) == ("too_few_sessions", {"before": 0, "after": 0})
+    assert found.state == "too_few_sessions"
+    assert found.sessions == {"before": 0, "after": 0}
 
 
 def test_values_beyond_the_fiftieth_are_other_values(store: Store) -> None:

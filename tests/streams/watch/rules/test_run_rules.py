@@ -78,7 +78,9 @@ def test_runs_that_are_back_end_their_incident(store: Store) -> None:
     for back in range(25, 17, -1):
         checked(store, at=END - back * DAY)
     (one,) = query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
-    assert (one.status, one.resolution, one.severity) == (RESOLVED, RECOVERED, "critical")
+    assert one.status == RESOLVED
+    assert one.resolution == RECOVERED
+    assert one.severity == "critical"
     assert recovered_since(one) == (END - 20 * DAY).date()
     assert [found.title for found in checked(store).findings] == []
 
@@ -177,7 +179,8 @@ def test_a_project_with_runs_and_no_scores_is_checked_and_gets_incidents(store: 
     put(store, "diagnoses", runs(worse_since(8)))
     made = checked(store)
     assert made.looked is not None
-    assert (made.looked.days, made.looked.exchanges) == (14, 0)
+    assert made.looked.days == 14
+    assert made.looked.exchanges == 0
     (one,) = made.opened
     assert one.type == "drift"
     assert one.rule == "runs"
@@ -194,7 +197,8 @@ def test_the_evidence_has_the_runs_and_the_queries_that_find_them_again(store: S
     put(store, "diagnoses", runs(worse_since(8)))
     (made,) = checked(store).opened
     evidence = json.loads(made.metadata)
-    assert (made.agent, len(evidence["runs"])) == ("desk", 10)
+    assert made.agent == "desk"
+    assert len(evidence["runs"]) == 10
     assert all(one["readinessLevel"] == "unsafe_for_production" and one["runId"].startswith("run_") for one in evidence["runs"])
     assert evidence["madeWith"]["rule_version"] == "r"
     with contextlib.closing(store.cursor()) as cursor:

@@ -103,7 +103,8 @@ def test_reading_changes_nothing_and_works_beside_a_writer(tmp_path: Path, conte
         (reading,) = read_database(path, context)
         after = path.read_bytes()
         writer.execute("ROLLBACK")
-    assert ([event.event_id for event in reading.events], reading.faults) == (["r1"], [])
+    assert [event.event_id for event in reading.events] == ["r1"]
+    assert reading.faults == []
     assert after == before
 
 

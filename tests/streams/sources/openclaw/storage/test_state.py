@@ -80,7 +80,9 @@ def test_the_newest_version_and_every_form_are_told(tmp_path: Path) -> None:
     (root / "agents" / "old" / "sessions").mkdir(parents=True)
     (root / "agents" / "old" / "sessions" / "a.jsonl").write_text("{}\n", "utf-8")
     state = look_at_state(root)
-    assert (state.version, state.forms, state.agents) == ("2026.9.6", (CURRENT_SQLITE, FIRST_SQLITE, JSONL), 4)
+    assert state.version == "2026.9.6"
+    assert state.forms == (CURRENT_SQLITE, FIRST_SQLITE, JSONL)
+    assert state.agents == 4
 
 
 def test_without_a_database_the_configuration_tells_the_version(tmp_path: Path) -> None:
