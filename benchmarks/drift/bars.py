@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from audit.comparison import beta_quantile
-from audit.drift.change_detector import SUSPECTED, find_change, is_confirmed, looks_of
+from audit.drift.change_detector import SUSPECTED, find_change, is_confirmed, take_looks
 from audit.drift.series import Cells, Floats, Series
 from audit.drift.spread import find_spread
 
@@ -154,7 +154,7 @@ def alarms(cells: Cells, days: int, since: int = QUIET) -> list[tuple[float, flo
     There is one pair for each alarm that goes on without a quiet week.
     """
     series = Series(cells, FIRST, FIRST + timedelta(days=days - 1))
-    looks = looks_of(series, range(max(0, since - (series.first - FIRST).days), series.length), math.log(SUSPECTED))
+    looks = take_looks(series, range(max(0, since - (series.first - FIRST).days), series.length), math.log(SUSPECTED))
     raised = np.flatnonzero(looks.log_evidence >= math.log(SUSPECTED))
     times = (series.cells.last[looks.cells[raised]] - START) / DAY
     found = []

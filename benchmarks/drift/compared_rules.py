@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from audit.drift.change_detector import SUSPECTED, looks_of
+from audit.drift.change_detector import SUSPECTED, take_looks
 from audit.drift.consecutive_days import DailyAverage, consecutive_days
 from audit.drift.series import Series, Unit, cells_of
 from benchmarks.drift.scores import Session
@@ -105,7 +105,7 @@ def _scores(days: Days, first: int = 0) -> Iterator[tuple[float, float]]:
 
 def _first_alarm(days: Days, first: int) -> float | None:
     series = Series(cells_of(units_of(days, first)), day_of(first), day_of(len(days) - 1))
-    looks = looks_of(series, range(series.length))
+    looks = take_looks(series, range(series.length))
     raised = looks.cells[looks.log_evidence >= math.log(SUSPECTED)]
     return (series.time(int(raised[0])).replace(tzinfo=UTC) - START) / timedelta(days=1) if raised.size else None
 

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from analytics.queries import query_rows
-from audit.drift.change_detector import FEWEST_DAYS
+from audit.drift.change_detector import MIN_DAYS_BEFORE
 from audit.drift.consecutive_days import DAYS
 from audit.drift.series import REFERENCE_DAYS
 from schemas.lazy import duckdb
@@ -168,10 +168,10 @@ def _history_lines(history: ProjectHistory, incidents: Sequence[Incident]) -> It
     yield from map(_incident_line, incidents[:INCIDENTS_NAMED])
     if len(incidents) > INCIDENTS_NAMED:
         yield f"  … and {len(incidents) - INCIDENTS_NAMED} more"
-    if history.known_days <= FEWEST_DAYS or (last - history.known_since).days < REFERENCE_DAYS:
+    if history.known_days <= MIN_DAYS_BEFORE or (last - history.known_since).days < REFERENCE_DAYS:
         yield (
             f"  Little can be told from so short a history: there is data on {counted(history.known_days, 'day')} since "
-            f"{history.known_since}, and a gradual change is compared with {FEWEST_DAYS} days with data, {REFERENCE_DAYS} days back. "
+            f"{history.known_since}, and a gradual change is compared with {MIN_DAYS_BEFORE} days with data, {REFERENCE_DAYS} days back. "
             "Import more, or check again when there is more."
         )
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from analytics.queries import query_rows
-from audit.drift.change_detector import FEWEST_DAYS
+from audit.drift.change_detector import MIN_DAYS_BEFORE
 from audit.drift.incident_evidence import Evidence, evidence_of
 from audit.drift.series import REFERENCE_DAYS
 from audit.drift.watched_series import worse
@@ -80,7 +80,7 @@ def _of_judges(measured: Measured) -> list[BlindSpot]:
     if current is None or not uses:
         return []
     spots = []
-    is_new = current.days < FEWEST_DAYS or (measured.as_of.date() - current.first_day).days < REFERENCE_DAYS
+    is_new = current.days < MIN_DAYS_BEFORE or (measured.as_of.date() - current.first_day).days < REFERENCE_DAYS
     if is_new and any(use.first_day < current.first_day for use in uses.values()):
         spots.append(
             BlindSpot(
@@ -105,9 +105,9 @@ def _named(uses: Sequence[JudgeUse]) -> str:
 
 def _of_days(measured: Measured) -> list[BlindSpot]:
     days = measured.days_with_data
-    if measured.reach <= REFERENCE_DAYS or days >= FEWEST_DAYS:
+    if measured.reach <= REFERENCE_DAYS or days >= MIN_DAYS_BEFORE:
         return []
-    return [BlindSpot(reason=FEW_DAYS, subject="", since=None, count=days, of=FEWEST_DAYS)]
+    return [BlindSpot(reason=FEW_DAYS, subject="", since=None, count=days, of=MIN_DAYS_BEFORE)]
 
 
 def _of_agents(cursor: duckdb.DuckDBPyConnection, runs: ProjectRuns) -> list[BlindSpot]:

@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit.drift.change_detector import CONFIRMED, HISTORY_DAYS, SUSPECTED, WINDOW_DAYS, Change, find_change, looks_of, standing
+from audit.drift.change_detector import (
+    CONFIRMED,
+    HISTORY_DAYS,
+    SUSPECTED,
+    WINDOW_DAYS,
+    Change,
+    check_series,
+    find_change,
+    take_looks,
+)
 from audit.drift.series import REFERENCE_DAYS, Cells, Reference, Series, Unit, cells_of
 
 START = datetime(2026, 8, 3, tzinfo=UTC)
@@ -52,7 +61,7 @@ def falls(sigmas: float) -> Draw:
 def alarms(units: Iterable[Unit], days: int) -> list[float]:
     """Return the days of the looks that raise an alarm."""
     series = Series(cells_of(units), day(0), day(days - 1))
-    looks = looks_of(series, range(series.length))
+    looks = take_looks(series, range(series.length))
     raised = [series.time(int(cell)) for cell in looks.cells[looks.log_evidence >= math.log(SUSPECTED)]]
     return [(time.replace(tzinfo=UTC) - START) / timedelta(days=1) for time in raised]
 
@@ -112,7 +121,7 @@ def test_severity_is_by_the_size_in_sigma() -> None:
 def test_the_level_rises_to_an_alarm() -> None:
     """The level is below 1 while the series is quiet, and at least 1 with an alarm."""
     units = series(falls(1), 10, CHANGE + 10)
-    levels = [standing(units, day(number)) for number in (CHANGE - 1, CHANGE + 9)]
+    levels = [check_series(units, day(number)) for number in (CHANGE - 1, CHANGE + 9)]
 
     assert levels[0].level < 1 <= levels[1].level
     assert [level.change and level.change.direction for level in levels] == [None, "down"]
@@ -402,7 +411,7 @@ def test_neither_the_order_nor_what_lies_outside_the_window_matters(seed: int, r
     inside = [unit for unit in units if first <= unit.at.date() <= as_of]
     rng.shuffle(units)
 
-    assert standing(inside, as_of) == standing(units, as_of)
+    assert check_series(inside, as_of) == check_series(units, as_of)
 
 
 @settings(max_examples=15, deadline=None)
@@ -410,7 +419,7 @@ def test_neither_the_order_nor_what_lies_outside_the_window_matters(seed: int, r
 def test_a_look_never_depends_on_what_comes_later(seed: int, last: int) -> None:
     """An alarm does not depend on when it is looked for."""
     cells = cells_of(series(falls(0.7), 5, 60, seed=seed))
-    whole, part = (looks_of(Series(cells, day(0), day(until)), range(last + 1)) for until in (59, last))
+    whole, part = (take_looks(Series(cells, day(0), day(until)), range(last + 1)) for until in (59, last))
 
     assert part.log_evidence.tolist() == pytest.approx(whole.log_evidence[: len(part.log_evidence)].tolist(), abs=1e-9)
 
@@ -420,7 +429,7 @@ def test_looks_that_are_left_out_could_not_have_raised_an_alarm(sigmas: float) -
     """A bound skips looks that cannot raise an alarm; a bound that is too low would miss some."""
     whole_series = Series(cells_of(series(falls(sigmas), 8, 60)), day(0), day(59))
     least = math.log(SUSPECTED)
-    every, some = looks_of(whole_series, range(60)), looks_of(whole_series, range(60), least)
+    every, some = take_looks(whole_series, range(60)), take_looks(whole_series, range(60), least)
     raised = [
         list(zip(looks.cells[may], looks.log_evidence[may], strict=True))
         for looks in (every, some)
@@ -440,7 +449,7 @@ def test_sums_say_what_single_sessions_say(seed: int, parts: int) -> None:
     split = [cells_of(units[start::parts]) for start in range(parts)]
     whole = merged(split)
 
-    assert standing(whole, day(59)).level == pytest.approx(standing(units, day(59)).level, abs=1e-6)
+    assert check_series(whole, day(59)).level == pytest.approx(check_series(units, day(59)).level, abs=1e-6)
 
 
 def merged(parts: Iterable[Cells]) -> Cells:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from audit.drift.change_detector import contrasts_at
-from audit.drift.change_evidence import SPREADS, Contrast
+from audit.drift.change_evidence import EFFECT_SIZES, Contrast
 from audit.drift.series import Series, Unit, cells_of
 
 FIRST = date(2026, 8, 3)
@@ -46,7 +46,7 @@ def test_it_is_the_bayes_factor_of_the_t_test() -> None:
     found, evidence = of(units, 40)
     variance, t2 = float(found.variance[0]), float(found.size[0] ** 2 / found.variance[0])
     terms = []
-    for spread, share in SPREADS:
+    for spread, share in EFFECT_SIZES:
         wide = 1 + spread**2 * float(found.unit_variance[0]) / variance
         free = float(found.freedom[0])
         terms.append(

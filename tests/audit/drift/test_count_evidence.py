@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.drift.change_detector import CONFIRMED, SUSPECTED, Change, find_change, looks_of
+from audit.drift.change_detector import CONFIRMED, SUSPECTED, Change, find_change, take_looks
 from audit.drift.series import (
     ASSUMED_CORRELATION,
     Counts,
-    Days,
-    Off,
+    DaySums,
+    DeviantUnits,
     Series,
     Unit,
     cells_of,
@@ -45,9 +45,9 @@ def binomial(having: int, of: int, share: float) -> float:
     return math.comb(of, having) * share**having * (1 - share) ** (of - having)
 
 
-def count_off(units: Sequence[Unit], usual: float) -> Off:
+def count_off(units: Sequence[Unit], usual: float) -> DeviantUnits:
     """Return the counts of units off the usual value."""
-    return Off.of(rows_of(cells_of(units)).sum(axis=1), usual)
+    return DeviantUnits.from_sums(rows_of(cells_of(units)).sum(axis=1), usual)
 
 
 def run_units(before: Sequence[int], after: Sequence[int], *, hours: float = 6) -> list[Unit]:
@@ -134,7 +134,7 @@ def test_five_of_five_after_none_of_thirty_is_confirmed() -> None:
 def measured_correlation(*days: Pair) -> float:
     """Return the correlation measured over days, each given by its runs with the property and all its runs."""
     counts = Counts(np.array([sum(having for having, _ in days)]), np.array([sum(of for _, of in days)]))
-    sums = Days(
+    sums = DaySums(
         *(
             np.array([float(sum(part))])
             for part in zip(*((of * of, of * having, having * having) for having, of in days), strict=True)
@@ -222,13 +222,13 @@ def test_no_more_units_count_as_off_than_are(drawn: list[tuple[float, float]], u
         Unit(START + timedelta(minutes=minute), 1, weight, weight * score) for minute, (score, weight) in enumerate(scores)
     ]
     actual = sum(score != usual for score, _ in scores)
-    assert count_off(units, usual).least <= actual + 1e-3
+    assert count_off(units, usual).min_count <= actual + 1e-3
 
 
 def test_units_that_are_off_alike_are_counted_exactly() -> None:
     """Six sessions at 0.67 among 24 at 1 are counted as six."""
     units = [Unit(unit.at, 1, 1.0, 1.0 - unit.total / 3) for unit in run_units([0] * 24, [1] * 6)]
-    assert float(count_off(units, 1.0).least) == pytest.approx(6.0)
+    assert float(count_off(units, 1.0).min_count) == pytest.approx(6.0)
 
 
 def test_scores_that_never_varied_say_nothing_of_how_far_the_next_may_lie() -> None:
@@ -250,4 +250,4 @@ def test_quiet_years_of_rare_failures_confirm_nothing() -> None:
             for number in range(365)
         ]
         series = Series(cells_of(units), FIRST, FIRST + timedelta(days=364), is_share=True)
-        assert looks_of(series, range(14, series.length), math.log(SUSPECTED)).log_evidence.max() < math.log(CONFIRMED)
+        assert take_looks(series, range(14, series.length), math.log(SUSPECTED)).log_evidence.max() < math.log(CONFIRMED)
