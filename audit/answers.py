@@ -549,7 +549,7 @@ class _Object(NamedTuple):
     """The names of its members and of those of the objects in it."""
 
 
-def answer_in(text: str, schema: Mapping[str, Any], read: Callable[[str], Any]) -> str | Invalid:
+def extract_answer(text: str, schema: Mapping[str, Any], read: Callable[[str], Any]) -> str | Invalid:
     """Return the part of a model's text that is its answer; `Invalid` if that is ambiguous.
 
     1. Thinking in `<think>` at the beginning is not part of the answer. If it does not end, there is no answer.

@@ -33,7 +33,7 @@ from service.setup.access import Holder
 from service.web.models import IngestBody
 from streams.engine.engine import Engine
 from streams.judges.live import LiveJudge, open_live_judge
-from streams.judges.messages_api import Format, open_client, parameters
+from streams.judges.messages_api import RequestOptions, build_request, open_client
 from streams.judges.protocol import CallBudget, Verdict
 from streams.judging.judged_stages import SCORING, JudgingStep, recorded_in
 from streams.stage_batches import StageBatch
@@ -143,7 +143,7 @@ async def asked(questions: Sequence[Question], url: str, concurrency: int) -> fl
 
     async def ask(question: Question) -> None:
         async with slots:
-            await client.messages.create(**parameters(question, Format(), secrets.token_hex(8)))
+            await client.messages.create(**build_request(question, RequestOptions(), secrets.token_hex(8)))
 
     start = time.perf_counter()
     async with client:

@@ -1,7 +1,7 @@
-"""Plans of batches, and the journal that keeps them across restarts. Nothing here loads the client of a model's API.
+"""Plans of batches, and the journal that keeps them across restarts. This module does not import the API's client.
 
-Each batch is planned before it is created. The plan's id is in the custom id of each of its requests, so a batch that was created but
-never recorded is recognised by its results.
+Each batch is planned before it is created. The custom id of each request contains the plan's id, so that a batch that was created but
+never recorded can be recognised by its results.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from schemas.errors import StoreError
 from streams.judges.protocol import CallBudget
 
 CANCELLED = "the batch was cancelled before the question was asked"
-"""Error of a question that was not asked because its batch was cancelled."""
-
-
-_FINGERPRINT_CHARACTERS = 47
-"""Length of the fingerprint in a custom id. A custom id may have 64 characters, and 188 bits are enough to tell questions apart."""
+"""The error of a question that was not asked because its batch was cancelled."""
+_FINGERPRINT_LENGTH = 47
+"""Characters of the fingerprint in a custom id. The API allows 64 characters in all, and 188 bits are enough to avoid collisions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchQuestion:
-    """A question for the judge, the call budget that pays for it, and a tag that is returned with the verdict."""
+    """A question for the batch judge, its call budget, and a tag that is returned with the verdict."""
 
     question: Question
     budget: CallBudget
@@ -36,16 +34,16 @@ class BatchQuestion:
 
 
 class BatchPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that was created or will be."""
+    """A batch that is about to be created, or was created."""
 
     plan_id: str
     """16 random hexadecimal digits."""
     fingerprints: tuple[str, ...]
-    """Fingerprints of its questions."""
+    """The fingerprints of its questions."""
     planned_at: datetime
-    """Time in UTC, by this machine's clock."""
+    """In UTC, by this machine's clock."""
     batch_id: str | None = None
-    """The API's id of the batch; None as long as it is unknown whether the batch exists."""
+    """The API's id of the batch; None while it is unknown whether the batch exists."""
 
 
 class _Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,10 +59,10 @@ _ENTRY = msgspec.json.Decoder(_Entry)
 
 
 class BatchJournal:
-    """Records the batches of one run and its resumptions in a file, one line of JSON per change.
+    """The batches of one run, including its resumptions, in a file of JSON lines, one per change.
 
-    Every method returns after the disk has its change. Only one process at a time may use the file. Each run has its own journal, so that
-    a question that is asked again on purpose does not get the answer of an earlier run.
+    Each change is durable when its method returns. Only one process at a time may use the file. Each run needs its own journal, so that
+    a question that is asked again on purpose does not get the answer from an earlier run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,7 +77,7 @@ class BatchJournal:
                 f"{path}: the journal of batches cannot be read: {error}", hint="Check the file's permissions."
             ) from error
         for number, line in enumerate(lines, start=1):
-            if line.endswith(b"\n"):  # a kill may truncate the last line, before anything relies on it
+            if line.endswith(b"\n"):  # a crash may truncate the last line, which nothing relies on yet
                 self._apply_line(line, number)
                 self._valid_bytes += len(line)
 
@@ -99,14 +97,14 @@ class BatchJournal:
         self._plans.pop(plan_id, None)
 
     async def unfinished(self) -> Sequence[BatchPlan]:
-        """Return the plans that are not finished, in the order in which they were planned."""
+        """Return the unfinished plans, oldest first."""
         return tuple(self._plans.values())
 
     def _apply_line(self, line: bytes, number: int) -> None:
         try:
             entry = _ENTRY.decode(line)
         except msgspec.DecodeError as error:
-            hint = "Restore the file from a backup, or remove it; the answers of its batches are then paid for again."
+            hint = "Restore the file from a backup. If you remove it instead, the questions of its batches are paid for again."
             raise StoreError(f"{self._path}:{number}: invalid line in the journal of batches: {error}", hint=hint) from error
         if entry.plan is not None:
             self._plans[entry.plan.plan_id] = entry.plan
@@ -120,7 +118,7 @@ class BatchJournal:
             self._plans[plan.plan_id] = msgspec.structs.replace(plan, batch_id=entry.batch_id)
 
     def _write(self, entry: _Entry) -> None:
-        """Append a line and wait until the disk has it; a line that a kill truncated is overwritten."""
+        """Append a line and sync it to disk. A line that a crash truncated is overwritten."""
         with self._path.open("r+b" if self._path.exists() else "xb") as file:
             file.truncate(self._valid_bytes)
             file.seek(self._valid_bytes)
@@ -130,15 +128,15 @@ class BatchJournal:
 
 
 def custom_id(fingerprint: str, plan_id: str) -> str:
-    """Return the name of a question in a batch: at most 64 of the characters a-z, A-Z, 0-9, _ and -."""
-    return f"{fingerprint[:_FINGERPRINT_CHARACTERS]}-{plan_id}"
+    """Return the id of a question's request within a batch: at most 64 characters of a-z, A-Z, 0-9, _ and -."""
+    return f"{fingerprint[:_FINGERPRINT_LENGTH]}-{plan_id}"
 
 
-def has_plan(name: str, plan_id: str) -> bool:
+def has_plan(request_id: str, plan_id: str) -> bool:
     """Return whether a custom id belongs to a request of this plan."""
-    return name.endswith(f"-{plan_id}")
+    return request_id.endswith(f"-{plan_id}")
 
 
 def newest_plans(plans: Iterable[BatchPlan]) -> dict[str, BatchPlan]:
-    """Return the last plan of each fingerprint."""
+    """Return the last of the plans for each fingerprint."""
     return {fingerprint: plan for plan in plans for fingerprint in plan.fingerprints}

@@ -1,9 +1,9 @@
-"""Batches of the Message Batches API: the calls, and the results.
+"""The Message Batches API: calls, results, and the creation of batches.
 
-1. A batch is created once: if it may exist already, it is searched for by its plan (`streams.judges.batch_plans`) before it is created
-   again.
+1. Each batch is created once. If the outcome of its creation is unknown, it is searched for by its plan
+   (`streams.judges.batch_plans`) before another attempt.
 2. A call returns its result or a failure.
-3. Results are JSON lines, each read by itself, so a bad line affects no other.
+3. Results are JSON lines, each decoded on its own, so that a bad line affects no other.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from streams.judges.messages_api import (
     TIMEOUT,
     Failure,
     Message,
-    blames_format,
-    failure_of,
+    classify_error,
     is_simulated,
+    names_output_format,
     one_line,
     read_message,
 )
-from streams.judges.rate_limits import Waiting
+from streams.judges.rate_limits import Clock
 
 _LOG = logging.getLogger(__name__)
-_MAX_NAME = 64
-_UNASKED = {
-    "expired": Failure(words="the batch expired before the question was asked", outcome=TIMEOUT, billed=False),
-    "canceled": Failure(words=CANCELLED, outcome=PROVIDER_ERROR, billed=False),
+_MAX_CUSTOM_ID_LENGTH = 64
+_UNASKED_FAILURES = {
+    "expired": Failure(error="the batch expired before the question was asked", outcome=TIMEOUT, billed=False),
+    "canceled": Failure(error=CANCELLED, outcome=PROVIDER_ERROR, billed=False),
 }
 
 
@@ -58,84 +58,97 @@ class Result(NamedTuple):
     """The result of one request of a batch."""
 
     custom_id: str
-    came: Message | Failure
+    response: Message | Failure
 
 
 _DECODER = msgspec.json.Decoder(_Line)
 
 
-async def results_in(chunks: AsyncIterator[bytes], most: int) -> AsyncGenerator[Result]:
-    """Yield the results in a body of JSON lines. At most `most` bytes of a line are held; unreadable lines are skipped and logged."""
-    async for line in _lines(chunks, most):
-        result = None if line is None else _read(line)
+async def read_results(chunks: AsyncIterator[bytes], max_line: int) -> AsyncGenerator[Result]:
+    """Yield the results in a body of JSON lines. Lines that are unreadable or longer than `max_line` bytes are logged and skipped."""
+    async for line in _split_lines(chunks, max_line):
+        result = _decode_line(line)
         if result is not None:
             yield result
 
 
-async def _lines(chunks: AsyncIterator[bytes], most: int) -> AsyncGenerator[bytes | None]:
-    """Yield each line that is not blank; None for one that is too long."""
-    line, too_long = bytearray(), False
+async def _split_lines(chunks: AsyncIterator[bytes], max_line: int) -> AsyncGenerator[bytes]:
+    """Yield the lines. Lines that are too long are skipped, and never held in memory completely."""
+    line = bytearray()
+    is_too_long = False
     async for chunk in chunks:
-        first, *rest = chunk.split(b"\n")
-        line += first
-        for piece in rest:
-            yield _whole(line, most, too_long=too_long)
-            line, too_long = bytearray(piece), False
-        if len(line) > most:
-            line, too_long = bytearray(), True
-    yield _whole(line, most, too_long=too_long)
+        pieces = chunk.split(b"\n")
+        line += pieces[0]
+        for piece in pieces[1:]:
+            if _check_line_length(line, max_line, is_too_long=is_too_long):
+                yield bytes(line)
+            line = bytearray(piece)
+            is_too_long = False
+        if len(line) > max_line:
+            line = bytearray()
+            is_too_long = True
+    if _check_line_length(line, max_line, is_too_long=is_too_long):
+        yield bytes(line)
 
 
-def _whole(line: bytearray, most: int, *, too_long: bool) -> bytes | None:
-    if too_long or len(line) > most:
-        _LOG.warning("a result of a batch is left out: it has more than %d bytes", most)
-        return None
-    return bytes(line)
+def _check_line_length(line: bytearray, max_line: int, *, is_too_long: bool) -> bool:
+    """Return whether a complete line is short enough; log it otherwise."""
+    if is_too_long or len(line) > max_line:
+        _LOG.warning("a result of a batch is skipped: it has more than %d bytes", max_line)
+        return False
+    return True
 
 
-def _read(line: bytes) -> Result | None:
+def _decode_line(line: bytes) -> Result | None:
     if not line.strip():
         return None
     try:
-        read = _DECODER.decode(line)
+        decoded = _DECODER.decode(line)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        _LOG.warning("a result of a batch is left out: %s", one_line(str(error)))
+        _LOG.warning("a result of a batch is skipped: %s", one_line(str(error)))
         return None
-    return Result(read.custom_id[:_MAX_NAME], _came(read.result))
+    return Result(decoded.custom_id[:_MAX_CUSTOM_ID_LENGTH], _read_content(decoded.result))
 
 
-def _came(result: _Result) -> Message | Failure:
+def _read_content(result: _Result) -> Message | Failure:
     if result.type == "succeeded":
         return read_message(bytes(result.message))
     if result.type == "errored":
-        return _errored(result.error)
-    return _UNASKED.get(result.type) or Failure(words=f"a result of an unknown kind: {one_line(result.type)}")
+        return _read_error(result.error)
+    if result.type in _UNASKED_FAILURES:
+        return _UNASKED_FAILURES[result.type]
+    return Failure(error=f"the result has an unknown type: {one_line(result.type)}")
 
 
-def _errored(error: Any) -> Failure:
-    """Return the failure in an error of the API, which is not billed. The error may be wrapped in an error response."""
-    inner = error.get("error") if isinstance(error, dict) else None
-    said = inner if isinstance(inner, dict) else error if isinstance(error, dict) else {}
-    kind, words = str(said.get("type", "error")), str(said.get("message", "no details"))
-    return Failure(words=one_line(f"{kind}: {words}"), billed=False, blames_format=blames_format(words))
+def _read_error(error: Any) -> Failure:
+    """Return the failure for an error of the API, which is not billed. The error may be wrapped in an error response."""
+    fields = error if isinstance(error, dict) else {}
+    if isinstance(fields.get("error"), dict):
+        fields = fields["error"]
+    error_type = str(fields.get("type", "error"))
+    message = str(fields.get("message", "no details"))
+    return Failure(error=one_line(f"{error_type}: {message}"), billed=False, rejects_format=names_output_format(message))
 
 
 _PATH = "/v1/messages/batches"
-_PAGE = 100
-_FIRST_BACKOFF, _LAST_BACKOFF = 1.0, 60.0
-_HOPELESS = frozenset([400, 401, 402, 403, 404, 405])
-"""Statuses that a repetition of the call does not change."""
+_PAGE_SIZE = 100
+_FIRST_BACKOFF_SECONDS = 1.0
+_MAX_BACKOFF_SECONDS = 60.0
+_PERMANENT_STATUSES = frozenset([400, 401, 402, 403, 404, 405])
+"""Statuses for which a retry is pointless."""
 T = TypeVar("T")
 
 
 class JudgeUnavailableError(DriftlineError):
-    """The batch API cannot be reached or refuses access; batches that it has continue there."""
+    """The batch API is unreachable or denies access. Batches that were already created continue to run there."""
 
-    hint = "See to the address, the key and its credit, then run the same command again: batches that were made are taken up."
+    hint = (
+        "Check the address, the key and its credit, then run the same command again. It resumes the batches that were created."
+    )
 
 
 class Counts(msgspec.Struct):
-    """Number of requests of a batch by outcome."""
+    """The number of a batch's requests by outcome."""
 
     processing: int = 0
     succeeded: int = 0
@@ -145,7 +158,7 @@ class Counts(msgspec.Struct):
 
 
 class Batch(msgspec.Struct):
-    """A batch in the API's responses."""
+    """A batch as the API describes it."""
 
     batch_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")] = msgspec.field(name="id")
     processing_status: str
@@ -155,19 +168,20 @@ class Batch(msgspec.Struct):
 
     @property
     def ended(self) -> bool:
-        """True if its results are available."""
+        """True if no request is in progress and the results are available."""
         return self.processing_status == "ended"
 
     @property
     def size(self) -> int:
-        """Number of its requests."""
+        """The number of requests."""
         return sum(msgspec.structs.astuple(self.request_counts))
 
     @property
     def seconds(self) -> float:
-        """Its duration in seconds; 0 before its end."""
-        took = 0.0 if self.ended_at is None else (self.ended_at - self.created_at).total_seconds()
-        return max(took, 0.0)
+        """The duration in seconds; 0 before the batch has ended."""
+        if self.ended_at is None:
+            return 0.0
+        return max((self.ended_at - self.created_at).total_seconds(), 0.0)
 
 
 class Page(msgspec.Struct):
@@ -177,49 +191,50 @@ class Page(msgspec.Struct):
     has_more: bool = False
 
 
-_BATCH, _PAGES = msgspec.json.Decoder(Batch), msgspec.json.Decoder(Page)
+_BATCH_DECODER = msgspec.json.Decoder(Batch)
+_PAGE_DECODER = msgspec.json.Decoder(Page)
 
 
 class BatchCalls:
-    """Makes the calls. Belongs to one event loop.
+    """The calls of the Message Batches API. Belongs to one event loop.
 
-    Each call may take `seconds`, and the results of a batch `results_seconds`, which counts only the time spent waiting for bytes.
+    A call may take `seconds`. Reading the results of a batch may take `results_seconds`, not counting the time to process them.
     """
 
-    def __init__(
-        self, client: AsyncAnthropic, waiting: Waiting, *, seconds: float, results_seconds: float, max_line: int
-    ) -> None:
+    def __init__(self, client: AsyncAnthropic, clock: Clock, *, seconds: float, results_seconds: float, max_line: int) -> None:
         self.simulated = False
         """Whether a simulated judge has answered."""
         self._client = client
-        self._waiting = waiting
+        self._clock = clock
         self._seconds = seconds
         self._results_seconds = results_seconds
         self._max_line = max_line
 
     async def create(self, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
-        """Create a batch. After a failure that may have been billed, it is unknown whether the batch exists."""
+        """Create a batch. If the call fails and may have been billed, the batch may exist nevertheless."""
         raw = self._client.messages.batches.with_raw_response
-        return await self._call(lambda: raw.create(requests=requests), _BATCH.decode)  # type: ignore[arg-type]
+        return await self._call(lambda: raw.create(requests=requests), _BATCH_DECODER.decode)  # type: ignore[arg-type]
 
     async def retrieve(self, batch_id: str) -> Batch | Failure:
-        """Read the state of a batch."""
-        return await self._call(lambda: self._client.messages.batches.with_raw_response.retrieve(batch_id), _BATCH.decode)
+        """Return the state of a batch."""
+        raw = self._client.messages.batches.with_raw_response
+        return await self._call(lambda: raw.retrieve(batch_id), _BATCH_DECODER.decode)
 
     async def cancel(self, batch_id: str) -> Batch | Failure:
-        """Cancel a batch: no more of its questions are asked."""
-        return await self._call(lambda: self._client.messages.batches.with_raw_response.cancel(batch_id), _BATCH.decode)
-
-    async def page(self, after: str | None) -> Page | Failure:
-        """Return the batches of the key's workspace that were created before the batch `after`, newest first."""
+        """Cancel a batch: the API processes none of its remaining requests."""
         raw = self._client.messages.batches.with_raw_response
-        more = {} if after is None else {"after_id": after}
-        return await self._call(lambda: raw.list(limit=_PAGE, **more), _PAGES.decode)  # type: ignore[arg-type]
+        return await self._call(lambda: raw.cancel(batch_id), _BATCH_DECODER.decode)
+
+    async def list_page(self, after_id: str | None) -> Page | Failure:
+        """Return a page of the workspace's batches, newest first, starting after the batch `after_id`."""
+        raw = self._client.messages.batches.with_raw_response
+        cursor = {} if after_id is None else {"after_id": after_id}
+        return await self._call(lambda: raw.list(limit=_PAGE_SIZE, **cursor), _PAGE_DECODER.decode)  # type: ignore[arg-type]
 
     async def results(self, batch_id: str) -> AsyncGenerator[Result | Failure]:
-        """Yield the results of a batch that has ended, in any order; a failure comes last, and others may be missing then."""
+        """Yield the results of a batch that has ended, in any order. If reading fails, a failure comes last and results may be missing."""
         try:
-            # Ignore the address that the API gives for the results: key and texts must go to the configured address, even behind a gateway.
+            # Ignore the results address in the API's response: key and texts must go to the configured address, even behind a gateway.
             stream = await self._client.get(
                 f"{_PATH}/{batch_id}/results",
                 cast_to=object,
@@ -228,162 +243,165 @@ class BatchCalls:
                 stream_cls=AsyncStream[object],
             )
         except Exception as error:  # noqa: BLE001 - any error of the client is an outcome of this one call
-            yield self._failure(error)
+            yield self._classify(error)
             return
         self.simulated |= is_simulated(stream.response.headers)
-        bytes_of = _Bounded(stream.response.aiter_bytes(), self._results_seconds)
+        body = _TimedBody(stream.response.aiter_bytes(), self._results_seconds)
         try:
-            async with aclosing(results_in(bytes_of.chunks(), self._max_line)) as found:
-                async for result in found:
+            async with aclosing(read_results(body.chunks(), self._max_line)) as results:
+                async for result in results:
                     yield result
         finally:
             await stream.response.aclose()
-        if bytes_of.error is not None:
-            yield self._failure(bytes_of.error)
+        if body.error is not None:
+            yield self._classify(body.error)
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.close()
 
-    async def _call(self, call: Callable[[], Awaitable[Any]], read: Callable[[bytes], T]) -> T | Failure:
+    async def _call(self, call: Callable[[], Awaitable[Any]], decode: Callable[[bytes], T]) -> T | Failure:
         try:
             async with asyncio.timeout(self._seconds):
                 response = await call()
-        except Exception as error:  # noqa: BLE001 - as above
-            return self._failure(error)
+        except Exception as error:  # noqa: BLE001 - any error of the client is an outcome of this one call
+            return self._classify(error)
         self.simulated |= is_simulated(response.headers)
         try:
-            return read(response.http_response.content)
+            return decode(response.http_response.content)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            return Failure(words=f"unreadable answer: {one_line(str(error))}")
+            return Failure(error=f"unreadable answer: {one_line(str(error))}")
 
-    def _failure(self, error: Exception) -> Failure:
-        return failure_of(error, secret=self._client.api_key or "", wall=self._waiting.wall)
+    def _classify(self, error: Exception) -> Failure:
+        return classify_error(error, secret=self._client.api_key or "", wall=self._clock.wall)
 
 
-class _Bounded:
-    """A body with a time limit for reading; an error is stored instead of raised."""
+class _TimedBody:
+    """The body of a response, with a limit on the time spent waiting for bytes. An error ends it, and is stored instead of raised."""
 
     def __init__(self, body: AsyncIterator[bytes], seconds: float) -> None:
         self.error: Exception | None = None
         self._body = body
-        self._left = seconds
+        self._seconds_left = seconds
 
     async def chunks(self) -> AsyncGenerator[bytes]:
-        """Yield the bytes as they come. Only the time spent waiting for bytes counts, not the time to process them."""
+        """Yield the chunks as they arrive."""
         while True:
-            began = time.monotonic()
+            started_at = time.monotonic()
             try:
-                async with asyncio.timeout(max(self._left, 0.0)):
+                async with asyncio.timeout(max(self._seconds_left, 0.0)):
                     chunk = await anext(self._body, None)
             except Exception as error:  # noqa: BLE001 - any error of the stream is an outcome of this one call
                 self.error = error
                 return
-            self._left -= time.monotonic() - began
+            self._seconds_left -= time.monotonic() - started_at
             if chunk is None:
                 return
             yield chunk
 
 
-class Patience:
-    """The limit on retrying a failing API: until it has failed for `seconds` without interruption."""
+class OutageBackoff:
+    """The waits between calls to a failing API, until it has failed for `max_seconds` without interruption."""
 
-    def __init__(self, waiting: Waiting, seconds: float) -> None:
-        self._waiting = waiting
-        self._seconds = seconds
-        self._since = math.inf
+    def __init__(self, clock: Clock, max_seconds: float) -> None:
+        self._clock = clock
+        self._max_seconds = max_seconds
+        self._failing_since = math.inf
         self._failures = 0
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """Note a successful call."""
-        self._since, self._failures = math.inf, 0
+        self._failing_since = math.inf
+        self._failures = 0
 
-    async def bear(self, failure: Failure, what: str) -> None:
-        """Wait before the next call. Raises JudgeUnavailableError if the wait has been too long, or is pointless."""
-        now = self._waiting.now()
-        self._since = min(self._since, now)
-        if failure.status in _HOPELESS or now - self._since > self._seconds:
-            raise JudgeUnavailableError(f"{what}: {failure.words}")
-        delay = min(_FIRST_BACKOFF * 2**self._failures, _LAST_BACKOFF)
+    async def wait(self, failure: Failure, problem: str) -> None:
+        """Wait before the next call. Raises JudgeUnavailableError if a retry is pointless or the outage has lasted too long."""
+        now = self._clock.now()
+        self._failing_since = min(self._failing_since, now)
+        if failure.status in _PERMANENT_STATUSES or now - self._failing_since > self._max_seconds:
+            raise JudgeUnavailableError(f"{problem}: {failure.error}")
+        delay = min(_FIRST_BACKOFF_SECONDS * 2**self._failures, _MAX_BACKOFF_SECONDS)
         self._failures = min(self._failures + 1, 10)
-        _LOG.warning("%s: %s; trying again", what, failure.words)
-        await self._waiting.sleep(max(delay * self._waiting.jitter(), failure.after or 0.0))
+        _LOG.warning("%s, retrying: %s", problem, failure.error)
+        await self._clock.sleep(max(delay * self._clock.jitter(), failure.retry_after or 0.0))
 
 
-_FAULTS_OF_REQUESTS = frozenset([400, 413, 422])
-"""Statuses that blame the requests alone."""
-_SETTLING = timedelta(minutes=2)
-"""The time after its plan within which a batch may still appear in the list of batches."""
-_CLOCKS = timedelta(hours=2)
-"""The largest difference between our clock and the API's."""
-_PAUSE = 15.0
+_REJECTION_STATUSES = frozenset([400, 413, 422])
+"""Statuses by which the API rejects the requests themselves."""
+_LISTING_DELAY = timedelta(minutes=2)
+"""A new batch may be missing from the list of batches for this long."""
+_MAX_CLOCK_SKEW = timedelta(hours=2)
+"""The largest assumed difference between our clock and the API's."""
+_SEARCH_INTERVAL_SECONDS = 15.0
 
 
-class BatchMaker:
-    """Creates batches, and finds the batch of a plan again."""
+class BatchCreator:
+    """Creates batches, and finds a batch that may have been created. Raises JudgeUnavailableError after `max_outage` seconds of failures."""
 
-    def __init__(self, calls: BatchCalls, waiting: Waiting, patience: float) -> None:
+    def __init__(self, calls: BatchCalls, clock: Clock, max_outage: float) -> None:
         self._calls = calls
-        self._waiting = waiting
-        self._patience = patience
+        self._clock = clock
+        self._max_outage = max_outage
 
-    async def make(self, plan: BatchPlan, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
-        """Create a plan's batch. Returns a failure if the API rejects the requests; raises JudgeUnavailableError for other errors."""
-        patience = Patience(self._waiting, self._patience)
+    async def create(self, plan: BatchPlan, requests: Sequence[dict[str, Any]]) -> Batch | Failure:
+        """Create a plan's batch. Return a failure if the API rejects the requests."""
+        backoff = OutageBackoff(self._clock, self._max_outage)
         while True:
-            came = await self._calls.create(requests)
-            if isinstance(came, Batch) or came.status in _FAULTS_OF_REQUESTS:
-                return came
-            await patience.bear(came, "a batch cannot be made")
-            found = await self.find(plan) if came.billed else None
-            if found is not None:
-                return found
+            response = await self._calls.create(requests)
+            if isinstance(response, Batch) or response.status in _REJECTION_STATUSES:
+                return response
+            await backoff.wait(response, "a batch cannot be created")
+            if response.billed:
+                batch = await self.find(plan)
+                if batch is not None:
+                    return batch
 
     async def find(self, plan: BatchPlan) -> Batch | None:
-        """Return the batch of a plan that may or may not have been created; None if it does not exist.
+        """Return the batch of a plan, which may or may not have been created; None if it does not exist.
 
-        The API does not show the content of a batch before it has ended. So a batch from about that time with as many requests is
-        waited for: waiting is free, asking twice is not.
+        The API shows the content of a batch only when it has ended. So any batch of the right size from about that time is waited for:
+        waiting is free, and asking the questions twice is not.
         """
-        strangers: set[str] = set()
+        other_batches: set[str] = set()
         while True:
-            late = self._now() >= plan.planned_at + _SETTLING  # before the search, because a batch may appear during the search
-            waits = False
-            async with aclosing(self._since(plan.planned_at - _CLOCKS)) as listed:
-                async for batch in listed:
-                    if batch.size != len(plan.fingerprints) or batch.batch_id in strangers:
+            # Read the clock before the search, because a batch may be listed while the search is running.
+            is_listed_by_now = self._now() >= plan.planned_at + _LISTING_DELAY
+            has_running_candidates = False
+            async with aclosing(self._list_since(plan.planned_at - _MAX_CLOCK_SKEW)) as batches:
+                async for batch in batches:
+                    if batch.size != len(plan.fingerprints) or batch.batch_id in other_batches:
                         continue
                     if not batch.ended:
-                        waits = True
+                        has_running_candidates = True
                     elif await self._has_plan(batch, plan):
                         return batch
                     else:
-                        strangers.add(batch.batch_id)
-            if late and not waits:
+                        other_batches.add(batch.batch_id)
+            if is_listed_by_now and not has_running_candidates:
                 return None
-            await self._waiting.sleep(_PAUSE)
+            await self._clock.sleep(_SEARCH_INTERVAL_SECONDS)
 
-    async def _since(self, earliest: datetime) -> AsyncGenerator[Batch]:
+    async def _list_since(self, earliest: datetime) -> AsyncGenerator[Batch]:
         """Yield the batches that were created since `earliest`, newest first."""
-        patience = Patience(self._waiting, self._patience)
-        after: str | None = None
+        backoff = OutageBackoff(self._clock, self._max_outage)
+        last_id: str | None = None
         while True:
-            page = await self._calls.page(after)
+            page = await self._calls.list_page(last_id)
             if isinstance(page, Failure):
-                await patience.bear(page, "the batches cannot be listed")
+                await backoff.wait(page, "the batches cannot be listed")
                 continue
-            patience.over()
+            backoff.reset()
             for batch in page.data:
                 if batch.created_at < earliest:
                     return
                 yield batch
-            if not page.has_more or not page.data or page.data[-1].batch_id == after:
+            if not page.has_more or not page.data or page.data[-1].batch_id == last_id:
                 return
-            after = page.data[-1].batch_id
+            last_id = page.data[-1].batch_id
 
     async def _has_plan(self, batch: Batch, plan: BatchPlan) -> bool:
-        """Return whether the first result of a batch has the plan's id; False if its results are gone."""
-        patience = Patience(self._waiting, self._patience)
+        """Return whether the first result of a batch has the plan's id; False if its results are no longer available."""
+        backoff = OutageBackoff(self._clock, self._max_outage)
         while True:
             async with aclosing(self._calls.results(batch.batch_id)) as results:
                 first = await anext(results, None)
@@ -391,7 +409,7 @@ class BatchMaker:
                 return first is not None and has_plan(first.custom_id, plan.plan_id)
             if first.status == 404:
                 return False
-            await patience.bear(first, f"the results of batch {batch.batch_id} cannot be read")
+            await backoff.wait(first, f"the results of batch {batch.batch_id} cannot be read")
 
     def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._waiting.wall(), UTC)
+        return datetime.fromtimestamp(self._clock.wall(), UTC)

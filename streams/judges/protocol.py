@@ -1,6 +1,6 @@
-"""The small protocol between the scoring worker and a judge, and the credentials of the judge's API in the environment.
+"""The protocol between the scoring worker and a judge, and the credentials of the judge's API in the environment.
 
-Many modules that never ask a judge read these, so they load without the API's client.
+This module does not import the API's client, because many modules need it that never ask a judge.
 """
 
 from __future__ import annotations
@@ -13,37 +13,38 @@ from audit.cost import PromptBound, Usage
 from audit.exchanges.questions import Question
 
 SIMULATED_HEADER = "x-driftline-simulated"
-"""Header of every response of a simulated judge; its value is 1."""
+"""The header of every response of a simulated judge, with the value 1."""
 SIMULATED_MODEL = "driftline-simulated-judge"
-"""Model name that a simulated judge reports."""
+"""The model name that a simulated judge reports."""
 
 
 class CallBudget(Protocol):
-    """The budget of one question: the amount that the session's cap allows, and the amount spent."""
+    """The budget of one question: reserves money under the session's cap before each call, and charges the calls."""
 
     async def reserve(self, prompt: PromptBound | None = None) -> int:
-        """Reserve the worst case of one call; durable on return. `prompt` None means one token per byte.
+        """Reserve the largest possible cost of one call; the reservation is durable on return.
 
-        Returns the most tokens that the answer may have: fewer than the question's if the cap allows no more, and 0 if it forbids the
-        call. An unspent reservation is used first, so a call that was refused free of charge can be repeated.
+        Without a bound on the prompt, each byte counts as one token. Returns the maximum number of tokens of the answer: the question's
+        own maximum, a smaller number if the cap allows no more, or 0 if the cap forbids the call. An unspent reservation is used first,
+        so a call that was rejected free of charge can be repeated.
         """
         ...
 
     def spend(self, usage: Usage | None, model: str | None) -> None:
-        """Charge a reserved call: its usage, or the whole reservation if the usage is unknown."""
+        """Charge a reserved call by its usage; by the whole reservation if the usage is unknown."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The outcome of asking the judge: the fields of a `Judgement` that the judge knows. The cost is in the call budget."""
+    """The judge's result for one question: the fields of a `Judgement` except its cost, which the call budget knows."""
 
     outcome: str
     """answered, refused, cut_off, provider_error, timeout, invalid or cost_cap."""
     answer: str | None = None
-    """The raw text, also of an unusable answer."""
+    """The raw text, even if it is unusable."""
     model: str | None = None
-    """The model that answered, as reported."""
+    """The model that answered, as the API reports it."""
     stop_reason: str | None = None
     error: str | None = None
     """The last error, without secrets."""
@@ -52,19 +53,20 @@ class Verdict:
     attempt_errors: tuple[str, ...] = ()
     """The error of each failed call."""
     usage: Usage | None = None
-    """Tokens of all calls, as far as known."""
+    """The tokens of all calls whose usage is known; None if no usage is known."""
     latency_ms: int = 0
+    """Milliseconds spent in calls."""
     simulated: bool = False
     """True if a simulated judge answered."""
 
 
 class Judge(Protocol):
-    """Answers questions. Problems of a provider are outcomes, never exceptions."""
+    """A model that answers questions. A provider's problems become outcomes, never exceptions."""
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """Ask one question. The deadline starts with its turn and includes retries.
+        """Ask one question. The deadline starts when the question leaves the queue, and includes retries.
 
-        Raises what the call budget raises, and nothing else.
+        Raises only the errors of the call budget.
         """
         ...
 
@@ -77,16 +79,18 @@ DEFAULT_BASE_URL = "https://api.anthropic.com"
 
 
 class Credentials(NamedTuple):
-    """The settings of the judge's API in the environment; unset fields are None."""
+    """The key and address of the judge's API; None if unset."""
 
     api_key: str | None
     base_url: str | None
 
 
 def credentials(environ: Mapping[str, str]) -> Credentials:
-    """Return key and address from `ANTHROPIC_API_KEY`, else `ANTHROPIC_AUTH_TOKEN` (both are sent as a bearer token), and
-    `ANTHROPIC_BASE_URL`. Empty values count as missing.
-    """  # noqa: D205 - the first sentence does not fit a line
-    names = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL")
-    key, token, base_url = (environ.get(name, "").strip() or None for name in names)
-    return Credentials(key or token, base_url)
+    """Return the credentials in the environment. Empty values count as unset.
+
+    The key is `ANTHROPIC_API_KEY`, or else `ANTHROPIC_AUTH_TOKEN`; the address is `ANTHROPIC_BASE_URL`.
+    """
+    api_key = environ.get("ANTHROPIC_API_KEY", "").strip()
+    auth_token = environ.get("ANTHROPIC_AUTH_TOKEN", "").strip()
+    base_url = environ.get("ANTHROPIC_BASE_URL", "").strip()
+    return Credentials(api_key or auth_token or None, base_url or None)

@@ -18,7 +18,7 @@ from benchmarks.counting_api import TOKENIZERS, CountingApi
 from schemas.records import Exchange
 from service.setup.settings import Settings
 from streams.judges.live import LiveJudge, open_live_judge
-from streams.judges.rate_limits import Waiting
+from streams.judges.rate_limits import Clock
 
 MODEL = "claude-haiku-4-5"
 TEXTS = {
@@ -170,7 +170,7 @@ def test_a_stop_charges_nothing_for_a_call_that_was_refused(store: Store) -> Non
             slept.set()
             await go_on.wait()
 
-        judge = judge_over(Overloaded("1"), waiting=Waiting(sleep=sleep))
+        judge = judge_over(Overloaded("1"), clock=Clock(sleep=sleep))
         async with engine_over(store, judge=judge) as engine:
             await engine.take_exchange(build.exchange("s", 1))
             await slept.wait()
@@ -203,7 +203,7 @@ def test_a_question_that_waits_for_its_turn_does_not_hold_up_a_stop(store: Store
             asleep.set()
             await asyncio.Event().wait()
 
-        judge = judge_over(Overloaded("500"), waiting=Waiting(sleep=sleep))
+        judge = judge_over(Overloaded("500"), clock=Clock(sleep=sleep))
         judge.limiter.pause(500)
         async with engine_over(store, judge=judge) as engine:
             await engine.take_exchange(build.exchange("s", 1))

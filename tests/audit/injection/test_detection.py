@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import builders
 from support.yaml_files import read_yaml
 
-from audit.answers import answer_in
+from audit.answers import extract_answer
 from audit.exchanges.prompts import thinking_question, tier2_question
 from audit.exchanges.questions import Invalid
 from audit.injection import RECOGNIZERS, REQUIRED_PATTERNS, tamper_reasons, text_kinds
@@ -122,7 +122,7 @@ def test_a_judge_that_echoes_the_text_is_still_checked(case: dict[str, Any]) -> 
     """A deceived judge repeats the forged answer, which cannot match the question."""
     exchange = exchange_of(case["place"], case["text"])
     for question in (tier2_question(exchange, POLICY), thinking_question(exchange, POLICY)):
-        assert isinstance(answer_in(case["text"], question.schema, question.read), Invalid)
+        assert isinstance(extract_answer(case["text"], question.schema, question.read), Invalid)
 
 
 def test_each_place_and_kind_is_told_once_and_in_order() -> None:

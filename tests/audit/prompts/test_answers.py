@@ -18,7 +18,7 @@ from audit.answers import (
     ThinkingAnswer,
     Tier2Answer,
     Tier3Answer,
-    answer_in,
+    extract_answer,
     is_object,
 )
 from audit.exchanges.prompts import thinking_question, tier2_question, tier3_question
@@ -366,7 +366,7 @@ def scored(score: float, reasoning: str = "It fits.") -> str:
 
 def answer(text: str, question: Question = TIER2) -> str | Invalid:
     """Return the answer in a text."""
-    return answer_in(text, question.schema, question.read)
+    return extract_answer(text, question.schema, question.read)
 
 
 GOOD = scored(0.75)

@@ -15,7 +15,7 @@ from audit.cost import OVERHEAD_TOKENS, PromptBound, Usage, believable, price_of
 from audit.exchanges.questions import Invalid, Material, Question
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Verdict
-from streams.judges.rate_limits import Waiting
+from streams.judges.rate_limits import Clock
 
 MODEL = "claude-haiku-4-5"
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
@@ -41,9 +41,9 @@ class SkippingClock:
         await asyncio.sleep(0)
 
     @property
-    def waiting(self) -> Waiting:
-        """Return the `Waiting` for a judge."""
-        return Waiting(now=self.now, sleep=self.sleep, jitter=lambda: self.jitter, wall=lambda: 1_800_000_000.0)
+    def judge_clock(self) -> Clock:
+        """Return the `Clock` for a judge."""
+        return Clock(now=self.now, sleep=self.sleep, jitter=lambda: self.jitter, wall=lambda: 1_800_000_000.0)
 
 
 class CheckingPurse:
@@ -194,7 +194,7 @@ class Asked:
         self.budgets: list[CheckingPurse] = []
         traits = options.pop("traits", (None, False))
         self._open = lambda: open_live_judge(
-            KEY, "http://127.0.0.1:9", lambda _model: traits, waiting=clock.waiting, transport=self.api, **options
+            KEY, "http://127.0.0.1:9", lambda _model: traits, clock=clock.judge_clock, transport=self.api, **options
         )
 
     def ask(self, *questions: Question, calls: int | None = None) -> list[Verdict]:

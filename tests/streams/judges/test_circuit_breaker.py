@@ -16,7 +16,7 @@ from audit.exchanges.questions import Question
 from driftline_trial.simulator import running
 from streams.judges.live import open_live_judge
 from streams.judges.protocol import Verdict
-from streams.judges.rate_limits import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_UNREADABLE, CircuitBreaker, Waiting
+from streams.judges.rate_limits import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_UNREADABLE, CircuitBreaker, Clock
 
 CONCURRENCY, QUESTIONS = 4, 60
 MOST_CALLS = 3
@@ -60,9 +60,9 @@ class Time:
         await work
 
     @property
-    def waiting(self) -> Waiting:
-        """Return the `Waiting` for a judge."""
-        return Waiting(now=lambda: self.seconds, sleep=self.sleep, jitter=lambda: 1.0, wall=lambda: 1_800_000_000.0)
+    def judge_clock(self) -> Clock:
+        """Return the `Clock` for a judge."""
+        return Clock(now=lambda: self.seconds, sleep=self.sleep, jitter=lambda: 1.0, wall=lambda: 1_800_000_000.0)
 
 
 class Recovering(httpx2.AsyncBaseTransport):
@@ -90,7 +90,7 @@ def ask_all(time: Time, api: httpx2.AsyncBaseTransport, questions: list[Question
 
     async def work() -> list[Verdict]:
         judge = open_live_judge(
-            None, "http://127.0.0.1:9", lambda _: (None, False), concurrency=CONCURRENCY, waiting=time.waiting, transport=api
+            None, "http://127.0.0.1:9", lambda _: (None, False), concurrency=CONCURRENCY, clock=time.judge_clock, transport=api
         )
         asking = asyncio.gather(*(judge.ask(question, purse_for(question)) for question in questions))
         await time.run(asking)
@@ -152,7 +152,7 @@ def test_a_readable_answer_begins_the_count_anew(build_question: Build, message:
 def test_pauses_grow_to_the_longest_and_begin_anew_after_an_answer() -> None:
     """An hour of unreadable answers costs a handful of calls, and a later failure starts with a short pause again."""
     time = Time()
-    breaker = CircuitBreaker(time.waiting)
+    breaker = CircuitBreaker(time.judge_clock)
     pauses = []
     for _ in range(MAX_UNREADABLE - 1):
         breaker.note_unreadable("m")
@@ -175,7 +175,7 @@ def test_pauses_grow_to_the_longest_and_begin_anew_after_an_answer() -> None:
 
 
 def test_what_waits_for_a_judge_that_cannot_be_read_survives_a_stop_and_is_scored_by_the_next_start() -> None:
-    """Waiting questions have no reservation, so a stop neither waits for the pause nor loses a task; paid calls are recorded."""
+    """Clock questions have no reservation, so a stop neither waits for the pause nor loses a task; paid calls are recorded."""
     with Store(None) as store, running() as simulator:
         paused = asyncio.Event()
 
@@ -192,7 +192,7 @@ def test_what_waits_for_a_judge_that_cannot_be_read_survives_a_stop_and_is_score
                 simulator.base_url,
                 lambda _: (None, False),
                 concurrency=2,
-                waiting=Waiting(sleep=sleep),
+                clock=Clock(sleep=sleep),
                 transport=httpx2.MockTransport(sign_in),
             )
             async with engine_over(store, POLICY, judge=judge) as engine:

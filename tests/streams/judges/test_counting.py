@@ -18,7 +18,7 @@ from audit.exchanges.questions import Question, byte_tokens
 from audit.policy import Policy
 from benchmarks.counting_api import TOKENIZERS, CountingApi, Tokenizer
 from streams.judges.live import PromptBounds
-from streams.judges.messages_api import Format, Repair, Rung, open_client, parameters
+from streams.judges.messages_api import OutputMode, Repair, RequestOptions, build_request, open_client
 
 POLICY = Policy().for_project("ops")
 BOUNDARY = "0" * 16
@@ -46,14 +46,16 @@ def bounds_of(
 
 
 @pytest.mark.parametrize("tokens", TOKENIZERS.values(), ids=TOKENIZERS)
-@given(text=TEXTS, repaired=st.none() | TEXTS.filter(str.strip), rung=st.sampled_from(Rung))
-@example(text="\ufdfa" * 400, repaired=None, rung=Rung.STRUCTURED)
-@example(text="`" * 30_000, repaired="{" * 500, rung=Rung.IN_PROMPT)
-def test_no_prompt_has_more_tokens_than_its_bounds(tokens: Tokenizer, text: str, repaired: str | None, rung: Rung) -> None:
+@given(text=TEXTS, repaired=st.none() | TEXTS.filter(str.strip), output_mode=st.sampled_from(OutputMode))
+@example(text="\ufdfa" * 400, repaired=None, output_mode=OutputMode.STRUCTURED)
+@example(text="`" * 30_000, repaired="{" * 500, output_mode=OutputMode.IN_PROMPT)
+def test_no_prompt_has_more_tokens_than_its_bounds(
+    tokens: Tokenizer, text: str, repaired: str | None, output_mode: OutputMode
+) -> None:
     """Tokens billed beyond the reservation would pass the cap."""
     question = question_of(text)
     repair = None if repaired is None else Repair(repaired, ("score: missing",))
-    asked = parameters(question, Format(rung, cache_minimum=512), BOUNDARY, repair)
+    asked = build_request(question, RequestOptions(output_mode, cache_minimum=512), BOUNDARY, repair)
     api = CountingApi(tokens)
     (found,) = bounds_of(api, (question, asked))
 
@@ -77,7 +79,7 @@ def test_a_text_counts_as_many_tokens_as_its_longest_form_has_bytes(text: str) -
 def test_what_stays_the_same_is_counted_once() -> None:
     """A count is free, but takes as long as a call."""
     api = CountingApi(TOKENIZERS["four characters a token"])
-    asked = [(one, parameters(one, Format(), BOUNDARY)) for one in map(question_of, ("a", "b", "c"))]
+    asked = [(one, build_request(one, RequestOptions(), BOUNDARY)) for one in map(question_of, ("a", "b", "c"))]
     found = bounds_of(api, *asked)
     assert api.counted == 1 + len(asked), "the instructions once, and each prompt because its nearest bound was asked for"
     for (question, _), (first, nearest) in zip(asked, found, strict=True):
@@ -118,7 +120,7 @@ def _lost() -> httpx2.Response:
 def test_where_nobody_counts_each_byte_counts_and_the_server_is_left_alone(answer: Callable[[], httpx2.Response]) -> None:
     """Compatible servers may lack the count or return an impossible one; the cap must hold anyway."""
     api, question = Refusing(answer), question_of("It is done.")
-    asked = parameters(question, Format(cache_minimum=512), BOUNDARY)
+    asked = build_request(question, RequestOptions(cache_minimum=512), BOUNDARY)
     most = question.texts_size + OVERHEAD_TOKENS
     assert [[PromptBound(most, most)]] * 2 == bounds_of(api, (question, asked), (question, asked))
     assert api.requests == 1
@@ -127,7 +129,7 @@ def test_where_nobody_counts_each_byte_counts_and_the_server_is_left_alone(answe
 def test_a_model_that_used_more_than_was_counted_is_not_believed_again() -> None:
     """A proxy may count and bill with different tokenizers."""
     api, question = CountingApi(TOKENIZERS["four characters a token"]), question_of("It is done.")
-    asked = parameters(question, Format(cache_minimum=10**6), BOUNDARY)
+    asked = build_request(question, RequestOptions(cache_minimum=10**6), BOUNDARY)
     most = question.texts_size + OVERHEAD_TOKENS
     assert bounds_of(api, (question, asked), distrusted=question.model) == [[PromptBound(most, most)]]
     assert api.counted == 0

@@ -130,7 +130,7 @@ def test_a_fault_of_the_provider_is_an_outcome(
         deadline=fault.deadline,
         concurrency=fault.concurrency,
         max_body=fault.max_body,
-        waiting=clock.waiting,
+        clock=clock.judge_clock,
     )
     questions = [_question(number) for number in range(QUESTIONS)]
     pairs = [(question, purse_for(question)) for question in questions]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from audit.cost import PromptBound, Usage
 from schemas.errors import SettingsError
 from streams.judges.live import open_live_judge
-from streams.judges.messages_api import Format, Repair, Rung, parameters
+from streams.judges.messages_api import OutputMode, Repair, RequestOptions, build_request
 from streams.judges.protocol import Credentials, credentials
 
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
@@ -57,7 +57,7 @@ def test_each_request_has_a_boundary_of_its_own(judge_with: Build, build_questio
 @pytest.mark.parametrize(("minimum", "marked"), [(None, True), (100, True), (4096, False)])
 def test_a_prefix_too_short_to_be_cached_is_not_marked(minimum: int | None, marked: bool, build_question: Build) -> None:
     """An ignored cache mark is free, but it makes the estimated costs wrong."""
-    system = parameters(build_question(), Format(cache_minimum=minimum), "b")["system"][0]
+    system = build_request(build_question(), RequestOptions(cache_minimum=minimum), "b")["system"][0]
     assert ("cache_control" in system) == marked
 
 
@@ -217,8 +217,8 @@ def test_a_wrong_answer_is_sent_back_once_with_what_is_wrong(judge_with: Build, 
 def test_a_repair_keeps_within_what_was_reserved(build_question: Build, answer: str, problems: list[str]) -> None:
     """The reservation counts one token per byte; half of our own text must pay for the repair."""
     question = build_question()
-    plain = parameters(question, Format(Rung.IN_PROMPT), "b")["messages"]
-    mended = parameters(question, Format(Rung.IN_PROMPT), "b", Repair(answer, tuple(problems)))["messages"]
+    plain = build_request(question, RequestOptions(OutputMode.IN_PROMPT), "b")["messages"]
+    mended = build_request(question, RequestOptions(OutputMode.IN_PROMPT), "b", Repair(answer, tuple(problems)))["messages"]
     own = len(question.instructions) + len(question.task) + len(json.dumps(question.schema))
     assert plain[0] == mended[0]
     assert sum(len(turn["content"].encode()) for turn in mended[1:]) <= own // 2 + 200
@@ -468,7 +468,7 @@ def test_a_cancellation_from_outside_is_raised_and_charged(build_question: Build
             return await _never(request)
 
     async def run() -> tuple[int, list[int]]:
-        judge = open_live_judge(KEY, LOCAL, lambda _model: (None, False), waiting=clock.waiting, transport=Hangs())
+        judge = open_live_judge(KEY, LOCAL, lambda _model: (None, False), clock=clock.judge_clock, transport=Hangs())
         budget = purse_for(build_question())
         asking = asyncio.create_task(judge.ask(build_question(), budget))
         await began.wait()
@@ -505,7 +505,7 @@ def test_an_error_of_the_purse_is_raised_and_gives_the_slot_back(
 
 
 @pytest.mark.parametrize(
-    ("key", "url", "words", "hint"),
+    ("key", "url", "message", "hint"),
     [
         (None, None, "no key", "ANTHROPIC_API_KEY"),
         (None, "https://api.anthropic.com/", "no key", "ANTHROPIC_API_KEY"),
@@ -515,16 +515,16 @@ def test_an_error_of_the_purse_is_raised_and_gives_the_slot_back(
         (KEY, "127.0.0.1:8000", "does not start with http", "ANTHROPIC_BASE_URL"),
         (KEY, "ftp://llm.example", "does not start with http", "ANTHROPIC_BASE_URL"),
         (KEY, "http://", "does not start with http", "ANTHROPIC_BASE_URL"),
-        (KEY, "http://[::1", "no URL", "ANTHROPIC_BASE_URL"),
+        (KEY, "http://[::1", "not a URL", "ANTHROPIC_BASE_URL"),
         (KEY, "https://me:secret@llm.example", "password", "ANTHROPIC_API_KEY"),
         (KEY, "https://llm.example?key=secret", "query", "ANTHROPIC_BASE_URL"),
-        ("two words", None, "characters that no key has", "Copy"),
-        ("smart\u2019quote", None, "characters that no key has", "Copy"),
+        ("two words", None, "printable ASCII", "Copy"),
+        ("smart\u2019quote", None, "printable ASCII", "Copy"),
     ],
 )
-def test_what_cannot_work_is_refused_at_start_up(key: str | None, url: str | None, words: str, hint: str) -> None:
+def test_what_cannot_work_is_refused_at_start_up(key: str | None, url: str | None, message: str, hint: str) -> None:
     """Invalid settings must fail at startup, not at the first call, and the error must not contain a secret."""
-    with pytest.raises(SettingsError, match=words) as refused:
+    with pytest.raises(SettingsError, match=message) as refused:
         open_live_judge(key, url, lambda _model: (None, False))
     assert hint in refused.value.hint
     shown = f"{refused.value} {refused.value.hint}"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streams.judges.rate_limits import MAX_PAUSE_SECONDS, Limiter, Waiting, exhausted_for, retry_after
+from streams.judges.rate_limits import MAX_PAUSE_SECONDS, Clock, Limiter, retry_after, seconds_until_refill
 
 T = TypeVar("T")
 NOON = 1_800_014_400.0
@@ -29,9 +29,9 @@ class HandClock:
         await asyncio.sleep(0)
 
     @property
-    def waiting(self) -> Waiting:
-        """Return the `Waiting` for a limiter."""
-        return Waiting(now=lambda: self.at, sleep=self.sleep, jitter=lambda: 1.0, wall=lambda: NOON)
+    def judge_clock(self) -> Clock:
+        """Return the `Clock` for a limiter."""
+        return Clock(now=lambda: self.at, sleep=self.sleep, jitter=lambda: 1.0, wall=lambda: NOON)
 
 
 def run(task: Coroutine[Any, Any, T]) -> T:
@@ -113,7 +113,7 @@ def test_a_cancelled_wait_loses_no_slot(order: tuple[str, ...]) -> None:
 def test_the_limit_halves_once_a_round_and_grows_back() -> None:
     """Sixteen calls rejected together count once, and the limit must grow back."""
     clock = HandClock()
-    limiter = Limiter(16, clock.waiting)
+    limiter = Limiter(16, clock.judge_clock)
     began = clock.at
     for _ in range(16):
         clock.at += 1
@@ -132,7 +132,7 @@ def test_growth_lets_the_next_ones_in() -> None:
 
     async def scenario() -> int:
         clock = HandClock()
-        limiter = Limiter(2, clock.waiting)
+        limiter = Limiter(2, clock.judge_clock)
         limiter.shrink(clock.at)
         await limiter.acquire(float("inf"))
         waiter = asyncio.create_task(limiter.acquire(float("inf")))
@@ -147,7 +147,7 @@ def test_growth_lets_the_next_ones_in() -> None:
 def test_a_pause_holds_everybody_back_until_it_ends() -> None:
     """A pause that one call learns about applies to all calls with the key."""
     clock = HandClock()
-    limiter = Limiter(2, clock.waiting)
+    limiter = Limiter(2, clock.judge_clock)
     limiter.pause(30)
     limiter.pause(10)
     assert limiter.paused_until == 1030.0
@@ -157,9 +157,9 @@ def test_a_pause_holds_everybody_back_until_it_ends() -> None:
 
 
 def test_a_pause_beyond_the_deadline_is_told_at_once() -> None:
-    """Waiting beyond the deadline would only block the session."""
+    """Clock beyond the deadline would only block the session."""
     clock = HandClock()
-    limiter = Limiter(2, clock.waiting)
+    limiter = Limiter(2, clock.judge_clock)
     limiter.pause(300)
     assert run(limiter.acquire(1120)) == 300.0
     assert clock.at == 1000.0
@@ -171,7 +171,7 @@ def test_a_pause_that_begins_while_somebody_queues_holds_for_them_too() -> None:
 
     async def scenario() -> tuple[float | None, int]:
         clock = HandClock()
-        limiter = Limiter(1, clock.waiting)
+        limiter = Limiter(1, clock.judge_clock)
         await limiter.acquire(2000)
         waiter = asyncio.create_task(limiter.acquire(1100))
         await asyncio.sleep(0)
@@ -185,7 +185,7 @@ def test_a_pause_that_begins_while_somebody_queues_holds_for_them_too() -> None:
 def test_no_pause_is_endless() -> None:
     """A server that demands a pause of a year must not disable judging."""
     clock = HandClock()
-    limiter = Limiter(1, clock.waiting)
+    limiter = Limiter(1, clock.judge_clock)
     limiter.pause(1e9)
     assert limiter.paused_until == 1000.0 + MAX_PAUSE_SECONDS
 
@@ -234,7 +234,7 @@ def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: 
 )
 def test_an_empty_allowance_pauses_until_its_reset(headers: dict[str, str], seconds: float) -> None:
     """Times are compared with the server's clock if it sends one, because ours may be off by an hour."""
-    assert exhausted_for(headers, lambda: NOON) == seconds
+    assert seconds_until_refill(headers, lambda: NOON) == seconds
 
 
 @given(
@@ -251,4 +251,4 @@ def test_no_header_can_break_the_reading(headers: dict[str, str]) -> None:
     """Headers may come from any server: invalid ones count as missing, never as negative times."""
     after = retry_after(headers, lambda: NOON)
     assert after is None or after >= 0
-    assert exhausted_for(headers, lambda: NOON) >= 0
+    assert seconds_until_refill(headers, lambda: NOON) >= 0

@@ -14,7 +14,7 @@ from support.evaluation_builders import make_request
 from audit.cost import OVERHEAD_TOKENS
 from audit.evaluation.evaluating import questions_of
 from audit.exchanges.questions import Question
-from streams.judges.messages_api import Format, Repair, Rung, parameters
+from streams.judges.messages_api import OutputMode, Repair, RequestOptions, build_request
 
 BROKEN = Repair('{"overall": 7}', ("the field dimensions is missing",))
 VIEW = '{"evaluation_target":{"a":"ä\\u003c"},"subject_response":{},"execution_evidence":{}}'
@@ -25,19 +25,19 @@ def question(**fields: Any) -> Question:
     return questions_of(make_request(**fields))[0]
 
 
-@pytest.mark.parametrize("rung", Rung)
+@pytest.mark.parametrize("output_mode", OutputMode)
 @pytest.mark.parametrize("repair", [None, BROKEN])
-def test_a_verbatim_question_is_sent_byte_for_byte(rung: Rung, repair: Repair | None) -> None:
+def test_a_verbatim_question_is_sent_byte_for_byte(output_mode: OutputMode, repair: Repair | None) -> None:
     """The prompt files show exactly what was sent, so nothing may be added."""
-    sent = parameters(question(user_prompt=VIEW, system_prompt="Judge."), Format(rung), "boundary", repair)
+    sent = build_request(question(user_prompt=VIEW, system_prompt="Judge."), RequestOptions(output_mode), "boundary", repair)
     assert sent["messages"][0] == {"role": "user", "content": VIEW}
     assert sent["system"][0]["text"] == "Judge."
-    assert ("output_config" in sent) == (rung is Rung.STRUCTURED)
+    assert ("output_config" in sent) == (output_mode is OutputMode.STRUCTURED)
 
 
 def test_a_repair_comes_after_the_message_and_leaves_it_as_it_is() -> None:
     """The problems are sent in separate turns."""
-    turns = parameters(question(), Format(), "boundary", BROKEN)["messages"]
+    turns = build_request(question(), RequestOptions(), "boundary", BROKEN)["messages"]
     assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
     assert turns[1]["content"] == BROKEN.text
     assert "- the field dimensions is missing" in turns[2]["content"]
@@ -47,7 +47,7 @@ def test_a_repair_comes_after_the_message_and_leaves_it_as_it_is() -> None:
 def test_a_verbatim_question_and_its_repair_keep_within_what_is_reserved(answer: str, problems: list[str]) -> None:
     """The worst case counts one token per byte of system prompt, message and schema; half of our own text pays for a repair."""
     asked = question(system_prompt="Judge the run. " * 200)
-    turns = parameters(asked, Format(Rung.IN_PROMPT), "b", Repair(answer, tuple(problems)))["messages"]
+    turns = build_request(asked, RequestOptions(OutputMode.IN_PROMPT), "b", Repair(answer, tuple(problems)))["messages"]
     answer_json = sum(len(turn["content"].encode()) for turn in turns[1:])
     words = asked.texts_size - len(asked.content("b").encode())
     assert answer_json <= words // 2 + 200
@@ -57,8 +57,10 @@ def test_a_verbatim_question_and_its_repair_keep_within_what_is_reserved(answer:
 def test_any_other_question_has_its_fences_and_its_schema(build_question: Callable[..., Question]) -> None:
     """Only questions marked as verbatim are sent that way."""
     asked = build_question()
-    plain = parameters(asked, Format(Rung.IN_PROMPT), "b0")["messages"][0]["content"]
+    plain = build_request(asked, RequestOptions(OutputMode.IN_PROMPT), "b0")["messages"][0]["content"]
     assert plain.startswith("<agent_response b0>")
     assert "keeps this JSON schema" in plain
-    verbatim = parameters(replace(asked, verbatim=True), Format(Rung.IN_PROMPT), "b0")["messages"][0]["content"]
+    verbatim = build_request(replace(asked, verbatim=True), RequestOptions(OutputMode.IN_PROMPT), "b0")["messages"][0][
+        "content"
+    ]
     assert asked.materials[0].literal == verbatim

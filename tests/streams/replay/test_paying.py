@@ -148,7 +148,7 @@ def test_batches_come_to_the_same_at_half_the_price(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same questions are asked, and the deterministic judge gives the same answers."""
-    monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, last_poll=0.05))
+    monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, max_poll=0.05))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5, costCapPerSession: null}")
     common = ("--policy", policy, "--yes", "--workers", "1")
     live = replay(driftline, *common, "--judge", "live", "--label", "live-again")
@@ -165,7 +165,7 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_not_asked_again(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch may take a day, and its answers are paid for."""
-    monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, last_poll=0.05))
+    monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, max_poll=0.05))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5}")
     arguments = ("--policy", policy, "--yes", "--workers", "1", "--judge", "batch", "--label", "cut")
     judgement, made = DurableBudget.judgement, []

@@ -36,7 +36,7 @@ from streams.judges.batch_judge import BatchLimits
 from streams.judging.call_budget import DurableBudget, StoppedError
 from streams.judging.judged_stages import EVALUATION
 
-QUICK = BatchLimits(first_poll=0.02, last_poll=0.05)
+QUICK = BatchLimits(first_poll=0.02, max_poll=0.05)
 SESSIONS = 4
 
 

@@ -44,9 +44,9 @@ from streams.judges.batch_judge import (
 )
 from streams.judges.batch_plans import BatchPlan, custom_id
 from streams.judges.live import open_live_judge
-from streams.judges.message_batches import results_in
+from streams.judges.message_batches import read_results
 from streams.judges.protocol import Verdict
-from streams.judges.rate_limits import MAX_UNREADABLE, Waiting
+from streams.judges.rate_limits import MAX_UNREADABLE, Clock
 
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
 Purses = Callable[..., Any]
@@ -147,12 +147,12 @@ class Desk:
 
     def judge(self, **limits: Any) -> Any:
         """Return a judge as a new process opens it."""
-        waiting = Waiting(
+        clock = Clock(
             now=self.clock.now, sleep=self.clock.sleep, jitter=lambda: 1.0, wall=lambda: time.time() + sum(self.clock.slept)
         )
         options: dict[str, Any] = {
             "limits": BatchLimits(**limits),
-            "waiting": waiting,
+            "clock": clock,
             "call_seconds": 0.5,
             "results_seconds": 0.5,
             "max_body": 100_000,
@@ -205,7 +205,7 @@ def desk(simulator: RunningJudge, tmp_path: Path, clock: Any, purse_for: Purses)
 
 def test_each_question_gets_one_verdict_and_costs_half(desk: Desk) -> None:
     """The ordinary case over several batches: all fields of a judgement, at the batch's price."""
-    verdicts = desk.ask(range(50), requests=20, open=2)
+    verdicts = desk.ask(range(50), max_requests=20, max_open=2)
     assert verdicts.keys() == set(range(50))
     assert desk.simulator.requests == 50
     for number, verdict in verdicts.items():
@@ -273,7 +273,7 @@ def test_a_model_without_structured_output_is_asked_again_with_the_schema_in_the
 def test_batches_are_split_by_size_too(desk: Desk) -> None:
     """The API refuses a batch of more than 256 MB as a whole."""
     desk.transport = recording = Recording()
-    desk.ask(range(10), size=15_000)
+    desk.ask(range(10), max_bytes=15_000)
     sizes = [len(json.dumps(body)) for body in recording.bodies]
     assert len(sizes) > 1
     assert all(size < 20_000 for size in sizes)
@@ -296,7 +296,7 @@ def test_a_question_without_money_is_in_no_batch(desk: Desk) -> None:
 
 def test_a_question_stands_once_in_what_is_asked(desk: Desk) -> None:
     """One result cannot settle two call budgets."""
-    with pytest.raises(ValueError, match="twice"):
+    with pytest.raises(ValueError, match="same fingerprint"):
         desk.ask([1, 1])
 
 
@@ -336,7 +336,7 @@ def test_after_answers_that_cannot_be_read_no_further_batch_is_made(script: str,
     answered: dict[int, Verdict] = {}
 
     async def run() -> None:
-        judge = desk.judge(requests=MAX_UNREADABLE, open=2)
+        judge = desk.judge(max_requests=MAX_UNREADABLE, max_open=2)
         try:
             async for one, verdict in judge.ask_all(desk.asked(range(100))):
                 answered[one.tag] = verdict
@@ -395,7 +395,7 @@ def test_what_is_cancelled_ends_at_no_cost_and_can_be_asked_again(desk: Desk) ->
     desk.simulator.reset("answer", batch_seconds=3600.0)
 
     async def run() -> list[Verdict]:
-        judge = desk.judge(requests=4, open=2)
+        judge = desk.judge(max_requests=4, max_open=2)
         found, asking = [], judge.ask_all(desk.asked(range(20)))
 
         async def collect() -> None:
@@ -454,9 +454,9 @@ def test_a_question_is_asked_once_wherever_the_process_ends(journal: type[BatchJ
     desk.simulator.reset("answer", batch_seconds=slow)
     desk.kept = journal
     with pytest.raises(Killed):
-        desk.ask(range(6), requests=3)
+        desk.ask(range(6), max_requests=3)
     desk.kept = BatchJournal
-    verdicts = desk.ask(range(6), requests=3)
+    verdicts = desk.ask(range(6), max_requests=3)
     assert Counter(verdict.outcome for verdict in verdicts.values()) == {"answered": 6}
     assert desk.simulator.requests == 6
     assert asyncio.run(BatchJournal(desk.journal).unfinished()) == ()
@@ -498,7 +498,7 @@ CHILD = """
     async def run():
         policy = Policy().for_project("ops")
         asked = [BatchQuestion(tier2_question(build.exchange("s", number), policy), Budget(), number) for number in range(8)]
-        limits = BatchLimits(requests=4, first_poll=0.02, last_poll=0.02)
+        limits = BatchLimits(max_requests=4, first_poll=0.02, max_poll=0.02)
         judge = open_batch_judge("key", sys.argv[1], lambda model: (None, False), BatchJournal(Path(sys.argv[2])), limits=limits)
         async for one, verdict in judge.ask_all(asked):
             print(one.tag, verdict.outcome, flush=True)
@@ -535,7 +535,7 @@ def test_a_process_that_is_killed_pays_for_nothing_twice(
         child.send_signal(signal.SIGKILL)
         child.wait(60)
     assert desk.simulator.requests <= 8
-    verdicts = desk.ask(range(8), requests=4)
+    verdicts = desk.ask(range(8), max_requests=4)
     assert Counter(verdict.outcome for verdict in verdicts.values()) == {"answered": 8}
     assert desk.simulator.requests == 8, "a question was asked twice"
 
@@ -580,6 +580,6 @@ def test_results_are_the_same_however_the_bytes_come(lines: list[bytes], cuts: l
             for start, end in itertools.pairwise(places):
                 yield body[start:end]
 
-        return [result.custom_id async for result in results_in(chunks(), 60)]
+        return [result.custom_id async for result in read_results(chunks(), 60)]
 
     assert ["a"] * lines.count(SOUND) == asyncio.run(read())
