@@ -20,8 +20,10 @@ from schemas.errors import QueryError
 from schemas.lazy import duckdb, pl
 from schemas.records import Record
 
-HEADER_LINES = 3
-"""A query starts with the lines `-- purpose: …`, `-- grain: …` and `-- parameters: …`; the last names each parameter as `$name`."""
+HEADER = re.compile(r"(?:--.*\n)+")
+"""A query starts with the comments `-- purpose: …`, `-- grain: …` and `-- parameters: …`; the last names each parameter as `$name`."""
+ENTRY = re.compile(r"^-- (\w+): ", re.MULTILINE)
+"""The start of an entry of the header. An entry goes on in indented comments."""
 PARAMETER = re.compile(r"\$(\w+)")
 Kind = TypeVar("Kind", bound=Record)
 
@@ -53,9 +55,19 @@ def queries() -> dict[str, Query]:
 
 def _read(file: Traversable) -> Query:
     text = file.read_text(encoding="utf-8")
-    header = dict(line.removeprefix("-- ").split(": ", 1) for line in text.splitlines()[:HEADER_LINES])
+    header = _read_header(text)
     parameters = tuple(PARAMETER.findall(header["parameters"]))
     return Query(file.name.removesuffix(".sql"), text, header["purpose"], header["grain"], parameters, header["parameters"])
+
+
+def _read_header(text: str) -> dict[str, str]:
+    """Return the entries of a query's header by name, each on one line."""
+    header = HEADER.match(text)
+    if header is None:
+        raise QueryError("a query has no header", hint="Begin it with its purpose, grain and parameters.")
+    _, *parts = ENTRY.split(header[0])
+    names, entries = parts[::2], parts[1::2]
+    return {name: " ".join(entry.replace("\n--", "\n").split()) for name, entry in zip(names, entries, strict=True)}
 
 
 def run_query(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> pl.DataFrame:

@@ -1,7 +1,8 @@
--- purpose: where the newest runs of an agent with runtime events are, for looking at their events again
--- grain: one row per run of the agent, the newest last
--- parameters: $project, $agent (NULL: runs without one), $since (runs that ended from then on), $limit (the newest so many)
-WITH ended AS (
+-- purpose: the newest runs of an agent that have runtime events, so that their events can be read again
+-- grain: one row per run, oldest first
+-- parameters: $project, $agent (NULL: runs without an agent), $since (inclusive, by the end of the run), $limit (the
+--     newest runs)
+WITH runs AS (
     SELECT
         connection, session_id, arg_max(agent, (revision, _offset)) AS agent,
         arg_max(coalesce(ended_at, closed_at), (revision, _offset)) AS last_at
@@ -10,7 +11,7 @@ WITH ended AS (
     GROUP BY connection, session_id
 ), newest AS (
     SELECT n.number, e.connection, e.session_id, e.last_at
-    FROM ended AS e
+    FROM runs AS e
     JOIN log.run_numbers AS n USING (connection, session_id)
     WHERE e.agent IS NOT DISTINCT FROM $agent AND e.last_at >= $since
     ORDER BY e.last_at DESC, n.number DESC

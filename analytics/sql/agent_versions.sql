@@ -1,8 +1,17 @@
--- purpose: the versions that a project's agents had in a time, each with its scores summed up by session and its runs, so that one version can be compared with another
--- grain: one row per agent ('' for unnamed), label and version, the version that began last first; version NULL: before the first deployment of an agent whose exchanges do not name the label; began_at: its deployment or its first exchange of the time, whichever was earlier; sessions: those with a score of the tier, judged: these scores; simulated: exchanges that a simulated judge scored; w is a session's weight (1 / sampling_probability), t its weight times score; ww, wt, tt: their squares and product; sums are of millionths, so that no order of rows changes them; runs: sessions with evidence, each with the version that most of its exchanges had, among equals the later one
--- parameters: $project, $one_in (of how many sessions one is read, by a hash of their ids; 1: all), $agent ('' for unnamed; NULL: any), $labels (names of the labels that are versions), $tier (tier1, tier2, tier2_5 or tier3), $since (inclusive), $until (exclusive)
+-- purpose: the versions of a project's agents in a period, with their scores summed by session and their runs, to
+--     compare one version with another
+-- grain: one row per agent ('' if unnamed), label and version, the newest version first. version: NULL before the
+--     first deployment of an agent whose exchanges lack the label; began_at: the earlier of its deployment and its
+--     first exchange in the period; sessions: those with a score of the tier; judged: their scores; simulated:
+--     exchanges scored by a simulated judge; w: a session's weight (1 / sampling_probability); t: weight times score;
+--     ww, wt, tt: sums of squares and products. Sums are in integer millionths, so they do not depend on the order of
+--     rows. runs: sessions with evidence, each counted under the version of most of its exchanges, or the later one
+--     if equal
+-- parameters: $project, $one_in (read one of this many sessions, chosen by a hash of the id; 1: all), $agent ('' for
+--     unnamed; NULL: any), $labels (names of the labels that hold versions), $tier (tier1, tier2, tier2_5 or tier3),
+--     $since (inclusive), $until (exclusive)
 WITH current AS (
-    -- There are so few of these that ordering them is cheaper than first finding the rescored ones.
+    -- Sorting these few rows is cheaper than finding the rescored ones first.
     SELECT *
     FROM log.scores
     WHERE project = $project AND exchange_at >= $since::TIMESTAMP AND exchange_at < $until::TIMESTAMP
@@ -12,20 +21,21 @@ WITH current AS (
     SELECT
         connection, session_id, exchange_id, exchange_at, coalesce(agent, '') AS agent, anomaly,
         round(log.weight_of($tier, sampling_probability) * 1e6)::BIGINT AS weight, simulated,
-        log.score_of($tier, anomaly, tier1_score, tier2_state, tier2_score, tier2_5_state, tier2_5_alignment, tier3_state, tier3_score) AS score
+        log.score_of($tier, anomaly, tier1_score, tier2_state, tier2_score, tier2_5_state, tier2_5_alignment, tier3_state,
+            tier3_score) AS score
     FROM current
     WHERE $agent::VARCHAR IS NULL OR coalesce(agent, '') = $agent::VARCHAR
 ), named AS (
     -- Checking for labels first would read them for all sessions; unnest drops empty lists anyway.
-    SELECT DISTINCT connection, exchange_id, given.name AS label, given.value AS version
+    SELECT DISTINCT connection, exchange_id, pair.name AS label, pair.value AS version
     FROM (
-        SELECT connection, exchange_id, unnest(labels) AS given
+        SELECT connection, exchange_id, unnest(labels) AS pair
         FROM log.current_exchanges
         WHERE project = $project AND occurred_at >= $since::TIMESTAMP AND occurred_at < $until::TIMESTAMP
             AND ($one_in = 1 OR hash(session_id) % $one_in::UBIGINT = 0)
     )
-    WHERE list_contains($labels::VARCHAR[], given.name)
-), told AS (
+    WHERE list_contains($labels::VARCHAR[], pair.name)
+), labelled AS (
     SELECT s.*, n.label, n.version
     FROM scored AS s
     JOIN named AS n USING (connection, exchange_id)
@@ -35,15 +45,15 @@ WITH current AS (
     JOIN deployments AS d ON d.project = $project AND (d.agent IS NULL OR d.agent = a.agent)
     WHERE list_contains($labels::VARCHAR[], d.label) AND d.occurred_at < $until::TIMESTAMP
     GROUP BY a.agent, d.label, d.occurred_at
-), untold AS (
+), unlabelled AS (
     SELECT s.*, r.label
     FROM scored AS s
-    JOIN (SELECT DISTINCT agent, label FROM released ANTI JOIN told USING (agent, label)) AS r USING (agent)
+    JOIN (SELECT DISTINCT agent, label FROM released ANTI JOIN labelled USING (agent, label)) AS r USING (agent)
 ), versioned AS (
-    SELECT * FROM told
+    SELECT * FROM labelled
     UNION ALL BY NAME
     SELECT u.*, r.version
-    FROM untold AS u
+    FROM unlabelled AS u
     ASOF LEFT JOIN released AS r ON u.agent = r.agent AND u.label = r.label AND u.exchange_at >= r.deployed_at
 ), sessions AS (
     SELECT
@@ -51,7 +61,8 @@ WITH current AS (
         count(score) AS judged, count(*) FILTER (anomaly) AS anomalies,
         count(*) FILTER (simulated) AS simulated, coalesce(sum(weight) FILTER (score IS NOT NULL), 0)::BIGINT AS w,
         coalesce(sum(round(weight * score)::BIGINT), 0)::BIGINT AS t,
-        row_number() OVER (PARTITION BY agent, label, connection, session_id ORDER BY count(*) DESC, max(exchange_at) DESC, version) = 1 AS is_main
+        row_number() OVER (PARTITION BY agent, label, connection, session_id ORDER BY count(*) DESC, max(exchange_at) DESC,
+            version) = 1 AS is_main
     FROM versioned
     GROUP BY agent, label, version, connection, session_id
 ), verdicts AS (

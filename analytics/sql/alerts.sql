@@ -1,6 +1,7 @@
--- purpose: what people were or are to be told, and how far that has come
+-- purpose: alerts and the state of their delivery
 -- grain: one row per alert, newest first
--- parameters: $status (NULL for all), $project (NULL for all), $before_at and $before_id (where the page before ended, NULL for the first), $limit
+-- parameters: $status (NULL: all), $project (NULL: all), $before_at and $before_id (the last alert of the previous
+--     page; NULL: first page), $limit
 SELECT
     alert_id, channel, kind, subject_id, project, severity, created_at, not_before, attempts, status, settled_at, last_error
 FROM log.alerts

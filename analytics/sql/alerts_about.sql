@@ -1,4 +1,4 @@
--- purpose: what people were or are to be told about one incident, and how far that has come
+-- purpose: the alerts about one incident and the state of their delivery
 -- grain: one row per alert, oldest first
 -- parameters: $project, $subject (id of the incident)
 SELECT alert_id, channel, kind, severity, created_at, not_before, attempts, status, settled_at, last_error

@@ -1,5 +1,7 @@
--- purpose: exchanges that would make good anchors: judged, not an anchor yet, spread over the range of what the judge says, from bad to good; of a project with very many exchanges the days with the newest 100 000 that were judged
--- grain: one row per exchange: of each of $count parts of that range the one that comes first in an order that has nothing to do with what it says
+-- purpose: judged exchanges that would make good anchors: not anchors yet, and spread from the worst to the best
+--     scores. If a project has very many exchanges, only the days with its newest 100,000 judged ones are searched
+-- grain: one row per exchange: the judged exchanges are split into $count quantiles of quality, and one is drawn from
+--     each by a hash of its id
 -- parameters: $project, $count
 WITH days AS (
     SELECT day, sum(sum(tier2_count)) OVER (ORDER BY day DESC) AS found_since

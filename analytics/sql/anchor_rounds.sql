@@ -1,5 +1,5 @@
--- purpose: when the anchors of each project are judged, and when they last were
--- grain: one row per project with anchors that are judged: how many they are, and when their last round began (NULL before the first)
+-- purpose: the number of active anchors per project and the time of their last round
+-- grain: one row per project with active anchors. last_round: start of the last round, NULL before the first
 -- parameters: none
 WITH active AS (
     SELECT project, count(*) AS anchors

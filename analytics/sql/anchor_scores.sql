@@ -1,6 +1,7 @@
--- purpose: what the judge said of the anchors of a project, round by round
--- grain: one row per anchor and round, as it is scored now; round_at: when the round began; the scores of the tiers are on their own scales, NULL where they were not scored
--- parameters: $judged_as (the project under which the anchors are judged), $from (inclusive, NULL: no bound)
+-- purpose: the judge's scores of a project's anchors, round by round
+-- grain: one row per anchor and round, with its current score. round_at: start of the round; scores are on the scale
+--     of their tier, NULL if the tier was not scored
+-- parameters: $judged_as (the project under which the anchors are judged), $from (inclusive; NULL: unbounded)
 WITH latest AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores

@@ -1,6 +1,7 @@
--- purpose: why exchanges are anomalous, and how often
--- grain: one row per project, agent and reason, without the number that was scored; an exchange counts for each of its reasons
--- parameters: $project (NULL for all), $from (inclusive) and $to (exclusive) in event time (NULL: no bound)
+-- purpose: the reasons for anomalies, with their frequency
+-- grain: one row per project, agent and reason, without the numbers in the reason. An exchange counts once for each
+--     of its reasons
+-- parameters: $project (NULL: all), $from (inclusive) and $to (exclusive) in event time (NULL: unbounded)
 WITH anomalous AS (
     SELECT project, score_id, revision, _offset, agent, anomaly_reasons
     FROM log.scores
@@ -13,12 +14,12 @@ WITH anomalous AS (
     WHERE $project IS NULL OR project = $project
     GROUP BY project, score_id
 ), reasons AS (
-    SELECT s.project, coalesce(agent, '') AS agent, unnest(anomaly_reasons) AS words
+    SELECT s.project, coalesce(agent, '') AS agent, unnest(anomaly_reasons) AS text
     FROM anomalous AS s
     SEMI JOIN latest AS l ON s.project = l.project AND s.score_id = l.score_id AND (s.revision, s._offset) = l.version
 )
 SELECT
-    project, agent, regexp_replace(words, '(scored|align at) [0-9.e+-]+(?: of 5)?, (.*) is low$', '\1 \2') AS reason,
+    project, agent, regexp_replace(text, '(scored|align at) [0-9.e+-]+(?: of 5)?, (.*) is low$', '\1 \2') AS reason,
     count(*) AS exchanges
 FROM reasons
 GROUP BY ALL

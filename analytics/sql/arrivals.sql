@@ -1,5 +1,5 @@
--- purpose: what has come from a connection, so that whoever connects an agent sees its first session
--- grain: one row, none where nothing has come
+-- purpose: what has arrived over a connection, so that whoever connects an agent sees its first session
+-- grain: one row, or none if nothing has arrived. The session columns describe the newest exchange
 -- parameters: $connection
 WITH counted AS (
     SELECT

@@ -1,6 +1,6 @@
--- purpose: what came of each trace between two positions of a partition of spans, with what tells when the trace is complete
+-- purpose: the traces with spans between two positions of a partition, with what shows whether each trace is complete
 -- grain: one row per connection and trace
--- parameters: $partition, $start and $end (the positions from which on and before which spans count)
+-- parameters: $partition, $start (inclusive) and $end (exclusive) positions
 SELECT
     connection,
     trace_id,

@@ -1,7 +1,8 @@
--- purpose: what some traces were assembled into before
--- grain: one row per trace that was assembled; is_filed_by_trace: whether something was filed under its id, because no span named a session
--- parameters: $connections, $trace_ids (the traces that are asked for, each with its connection)
-WITH asked AS (
+-- purpose: the latest assembly of each of the given traces
+-- grain: one row per trace that was assembled. is_filed_by_trace: whether records were filed under the trace id
+--     because no span named a session
+-- parameters: $connections, $trace_ids (parallel lists)
+WITH requested AS (
     SELECT unnest($connections::varchar []) AS connection, unnest($trace_ids::varchar []) AS trace_id
 )
 
@@ -13,6 +14,6 @@ SELECT
     max(a.assembled_at) AS assembled_at,
     bool_or(a.session_id = a.trace_id AND a.exchanges + a.events > 0) AS is_filed_by_trace
 FROM log.trace_assemblies AS a
-SEMI JOIN asked ON a.connection = asked.connection AND a.trace_id = asked.trace_id
+SEMI JOIN requested ON a.connection = requested.connection AND a.trace_id = requested.trace_id
 GROUP BY a.connection, a.trace_id
 ORDER BY a.connection, a.trace_id

@@ -1,6 +1,11 @@
--- purpose: what is normal for a project: the tiers' distributions and the share of anomalies over the exchanges of a window of event time, whenever they were scored; weighted: a judged exchange counts 1 / sampling_probability times, so that a change in what is sampled is no change
--- grain: one row per project with scores in the window (NULL where a tier has none); stddev: of the population; effective_count: how many scores of equal weight would say as much; every exchange has a Tier 1 score, so that tier needs no weights
--- parameters: $project (NULL for all but those of anchors), $as_of (end of the window, exclusive), $days (UTC days of the window, of which the last one may not be over)
+-- purpose: the normal values of a project: distributions of the tiers and the share of anomalies over a window of
+--     event time. In the weighted columns a judged exchange counts 1 / sampling_probability times, so that a change
+--     in sampling does not look like a change in quality
+-- grain: one row per project with scores in the window; a tier's columns are NULL without scores of it. stddev:
+--     population standard deviation; effective_count: effective sample size of the weighted scores. Tier 1 has no
+--     weighted columns because it scores every exchange
+-- parameters: $project (NULL: all except anchor projects), $as_of (exclusive end of the window), $days (length of the
+--     window in UTC days; the last may be incomplete)
 SELECT
     project, log.first_day_of($as_of::TIMESTAMP, $days) AS window_start, $as_of::TIMESTAMP AS window_end,
     sum(exchanges)::BIGINT AS exchange_count, sum(anomalies)::BIGINT AS anomaly_count,
@@ -21,7 +26,8 @@ SELECT
     log.weighted_deviation_of(sum(weight * tier2_count), sum(weight * tier2_sum), sum(weight * tier2_squares)) AS tier2_weighted_stddev,
     sum(weight * tier2_count) ** 2 / nullif(sum(weight ** 2 * tier2_count), 0) AS tier2_effective_count,
     log.mean_of(sum(weight * tier2_5_count), sum(weight * tier2_5_sum)) AS tier2_5_weighted_mean,
-    log.weighted_deviation_of(sum(weight * tier2_5_count), sum(weight * tier2_5_sum), sum(weight * tier2_5_squares)) AS tier2_5_weighted_stddev,
+    log.weighted_deviation_of(sum(weight * tier2_5_count), sum(weight * tier2_5_sum),
+        sum(weight * tier2_5_squares)) AS tier2_5_weighted_stddev,
     sum(weight * tier2_5_count) ** 2 / nullif(sum(weight ** 2 * tier2_5_count), 0) AS tier2_5_effective_count,
     log.mean_of(sum(weight * tier3_count), sum(weight * tier3_sum)) AS tier3_weighted_mean,
     log.weighted_deviation_of(sum(weight * tier3_count), sum(weight * tier3_sum), sum(weight * tier3_squares)) AS tier3_weighted_stddev,

@@ -1,6 +1,6 @@
 -- purpose: what the newest check of each project could not compare, and why
 -- grain: one row per project and blind spot, the most important first
--- parameters: $project (NULL for all)
+-- parameters: $project (NULL: all)
 SELECT
     project,
     checked_at,

@@ -1,6 +1,9 @@
--- purpose: which exchanges two scorings have in common, and what each says of these: judged, anomalous, by a simulated judge, at what cost
--- grain: one row per project; judged, anomalies, simulated, cost_usd (of known costs) and unknown_costs of each side are of the exchanges that both have; other_evidence counts those whose text was not the same
--- parameters: $a, $b (statements that read the rows of `log.scores` of each side; NULL: those of this database), $project (NULL for all)
+-- purpose: the exchanges that two scorings share, and how many of them each scoring judged, flagged as anomalous or
+--     left to a simulated judge, with the cost
+-- grain: one row per project. judged, anomalies, simulated, cost_usd (known costs) and unknown_costs of each side
+--     cover the shared exchanges; other_evidence: shared exchanges whose text differs
+-- parameters: $a, $b (SQL statements that return rows of `log.scores`, one per side; NULL: this database), $project
+--     (NULL: all)
 WITH latest_a AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM query(coalesce($a, 'FROM log.scores')) WHERE $project IS NULL OR project = $project GROUP BY score_id

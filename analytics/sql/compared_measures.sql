@@ -1,6 +1,10 @@
--- purpose: how two scorings of the same exchanges differ, measure by measure, where both have a number, with the sums that a confidence interval of the mean difference takes, sessions as clusters
--- grain: one row per project and measure (tier and dimension; tier: 1, 2, 2.5, 3, anomaly (0 or 1) or cost (USD, of exchanges that neither side left unscored: what was not answered says nothing of what it would cost); dimension: empty for the tier itself); shares are a session's part of the pairs, its residual the sum of its differences less what the mean would give them
--- parameters: $a, $b (statements that read the rows of `log.scores` of each side; NULL: those of this database), $project (NULL for all)
+-- purpose: the differences between two scorings of the same exchanges, per measure that both have, with the sums for
+--     a confidence interval of the mean difference, clustered by session
+-- grain: one row per project and measure. tier: 1, 2, 2.5, 3, anomaly (0 or 1) or cost (USD, only of exchanges that
+--     neither side left unscored); dimension: '' for the tier itself; squared_shares, leverage, squared_leverage:
+--     sums over the sessions' shares of the pairs; spread: sum of the sessions' squared residuals
+-- parameters: $a, $b (SQL statements that return rows of `log.scores`, one per side; NULL: this database), $project
+--     (NULL: all)
 WITH latest_a AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM query(coalesce($a, 'FROM log.scores')) WHERE $project IS NULL OR project = $project GROUP BY score_id
@@ -12,11 +16,12 @@ WITH latest_a AS (
         score_id, project, (connection, session_id) AS session, tier1_score, anomaly,
         CASE WHEN disposition <> 'unscored' THEN cost_usd END AS cost_usd,
         CASE WHEN tier2_state = 'scored' THEN tier2_score END AS tier2,
-        CASE WHEN tier2_state = 'scored' THEN list_transform(tier2_dimensions, lambda one: (one.dimension, one.score)) END AS dimensions2,
+        CASE WHEN tier2_state = 'scored' THEN list_transform(tier2_dimensions,
+            lambda item: (item.dimension, item.score)) END AS dimensions2,
         CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END AS alignment,
         tier2_5_sycophancy AS sycophancy, tier2_5_advocacy_suppression AS suppression,
         CASE WHEN tier3_state = 'scored' THEN tier3_score END AS tier3,
-        CASE WHEN tier3_state = 'scored' THEN list_transform(tier3_dimensions, lambda one: (one.dimension, one.score)) END AS dimensions3
+        CASE WHEN tier3_state = 'scored' THEN list_transform(tier3_dimensions, lambda item: (item.dimension, item.score)) END AS dimensions3
     FROM query(coalesce($a, 'FROM log.scores')) AS s
     SEMI JOIN latest_a AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
 ), side_b AS (
@@ -24,11 +29,12 @@ WITH latest_a AS (
         score_id, project, (connection, session_id) AS session, tier1_score, anomaly,
         CASE WHEN disposition <> 'unscored' THEN cost_usd END AS cost_usd,
         CASE WHEN tier2_state = 'scored' THEN tier2_score END AS tier2,
-        CASE WHEN tier2_state = 'scored' THEN list_transform(tier2_dimensions, lambda one: (one.dimension, one.score)) END AS dimensions2,
+        CASE WHEN tier2_state = 'scored' THEN list_transform(tier2_dimensions,
+            lambda item: (item.dimension, item.score)) END AS dimensions2,
         CASE WHEN tier2_5_state = 'scored' THEN tier2_5_alignment END AS alignment,
         tier2_5_sycophancy AS sycophancy, tier2_5_advocacy_suppression AS suppression,
         CASE WHEN tier3_state = 'scored' THEN tier3_score END AS tier3,
-        CASE WHEN tier3_state = 'scored' THEN list_transform(tier3_dimensions, lambda one: (one.dimension, one.score)) END AS dimensions3
+        CASE WHEN tier3_state = 'scored' THEN list_transform(tier3_dimensions, lambda item: (item.dimension, item.score)) END AS dimensions3
     FROM query(coalesce($b, 'FROM log.scores')) AS s
     SEMI JOIN latest_b AS l ON s.score_id = l.score_id AND (s.revision, s._offset) = l.version
 ), pairs AS (
@@ -43,9 +49,9 @@ WITH latest_a AS (
     UNION ALL FROM pairs SELECT a.project, a.session, 'anomaly', '', a.anomaly::INT, b.anomaly::INT
     UNION ALL FROM pairs SELECT a.project, a.session, 'cost', '', a.cost_usd, b.cost_usd
     UNION ALL
-    SELECT project, session, tier, one[1], one[2], list_filter(others, lambda other: other[1] = one[1])[1][2]
+    SELECT project, session, tier, pair_a[1], pair_a[2], list_filter(pairs_b, lambda pair_b: pair_b[1] = pair_a[1])[1][2]
     FROM (
-        FROM pairs SELECT a.project, a.session, '2' AS tier, unnest(a.dimensions2) AS one, b.dimensions2 AS others
+        FROM pairs SELECT a.project, a.session, '2' AS tier, unnest(a.dimensions2) AS pair_a, b.dimensions2 AS pairs_b
         UNION ALL FROM pairs SELECT a.project, a.session, '3', unnest(a.dimensions3), b.dimensions3
     )
 ), sessions AS (
@@ -57,7 +63,8 @@ WITH latest_a AS (
     GROUP BY ALL
 ), shares AS (
     SELECT
-        *, pairs / sum(pairs) OVER measure AS share, difference - pairs * (sum(difference) OVER measure / sum(pairs) OVER measure) AS residual
+        *, pairs / sum(pairs) OVER measure AS share,
+        difference - pairs * (sum(difference) OVER measure / sum(pairs) OVER measure) AS residual
     FROM sessions
     WINDOW measure AS (PARTITION BY project, tier, dimension)
 )

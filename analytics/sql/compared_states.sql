@@ -1,6 +1,7 @@
--- purpose: what state each judged tier is in on two sides, over the exchanges that both have
+-- purpose: the states of the judged tiers in two scorings of the same exchanges
 -- grain: one row per tier (2, 2.5, 3) and pair of states that occurs
--- parameters: $a, $b (statements that read the rows of `log.scores` of each side; NULL: those of this database), $project (NULL for all)
+-- parameters: $a, $b (SQL statements that return rows of `log.scores`, one per side; NULL: this database), $project
+--     (NULL: all)
 WITH latest_a AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM query(coalesce($a, 'FROM log.scores')) WHERE $project IS NULL OR project = $project GROUP BY score_id

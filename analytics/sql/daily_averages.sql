@@ -1,6 +1,10 @@
--- purpose: the average of each tier day by day, which the rules of drift compare with the baseline: by the day of the exchange, whenever it was scored
--- grain: one row per project, tier (tier1, tier2, tier2_5, tier3) and UTC day with scores of it, oldest first: within the last $days days up to $as_of, of which the last one may not be over; weighted: a judged exchange counts 1 / sampling_probability times; half: half the width of the 95 % interval of the mean (Student's t over the effective number of scores), NULL for fewer than two
--- parameters: $project (NULL for all but those of anchors), $as_of (what happened then or later is left out), $days
+-- purpose: the average of each tier per day, by the time of the exchange, which the drift rules compare with the
+--     baseline
+-- grain: one row per project, tier (tier1, tier2, tier2_5, tier3) and UTC day with scores, oldest first.
+--     weighted_mean: a judged exchange counts 1 / sampling_probability times; half: half the width of the 95 %
+--     confidence interval of the mean (Student's t with the effective sample size), NULL for fewer than two scores
+-- parameters: $project (NULL: all except anchor projects), $as_of (exclusive end), $days (number of UTC days; the
+--     last may be incomplete)
 WITH days AS (
     FROM log.score_days($project, log.first_day_of($as_of::TIMESTAMP, $days), $as_of::TIMESTAMP)
     WHERE log.is_asked(project, $project)

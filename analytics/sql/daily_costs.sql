@@ -1,6 +1,7 @@
--- purpose: what judging cost day by day, by the day on which the judge answered (UTC), as on the provider's bill, and by the model that was asked
--- grain: one row per project, day and model; cost_usd: the sum of the known costs, simulated ones included; NULL where all are unknown
--- parameters: $project (NULL for all), $as_of (what was answered then or later is left out), $days (the last UTC days, of which the last one may not be over)
+-- purpose: the cost of judging per UTC day of the judge's answer, as on the provider's bill, by requested model
+-- grain: one row per project, day and model. cost_usd: sum of the known costs, including simulated ones; NULL if all
+--     are unknown
+-- parameters: $project (NULL: all), $as_of (exclusive end), $days (number of UTC days; the last may be incomplete)
 SELECT
     project, judged_at::DATE AS day, requested_model AS model, count(*) AS judgements, sum(attempts)::BIGINT AS calls,
     coalesce(sum(input_tokens), 0)::BIGINT AS input_tokens, coalesce(sum(output_tokens), 0)::BIGINT AS output_tokens,

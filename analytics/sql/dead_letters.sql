@@ -1,4 +1,4 @@
--- purpose: what could not be taken and was not put back since, by reason, with the first of each as an example
+-- purpose: dead letters that have not been retried, by reason, with the first of each as an example
 -- grain: one row per source, stage and reason
 -- parameters: none
 SELECT

@@ -1,20 +1,20 @@
--- purpose: what is decided of some exchanges, as far as that goes: the turn and the sampling of the newest task or score of each
--- grain: one row per exchange that is decided on; revision: the highest that a score, a task or a request has
+-- purpose: the turn number and the sampling decision of the given exchanges, from the newest task or score of each
+-- grain: one row per exchange with a decision. revision: the highest revision of its scores, tasks and requests
 -- parameters: $exchanges (list of {connection, exchange_id})
-WITH wanted AS (
+WITH requested_exchanges AS (
     SELECT unnest($exchanges::STRUCT(connection VARCHAR, exchange_id VARCHAR)[], recursive := true)
 ), decisions AS (
     SELECT connection, exchange_id, revision, turn_number, sampling_reason, sampling_probability
     FROM log.scoring_tasks
-    SEMI JOIN wanted USING (connection, exchange_id)
+    SEMI JOIN requested_exchanges USING (connection, exchange_id)
     UNION ALL
     SELECT connection, exchange_id, revision, turn_number, sampling_reason, coalesce(sampling_probability, 0) AS sampling_probability
     FROM log.scores
-    SEMI JOIN wanted USING (connection, exchange_id)
+    SEMI JOIN requested_exchanges USING (connection, exchange_id)
 ), requests AS (
     SELECT connection, exchange_id, max(revision) AS requested
     FROM log.judging_requests
-    SEMI JOIN wanted USING (connection, exchange_id)
+    SEMI JOIN requested_exchanges USING (connection, exchange_id)
     GROUP BY connection, exchange_id
 )
 SELECT

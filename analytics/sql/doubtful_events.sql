@@ -1,6 +1,8 @@
--- purpose: the events of a session whose payloads perhaps say that something failed, in the order in which they were folded; who reads a payload decides
--- grain: one row per event; place is where it is in its topic
--- parameters: $connection, $session, $last (place of the last event that is looked at), $statuses (what a status says of a failure, a vertical bar between), $longest (characters of a payload; longer ones are left out), $limit
+-- purpose: the events of a session whose payloads may report a failure, in the order in which they were folded. The
+--     caller decides after parsing the payload
+-- grain: one row per event. place: its offset in the topic
+-- parameters: $connection, $session, $last (offset of the last event to read), $statuses (beginnings of a status that
+--     mean a failure, separated by |), $longest (maximum length of a payload; longer ones are skipped), $limit
 SELECT _offset AS place, event, payload
 FROM log.agent_events
 WHERE connection = $connection AND session_id = $session AND _offset <= $last AND strlen(payload) <= $longest AND (

@@ -1,6 +1,9 @@
--- purpose: drift by the rule of consecutive days: three or more days with scores in a row whose averages lie more than one sigma (at least 0.01) off the latest baseline, on one side of it; by the day of the exchange, whenever it was scored
--- grain: one row per project, tier and run of days, oldest first; days: all of the run with their averages; deviation: the largest distance of one from the baseline's mean, in sigma; critical beyond two
--- parameters: $project (NULL for all but those of anchors), $as_of (what happened then or later is left out, and so are baselines computed later), $days (the last UTC days, of which the last one may not be over)
+-- purpose: drift by the rule of consecutive days: three or more days with scores in a row whose averages are more
+--     than one sigma (at least 0.01) from the latest baseline, all on the same side
+-- grain: one row per project, tier and run of days, oldest first. days: the days of the run with their averages;
+--     deviation: largest distance from the baseline's mean, in sigma; severity: critical beyond two sigma
+-- parameters: $project (NULL: all except anchor projects), $as_of (exclusive end of the scores; later baselines are
+--     ignored), $days (number of UTC days; the last may be incomplete)
 WITH days AS (
     FROM log.score_days($project, log.first_day_of($as_of::TIMESTAMP, $days), $as_of::TIMESTAMP)
     WHERE log.is_asked(project, $project)
@@ -30,7 +33,7 @@ WITH days AS (
     SELECT project, baseline_id, 'tier2_5' AS tier, tier2_5.mean AS mean, greatest(tier2_5.stddev, 0.01) AS sigma FROM latest
     UNION ALL
     SELECT project, baseline_id, 'tier3' AS tier, tier3.mean AS mean, greatest(tier3.stddev, 0.01) AS sigma FROM latest
-), placed AS (
+), distances AS (
     SELECT
         project, tier, day, average, baseline_id, (average - mean) / sigma AS distance,
         CASE WHEN distance > 1 THEN 'up' WHEN distance < -1 THEN 'down' END AS direction,
@@ -44,7 +47,7 @@ SELECT
     project, tier, direction, CASE WHEN max(abs(distance)) > 2 THEN 'critical' ELSE 'warning' END AS severity,
     min(day) AS first_day, max(day) AS last_day, list({'day': day, 'average': average} ORDER BY day) AS days,
     max(abs(distance)) AS deviation, baseline_id
-FROM placed
+FROM distances
 WHERE direction IS NOT NULL
 GROUP BY project, tier, direction, run, baseline_id
 HAVING count(*) >= 3

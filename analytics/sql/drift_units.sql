@@ -1,8 +1,13 @@
--- purpose: what the sequential rule of drift looks at: the scores of each session on each UTC day added up, as if every exchange had been judged: a judged one counts 1 / sampling_probability times; by the time of the exchanges, whenever they were scored
--- grain: one row per project, tier (tier1, tier2, tier2_5, tier3) and hour in which sessions of the day had their last exchange (last_at: of the last of them); sessions: how many; weight: sum of the weights; total: sum of weight times score; squares, mixed, totals: over the sessions the sums of the squared weight, of weight times total, and of the squared total; low, high: the least and the greatest mean of a session
--- parameters: $project (NULL for all but those of anchors), $as_of (what happened then or later is left out), $days (the last UTC days, of which the last one may not be over)
+-- purpose: the input of the sequential drift rule: scores summed by session and UTC day, where a judged exchange
+--     counts 1 / sampling_probability times, by the time of the exchange
+-- grain: one row per project, tier (tier1, tier2, tier2_5, tier3), day and hour of the sessions' last exchange.
+--     last_at: time of the latest of these exchanges; sessions: number of sessions; weight: sum of the weights;
+--     total: sum of weight times score; squares, mixed, totals: sums over the sessions of weight², weight times
+--     total, and total²; low, high: smallest and largest mean of a session
+-- parameters: $project (NULL: all except anchor projects), $as_of (exclusive end), $days (number of UTC days; the
+--     last may be incomplete)
 WITH later AS (
-    -- Most scores have one version, so it is cheaper to look for scores with more.
+    -- Most scores have one revision, so it is cheaper to find those with more.
     SELECT project, score_id, max((revision, _offset)) AS version
     FROM log.scores
     WHERE revision > 0 AND log.is_asked(project, $project)
@@ -38,18 +43,19 @@ WITH later AS (
     SELECT project, 'tier2' AS tier, day, tier2_last_at AS last_at, tier2_scores AS scores, tier2_weight AS weight, tier2_total AS total
     FROM summed WHERE tier2_scores > 0
     UNION ALL
-    SELECT project, 'tier2_5' AS tier, day, tier2_5_last_at AS last_at, tier2_5_scores AS scores, tier2_5_weight AS weight, tier2_5_total AS total
+    SELECT project, 'tier2_5' AS tier, day, tier2_5_last_at AS last_at, tier2_5_scores AS scores, tier2_5_weight AS weight,
+        tier2_5_total AS total
     FROM summed WHERE tier2_5_scores > 0
     UNION ALL
     SELECT project, 'tier3' AS tier, day, tier3_last_at AS last_at, tier3_scores AS scores, tier3_weight AS weight, tier3_total AS total
     FROM summed WHERE tier3_scores > 0
-), placed AS (
+), sessions_by_hour AS (
     SELECT *, date_trunc('hour', last_at) AS hour FROM sessions
 )
 SELECT
     project, tier, day::DATE AS day, max(last_at) AS last_at, count(*) AS sessions, sum(scores)::BIGINT AS scores, sum(weight) AS weight,
     sum(total) AS total, sum(weight ** 2) AS squares, sum(weight * total) AS mixed, sum(total ** 2) AS totals,
     min(total / weight) AS low, max(total / weight) AS high
-FROM placed
-GROUP BY project, tier, placed.day, hour
+FROM sessions_by_hour
+GROUP BY project, tier, sessions_by_hour.day, hour
 ORDER BY project, tier, last_at

@@ -1,4 +1,5 @@
--- purpose: alerts that are to be tried now; one waits while an earlier one of its channel and subject was tried and is to be tried again
+-- purpose: alerts to deliver now. An alert waits while an earlier one of the same channel and subject is being
+--     retried
 -- grain: one row per alert, oldest first
 -- parameters: $as_of
 WITH waiting AS (

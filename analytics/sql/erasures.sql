@@ -1,5 +1,5 @@
--- purpose: who asked for whose records to be erased, and what this database has done of it
--- grain: one row per erasure, newest first; state is null where it is still to be done
+-- purpose: requests for erasure and their state in this database
+-- grain: one row per erasure, newest first. state: NULL until it is carried out
 -- parameters: none
 SELECT e.*, s.state
 FROM erasures AS e

@@ -1,6 +1,9 @@
--- purpose: finished sessions, which can be evaluated: each has a diagnosis or a recorded end, and something that was said or done; anchors are none
--- grain: one row per session, the one that ended last first; ended_at is event time, the latest end that is recorded
--- parameters: $sessions (list of ids, NULL for any), $tags (list: one of them is enough, on an exchange or in `tags` of session_start; NULL for any), $project (NULL for all), $since (inclusive) and $until (exclusive) of the end (NULL: unbounded), $limit
+-- purpose: finished sessions that can be evaluated: each has a diagnosis or a recorded end, and at least one exchange
+--     or event. Anchors are excluded
+-- grain: one row per session, the latest end first. ended_at: event time of the latest recorded end
+-- parameters: $sessions (list of ids; NULL: any), $tags (list, of which an exchange or `tags` of session_start has at
+--     least one; NULL: any), $project (NULL: all), $since (inclusive) and $until (exclusive) of the end (NULL:
+--     unbounded), $limit
 WITH ends AS (
     SELECT connection, session_id, project, closed_at FROM log.session_closings
     UNION ALL
@@ -10,7 +13,7 @@ WITH ends AS (
     FROM ends
     WHERE $sessions IS NULL OR list_contains($sessions::VARCHAR[], session_id)
     GROUP BY connection, session_id
-), wanted AS (
+), matching AS (
     SELECT *
     FROM finished
     WHERE NOT starts_with(project, 'anchors.') AND ($project IS NULL OR project = $project)
@@ -24,14 +27,14 @@ WITH ends AS (
     FROM log.agent_events
     WHERE $tags IS NOT NULL AND event = 'session_start'
         AND CASE WHEN json_valid(payload) THEN list_has_any(json_extract_string(payload, '$.tags[*]'), $tags::VARCHAR[]) END
-), heard AS (
+), with_records AS (
     SELECT connection, session_id FROM log.exchanges
     UNION ALL
     SELECT connection, session_id FROM log.agent_events
 )
 SELECT connection, project, session_id, ended_at
-FROM wanted AS w
+FROM matching AS w
 WHERE ($tags IS NULL OR EXISTS (SELECT 1 FROM tagged AS t WHERE t.connection = w.connection AND t.session_id = w.session_id))
-    AND EXISTS (SELECT 1 FROM heard AS h WHERE h.connection = w.connection AND h.session_id = w.session_id)
+    AND EXISTS (SELECT 1 FROM with_records AS h WHERE h.connection = w.connection AND h.session_id = w.session_id)
 ORDER BY ended_at DESC, connection, session_id
 LIMIT $limit

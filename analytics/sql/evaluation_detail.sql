@@ -1,7 +1,9 @@
--- purpose: the last time that an evaluation was asked for: what the judge was sent, and whether the stage set it aside instead of judging it
--- grain: one row for an evaluation that was ever asked for; result_revision: attempt of the newest result, finished or failed, NULL while there is none; set_aside: why the request became a dead letter, NULL where it did not
+-- purpose: the latest request of an evaluation: the judge's prompts, and the dead letter's reason if it was set aside
+--     instead of judged
+-- grain: one row if the evaluation was ever requested. result_revision: attempt of the newest result, finished or
+--     failed, NULL without one; set_aside: reason of the dead letter, NULL without one
 -- parameters: $evaluation (its id)
-WITH asked AS (
+WITH latest_request AS (
     SELECT *
     FROM log.evaluation_requests
     WHERE evaluation_id = $evaluation
@@ -16,4 +18,4 @@ SELECT
         WHERE d.stage IN ('evaluation', 'decoding') AND d.source = 'evaluation-requests' AND d.position = a._offset
             AND coalesce(d.partition, a._partition) = a._partition
     ) AS set_aside
-FROM asked AS a
+FROM latest_request AS a

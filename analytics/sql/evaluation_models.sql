@@ -1,6 +1,10 @@
--- purpose: model against model on each case: means, their difference (b less a) and its 95 % interval (Welch), by one yardstick
--- grain: one row per case, yardstick and two models, a before b; a run counts once, by its newest evaluation; state: enough, rough (fewer than 5 degrees of freedom), not_enough_runs (a model has fewer than two scores) or no_spread (all scores of either are alike); low and high are NULL for the last two
--- parameters: $project, $case (NULL for all), $from (inclusive) and $to (exclusive) of the end of the run (NULL: no bound)
+-- purpose: pairwise comparison of models on each case with one yardstick: means, their difference (b minus a) and its
+--     95 % confidence interval (Welch)
+-- grain: one row per case, yardstick and pair of models, a before b. A run counts once, by its newest evaluation.
+--     state: enough, rough (fewer than 5 degrees of freedom), not_enough_runs (a model has fewer than two scores) or
+--     no_spread (neither model's scores vary); low, high: NULL for the last two
+-- parameters: $project, $case (NULL: all), $from (inclusive) and $to (exclusive) of the end of the run (NULL:
+--     unbounded)
 WITH models AS (
     SELECT
         case_id, yardstick, subject_model AS model, count(final_score) AS runs, count(*) - count(final_score) AS failed,

@@ -1,6 +1,9 @@
--- purpose: how runs do on each case over time: the mean of their scores with its 95 % interval (Student's t), by when the runs ended
--- grain: one row per project, case, yardstick and period with evaluated runs; a run counts once, by its newest evaluation; low and high are NULL for fewer than two scores
--- parameters: $project, $case (NULL for all), $unit (day, week or month, as text; NULL: week), $from (inclusive) and $to (exclusive) of the end of the run (NULL: no bound)
+-- purpose: the quality of runs on each case over time, by the end of the run: mean score with its 95 % confidence
+--     interval (Student's t)
+-- grain: one row per project, case, yardstick and period with evaluated runs. A run counts once, by its newest
+--     evaluation. low, high: NULL for fewer than two scores
+-- parameters: $project, $case (NULL: all), $unit (day, week or month; NULL: week), $from (inclusive) and $to
+--     (exclusive) of the end of the run (NULL: unbounded)
 WITH counted AS (
     SELECT
         project, case_id, yardstick, date_trunc(coalesce($unit, 'week'), coalesce(run_at, evaluated_at))::DATE AS period,

@@ -1,6 +1,8 @@
--- purpose: how far a judge's own answers to one question lie apart, by dimension: the largest less the smallest score over the repetitions
--- grain: one row per judge, number of repetitions asked for and dimension (overall: the judge's verdict), over evaluations with two answers or more; a run counts once for each case and yardstick
--- parameters: $project, $case (NULL for all)
+-- purpose: how much a judge's repeated answers to the same question vary, by dimension: largest minus smallest score
+--     of the repetitions
+-- grain: one row per judge, configured number of repetitions and dimension (overall: the final score), over
+--     evaluations with at least two answers. A run counts once per case and yardstick
+-- parameters: $project, $case (NULL: all)
 WITH counted AS (
     SELECT judge_model, configured_repetitions, dimensions, overall_spread, simulated
     FROM log.counted_evaluations($project)
@@ -9,8 +11,8 @@ WITH counted AS (
     SELECT judge_model, configured_repetitions, simulated, 'overall' AS dimension, overall_spread AS spread
     FROM counted
     UNION ALL
-    SELECT judge_model, configured_repetitions, simulated, one.dimension, one.spread
-    FROM (SELECT judge_model, configured_repetitions, simulated, unnest(dimensions) AS one FROM counted)
+    SELECT judge_model, configured_repetitions, simulated, item.dimension, item.spread
+    FROM (SELECT judge_model, configured_repetitions, simulated, unnest(dimensions) AS item FROM counted)
 )
 SELECT
     judge_model, configured_repetitions, dimension, count(*) AS evaluations, avg(spread ORDER BY spread) AS mean, median(spread) AS median,

@@ -1,6 +1,6 @@
--- purpose: exchanges of a project by an id, whole, to be looked at, with the id of the score of each
--- grain: one row per connection that has an exchange of the id; score_id: NULL where there is no score yet
--- parameters: $project, $exchange (its id), $connection (NULL: whatever it is)
+-- purpose: the exchanges of a project with a given id, with the id of each one's score
+-- grain: one row per connection with an exchange of the id. score_id: NULL before the first score
+-- parameters: $project, $exchange (its id), $connection (NULL: any)
 SELECT
     e.exchange_id, e.connection, e.project, e.agent, e.session_id, e.turn_number, e.occurred_at, e.ingested_at,
     e.user_message, e.agent_response, e.agent_thinking, e.agent_model, e.input_tokens, e.output_tokens, e.outcome, e.tags, e.labels,

@@ -1,6 +1,7 @@
--- purpose: the sessions that are not ready for runtime, the worst readiness first, of one level the lowest trust first, each with its primary cause in words
+-- purpose: the sessions that are not ready for runtime, each with its primary cause, by readiness (worst first), then
+--     by trust (lowest first)
 -- grain: one row per session
--- parameters: $project (NULL for all), $limit
+-- parameters: $project (NULL: all), $limit
 SELECT
     project, coalesce(agent, '') AS agent, session_id, coalesce(ended_at, closed_at) AS ended_at, readiness_level, trust_score,
     primary_failure_type, primary_severity,

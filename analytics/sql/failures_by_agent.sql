@@ -1,6 +1,6 @@
--- purpose: what goes wrong with which agent: in how many sessions, in how many of them critically
+-- purpose: the failures of each agent, with the number of sessions and of critical ones
 -- grain: one row per agent and failure type
--- parameters: $project (NULL for all)
+-- parameters: $project (NULL: all)
 WITH causes AS (
     SELECT project, coalesce(agent, '') AS agent, (connection, session_id) AS session, unnest(failure_causes) AS cause
     FROM diagnoses

@@ -1,6 +1,7 @@
--- purpose: which projects have runs with runtime events that were finished of late, those that hold anchors left out: the watch checks them soon
+-- purpose: projects with recently closed runs that have runtime events, for the watch to check soon. Anchor projects
+--     are excluded
 -- grain: one row per project
--- parameters: $since (inclusive), when runs were closed
+-- parameters: $since (inclusive, by the closing of the run)
 SELECT DISTINCT project
 FROM log.diagnoses
 WHERE event_count > 0 AND closed_at >= $since::TIMESTAMP AND NOT starts_with(project, 'anchors.')

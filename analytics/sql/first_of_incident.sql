@@ -1,5 +1,5 @@
--- purpose: an incident as it was first told of, which is what an alert said
--- grain: one row, its earliest revision that is kept; none where there is no such incident
+-- purpose: the first revision of an incident, which its first alert described
+-- grain: one row: the earliest revision still stored; none if the incident does not exist
 -- parameters: $project, $incident (id)
 SELECT title, severity, detected_at
 FROM log.incidents

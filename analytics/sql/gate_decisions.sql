@@ -1,6 +1,6 @@
--- purpose: which tiers ran for which agent and why the others did not
--- grain: one row per project, agent, tier, state and reason, the commonest first within a tier
--- parameters: $project (NULL for all)
+-- purpose: which tiers ran for each agent, and why the others did not
+-- grain: one row per project, agent, tier, state and reason, the most frequent of a tier first
+-- parameters: $project (NULL: all)
 WITH latest AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores

@@ -1,6 +1,7 @@
--- purpose: the baselines that held on the days of a window: of those computed on one day the last one
--- grain: one row per UTC day on which one was computed, oldest first: those of the window, the last one before it, and the project's first where there is none yet
--- parameters: $project, $from (the first day) and $to (exclusive)
+-- purpose: the baselines in force on the days of a window; of several computed on one day, the last
+-- grain: one row per UTC day with a baseline, oldest first: those of the window, the last one before it, and the
+--     project's first if none is earlier
+-- parameters: $project, $from (first day) and $to (exclusive)
 SELECT * EXCLUDE (_topic, _partition, _offset)
 FROM log.baselines
 WHERE project = $project

@@ -1,7 +1,12 @@
--- purpose: which days an import brought scores or finished runs to: `streams.watch.history` checks each of them as of its end; projects that hold anchors are left out
--- grain: one row per project and UTC day, by project and day; is_unchecked: whether the check that was cut off has not looked at what came to that day; checked_at: the newest check of the project; known_days, known_since: how many days before $until have data, brought or not, and the first of them
--- parameters: $project (NULL: all), $until (exclusive), $scores and $runs: positions of scores and diagnoses from which on records were brought, $begun_scores, $begun_runs and $next_day: the check that was cut off has looked at records before these positions on days before that one
-WITH brought AS (
+-- purpose: the days to which an import added scores or finished runs. `streams.watch.history` checks each of them as
+--     of its end. Anchor projects are excluded
+-- grain: one row per project and UTC day, by project and day. is_unchecked: whether the interrupted check has not
+--     covered the day's new records; checked_at: newest check of the project; known_days: days with data before
+--     $until, imported or not; known_since: the first of them
+-- parameters: $project (NULL: all), $until (exclusive), $scores and $runs (first offsets of the imported scores and
+--     diagnoses), $begun_scores, $begun_runs and $next_day (the interrupted check has covered records before these
+--     offsets on days before that day)
+WITH imported AS (
     SELECT project, exchange_at::DATE AS day, _offset >= $begun_scores::BIGINT AS is_new
     FROM log.scores
     WHERE _offset >= $scores::BIGINT AND exchange_at < $until::TIMESTAMP
@@ -11,7 +16,7 @@ WITH brought AS (
     WHERE _offset >= $runs::BIGINT AND event_count > 0 AND coalesce(ended_at, closed_at) < $until::TIMESTAMP
 ), days AS (
     SELECT project, day, bool_or(is_new OR day >= $next_day::DATE) AS is_unchecked
-    FROM brought
+    FROM imported
     WHERE ($project::VARCHAR IS NULL OR project = $project) AND NOT starts_with(project, 'anchors.')
     GROUP BY project, day
 ), data AS (
@@ -21,7 +26,7 @@ WITH brought AS (
     WHERE event_count > 0 AND coalesce(ended_at, closed_at) < $until::TIMESTAMP
     UNION
     SELECT project, day FROM days -- days whose scores may not be summed yet
-), reach AS (
+), extent AS (
     SELECT project, count(*) AS known_days, min(day) AS known_since
     FROM data
     SEMI JOIN days USING (project)
@@ -29,6 +34,6 @@ WITH brought AS (
 )
 SELECT d.project, d.day, d.is_unchecked, c.checked_at, r.known_days, r.known_since
 FROM days AS d
-JOIN reach AS r USING (project)
+JOIN extent AS r USING (project)
 LEFT JOIN log.project_checks AS c USING (project)
 ORDER BY d.project, d.day

@@ -1,5 +1,5 @@
--- purpose: what people said of one exchange, with everything they said before, newest first
--- grain: one row per human score; counts: whether it is the newest of its rater
+-- purpose: all human scores of one exchange, newest first
+-- grain: one row per human score. counts: whether it is its rater's newest
 -- parameters: $project, $score (id of the judge's score)
 SELECT
     review_id, reviewer AS rater, score, comment, occurred_at AS scored_at,

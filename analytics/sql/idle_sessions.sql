@@ -1,6 +1,8 @@
--- purpose: sessions that have something to close and of which nothing was heard for longer than the session gap
--- grain: one row per session and topic; one without events is closed among the events, too: there it becomes a run; closed_at is when it counts as closed, always later than its last closing in that topic
--- parameters: $as_of, $gap_seconds, $heard_before (taken in before then, NULL for whenever: records of long ago may come today), $limit (NULL for all)
+-- purpose: sessions to close because nothing has arrived from them for longer than the session gap
+-- grain: one row per session and topic. A session without events is also closed in the topic of events, where it
+--     becomes a run. closed_at: the time of closing, always later than the last closing in that topic
+-- parameters: $as_of, $gap_seconds, $heard_before (only sessions whose newest record was ingested before; NULL: any;
+--     old records may be ingested today), $limit (NULL: all)
 WITH entries AS (
     SELECT connection, session_id, occurred_at, ingested_at, _offset AS exchange FROM log.exchanges
     UNION ALL BY NAME
@@ -8,20 +10,22 @@ WITH entries AS (
     UNION ALL BY NAME
     SELECT connection, session_id, occurred_at, ingested_at FROM log.heartbeats
     UNION ALL BY NAME
-    SELECT connection, session_id, closed_at AS exchanges_closed_at, _offset AS exchanges_closing FROM log.session_closings WHERE _topic = 'exchanges'
+    SELECT connection, session_id, closed_at AS exchanges_closed_at, _offset AS exchanges_closing FROM log.session_closings
+        WHERE _topic = 'exchanges'
     UNION ALL BY NAME
-    SELECT connection, session_id, closed_at AS events_closed_at, _offset AS events_closing FROM log.session_closings WHERE _topic = 'agent-events'
+    SELECT connection, session_id, closed_at AS events_closed_at, _offset AS events_closing FROM log.session_closings
+        WHERE _topic = 'agent-events'
 ), sessions AS (
     SELECT
         connection, session_id, max(exchange) AS last_exchange, max(event) AS last_event,
         last_exchange > coalesce(max(exchanges_closing), -1) AS exchanges_open,
         CASE WHEN last_event IS NOT NULL THEN last_event > coalesce(max(events_closing), -1)
             WHEN max(events_closing) IS NULL THEN last_exchange IS NOT NULL AND connection <> 'anchors'
-            -- A session closed only among the events is about to be closed among the exchanges: the tables show one before the other.
+            -- A session closed only in the topic of events is about to be closed in that of exchanges, which is written second.
             ELSE exchanges_open AND max(events_closed_at) <= max(exchanges_closed_at) END AS events_open,
         max(occurred_at) AS last_at,
         last_at + to_seconds($gap_seconds) AS idle_at,
-        -- Use the topic's own closings: if the tables show one topic's closing first, the other's is written again with the same content.
+        -- Use the topic's own closings: if only one topic's closing is stored yet, the other's is written again with the same content.
         greatest(idle_at, max(exchanges_closed_at) + INTERVAL 1 MICROSECOND) AS exchanges_close_at,
         greatest(idle_at, max(events_closed_at) + INTERVAL 1 MICROSECOND) AS events_close_at
     FROM entries

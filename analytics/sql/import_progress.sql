@@ -1,4 +1,4 @@
--- purpose: files that were imported completely, to leave out those that have not changed
+-- purpose: files that were imported completely, so that unchanged ones can be skipped
 -- grain: one row per file
 -- parameters: $source
 SELECT path, size, modified_ns, settings_digest

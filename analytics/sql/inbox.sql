@@ -1,15 +1,23 @@
--- purpose: the incidents of the whole fleet, or of a project, that match filters, a page at a time, in one of several orders
--- grain: one row per incident in its latest revision, with the columns of its record; total: how many match; sort_number and sort_text: its position in the order, before its time and its id
--- parameters: $project (NULL for all), $statuses (list, NULL: any), $type (NULL: any), $confidence (suspected or confirmed, NULL: any), $severity (NULL: any), $agent (of its leading series, or named in its evidence; NULL: any), $assignee (NULL: any; an empty text: nobody), $text (in lower case, in the title, the description, the project, the agent or the beginning of the id; NULL: any), $since (found then or later) and $until (found before; each NULL: any), $sort (worst, newest, oldest, since, project, state or assignee), $after_number, $after_text, $after_at and $after_id (of the last one that was shown; NULL for the first page), $limit, $outlined (whether metadata has nothing but its members moved and rules; NULL: it has all)
+-- purpose: the incidents of the fleet or of a project that match the filters, sorted and paged
+-- grain: one row per incident in its latest revision, with the columns of its record. total: number of matching
+--     incidents; sort_number, sort_text: sort keys, followed by the time and the id
+-- parameters: $project (NULL: all), $statuses (list; NULL: any), $type (NULL: any), $confidence (suspected or
+--     confirmed; NULL: any), $severity (NULL: any), $agent (of its leading series or in its evidence; NULL: any),
+--     $assignee (NULL: any; '': unassigned), $text (lower case, in the title, description, project or agent, or at
+--     the beginning of the id; NULL: any), $since (inclusive) and $until (exclusive) of the detection (NULL:
+--     unbounded), $sort (worst, newest, oldest, since, project, state or assignee), $after_number, $after_text,
+--     $after_at and $after_id (sort keys of the last incident shown; NULL: first page), $limit, $outlined (true:
+--     metadata holds only the members moved and rules; NULL: all members)
 WITH latest AS (
     SELECT incident_id, max((revision, _offset)) AS version
     FROM log.incidents
     WHERE $project::VARCHAR IS NULL OR project = $project::VARCHAR
     GROUP BY incident_id
-), known AS MATERIALIZED (
-    -- Evidence is most of an incident's data, so it is read only for shown incidents.
+), filtered AS MATERIALIZED (
+    -- Evidence is most of an incident's data, so read it only for the page.
     SELECT
-        i.rowid AS row, i.incident_id, revision, agent, project, detected_at, coalesce(first_day, detected_at) AS began_at, severity, confidence, type,
+        i.rowid AS row, i.incident_id, revision, agent, project, detected_at, coalesce(first_day, detected_at) AS began_at,
+        severity, confidence, type,
         log.incident_status(status) AS state, log.incident_assignee(assignee, assigned_at, acknowledged_by) AS owner
     FROM log.incidents AS i
     JOIN latest AS l ON i.incident_id = l.incident_id AND (i.revision, i._offset) = version
@@ -24,9 +32,10 @@ WITH latest AS (
             OR contains(lower(concat_ws(chr(10), title, description, project, agent)), $text::VARCHAR))
 ), matching AS MATERIALIZED (
     SELECT
-        known.*,
+        filtered.*,
         CASE $sort
-            WHEN 'worst' THEN log.incident_worst(state, confidence, severity, type, CASE WHEN state IN ('open', 'acknowledged') THEN size END)
+            WHEN 'worst' THEN log.incident_worst(state, confidence, severity, type, CASE
+                WHEN state IN ('open', 'acknowledged') THEN size END)
             WHEN 'oldest' THEN 4611686018427387904 - epoch_us(detected_at)
             WHEN 'since' THEN epoch_us(began_at)
             WHEN 'state' THEN 4 - list_position(['open', 'acknowledged', 'resolved', 'dismissed'], state)
@@ -34,8 +43,8 @@ WITH latest AS (
             ELSE 0
         END AS sort_number,
         CASE $sort WHEN 'project' THEN project WHEN 'assignee' THEN coalesce(owner, '') ELSE '' END AS sort_text
-    FROM known
-    LEFT JOIN log.incident_outlines AS o ON known.incident_id = o.incident_id AND known.revision = o.version
+    FROM filtered
+    LEFT JOIN log.incident_outlines AS o ON filtered.incident_id = o.incident_id AND filtered.revision = o.version
     WHERE $agent::VARCHAR IS NULL OR agent = $agent::VARCHAR OR list_contains(agents, $agent::VARCHAR)
 ), page AS (
     SELECT row, sort_number, sort_text

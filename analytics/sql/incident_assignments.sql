@@ -1,6 +1,7 @@
--- purpose: to whom people assigned incidents, and which assignment an incident does not show yet
--- grain: one row per assignment, oldest first; status: none, as decisions have one; pending: it is the newest of its incident, and the incident's latest revision knows nothing of it
--- parameters: $projects (list, NULL for all), $incident (NULL for all)
+-- purpose: the assignments of incidents, and which of them are not yet applied
+-- grain: one row per assignment, oldest first. status: the status that decisions share, NULL here; pending: the
+--     newest assignment of its incident, not yet in the incident's latest revision
+-- parameters: $projects (list; NULL: all), $incident (NULL: all)
 WITH assignments AS (
     SELECT
         review_id, project, subject_id AS incident_id, reviewer, status, assignee, comment, occurred_at,
@@ -11,7 +12,7 @@ WITH assignments AS (
 )
 SELECT
     a.* EXCLUDE (is_newest),
-    -- A decision can also assign, so a later change of the assignee means that an earlier one is already applied.
+    -- A decision can also assign, so a later assigned_at means that this assignment was applied.
     a.is_newest AND (i.assigned_at IS NULL OR i.assigned_at < a.occurred_at) AS pending
 FROM assignments AS a
 JOIN incidents AS i USING (incident_id)

@@ -1,6 +1,7 @@
--- purpose: what people decided on incidents, and which decision an incident does not show yet
--- grain: one row per decision, oldest first; pending: it is the newest on its incident, and the incident's latest revision knows nothing of it
--- parameters: $projects (list, NULL for all), $incident (NULL for all)
+-- purpose: the decisions on incidents, and which of them are not yet applied
+-- grain: one row per decision, oldest first. pending: the newest decision on its incident, not yet in the incident's
+--     latest revision
+-- parameters: $projects (list; NULL: all), $incident (NULL: all)
 WITH decisions AS (
     SELECT
         review_id, project, subject_id AS incident_id, reviewer, status, comment, occurred_at,
@@ -11,7 +12,8 @@ WITH decisions AS (
 )
 SELECT
     d.* EXCLUDE (is_newest),
-    -- An incident can also resolve itself, so its state does not tell which decision was applied. Records of older versions lack decided_at.
+    -- An incident can also resolve itself, so its state does not show which decision was applied.
+    -- Records of older versions lack decided_at.
     d.is_newest AND CASE
         WHEN i.decided_at IS NOT NULL THEN i.decided_at < d.occurred_at
         WHEN d.status = 'open' THEN i.status <> 'open'

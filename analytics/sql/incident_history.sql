@@ -1,4 +1,4 @@
--- purpose: who did what with an incident: decisions, assignments and comments
+-- purpose: the history of an incident: decisions, assignments and comments
 -- grain: one row per review, oldest first
 -- parameters: $incident (id)
 SELECT kind, reviewer, status, assignee, comment, occurred_at

@@ -1,21 +1,22 @@
--- purpose: what was first decided on the given exchanges, to answer a sender that asks again
--- grain: one row per exchange that is decided on; reason: of the sampling; disposition: of its first score, NULL until there is one; anomaly: by that score, until then by Tier 1 alone
+-- purpose: the first decision on each of the given exchanges, to answer a sender that repeats a request
+-- grain: one row per exchange with a decision. reason: of the sampling; disposition: of the first score, NULL before
+--     it; anomaly: by the first score, or by Tier 1 before it
 -- parameters: $exchanges (list of {connection, exchange_id})
-WITH wanted AS (
+WITH requested AS (
     SELECT unnest($exchanges::STRUCT(connection VARCHAR, exchange_id VARCHAR)[], recursive := true)
 ), decisions AS (
     SELECT
         connection, exchange_id, true AS sampled, sampling_reason, tier1_score, tier1_flags, NULL AS score_id, NULL AS disposition,
         len(tier1_flags) > 0 AS anomaly, _offset
     FROM log.scoring_tasks
-    SEMI JOIN wanted USING (connection, exchange_id)
+    SEMI JOIN requested USING (connection, exchange_id)
     WHERE revision = 0
     UNION ALL
     SELECT
         connection, exchange_id, disposition <> 'sampling_skip' AS sampled, sampling_reason, tier1_score, tier1_flags, score_id,
         disposition, anomaly, _offset
     FROM log.scores
-    SEMI JOIN wanted USING (connection, exchange_id)
+    SEMI JOIN requested USING (connection, exchange_id)
     WHERE revision = 0
 )
 SELECT

@@ -1,6 +1,9 @@
--- purpose: what judging cost, by session, project, day (UTC, on which the judge answered, as on the provider's bill) or model (that was asked)
--- grain: one row per group: project, connection, session_id, day and model are NULL where the grouping does not name them; cost_usd is the sum of the known costs, simulated ones included
--- parameters: $by (session, project, day or model; anything else: one row of all), $project (NULL for all), $from (inclusive) and $to (exclusive) of the time of the answer (NULL: no bound)
+-- purpose: the cost of judging, grouped by session, project, UTC day of the judge's answer (as on the provider's
+--     bill) or requested model
+-- grain: one row per group. project, connection, session_id, day and model are NULL unless they define the group;
+--     cost_usd: sum of the known costs, including simulated ones
+-- parameters: $by (session, project, day or model; anything else: one row in total), $project (NULL: all), $from
+--     (inclusive) and $to (exclusive) of the time of the answer (NULL: unbounded)
 SELECT
     CASE WHEN $by IN ('session', 'project') THEN project END AS project,
     CASE WHEN $by = 'session' THEN connection END AS connection,

@@ -1,4 +1,5 @@
--- purpose: everything the judge said of one exchange within a time, in the order in which it was recorded; the time makes it quick to find among very many
+-- purpose: the judgements of one exchange within a period, in the order in which they were recorded. The period makes
+--     them quick to find
 -- grain: one row per judgement, with the columns of its record
 -- parameters: $connection, $subject (id of the exchange), $since and $until (of judged_at, both inclusive)
 SELECT * EXCLUDE (_topic, _partition, _offset)

@@ -1,9 +1,10 @@
--- purpose: whether anything is stored of a project; looked up, not counted, so that every call may ask
--- grain: one row if anything is stored, else none
+-- purpose: whether any record of a project is stored. The query stops at the first record, so it is cheap enough for
+--     every request
+-- grain: one row if a record is stored, otherwise none
 -- parameters: $project
 SELECT project
 FROM (
-    -- The first row ends the search, so small tables come first.
+    -- The search ends at the first row, so small tables come first.
     SELECT project FROM log.daily_scores WHERE project = $project
     UNION ALL SELECT project FROM log.run_numbers WHERE project = $project
     UNION ALL SELECT project FROM log.incidents WHERE project = $project

@@ -1,9 +1,9 @@
--- purpose: the projects of which anything is stored, by name
--- grain: one row per project, those that hold anchors left out
+-- purpose: the names of all projects with stored records
+-- grain: one row per project, except anchor projects
 -- parameters: none
 SELECT DISTINCT project
 FROM (
-    -- The kept sums name the projects of all scores and exchanges except new ones.
+    -- The stored sums cover the projects of all scores and exchanges except new ones.
     SELECT project FROM log.daily_scores
     UNION ALL SELECT project FROM log.changed_scores()
     UNION ALL SELECT project FROM log.daily_exchanges

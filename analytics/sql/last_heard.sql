@@ -1,7 +1,7 @@
--- purpose: when the newest records of a project happened: what was said, and what was done
--- grain: one row per kind (event, exchange) of which the project has records
--- parameters: $project, $as_of (what happened then or later is left out)
-WITH heard AS (
+-- purpose: the event time of a project's newest exchange and newest event
+-- grain: one row per kind (event, exchange) that has records
+-- parameters: $project, $as_of (exclusive end)
+WITH newest AS (
     SELECT 'exchange' AS kind, max(occurred_at) AS last_at
     FROM log.exchanges
     WHERE project = $project AND occurred_at < $as_of::TIMESTAMP
@@ -11,6 +11,6 @@ WITH heard AS (
     WHERE project = $project AND occurred_at < $as_of::TIMESTAMP
 )
 SELECT kind, last_at
-FROM heard
+FROM newest
 WHERE last_at IS NOT NULL
 ORDER BY kind

@@ -1,6 +1,6 @@
--- purpose: the latest baseline of each of some projects
+-- purpose: the latest baseline of each project
 -- grain: one row per project, with the columns of its record
--- parameters: $projects (list, NULL for all), $as_of (later ones are left out; NULL: none)
+-- parameters: $projects (list; NULL: all), $as_of (later baselines are ignored; NULL: none)
 SELECT * EXCLUDE (_topic, _partition, _offset)
 FROM log.baselines
 WHERE ($projects::VARCHAR[] IS NULL OR list_contains($projects::VARCHAR[], project))

@@ -1,6 +1,6 @@
--- purpose: which dead letters are open, that is, were not put back, by who set them aside and why
+-- purpose: open dead letters (not retried), counted by stage and reason
 -- grain: one row per stage and reason, the most frequent first
--- parameters: $stage, $reason, $source (NULL for all), $since (when they were set aside, inclusive; NULL: no bound)
+-- parameters: $stage, $reason, $source (NULL: all), $since (inclusive, by the time of rejection; NULL: unbounded)
 SELECT stage, reason, count(*) AS letters, min(rejected_at) AS first_at, max(rejected_at) AS last_at
 FROM dead_letters AS d
 WHERE ($stage IS NULL OR stage = $stage) AND ($reason IS NULL OR reason = $reason) AND ($source IS NULL OR source = $source)

@@ -1,6 +1,6 @@
--- purpose: dead letters whole, open or not, found by their ids or by what these start with
--- grain: one row per dead letter: its record, and when it was put back (NULL for an open one)
--- parameters: $starts (a list)
+-- purpose: dead letters with their bytes, open or retried, by id or prefix of the id
+-- grain: one row per dead letter, with the columns of its record. retried_at: NULL while it is open
+-- parameters: $starts (list of ids or prefixes)
 SELECT d.*, r.retried_at
 FROM dead_letters AS d
 LEFT JOIN (
@@ -9,5 +9,5 @@ LEFT JOIN (
     WHERE kind = 'dead_letter' AND status = 'retried'
     GROUP BY subject_id
 ) AS r ON r.subject_id = d.dead_letter_id
-WHERE EXISTS (FROM unnest($starts::VARCHAR[]) AS wanted (start) WHERE starts_with(d.dead_letter_id, start))
+WHERE EXISTS (FROM unnest($starts::VARCHAR[]) AS prefixes (start) WHERE starts_with(d.dead_letter_id, start))
 ORDER BY d.rejected_at, d.dead_letter_id

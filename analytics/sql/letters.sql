@@ -1,6 +1,7 @@
--- purpose: the dead letters that are open, that is, were not put back, the newest first, without their bytes
--- grain: one row per dead letter; kept is how many of its bytes are there
--- parameters: $stage, $reason, $source (NULL for all), $since (when they were set aside, inclusive; NULL: no bound), $limit
+-- purpose: open dead letters (not retried), newest first, without their bytes
+-- grain: one row per dead letter. kept: number of stored bytes
+-- parameters: $stage, $reason, $source (NULL: all), $since (inclusive, by the time of rejection; NULL: unbounded),
+--     $limit
 SELECT dead_letter_id, source, partition, position, stage, reason, detail, size, octet_length(body) AS kept, rejected_at
 FROM dead_letters AS d
 WHERE ($stage IS NULL OR stage = $stage) AND ($reason IS NULL OR reason = $reason) AND ($source IS NULL OR source = $source)

@@ -1,7 +1,9 @@
--- purpose: the traces of a session that may be parts of one turn: they have a question or a call in common
--- grain: one row per trace that is asked for and other trace; resumes: whether its first request goes on with outputs of tools (NULL where it has no request)
--- parameters: $connections, $trace_ids, $sessions and $links (for each link a trace, the session it belongs to, and the question or call as the content of a span has it)
-WITH asked AS (
+-- purpose: traces of the same session that may belong to one turn because they share a question or a call
+-- grain: one row per given trace and related trace. resumes: whether the related trace's first request continues with
+--     tool outputs (NULL without a request)
+-- parameters: $connections, $trace_ids, $sessions and $links (parallel lists: for each link a trace, its session, and
+--     the question or call as it appears in a span's content)
+WITH requested AS (
     SELECT DISTINCT
         unnest($connections::varchar []) AS connection,
         unnest($trace_ids::varchar []) AS trace_id,
@@ -9,19 +11,20 @@ WITH asked AS (
         unnest($links::varchar []) AS link
 ),
 
-beside AS (
+session_traces AS (
     SELECT DISTINCT s.connection, s.session_id, s.trace_id
     FROM log.spans AS s
-    SEMI JOIN asked ON s.connection = asked.connection AND s.session_id = asked.session_id
+    SEMI JOIN requested ON s.connection = requested.connection AND s.session_id = requested.session_id
 ),
 
 linked AS (
-    SELECT DISTINCT asked.connection, asked.trace_id, beside.trace_id AS other_id
-    FROM asked
-    INNER JOIN beside
-        ON asked.connection = beside.connection AND asked.session_id = beside.session_id AND asked.trace_id != beside.trace_id
+    SELECT DISTINCT requested.connection, requested.trace_id, session_traces.trace_id AS other_id
+    FROM requested
+    INNER JOIN session_traces
+        ON requested.connection = session_traces.connection AND requested.session_id = session_traces.session_id
+            AND requested.trace_id != session_traces.trace_id
     INNER JOIN log.spans AS s
-        ON beside.connection = s.connection AND beside.trace_id = s.trace_id AND contains(s.content, asked.link)
+        ON session_traces.connection = s.connection AND session_traces.trace_id = s.trace_id AND contains(s.content, requested.link)
 )
 
 SELECT

@@ -1,12 +1,18 @@
 -- purpose: the evaluations of a project with their scores, filtered, sorted and paged
--- grain: one row per evaluation, in its latest revision that finished, or the latest if none did; sort_number, sort_text, sort_id: its position in the order
--- parameters: $project, $since (inclusive) and $until (exclusive) of when it was judged (NULL: no bound), $case, $model (of the audited agent), $agent ('' for unnamed), $judge (model that judged; NULL: any, of all four), $failed (true: only those without a score, false: only those with one; NULL: any), $least and $most (bounds of the final score, both inclusive; NULL: none), $sort (at, case, session, score, spread, model, judge, warnings or cost), $down (true: the largest first), $last_number, $last_text, $last_id (position of the row to continue after; NULL: from the first), $limit
+-- grain: one row per evaluation in its latest finished revision, or its latest if none finished. sort_number,
+--     sort_text, sort_id: sort keys
+-- parameters: $project, $since (inclusive) and $until (exclusive) of the evaluation (NULL: unbounded), $case, $model
+--     (of the audited agent), $agent ('' for unnamed), $judge (model that judged; the last four NULL: any), $failed
+--     (true: only evaluations without a score, false: only those with one; NULL: any), $least and $most (inclusive
+--     bounds of the final score; NULL: unbounded), $sort (at, case, session, score, spread, model, judge, warnings or
+--     cost), $down (true: descending), $last_number, $last_text, $last_id (sort keys of the last row already listed;
+--     NULL: first page), $limit
 WITH current AS (
     SELECT *
     FROM log.evaluations
     WHERE project = $project AND ($case IS NULL OR case_id = $case) AND ($model IS NULL OR subject_model = $model)
     QUALIFY row_number() OVER (PARTITION BY evaluation_id ORDER BY status = 'completed' DESC, revision DESC, _offset DESC) = 1
-), wanted AS (
+), filtered AS (
     SELECT
         evaluation_id, case_title, case_id, session_id, connection, agent, final_score,
         CASE WHEN successful_iterations > 1 THEN overall_spread END AS spread, subject_model, judge_model, successful_iterations,
@@ -26,7 +32,7 @@ WITH current AS (
         AND ($least IS NULL OR final_score >= $least) AND ($most IS NULL OR final_score <= $most)
 )
 SELECT *
-FROM wanted
+FROM filtered
 WHERE log.listed_after($down, sort_number, sort_text, sort_id, $last_number, $last_text, $last_id)
 ORDER BY
     sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,

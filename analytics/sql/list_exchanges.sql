@@ -1,32 +1,44 @@
--- purpose: the exchanges of a project that have a score, filtered, sorted and paged
--- grain: one row per exchange, with its current score; sort_number, sort_text, sort_id: its position in the order
--- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: no bound), $agent ('' for unnamed; NULL: any), $session (NULL: any), $anomalies (true: only those with an anomaly, false: only those without; NULL: any), $reason (a part of a reason of an anomaly or of a flag, in any case of letters; NULL: any), $outcome (outcome of the score: scored, sampling_skip, skipped_cost_cap or unscored; NULL: any), $tier (tier1, tier2, tier2_5 or tier3), $least and $most (bounds of the score of this tier, both inclusive; NULL: none), $model (of the agent; NULL: any), $label and $value (of a label of the exchange; NULL: any), $sort (at, agent, session, turn, tier1, tier2, tier2_5, tier3, outcome or cost), $down (true: the largest first), $last_number, $last_text, $last_id (position of the row to continue after; NULL: from the first), $reach_number and $reach_text (what `list_reach` answers: rows farther down are left out; NULL: all are there that have a number or a text), $skip (the same as there: of the rows at that place, or of those that have neither, as many by their ids, and one more; NULL: all), $limit
+-- purpose: the scored exchanges of a project, filtered, sorted and paged
+-- grain: one row per exchange with its current score. sort_number, sort_text, sort_id: sort keys
+-- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: unbounded),
+--     $agent ('' for unnamed; NULL: any), $session (NULL: any), $anomalies (true: only with an anomaly, false: only
+--     without; NULL: any), $reason (part of an anomaly reason or a flag, case-insensitive; NULL: any), $outcome (of
+--     the score: scored, sampling_skip, skipped_cost_cap or unscored; NULL: any), $tier (tier1, tier2, tier2_5 or
+--     tier3), $least and $most (inclusive bounds of the score of this tier; NULL: unbounded), $model (of the agent;
+--     NULL: any), $label and $value (of a label of the exchange; NULL: any), $sort (at, agent, session, turn, tier1,
+--     tier2, tier2_5, tier3, outcome or cost), $down (true: descending), $last_number, $last_text, $last_id (sort
+--     keys of the last row already listed; NULL: first page), $reach_number and $reach_text (end of the page's
+--     prefix, from `list_reach`; later rows are ignored; NULL: every row with a sort key is in the prefix), $skip (as
+--     for `list_reach`: number of rows to read, by id, at the end of the prefix or among the rows without a sort key,
+--     plus one; NULL: all), $limit
 WITH tagged AS (
     SELECT connection || '/' || exchange_id AS id
     FROM log.current_exchanges
     WHERE ($model IS NOT NULL OR $label IS NOT NULL) AND project = $project
         AND ($since IS NULL OR occurred_at >= $since::TIMESTAMP) AND ($until IS NULL OR occurred_at < $until::TIMESTAMP)
         AND ($model IS NULL OR agent_model = $model)
-        AND ($label IS NULL OR len(list_filter(labels, lambda one: one.name = $label AND ($value IS NULL OR one.value = $value))) > 0)
+        AND ($label IS NULL OR len(list_filter(labels, lambda item: item.name = $label AND ($value IS NULL OR item.value = $value))) > 0)
 ), listed AS NOT MATERIALIZED (
     SELECT *
     FROM log.listed_scores(
         $project, $since::TIMESTAMP, $until::TIMESTAMP, $agent, $session, $anomalies, $reason, $outcome, $tier, $least, $most, $sort
     )
     WHERE log.listed_after($down, sort_number, sort_text, score_id, $last_number, $last_text, $last_id)
-        AND ($last_number IS NULL OR sort_number IS NULL OR CASE WHEN $down THEN sort_number <= $last_number ELSE sort_number >= $last_number END)
-        -- Ids are read only for rows that need a look-up; all others compare ''.
+        AND ($last_number IS NULL OR sort_number IS NULL OR CASE WHEN $down THEN sort_number <= $last_number
+            ELSE sort_number >= $last_number END)
+        -- Read ids only if a model or label filter needs them; otherwise compare ''.
         AND (
             $model IS NULL AND $label IS NULL
             OR CASE WHEN $model IS NULL AND $label IS NULL THEN '' ELSE connection || '/' || exchange_id END IN (SELECT id FROM tagged)
         )
-), near AS MATERIALIZED (
+), prefix AS MATERIALIZED (
     SELECT *
     FROM listed
     WHERE (sort_number IS NOT NULL OR sort_text IS NOT NULL)
         AND ($reach_number IS NULL OR CASE WHEN $down THEN sort_number > $reach_number ELSE sort_number < $reach_number END)
         AND ($reach_text IS NULL OR CASE WHEN $down THEN sort_text > $reach_text ELSE sort_text < $reach_text END)
-        AND ($reach_number IS NULL OR $sort <> 'at' OR CASE WHEN $down THEN exchange_at > make_timestamp($reach_number::BIGINT) ELSE exchange_at < make_timestamp($reach_number::BIGINT) END)
+        AND ($reach_number IS NULL OR $sort <> 'at' OR CASE WHEN $down THEN exchange_at > make_timestamp($reach_number::BIGINT)
+            ELSE exchange_at < make_timestamp($reach_number::BIGINT) END)
     UNION ALL
     (
         SELECT *
@@ -41,15 +53,15 @@ WITH tagged AS (
         LIMIT coalesce($skip::BIGINT, 1000000000000) + 1
     )
 ), later AS (
-    -- Few scores have several revisions, and only these are read twice.
+    -- Few scores have several revisions; only those are read twice.
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
-    WHERE project = $project AND revision > 0 AND exchange_at IN (SELECT exchange_at FROM near)
+    WHERE project = $project AND revision > 0 AND exchange_at IN (SELECT exchange_at FROM prefix)
     GROUP BY score_id
 ), current AS (
-    -- A record delivered twice appears twice, so a page reads a few rows more than it needs.
-    SELECT near.*
-    FROM near
+    -- A record delivered twice has two rows, so read a few more rows than the page needs.
+    SELECT prefix.*
+    FROM prefix
     LEFT JOIN later AS l USING (score_id)
     WHERE l.version IS NULL OR (revision, _offset) = l.version
     ORDER BY
@@ -58,11 +70,12 @@ WITH tagged AS (
     LIMIT $limit + 50
 ), page AS MATERIALIZED (
     SELECT * FROM current QUALIFY row_number() OVER (PARTITION BY score_id ORDER BY revision DESC, _offset DESC) = 1
-), said AS MATERIALIZED (
-    -- Select the few rows by time alone, so that wide columns are read only for them.
+), exchange_rows AS MATERIALIZED (
+    -- Select the few rows by time first, so that wide columns are read only for them.
     SELECT rowid AS row FROM log.exchanges WHERE project = $project AND occurred_at IN (SELECT exchange_at FROM page)
 ), exchanges AS MATERIALIZED (
-    SELECT occurred_at, exchange_id, connection, agent_model, labels FROM log.exchanges AS e SEMI JOIN said ON e.rowid = said.row
+    SELECT occurred_at, exchange_id, connection, agent_model, labels FROM log.exchanges AS e SEMI JOIN exchange_rows
+        ON e.rowid = exchange_rows.row
     QUALIFY row_number() OVER (PARTITION BY connection, exchange_id ORDER BY revision DESC, _offset DESC) = 1
 )
 SELECT

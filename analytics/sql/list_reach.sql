@@ -1,13 +1,23 @@
--- purpose: how far down a list of exchanges goes for so many rows, found by the column it is sorted by alone: what lies farther down need not be read
--- grain: one row with the number or the text of the row after $skip first scores, none where there are fewer; another one, of NULLs, where so many have neither; scores that replaced earlier ones are not counted, and those that were replaced are
--- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: no bound), $agent ('' for unnamed; NULL: any), $session (NULL: any), $anomalies (true: only those with an anomaly, false: only those without; NULL: any), $reason (a part of a reason of an anomaly or of a flag, in any case of letters; NULL: any), $outcome (outcome of the score: scored, sampling_skip, skipped_cost_cap or unscored; NULL: any), $tier (tier1, tier2, tier2_5 or tier3), $least and $most (bounds of the score of this tier, both inclusive; NULL: none), $model (of the agent; NULL: any), $label and $value (of a label of the exchange; NULL: any), $sort (at, agent, session, turn, tier1, tier2, tier2_5, tier3, outcome or cost), $down (true: the largest first), $last_number, $last_text (position of the row to continue after; NULL: from the first), $skip
+-- purpose: the sort key at which a page of a list of exchanges ends. It reads only the sorted column, so that
+--     `list_exchanges` need not read the rows after it
+-- grain: one row with the number or text of the row after the first $skip scores, none if there are fewer; and one
+--     row of NULLs if more than $skip scores have no sort key. Revisions are not counted; scores that were replaced
+--     by them are
+-- parameters: $project, $since (inclusive) and $until (exclusive) of the time of the exchange (NULL: unbounded),
+--     $agent ('' for unnamed; NULL: any), $session (NULL: any), $anomalies (true: only with an anomaly, false: only
+--     without; NULL: any), $reason (part of an anomaly reason or a flag, case-insensitive; NULL: any), $outcome (of
+--     the score: scored, sampling_skip, skipped_cost_cap or unscored; NULL: any), $tier (tier1, tier2, tier2_5 or
+--     tier3), $least and $most (inclusive bounds of the score of this tier; NULL: unbounded), $model (of the agent;
+--     NULL: any), $label and $value (of a label of the exchange; NULL: any), $sort (at, agent, session, turn, tier1,
+--     tier2, tier2_5, tier3, outcome or cost), $down (true: descending), $last_number, $last_text (sort keys of the
+--     last row already listed; NULL: first page), $skip
 WITH tagged AS (
     SELECT connection || '/' || exchange_id AS id
     FROM log.current_exchanges
     WHERE ($model IS NOT NULL OR $label IS NOT NULL) AND project = $project
         AND ($since IS NULL OR occurred_at >= $since::TIMESTAMP) AND ($until IS NULL OR occurred_at < $until::TIMESTAMP)
         AND ($model IS NULL OR agent_model = $model)
-        AND ($label IS NULL OR len(list_filter(labels, lambda one: one.name = $label AND ($value IS NULL OR one.value = $value))) > 0)
+        AND ($label IS NULL OR len(list_filter(labels, lambda item: item.name = $label AND ($value IS NULL OR item.value = $value))) > 0)
 ), counted AS NOT MATERIALIZED (
     SELECT *
     FROM log.listed_scores(
@@ -20,7 +30,7 @@ WITH tagged AS (
     SELECT * FROM counted SEMI JOIN tagged ON connection || '/' || exchange_id = id WHERE $model IS NOT NULL OR $label IS NOT NULL
 )
 (
-    -- The planner removes all branches but one or two. A scan ordered by a stored column skips rows that cannot be among the first.
+    -- The planner removes all branches except one or two. A scan ordered by a stored column skips row groups that cannot be first.
     SELECT epoch_us(exchange_at)::DOUBLE AS number, NULL AS text FROM plain
     WHERE $sort = 'at' AND $down AND ($last_number IS NULL OR exchange_at <= make_timestamp($last_number::BIGINT))
     ORDER BY exchange_at DESC LIMIT 1 OFFSET $skip

@@ -1,7 +1,12 @@
 -- purpose: the runs of a project with their verdicts, filtered, sorted and paged
--- grain: one row per run, that is a finalized session; last_at: when it ended, or was closed if that is unknown; sort_number, sort_text, sort_id: its position in the order
--- parameters: $project, $since (inclusive) and $until (exclusive) of last_at (NULL: no bound), $readiness (only runs of this level; NULL: any), $agents (list; '' for unnamed; NULL: any), $failure (primary failure, '' for none; NULL: any), $least and $most (bounds of trust, both inclusive; NULL: none), $sort (at, run, trust, trust_score, failure, agent, session, calls or events; trust: by readiness, of one level by trust), $down (true: the largest first), $last_number, $last_text, $last_id (position of the row to continue after; NULL: from the first), $limit
-WITH wanted AS (
+-- grain: one row per run (a finalized session). last_at: the end of the run, or its closing if the end is unknown;
+--     sort_number, sort_text, sort_id: sort keys
+-- parameters: $project, $since (inclusive) and $until (exclusive) of last_at (NULL: unbounded), $readiness (NULL:
+--     any), $agents (list, '' for unnamed; NULL: any), $failure (primary failure, '' for none; NULL: any), $least and
+--     $most (inclusive bounds of trust; NULL: unbounded), $sort (at, run, trust, trust_score, failure, agent,
+--     session, calls or events; trust sorts by readiness, then by trust), $down (true: descending), $last_number,
+--     $last_text, $last_id (sort keys of the last row already listed; NULL: first page), $limit
+WITH filtered AS (
     SELECT
         n.number, d.connection, d.session_id, d.agent, coalesce(d.ended_at, d.closed_at) AS last_at, d.readiness_level, d.trust_score,
         d.primary_failure_type, d.primary_severity, d.event_counts, d.event_count,
@@ -14,8 +19,8 @@ WITH wanted AS (
             WHEN 'events' THEN d.event_count::DOUBLE
         END AS sort_number,
         CASE $sort WHEN 'failure' THEN d.primary_failure_type WHEN 'agent' THEN d.agent WHEN 'session' THEN d.session_id END AS sort_text,
-        -- Among equals the run finished last comes first.
-        999999999999999999 - number AS place
+        -- Break ties by the last finished run.
+        999999999999999999 - number AS tiebreak
     FROM log.run_diagnoses($project) AS d
     JOIN log.run_numbers AS n ON n.connection = d.connection AND n.session_id = d.session_id AND n.project = $project
     WHERE ($since IS NULL OR last_at >= $since::TIMESTAMP) AND ($until IS NULL OR last_at < $until::TIMESTAMP)
@@ -25,18 +30,18 @@ WITH wanted AS (
         AND ($least IS NULL OR d.trust_score >= $least) AND ($most IS NULL OR d.trust_score <= $most)
 ), page AS (
     SELECT *
-    FROM wanted
-    WHERE log.listed_after($down, sort_number, sort_text, printf('%018d', place), $last_number, $last_text, $last_id)
+    FROM filtered
+    WHERE log.listed_after($down, sort_number, sort_text, printf('%018d', tiebreak), $last_number, $last_text, $last_id)
     ORDER BY
         sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,
-        CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, place
+        CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, tiebreak
     LIMIT $limit
 )
 SELECT
     printf('run_%03d', number) AS run_id, agent, connection, session_id, last_at, readiness_level, trust_score, primary_failure_type,
     primary_severity, coalesce(list_sum([c.count FOR c IN event_counts IF c.event = 'tool_call']), 0)::BIGINT AS tool_calls, event_count,
-    sort_number, sort_text, printf('%018d', place) AS sort_id
+    sort_number, sort_text, printf('%018d', tiebreak) AS sort_id
 FROM page
 ORDER BY
     sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,
-    CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, place
+    CASE WHEN NOT $down THEN sort_text END, CASE WHEN $down THEN sort_text END DESC, tiebreak

@@ -1,10 +1,18 @@
--- purpose: the sessions of a project, by the scores of their exchanges, their events and their runs, filtered, sorted and paged
--- grain: one row per session that had an exchange with a score, or an event, in the time; counts, means and costs are of this time; sort_number, sort_text, sort_id: its position in the order
--- parameters: $project, $since (inclusive) and $until (exclusive) of the time of exchanges and events, $agent ('' for unnamed; NULL: any), $anomalies (true: only sessions with an anomaly, false: only those without; NULL: any), $failure (primary failure of the run, '' for a run without one; NULL: any), $readiness (of the run; NULL: any), $tier (tier1, tier2, tier2_5 or tier3), $least and $most (bounds of the mean of this tier, both inclusive; NULL: none), $sort (at, session, agent, turns, events, anomalies, tier1, tier2, tier2_5, tier3, cost, readiness or trust), $down (true: the largest first), $last_number, $last_text, $last_id (position of the row to continue after; NULL: from the first), $limit
-WITH kept AS MATERIALIZED (
+-- purpose: the sessions of a project with the scores of their exchanges, their events and their runs, filtered,
+--     sorted and paged
+-- grain: one row per session with a scored exchange or an event in the period. Counts, means and costs cover the
+--     period; sort_number, sort_text, sort_id: sort keys
+-- parameters: $project, $since (inclusive) and $until (exclusive) of the time of exchanges and events, $agent ('' for
+--     unnamed; NULL: any), $anomalies (true: only with an anomaly, false: only without; NULL: any), $failure (primary
+--     failure of the run, '' for a run without one; NULL: any), $readiness (of the run; NULL: any), $tier (tier1,
+--     tier2, tier2_5 or tier3), $least and $most (inclusive bounds of the mean of this tier; NULL: unbounded), $sort
+--     (at, session, agent, turns, events, anomalies, tier1, tier2, tier2_5, tier3, cost, readiness or trust), $down
+--     (true: descending), $last_number, $last_text, $last_id (sort keys of the last row already listed; NULL: first
+--     page), $limit
+WITH session_days AS MATERIALIZED (
     SELECT * EXCLUDE (project) FROM log.session_days($project, $since::TIMESTAMP, $until::TIMESTAMP)
 ), bound AS (
-    -- If only the newest are requested, the first page lies among the sessions since the last day that had enough of them.
+    -- Without filters, the first page of the newest sessions starts no earlier than the last day with enough sessions.
     SELECT
         coalesce(
             max(day) FILTER (
@@ -13,29 +21,30 @@ WITH kept AS MATERIALIZED (
             ),
             $since::TIMESTAMP
         ) AS earliest
-    FROM (SELECT day, count(*) AS sessions FROM kept GROUP BY day)
-), near AS MATERIALIZED (
-    SELECT connection, session_id FROM kept JOIN bound ON last_at >= earliest
+    FROM (SELECT day, count(*) AS sessions FROM session_days GROUP BY day)
+), recent_sessions AS MATERIALIZED (
+    SELECT connection, session_id FROM session_days JOIN bound ON last_at >= earliest
     UNION
     SELECT connection, session_id
     FROM log.agent_events JOIN bound ON occurred_at >= earliest AND occurred_at >= $since::TIMESTAMP AND occurred_at < $until::TIMESTAMP
     WHERE project = $project
-), said AS (
+), score_sums AS (
     SELECT
         connection, session_id, min(first_at) AS first_at, max(last_at) AS last_at, max(agent) AS agent, sum(exchanges)::BIGINT AS turns,
         sum(anomalies)::BIGINT AS anomalies, log.mean_of(sum(tier1_count), sum(tier1_sum)) AS tier1,
         log.mean_of(sum(tier2_count), sum(tier2_sum)) AS tier2, log.mean_of(sum(tier2_5_count), sum(tier2_5_sum)) AS tier2_5,
-        log.mean_of(sum(tier3_count), sum(tier3_sum)) AS tier3, log.known_usd(sum(exchanges), sum(unknown_costs), sum(nano_usd)) AS cost_usd,
+        log.mean_of(sum(tier3_count), sum(tier3_sum)) AS tier3,
+        log.known_usd(sum(exchanges), sum(unknown_costs), sum(nano_usd)) AS cost_usd,
         sum(simulated)::BIGINT AS simulated
-    FROM kept
-    SEMI JOIN near USING (connection, session_id)
+    FROM session_days
+    SEMI JOIN recent_sessions USING (connection, session_id)
     GROUP BY connection, session_id
-), acted AS (
+), event_counts AS (
     SELECT
         connection, session_id, min(occurred_at) AS first_at, max(occurred_at) AS last_at, max(agent) AS agent, count(*) AS events,
         count(*) FILTER (event = 'tool_call') AS tool_calls
     FROM log.agent_events
-    SEMI JOIN near USING (connection, session_id)
+    SEMI JOIN recent_sessions USING (connection, session_id)
     WHERE project = $project AND occurred_at >= $since::TIMESTAMP AND occurred_at < $until::TIMESTAMP
     GROUP BY connection, session_id
 ), sessions AS (
@@ -50,8 +59,8 @@ WITH kept AS MATERIALIZED (
         END AS number,
         CASE $sort WHEN 'session' THEN session_id WHEN 'agent' THEN coalesce(s.agent, a.agent) END AS sort_text,
         connection || '/' || session_id AS sort_id
-    FROM said AS s
-    FULL JOIN acted AS a USING (connection, session_id)
+    FROM score_sums AS s
+    FULL JOIN event_counts AS a USING (connection, session_id)
     WHERE ($agent IS NULL OR coalesce(s.agent, a.agent, '') = $agent) AND ($anomalies IS NULL OR (coalesce(anomalies, 0) > 0) = $anomalies)
         AND (
             $least IS NULL AND $most IS NULL
@@ -59,7 +68,7 @@ WITH kept AS MATERIALIZED (
                 BETWEEN coalesce($least, '-infinity'::DOUBLE) AND coalesce($most, 'infinity'::DOUBLE)
         )
 ), listed AS (
-    -- Runs are read only for the page, unless they decide its content.
+    -- Read runs only for the page, unless the filter or the order depends on them.
     FROM sessions
     WHERE $failure IS NULL AND $readiness IS NULL AND $sort NOT IN ('readiness', 'trust')
         AND log.listed_after($down, number, sort_text, sort_id, $last_number, $last_text, $last_id)
@@ -67,14 +76,14 @@ WITH kept AS MATERIALIZED (
         number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -number ELSE number END, CASE WHEN NOT $down THEN sort_text END,
         CASE WHEN $down THEN sort_text END DESC, sort_id
     LIMIT $limit
-), chosen AS MATERIALIZED (
+), selected AS MATERIALIZED (
     FROM listed
     UNION ALL
     FROM sessions WHERE $failure IS NOT NULL OR $readiness IS NOT NULL OR $sort IN ('readiness', 'trust')
 ), numbered AS MATERIALIZED (
     SELECT connection, session_id, number AS run
     FROM log.run_numbers
-    SEMI JOIN chosen USING (connection, session_id)
+    SEMI JOIN selected USING (connection, session_id)
     WHERE project = $project
 ), runs AS (
     SELECT
@@ -85,7 +94,7 @@ WITH kept AS MATERIALIZED (
     JOIN numbered USING (connection, session_id)
     WHERE closed_at >= $since::TIMESTAMP
     GROUP BY connection, session_id
-), wanted AS (
+), filtered AS (
     SELECT
         c.* EXCLUDE (number, sort_text, sort_id), printf('run_%03d', run) AS run_id, readiness_level, trust_score, primary_failure_type,
         CASE $sort
@@ -95,13 +104,13 @@ WITH kept AS MATERIALIZED (
             ELSE number
         END AS sort_number,
         sort_text, sort_id
-    FROM chosen AS c
+    FROM selected AS c
     LEFT JOIN runs USING (connection, session_id)
     WHERE ($failure IS NULL OR (run IS NOT NULL AND coalesce(primary_failure_type, '') = $failure))
         AND ($readiness IS NULL OR readiness_level = $readiness)
 )
 SELECT *
-FROM wanted
+FROM filtered
 WHERE log.listed_after($down, sort_number, sort_text, sort_id, $last_number, $last_text, $last_id)
 ORDER BY
     sort_number IS NULL AND sort_text IS NULL, CASE WHEN $down THEN -sort_number ELSE sort_number END,

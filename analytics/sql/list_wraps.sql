@@ -1,13 +1,20 @@
--- purpose: how the sessions of a project were wrapped up: the steps of a proper end in their last five exchanges, filtered, sorted and paged
--- grain: one row per session whose last exchange lies in the time, with all of its exchanges counted; found: the number of steps; score: found / expected; sort_number, sort_text, sort_id: its position in the order
--- parameters: $project, $since (inclusive) and $until (exclusive) of a session's last exchange (NULL: no bound), $agent ('' for unnamed; NULL: any), $missing (a step that is missing; NULL: any), $least and $most (bounds of the number of steps, both inclusive; NULL: none), $sort (at, session, agent, exchanges or found), $down (true: the largest first), $last_number, $last_text, $last_id (position of the row to continue after; NULL: from the first), $limit
+-- purpose: the wrap-ups of a project's sessions: the steps of a proper wrap-up found in the last five exchanges,
+--     filtered, sorted and paged
+-- grain: one row per session whose last exchange is in the period; exchange_count includes earlier ones. found:
+--     number of steps; score: found / expected; sort_number, sort_text, sort_id: sort keys
+-- parameters: $project, $since (inclusive) and $until (exclusive) of a session's last exchange (NULL: unbounded),
+--     $agent ('' for unnamed; NULL: any), $missing (a missing step; NULL: any), $least and $most (inclusive bounds of
+--     the number of steps; NULL: unbounded), $sort (at, session, agent, exchanges or found), $down (true:
+--     descending), $last_number, $last_text, $last_id (sort keys of the last row already listed; NULL: first page),
+--     $limit
 WITH recent AS (
-    -- If only the newest are requested, the first page lies among the sessions of the last exchanges, if these cover enough sessions.
-    -- There is no join here, because only then does the scan begin with the last rows.
+    -- Without filters, the first page is among the sessions of the last 5,000 exchanges, if these cover enough sessions.
+    -- No join here: only a plain scan starts with the last rows.
     SELECT connection, session_id, occurred_at
     FROM log.exchanges
     WHERE $sort = 'at' AND $down AND $last_id IS NULL AND $agent IS NULL AND $missing IS NULL AND $least IS NULL AND $most IS NULL
-        AND project = $project AND ($since IS NULL OR occurred_at >= $since::TIMESTAMP) AND ($until IS NULL OR occurred_at < $until::TIMESTAMP)
+        AND project = $project AND ($since IS NULL OR occurred_at >= $since::TIMESTAMP)
+            AND ($until IS NULL OR occurred_at < $until::TIMESTAMP)
     ORDER BY occurred_at DESC
     LIMIT 5000
 ), bound AS (
@@ -15,34 +22,34 @@ WITH recent AS (
         CASE WHEN count(DISTINCT (connection, session_id)) > $limit THEN min(occurred_at)
             ELSE coalesce($since::TIMESTAMP, TIMESTAMP '1970-01-01') END AS earliest
     FROM recent
-), beyond AS (
+), later_sessions AS (
     SELECT DISTINCT connection, session_id FROM log.exchanges WHERE project = $project AND occurred_at >= $until::TIMESTAMP
-), ended AS (
+), ended_sessions AS (
     SELECT DISTINCT connection, session_id
     FROM log.exchanges JOIN bound ON occurred_at >= earliest
-    ANTI JOIN beyond USING (connection, session_id)
+    ANTI JOIN later_sessions USING (connection, session_id)
     WHERE project = $project AND ($until IS NULL OR occurred_at < $until::TIMESTAMP)
-), heard AS (
+), session_counts AS (
     SELECT
         connection, session_id, max(agent) AS agent, count(*) AS exchange_count, max(occurred_at) AS last_at, max(_offset, 5) AS offsets
     FROM log.current_exchanges
-    SEMI JOIN ended USING (connection, session_id)
+    SEMI JOIN ended_sessions USING (connection, session_id)
     WHERE project = $project
     GROUP BY connection, session_id
 ), ends AS (
-    SELECT connection, session_id, unnest(offsets) AS _offset FROM heard WHERE $agent IS NULL OR coalesce(agent, '') = $agent
+    SELECT connection, session_id, unnest(offsets) AS _offset FROM session_counts WHERE $agent IS NULL OR coalesce(agent, '') = $agent
 ), steps AS (
     SELECT connection, session_id, log.wrap_steps(user_message || chr(10) || agent_response) AS step
     FROM log.exchanges
     JOIN ends USING (connection, session_id, _offset)
     WHERE project = $project
-), found AS (
+), wrap_ups AS (
     SELECT
         connection, session_id, bool_or(step.version_bump) AS version_bump, bool_or(step.changelog) AS changelog,
         bool_or(step.learnings) AS learnings, bool_or(step.next_session_prime) AS next_session_prime, bool_or(step.commit) AS "commit"
     FROM steps
     GROUP BY connection, session_id
-), wanted AS (
+), filtered AS (
     SELECT
         h.* EXCLUDE (offsets), printf('run_%03d', number) AS run_id, f.* EXCLUDE (connection, session_id),
         version_bump::BIGINT + changelog::BIGINT + learnings::BIGINT + next_session_prime::BIGINT + "commit"::BIGINT AS found,
@@ -52,15 +59,15 @@ WITH recent AS (
         END AS sort_number,
         CASE $sort WHEN 'session' THEN session_id WHEN 'agent' THEN agent END AS sort_text,
         connection || '/' || session_id AS sort_id
-    FROM heard AS h
-    JOIN found AS f USING (connection, session_id)
+    FROM session_counts AS h
+    JOIN wrap_ups AS f USING (connection, session_id)
     LEFT JOIN (SELECT connection, session_id, number FROM log.run_numbers WHERE project = $project) AS r USING (connection, session_id)
     WHERE ($missing IS NULL OR NOT CASE $missing
             WHEN 'version_bump' THEN version_bump WHEN 'changelog' THEN changelog WHEN 'learnings' THEN learnings
             WHEN 'next_session_prime' THEN next_session_prime ELSE "commit" END)
 )
 SELECT *
-FROM wanted
+FROM filtered
 WHERE found BETWEEN coalesce($least::DOUBLE, 0) AND coalesce($most::DOUBLE, 5)
     AND log.listed_after($down, sort_number, sort_text, sort_id, $last_number, $last_text, $last_id)
 ORDER BY

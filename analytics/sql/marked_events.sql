@@ -1,6 +1,8 @@
--- purpose: where some events of a session lie in it: in which turn, and where among the events of the turn
--- grain: one row per event; part is the place of its turn, 0 before the first one; row counts the events of the part from 1; place is where the event is in its topic
--- parameters: $project, $connection, $session, $since and $until (event times between which the session was, both inclusive), $events (list of event ids)
+-- purpose: the positions of the given events of a session: their turn and their number within it
+-- grain: one row per event. part: number of the turn, 0 before the first; row: number of the event within the turn,
+--     from 1; place: its offset in the topic
+-- parameters: $project, $connection, $session, $since and $until (first and last event time of the session, both
+--     inclusive), $events (list of event ids)
 WITH numbered AS (
     SELECT *, row_number() OVER (PARTITION BY part ORDER BY occurred_at, place) AS row
     FROM log.session_parts($project, $connection, $session, $since::TIMESTAMP, $until::TIMESTAMP)

@@ -1,6 +1,8 @@
--- purpose: the exchanges whose scores differ most between two sides: by the tier that moved most (Tier 3, which runs from 1 to 5, counts a quarter), then those whose anomaly came or went
--- grain: one row per exchange whose score of some tier, or whose anomaly, differs: what each side says of it, and moved, from 0 to 1
--- parameters: $a, $b (statements that read the rows of `log.scores` of each side; NULL: those of this database), $project (NULL for all), $limit
+-- purpose: the exchanges whose scores differ most between two scorings: by the tier that differs most (a quarter of
+--     the difference for Tier 3, whose scale is 1 to 5), then those whose anomaly differs
+-- grain: one row per exchange whose scores or anomaly differ, with both scorings. moved: the difference, 0 to 1
+-- parameters: $a, $b (SQL statements that return rows of `log.scores`, one per side; NULL: this database), $project
+--     (NULL: all), $limit
 WITH latest_a AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM query(coalesce($a, 'FROM log.scores')) WHERE $project IS NULL OR project = $project GROUP BY score_id
@@ -21,7 +23,7 @@ WITH latest_a AS (
         CASE WHEN tier3_state = 'scored' THEN tier3_score END AS tier3
     FROM query(coalesce($b, 'FROM log.scores')) AS s
     JOIN latest_b AS l USING (score_id) WHERE (s.revision, s._offset) = l.version
-), moved AS (
+), differences AS (
     SELECT
         score_id, a.version AS version_a, b.version AS version_b, a.exchange_at, a.anomaly <> b.anomaly AS flipped,
         round(greatest(abs(a.tier1 - b.tier1), abs(a.tier2 - b.tier2), abs(a.tier2_5 - b.tier2_5), abs(a.tier3 - b.tier3) / 4), 6) AS moved
@@ -40,7 +42,7 @@ SELECT
     a.tier3_state AS tier3_state_a, b.tier3_state AS tier3_state_b, a.tier3_score AS tier3_a, b.tier3_score AS tier3_b,
     a.tier3_dimensions AS tier3_dimensions_a, b.tier3_dimensions AS tier3_dimensions_b,
     a.anomaly AS anomaly_a, b.anomaly AS anomaly_b, a.anomaly_reasons AS anomaly_reasons_a, b.anomaly_reasons AS anomaly_reasons_b
-FROM moved AS m
+FROM differences AS m
 JOIN query(coalesce($a, 'FROM log.scores')) AS a ON a.score_id = m.score_id AND (a.revision, a._offset) = m.version_a
 JOIN query(coalesce($b, 'FROM log.scores')) AS b ON b.score_id = m.score_id AND (b.revision, b._offset) = m.version_b
 ORDER BY m.moved DESC, m.flipped DESC, m.exchange_at, m.score_id

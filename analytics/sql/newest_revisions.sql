@@ -1,11 +1,12 @@
--- purpose: some exchanges as their source told them last, whole, also those that were withdrawn: what a further revision of them goes on from
--- grain: one row per exchange that is known, with the columns of its record
+-- purpose: the newest revisions of the given exchanges, including withdrawn ones, from which the next revision
+--     continues
+-- grain: one row per exchange found, with the columns of its record
 -- parameters: $exchanges (list of {connection, exchange_id})
-WITH wanted AS (
+WITH requested AS (
     SELECT unnest($exchanges::STRUCT(connection VARCHAR, exchange_id VARCHAR)[], recursive := true)
 )
 SELECT e.* EXCLUDE (_topic, _partition, _offset)
 FROM log.exchanges AS e
-SEMI JOIN wanted USING (connection, exchange_id)
+SEMI JOIN requested USING (connection, exchange_id)
 QUALIFY row_number() OVER (PARTITION BY connection, exchange_id ORDER BY revision DESC, _partition, _offset) = 1
 ORDER BY connection, exchange_id

@@ -1,6 +1,8 @@
--- purpose: one run of a project, by its number or by its session, with its whole diagnosis
--- grain: one row where the project has the run: the current diagnosis with the columns of its record; exchanges_only: it has no runtime events, so no trust score; last_at: when it ended, or was closed if that is unknown
--- parameters: $project, $number (NULL: by the session), $connection and $session (NULL: by the number), $place (of the diagnosis in its topic; NULL: not known)
+-- purpose: one run of a project, by its number or by its session, with its diagnosis
+-- grain: one row if the run exists: its current diagnosis with the columns of its record. exchanges_only: it has no
+--     runtime events and so no trust score; last_at: the end of the run, or its closing if the end is unknown
+-- parameters: $project, $number (NULL: by session), $connection and $session (NULL: by number), $place (offset of the
+--     diagnosis in its topic; NULL: unknown)
 WITH numbered AS (
     SELECT connection, session_id, number
     FROM log.run_numbers

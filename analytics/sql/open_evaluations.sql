@@ -1,6 +1,6 @@
--- purpose: evaluations that were asked for and are not made yet
--- grain: one row per request, in the order of its topic
--- parameters: $position (where the stage reads next: what lies before was made, or set aside)
+-- purpose: requested evaluations without a result
+-- grain: one row per request, in the order of the topic
+-- parameters: $position (next offset of the stage; earlier requests are done or set aside)
 SELECT r.evaluation_id
 FROM log.evaluation_requests AS r
 ANTI JOIN log.evaluations AS e ON e.evaluation_id = r.evaluation_id AND e.revision >= r.attempt

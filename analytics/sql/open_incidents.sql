@@ -1,6 +1,6 @@
--- purpose: how many incidents wait for somebody: those that are open or acknowledged, and how many of them are confirmed
--- grain: one row per project that has some
--- parameters: $project (NULL for all)
+-- purpose: the number of open and acknowledged incidents, and of the confirmed ones among them
+-- grain: one row per project with any
+-- parameters: $project (NULL: all)
 SELECT project, count(*) AS incidents, count(*) FILTER (confidence = 'confirmed') AS confirmed
 FROM incidents
 WHERE ($project::VARCHAR IS NULL OR project = $project::VARCHAR) AND status IN ('open', 'acknowledged')

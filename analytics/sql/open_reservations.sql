@@ -1,5 +1,5 @@
--- purpose: what was set aside for judge calls of which nothing was ever recorded: each is charged in full
--- grain: one row per reservation that no judgement settles, with the columns of its record, oldest first
+-- purpose: reservations for judge calls without a judgement. Each is charged in full
+-- grain: one row per reservation, with the columns of its record, oldest first
 -- parameters: none
 WITH settled AS (
     SELECT unnest(reservation_ids) AS reservation_id

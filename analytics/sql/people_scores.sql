@@ -1,5 +1,5 @@
--- purpose: which scores of a project people, or one of them, have looked at and scored
--- grain: one row per score that has a human score
+-- purpose: the scores of a project that people, or one rater, have scored themselves
+-- grain: one row per score with a human score
 -- parameters: $project, $rater (NULL: anyone)
 SELECT DISTINCT subject_id AS score_id
 FROM log.reviews

@@ -1,17 +1,19 @@
--- purpose: what a project had in a time, to be set beside the time before: anomalies, finished runs, incidents, evaluations
--- grain: one row, none where it had nothing; mean_score: of the finished evaluations, 0 to 10, NULL without any
--- parameters: $project, $from (inclusive) and $to (exclusive): of the exchange, of the end of the run, of the beginning of the incident, of when it was judged
+-- purpose: a project's totals in a period, to compare with the period before: anomalies, finished runs, incidents,
+--     evaluations
+-- grain: one row, none if all totals are 0. mean_score: mean of the finished evaluations, 0 to 10, NULL without any
+-- parameters: $project, $from (inclusive) and $to (exclusive), by the time of the exchange, the end of the run, the
+--     first day of the incident, and the time of the evaluation
 WITH scored AS (
     SELECT coalesce(sum(anomalies), 0)::BIGINT AS anomalies
     FROM log.score_days($project, $from::TIMESTAMP, $to::TIMESTAMP)
     WHERE project = $project
-), ended AS (
+), finished_runs AS (
     SELECT count(*) AS runs, count(*) FILTER (readiness_level = 'unsafe_for_production') AS unsafe_runs
     FROM log.run_diagnoses($project)
     WHERE coalesce(ended_at, closed_at) >= $from::TIMESTAMP AND coalesce(ended_at, closed_at) < $to::TIMESTAMP
 ), incident_versions AS (
     SELECT incident_id, max((revision, _offset)) AS version FROM log.incidents WHERE project = $project GROUP BY incident_id
-), begun AS (
+), begun_incidents AS (
     SELECT count(*) AS incidents
     FROM log.incidents AS i
     JOIN incident_versions AS v ON i.incident_id = v.incident_id AND (i.revision, i._offset) = v.version
@@ -27,5 +29,5 @@ WITH scored AS (
     WHERE evaluated_at >= $from::TIMESTAMP AND evaluated_at < $to::TIMESTAMP
 )
 SELECT anomalies, runs, unsafe_runs, incidents, evaluations, mean_score
-FROM scored, ended, begun, judged
+FROM scored, finished_runs, begun_incidents, judged
 WHERE anomalies + runs + incidents + evaluations > 0

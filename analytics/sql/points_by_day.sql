@@ -1,5 +1,8 @@
--- purpose: how a project does day by day: each tier with the 95 % interval of its mean, anomalies and exchanges, as charts draw them
--- grain: one row per UTC day with scores, oldest first; a mean is as if every exchange had been judged: a judged one counts 1 / sampling_probability times, in Tier 1 once; weight: the exchanges that these scores stand for; half: half the width of the interval (Student's t over the effective number of scores), NULL for fewer than two
+-- purpose: the daily points of a project's charts: each tier with the 95 % confidence interval of its mean, anomalies
+--     and exchanges
+-- grain: one row per UTC day with scores, oldest first. mean: a judged exchange counts 1 / sampling_probability
+--     times, except in Tier 1; weight: number of exchanges that the scores represent; half: half the width of the
+--     interval (Student's t with the effective sample size), NULL for fewer than two scores
 -- parameters: $project, $from (inclusive) and $to (exclusive) of the time of the exchange
 WITH days AS (
     FROM log.score_days($project, $from::TIMESTAMP, $to::TIMESTAMP) WHERE project = $project

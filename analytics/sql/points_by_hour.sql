@@ -1,5 +1,8 @@
--- purpose: how a project does hour by hour: each tier with the 95 % interval of its mean, anomalies and exchanges, as charts of a few days draw them
--- grain: one row per UTC hour with scores, oldest first; a mean is as if every exchange had been judged: a judged one counts 1 / sampling_probability times, in Tier 1 once; weight: the exchanges that these scores stand for; half: half the width of the interval (Student's t over the effective number of scores), NULL for fewer than two
+-- purpose: the hourly points of a project's charts over a few days: each tier with the 95 % confidence interval of
+--     its mean, anomalies and exchanges
+-- grain: one row per UTC hour with scores, oldest first. mean: a judged exchange counts 1 / sampling_probability
+--     times, except in Tier 1; weight: number of exchanges that the scores represent; half: half the width of the
+--     interval (Student's t with the effective sample size), NULL for fewer than two scores
 -- parameters: $project, $from (inclusive) and $to (exclusive) of the time of the exchange
 WITH current AS (
     SELECT
@@ -9,7 +12,7 @@ WITH current AS (
         CASE WHEN tier3_state = 'scored' THEN tier3_score END AS tier3_score
     FROM log.scores
     WHERE project = $project AND exchange_at >= $from::TIMESTAMP AND exchange_at < $to::TIMESTAMP
-    -- The time of an exchange never changes, and numbers are sorted faster than ids.
+    -- The time of an exchange never changes, and sorting by time is faster than by id.
     QUALIFY row_number() OVER (PARTITION BY exchange_at, score_id ORDER BY revision DESC, _offset DESC) = 1
 ), scored AS (
     SELECT hour, 'tier1' AS tier, 1 AS weight, tier1_score AS score FROM current

@@ -1,4 +1,4 @@
--- purpose: the anchors of a project, the withdrawn ones last
+-- purpose: the anchors of a project, withdrawn ones last
 -- grain: one row per anchor, with the columns of its record
 -- parameters: $project
 SELECT *

@@ -1,6 +1,9 @@
--- purpose: a page of evaluations with their scores, the one that was judged last first
--- grain: one row per evaluation, in its latest revision that finished, or the latest if none did; it may be of a run that was evaluated again
--- parameters: $project, $case, $model (of the audited agent), $session (NULL for all), $from (inclusive) and $to (exclusive) of when it was judged (NULL: no bound), $after_at and $after_id (where to go on after; NULL: the first page), $limit
+-- purpose: a page of evaluations with their scores, newest first
+-- grain: one row per evaluation in its latest finished revision, or its latest if none finished, even if its run was
+--     evaluated again
+-- parameters: $project, $case, $model (of the audited agent), $session (NULL: all), $from (inclusive) and $to
+--     (exclusive) of the time of the evaluation (NULL: unbounded), $after_at and $after_id (the last evaluation of
+--     the previous page; NULL: first page), $limit
 SELECT
     evaluation_id, revision, connection, project, session_id, agent, subject_model, case_id, case_title, tags, judge_run_id,
     judge_model, yardstick, repetition, status, final_score, overall_spread, dimensions, configured_repetitions,

@@ -1,13 +1,16 @@
--- purpose: the incidents of a project, newest first, a page at a time
+-- purpose: a page of a project's incidents, newest first
 -- grain: one row per incident in its latest revision, with the columns of its record
--- parameters: $project (NULL for all), $statuses (list, NULL: any), $type (NULL: any), $confidence (suspected or confirmed, NULL: any), $from (inclusive) and $to (exclusive): only those that were open at some time between them (NULL: no bound), $before_at and $before_id (detected_at and id of the last one that was shown; NULL for the first page), $limit, $outlined (whether metadata has nothing but its members moved and rules; NULL: it has all)
+-- parameters: $project (NULL: all), $statuses (list; NULL: any), $type (NULL: any), $confidence (suspected or
+--     confirmed; NULL: any), $from (inclusive) and $to (exclusive) of a period in which they were open (NULL:
+--     unbounded), $before_at and $before_id (detected_at and id of the last incident shown; NULL: first page),
+--     $limit, $outlined (true: metadata holds only the members moved and rules; NULL: all members)
 WITH latest AS (
     SELECT incident_id, max((revision, _offset)) AS version
     FROM log.incidents
     WHERE $project IS NULL OR project = $project
     GROUP BY incident_id
 ), page AS (
-    -- Evidence is most of an incident's data, so it is read only for shown incidents.
+    -- Evidence is most of an incident's data, so read it only for the page.
     SELECT i.rowid AS row
     FROM log.incidents AS i
     JOIN latest AS l ON i.incident_id = l.incident_id AND (i.revision, i._offset) = version

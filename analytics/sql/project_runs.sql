@@ -1,8 +1,11 @@
--- purpose: a page of the runs of a project with their verdicts, the one that ended last first
--- grain: one row per run, that is a finalized session; exchanges_only: it has no runtime events, so no trust score; last_at: when it ended, or was closed if that is unknown; ids count up within a project in the order in which runs were finished
--- parameters: $project, $before_at and $before (last_at and number of a run: only those before it; NULL: from the newest), $readiness (only runs of this level; NULL: all), $from (inclusive) and $to (exclusive) of when a run ended (NULL: no bound), $limit
+-- purpose: a page of a project's runs with their verdicts, the latest end first
+-- grain: one row per run (a finalized session). exchanges_only: it has no runtime events and so no trust score;
+--     last_at: the end of the run, or its closing if the end is unknown; run_id: numbered within a project in the
+--     order of finishing
+-- parameters: $project, $before_at and $before (last_at and number of the last run shown; NULL: first page),
+--     $readiness (NULL: all), $from (inclusive) and $to (exclusive) of the end of the run (NULL: unbounded), $limit
 WITH edge AS (
-    -- The end of a page is found by times alone, so numbers are looked up only for the page's runs.
+    -- Find the end of the page by times alone, so that numbers are looked up only for its runs.
     SELECT CASE WHEN count(*) = $limit THEN min(last_at) ELSE TIMESTAMP '-infinity' END AS first_at
     FROM (
         SELECT coalesce(ended_at, closed_at) AS last_at

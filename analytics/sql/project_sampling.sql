@@ -1,5 +1,6 @@
--- purpose: why a project's exchanges were judged or left out, and what became of them: the mix of sampling reasons over a time
--- grain: one row per sampling reason and disposition, the most frequent first; share: of the exchanges of the time; means are over the scores that have the tier
+-- purpose: the sampling reasons and outcomes of a project's exchanges in a period
+-- grain: one row per sampling reason and disposition, the most frequent first. share: of the period's exchanges;
+--     means cover the scores that have the tier
 -- parameters: $project, $from (inclusive) and $to (exclusive) in event time
 SELECT
     sampling_reason, disposition, sum(exchanges)::BIGINT AS exchanges,

@@ -1,8 +1,12 @@
--- purpose: the current scores of a project, newest exchange first, each with the newest score a person gave it and with when it was first scored
+-- purpose: the current scores of a project, newest exchange first, each with its newest human score and the time of
+--     its first revision
 -- grain: one row per exchange: every column of its score, created_at, human_score, human_comment, human_scored_at
--- parameters: $project (NULL for all), $from (inclusive) and $to (exclusive) in event time (NULL: no bound), $since (only what was scored at or after it, NULL: all), $session (NULL for all), $anomalies (true: only anomalous ones), $limit; $after_at, $after_turn, $after_id: exchange_at, turn_number (-1 for none) and score_id of the row after which to go on (NULL: from the newest)
+-- parameters: $project (NULL: all), $from (inclusive) and $to (exclusive) in event time (NULL: unbounded), $since
+--     (inclusive, by scored_at; NULL: all), $session (NULL: all), $anomalies (true: only anomalous), $limit;
+--     $after_at, $after_turn, $after_id: exchange_at, turn_number (-1 for none) and score_id of the last row of the
+--     previous page (NULL: first page)
 WITH days AS (
-    SELECT day, sum(CASE WHEN $anomalies THEN anomalies ELSE exchanges END) AS found
+    SELECT day, sum(CASE WHEN $anomalies THEN anomalies ELSE exchanges END) AS matches
     FROM log.score_days(
         $project, coalesce($from::TIMESTAMP, TIMESTAMP '1970-01-01'), coalesce($to::TIMESTAMP, TIMESTAMP '9999-12-31')
     )
@@ -12,7 +16,7 @@ WITH days AS (
     SELECT CASE WHEN $since IS NOT NULL THEN coalesce(min(exchange_at), TIMESTAMP '9999-12-31') END AS earliest
     FROM log.scores
     WHERE scored_at >= $since::TIMESTAMP AND ($project IS NULL OR project = $project)
-), spoken AS (
+), session_span AS (
     SELECT CASE WHEN $session IS NOT NULL THEN min(exchange_at) END AS earliest, max(exchange_at) AS latest
     FROM log.scores
     WHERE session_id = $session AND ($project IS NULL OR project = $project)
@@ -20,10 +24,11 @@ WITH days AS (
     SELECT
         coalesce(any_value(r.earliest), max(day) FILTER (found_since >= $limit), any_value(s.earliest), TIMESTAMP '1970-01-01') AS earliest,
         coalesce(any_value(s.latest), TIMESTAMP '9999-12-31') AS latest
-    FROM rescored AS r, spoken AS s
-    LEFT JOIN (SELECT day, sum(found) OVER (ORDER BY day DESC) AS found_since FROM days) ON true
+    FROM rescored AS r, session_span AS s
+    LEFT JOIN (SELECT day, sum(matches) OVER (ORDER BY day DESC) AS found_since FROM days) ON true
 ), latest AS (
-    -- Project, session, turn and time of an exchange never change, so they can be filtered before the latest revision is chosen; anomaly can change.
+    -- Project, session, turn and time of an exchange never change, so filter by them before selecting the latest revision.
+    -- Anomaly can change.
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
     JOIN bound ON exchange_at >= earliest AND exchange_at <= latest
@@ -32,7 +37,7 @@ WITH days AS (
         AND ($session IS NULL OR session_id = $session)
         AND ($after_at IS NULL OR (exchange_at, coalesce(turn_number, -1), score_id) < ($after_at::TIMESTAMP, $after_turn, $after_id))
     GROUP BY score_id
-), picked AS (
+), page AS (
     SELECT score_id, project, exchange_at, revision, _offset
     FROM log.scores AS s
     JOIN bound ON exchange_at >= earliest AND exchange_at <= latest
@@ -43,7 +48,7 @@ WITH days AS (
 ), first_scored AS (
     SELECT score_id, arg_min(s.scored_at, (s.revision, s._offset)) AS created_at
     FROM log.scores AS s
-    JOIN picked USING (project, exchange_at, score_id)
+    JOIN page USING (project, exchange_at, score_id)
     WHERE $project IS NULL OR project = $project
     GROUP BY score_id
 ), reviewed AS (
@@ -51,13 +56,13 @@ WITH days AS (
         subject_id AS score_id, arg_max(score, (occurred_at, _offset)) AS human_score,
         arg_max_null(comment, (occurred_at, _offset)) AS human_comment, max(occurred_at) AS human_scored_at
     FROM log.reviews AS r
-    SEMI JOIN picked AS p ON r.subject_id = p.score_id
+    SEMI JOIN page AS p ON r.subject_id = p.score_id
     WHERE kind = 'human_score' AND score IS NOT NULL
     GROUP BY subject_id
 )
 SELECT s.* EXCLUDE (_topic, _partition, _offset), f.created_at, r.human_score, r.human_comment, r.human_scored_at
 FROM log.scores AS s
-JOIN picked AS p ON s.exchange_at = p.exchange_at AND s.score_id = p.score_id AND s.revision = p.revision AND s._offset = p._offset
+JOIN page AS p ON s.exchange_at = p.exchange_at AND s.score_id = p.score_id AND s.revision = p.revision AND s._offset = p._offset
 JOIN first_scored AS f ON s.score_id = f.score_id
 LEFT JOIN reviewed AS r ON s.score_id = r.score_id
 WHERE $project IS NULL OR s.project = $project

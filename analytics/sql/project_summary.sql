@@ -1,25 +1,27 @@
--- purpose: the state of a project: the outcomes of its exchanges, means of the tiers over the scores that have them, judging costs, open incidents
--- grain: one row per project; pending: no score yet; unscored_reasons: each unscored exchange once for every reason of its unscored tiers; cost_usd: the known costs of its judgements, whatever they were about, simulated ones included; NULL where all are unknown
--- parameters: $project (NULL for all)
-WITH kept AS (
+-- purpose: the state of a project: outcomes of its exchanges, means of the tiers, judging costs and open incidents
+-- grain: one row per project. pending: exchanges without a score; unscored_reasons: an unscored exchange counts once
+--     per reason of its unscored tiers; means cover the scores that have the tier; cost_usd: known costs of all
+--     judgements, including simulated ones, NULL if all are unknown
+-- parameters: $project (NULL: all)
+WITH retained AS (
     SELECT topic AS project, date_trunc('day', make_timestamp(next_position)) AS since
     FROM log.watermarks
     WHERE consumer = 'retention'
 ), days AS (
     SELECT d.*
     FROM log.score_days($project, TIMESTAMP '1970-01-01', TIMESTAMP '9999-12-31') AS d
-    LEFT JOIN kept USING (project)
+    LEFT JOIN retained USING (project)
     WHERE d.day >= coalesce(since, TIMESTAMP '1970-01-01')
 ), scored AS (
     SELECT project, day, sum(exchanges) AS scores FROM days GROUP BY project, day
-), heard AS (
+), exchange_days AS (
     SELECT project, day, exchanges FROM log.exchange_days($project)
-), uneven AS (
-    SELECT project, day FROM heard LEFT JOIN scored USING (project, day) WHERE exchanges <> coalesce(scores, 0)
-), answered AS (
+), incomplete_days AS (
+    SELECT project, day FROM exchange_days LEFT JOIN scored USING (project, day) WHERE exchanges <> coalesce(scores, 0)
+), scored_exchanges AS (
     SELECT connection, exchange_id
     FROM log.scores
-    SEMI JOIN uneven ON scores.project = uneven.project AND date_trunc('day', exchange_at) = uneven.day
+    SEMI JOIN incomplete_days ON scores.project = incomplete_days.project AND date_trunc('day', exchange_at) = incomplete_days.day
     WHERE $project IS NULL OR scores.project = $project
 ), open_scores AS (
     SELECT * FROM log.scores WHERE disposition = 'unscored' AND ($project IS NULL OR project = $project)
@@ -49,12 +51,12 @@ WITH kept AS (
     WHERE $project IS NULL OR project = $project
     GROUP BY incident_id
 ), parts AS (
-    SELECT project, sum(exchanges)::BIGINT AS exchanges FROM heard GROUP BY project
+    SELECT project, sum(exchanges)::BIGINT AS exchanges FROM exchange_days GROUP BY project
     UNION ALL BY NAME
     SELECT project, count(*) AS pending
     FROM log.current_exchanges AS e
-    SEMI JOIN uneven ON e.project = uneven.project AND date_trunc('day', occurred_at) = uneven.day
-    ANTI JOIN answered USING (connection, exchange_id)
+    SEMI JOIN incomplete_days ON e.project = incomplete_days.project AND date_trunc('day', occurred_at) = incomplete_days.day
+    ANTI JOIN scored_exchanges USING (connection, exchange_id)
     WHERE $project IS NULL OR e.project = $project
     GROUP BY project
     UNION ALL BY NAME

@@ -1,5 +1,5 @@
--- purpose: how many runs of a project each agent has at each readiness level, by their latest diagnosis
--- grain: one row per agent; agent is NULL for runs without one; without_evidence: those of exchanges alone
+-- purpose: the number of runs of each agent of a project per readiness level, by their latest diagnosis
+-- grain: one row per agent. agent: NULL for runs without an agent; without_evidence: runs of exchanges only
 -- parameters: $project
 SELECT
     agent, count(*) AS runs,

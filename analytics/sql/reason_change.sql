@@ -1,6 +1,11 @@
--- purpose: what the rules and the judge found wrong before a change and after it: how many exchanges each reason holds for, of how many it could
--- grain: one row per kind and reason that any exchange has, by kind, then those with the most exchanges after; before, after: exchanges with the reason; all_before, all_after: those it could hold for. Kinds: flagged (by any check of Tier 1, of all exchanges), judge_flag (Tier 2, of those it judged), sycophancy and advocacy_suppression (Tier 2.5, of those it judged), anomalous (of all), anomaly (of all; reason: in words, without the numbers that were scored)
--- parameters: $project, $before_since, $before_until, $after_since, $after_until (in event time, each from inclusive to exclusive)
+-- purpose: the findings of the rules and the judge before and after a change, with the number of exchanges that have
+--     each
+-- grain: one row per kind and reason, by kind, then the most frequent after the change first. before, after:
+--     exchanges with the reason; all_before, all_after: exchanges that could have it. Kinds: flagged (any Tier 1
+--     check, of all exchanges), judge_flag (Tier 2, of those judged), sycophancy and advocacy_suppression (Tier 2.5,
+--     of those judged), anomalous (of all), anomaly (of all; reason: the reason in words, without scores)
+-- parameters: $project, $before_since, $before_until, $after_since, $after_until (event times; since inclusive, until
+--     exclusive)
 WITH current AS (
     SELECT
         is_after, len(tier1_flags) > 0 AS is_flagged, tier2_state = 'scored' AS is_judged, tier2_flagged,
@@ -16,16 +21,17 @@ WITH current AS (
         count(*) FILTER (is_compared AND tier2_5_advocacy_suppression) AS advocacy_suppression, count(*) FILTER (anomaly) AS anomalous
     FROM current
     GROUP BY is_after
-), words AS (
+), anomaly_texts AS (
     SELECT
         is_after,
         regexp_replace(
-            regexp_replace(regexp_replace(reason, ' scored [0-9.e+-]+ of 5, .* is low$', ' scored low'), ' align at [0-9.e+-]+, .* is low$', ' do not align'),
+            regexp_replace(regexp_replace(reason, ' scored [0-9.e+-]+ of 5, .* is low$', ' scored low'),
+                ' align at [0-9.e+-]+, .* is low$', ' do not align'),
             ' \(\w+\)$', ''
         ) AS reason
     FROM (SELECT is_after, unnest(list_distinct(anomaly_reasons)) AS reason FROM current)
 ), reasons AS (
-    SELECT is_after, 'flagged' AS kind, '' AS reason, flagged AS found, exchanges AS of_all FROM sides
+    SELECT is_after, 'flagged' AS kind, '' AS reason, flagged AS matches, exchanges AS total FROM sides
     UNION ALL
     SELECT is_after, 'judge_flag', '', judge_flag, judged FROM sides
     UNION ALL
@@ -35,14 +41,16 @@ WITH current AS (
     UNION ALL
     SELECT is_after, 'anomalous', '', anomalous, exchanges FROM sides
     UNION ALL
-    SELECT is_after, 'anomaly', reason, (SELECT count(*) FROM words AS w WHERE w.is_after = s.is_after AND w.reason = k.reason), exchanges
+    SELECT is_after, 'anomaly', reason,
+        (SELECT count(*) FROM anomaly_texts AS w WHERE w.is_after = s.is_after AND w.reason = k.reason), exchanges
     FROM sides AS s
-    CROSS JOIN (SELECT DISTINCT reason FROM words) AS k
+    CROSS JOIN (SELECT DISTINCT reason FROM anomaly_texts) AS k
 )
 SELECT
-    kind, reason, coalesce(sum(found) FILTER (NOT is_after), 0)::BIGINT AS before, coalesce(sum(found) FILTER (is_after), 0)::BIGINT AS after,
-    coalesce(sum(of_all) FILTER (NOT is_after), 0)::BIGINT AS all_before, coalesce(sum(of_all) FILTER (is_after), 0)::BIGINT AS all_after
+    kind, reason, coalesce(sum(matches) FILTER (NOT is_after), 0)::BIGINT AS before,
+    coalesce(sum(matches) FILTER (is_after), 0)::BIGINT AS after,
+    coalesce(sum(total) FILTER (NOT is_after), 0)::BIGINT AS all_before, coalesce(sum(total) FILTER (is_after), 0)::BIGINT AS all_after
 FROM reasons
 GROUP BY kind, reason
-HAVING sum(found) > 0
+HAVING sum(matches) > 0
 ORDER BY kind, after DESC, before DESC, reason

@@ -1,6 +1,7 @@
--- purpose: spans that a connection sent over HTTP or gRPC and that were refused, by the reason why, with an example of each
+-- purpose: spans refused on their arrival over HTTP or gRPC, by reason, with the newest of each as an example
 -- grain: one row per reason
--- parameters: $source (the beginning of the letters' source, which names the connection), $since (refused from then on)
+-- parameters: $source (prefix of the dead letters' source, which names the connection), $since (inclusive, by the
+--     time of rejection)
 SELECT
     reason,
     count(*) AS spans,

@@ -1,64 +1,69 @@
--- purpose: the exchange of a project that is most worth a look of this rater: unseen ones first, of these anomalies, then those the judge has not scored or, among the newest, was unsure of, then the newest; every fourth pick on average is drawn instead from what Tier 3 judged, of more than 200 000 from the newest, in an order of their times that has nothing to do with them and is the same for every rater
--- grain: one row at most; pick: random or priority; stratum: anomaly, unscored, unsure or routine; seen_by: people who have scored it; the newest: the days with the newest 20 000 exchanges that were not left out, and as many more as people have scored and are passed over; drawn ones are of the days with the newest 200 000 that Tier 3 judged
--- parameters: $project, $rater, $skip (list of ids of scores to pass over)
+-- purpose: the next exchange for a rater to review. Exchanges that nobody has scored come first: anomalies, then
+--     unscored ones, then those where the judge was unsure, then the newest. About every fourth pick is random
+--     instead, from the exchanges that Tier 3 judged, in a pseudo-random order that is the same for every rater
+-- grain: one row at most. pick: random or priority; stratum: anomaly, unscored, unsure or routine; seen_by: number of
+--     people who have scored it. Unsure and routine exchanges come from the days with the newest 20,000 sampled
+--     exchanges, plus as many as are already scored or skipped; random ones from the days with the newest 200,000
+--     that Tier 3 judged
+-- parameters: $project, $rater, $skip (list of score ids to skip)
 WITH labels AS (
     SELECT subject_id AS score_id, count(DISTINCT reviewer) AS seen_by, bool_or(reviewer = $rater) AS is_done
     FROM log.reviews
     WHERE kind = 'human_score' AND score IS NOT NULL AND project = $project
     GROUP BY subject_id
-), passed AS (
+), excluded AS (
     SELECT score_id FROM labels WHERE is_done
     UNION
     SELECT unnest($skip::VARCHAR[])
-), turn AS (
+), progress AS (
     SELECT
         md5(concat_ws(chr(10), $project, $rater, len($skip::VARCHAR[]) + count(*) FILTER (is_done)))[1] < '4' AS is_random,
-        len($skip::VARCHAR[]) + count(*) AS known
+        len($skip::VARCHAR[]) + count(*) AS handled
     FROM labels
 ), days AS (
     SELECT
-        day, sum(sum(exchanges)) OVER newer AS found, sum(sum(anomalies)) OVER newer AS anomalous,
+        day, sum(sum(exchanges)) OVER newer AS sampled, sum(sum(anomalies)) OVER newer AS anomalous,
         sum(sum(exchanges) FILTER (disposition <> 'scored')) OVER newer AS unscored, sum(sum(tier3_count)) OVER newer AS judged
     FROM log.score_days($project, TIMESTAMP '1970-01-01', TIMESTAMP '9999-12-31')
     WHERE disposition <> 'sampling_skip'
     GROUP BY day
     WINDOW newer AS (ORDER BY day DESC)
 ), bound AS (
-    -- The next item of a kind is among its first rows: as many as are skipped or seen, plus one. If there is none, the bound lies behind
-    -- the end, because a scan without a bound would read everything.
+    -- The next item of a stratum is among its first rows: one more than were handled. An empty stratum gets a bound after all data,
+    -- because a scan without a bound would read every row.
     SELECT
-        coalesce(max(day) FILTER (found >= 20000 + known), TIMESTAMP '1970-01-01') AS earliest,
+        coalesce(max(day) FILTER (sampled >= 20000 + handled), TIMESTAMP '1970-01-01') AS earliest,
         coalesce(max(day) FILTER (judged >= 200000), TIMESTAMP '1970-01-01') AS earliest_drawn,
         CASE
-            WHEN max(anomalous) > 0 THEN coalesce(max(day) FILTER (anomalous > known), TIMESTAMP '1970-01-01')
+            WHEN max(anomalous) > 0 THEN coalesce(max(day) FILTER (anomalous > handled), TIMESTAMP '1970-01-01')
             ELSE TIMESTAMP '9999-12-31'
         END AS earliest_anomaly,
         CASE
-            WHEN max(unscored) > 0 THEN coalesce(max(day) FILTER (unscored > known), TIMESTAMP '1970-01-01')
+            WHEN max(unscored) > 0 THEN coalesce(max(day) FILTER (unscored > handled), TIMESTAMP '1970-01-01')
             ELSE TIMESTAMP '9999-12-31'
         END AS earliest_unscored
-    FROM days, turn
-), mixed AS (
-    -- A pseudo-random order derived from the times. It reads no ids, which are most of a score's size.
+    FROM days, progress
+), shuffled AS (
+    -- A linear congruential hash of the times gives a pseudo-random order without reading ids, which are most of a score's size.
     SELECT exchange_at
     FROM log.scores
-    SEMI JOIN (SELECT $project AS project FROM turn WHERE is_random) USING (project)
+    SEMI JOIN (SELECT $project AS project FROM progress WHERE is_random) USING (project)
     WHERE project = $project AND tier3_state = 'scored' AND exchange_at >= (SELECT earliest_drawn FROM bound)
-    ORDER BY (epoch_us(exchange_at) % 2147483647 * 1103515245 + (SELECT known FROM turn) // 500 * 715827882) % 2147483647
+    ORDER BY (epoch_us(exchange_at) % 2147483647 * 1103515245 + (SELECT handled FROM progress) // 500 * 715827882) % 2147483647
     LIMIT 1000
-), drawn AS (
-    SELECT score_id, exchange_at, revision, _offset, 0 AS place
+), random_candidates AS (
+    SELECT score_id, exchange_at, revision, _offset, 0 AS pick_rank
     FROM log.scores
-    SEMI JOIN mixed USING (exchange_at)
-    ANTI JOIN passed USING (score_id)
+    SEMI JOIN shuffled USING (exchange_at)
+    ANTI JOIN excluded USING (score_id)
     WHERE project = $project AND disposition <> 'sampling_skip' AND tier3_state = 'scored'
         AND exchange_at >= (SELECT earliest_drawn FROM bound)
-), worth AS (
-    SELECT score_id, exchange_at, revision, _offset, 1 AS place
+), candidates AS (
+    SELECT score_id, exchange_at, revision, _offset, 1 AS pick_rank
     FROM log.scores
     WHERE project = $project AND exchange_at >= (SELECT earliest_anomaly FROM bound) AND anomaly AND disposition <> 'sampling_skip'
     UNION ALL
-    SELECT score_id, exchange_at, revision, _offset, 2 AS place
+    SELECT score_id, exchange_at, revision, _offset, 2 AS pick_rank
     FROM log.scores
     WHERE project = $project AND exchange_at >= (SELECT earliest_unscored FROM bound) AND NOT anomaly
         AND disposition NOT IN ('scored', 'sampling_skip')
@@ -68,29 +73,30 @@ WITH labels AS (
         CASE
             WHEN log.is_unsure(tier2_score, tier2_5_alignment, tier2_flagged, tier3_score) THEN 3
             ELSE 4
-        END AS place
+        END AS pick_rank
     FROM log.scores
     WHERE project = $project AND exchange_at >= (SELECT earliest FROM bound) AND NOT anomaly AND disposition = 'scored'
     UNION ALL
-    FROM drawn
+    FROM random_candidates
 ), later AS (
-    -- Most scores have one version, so it is cheaper to look for scores with more.
+    -- Most scores have one revision, so it is cheaper to find those with more.
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores
-    SEMI JOIN worth USING (score_id)
-    WHERE project = $project AND revision > 0 AND exchange_at >= (SELECT min(exchange_at) FROM worth)
+    SEMI JOIN candidates USING (score_id)
+    WHERE project = $project AND revision > 0 AND exchange_at >= (SELECT min(exchange_at) FROM candidates)
     GROUP BY score_id
-), picked AS (
+), selected AS (
     SELECT w.*, coalesce(r.seen_by, 0) AS seen_by
-    FROM worth AS w
-    ANTI JOIN passed USING (score_id)
+    FROM candidates AS w
+    ANTI JOIN excluded USING (score_id)
     LEFT JOIN later AS l USING (score_id)
     LEFT JOIN labels AS r USING (score_id)
     WHERE l.version IS NULL OR (w.revision, w._offset) = l.version
     ORDER BY
-        place > 0,
-        CASE WHEN place = 0 THEN (epoch_us(exchange_at) % 2147483647 * 1103515245 + (SELECT known FROM turn) // 500 * 715827882) % 2147483647 END,
-        CASE WHEN place = 0 THEN score_id END, r.seen_by IS NOT NULL, place, exchange_at DESC, score_id
+        pick_rank > 0,
+        CASE WHEN pick_rank = 0
+            THEN (epoch_us(exchange_at) % 2147483647 * 1103515245 + (SELECT handled FROM progress) // 500 * 715827882) % 2147483647 END,
+        CASE WHEN pick_rank = 0 THEN score_id END, r.seen_by IS NOT NULL, pick_rank, exchange_at DESC, score_id
     LIMIT 1
 )
 SELECT
@@ -101,7 +107,7 @@ SELECT
         WHEN log.is_unsure(s.tier2_score, s.tier2_5_alignment, s.tier2_flagged, s.tier3_score) THEN 'unsure'
         ELSE 'routine'
     END AS stratum,
-    p.seen_by, CASE WHEN p.place = 0 THEN 'random' ELSE 'priority' END AS pick
+    p.seen_by, CASE WHEN p.pick_rank = 0 THEN 'random' ELSE 'priority' END AS pick
 FROM log.scores AS s
-JOIN picked AS p ON s.exchange_at = p.exchange_at AND s.score_id = p.score_id AND s.revision = p.revision AND s._offset = p._offset
+JOIN selected AS p ON s.exchange_at = p.exchange_at AND s.score_id = p.score_id AND s.revision = p.revision AND s._offset = p._offset
 WHERE s.project = $project

@@ -1,5 +1,5 @@
 -- purpose: the people who score exchanges
--- grain: one row per reviewer, the one who scored last first; scores: all of them, also those that were replaced by a newer one
+-- grain: one row per reviewer, the most recent first. scores: all their scores, including replaced ones
 -- parameters: none
 SELECT
     reviewer, count(*) AS scores, count(DISTINCT subject_id) AS exchanges, list_sort(list(DISTINCT project)) AS projects,

@@ -1,6 +1,8 @@
--- purpose: by which policy an agent's runs were diagnosed, hour by hour: a change of it may look like a change of the agent
--- grain: one row per hour in which runs of the agent ended and policy, without those that have no evidence; runs: how many
--- parameters: $project, $agent ('' for runs of no named agent), $since (ended then or later), $until (ended before)
+-- purpose: the policies under which an agent's runs were diagnosed, hour by hour, because a policy change can look
+--     like a change of the agent
+-- grain: one row per hour and policy with runs of the agent that have evidence. runs: their number
+-- parameters: $project, $agent ('' for runs without an agent), $since (inclusive) and $until (exclusive) of the end
+--     of the run
 WITH latest AS (
     SELECT connection, session_id, max((revision, _offset)) AS version
     FROM log.diagnoses

@@ -1,6 +1,10 @@
--- purpose: the runs around one of a project: those of its agent up to it, how it did before; and those of any agent that ended just before and after it
--- grain: one row per run, the one that ended last first; of_agent: the run itself, and the earlier ones of its agent with evidence, at most $limit of them in all
--- parameters: $project, $number (of the run) and $at (when it ended, or was closed if that is unknown), $agent (NULL for runs whose agent nobody named), $since and $until (when the runs ended that are looked at, both inclusive; NULL: no bound), $limit
+-- purpose: the runs around one run of a project: the earlier runs of its agent, and the runs of any agent that ended
+--     directly before and after it
+-- grain: one row per run, the latest end first. of_agent: the run itself or an earlier run of its agent with
+--     evidence, at most $limit in total
+-- parameters: $project, $number (of the run) and $at (its end, or its closing if the end is unknown), $agent (NULL
+--     for runs without an agent), $since and $until (bounds of the end of the runs to read, both inclusive; NULL:
+--     unbounded), $limit
 WITH ends AS (
     SELECT
         connection, session_id, coalesce(ended_at, closed_at) AS last_at, readiness_level, trust_score, primary_failure_type,
@@ -14,7 +18,7 @@ WITH ends AS (
         coalesce(min(last_at) FILTER (last_at > $at::TIMESTAMP), $at::TIMESTAMP) AS after,
         list_min(max(last_at, $limit) FILTER (is_earlier AND trust_score IS NOT NULL)) AS first_at
     FROM ends
-), near AS (
+), neighbours AS (
     -- Numbers are looked up only for these few runs.
     SELECT e.*
     FROM ends AS e
@@ -23,10 +27,10 @@ WITH ends AS (
     SELECT
         n.number, e.*, lead(n.number) OVER earliest_first AS next_number, lag(n.number) OVER earliest_first AS number_before,
         is_earlier AND (trust_score IS NOT NULL OR number = $number) AND (last_at < $at::TIMESTAMP OR number <= $number) AS is_counted
-    FROM near AS e
+    FROM neighbours AS e
     JOIN log.run_numbers AS n ON n.connection = e.connection AND n.session_id = e.session_id AND n.project = $project
     WINDOW earliest_first AS (ORDER BY e.last_at, n.number)
-), told AS (
+), marked AS (
     SELECT
         *, is_counted AND row_number() OVER (PARTITION BY is_counted ORDER BY last_at DESC, number DESC) <= $limit AS of_agent,
         coalesce(next_number = $number, false) AS is_previous, coalesce(number_before = $number, false) AS is_following
@@ -35,6 +39,6 @@ WITH ends AS (
 SELECT
     number, printf('run_%03d', number) AS run_id, last_at AS ended_at, readiness_level, trust_score, primary_failure_type, of_agent,
     is_previous, is_following
-FROM told
+FROM marked
 WHERE of_agent OR is_previous OR is_following
 ORDER BY last_at DESC, number DESC

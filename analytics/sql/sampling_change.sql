@@ -1,6 +1,8 @@
--- purpose: whether the mix of exchanges that were judged changed with the scores: how many of each sampling reason before a change and after it
--- grain: one row per sampling reason; shares: of the judged exchanges of each time
--- parameters: $project, $before_since, $before_until, $after_since, $after_until (in event time, each from inclusive to exclusive)
+-- purpose: the mix of sampling reasons among the judged exchanges before and after a change, because a different mix
+--     can change the scores
+-- grain: one row per sampling reason. share_*: of the period's judged exchanges
+-- parameters: $project, $before_since, $before_until, $after_since, $after_until (event times; since inclusive, until
+--     exclusive)
 WITH judged AS (
     SELECT sampling_reason, exchanges AS before, 0 AS after
     FROM log.score_days($project, $before_since::TIMESTAMP, $before_until::TIMESTAMP)

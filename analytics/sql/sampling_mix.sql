@@ -1,6 +1,7 @@
--- purpose: which exchanges were sampled and why, and what Tier 1 found among them
--- grain: one row per project, sampling reason and disposition; share: of the project's exchanges; weight: how many exchanges a judged one stands for on average; means are over the scores that have the tier
--- parameters: $project (NULL for all but those of anchors)
+-- purpose: the sampling reasons and outcomes of exchanges, with their Tier 1 scores and anomalies
+-- grain: one row per project, sampling reason and disposition. share: of the project's exchanges; weight: mean number
+--     of exchanges that a judged one represents; means cover the scores that have the tier
+-- parameters: $project (NULL: all except anchor projects)
 SELECT
     project, sampling_reason, disposition, sum(exchanges)::BIGINT AS exchanges,
     round(sum(exchanges) / sum(sum(exchanges)) OVER (PARTITION BY project), 3) AS share,

@@ -1,6 +1,6 @@
--- purpose: the current score of an exchange by the id of the score, with the newest score a person gave it and with when it was first scored
+-- purpose: the current score with a given id, with its newest human score and the time of its first revision
 -- grain: one row at most: every column of the score, created_at, human_score, human_comment, human_scored_at
--- parameters: $project, $score (its id), $at (time of the exchange, which makes it quick to find; NULL: not known)
+-- parameters: $project, $score (its id), $at (event time of the exchange, to find it quickly; NULL: unknown)
 WITH versions AS (
     SELECT *, min_by(scored_at, (revision, _offset)) OVER () AS created_at
     FROM log.scores

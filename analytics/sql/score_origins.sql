@@ -1,6 +1,7 @@
--- purpose: by what the current scores were made: policy, rules, methodology and judge
--- grain: one row per policy digest, rule version, methodology and judge model (NULL where none was asked), simulated or not, the commonest first
--- parameters: $scores (a statement that reads the rows of `log.scores`; NULL: those of this database), $project (NULL for all)
+-- purpose: the policies, rules, methodologies and judges that produced the current scores
+-- grain: one row per policy digest, rule version, methodology, judge model (NULL without a judge) and whether
+--     simulated, the most frequent first
+-- parameters: $scores (an SQL statement that returns rows of `log.scores`; NULL: this database), $project (NULL: all)
 WITH latest AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM query(coalesce($scores, 'FROM log.scores')) WHERE $project IS NULL OR project = $project GROUP BY score_id

@@ -1,4 +1,4 @@
--- purpose: how far the scores have come, for those who follow them
+-- purpose: the next position of the scores, for clients that follow them
 -- grain: one row per partition with scores
 -- parameters: none
 SELECT _partition AS partition, max(_offset) + 1 AS next_position

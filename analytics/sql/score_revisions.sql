@@ -1,6 +1,6 @@
--- purpose: what was said of one exchange over time: every revision of its score, the current one first
+-- purpose: all revisions of the score of one exchange, the current one first
 -- grain: one row per revision, with the columns of its record
--- parameters: $project, $score (id of the score), $at (time of the exchange, which makes it quick to find; NULL: not known)
+-- parameters: $project, $score (its id), $at (event time of the exchange, to find it quickly; NULL: unknown)
 SELECT * EXCLUDE (_topic, _partition, _offset)
 FROM log.scores
 WHERE project = $project AND score_id = $score AND ($at IS NULL OR exchange_at = $at::TIMESTAMP)

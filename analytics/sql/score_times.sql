@@ -1,6 +1,7 @@
--- purpose: when the exchanges of some scores were, which never changes
--- grain: one row per score that the project has: its id, exchange_at
--- parameters: $project, $scores (list of ids), $since (inclusive) and $until (exclusive): looked for among the exchanges of this time alone (NULL: no bound)
+-- purpose: the event times of the exchanges of the given scores, which never change
+-- grain: one row per score found in the project: its id, exchange_at
+-- parameters: $project, $scores (list of ids), $since (inclusive) and $until (exclusive) of the event times to search
+--     (NULL: unbounded)
 SELECT score_id, min(exchange_at) AS exchange_at
 FROM log.scores
 SEMI JOIN (SELECT unnest($scores::VARCHAR[]) AS score_id) USING (score_id)

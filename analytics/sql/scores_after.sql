@@ -1,6 +1,7 @@
--- purpose: scores in the order in which they came, every revision of them, for those who follow them; those of anchors, which no agent earned, left out
+-- purpose: all revisions of scores in the order in which they were recorded, for clients that follow them. Scores of
+--     anchors are excluded, because no agent earned them
 -- grain: one row per score and revision of one partition
--- parameters: $partition, $position (first that is wanted), $limit
+-- parameters: $partition, $position (inclusive), $limit
 SELECT
     _offset, score_id, revision, exchange_id, "connection", project, agent, session_id, turn_number, exchange_at, scored_at,
     disposition, sampling_reason, sampling_probability, tier1_score, tier1_flags, tier2_state, tier2_reason, tier2_score,

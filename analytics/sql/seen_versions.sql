@@ -1,21 +1,21 @@
--- purpose: the versions of a project's agents that its exchanges and deployments have named
+-- purpose: the versions of a project's agents that exchanges and deployments name
 -- grain: one row per agent, label and version
--- parameters: $project, $labels (names of the labels that are versions)
+-- parameters: $project, $labels (names of the labels that hold versions)
 SELECT DISTINCT
-    seen.agent,
-    seen.label,
-    seen.version
+    named_versions.agent,
+    named_versions.label,
+    named_versions.version
 FROM (
     SELECT
         e.agent,
-        given.label.name AS label,
-        given.label.value AS version
-    FROM log.exchanges AS e, unnest(e.labels) AS given (label)
+        item.label.name AS label,
+        item.label.value AS version
+    FROM log.exchanges AS e, unnest(e.labels) AS item (label)
     WHERE e.project = $project
     UNION ALL
     SELECT agent, label, version
     FROM log.deployments
     WHERE project = $project
-) AS seen
-WHERE list_contains($labels::varchar [], seen.label)
+) AS named_versions
+WHERE list_contains($labels::varchar [], named_versions.label)
 ORDER BY ALL

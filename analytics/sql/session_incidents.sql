@@ -1,4 +1,4 @@
--- purpose: the incidents of a project whose evidence names a session: by one of its exchanges, or by its run
+-- purpose: the incidents of a project whose evidence names a session, through one of its exchanges or its run
 -- grain: one row per incident in its latest revision, newest first
 -- parameters: $project, $connection, $session
 WITH latest AS (

@@ -1,7 +1,11 @@
--- purpose: whose session an id is: ids are unique within a connection, so several may have it; when each was, and whether and how it has ended
--- grain: one row per project and connection that has something of the session, the one with the newest record first; first_at and last_at: event times of the earliest and the latest of its records, or of its end where nothing else is kept; has_turns: whether it has exchanges or scores; events: how many it has; diagnosis: where the current diagnosis of the connection's session is in its topic, NULL without one; closed_at and reason: NULL where it has never ended; is_open: whether something came of it since its last end
+-- purpose: the projects and connections with a session of a given id, since ids are unique only within a connection,
+--     with the session's times and end
+-- grain: one row per project and connection with records of the session, the newest record first. first_at, last_at:
+--     event times of its first and last record, or of its end if no other record is left; has_turns: whether it has
+--     exchanges or scores; events: number of events; diagnosis: offset of the current diagnosis in its topic, NULL
+--     without one; closed_at, reason: NULL if it has never ended; is_open: whether records arrived after its last end
 -- parameters: $session, $projects (list; NULL: any), $connection (NULL: any)
-WITH told AS (
+WITH records AS (
     SELECT project, connection, occurred_at AS began_at, occurred_at AS went_at, true AS is_turn, _offset AS exchange
     FROM log.exchanges
     WHERE session_id = $session AND ($connection IS NULL OR connection = $connection)
@@ -21,7 +25,7 @@ WITH told AS (
     SELECT
         project, connection, coalesce(started_at, ended_at) AS began_at, coalesce(ended_at, started_at) AS went_at,
         closed_at AS diagnosed_at,
-        {'version': (revision, _offset), 'place': _offset, 'reason': closed_reason, 'events': event_count} AS diagnosed
+        {'version': (revision, _offset), 'position': _offset, 'reason': closed_reason, 'events': event_count} AS diagnosed
     FROM log.diagnoses
     WHERE session_id = $session AND ($connection IS NULL OR connection = $connection)
     UNION ALL BY NAME
@@ -37,12 +41,12 @@ WITH told AS (
         max(diagnosed) AS diagnosed, max(max(diagnosed)) OVER (PARTITION BY connection) AS newest,
         coalesce(bool_or(is_turn), false) AS has_turns, max(exchange) AS last_exchange, max(event) AS last_event,
         count(event) AS events, max(closed_exchange) AS closed_exchange, max(closed_event) AS closed_event
-    FROM told
+    FROM records
     GROUP BY project, connection
 )
 SELECT
     project, connection, coalesce(began_at, first_closed_at) AS first_at, coalesce(went_at, last_closed_at) AS last_at,
-    has_turns, events, newest.place AS diagnosis, coalesce(last_closed_at, diagnosed_at) AS closed_at,
+    has_turns, events, newest.position AS diagnosis, coalesce(last_closed_at, diagnosed_at) AS closed_at,
     coalesce(reason, diagnosed.reason) AS reason,
     coalesce(last_closed_at, diagnosed_at) IS NULL OR coalesce(last_exchange > coalesce(closed_exchange, -1), false)
         OR coalesce(last_event > coalesce(closed_event, -1) AND events > coalesce(diagnosed.events, 0), false) AS is_open

@@ -1,5 +1,5 @@
--- purpose: which run of its project a session is
--- grain: one row for a session that is finalized
+-- purpose: the run that a session became
+-- grain: one row if the session is finalized
 -- parameters: $connection, $session
 SELECT project, printf('run_%03d', number) AS run_id
 FROM log.run_numbers

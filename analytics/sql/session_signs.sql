@@ -1,7 +1,11 @@
--- purpose: sessions that are open and were heard within the session gap, with their last sign of life: a record that was no history when it came; idle ones wait for their user: their last turn ended
+-- purpose: the open sessions that were active within the session gap, with the time of their newest record. Records
+--     older than $history_seconds on arrival do not count as activity. A session is idle if its last turn has ended,
+--     so that it waits for its user
 -- grain: one row per session, the longest silent first
--- parameters: $as_of, $gap_seconds, $history_seconds (what is older when it comes is history), $project (NULL for all), $silent_since (last heard before then, NULL for all), $after_at and $after_place (where the page before ended, NULL for the first), $limit (NULL for all)
-WITH signs AS (
+-- parameters: $as_of, $gap_seconds, $history_seconds (age on arrival from which a record is history), $project (NULL:
+--     all), $silent_since (only sessions last active before; NULL: all), $after_at and $after_place (sort keys of the
+--     last session shown; NULL: first page), $limit (NULL: all)
+WITH records AS (
     SELECT connection, session_id, project, occurred_at, ingested_at, _offset AS exchange FROM log.exchanges
     UNION ALL BY NAME
     SELECT connection, session_id, project, occurred_at, ingested_at, _offset AS event FROM log.agent_events
@@ -11,9 +15,11 @@ WITH signs AS (
     SELECT
         connection, session_id, max(exchange) AS last_exchange, max(event) AS last_event, max(heartbeat) AS last_heartbeat,
         max(ingested_at) AS last_received, arg_max(project, ingested_at) AS project,
-        max(ingested_at) FILTER (WHERE exchange IS NOT NULL) AS answered, max(occurred_at) FILTER (WHERE exchange IS NOT NULL) AS answered_at,
-        max(ingested_at) FILTER (WHERE event IS NOT NULL) AS acted, max(occurred_at) FILTER (WHERE event IS NOT NULL) AS acted_at
-    FROM signs
+        max(ingested_at) FILTER (WHERE exchange IS NOT NULL) AS exchange_received_at,
+        max(occurred_at) FILTER (WHERE exchange IS NOT NULL) AS last_exchange_at,
+        max(ingested_at) FILTER (WHERE event IS NOT NULL) AS event_received_at,
+        max(occurred_at) FILTER (WHERE event IS NOT NULL) AS last_event_at
+    FROM records
     WHERE ingested_at >= $as_of::TIMESTAMP - to_seconds($gap_seconds) AND occurred_at >= ingested_at - to_seconds($history_seconds)
     GROUP BY connection, session_id
 ), closings AS (
@@ -35,12 +41,14 @@ WITH signs AS (
 SELECT
     connection, session_id, s.project, s.last_received, md5(connection || '/' || session_id) AS place,
     e.ended IS NOT NULL AND (s.last_heartbeat IS NULL OR s.last_heartbeat <= e.ended)
-        -- Events of a turn may come after its exchange.
-        AND NOT coalesce(s.acted > e.ended AND (s.answered_at IS NULL OR s.acted_at > s.answered_at), false) AS is_idle
+        -- A turn's events may arrive after its exchange.
+        AND NOT coalesce(
+            s.event_received_at > e.ended AND (s.last_exchange_at IS NULL OR s.last_event_at > s.last_exchange_at), false
+        ) AS is_idle
 FROM sessions AS s
 LEFT JOIN closings AS c USING (connection, session_id)
 LEFT JOIN traces AS t USING (connection, session_id)
-CROSS JOIN LATERAL (SELECT greatest(s.answered, t.settled) AS ended) AS e
+CROSS JOIN LATERAL (SELECT greatest(s.exchange_received_at, t.settled) AS ended) AS e
 WHERE ($project IS NULL OR s.project = $project) AND NOT starts_with(s.project, 'anchors.')
     AND ($silent_since IS NULL OR s.last_received < $silent_since::TIMESTAMP)
     AND (

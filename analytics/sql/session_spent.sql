@@ -1,6 +1,7 @@
--- purpose: what judging the exchanges of a session has cost, by what was recorded of them
--- grain: one row for a session of which something was recorded; unknown costs count as nothing
--- parameters: $connection, $session, $purposes (of the questions that count: evaluations of the session are paid for by themselves)
+-- purpose: the recorded cost of judging the exchanges of a session
+-- grain: one row if any judgement is recorded. Unknown costs count as 0
+-- parameters: $connection, $session, $purposes (of the judgements to count; evaluations of the session are budgeted
+--     separately)
 SELECT connection, session_id, coalesce(sum(round(cost_usd * 1e9)::BIGINT), 0)::BIGINT AS nano_usd
 FROM judgements
 WHERE connection = $connection AND session_id = $session AND list_contains($purposes, purpose)

@@ -1,8 +1,9 @@
--- purpose: the first events of a session without their payloads, in the order in which they were folded: when each was, and what the detectors read of it
--- grain: one row per event; place is where it is in its topic
+-- purpose: the first events of a session in the order in which they were folded, with their times and the fields that
+--     the detectors read, without payloads
+-- grain: one row per event. place: its offset in the topic
 -- parameters: $connection, $session, $limit
 WITH first AS (
-    -- In a very long session, rows beyond the limit are not sorted with all their columns.
+    -- Find the limit by offset first, so that a very long session is not sorted with all columns.
     SELECT max(_offset) AS last_offset
     FROM (
         SELECT _offset FROM log.agent_events WHERE connection = $connection AND session_id = $session ORDER BY _offset LIMIT $limit

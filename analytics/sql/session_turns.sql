@@ -1,6 +1,9 @@
--- purpose: some turns of a session, in the order of their time: what was said, cut, and the current score of each
--- grain: one row per turn, from the texts of an exchange, from its score, or both; place counts the turns of the session from 1, places says how many there are of what was asked for, row counts these
--- parameters: $project, $connection, $session, $since and $until (event times between which the session was, both inclusive), $anomalies (true: only turns with an anomaly), $exchange (id of one, to begin with the stretch of turns that it lies in; NULL: to skip as many as said), $skip (turns), $limit, $longest (characters of a text)
+-- purpose: a page of a session's turns by time, with truncated texts and their current scores
+-- grain: one row per turn, which has an exchange, a score or both. place: number of the turn in the session, from 1;
+--     row, places: number and total of the turns that match the filter
+-- parameters: $project, $connection, $session, $since and $until (first and last event time of the session, both
+--     inclusive), $anomalies (true: only turns with an anomaly), $exchange (id of an exchange whose page to show;
+--     NULL: skip a number of turns), $skip (turns), $limit, $longest (maximum length of a text)
 WITH turns AS (
     SELECT *
     FROM log.session_turns($project, $connection, $session, $since::TIMESTAMP, $until::TIMESTAMP)

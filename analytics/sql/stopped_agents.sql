@@ -1,6 +1,7 @@
--- purpose: agents that had exchanges on most days and have none of late, while their project goes on
--- grain: one row per project and agent; last_day: the last day with an exchange; days: days with exchanges among the 14 before the last 3
--- parameters: $projects (list), $as_of (its day is the last of the last 3)
+-- purpose: agents that had exchanges on most days and have none recently, while their project continues
+-- grain: one row per project and agent. last_day: last day with an exchange; days: days with exchanges among the 14
+--     before the last 3
+-- parameters: $projects (list), $as_of (the last of the last 3 days)
 WITH days AS (
     SELECT project, agent, day::DATE AS day
     FROM log.score_days(NULL, $as_of::TIMESTAMP - INTERVAL 17 DAY, $as_of::TIMESTAMP + INTERVAL 1 DAY)

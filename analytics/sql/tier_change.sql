@@ -1,6 +1,8 @@
--- purpose: how each agent did before a moment and since then, as if every exchange had been judged: a judged one counts 1 / sampling_probability times in the means of the judged tiers (once where it is always sampled)
--- grain: one row per project, agent and period (later: since $since, by event time, UTC), periods without exchanges left out; Tier 1 is of all exchanges, Tier 3 of those its gate let through
--- parameters: $since, $project (NULL for all but those of anchors)
+-- purpose: the means of each agent before and after a given time, where a judged exchange counts 1 /
+--     sampling_probability times in the judged tiers
+-- grain: one row per project, agent and period with exchanges. later: the period from $since on, by event time in
+--     UTC. Tier 1 covers all exchanges, Tier 3 those that passed its gate
+-- parameters: $since, $project (NULL: all except anchor projects)
 WITH days AS (
     SELECT false AS later, * FROM log.score_days($project, TIMESTAMP '1970-01-01', $since::TIMESTAMP)
     UNION ALL

@@ -1,6 +1,8 @@
--- purpose: how each agent does week by week, as if every exchange had been judged: a judged one counts 1 / sampling_probability times in the means of the judged tiers (once where it is always sampled), so that a change in what is sampled is no change in quality
--- grain: one row per project, agent and ISO week of the exchanges (event time, UTC), weeks without exchanges left out; Tier 1 is of all exchanges, Tier 3 of those its gate let through
--- parameters: $project (NULL for all but those of anchors)
+-- purpose: the weekly means of each agent, where a judged exchange counts 1 / sampling_probability times in the
+--     judged tiers, so that a change in sampling does not look like a change in quality
+-- grain: one row per project, agent and ISO week with exchanges (event time, UTC). Tier 1 covers all exchanges, Tier
+--     3 those that passed its gate
+-- parameters: $project (NULL: all except anchor projects)
 SELECT
     project, agent, date_trunc('week', day)::DATE AS week, sum(exchanges)::BIGINT AS exchanges,
     coalesce(sum(exchanges) FILTER (disposition = 'scored'), 0)::BIGINT AS judged,

@@ -1,6 +1,7 @@
--- purpose: how a project does day by day: means of the tiers, anomalies and exchanges by the day of the exchange, whenever it was scored
--- grain: one row per project and UTC day with scores, oldest first: the last $days of them up to $as_of, of which the last one may not be over
--- parameters: $project (NULL for all but those of anchors), $as_of (what happened then or later is left out), $days
+-- purpose: the daily means of a project's tiers, with anomalies and exchanges, by the time of the exchange
+-- grain: one row per project and UTC day with scores, oldest first
+-- parameters: $project (NULL: all except anchor projects), $as_of (exclusive end), $days (number of UTC days; the
+--     last may be incomplete)
 SELECT
     project, day::DATE AS day,
     log.mean_of(sum(tier1_count), sum(tier1_sum)) AS tier1_mean,

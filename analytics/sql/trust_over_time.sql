@@ -1,6 +1,6 @@
--- purpose: how far each agent can be trusted, week by week
--- grain: one row per agent and ISO week (by the end of the session), runs without evidence left out, and weeks without others
--- parameters: $project (NULL for all)
+-- purpose: the weekly trust of each agent
+-- grain: one row per project, agent and ISO week (by the end of the session) with runs that have evidence
+-- parameters: $project (NULL: all)
 SELECT
     project, coalesce(agent, '') AS agent, date_trunc('week', coalesce(ended_at, closed_at))::DATE AS week,
     count(*) AS runs, round(avg(trust_score), 1) AS mean_trust, min(trust_score) AS lowest_trust,

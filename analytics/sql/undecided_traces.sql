@@ -1,4 +1,4 @@
--- purpose: traces that have more spans than anything was made of, for a database of before there were states of traces
+-- purpose: traces with spans that no assembly covers, to migrate a database from before trace states existed
 -- grain: one row per connection and trace
 -- parameters: none
 WITH decided AS (

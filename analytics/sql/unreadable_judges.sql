@@ -1,6 +1,8 @@
--- purpose: models whose last answers cannot be read, so that they are asked seldom and what is to be judged waits
--- grain: one row per model that was asked, with the questions that ended so since it last gave an answer that can be read, and the error of the newest
--- parameters: $project (NULL for all), $least (questions in a row), $from (inclusive) of the time of the newest
+-- purpose: judge models whose latest answers are unreadable. They are called rarely, and their judging waits
+-- grain: one row per requested model: the number of unreadable answers since its last readable one, and the newest
+--     error
+-- parameters: $project (NULL: all), $least (minimum number of unreadable answers in a row), $from (inclusive, by the
+--     time of the newest)
 WITH readable AS (
     SELECT requested_model, max(judged_at) AS readable_at
     FROM judgements

@@ -1,6 +1,10 @@
--- purpose: exchanges that a judge should have scored and did not, oldest first, with what it takes to ask for them again; `exchange_records` has their texts
--- grain: one row per exchange whose current score is unscored (or, asked for with the reason cost_cap, left out by a cap) and that nobody has asked for already; reasons: of its unscored tiers, each once; revision: the highest that a score or a request has
--- parameters: $project (NULL for all but those of anchors, whose round is over), $reason (NULL for all), $without (list of projects to leave out), $limit
+-- purpose: exchanges that the judge should have scored and did not, oldest first, with the fields of a new request.
+--     `exchange_records` returns their texts
+-- grain: one row per exchange whose current score is unscored (or, with the reason cost_cap, skipped by a cap) and
+--     that has no newer request. reasons: distinct reasons of its unscored tiers; revision: the highest revision of
+--     its scores and requests
+-- parameters: $project (NULL: all except anchor projects, whose round is over), $reason (NULL: all), $without (list
+--     of projects to exclude), $limit
 WITH latest AS (
     SELECT score_id, max((revision, _offset)) AS version
     FROM log.scores

@@ -1,6 +1,6 @@
--- purpose: live incidents that were seen of late, and of which no alert was ever made at the severity and the confidence that they have now
--- grain: one row per incident, in its latest revision
--- parameters: $since
+-- purpose: recently checked live incidents without an alert at their current severity and confidence
+-- grain: one row per incident in its latest revision
+-- parameters: $since (inclusive, by the newest check)
 SELECT i.*
 FROM incidents AS i
 WHERE i.status IN ('open', 'acknowledged') AND coalesce(i.checked_at, i.detected_at) >= $since::TIMESTAMP

@@ -1,8 +1,9 @@
--- purpose: spans of which no exchange and no event was made, by the reason why, with an example of each
--- grain: one row per project, connection, state and instrumentation scope; the states that a user can act on first
--- parameters: $project (NULL for all), $connection (NULL for all), $since (of traces assembled from then on; NULL for all)
+-- purpose: spans from which no exchange or event was made, by reason, with the newest of each as an example
+-- grain: one row per project, connection, state and instrumentation scope, the states that a user can act on first
+-- parameters: $project (NULL: all), $connection (NULL: all), $since (inclusive, by the assembly of the trace; NULL:
+--     all)
 WITH revised AS (
-    -- Few traces are revised; searching for the newest revision of every trace would take ten times as long.
+    -- Few traces are revised; finding the newest revision of every trace would take ten times as long.
     SELECT connection, trace_id, max(revision) AS revision
     FROM log.trace_assemblies
     WHERE revision > 0

@@ -1,6 +1,10 @@
--- purpose: where to begin with comparing the versions of a project's agents, and of how many sessions to read one, so that no more than about some exchanges are read; and whether it has any to compare
--- grain: one row, none for a time without exchanges; since: the beginning of the time, or of the first UTC day from which on there are fewer than $reach exchanges and those of a day; one_in: of how many sessions one has about $most of the exchanges since then, 1 for all; is_versioned: whether a deployment names one of the labels, or an exchange of the newest days with $most of them
--- parameters: $project, $labels (names of the labels that are versions), $since (inclusive), $until (exclusive), $most and $reach (exchanges)
+-- purpose: the start of the comparison of a project's agent versions, and the share of sessions to read, so that the
+--     number of exchanges stays bounded; and whether there are versions to compare
+-- grain: one row, none for a period without exchanges. since: start of the period, or the first UTC day after which
+--     fewer than $reach exchanges follow; one_in: one session in this many holds about $most exchanges since then (1:
+--     all); is_versioned: whether a deployment has one of the labels, or one of the newest $most exchanges does
+-- parameters: $project, $labels (names of the labels that hold versions), $since (inclusive), $until (exclusive),
+--     $most and $reach (numbers of exchanges)
 WITH days AS (
     SELECT day, exchanges, sum(exchanges) OVER (ORDER BY day DESC) - exchanges AS newer
     FROM log.exchange_days($project)
@@ -19,6 +23,6 @@ SELECT
     OR EXISTS (
         FROM log.current_exchanges
         WHERE project = $project AND occurred_at >= greatest(since, recent) AND occurred_at < $until::TIMESTAMP AND len(labels) > 0
-            AND list_has_any(list_transform(labels, lambda one: one.name), $labels::VARCHAR[])
+            AND list_has_any(list_transform(labels, lambda item: item.name), $labels::VARCHAR[])
     ) AS is_versioned
 FROM begun

@@ -1,12 +1,14 @@
--- purpose: since when exchanges of some projects wait for their first score: what came after is judged in part, and what is judged late may be worse than what is judged soon
--- grain: one row per project in which any wait, by name; waits_since: event time of the oldest of them; exchanges: how many
+-- purpose: the oldest exchange of each project that waits for its first score. After it, scores are incomplete, and
+--     exchanges that are judged late may be worse than those judged early
+-- grain: one row per project with waiting exchanges, by name. waits_since: event time of the oldest; exchanges: their
+--     number
 -- parameters: $projects (list), $since (inclusive) and $until (exclusive) in event time
-WITH wanted AS (
+WITH requested AS (
     SELECT unnest($projects::VARCHAR[]) AS project
 )
 SELECT project, min(occurred_at) AS waits_since, count(*) AS exchanges
 FROM log.current_exchanges
-SEMI JOIN wanted USING (project)
+SEMI JOIN requested USING (project)
 ANTI JOIN (
     SELECT connection, exchange_id
     FROM log.scores

@@ -1,6 +1,12 @@
--- purpose: what the watch reads: what the current scores add up to hour by hour, with what they were made with, from which baselines, daily averages and what `audit.drift.change_detector` looks at add up
--- grain: one row per project, UTC hour in which sessions of the day had their last exchange (the first hour of six, for days before $coarse_until), whether that was at the hour of $until or later, and what the scores were made with; a session of a day is one unit: units, its weight and total, and the sums of their squares and products over the units; weights are 1 / sampling_probability; tier1 is of all exchanges, the others of those that have the tier; low, high: the least and the greatest mean of a unit
--- parameters: $projects (list), $since (inclusive) and $until (exclusive) in event time, $coarse_until (days before it come by six hours)
+-- purpose: the hourly sums of the current scores that the watch reads, with the origin of the scores. Baselines,
+--     daily averages and the units of `audit.drift.change_detector` are sums of these
+-- grain: one row per project, UTC hour of the sessions' last exchange of the day (six-hour blocks before
+--     $coarse_until), whether the hour is at or after that of $until, and origin of the scores. A unit is one session
+--     on one day: units, weight, total, and sums of their squares and products over the units; weights are 1 /
+--     sampling_probability; tier1 covers all exchanges, other tiers those that have it; low, high: smallest and
+--     largest mean of a unit
+-- parameters: $projects (list), $since (inclusive) and $until (exclusive) in event time, $coarse_until (earlier days
+--     are returned in six-hour blocks)
 SELECT
     project, day::DATE AS day,
     CASE WHEN day < $coarse_until::DATE THEN time_bucket(INTERVAL 6 HOUR, hours.hour) ELSE hours.hour END AS hour,

@@ -1,8 +1,8 @@
--- purpose: the incidents of some projects, each in its latest revision
+-- purpose: the incidents of the given projects in their latest revision
 -- grain: one row per incident, with the columns of its record, oldest first
 -- parameters: $projects (list)
 WITH latest AS (
-    -- Evidence is most of an incident's data, so it is read only for the latest revisions, and never sorted.
+    -- Evidence is most of an incident's data, so read it only for the latest revisions and never sort it.
     SELECT incident_id, max((revision, _offset)) AS version
     FROM log.incidents
     WHERE list_contains($projects::VARCHAR[], project)

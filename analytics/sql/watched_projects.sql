@@ -1,6 +1,7 @@
--- purpose: which projects have exchanges or finished runs with runtime events of late, those that hold anchors left out: the watch checks them by the clock
+-- purpose: projects with recent exchanges or finished runs that have runtime events, for the scheduled watch. Anchor
+--     projects are excluded
 -- grain: one row per project
--- parameters: $since (only projects with exchanges on that UTC day or later, or with runs that ended then)
+-- parameters: $since (inclusive, by UTC day, of the exchange or the end of the run)
 SELECT DISTINCT project
 FROM (
     SELECT project FROM log.daily_scores WHERE day >= date_trunc('day', $since::TIMESTAMP)

@@ -1,5 +1,8 @@
--- purpose: what judging some days' exchanges cost, whenever the judge answered, by hour or day and model, or by session: beside charts of these days it is of the same exchanges
--- grain: one row per hour or a day (UTC) and model, or a session; period: the beginning of the hour or day; a question about no exchange (an evaluation, an anchor), or about one that is gone, counts on the day of its answer; cost_usd: the sum of the known costs, simulated ones included; NULL where all are unknown
+-- purpose: the cost of judging the exchanges of a period, by hour or day and model, or by session, so that it covers
+--     the same exchanges as the charts beside it
+-- grain: one row per UTC hour or day and model, or per session. period: start of the hour or day; judgements without
+--     a stored exchange (of evaluations or anchors) count on the day of the answer; cost_usd: sum of the known costs,
+--     including simulated ones, NULL if all are unknown
 -- parameters: $project, $by (hour, day or session), $from (inclusive) and $to (exclusive) of the time of the exchange
 SELECT
     CASE $by WHEN 'hour' THEN hour WHEN 'day' THEN date_trunc('day', hour) END::TIMESTAMP AS period,

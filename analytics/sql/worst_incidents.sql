@@ -1,6 +1,7 @@
--- purpose: the incident that says most about each project: the worst of the confirmed ones that are open or acknowledged, in the order in which the inbox lists them
--- grain: one row per project with such an incident, the worst first; since: its first day; name, level_before and level_after: of the series that leads it, NULL if its evidence has none
--- parameters: $project (NULL for all)
+-- purpose: the worst confirmed incident of each project that is open or acknowledged, in the order of the inbox
+-- grain: one row per project with an open or acknowledged confirmed incident, the worst first. since: its first day;
+--     name, level_before, level_after: of its leading series, NULL if its evidence has none
+-- parameters: $project (NULL: all)
 WITH latest AS (
     SELECT incident_id, max((revision, _offset)) AS version
     FROM log.incidents

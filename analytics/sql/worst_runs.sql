@@ -1,10 +1,15 @@
--- purpose: a page of the runs of a project with their verdicts, the worst readiness first, of one level the lowest trust first, among equals the one that was finished last; also those of some agents in some time
--- grain: one row per run, that is a finalized session; exchanges_only: it has no runtime events, so no trust score; level: 0 unsafe for production, 1 review recommended, 2 ready for runtime, 3 without evidence, so without a trust score
--- parameters: $project, $readiness (only runs of this level; NULL: all), $agents (only runs of these; NULL: of all), $since (inclusive), $until (exclusive; when a run ended, or was closed if that is unknown; NULL: any time), $after_level, $after_trust and $after_number (only what comes after that run; -1 is no trust score; NULL: from the worst on), $limit
+-- purpose: a page of a project's runs with their verdicts, by readiness (worst first), then by trust (lowest first),
+--     then the last finished first
+-- grain: one row per run (a finalized session). exchanges_only: it has no runtime events and so no trust score;
+--     level: 0 unsafe for production, 1 review recommended, 2 ready for runtime, 3 without evidence
+-- parameters: $project, $readiness (NULL: all), $agents (list; NULL: all), $since (inclusive), $until (exclusive; by
+--     the end of the run, or its closing if the end is unknown; NULL: unbounded), $after_level, $after_trust and
+--     $after_number (sort keys of the last run shown, with -1 for no trust score; NULL: first page), $limit
 WITH page AS (
     SELECT
-        n.number, d.*, coalesce(d.trust_score, 'infinity'::DOUBLE) AS place, coalesce(d.ended_at, d.closed_at) AS last_at,
-        coalesce(list_position(['unsafe_for_production', 'review_recommended', 'ready_for_runtime'], d.readiness_level) - 1, 3)::INTEGER AS level
+        n.number, d.*, coalesce(d.trust_score, 'infinity'::DOUBLE) AS trust_rank, coalesce(d.ended_at, d.closed_at) AS last_at,
+        coalesce(list_position(['unsafe_for_production', 'review_recommended', 'ready_for_runtime'], d.readiness_level) - 1,
+            3)::INTEGER AS level
     FROM log.run_diagnoses($project) AS d
     JOIN log.run_numbers AS n ON n.connection = d.connection AND n.session_id = d.session_id AND n.project = $project
     WHERE ($readiness IS NULL OR d.readiness_level = $readiness)
@@ -12,11 +17,11 @@ WITH page AS (
         AND ($since IS NULL OR last_at >= $since::TIMESTAMP) AND ($until IS NULL OR last_at < $until::TIMESTAMP)
         AND (
             $after_number IS NULL
-            OR (level, place, -n.number) > (
+            OR (level, trust_rank, -n.number) > (
                 $after_level::INTEGER, coalesce(nullif($after_trust::DOUBLE, -1), 'infinity'::DOUBLE), -$after_number::BIGINT
             )
         )
-    ORDER BY level, place, number DESC
+    ORDER BY level, trust_rank, number DESC
     LIMIT $limit
 )
 SELECT
@@ -25,4 +30,4 @@ SELECT
     coalesce(list_sum([c.count FOR c IN event_counts IF c.event = 'tool_call']), 0)::BIGINT AS tool_calls, event_count,
     event_count = 0 AS exchanges_only, threshold_profile, threshold_changes
 FROM page
-ORDER BY level, place, number DESC
+ORDER BY level, trust_rank, number DESC

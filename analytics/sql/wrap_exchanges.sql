@@ -1,7 +1,9 @@
--- purpose: the last five exchanges of each session, where a session's wrap-up is to be found
+-- purpose: the last five exchanges of each session, which contain its wrap-up
 -- grain: one row per session: its texts, oldest first
--- parameters: $project (NULL for all), $limit (sessions, newest first); $from (inclusive) and $to (exclusive) of a session's last exchange (NULL: no bound); $after_at, $after_id: last_at, and connection/session_id, of the row after which to go on (NULL: from the newest)
-WITH beyond AS (
+-- parameters: $project (NULL: all), $limit (sessions, newest first); $from (inclusive) and $to (exclusive) of a
+--     session's last exchange (NULL: unbounded); $after_at, $after_id: last_at and connection/session_id of the last
+--     session of the previous page (NULL: first page)
+WITH later_sessions AS (
     SELECT DISTINCT connection, session_id
     FROM log.exchanges
     WHERE (occurred_at > $after_at::TIMESTAMP OR occurred_at >= $to::TIMESTAMP) AND ($project IS NULL OR project = $project)
@@ -13,15 +15,16 @@ WITH beyond AS (
     ORDER BY occurred_at DESC
     LIMIT 5000
 ), bound AS (
-    -- One session more than requested, because the last one of the previous page may be among them.
+    -- One more session than requested, because the last one of the previous page may be included.
     SELECT
-        CASE WHEN (SELECT count(*) FROM (SELECT DISTINCT connection, session_id FROM recent ANTI JOIN beyond USING (connection, session_id))) > $limit
+        CASE WHEN (SELECT count(*)
+            FROM (SELECT DISTINCT connection, session_id FROM recent ANTI JOIN later_sessions USING (connection, session_id))) > $limit
             THEN min(occurred_at) ELSE coalesce($from::TIMESTAMP, TIMESTAMP '1970-01-01') END AS earliest
     FROM recent
 ), newest AS (
     SELECT connection, session_id, max(occurred_at) AS last_at
     FROM log.exchanges
-    ANTI JOIN beyond USING (connection, session_id)
+    ANTI JOIN later_sessions USING (connection, session_id)
     WHERE ($project IS NULL OR project = $project) AND occurred_at >= (SELECT earliest FROM bound)
         AND occurred_at <= coalesce($after_at::TIMESTAMP, TIMESTAMP '9999-12-31') AND ($to IS NULL OR occurred_at < $to::TIMESTAMP)
     GROUP BY connection, session_id
@@ -29,7 +32,7 @@ WITH beyond AS (
         OR (last_at = $after_at::TIMESTAMP AND connection || '/' || session_id > $after_id)
     ORDER BY last_at DESC, connection || '/' || session_id
     LIMIT $limit
-), heard AS (
+), session_counts AS (
     SELECT
         arg_max(project, _offset) AS project, connection, session_id, count(*) AS exchange_count, any_value(last_at) AS last_at,
         max(_offset, 5) AS offsets
@@ -37,14 +40,14 @@ WITH beyond AS (
     JOIN newest USING (connection, session_id)
     WHERE $project IS NULL OR project = $project
     GROUP BY connection, session_id
-), wanted AS (
+), last_exchanges AS (
     SELECT * EXCLUDE (offsets), unnest(offsets) AS _offset
-    FROM heard
+    FROM session_counts
 )
 SELECT
     w.project, w.connection, w.session_id, w.exchange_count, w.last_at,
     list(e.user_message || chr(10) || e.agent_response ORDER BY _offset) AS texts
-FROM wanted AS w
+FROM last_exchanges AS w
 JOIN log.exchanges AS e USING (connection, session_id, _offset)
 GROUP BY ALL
 ORDER BY w.last_at DESC, any_value(w.connection || '/' || w.session_id)
