@@ -18,7 +18,7 @@ PUBLIC_URL = "https://audit.example/driftline/"
 
 
 class Desk:
-    """Alerts and their delivery over a store, at a time of one's own; every chance is 1."""
+    """Alerts and their delivery over a store, with a clock that the test moves; every alert is due at once."""
 
     def __init__(self, store: Store, loop: asyncio.Runner) -> None:
         self.store = store
@@ -31,7 +31,7 @@ class Desk:
 
     @property
     def alerts(self) -> Alerts:
-        """As a process has them that has just started."""
+        """Return the alerts as a process that has just started loads them."""
         redactor = Redactor(RedactionSettings())
         return Alerts(
             self.store, self.channels, redactor, lambda: self.now, quiet=self.quiet, held=self.held, policy=self.policy
@@ -46,19 +46,19 @@ class Desk:
         self._loop.run(Delivery(self.alerts, lambda: 1.0).run())
 
     def wait(self, **span: float) -> None:
-        """Move the clock."""
+        """Advance the clock."""
         self.now += timedelta(**span)
 
     def rows(self, columns: str = "channel, subject_id, status, attempts, last_error") -> list[tuple[object, ...]]:
-        """The outbox, oldest first."""
+        """Return the outbox, oldest first."""
         return self.store.cursor().execute(f"SELECT {columns} FROM log.alerts ORDER BY created_at, alert_id").fetchall()
 
 
 def webhook(receiver: Receiver, secret: str | None = None) -> Channel:
-    """A webhook channel to a receiver."""
+    """Return a webhook channel to a receiver."""
     return Channel("webhook", Secret(receiver.url), secret and Secret(secret), PUBLIC_URL)
 
 
 def slack(receiver: Receiver) -> Channel:
-    """A Slack channel to a receiver."""
+    """Return a Slack channel to a receiver."""
     return Channel("slack", Secret(receiver.url), None, PUBLIC_URL)

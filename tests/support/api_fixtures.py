@@ -24,33 +24,33 @@ from streams.engine.engine import Engine
 
 @pytest.fixture
 def access(tmp_path: Path) -> Iterator[AccessStore]:
-    """An empty file of tokens."""
+    """Yield an empty file of tokens."""
     with AccessStore(tmp_path / "fleet.access", lambda: NOW) as opened:
         yield opened
 
 
 @pytest.fixture
 def tokens(access: AccessStore) -> Tokens:
-    """A token of every sort."""
+    """Yield one token of every kind."""
     return Tokens(access)
 
 
 @pytest.fixture
 def settings() -> ApiSettings:
-    """Every default, and analysts who wait; a test overrides it with its own limits."""
+    """Return the default settings; a test overrides this fixture to set its own limits."""
     return ApiSettings(queries=PATIENT)
 
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.Runner]:
-    """The event loop of a test."""
+    """Yield the event loop of a test."""
     with asyncio.Runner() as runner:
         yield runner
 
 
 @pytest.fixture
 def engine(store: Store, loop: asyncio.Runner) -> Iterator[Engine]:
-    """A started engine."""
+    """Yield a started engine."""
     started = engine_of(store)
     loop.run(started.start())
     yield started
@@ -59,17 +59,17 @@ def engine(store: Store, loop: asyncio.Runner) -> Iterator[Engine]:
 
 @pytest.fixture
 def app(engine: Engine, access: AccessStore, settings: ApiSettings, loop: asyncio.Runner) -> Iterator[FastAPI]:
-    """The application."""
-    made = app_over(engine, access, settings)
-    yield made
+    """Yield the application."""
+    application = app_over(engine, access, settings)
+    yield application
     # Pages begin a snapshot and do not wait for it. A loop that ends cancels the parts of starting a process one by one, and then
     # waits for that process for ever (asyncio's transport does not hear that it has ended).
-    loop.run(made.state.query_pool.close())
+    loop.run(application.state.query_pool.close())
 
 
 @pytest.fixture
 def call(app: FastAPI, loop: asyncio.Runner) -> Call:
-    """Calls the application: `call("GET", path, token, json=…)`; `address` is where the call comes from."""
+    """Return a function that calls the application: `call("GET", path, token, json=…)`; `address` is the client's address."""
 
     def made(
         method: str, path: str, token: str | None = None, *, address: str = "203.0.113.9", **request: Any
@@ -93,7 +93,7 @@ def call(app: FastAPI, loop: asyncio.Runner) -> Call:
 
 @pytest.fixture
 def exchange_body() -> BodyBuilder:
-    """Builds the body of an ingest; what is said replaces what is neutral."""
+    """Return a function that builds the body of an ingest request; its arguments override the neutral values."""
 
     def body(number: int = 1, response: str = "It is done.", session: str = "s1", **exchange: Any) -> dict[str, Any]:
         neutral = {
@@ -110,7 +110,7 @@ def exchange_body() -> BodyBuilder:
 
 @pytest.fixture
 def server(store: Store, access: AccessStore, settings: ApiSettings) -> Iterator[LiveServer]:
-    """A running server."""
+    """Yield a running server."""
     live = LiveServer(store, access, settings)
     yield live
     live.stop()

@@ -48,7 +48,7 @@ class Tokens:
 
 
 def engine_of(store: Store, judge: Judge | None = None, stages: Sequence[JudgedStage[Any]] = JUDGED) -> Engine:
-    """An engine at a fixed time, without a judge unless there is one."""
+    """Return an engine at a fixed time, without a judge unless one is given."""
     policy = Policy.model_validate(POLICY)
     return Engine(store, policy, Redactor(policy.redaction), lambda: NOW, judge=judge, stages=stages)
 
@@ -57,7 +57,7 @@ _prepared: list[BaseRoute] = []
 
 
 def app_over(engine: RecordIntake, access: AccessStore, settings: ApiSettings) -> FastAPI:
-    """The application, with the endpoints of the first one that was made in this process.
+    """Return the application. All applications of a process share the routes of the first one.
 
     FastAPI prepares all endpoints with the first request to an application, which takes longer than most tests.
     """
@@ -87,25 +87,25 @@ class LiveServer:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the server's address."""
         return f"http://{self.address[0]}:{self.address[1]}"
 
     def connect(self) -> socket.socket:
-        """A connection of its own."""
+        """Open a new connection to the server."""
         return socket.create_connection(self.address, timeout=60)
 
     @property
     def connections(self) -> int:
-        """How many it has taken."""
+        """Return the number of connections accepted so far."""
         return len(self._server.server_state.connections)
 
     def begin_to_end(self) -> None:
-        """Return when it takes no more connections, and has told those that it has."""
+        """Start the shutdown; return once the server accepts no more connections and has announced the end to the open ones."""
         self._server.should_exit = True
         assert self._ending.wait(LONG)
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the server."""
         self._server.should_exit = True
         self._thread.join(LONG)
         self._socket.close()
@@ -132,10 +132,10 @@ class LiveServer:
         shutdown = self._server.shutdown
 
         async def ending(sockets: list[socket.socket] | None = None) -> None:
-            told = asyncio.create_task(shutdown(sockets=sockets))
+            shutdown_task = asyncio.create_task(shutdown(sockets=sockets))
             await asyncio.sleep(0)
             self._ending.set()
-            await told
+            await shutdown_task
 
         self._server.startup, self._server.shutdown = started, ending  # type: ignore[method-assign]
         await self._server.serve(sockets=[self._socket])

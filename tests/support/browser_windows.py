@@ -43,7 +43,7 @@ MOSTSTOPS = 150
 
 @dataclass(frozen=True, slots=True)
 class Tabbed:
-    """What Tab does on a page; elements are told as what they are and what they say."""
+    """The elements that Tab reaches on a page, each described by its role and text."""
 
     stops: list[str]
     """What can be used, in the order of the page."""
@@ -75,13 +75,13 @@ class Window:
         self.page.on("dialog", self._dialog)
 
     def anew(self) -> None:
-        """Make it as it was at first: of a desktop's size, light, and without a trouble."""
+        """Reset the window: desktop size, light colours and no recorded errors."""
         self.troubles.clear()
         self.resize(DESKTOP)
         self.page.emulate_media(color_scheme="light")
 
     def open(self, path: str) -> Page:
-        """Go to a page of the site, and wait until it is whole."""
+        """Open a page of the site, and wait until it has loaded."""
         self._answers.clear()
         self.page.goto(self._site.url + path, wait_until="load")
         # What a page borrows from another one comes after it.
@@ -91,39 +91,39 @@ class Window:
         return self.page
 
     def resize(self, size: tuple[int, int]) -> None:
-        """Give it another size."""
+        """Resize the window."""
         self.page.set_viewport_size({"width": size[0], "height": size[1]})
 
     def ran(self) -> list[str]:
-        """What texts of others ran or would have loaded on the page."""
-        found: list[str] = self.page.evaluate("window.ran")
-        return found
+        """Return the injected scripts that ran and the external resources that the page tried to load."""
+        executions: list[str] = self.page.evaluate("window.ran")
+        return executions
 
     def ground(self) -> str:
-        """The colour behind everything."""
+        """Return the background colour of the page."""
         return str(self.page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
     def weight(self) -> int:
-        """Bytes of what the page is made of, compressed."""
+        """Return the compressed size of the page and its resources, in bytes."""
         # Of what had not changed since another page, the browser has the body and does not hand it out.
-        for one in self._answers:
-            if one.status != _NOT_MODIFIED or one.url not in self._weights:
-                found = self.page.request.get(one.url) if one.status == _NOT_MODIFIED else one
-                self._weights[one.url] = len(gzip.compress(found.body()))
+        for response in self._answers:
+            if response.status != _NOT_MODIFIED or response.url not in self._weights:
+                full_response = self.page.request.get(response.url) if response.status == _NOT_MODIFIED else response
+                self._weights[response.url] = len(gzip.compress(full_response.body()))
         return sum(self._weights[one.url] for one in self._answers)
 
     def too_wide(self) -> list[str]:
-        """What makes the page wider than the window; nothing where it is not."""
+        """Return the elements that make the page wider than the window."""
         width = self.page.evaluate("[document.scrollingElement.scrollWidth, innerWidth]")
         return [f"{width[0]} of {width[1]}", *self.page.evaluate(WIDER)] if width[0] > width[1] else []
 
     def refreshed(self) -> None:
-        """Let the page look for what is new, as it does by itself every few seconds."""
+        """Trigger the refresh that the page does by itself every few seconds."""
         with self.page.expect_response(lambda answer: answer.url == self.page.url):
             self.page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
     def tabbed(self) -> Tabbed:
-        """Press Tab once for each thing that can be used, and on until it reaches nothing new."""
+        """Press Tab until it reaches no new element, and return the elements that it reached."""
         self._tab(int(self.page.evaluate(STOPS)) + 1)
         reached, before = self._reached(), -1
         while reached > before:
@@ -131,25 +131,25 @@ class Window:
             reached, before = self._reached(), reached
         return Tabbed(**self.page.evaluate("walk.told()"))
 
-    def tab_to(self, place: Locator) -> None:
-        """Press Tab until it is there; an AssertionError where it never comes there."""
+    def tab_to(self, target: Locator) -> None:
+        """Press Tab until the element has the focus; raise AssertionError if Tab never reaches it."""
         for _ in range(MOSTSTOPS):
-            if place.evaluate("(one) => one === document.activeElement"):
+            if target.evaluate("(one) => one === document.activeElement"):
                 return
             self.page.keyboard.press("Tab")
-        raise AssertionError(f"Tab does not lead to {place}")
+        raise AssertionError(f"Tab does not lead to {target}")
 
     def barriers(self, *rules: str) -> list[str]:
-        """What shuts people out, gravely: each as a rule of axe and the elements; all rules where none is named."""
+        """Return the serious accessibility violations that axe finds, each as a rule and its elements; check all rules if none is given."""
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(AXE_SCRIPT)
-        found: list[str] = self.page.evaluate(BARRIERS, rules)
-        return found
+        violations: list[str] = self.page.evaluate(BARRIERS, rules)
+        return violations
 
     def spilt(self) -> list[str]:
-        """What is wider than the box it stands in, and is not cut or scrolled there."""
-        found: list[str] = self.page.evaluate(SPILT)
-        return found
+        """Return the elements that overflow their box without being clipped or scrollable."""
+        overflowing: list[str] = self.page.evaluate(SPILT)
+        return overflowing
 
     def _tab(self, times: int) -> None:
         for _ in range(times):
@@ -158,12 +158,12 @@ class Window:
     def _reached(self) -> int:
         return int(self.page.evaluate("walk.reached()"))
 
-    def _note(self, what: str, words: str) -> None:
-        self.troubles.append(f"{what}: {words}")
+    def _note(self, kind: str, text: str) -> None:
+        self.troubles.append(f"{kind}: {text}")
 
-    def _said(self, words: ConsoleMessage) -> None:
-        if words.type in {"error", "warning"}:
-            self._note("console", words.text)
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self._note("console", message.text)
 
     def _asked(self, request: Request) -> None:
         if not request.url.startswith(f"{self._site.url}/"):
@@ -173,10 +173,10 @@ class Window:
         self._note("dialog", dialog.message)
         dialog.dismiss()
 
-    def _failed(self, asked: Request) -> None:
+    def _failed(self, request: Request) -> None:
         # What a page that is left has not read to its end was aborted, and nothing was wrong with it.
-        if asked.failure != "net::ERR_ABORTED":
-            self._note("failed", f"{asked.url} {asked.failure}")
+        if request.failure != "net::ERR_ABORTED":
+            self._note("failed", f"{request.url} {request.failure}")
 
     def _answered(self, answer: Response) -> None:
         self._answers.append(answer)
@@ -186,7 +186,7 @@ class Window:
 
 @contextmanager
 def browser() -> Iterator[Browser]:
-    """A browser that is installed here; a FileNotFoundError where there is none.
+    """Yield an installed browser; raise FileNotFoundError if there is none.
 
     While it is open, no event loop can be run in this thread: Playwright's own is in it.
     """
@@ -203,7 +203,7 @@ def browser() -> Iterator[Browser]:
 
 
 def cookie_of(site: Site) -> str:
-    """The cookie of somebody who has signed in."""
+    """Return the session cookie of a user who has just signed in."""
     answer = httpx2.post(
         site.url + SIGN_IN, headers={"Authorization": f"Bearer {site.operator}"}, json={}, trust_env=False, timeout=60
     )
@@ -222,7 +222,7 @@ def windows(
     has_touch: bool = False,
     has_scripts: bool = True,
 ) -> Iterator[BrowserContext]:
-    """Windows of their own, which share nothing with others; with a cookie somebody has signed in."""
+    """Yield a function that opens isolated windows; with a cookie, the user is signed in."""
     context = opened.new_context(
         viewport={"width": size[0], "height": size[1]},
         color_scheme=scheme,

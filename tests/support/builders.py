@@ -18,7 +18,7 @@ START = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
 
 
 def exchange(session: str, number: int, response: str = "It is done.", **fields: object) -> Exchange:
-    """The exchange `number` of a session."""
+    """Return the exchange `number` of a session."""
     values: dict[str, object] = {
         "exchange_id": f"{session}:{number}",
         "connection": "local",
@@ -34,7 +34,7 @@ def exchange(session: str, number: int, response: str = "It is done.", **fields:
 
 
 def event(session: str, number: int, **raw: object) -> AgentEvent:
-    """The event `number` of a session, normalised from a raw event."""
+    """Return the event `number` of a session, normalised from a raw event."""
     normalised = normalise_event(raw, number)
     return to_record(
         normalised,
@@ -50,24 +50,24 @@ def event(session: str, number: int, **raw: object) -> AgentEvent:
 
 
 def closing(session: str, number: int, reason: str = "explicit") -> SessionClosed:
-    """The end of a session, at the time of its record `number`."""
+    """Return the closing record of a session, at the time of its record `number`."""
     at = START + timedelta(hours=1, seconds=number)
     return SessionClosed(connection="local", project="ops", session_id=session, closed_at=at, ingested_at=at, reason=reason)
 
 
 def score(session: str, number: int, **fields: object) -> Score:
-    """The first score of the exchange `number` of a session: sampled, and judged by nobody yet."""
-    said = exchange(session, number)
+    """Return the first score of the exchange `number` of a session: sampled, and not judged yet."""
+    subject = exchange(session, number)
     values: dict[str, object] = {
         "score_id": f"score {session}:{number}",
         "revision": 0,
-        "exchange_id": said.exchange_id,
-        "connection": said.connection,
-        "project": said.project,
+        "exchange_id": subject.exchange_id,
+        "connection": subject.connection,
+        "project": subject.project,
         "session_id": session,
         "turn_number": number,
-        "exchange_at": said.occurred_at,
-        "scored_at": said.ingested_at,
+        "exchange_at": subject.occurred_at,
+        "scored_at": subject.ingested_at,
         "disposition": "unscored",
         "sampling_reason": "first_turns",
         "sampling_probability": 1.0,
@@ -86,21 +86,21 @@ def score(session: str, number: int, **fields: object) -> Score:
         "methodology_digest": "0" * 16,
         "rule_version": "eval-1",
         "policy_digest": "0" * 16,
-        "evidence_digest": said.content_digest,
+        "evidence_digest": subject.content_digest,
     }
     return Score(**(values | fields))  # type: ignore[arg-type]
 
 
 def judgement(session: str, number: int, purpose: str = "tier2", **fields: object) -> Judgement:
-    """An answer of the judge about the exchange `number` of a session, a minute after it, for 0.001 USD."""
-    said = exchange(session, number)
+    """Return the judge's answer about the exchange `number` of a session, one minute later, at 0.001 USD."""
+    subject = exchange(session, number)
     values: dict[str, object] = {
         "judgement_id": f"judgement {session}:{number}:{purpose}",
         "fingerprint": f"{session}:{number}:{purpose}",
-        "connection": said.connection,
-        "project": said.project,
+        "connection": subject.connection,
+        "project": subject.project,
         "session_id": session,
-        "subject_id": said.exchange_id,
+        "subject_id": subject.exchange_id,
         "purpose": purpose,
         "requested_model": "claude-haiku-4-5",
         "answering_model": "claude-haiku-4-5-20251001",
@@ -111,32 +111,32 @@ def judgement(session: str, number: int, purpose: str = "tier2", **fields: objec
         "input_tokens": 500,
         "output_tokens": 100,
         "cost_usd": 0.001,
-        "judged_at": said.occurred_at + timedelta(minutes=1),
+        "judged_at": subject.occurred_at + timedelta(minutes=1),
     }
     return Judgement(**(values | fields))  # type: ignore[arg-type]
 
 
 def reservation(session: str, number: int, purpose: str = "tier2", **fields: object) -> Reservation:
-    """What was set aside for a call about the exchange `number` of a session: 0.01 USD."""
-    said = exchange(session, number)
+    """Return the reservation of 0.01 USD for a call about the exchange `number` of a session."""
+    subject = exchange(session, number)
     values: dict[str, object] = {
         "reservation_id": f"reservation {session}:{number}:{purpose}",
         "fingerprint": f"{session}:{number}:{purpose}",
-        "connection": said.connection,
-        "project": said.project,
+        "connection": subject.connection,
+        "project": subject.project,
         "session_id": session,
-        "subject_id": said.exchange_id,
+        "subject_id": subject.exchange_id,
         "subject_revision": 0,
         "purpose": purpose,
         "requested_model": "claude-haiku-4-5",
         "amount_usd": 0.01,
-        "reserved_at": said.ingested_at,
+        "reserved_at": subject.ingested_at,
     }
     return Reservation(**(values | fields))  # type: ignore[arg-type]
 
 
 def incident(**fields: object) -> Incident:
-    """An open incident of ops."""
+    """Return an open incident of the project ops."""
     values: dict[str, object] = {
         "incident_id": "i1", "revision": 0, "project": "ops", "type": "drift", "tier": "tier2", "direction": "down",
         "status": "open", "severity": "critical", "title": "Tier 2 fell", "description": "It was 0.85 and is 0.45.",
@@ -146,7 +146,7 @@ def incident(**fields: object) -> Incident:
 
 
 def batch(topic: str, records: Sequence[Record], first_offset: int = 0, *, delivered: bool = False) -> StageBatch:
-    """Records as the stage gets them: through bytes, as columns, with consecutive offsets; `delivered` with their bytes beside them."""
+    """Return records as a stage receives them: decoded into columns, with consecutive offsets; `delivered` keeps their bytes as well."""
     messages = [encode(record) for record in records]
     decoded = decode_batch(messages)
     assert decoded.rejected == []

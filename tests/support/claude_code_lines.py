@@ -11,7 +11,7 @@ SESSION = "0a000000-0000-4000-8000-000000000001"
 
 
 class Lines:
-    """Writes the lines of one transcript; each line follows the last one unless it names its parent."""
+    """Writes the lines of one transcript; each line follows the previous one unless it names its parent."""
 
     def __init__(self, session: str = SESSION, *, prefix: str = "u", minute: int = 0, **always: Any) -> None:
         self.lines: list[Json] = []
@@ -23,11 +23,11 @@ class Lines:
         self.last: str | None = None
 
     def bookkeeping(self, kind: str, **fields: Any) -> None:
-        """A line that is no part of the conversation."""
+        """Add a line that is not part of the conversation."""
         self.lines.append({"type": kind, "sessionId": self._session, **fields})
 
     def add(self, kind: str, *, parent: str | None = "", **fields: Any) -> str:
-        """A line of the conversation; its uuid."""
+        """Add a line of the conversation and return its uuid."""
         uuid = f"{self._prefix}{next(self._numbers)}"
         seconds = next(self._seconds)
         line = {
@@ -46,41 +46,41 @@ class Lines:
         return uuid
 
     def user(self, text: str, **fields: Any) -> str:
-        """A text in the user's name."""
+        """Add a message of the user."""
         return self.add("user", message={"role": "user", "content": text}, **fields)
 
     def said(
         self, message_id: str, *blocks: Json, stop: str | None = "end_turn", model: str = "claude-x", **fields: Any
     ) -> str:
-        """A line of a message of the model."""
+        """Add a line of a model's message."""
         usage = {"input_tokens": 10, "output_tokens": 5, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 7}
-        given = fields.pop("usage", usage)
+        message_usage = fields.pop("usage", usage)
         message = {"id": message_id, "type": "message", "role": "assistant", "model": model, "content": list(blocks)}
-        return self.add("assistant", message={**message, "stop_reason": stop, "usage": given}, **fields)
+        return self.add("assistant", message={**message, "stop_reason": stop, "usage": message_usage}, **fields)
 
     def result(self, call: str, text: Any, *, is_error: bool = False, **fields: Any) -> str:
-        """The result of a tool."""
+        """Add the result of a tool call."""
         block = {"type": "tool_result", "tool_use_id": call, "content": text, "is_error": is_error}
         return self.add("user", message={"role": "user", "content": [block]}, **fields)
 
 
-def text(words: str) -> Json:
-    """A text of the model."""
-    return {"type": "text", "text": words}
+def text(content: str) -> Json:
+    """Return a text block of the model."""
+    return {"type": "text", "text": content}
 
 
-def thinking(words: str) -> Json:
-    """A thought of the model."""
-    return {"type": "thinking", "thinking": words, "signature": "c2ln"}
+def thinking(content: str) -> Json:
+    """Return a thinking block of the model."""
+    return {"type": "thinking", "thinking": content, "signature": "c2ln"}
 
 
 def call(call_id: str, name: str, **arguments: Any) -> Json:
-    """A call of a tool."""
+    """Return a tool-use block."""
     return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
 
 
 def everything() -> list[Json]:
-    """A transcript with a line of every kind that something is taken from."""
+    """Return a transcript with one line of every kind that the source reads."""
     lines = Lines()
     lines.bookkeeping("queue-operation", operation="enqueue", timestamp="2026-11-03T08:59:59.000Z", content="q")
     lines.user("Is the backup healthy?")

@@ -19,20 +19,20 @@ CUT_OFF, DUPLICATE, TAKEN, REFUSED = "cut off", "duplicate", "taken", "refused"
 _QUEUE = re.compile(r'^driftline_queue_size\{queue="\w+"\} ([0-9.]+)$', re.MULTILINE)
 
 
-def exchange_body(session: str, turn: int, said: str, **response: object) -> dict[str, Any]:
-    """The body of an ingest: the turn of a session, the same whenever it is sent."""
+def exchange_body(session: str, turn: int, answer: str, **response: object) -> dict[str, Any]:
+    """Return the body of an ingest request for one turn of a session; the same arguments give the same body."""
     exchange = {
         "id": f"{session}:{turn}",
         "timestamp": f"2026-10-01T09:{turn % 60:02}:00Z",
         "user_message": {"content": "Is the backup of this night healthy?"},
-        "agent_response": {"content": said, **response},
+        "agent_response": {"content": answer, **response},
     }
     return {"session_id": session, "exchange": exchange}
 
 
 @dataclass
 class Session:
-    """One session of a connection, told exchange by exchange."""
+    """One session of a connection, sent exchange by exchange."""
 
     connection: str
     token: str
@@ -42,21 +42,21 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        """Whether everything of it was sent, its end too, and answered."""
+        """Return whether every exchange and the end of the session were sent and acknowledged."""
         return self.turn > self.turns + 1
 
     def next(self) -> tuple[str, dict[str, Any]]:
-        """What is sent next, path and body: an exchange, or the session's end."""
+        """Return the path and body of the next request: an exchange, or the end of the session."""
         if self.turn > self.turns:
             return f"/api/audit/sessions/{self.name}/finalize", {}
-        said = f"The backup of night {self.turn} is healthy." if self.turn % 4 else "I'm unable to read the backup."
+        answer = f"The backup of night {self.turn} is healthy." if self.turn % 4 else "I'm unable to read the backup."
         thinking = {} if self.turn % 3 else {"thinking": "It looks healthy."}
-        return INGEST, exchange_body(self.name, self.turn, said, **thinking)
+        return INGEST, exchange_body(self.name, self.turn, answer, **thinking)
 
 
 @dataclass
 class Load:
-    """Clients of one fleet, over as many servers as it takes. `projects` has each connection's project."""
+    """Clients of one fleet, spread over any number of servers. `projects` maps each connection to its project."""
 
     home: Home
     projects: Mapping[str, str]
@@ -69,17 +69,17 @@ class Load:
     opened: int = 0
 
     def fill(self, count: int) -> None:
-        """Have so many sessions under way; connections use the same names for theirs."""
+        """Open sessions until this many are in progress; all connections use the same session names."""
         self.sessions = [one for one in self.sessions if not one.ended]
         while len(self.sessions) < count:
-            place, number = self.opened % len(self.projects), self.opened // len(self.projects)
-            connection, project = list(self.projects.items())[place]
+            connection_index, number = self.opened % len(self.projects), self.opened // len(self.projects)
+            connection, project = list(self.projects.items())[connection_index]
             token = self.home.connection(connection, project)
             self.sessions.append(Session(connection, token, f"s{number}", self.chance.randrange(5, 25)))
             self.opened += 1
 
     async def run(self, url: str) -> None:
-        """Tell what is left of every session, each in order, until everything is told or the server takes no more."""
+        """Send the rest of every session in order, until everything is sent or the server accepts no more."""
         async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE) as client:
             await asyncio.gather(*(self._tell(client, session) for session in self.sessions))
 
@@ -102,19 +102,19 @@ class Load:
 
 
 def bearer(token: str) -> dict[str, str]:
-    """The header that brings a token."""
+    """Return the authorization header for a token."""
     return {"authorization": f"Bearer {token}"}
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Return as soon as the condition holds; TimeoutError when it does not come to hold."""
+    """Return as soon as the condition holds; raise TimeoutError if it never does."""
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in other processes
             await asyncio.sleep(0.002)
 
 
 def waiting(url: str, token: str) -> float:
-    """How much waits in a server: to be committed, scored or evaluated."""
+    """Return the number of records in a server that wait to be committed, scored or evaluated."""
     queues = _QUEUE.findall(httpx2.get(f"{url}/metrics", headers=bearer(token), timeout=60).text)
     assert len(queues) == 4
     return sum(map(float, queues))

@@ -8,23 +8,23 @@ NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 
 
 class TickingClock:
-    """A clock that moves by a microsecond each time it is read, so that nothing happens at the same time."""
+    """A clock that advances by a microsecond on each reading, so that no two readings are equal."""
 
     def __init__(self, start: datetime = NOW) -> None:
         self._now = start
 
     def __call__(self) -> datetime:
-        """The next microsecond."""
+        """Return the next microsecond."""
         self._now += timedelta(microseconds=1)
         return self._now
 
 
 class ManualClock:
-    """A time that moves when told."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 10, 1, 12, 0, tzinfo=UTC)
 
     def __call__(self) -> datetime:
-        """The time."""
+        """Return the time."""
         return self.now

@@ -20,68 +20,68 @@ class Lines:
         self.add("session_meta", id=SESSION, cwd="/srv/ops", cli_version="0.169.0", model_provider="openai", **meta)
 
     def add(self, kind: str, **payload: Any) -> None:
-        """A line."""
+        """Add a line."""
         number = len(self.lines)
         line: Json = {"timestamp": f"2026-11-03T09:{number // 60:02}:{number % 60:02}.000Z", "type": kind, "payload": payload}
         self.lines.append(line | ({"ordinal": number} if self._ordinals else {}))
 
     def event(self, kind: str, **payload: Any) -> None:
-        """A line for the screen."""
+        """Add an event for the terminal."""
         self.add("event_msg", type=kind, **payload)
 
     def item(self, kind: str, **payload: Any) -> None:
-        """A line of what goes to the model or comes from it."""
+        """Add an item of the conversation with the model."""
         self.add("response_item", type=kind, **payload)
 
     def turn(self, text: str, model: str = "gpt-x") -> None:
-        """The beginning of a turn, with what the user says."""
+        """Add the start of a turn and the user's message."""
         self.event("task_started", turn_id="t", model_context_window=1000)
         self.add("turn_context", model=model, cwd="/srv/ops")
         self.user(text)
 
     def user(self, text: str, kind: str | None = "user.text") -> None:
-        """A text in the user's role; without a kind as older versions have it."""
+        """Add a text in the user's role; without a kind, in the format of older versions."""
         passed = {} if kind is None else {"internal_chat_message_metadata_passthrough": {"content_item_kinds": [kind]}}
         self.item("message", role="user", content=[{"type": "input_text", "text": text}], **passed)
 
     def said(self, text: str, **payload: Any) -> None:
-        """A text of the model."""
+        """Add a text of the model."""
         self.item("message", role="assistant", content=[{"type": "output_text", "text": text}], **payload)
 
     def call(self, call_id: str, name: str, **arguments: Any) -> None:
-        """A call of a tool."""
+        """Add a tool call."""
         self.item("function_call", id=f"fc_{call_id}", call_id=call_id, name=name, arguments=json.dumps(arguments))
 
     def output(self, call_id: str, output: Any) -> None:
-        """What a tool gave."""
+        """Add the output of a tool."""
         self.item("function_call_output", call_id=call_id, output=output)
 
-    def usage(self, read: int, written: int, *, window: int = 1000) -> None:
-        """The usage of a response."""
-        self._read, self._written = self._read + read, self._written + written
+    def usage(self, input_tokens: int, output_tokens: int, *, window: int = 1000) -> None:
+        """Add the token usage of a response."""
+        self._read, self._written = self._read + input_tokens, self._written + output_tokens
         last = {
-            "input_tokens": read,
-            "cached_input_tokens": read // 2,
-            "output_tokens": written,
-            "total_tokens": read + written,
+            "input_tokens": input_tokens,
+            "cached_input_tokens": input_tokens // 2,
+            "output_tokens": output_tokens,
+            "total_tokens": input_tokens + output_tokens,
         }
         total = {"input_tokens": self._read, "output_tokens": self._written, "total_tokens": self._read + self._written}
         info = {"total_token_usage": total, "last_token_usage": last, "model_context_window": window}
         self.event("token_count", info=info, rate_limits=None)
 
     def repeat_usage(self) -> None:
-        """The last usage once more, as the program writes it."""
+        """Repeat the last usage line, as the program does."""
         last = next(line for line in reversed(self.lines) if line["payload"].get("type") == "token_count")
         self.event(**{"kind": "token_count", **{name: value for name, value in last["payload"].items() if name != "type"}})
 
 
 def exec_output(code: int, text: str) -> str:
-    """The output of a command as the model sees it."""
+    """Return the output of a command in the format that the model sees."""
     return f"Chunk ID: 1\nWall time: 0.5000 seconds\nProcess exited with code {code}\nOriginal token count: 2\nOutput:\n{text}"
 
 
 def everything() -> list[Json]:
-    """A rollout with a line of every kind that something is taken from."""
+    """Return a rollout with one line of every kind that the source reads."""
     lines = Lines()
     lines.user("<environment_context>\n  <cwd>/srv/ops</cwd>\n</environment_context>", "environments.environment_context")
     lines.turn("Is the backup healthy?")

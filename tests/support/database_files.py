@@ -36,43 +36,43 @@ OPENED = "opened"
 
 
 def locked_files() -> set[int]:
-    """The inodes of the files on which this process holds a POSIX lock to write."""
-    held = set()
+    """Return the inodes of the files on which this process holds a POSIX write lock."""
+    inodes = set()
     for line in Path("/proc/locks").read_text().splitlines():
-        _, kind, _, mode, process, place, *_ = line.split()
+        _, kind, _, mode, process, inode, *_ = line.split()
         if (kind, mode, process) == ("POSIX", "WRITE", str(os.getpid())):
-            held.add(int(place.rpartition(":")[2]))
-    return held
+            inodes.add(int(inode.rpartition(":")[2]))
+    return inodes
 
 
 def opened_elsewhere(path: Path) -> str:
-    """What another process is told that opens the database to write: OPENED, or why it may not."""
+    """Return the outcome of opening the database for writing in another process: OPENED, or the error message."""
     command = [sys.executable, "-c", OPEN, str(path)]
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout.strip()
 
 
 def assert_ours(path: Path) -> None:
-    """That this process has the database and no other can: DuckDB's lock is there, and whoever asks is refused."""
+    """Assert that this process holds DuckDB's lock on the database and that other processes are refused."""
     assert path.stat().st_ino in locked_files()
     assert opened_elsewhere(path) == f"{path}: in use by process {os.getpid()}"
 
 
 @contextmanager
 def copied() -> Iterator[None]:
-    """As long as this lasts, a store whose file is not there begins with a copy of what another store made."""
+    """Create new stores by copying the file of a prepared store while the context is open."""
     with tempfile.TemporaryDirectory(prefix="driftline-") as folder:
-        made: dict[int, Path] = {}
+        copies: dict[int, Path] = {}
 
         def template() -> Path:
             # Some tests have schemas of their own.
             version = hash(tuple(migration_statements({})))
-            if version not in made:
-                path = Path(folder) / f"{len(made)}.duckdb"
+            if version not in copies:
+                path = Path(folder) / f"{len(copies)}.duckdb"
                 with patch.object(store, "connect", connect):
                     store.Store(path).close()
-                made[version] = path
-            return made[version]
+                copies[version] = path
+            return copies[version]
 
         def connect_to_copy(path: Path | None) -> duckdb.DuckDBPyConnection:
             if path is not None and _is_new(path):

@@ -17,7 +17,7 @@ SOAK = os.environ.get(VARIABLE) == "soak"
 
 
 def times(few: int, *, soak: int) -> int:
-    """How often to repeat what a test repeats: `few` times, or as often as `soak` says in a soak run."""
+    """Return how often to repeat a check: `few` times, or `soak` times in a soak run."""
     return soak if SOAK else few
 
 
@@ -26,17 +26,17 @@ _QUICK_EXAMPLES, _MANY = 25, 100
 
 
 def is_thorough() -> bool:
-    """Whether this run takes the time to try many examples."""
+    """Return whether this is a soak run, which tries many examples."""
     return os.environ.get("HYPOTHESIS_PROFILE") == THOROUGH
 
 
 def examples(thorough: int) -> int:
-    """So many examples where time is taken, else a few."""
+    """Return this number of examples in a soak run, and fewer otherwise."""
     return thorough if is_thorough() else min(thorough, _QUICK_EXAMPLES)
 
 
 def load_profile() -> None:
-    """One profile for every test: no deadlines, because machines are shared, and the same examples on every CI run."""
+    """Load one Hypothesis profile for every test: no deadlines, because machines are shared, and the same examples on every CI run."""
     repeatable = "CI" in os.environ and not is_thorough()  # at night other examples are wanted than those tried by day
     settings.register_profile(QUICK, deadline=None, derandomize=repeatable, max_examples=examples(_MANY))
     settings.register_profile(THOROUGH, settings.get_profile(QUICK))

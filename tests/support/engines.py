@@ -23,12 +23,12 @@ from streams.judges.protocol import CallBudget, Judge, Verdict
 
 
 def policy_of(**settings: object) -> Policy:
-    """A policy with these project settings as its defaults."""
+    """Return a policy with these project settings as its defaults."""
     return Policy(defaults=ProjectSettings(**settings))  # type: ignore[arg-type]
 
 
 def live_judge(base_url: str, **options: object) -> LiveJudge:
-    """A judge over a simulated server."""
+    """Return a judge over a simulated server."""
     return open_live_judge(None, base_url, lambda _: (None, False), **options)  # type: ignore[arg-type]
 
 
@@ -40,7 +40,7 @@ async def engine_over(
     now: Callable[[], datetime] | None = None,
     limits: EngineLimits | None = None,
 ) -> AsyncIterator[Engine]:
-    """A started engine, stopped at the end."""
+    """Yield a started engine and stop it at the end."""
     policy = policy or Policy()
     name = "live" if judge else "none"
     redactor = Redactor(policy.redaction)
@@ -53,20 +53,20 @@ async def engine_over(
 
 
 def runner_over(store: Store, policy: Policy | None = None) -> EmbeddedRunner:
-    """A runner that scores from what was recorded."""
+    """Return a runner that scores from recorded judgements."""
     policy = policy or Policy()
     return EmbeddedRunner(store, policy, Redactor(policy.redaction), TickingClock(NOW + timedelta(days=1)))
 
 
 class MoodyJudge:
-    """A judge in this process with random outcomes and costs, which notes how many questions were under way at once."""
+    """A judge in this process with random outcomes and costs, which records the peak number of concurrent questions."""
 
     def __init__(self, seed: int, answer: Callable[[Question], str]) -> None:
         self._random = random.Random(seed)
         self._answer = answer
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """A random outcome after zero to three calls."""
+        """Make zero to three calls and return a random outcome."""
         for attempt in range(1, 4):
             if not await budget.reserve():
                 return Verdict(outcome="cost_cap", attempts=attempt - 1)
@@ -83,17 +83,17 @@ class MoodyJudge:
         return Verdict(outcome="provider_error", attempts=3)
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
 class HangingJudge:
-    """Reserves, and then never answers."""
+    """A judge that makes a reservation and never answers."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """Wait for ever."""
+        """Wait forever."""
         assert question.purpose
         assert await budget.reserve()
         self.asked.set()
@@ -101,9 +101,9 @@ class HangingJudge:
         raise AssertionError
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
 def rows(store: Store, table: str, columns: str = "*", order: str = "ALL") -> list[tuple[object, ...]]:
-    """The rows of a log table."""
+    """Return the rows of a log table."""
     return store.cursor().execute(f"SELECT {columns} FROM log.{table} ORDER BY {order}").fetchall()

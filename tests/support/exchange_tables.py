@@ -26,13 +26,13 @@ ROWS = [
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, Any] | str]) -> Path:
-    """Write rows as JSON lines; texts as they are."""
+    """Write rows as JSON lines; strings are written unchanged."""
     path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows), "utf-8")
     return path
 
 
 def write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write rows as what the name of the file says: CSV, Parquet, a JSON array."""
+    """Write rows in the format of the file's suffix: CSV, Parquet, or a JSON array."""
     lines = write_lines(path.with_name("rows-of-a-table.ndjson"), rows)
     with duckdb.connect() as connection:
         source = f"read_json('{lines}', columns={{{', '.join(f'{name}: {_type(value)}' for name, value in rows[0].items())}}})"

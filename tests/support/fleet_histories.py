@@ -43,7 +43,7 @@ TOOLS = ("exec", "read", "search")
 
 @dataclass(frozen=True)
 class History:
-    """The records of the topics that come from outside, in the order they were produced."""
+    """The records of the input topics, in the order in which they were produced."""
 
     exchanges: Sequence[Record]
     events: Sequence[Record]
@@ -52,13 +52,13 @@ class History:
 
     @property
     def topics(self) -> dict[str, Sequence[Record]]:
-        """The records by topic."""
+        """Return the records by topic."""
         topics = {EXCHANGES: self.exchanges, EVENTS: self.events, REQUESTS: self.requests}
         return {name: records for name, records in topics.items() if records}
 
 
 def history(seed: int, sessions: int = 24) -> History:
-    """A history of so many sessions side by side, without evaluations; the same for the same seed."""
+    """Return a history of this many concurrent sessions, without evaluations; the same seed gives the same history."""
     chance = random.Random(seed)
     names = [f"s{number}" for number in range(sessions)]
     return History(
@@ -68,17 +68,17 @@ def history(seed: int, sessions: int = 24) -> History:
 
 
 def _conversation(chance: random.Random, session: str) -> list[Record]:
-    """A session's exchanges and its end, after which some sessions go on."""
+    """Return a session's exchanges and its end; some sessions continue after their end."""
     turns = chance.randrange(1, 40)
-    said: list[Record] = [_exchange(chance, session, turn) for turn in range(1, turns + 1)]
+    records: list[Record] = [_exchange(chance, session, turn) for turn in range(1, turns + 1)]
     for _ in range(turns // 8):
-        place = chance.randrange(len(said) - 1)
-        said[place], said[place + 1] = said[place + 1], said[place]
-    said.append(build.closing(session, turns))
+        index = chance.randrange(len(records) - 1)
+        records[index], records[index + 1] = records[index + 1], records[index]
+    records.append(build.closing(session, turns))
     if chance.random() < 0.3:
-        said += [_exchange(chance, session, turns + more) for more in range(1, 4)]
-        said.append(build.closing(session, turns + 10))
-    return said
+        records += [_exchange(chance, session, turns + more) for more in range(1, 4)]
+        records.append(build.closing(session, turns + 10))
+    return records
 
 
 def _exchange(chance: random.Random, session: str, turn: int) -> Exchange:
@@ -93,7 +93,7 @@ def _exchange(chance: random.Random, session: str, turn: int) -> Exchange:
 
 
 def _run(chance: random.Random, session: str) -> list[Record]:
-    """A session's events and its end, told by an event or by a record."""
+    """Return a session's events and its end, given by an event or by a record."""
     count = chance.randrange(3, 120)
     events: list[Record] = [
         build.event(session, number, event="tool_call", tool=chance.choice(TOOLS), tokens=chance.randrange(500))
@@ -109,7 +109,7 @@ def _run(chance: random.Random, session: str) -> list[Record]:
 
 
 def _ends_without_events() -> list[list[Record]]:
-    """Ends of sessions of exchanges alone: one that ends twice, one end again, one whose events come after it."""
+    """Return ends of sessions that have only exchanges: one ends twice, one repeats its end, one has events after its end."""
     late = [build.event("talk-2", number, event="tool_call", tool="exec") for number in range(4)]
     return [
         [build.closing("talk-0", 1), build.closing("talk-0", 2)],
@@ -119,15 +119,15 @@ def _ends_without_events() -> list[list[Record]]:
 
 
 def _told_again(chance: random.Random, records: Sequence[Record]) -> list[Record]:
-    """The records, some of them again at once or later, and some ids with another content."""
-    told: list[Record] = []
+    """Return the records with some of them repeated at once or later, and some ids with different content."""
+    repeated: list[Record] = []
     for record in records:
-        told.append(record)
+        repeated.append(record)
         if chance.random() < 0.15:
-            told.append(chance.choice(told[-30:]))
+            repeated.append(chance.choice(repeated[-30:]))
         if chance.random() < 0.03:
-            told.append(_with_other_content(record))
-    return told
+            repeated.append(_with_other_content(record))
+    return repeated
 
 
 def _with_other_content(record: Record) -> Record:
@@ -139,14 +139,14 @@ def _with_other_content(record: Record) -> Record:
 
 
 def _mixed(chance: random.Random, sessions: Sequence[Sequence[Record]]) -> list[Record]:
-    """The sessions side by side, each one's records in order."""
-    left: list[Iterator[Record]] = [iter(records) for records in sessions]
+    """Interleave the sessions, keeping the order of each session's records."""
+    remaining: list[Iterator[Record]] = [iter(records) for records in sessions]
     mixed = []
-    while left:
-        one = chance.choice(left)
-        record = next(one, None)
+    while remaining:
+        session = chance.choice(remaining)
+        record = next(session, None)
         if record is None:
-            left.remove(one)
+            remaining.remove(session)
         else:
             mixed.append(record)
     return mixed
@@ -158,13 +158,13 @@ SESSIONS = 9
 
 
 def past(seed: int = 1, sessions: int = SESSIONS) -> list[Record]:
-    """What was said and closed, in the order it came: of two projects, the same session always of the same."""
-    said = history(seed, sessions).exchanges
-    return [msgspec.structs.replace(one, project="shop") if int(one.session_id[1:]) % 3 == 0 else one for one in said]  # type: ignore[attr-defined,type-var]
+    """Return the exchanges and closings of two projects in order of arrival; each session stays in one project."""
+    exchanges = history(seed, sessions).exchanges
+    return [msgspec.structs.replace(one, project="shop") if int(one.session_id[1:]) % 3 == 0 else one for one in exchanges]  # type: ignore[attr-defined,type-var]
 
 
 def scored_live(path: Path, judge: Judge | None = None, records: Sequence[Record] | None = None) -> Path:
-    """A database in which all of it was scored as it came, and what stayed unscored asked for again."""
+    """Return a database in which every record was scored on arrival, and unscored exchanges were requested again."""
 
     async def live(store: Store) -> None:
         async with engine_over(store, Policy(), judge or MoodyJudge(3, answer), TickingClock()) as engine:
@@ -184,19 +184,19 @@ def scored_live(path: Path, judge: Judge | None = None, records: Sequence[Record
 
 
 def revised(store: Store, now: datetime) -> list[Exchange | JudgingRequest]:
-    """Further revisions of every seventh exchange, and the withdrawal of some others."""
+    """Return further revisions of every seventh exchange, and retractions of some others."""
     rows = query_rows(store.cursor(), "named_exchanges", {"project": "ops", "exchanges": _ids(store), "connection": None})
     stored = list(query_records(store.cursor(), "exchange_records", Exchange, {"exchanges": rows}))
-    told = [
+    revised_scores = [
         msgspec.structs.replace(
             one, agent_response=f"{one.agent_response} And it was checked.", content_digest="e" * 16, ingested_at=now
         )
         for one in stored[::7]
     ]
     gone = [msgspec.structs.replace(one, withdrawn=True) for one in stored[3::11] if one not in stored[::7]]
-    revisions = revise(store, Policy(), [*told, *gone], now)
-    assert len(told) > 5 < len(gone)
-    assert revisions.revised == len(told) + len(gone)
+    revisions = revise(store, Policy(), [*revised_scores, *gone], now)
+    assert len(revised_scores) > 5 < len(gone)
+    assert revisions.revised == len(revised_scores) + len(gone)
     return revisions.records
 
 
@@ -205,31 +205,31 @@ def _ids(store: Store) -> list[str]:
 
 
 def answer(question: Question) -> str:
-    """What the simulated judge says."""
+    """Return the answer of the simulated judge."""
     return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
 
 
 def scores_in(path: Path, keep: Callable[[Score], bool] = lambda _: True) -> list[bytes]:
-    """The scores of a file as bytes, all revisions, in an order of their own."""
+    """Return the scores of a file as bytes: all revisions, sorted."""
     with Store(path) as store:
         records = StageBatch.of("scores", store.read("scores", 0, store.end_of("scores"))).records()
         return sorted(encode(one) for _, _, one in records if isinstance(one, Score) and keep(one))
 
 
 def merged_scores_in(path: Path) -> list[bytes]:
-    """The same of a replay's file, whose partitions count their offsets each for itself."""
+    """Return the scores of a replay's file like `scores_in`; each partition has its own offsets."""
     with Store(path) as store:
         frames = [store.read("scores", 0, store.end_of("scores"))]
         return sorted(encode(one) for frame in frames for _, _, one in StageBatch.of("scores", frame).records())
 
 
 def result(database: Path, label: str) -> Path:
-    """The file of a replay."""
+    """Return the output file of a replay."""
     return database.with_name(f"{database.name}.replays") / f"{label}.duckdb"
 
 
 def replay(driftline: Command, *arguments: str) -> dict[str, Any]:
-    """Run a replay that must come to its end; what it says of it."""
+    """Run a replay that must succeed and return its output."""
     code, out, err = driftline("replay", "--json", *arguments)
     assert code == 0, err
     document: dict[str, Any] = json.loads(out)
@@ -237,11 +237,11 @@ def replay(driftline: Command, *arguments: str) -> dict[str, Any]:
 
 
 def contents(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of the live tables."""
+    """Return every row of the live tables."""
     with Store(path) as store:
         return {table: store.cursor().execute(f"SELECT * FROM log.{table} ORDER BY ALL").fetchall() for table in TABLES}
 
 
 def clean_environment() -> list[str]:
-    """The names of settings in our environment that a test must not see."""
+    """Remove our settings from the environment of a test."""
     return [name for name in os.environ if name.startswith(("DRIFTLINE_", "ANTHROPIC_"))]

@@ -87,42 +87,42 @@ with socket.socket(socket.AF_UNIX) as caller:
 
 
 class Forked:
-    """A command that runs beside, with these open files as its first."""
+    """A command in a forked process, with these open files as its first descriptors."""
 
     def __init__(
         self, arguments: Sequence[str], folder: Path, variables: Mapping[str, str], files: Sequence[int], module: str = COMMAND
     ) -> None:
         address, _ = forking()
-        wanted = {"module": module, "arguments": arguments, "folder": str(folder), "variables": variables}
+        request = {"module": module, "arguments": arguments, "folder": str(folder), "variables": variables}
         with socket.socket(socket.AF_UNIX) as caller:
             caller.settimeout(PATIENCE)
             caller.connect(address)
-            socket.send_fds(caller, [json.dumps(wanted).encode() + b"\n"], files)
+            socket.send_fds(caller, [json.dumps(request).encode() + b"\n"], files)
             self._answers = caller.makefile()
         self.pid = int(self._answers.readline())
         self._process = os.pidfd_open(self.pid)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it runs no more."""
+        """Return whether the process has ended."""
         return bool(select.select([self._process], [], [], 0)[0])
 
     def send(self, number: signal.Signals) -> int:
-        """Send it a signal, and answer its exit code once it has ended."""
+        """Send the process a signal and return its exit code once it has ended."""
         self.signal(number)
         return self.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal unless it has ended."""
+        """Send the process a signal unless it has ended."""
         if not self.has_ended:
             signal.pidfd_send_signal(self._process, number)
 
     def wait(self) -> int:
-        """Its exit code, negative for a signal, once it has ended."""
+        """Wait for the end of the process and return its exit code, negative for a signal."""
         return int(self._answers.readline())
 
     def close(self) -> None:
-        """End it whatever it does."""
+        """Kill the process."""
         if not self._answers.closed:
             self.signal(signal.SIGKILL)
             os.close(self._process)
@@ -131,7 +131,7 @@ class Forked:
 
 @functools.cache
 def forking() -> tuple[str, str]:
-    """The address of such a process, and the text of the command `driftline` that has it run what is typed."""
+    """Return the address of the forking process and a `driftline` script that runs its arguments there."""
     stack = contextlib.ExitStack()
     atexit.register(stack.close)
     # A socket's address has to be short, and a test's folder is not.
@@ -168,11 +168,11 @@ class _Input:
         self._content = b""
 
     def write(self, content: bytes) -> None:
-        """Take something to write."""
+        """Queue data to write."""
         self._content += content
 
     async def drain(self) -> None:
-        """Write it."""
+        """Write the queued data."""
         await asyncio.wrap_future(self._threads.submit(self._written))
 
     def _written(self) -> None:
@@ -180,7 +180,7 @@ class _Input:
             self._content = self._content[os.write(self._file, self._content) :]
 
     def close(self) -> None:
-        """Say that there is no more."""
+        """Signal the end of the data."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -193,16 +193,16 @@ class _Output:
         self._file, self._threads = file, threads
 
     async def read(self, count: int = CHUNK) -> bytes:
-        """So many bytes at most, none at the end."""
+        """Read at most this many bytes; return no bytes at the end."""
         return await asyncio.wrap_future(self._threads.submit(os.read, self._file, count))
 
     def close(self) -> None:
-        """Give it back."""
+        """Close the pipe."""
         os.close(self._file)
 
 
 class _Process:
-    """As much of `asyncio.subprocess.Process` as `service.read.queries` uses."""
+    """The part of `asyncio.subprocess.Process` that `service.read.queries` uses."""
 
     def __init__(self, command: Forked, threads: ThreadPoolExecutor, stdin: int, stdout: int, stderr: int) -> None:
         self.stdin, self.stdout, self.stderr = _Input(stdin, threads), _Output(stdout, threads), _Output(stderr, threads)
@@ -211,23 +211,23 @@ class _Process:
 
     @property
     def returncode(self) -> int | None:
-        """Its exit code, negative for a signal; nothing while it runs."""
+        """Return the exit code, negative for a signal, or None while the process runs."""
         return self._code.result() if self._code.done() else None
 
     async def wait(self) -> int:
-        """Its exit code once it has ended."""
+        """Wait for the end of the process and return its exit code."""
         return await asyncio.wrap_future(self._code)
 
     async def communicate(self) -> tuple[bytes, bytes]:
-        """What it has said of errors, once it has ended."""
-        said = b""
+        """Wait for the end of the process and return its error output."""
+        errors = b""
         while chunk := await self.stderr.read():
-            said += chunk
+            errors += chunk
         await self.wait()
-        return b"", said
+        return b"", errors
 
     def close(self) -> None:
-        """End it, and give everything back."""
+        """Kill the process and close its pipes."""
         self._command.signal(signal.SIGKILL)
         self._code.exception()
         self.stdin.close()
@@ -241,7 +241,7 @@ async def _started(
     files: tuple[int, ...] = (),
     keeps_errors: bool = False,  # noqa: ARG001 - it always does
 ) -> AsyncIterator[_Process]:
-    """What `service.read.queries.pool` has as `started`, with a process that was forked; it is gone when the context is left."""
+    """Replace the `started` of `service.read.queries.pool` by a forked process, which ends with the context."""
     (given, stdin), (stdout, printed), (stderr, said) = os.pipe(), os.pipe(), os.pipe()
     command = Forked(arguments, Path("/"), environment(**_VARIABLES), [given, printed, said, *files], module)
     for end in (given, printed, said):
@@ -258,7 +258,7 @@ async def _started(
 
 @contextmanager
 def forked() -> Iterator[None]:
-    """Have processes forked while the context is open, unless this is a soak run."""
+    """Fork processes while the context is open, unless this is a soak run."""
     with pytest.MonkeyPatch.context() as patch:
         if not SOAK:
             patch.setattr(query_processes, "started", _started)

@@ -39,7 +39,7 @@ _MARK = "Text {}: "
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One of the corpus."""
+    """One text of the corpus."""
 
     name: str
     text: str
@@ -48,107 +48,107 @@ class Text:
 
     @property
     def named(self) -> str:
-        """The text as a name may be: short, and without control characters, which are refused in one."""
+        """Return the text as a valid name: short, and without control characters."""
         return "".join(one for one in self.text[:_NAMED] if one.isprintable() or ord(one) > 0x9F).strip()
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A few of them, which are read on one page."""
+    """A few texts that are shown on one page."""
 
     number: int
     texts: tuple[Text, ...]
 
     @property
     def named(self) -> str:
-        """All of them as one name."""
+        """Return the texts joined into one name."""
         return " ".join(one.named for one in self.texts)
 
     @property
     def text(self) -> str:
-        """All of them, one a line, after a mark by which a judge knows them."""
+        """Return the texts, one per line, after a marker by which the judge recognises the bundle."""
         return _MARK.format(self.number) + "\n".join(one.text for one in self.texts)
 
     @property
     def seen(self) -> list[str]:
-        """What one must be able to read of them."""
+        """Return the parts that must be readable on the page."""
         return [one.seen for one in self.texts]
 
 
 def corpus() -> list[Text]:
-    """All of them."""
-    found = read_yaml(_CORPUS)
-    return [Text(one["name"], one["text"] * one.get("times", 1), one["seen"]) for one in found]
+    """Return every text."""
+    entries = read_yaml(_CORPUS)
+    return [Text(one["name"], one["text"] * one.get("times", 1), one["seen"]) for one in entries]
 
 
 def bundles() -> list[Bundle]:
-    """All of them, as many together as one name can hold; long ones alone."""
+    """Return every text, in bundles that fit into one name; long texts stand alone."""
     groups: list[list[Text]] = []
-    for one in corpus():
-        together = [*groups[-1], one] if groups else [one]
+    for candidate in corpus():
+        together = [*groups[-1], candidate] if groups else [candidate]
         is_short = all(len(text.text) <= _SHORT for text in together)
         if groups and is_short and len(" ".join(text.named for text in together)) <= _NAMED:
-            groups[-1].append(one)
+            groups[-1].append(candidate)
         else:
-            groups.append([one])
+            groups.append([candidate])
     return [Bundle(number, tuple(group)) for number, group in enumerate(groups)]
 
 
 def methodology() -> dict[str, Any]:
-    """A methodology that tells the judge about them, and has checks and patterns of them."""
+    """Return a methodology whose notes, checks and patterns contain the texts."""
     short = [one for one in corpus() if len(one.text) <= _SHORT]
-    words = "\n".join(one.text for one in short)
-    pattern = {"type": "pattern", "description": words}
+    note = "\n".join(one.text for one in short)
+    pattern = {"type": "pattern", "description": note}
     return {
         "schemaVersion": "<b onclick=canary('version')>",
-        "judgeContext": words,
+        "judgeContext": note,
         "tier1": [
             {"id": "marked", "patterns": [r"text \d+:", *(re.escape(one.text[:300].lower()) for one in short)]} | pattern
         ],
-        "tier2": [{"id": "wild_two", "description": words[:2000]}],
-        "tier3": [{"id": "wild_three", "description": words[:2000], "when": "always"}],
+        "tier2": [{"id": "wild_two", "description": note[:2000]}],
+        "tier3": [{"id": "wild_three", "description": note[:2000], "when": "always"}],
     }
 
 
 class WildJudge:
-    """A judge that says what it was shown, in every word it has. At Tier 2.5 it fails, and says that in the same way."""
+    """A judge that repeats the texts it was shown in every field of its answer. At Tier 2.5 it fails with the same texts."""
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """Answer about a bundle with its texts, about anything else in good words."""
+        """Answer about a bundle with its texts, and about anything else with neutral text."""
         if not await budget.reserve():
             return Verdict(outcome="cost_cap")
         usage = Usage(500, 100)
         budget.spend(usage, question.model)
-        found = re.search(_MARK.format(r"(\d+)"), question.content(""))
-        if found is None:
+        marker = re.search(_MARK.format(r"(\d+)"), question.content(""))
+        if marker is None:
             return Verdict(
                 outcome="answered", answer=json.dumps(_said(question.schema, "It answers.")), attempts=1, usage=usage
             )
-        one = bundles()[int(found[1])]
+        bundle = bundles()[int(marker[1])]
         if question.purpose == "tier2_5":
-            told = one.text[:TOLD]
+            text = bundle.text[:TOLD]
             return Verdict(
-                outcome="invalid", answer=one.text, model=one.named, stop_reason=one.named, error=told, attempts=2,
-                attempt_errors=(told,), usage=usage,
+                outcome="invalid", answer=bundle.text, model=bundle.named, stop_reason=bundle.named, error=text, attempts=2,
+                attempt_errors=(text,), usage=usage,
             )  # fmt: skip
-        answer = json.dumps(_said(question.schema, one.text[:TOLD]), ensure_ascii=False)
-        return Verdict(outcome="answered", answer=answer, model=one.named, stop_reason=one.named, attempts=1, usage=usage)
+        answer = json.dumps(_said(question.schema, bundle.text[:TOLD]), ensure_ascii=False)
+        return Verdict(outcome="answered", answer=answer, model=bundle.named, stop_reason=bundle.named, attempts=1, usage=usage)
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
-def _said(schema: Mapping[str, Any], words: str) -> Any:
-    """An answer of a schema: bad scores, true verdicts, and for all that is to be said these words, without a quote."""
+def _said(schema: Mapping[str, Any], text: str) -> Any:
+    """Return an answer in a schema: low scores, true verdicts, this text in every string, and no quotations."""
     if schema["type"] == "object":
-        return {name: "" if "quote" in name else _said(one, words) for name, one in schema["properties"].items()}
-    return {"number": 1, "boolean": True, "string": words}[schema["type"]]
+        return {name: "" if "quote" in name else _said(one, text) for name, one in schema["properties"].items()}
+    return {"number": 1, "boolean": True, "string": text}[schema["type"]]
 
 
-def events(one: Bundle) -> Iterator[dict[str, Any]]:
-    """A run that speaks in them: as types, tools, arguments, results and errors."""
+def events(bundle: Bundle) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run with the texts as types, tools, arguments, results and errors."""
     yield {"event": "session_start"}
-    for text in one.texts:
+    for text in bundle.texts:
         short = text.text[:TOLD]
         yield {"event": "tool_call", "tool": text.named, "args": {text.named: [short, {"deep": short}]}}
         yield {"event": "tool_output", "tool": text.named, "result": short, "is_error": True, "error": short}
@@ -157,15 +157,15 @@ def events(one: Bundle) -> Iterator[dict[str, Any]]:
 
 
 def fill(store: Store) -> None:
-    """Put in what only the server itself writes, or what takes it weeks: incidents, alerts about them, and evaluations."""
-    for one in bundles():
+    """Store what otherwise only a server writes, or takes weeks to: incidents, their alerts, and evaluations."""
+    for bundle in bundles():
         # The one is decided on later, the other stays open.
-        put(store, "incidents", [_incident(one, "decided"), _incident(one, "open")])
-        put(store, "evaluations", [_evaluation(one), _of_the_same(one)])
+        put(store, "incidents", [_incident(bundle, "decided"), _incident(bundle, "open")])
+        put(store, "evaluations", [_evaluation(bundle), _of_the_same(bundle)])
 
 
 def alerts() -> list[Alert]:
-    """What was told of the incidents, and went wrong."""
+    """Return failed alerts about the incidents."""
     return [
         Alert(
             alert_id=f"wild-{one.number}", channel="webhook", kind="incident", subject_id=f"decided-{one.number}", project=WILD,
@@ -175,65 +175,84 @@ def alerts() -> list[Alert]:
     ]  # fmt: skip
 
 
-def _evaluation(one: Bundle) -> Any:
-    """A run held against a case: the case, the answer and the judge speak in them; one answer of the judge fails."""
-    said = one.text[:TOLD]
+def _evaluation(bundle: Bundle) -> Any:
+    """Return an evaluation whose case, answer and judge contain the texts; one answer of the judge fails."""
+    short_text = bundle.text[:TOLD]
     case = {
-        "case_id": f"wild-{one.number}",
-        "title": one.named,
-        "input": {"messages": [{"role": "user", "content": said}]},
-        "expectations": {"hard_expectations": [{"text": said[:4000]}]},
-        "rubric": {"criteria": [{"name": one.named, "good": said[:4000], "bad": said[:4000]}], "scoring_instructions": said},
+        "case_id": f"wild-{bundle.number}",
+        "title": bundle.named,
+        "input": {"messages": [{"role": "user", "content": short_text}]},
+        "expectations": {"hard_expectations": [{"text": short_text[:4000]}]},
+        "rubric": {
+            "criteria": [{"name": bundle.named, "good": short_text[:4000], "bad": short_text[:4000]}],
+            "scoring_instructions": short_text,
+        },
         "deterministic_checks": [
             {"check_id": f"calls-{place}", "kind": "tool_called", "tool": text.named[:200]}
-            for place, text in enumerate(one.texts)
+            for place, text in enumerate(bundle.texts)
         ],
     }
-    evidence = [text.text[:2000] for text in one.texts]
-    made = Made(one.named, case, one.named[:200], ("invalid", 3.0, 3.5), one.text, evidence=evidence, project=WILD, error=said)
-    found = evaluated(made, plan(PROFILE | {"max_view_characters": 400_000})).evaluation
-    return msgspec.structs.replace(found, evaluation_id=f"wild-{one.number}")
+    evidence = [text.text[:2000] for text in bundle.texts]
+    sample = Made(
+        bundle.named,
+        case,
+        bundle.named[:200],
+        ("invalid", 3.0, 3.5),
+        bundle.text,
+        evidence=evidence,
+        project=WILD,
+        error=short_text,
+    )
+    evaluated_run = evaluated(sample, plan(PROFILE | {"max_view_characters": 400_000})).evaluation
+    return msgspec.structs.replace(evaluated_run, evaluation_id=f"wild-{bundle.number}")
 
 
-def _of_the_same(one: Bundle) -> Any:
-    """A run of a model of this name, held against the case that all are held against: models are compared."""
+def _of_the_same(bundle: Bundle) -> Any:
+    """Return an evaluation of a model with this name on the common case, so that models are compared."""
     case = {"case_id": "same", "title": "The same", "input": {"messages": [{"role": "user", "content": "Say it."}]}}
-    return evaluated(Made(one.named, case, f"same-{one.number}", (5.0, 5.0, 5.0), project=WILD)).evaluation
+    return evaluated(Made(bundle.named, case, f"same-{bundle.number}", (5.0, 5.0, 5.0), project=WILD)).evaluation
 
 
-def _slices(one: Bundle) -> dict[str, Any]:
-    """A part of the traffic that is called like this and stands out, and another name of it."""
+def _slices(bundle: Bundle) -> dict[str, Any]:
+    """Return a traffic slice with the texts as its value, and an alternative value."""
     amount = {"amount": -0.4, "low": -0.5, "high": -0.3}
     part = {
-        "label": "version", "kind": "value", "value": one.named, "shareBefore": 0.0, "shareAfter": 0.5, "meanBefore": 0.8, "meanAfter": 0.4,
+        "label": "version", "kind": "value", "value": bundle.named, "shareBefore": 0.0, "shareAfter": 0.5, "meanBefore": 0.8, "meanAfter": 0.4,
         "mix": amount, "within": amount, "explained": 0.9, "standsOut": True,
-        "sameAs": [{"label": one.named, "kind": "value", "value": one.named}],
+        "sameAs": [{"label": bundle.named, "kind": "value", "value": bundle.named}],
     }  # fmt: skip
     return {"state": "found", "tried": 2, "change": amount, "slices": [part], "usual": part}
 
 
-def _incident(one: Bundle, state: str) -> Any:
-    day, said = f"{NOW.date()}", one.text[:TOLD]
-    rule = {"since": day, "until": day, "title": said, "days": [{"day": day, "average": 0.4, "count": 3}]}
+def _incident(bundle: Bundle, state: str) -> Any:
+    day, short_text = f"{NOW.date()}", bundle.text[:TOLD]
+    rule = {"since": day, "until": day, "title": short_text, "days": [{"day": day, "average": 0.4, "count": 3}]}
     moved = {
-        "scoreId": one.named, "exchangeTimestamp": f"{day}T10:00:00Z", "turnNumber": 1, "agent": one.named, "sessionId": one.named,
-        "connection": WILD, "exchangeId": one.named, "score": 0.1, "moved": 0.2, "weight": 1.0, "reason": said, "samplingReason": one.named,
+        "scoreId": bundle.named, "exchangeTimestamp": f"{day}T10:00:00Z", "turnNumber": 1, "agent": bundle.named, "sessionId": bundle.named,
+        "connection": WILD, "exchangeId": bundle.named, "score": 0.1, "moved": 0.2, "weight": 1.0, "reason": short_text, "samplingReason": bundle.named,
     }  # fmt: skip
     evidence = {
-        "rules": {"sequential": rule, one.named: rule},
-        "note": said,
-        "cause": {"words": said},
-        "slices": _slices(one),
+        "rules": {"sequential": rule, bundle.named: rule},
+        "note": short_text,
+        "cause": {"words": short_text},
+        "slices": _slices(bundle),
         "deployments": [
-            {"label": "release", "version": one.named, "at": said, "by": one.named, "comment": said, "url": one.named},
+            {
+                "label": "release",
+                "version": bundle.named,
+                "at": short_text,
+                "by": bundle.named,
+                "comment": short_text,
+                "url": bundle.named,
+            },
         ],
         "exchanges": [moved],
-        "samplingMix": [{"sampling_reason": one.named, "before": 1, "after": 2, "share_before": 0.5, "share_after": 0.5}],
-        "madeWith": {one.named: one.named, "judge_model": one.named},
-        "policies": {"before": [one.named], "after": [one.named]},
-        "queries": [{"name": one.named, "parameters": {one.named: one.named}, "sql": said}],
+        "samplingMix": [{"sampling_reason": bundle.named, "before": 1, "after": 2, "share_before": 0.5, "share_after": 0.5}],
+        "madeWith": {bundle.named: bundle.named, "judge_model": bundle.named},
+        "policies": {"before": [bundle.named], "after": [bundle.named]},
+        "queries": [{"name": bundle.named, "parameters": {bundle.named: bundle.named}, "sql": short_text}],
     }
     return incident(
-        incident_id=f"{state}-{one.number}", project=WILD, title=said, description=said, cause=one.named, rule="sequential",
-        metadata=json.dumps(evidence), detected_at=NOW - timedelta(hours=2, minutes=one.number),
+        incident_id=f"{state}-{bundle.number}", project=WILD, title=short_text, description=short_text, cause=bundle.named, rule="sequential",
+        metadata=json.dumps(evidence), detected_at=NOW - timedelta(hours=2, minutes=bundle.number),
     )  # fmt: skip

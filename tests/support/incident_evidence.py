@@ -17,19 +17,19 @@ NO_CHANGE = {"amount": 0.0, "low": 0.0, "high": 0.0}
 
 
 def made(evidence: dict[str, Any] | None = None, **fields: Any) -> Incident:
-    """An incident of Tier 2 that fell, with this evidence besides what its rule saw."""
+    """Return an incident of a Tier 2 decline with additional evidence."""
     values = {"rule": "sequential", "tier": "tier2", "direction": "down", "confidence": "confirmed", **fields}
     return incident(metadata=json.dumps({"rules": {values["rule"]: RULE}, **(evidence or {})}), **values)
 
 
 def count(name: str, *counts: int, label: str = "reason", **more: str) -> dict[str, Any]:
-    """A row of counts: how many before, of how many, how many since, of how many."""
+    """Return a row of counts: matches and total before, matches and total since."""
     before, all_before, after, all_after = counts
     return {label: name, "before": before, "all_before": all_before, "after": after, "all_after": all_after, **more}
 
 
 def example(name: str, session: str, score: float = 0.1, reason: str = "It strays.") -> dict[str, Any]:
-    """An exchange that moved the mean."""
+    """Return an exchange that contributed to the change of the mean."""
     return {
         "scoreId": name, "exchangeId": name, "connection": "c", "agent": "scout", "sessionId": session, "turnNumber": 7,
         "exchangeTimestamp": "2026-10-29T09:00:00Z", "score": score, "weight": 1.0, "moved": 0.8, "samplingReason": "routine_sample",
@@ -38,7 +38,7 @@ def example(name: str, session: str, score: float = 0.1, reason: str = "It stray
 
 
 def part(value: str, *, label: str = "agent_version", shares: tuple[float, float] = (0.0, 0.5), **more: Any) -> dict[str, Any]:
-    """A slice of the traffic: by default a version that was not there before."""
+    """Return a slice of the traffic: by default, a version that is new."""
     return {
         "label": label, "kind": "value", "value": value, "shareBefore": shares[0], "shareAfter": shares[1], "meanBefore": None,
         "meanAfter": 0.05, "exchangesBefore": 0, "exchangesAfter": 25, "mix": {"amount": -0.39, "low": -0.42, "high": -0.36},
@@ -47,14 +47,14 @@ def part(value: str, *, label: str = "agent_version", shares: tuple[float, float
 
 
 def slices(best: dict[str, Any], usual: dict[str, Any] | None = None, state: str = "found") -> dict[str, Any]:
-    """The evidence on the parts of the traffic."""
+    """Return the evidence about slices of the traffic."""
     change = {"amount": -0.4, "low": -0.45, "high": -0.35}
     return {"slices": {"state": state, "tried": 4, "unexplained": -0.01, "change": change, "slices": [best], "usual": usual}}
 
 
 def deployed(version: str, **more: str) -> dict[str, Any]:
-    """A deployment on one of the days."""
-    made = {
+    """Return the evidence of a deployment on one of the days."""
+    evidence = {
         "label": "agent_version",
         "version": version,
         "agent": None,
@@ -63,4 +63,4 @@ def deployed(version: str, **more: str) -> dict[str, Any]:
         "comment": None,
         "url": None,
     }
-    return {**made, **more}
+    return {**evidence, **more}

@@ -21,25 +21,25 @@ Key = tuple[str, str]
 
 
 def rows(store: Store, statement: str) -> list[tuple[Any, ...]]:
-    """What a statement finds."""
+    """Return the rows of a query."""
     with closing(store.cursor()) as cursor:
         return cursor.execute(statement).fetchall()
 
 
 def encoded(store: Store, topic: str) -> list[bytes]:
-    """Every record of a topic as bytes, in an order that does not depend on when they were written."""
+    """Return every record of a topic as bytes, sorted independently of the time of writing."""
     frames = store.read(topic, 0, store.end_of(topic))
     return sorted(encode(record) for _, _, record in StageBatch.of(topic, frames).records())
 
 
 def scores_of(database: Path) -> list[bytes]:
-    """Every score that a database holds, all revisions, as bytes."""
+    """Return every score of a database as bytes, all revisions."""
     with Store(database) as store:
         return encoded(store, "scores")
 
 
 def check(database: Path, accepted: Collection[Key], caps: Mapping[str, float], calls: int | None = None) -> None:
-    """Check what must hold. `caps` are in USD by project, `calls` is how often the judge was called, where somebody counted."""
+    """Check the invariants. `caps` are in USD by project; `calls` is the number of judge calls, if counted."""
     with Store(database) as store:
         check_nothing_lost_or_doubled(store, accepted)
         check_money(store, caps)
@@ -49,12 +49,12 @@ def check(database: Path, accepted: Collection[Key], caps: Mapping[str, float], 
 
 
 def check_nothing_lost_or_doubled(store: Store, accepted: Collection[Key]) -> None:
-    """What was accepted is there once and has one current score, and nothing else has."""
-    taken = Counter(rows(store, "SELECT connection, exchange_id FROM log.exchanges"))
-    assert set(accepted) - taken.keys() == set(), "accepted and lost"
-    assert set(taken.values()) == {1}, "there twice"
+    """Check that every accepted exchange is stored once and has one current score, and that nothing else is scored."""
+    stored_exchanges = Counter(rows(store, "SELECT connection, exchange_id FROM log.exchanges"))
+    assert set(accepted) - stored_exchanges.keys() == set(), "accepted and lost"
+    assert set(stored_exchanges.values()) == {1}, "there twice"
     scored = Counter(rows(store, "SELECT connection, exchange_id FROM scores"))
-    assert dict.fromkeys(taken, 1) == dict(scored)
+    assert dict.fromkeys(stored_exchanges, 1) == dict(scored)
     revisions = rows(
         store, "SELECT connection, exchange_id, revision, count(*) FROM log.scores GROUP BY ALL HAVING count(*) > 1"
     )
@@ -62,7 +62,7 @@ def check_nothing_lost_or_doubled(store: Store, accepted: Collection[Key]) -> No
 
 
 def check_money(store: Store, caps: Mapping[str, float]) -> None:
-    """Every nano-USD is in a judgement, in a current score and in a session's state, and no session has passed its cap."""
+    """Check that judgements, current scores and session states account for the same nano-USD, and that no session is over its cap."""
     spent: Counter[tuple[str, str, str]] = Counter()
     for project, connection, session, cost in rows(store, "SELECT project, connection, session_id, cost_usd FROM judgements"):
         spent[project, connection, session] += nano_of(cost)
@@ -76,16 +76,18 @@ def check_money(store: Store, caps: Mapping[str, float]) -> None:
 
 
 def check_judgements(store: Store, calls: int | None) -> None:
-    """What was answered was never asked again, and every call is accounted for.
+    """Check that no answered question was asked again, and that every call is accounted for.
 
     A call whose process died was reserved for; whether it was made before that, nobody knows.
     """
-    answered = rows(store, "SELECT fingerprint FROM judgements WHERE outcome = 'answered' GROUP BY ALL HAVING count(*) > 1")
-    assert answered == []
+    repeated_answers = rows(
+        store, "SELECT fingerprint FROM judgements WHERE outcome = 'answered' GROUP BY ALL HAVING count(*) > 1"
+    )
+    assert repeated_answers == []
     if calls is not None:
-        ((known, interrupted),) = rows(
+        ((recorded_calls, interrupted),) = rows(
             store,
             "SELECT coalesce(sum(attempts) FILTER (outcome <> 'interrupted'), 0), count(*) FILTER (outcome = 'interrupted') "
             "FROM judgements",
         )
-        assert known <= calls <= known + interrupted
+        assert recorded_calls <= calls <= recorded_calls + interrupted

@@ -58,9 +58,9 @@ PLACES: dict[str, Callable[[str], dict[str, object]]] = {
 """The places of texts in a run, as the reasons name them."""
 
 
-def run_with(place: str, text: str) -> Run:
-    """Return a run with a text at one place."""
-    return run(**PLACES[place](text))
+def run_with(field: str, text: str) -> Run:
+    """Return a run with a text in one field."""
+    return run(**PLACES[field](text))
 
 
 def view(subject: Run, checks: Sequence[CheckOutcome] = (FAILED,), most: int = 60_000) -> View:

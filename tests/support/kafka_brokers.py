@@ -83,28 +83,28 @@ log.retention.check.interval.ms=1000
 
 
 class UnavailableError(Exception):
-    """There is no Kafka to be had in this way; the message says why, and what to install."""
+    """Kafka is not available in this form; the message gives the reason and what to install."""
 
 
 class StartError(Exception):
-    """There is a Kafka, and it did not start; the message has the end of its log."""
+    """Kafka is installed but did not start; the message has the end of its log."""
 
 
 class Running(Protocol):
-    """Brokers that run."""
+    """Running brokers."""
 
     @property
     def bootstrap(self) -> str:
-        """Where clients begin."""
+        """Return the bootstrap servers."""
         ...
 
 
 def in_foreground(brokers: AbstractContextManager[Running]) -> None:
-    """Run brokers and print their address until Ctrl-C or SIGTERM; exit with the reason where they cannot be had."""
+    """Run brokers and print their address until Ctrl-C or SIGTERM; exit with the reason if they are unavailable."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with brokers as found:
-            sys.stdout.write(f"{found.bootstrap}\n")
+        with brokers as running:
+            sys.stdout.write(f"{running.bootstrap}\n")
             sys.stdout.flush()
             signal.pause()
     except KeyboardInterrupt:
@@ -114,14 +114,14 @@ def in_foreground(brokers: AbstractContextManager[Running]) -> None:
 
 
 def version() -> str:
-    """The version of Kafka that the tests run on."""
-    found = re.search("<kafka.version>(.+)</kafka.version>", POM.read_text("utf-8"))
-    assert found
-    return found[1]
+    """Return the version of Kafka that the tests run on."""
+    match = re.search("<kafka.version>(.+)</kafka.version>", POM.read_text("utf-8"))
+    assert match
+    return match[1]
 
 
 def jars() -> Path:
-    """The folder with the jars of the server, downloaded at the first call on a machine; UnavailableError when it cannot be."""
+    """Return the folder with the server's jars, downloaded once per machine; raise UnavailableError if the download fails."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise UnavailableError(f"there is no {program}: install Java 17 and Maven")
@@ -137,33 +137,33 @@ def jars() -> Path:
 
 
 def quick() -> tuple[str, ...]:
-    """Options of Java for a broker that starts in a third of the time and serves slower; for tests, not for benchmarks.
+    """Return Java options with which a broker starts three times as fast but serves more slowly; for tests, not for benchmarks.
 
     What is loaded at a start is kept beside the jars, at the first call on a machine.
     """
     compiled_once = "-XX:TieredStopAtLevel=1"
     archive = jars() / "classes.jsa"
     with locked(jars().parent / f"{jars().name}.lock"), tempfile.TemporaryDirectory(prefix="driftline-kafka-") as folder:
-        written = Path(folder) / archive.name
+        archive_path = Path(folder) / archive.name
         if not archive.exists():
-            broker = Broker(Path(folder) / "broker", options=(compiled_once, f"-XX:ArchiveClassesAtExit={written}"))
+            broker = Broker(Path(folder) / "broker", options=(compiled_once, f"-XX:ArchiveClassesAtExit={archive_path}"))
             broker.start()
             broker.stop()
-        if written.exists():
-            shutil.copyfile(written, f"{archive}.new")
+        if archive_path.exists():
+            shutil.copyfile(archive_path, f"{archive}.new")
             Path(f"{archive}.new").rename(archive)
     return compiled_once, f"-XX:SharedArchiveFile={archive}"
 
 
 def _download(folder: Path) -> None:
-    """Let Maven copy the jars beside the folder, and give them its name once all are there."""
+    """Download the jars with Maven into a temporary folder, and rename it once complete."""
     unfinished = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     command = ["mvn", "--batch-mode", "--quiet", "--file", str(POM), COPY]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={unfinished}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False)
-        if done.returncode:
-            raise UnavailableError(f"Maven could not fetch Kafka {version()}:\n{(done.stdout + done.stderr)[-2000:]}")
+        download = subprocess.run(command, capture_output=True, text=True, timeout=DOWNLOAD_SECONDS, check=False)
+        if download.returncode:
+            raise UnavailableError(f"Maven could not fetch Kafka {version()}:\n{(download.stdout + download.stderr)[-2000:]}")
         unfinished.rename(folder)
     except subprocess.TimeoutExpired as error:
         raise UnavailableError(f"Maven took more than {DOWNLOAD_SECONDS:g} s to fetch Kafka {version()}") from error
@@ -172,12 +172,12 @@ def _download(folder: Path) -> None:
 
 
 def cluster_id() -> str:
-    """A new id of a cluster; one that begins with a dash would be taken for an option."""
+    """Return a new cluster id; an id with a leading dash would be parsed as an option."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode().replace("-", "x")
 
 
 class Broker:
-    """One broker with a folder of its own. Data and port stay the same from start to start."""
+    """One broker with its own folder. Data and port stay the same across restarts."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Broker:
         properties: str = "",
         cluster: str | None = None,
     ) -> None:
-        """`options` are Java's; `properties`, with `{port}` and `{controller}` in them, win over those every broker has.
+        """Set up the broker. `options` are Java's; `properties` may contain `{port}` and `{controller}` and override the defaults.
 
         `cluster` is the id of the cluster that it belongs to; without one it is a cluster of its own.
         """
@@ -205,22 +205,22 @@ class Broker:
 
     @property
     def bootstrap(self) -> str:
-        """Its address."""
+        """Return the broker's address."""
         return f"127.0.0.1:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The process that runs it."""
+        """Return the process id of the broker."""
         assert self._process is not None, "the broker does not run"
         return self._process.pid
 
     @property
     def runs(self) -> bool:
-        """Whether its process is there, frozen or not."""
+        """Return whether the process exists, frozen or not."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> str:
-        """Start it, the first time with an empty log; its address once it serves. StartError when it does not come to."""
+        """Start the broker, the first time with an empty log, and return its address; raise StartError if it does not serve."""
         assert not self.runs, "the broker runs already"
         if not self.port:
             self._format()
@@ -235,21 +235,21 @@ class Broker:
         raise StartError(f"Kafka did not start:\n{self._said()}")
 
     def stop(self) -> None:
-        """Stop it as an operator would; what it had not written it writes."""
+        """Stop the broker gracefully: it flushes its data."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it at once, as a loss of power would."""
+        """Kill the broker, as a power failure would."""
         self._end(signal.SIGKILL)
 
     def freeze(self) -> None:
-        """Let it do nothing, its connections open; it has stopped on return."""
+        """Freeze the process with its connections open; return once it has stopped."""
         os.kill(self.pid, signal.SIGSTOP)
         # On a busy machine its threads run on for a while, and answer.
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume the frozen process."""
         os.kill(self.pid, signal.SIGCONT)
 
     def _end(self, number: signal.Signals) -> None:
@@ -269,11 +269,13 @@ class Broker:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._configure()
         tool = self._java("kafka.tools.StorageTool", "format", "--cluster-id", self._cluster, "--config")
-        done = subprocess.run(
+        formatting = subprocess.run(
             [*tool, str(self._properties)], capture_output=True, text=True, timeout=START_SECONDS, check=False
         )
-        if done.returncode:
-            raise StartError(f"Kafka's log directory could not be formatted:\n{(done.stdout + done.stderr)[-2000:]}")
+        if formatting.returncode:
+            raise StartError(
+                f"Kafka's log directory could not be formatted:\n{(formatting.stdout + formatting.stderr)[-2000:]}"
+            )
 
     def _configure(self) -> None:
         self.port = self._wanted or free_port()
@@ -288,12 +290,12 @@ class Broker:
         return self._folder / "server.properties"
 
     def _java(self, *arguments: str) -> list[str]:
-        said = ("defaultLogLevel=warn", "log.kafka.server.KafkaRaftServer=info", "showDateTime=true")
-        logging = [f"-Dorg.slf4j.simpleLogger.{option}" for option in said]
+        logging_options = ("defaultLogLevel=warn", "log.kafka.server.KafkaRaftServer=info", "showDateTime=true")
+        logging = [f"-Dorg.slf4j.simpleLogger.{option}" for option in logging_options]
         return ["java", f"-Xmx{self._heap}", "-XX:+UseSerialGC", *self._options, *logging, "-cp", f"{jars()}/*", *arguments]
 
     def _launch(self) -> bool:
-        """Start the process; whether it came to serve."""
+        """Start the process and return whether it serves."""
         with self.log.open("wb") as log:
             self._process = tied(self._java("kafka.Kafka", str(self._properties)), log.fileno())
         ends_at = time.monotonic() + START_SECONDS
@@ -310,7 +312,7 @@ class Broker:
 
 @contextmanager
 def running_broker(*, heap: str = "512m", port: int | None = None, options: Sequence[str] = ()) -> Iterator[Broker]:
-    """A broker that has started; when the context ends it is stopped and its data removed."""
+    """Yield a started broker; at the end, stop it and remove its data."""
     with tempfile.TemporaryDirectory(prefix="driftline-kafka-", ignore_cleanup_errors=True) as folder:
         broker = Broker(Path(folder), heap=heap, port=port, options=options)
         broker.start()
@@ -339,7 +341,7 @@ replica.lag.time.max.ms=3000
 
 
 class Cluster:
-    """Three brokers with a folder and ports of their own. `node` is 1, 2 or 3."""
+    """Three brokers with their own folder and ports. `node` is 1, 2 or 3."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -348,11 +350,11 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all of them."""
+        """Return the addresses of all nodes."""
         return ",".join(broker.bootstrap for broker in self.brokers.values())
 
     def start_all(self) -> None:
-        """Start every node; each waits for the others. StartError when they do not come to."""
+        """Start every node; each waits for the others. Raise StartError if they do not serve."""
         options = quick()
         for last in (False, False, True):
             self.brokers = dict(zip(NODES, self._nodes(options), strict=True))
@@ -368,7 +370,7 @@ class Cluster:
                 return
 
     def kill_all(self) -> None:
-        """End every node at once."""
+        """Kill every node."""
         self._frozen.clear()
         self._together(Broker.kill)
 
@@ -377,33 +379,33 @@ class Cluster:
         self.brokers[node].start()
 
     def stop(self, node: int) -> None:
-        """Stop a node as an operator would: it hands its partitions over first."""
+        """Stop a node gracefully: it first hands over the leadership of its partitions."""
         self.brokers[node].stop()
 
     def kill(self, node: int) -> None:
-        """End a node at once, as a loss of power would."""
+        """Kill a node, as a power failure would."""
         self._frozen.discard(node)
         self.brokers[node].kill()
 
     def freeze(self, node: int) -> None:
-        """Let a node do nothing, its connections open."""
+        """Freeze a node with its connections open."""
         self.brokers[node].freeze()
         self._frozen.add(node)
 
     def thaw(self, node: int) -> None:
-        """Let it go on."""
+        """Resume a frozen node."""
         self.brokers[node].thaw()
         self._frozen.discard(node)
 
     def leaders(self, topic: str) -> dict[int, int]:
-        """The node that leads each partition of a topic, -1 where none does, as a node that is awake has it."""
+        """Return the leading node of each partition of a topic, or -1, as reported by a node that is not frozen."""
         partitions = [
             part for found in self._metadata(self._awake())["topics"] if found["topic"] == topic for part in found["partitions"]
         ]
         return {part["partition"]: part["leader"] for part in partitions}
 
     def settle(self) -> None:
-        """Bring every node back, and return when each has all records of all its partitions again."""
+        """Bring every node back, and return once each replica is in sync again."""
         for node in sorted(self._frozen):
             self.thaw(node)
         for node, broker in self.brokers.items():
@@ -415,21 +417,21 @@ class Cluster:
             time.sleep(0.2)
 
     def _is_whole(self) -> bool:
-        """Whether every node says so: one that has just come back knows only what was before."""
+        """Return whether every node reports all replicas in sync: a node that has just restarted has outdated metadata."""
         for broker in self.brokers.values():
-            found = self._metadata(broker)
-            partitions = [part for topic in found["topics"] for part in topic["partitions"]]
-            if len(found["brokers"]) < len(NODES) or any(len(part["isr"]) < len(part["replicas"]) for part in partitions):
+            metadata = self._metadata(broker)
+            partitions = [part for topic in metadata["topics"] for part in topic["partitions"]]
+            if len(metadata["brokers"]) < len(NODES) or any(len(part["isr"]) < len(part["replicas"]) for part in partitions):
                 return False
         return True
 
     def _awake(self) -> Broker:
-        """A node that answers."""
+        """Return a node that answers."""
         return next(broker for node, broker in self.brokers.items() if broker.runs and node not in self._frozen)
 
     @staticmethod
     def _metadata(broker: Broker) -> dict[str, Any]:
-        """What a node knows of the cluster. An administrator's client would ask others as well, and wait for frozen ones."""
+        """Return the metadata of one node. An admin client would also ask the others, and wait for frozen ones."""
 
         async def ask() -> dict[str, Any]:
             connection = await create_conn("127.0.0.1", broker.port)
@@ -459,7 +461,7 @@ class Cluster:
 
 @contextmanager
 def running_cluster() -> Iterator[Cluster]:
-    """Three brokers that have started; when the context ends they are gone with their data."""
+    """Yield three started brokers; at the end, remove them and their data."""
     with tempfile.TemporaryDirectory(prefix="driftline-kafka-", ignore_cleanup_errors=True) as folder:
         cluster = Cluster(Path(folder))
         try:
@@ -476,14 +478,14 @@ COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"
 
 
 class Found(NamedTuple):
-    """A broker that runs: its address, and what it is."""
+    """The address and the kind of a running broker."""
 
     bootstrap: str
     kind: str
 
     @property
     def is_apache(self) -> bool:
-        """Whether it does all that Apache Kafka does; what an address leads to is taken to be one."""
+        """Return whether the broker supports everything that Apache Kafka does; a given address is assumed to."""
         return self.kind != "tansu"
 
 
@@ -492,7 +494,7 @@ Way = Callable[[ExitStack], Found]
 
 @contextmanager
 def broker() -> Iterator[Found]:
-    """The broker of this test run, started by whoever comes first.
+    """Return the broker of this test run, started by the first worker.
 
     UnavailableError, with the reasons, when there is none to be had; StartError, with its log, when one is there and does not start.
     """
@@ -503,23 +505,23 @@ def broker() -> Iterator[Found]:
     folder = Path(tempfile.gettempdir()) / f"driftline-broker-{os.getuid()}-{_run()}"
     with _used(folder):
         with locked(folder / "starting"):
-            said = _said(folder) or _keep(folder)
-        if "unavailable" in said:
-            raise UnavailableError(said["unavailable"])
-        if "failure" in said:
-            raise StartError(said["failure"])
-        yield Found(said["bootstrap"], said["kind"])
+            description = _said(folder) or _keep(folder)
+        if "unavailable" in description:
+            raise UnavailableError(description["unavailable"])
+        if "failure" in description:
+            raise StartError(description["failure"])
+        yield Found(description["bootstrap"], description["kind"])
 
 
 @functools.cache
 def _run() -> str:
-    """What the workers of one run, and no others, have in common."""
+    """Return the folder that the workers of this run share."""
     return os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
 
 
 @contextmanager
 def _used(folder: Path) -> Iterator[None]:
-    """Say that we use the broker of that folder."""
+    """Register this process as a user of the broker of a folder."""
     while True:
         folder.mkdir(mode=0o700, exist_ok=True)
         # A keeper may be about to remove the folder, and then our lock would be on a file that nobody else sees.
@@ -531,36 +533,36 @@ def _used(folder: Path) -> Iterator[None]:
 
 
 def _said(folder: Path) -> dict[str, str]:
-    """What the keeper has said; nothing before it has said anything."""
-    said = folder / "said"
-    return dict(json.loads(said.read_text("utf-8"))) if said.exists() else {}
+    """Return what the keeper has written, or None if it has not written yet."""
+    description_file = folder / "said"
+    return dict(json.loads(description_file.read_text("utf-8"))) if description_file.exists() else {}
 
 
 def _keep(folder: Path) -> dict[str, str]:
-    """Start the keeper; what it says once the broker serves, or why none does."""
+    """Start the keeper, and return its description of the broker or the reason why none is available."""
     command = ["env", f"PYTHONPATH={TESTS}", sys.executable, "-m", "support.kafka_brokers", "--keep", str(folder)]
     with (folder / "keeper.log").open("ab") as log:
         keeper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    while not (said := _said(folder)):
+    while not (description := _said(folder)):
         if keeper.poll() is not None:
             return {"failure": f"the broker's keeper ended: {(folder / 'keeper.log').read_text('utf-8')[-4000:]}"}
         time.sleep(0.02)
     # It goes on after us; without this the interpreter would warn of a child that nobody waited for.
     keeper.returncode = 0
-    return said
+    return description
 
 
 def keep(folder: Path) -> None:
-    """Run a broker until nobody uses it."""
+    """Run a broker until no process uses it."""
     with ExitStack() as stack:
         try:
-            said = start(stack)._asdict()
+            description = start(stack)._asdict()
         except UnavailableError as error:
-            said = {"unavailable": str(error)}
+            description = {"unavailable": str(error)}
         except StartError as error:
-            said = {"failure": str(error)}
+            description = {"failure": str(error)}
         unfinished = folder / "said.new"
-        unfinished.write_text(json.dumps(said), "utf-8")
+        unfinished.write_text(json.dumps(description), "utf-8")
         unfinished.rename(folder / "said")
         with (folder / "used").open("a") as used:
             fcntl.flock(used, fcntl.LOCK_EX)
@@ -570,11 +572,11 @@ def keep(folder: Path) -> None:
 
 
 def start(stack: ExitStack) -> Found:
-    """Start a broker in the first way that works; the stack stops it. UnavailableError with the reason of each that does not."""
+    """Start a broker in the first way that works; the stack stops it. Raise UnavailableError with the reason of every way that fails."""
     reasons = []
-    for name, way in WAYS.items():
+    for name, launch in WAYS.items():
         try:
-            return way(stack)
+            return launch(stack)
         except UnavailableError as error:
             reasons.append(f"{name}: {error}")
     raise UnavailableError(" ".join(f"{INSTALL} ({'; '.join(reasons)})".split())[:1000])
@@ -591,18 +593,18 @@ def _with_compose(stack: ExitStack) -> Found:
     if _runs(["docker", "info"], os.environ, 10):
         raise UnavailableError("no Docker daemon answers")
     stack.callback(_runs, [*compose, "down", "--volumes"], environment, 120)
-    if said := _runs([*compose, "up", "--detach", "--wait", "kafka"], environment, 600):
-        raise UnavailableError(f"Docker Compose did not start Kafka: {said}")
+    if error := _runs([*compose, "up", "--detach", "--wait", "kafka"], environment, 600):
+        raise UnavailableError(f"Docker Compose did not start Kafka: {error}")
     return Found(f"127.0.0.1:{port}", "compose")
 
 
 def _runs(command: list[str], environment: Mapping[str, str], seconds: float) -> str:
-    """Run a command; why it failed, or nothing when it did not."""
+    """Run a command; return the reason if it failed, or None."""
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
+        command_run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    return (done.stderr or f"exit code {done.returncode}")[-1000:] if done.returncode else ""
+    return (command_run.stderr or f"exit code {command_run.returncode}")[-1000:] if command_run.returncode else ""
 
 
 def _with_tansu(stack: ExitStack) -> Found:
@@ -636,7 +638,7 @@ WAYS: dict[str, Way] = {"Java": _with_java, "Docker": _with_compose, "Tansu": _w
 
 
 def main() -> None:
-    """Run brokers until Ctrl-C, or keep the one that a test run shares."""
+    """Run brokers until Ctrl-C, or keep the broker that a test run shares."""
     parser = argparse.ArgumentParser(description="Run Apache Kafka on loopback until Ctrl-C; nothing is kept.")
     parser.add_argument("brokers", nargs="?", choices=("shared", "one", "three"), default="shared", help="which [shared]")
     parser.add_argument("--heap", default="1g", help="the memory of one broker [1g]")

@@ -41,27 +41,27 @@ PARTITIONS = 2
 PATIENCE = 300.0
 
 
-async def came(condition: Callable[[], bool], what: str) -> None:
-    """Return as soon as the condition holds; fails, saying what was waited for, when it does not come to hold."""
+async def came(condition: Callable[[], bool], description: str) -> None:
+    """Return as soon as the condition holds; if it never does, fail with the description of the condition."""
     ends_at = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < ends_at, f"waited {PATIENCE:g} s for {what}"
+        assert time.monotonic() < ends_at, f"waited {PATIENCE:g} s for {description}"
         await asyncio.sleep(0.002)
 
 
 def topics_of(stage: JudgedStage[Any]) -> tuple[str, ...]:
-    """The topics that a judged stage needs."""
+    """Return the topics that a judged stage needs."""
     return stage.source, "judgements", stage.sink, state_topic(stage.name), "dead-letters"
 
 
 class SoundJudge:
-    """Answers every question at once, for a small sum."""
+    """Answers every question at once, at a low price."""
 
     def __init__(self, answer: Callable[[Question], str]) -> None:
         self._answer = answer
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """Reserve, spend, answer."""
+        """Reserve, spend and answer."""
         if not await budget.reserve():
             return Verdict(outcome="cost_cap")
         usage = Usage(1000, 100)
@@ -69,11 +69,11 @@ class SoundJudge:
         return Verdict(outcome="answered", answer=self._answer(question), attempts=1, usage=usage)
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
 class Mortal:
-    """A producer whose process is killed at its n-th call: before that reaches the broker, or before it hears that it did."""
+    """A producer whose process is killed at its n-th call: before the record reaches the broker, or before the acknowledgement arrives."""
 
     def __init__(self, producer: RecordProducer, dies_at: int | None = None, *, having_sent: bool = False) -> None:
         self._producer = producer
@@ -83,7 +83,7 @@ class Mortal:
         self.sends = 0
 
     async def send(self, topic: str, messages: Sequence[Message], *, partition: int | None = None) -> object:
-        """Produce, as long as it lives."""
+        """Produce until the process is killed."""
         self.sends += 1
         if self._left is not None:
             self._left -= 1
@@ -97,33 +97,33 @@ class Mortal:
 
 
 class Committing:
-    """Works on a partition, and commits what may be committed as soon as a chunk is done."""
+    """Processes a partition, and commits offsets as soon as a chunk is done."""
 
     def __init__(self, process: Process, number: int, work: PartitionWork) -> None:
         self.work = work
         self._process = process
         self._number = number
 
-    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
-        """Have a chunk taken, and note when it is done."""
+    async def take(self, chunk: Chunk, on_done: Callable[[], None]) -> None:
+        """Process a chunk, and record its completion."""
         is_done = False
 
         def noted() -> None:
             nonlocal is_done
             assert not is_done, "done twice"
             is_done = True
-            done()
+            on_done()
             self._process.note_done(self._number)
 
         await self.work.take(chunk, noted)
 
     async def end(self, grace: float) -> None:
-        """Pass it on."""
+        """End the wrapped partition."""
         await self.work.end(grace)
 
 
 class Process:
-    """A process that judges: it is handed chunks from where the group stands, as an agent would."""
+    """A judging process, which receives chunks from the committed offset on, as a worker would."""
 
     def __init__(self, rig: Rig, judge: Judge | None, producer: Mortal, options: dict[str, Any]) -> None:
         stage, redactor = rig.stage, Redactor(rig.policy.redaction)
@@ -158,7 +158,7 @@ class Process:
         self._rig = rig
 
     async def work(self, *partitions: int, size: int = 3) -> None:
-        """Take up partitions where the group stands, in chunks of so many records."""
+        """Process partitions from the committed offset, in chunks of this many records."""
         self._stage.records_at_once = size
         self._stage.assign(partitions)
         for partition in partitions:
@@ -171,30 +171,30 @@ class Process:
             await self._stage.run(chunk)
 
     async def take_again(self, partition: int) -> None:
-        """Hand the partition's records over once more."""
+        """Deliver the partition's records again."""
         await self.works[partition].take(Chunk(self._rig.stage.source, partition, self._rig.records[partition]), lambda: None)
 
     def note_done(self, number: int) -> None:
-        """Commit what may be committed."""
+        """Commit the completed offsets."""
         self.chunks_done[number] += 1
         offset = self._stage.partitions[number].committable()
         self._rig.committed[number] = max(self._rig.committed[number], offset or 0)
 
     def has_taken_all(self) -> bool:
-        """Whether no chunk waits to be taken."""
+        """Return whether no chunk waits to be processed."""
         return all(agent.done() for agent in self._agents)
 
     async def drained(self) -> None:
-        """Return when everything is taken and done."""
+        """Return when every chunk is processed and done."""
         await came(lambda: bool(self._rig.failures) or (self.has_taken_all() and self._rig.is_done()), "every task to be done")
         assert self._rig.failures == []
 
     async def revoke(self, partition: int, grace: float = 10.0) -> None:
-        """Give a partition away."""
+        """Revoke a partition."""
         await self._stage.partitions[partition].end(grace)
 
     async def kill(self) -> None:
-        """End as after kill -9: nothing is finished, nothing more gets out."""
+        """End as after kill -9: nothing is finished, and nothing more is produced."""
         self.mortal.dead.set()
         running: list[asyncio.Task[Any]] = [
             *self._agents,
@@ -210,14 +210,14 @@ class Process:
         self.states.close()
 
     async def stop(self, grace: float = 10.0) -> None:
-        """End in good order."""
+        """Stop gracefully."""
         await self._stage.stop(grace)
         await asyncio.gather(*self._agents)
         self.states.close()
 
 
 class Rig:
-    """Topics with tasks, the offsets that are committed, and the processes that come and go."""
+    """Topics with tasks, their committed offsets, and the processes that judge them."""
 
     def __init__(
         self,
@@ -238,24 +238,24 @@ class Rig:
         self.failures: list[BaseException] = []
 
     async def publish(self, tasks: Sequence[Record]) -> None:
-        """Put tasks on their topic."""
+        """Publish tasks to their topic."""
         await self.produce(self.stage.source, [(key_of(one), encode(one)) for one in tasks])
 
     async def produce(self, topic: str, messages: Sequence[Message]) -> None:
-        """Put messages on a topic."""
+        """Produce messages to a topic."""
         await self.producer.send(topic, messages)
         self.records = await self.read(self.stage.source)
 
     def process(self, judge: Judge | None, producer: Mortal | None = None, **options: Any) -> Process:
-        """A new process."""
+        """Start a new process."""
         return Process(self, judge, producer or Mortal(self.producer), options)
 
     def is_done(self) -> bool:
-        """Whether every task is committed."""
+        """Return whether every task is committed."""
         return all(self.committed[number] > records[-1].offset for number, records in self.records.items())
 
     async def read(self, topic: str) -> dict[int, list[Any]]:
-        """Everything on a topic, by partition; those without records are left out."""
+        """Return every record of a topic by partition, without empty partitions."""
         consumer = AIOKafkaConsumer(**self.kafka.for_aiokafka(), enable_auto_commit=False, auto_offset_reset="earliest")
         await consumer.start()
         try:
@@ -263,20 +263,20 @@ class Rig:
             places = [TopicPartition(name, number) for number in range(self.partitions)]
             consumer.assign(places)
             ends = await consumer.end_offsets(places)
-            found: dict[int, list[Any]] = defaultdict(list)
-            for place in places:
-                while await consumer.position(place) < ends[place]:
-                    found[place.partition] += (await consumer.getmany(place, timeout_ms=500)).get(place, [])
-            return {number: records for number, records in found.items() if records}
+            by_partition: dict[int, list[Any]] = defaultdict(list)
+            for partition in places:
+                while await consumer.position(partition) < ends[partition]:
+                    by_partition[partition.partition] += (await consumer.getmany(partition, timeout_ms=500)).get(partition, [])
+            return {number: records for number, records in by_partition.items() if records}
         finally:
             await consumer.stop()
 
     async def decoded(self, topic: str) -> list[Record]:
-        """The records on a topic."""
+        """Return the decoded records of a topic."""
         return [decode(one.value) for records in (await self.read(topic)).values() for one in records]
 
     async def calls(self) -> tuple[list[Judgement], list[Reservation]]:
-        """Judgements and reservations, each once, the first of those with one id."""
+        """Return judgements and reservations, the first record of each id."""
         judgements: dict[str, Judgement] = {}
         reservations: dict[str, Reservation] = {}
         for record in await self.decoded("judgements"):
@@ -287,16 +287,16 @@ class Rig:
         return list(judgements.values()), list(reservations.values())
 
     async def letters(self) -> list[DeadLetter]:
-        """The dead letters."""
+        """Return the dead letters."""
         return [one for one in await self.decoded("dead-letters") if isinstance(one, DeadLetter)]
 
     def check_calls(self, judgements: Sequence[Judgement], reservations: Sequence[Reservation]) -> None:
-        """What must hold of the calls once everything is done: each settled once, and nothing asked again that was answered."""
+        """Check the calls of a finished run: each is settled once, and no answered question is asked again."""
         assert self.failures == []
         settled = [name for one in judgements for name in one.reservation_ids]
         assert sorted(one.reservation_id for one in reservations) == sorted(settled), "not settled once each"
-        answered = Counter(one.fingerprint for one in judgements if one.outcome == "answered")
-        assert {name for name, count in answered.items() if count > 1} == set(), "answered and asked again"
+        answer_counts = Counter(one.fingerprint for one in judgements if one.outcome == "answered")
+        assert {name for name, count in answer_counts.items() if count > 1} == set(), "answered and asked again"
 
 
 TOPICS = topics_of(SCORING)
@@ -304,18 +304,18 @@ TASKS = SCORING.source
 
 
 def answer(question: Question) -> str:
-    """What the simulated judge says, without a server."""
+    """Return the answer of the simulated judge, without a server."""
     return canonical_json(simulated_answer(question.schema, {one.name: one.literal for one in question.materials}))
 
 
 def tasks_of(policy: Policy, exchanges: Sequence[Exchange]) -> list[ScoringTask]:
-    """The tasks that intake makes of exchanges."""
+    """Return the tasks that intake creates for exchanges."""
     outcome = IntakeStep(policy)(build.batch("exchanges", exchanges), {})
     return [record for _, record in outcome.records if isinstance(record, ScoringTask)]
 
 
 def dialogue(session: str, turns: int) -> list[Exchange]:
-    """Exchanges of a session; each says which it is, so that a judge can be watched."""
+    """Return exchanges of a session whose text identifies them, so that a judge's questions can be traced."""
     return [
         build.exchange(session, turn, f"It is done, number {session}:{turn}, today.", turn_number=turn)
         for turn in range(1, turns + 1)
@@ -323,14 +323,14 @@ def dialogue(session: str, turns: int) -> list[Exchange]:
 
 
 def subject_of(question: Question) -> str:
-    """The exchange that a question is about."""
-    found = re.search(r"number (\w+:\d+), today", " ".join(one.literal for one in question.materials))
-    assert found is not None
-    return found[1]
+    """Return the exchange that a question is about."""
+    match = re.search(r"number (\w+:\d+), today", " ".join(one.literal for one in question.materials))
+    assert match is not None
+    return match[1]
 
 
 class WatchedJudge:
-    """Notes which exchanges it is asked about, in order, and asks another judge; about those of some sessions it says nothing, ever."""
+    """Records the exchanges that it is asked about, in order, and delegates to another judge; it never answers about some sessions."""
 
     def __init__(self, inner: Judge, *silent_about: str) -> None:
         self.inner = inner
@@ -340,7 +340,7 @@ class WatchedJudge:
         """The exchanges about which calls hang: money is set aside for each."""
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
-        """Note and pass on."""
+        """Record the question and delegate it."""
         subject = subject_of(question)
         self.subjects.append(subject)
         if subject.split(":")[0] in self.silent_about:
@@ -350,28 +350,28 @@ class WatchedJudge:
         return await self.inner.ask(question, budget)
 
     async def aclose(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: no connection is open."""
 
 
 class ScoringRig(Rig):
     """A rig of the scoring stage."""
 
     async def scores(self) -> list[Score]:
-        """The scores, each revision once; that repetitions are equal is checked."""
-        found: dict[tuple[str, str, int], Score] = {}
+        """Return the scores, each revision once; repetitions must be equal."""
+        scores: dict[tuple[str, str, int], Score] = {}
         for score in await self.decoded("scores"):
             assert isinstance(score, Score)
-            assert score == found.setdefault((score.connection, score.exchange_id, score.revision), score)
-        return list(found.values())
+            assert score == scores.setdefault((score.connection, score.exchange_id, score.revision), score)
+        return list(scores.values())
 
     async def check(self, exchanges: Sequence[Exchange]) -> None:
-        """What must hold once everything is done, whatever happened on the way."""
+        """Check the invariants of a finished run."""
         scores, (judgements, reservations) = await self.scores(), await self.calls()
         assert sorted(one.exchange_id for one in exchanges) == sorted(one.exchange_id for one in scores)
         self.check_calls(judgements, reservations)
         spent: Counter[str] = Counter()
-        for one in judgements:
-            spent[f"{one.connection}/{one.session_id}"] += nano_of(one.cost_usd or 0)
+        for judgement in judgements:
+            spent[f"{judgement.connection}/{judgement.session_id}"] += nano_of(judgement.cost_usd or 0)
         cap = self.policy.for_project("ops").cap
         assert cap is None or all(cost <= cap for cost in spent.values()), "beyond the cap"
         assert sum(spent.values()) == sum(nano_of(one.cost_usd) for one in scores)
@@ -380,16 +380,16 @@ class ScoringRig(Rig):
 
     async def _spent_in_states(self) -> dict[str, int]:
         states = StateTopic(self.kafka, "scoring", self.producer)
-        found: dict[str, int] = {}
+        spent: dict[str, int] = {}
         for partition, records in self.records.items():
             await states.load(partition)
             keys = {record.key.decode() for record in records}
-            found |= {key: STATE.decode(one.state).spent for key, one in states.get(partition, keys).items()}
+            spent |= {key: STATE.decode(one.state).spent for key, one in states.get(partition, keys).items()}
         states.close()
-        return {key: cost for key, cost in found.items() if cost}
+        return {key: cost for key, cost in spent.items() if cost}
 
     def _embedded(self, exchanges: Sequence[Exchange], judgements: Sequence[Judgement]) -> list[bytes]:
-        """The scores that the embedded runner makes of the same exchanges from the same judgements."""
+        """Return the scores that the embedded runner makes of the same exchanges and judgements."""
         with Store(None) as store:
             with store.transaction() as transaction:
                 transaction.append("exchanges", [encode(one) for one in exchanges])
@@ -400,7 +400,7 @@ class ScoringRig(Rig):
 
 @asynccontextmanager
 async def scoring_on(kafka: KafkaConnection, policy: Policy, partitions: int = PARTITIONS) -> AsyncIterator[ScoringRig]:
-    """A rig over topics that are there."""
+    """Return a rig over existing topics."""
     producer = RecordProducer(kafka)
     await producer.start()
     try:

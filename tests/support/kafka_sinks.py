@@ -33,7 +33,7 @@ QUICK = SinkLimits(check_every=0.1)
 
 @asynccontextmanager
 async def producing(connection: KafkaConnection) -> AsyncIterator[RecordProducer]:
-    """A producer, stopped at the end."""
+    """Yield a producer and stop it at the end."""
     producer = RecordProducer(connection)
     await producer.start()
     try:
@@ -48,14 +48,14 @@ async def produce(producer: RecordProducer, topic: str, records: Sequence[Record
 
 
 def sink_over(store: Store, connection: KafkaConnection, **options: Any) -> Sink:
-    """A sink that was not started."""
+    """Return a sink that is not started."""
     return Sink(
         store, connection, Redactor(Policy().redaction), TickingClock(NOW + timedelta(days=1)), **{"limits": QUICK} | options
     )
 
 
 async def land_all(store: Store, connection: KafkaConnection, **options: Any) -> None:
-    """Land everything that is on the topics."""
+    """Flush every record of the topics."""
     sink = sink_over(store, connection, **options)
     await sink.start()
     try:
@@ -65,7 +65,7 @@ async def land_all(store: Store, connection: KafkaConnection, **options: Any) ->
 
 
 def tables(store: Store) -> dict[str, list[tuple[Any, ...]]]:
-    """Every row of every log table, by table. Where a letter that is on no topic stands is left out: that is nobody's business."""
+    """Return every row of every log table, by table. The offset of a letter that is on no topic is left out: it has no meaning."""
     with closing(store.cursor()) as cursor:
         return {
             schema.table: sorted(
@@ -82,7 +82,7 @@ def tables(store: Store) -> dict[str, list[tuple[Any, ...]]]:
 async def gateway_over(
     store: Store, connection: KafkaConnection, limits: EngineLimits | None = None, **options: Any
 ) -> AsyncIterator[Engine]:
-    """An engine over Kafka that takes records, stopped at the end."""
+    """Yield an engine over Kafka that accepts records, and stop it at the end."""
     policy = Policy()
     now, redactor = TickingClock(NOW + timedelta(days=1)), Redactor(policy.redaction)
     log = KafkaLog(store, redactor, now, connection, **{"sink_limits": QUICK} | options)
@@ -95,23 +95,23 @@ async def gateway_over(
         await gateway.stop()
 
 
-async def until(condition: Callable[[], object], what: str) -> None:
-    """Return as soon as the condition holds; fails, saying what was waited for, when it does not come to hold."""
+async def until(condition: Callable[[], object], description: str) -> None:
+    """Return as soon as the condition holds; if it never does, fail with the description of the condition."""
     ends_at = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < ends_at, f"waited {PATIENCE:g} s for {what}"
+        assert time.monotonic() < ends_at, f"waited {PATIENCE:g} s for {description}"
         await asyncio.sleep(0.005)
 
 
 def sink_of(gateway: Engine) -> Sink:
-    """The sink of an engine over Kafka."""
+    """Return the sink of an engine over Kafka."""
     assert isinstance(gateway._log, KafkaLog)
     return gateway._log._sink
 
 
 @contextmanager
 def held_back(gateway: Engine) -> Iterator[None]:
-    """Let nothing land meanwhile."""
+    """Hold back every flush while the context is open."""
     writer, gate = sink_of(gateway).writer, threading.Event()
     land = writer.land
 

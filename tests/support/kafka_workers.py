@@ -39,16 +39,16 @@ POLICY = Policy()
 
 
 class Means(Protocol):
-    """What a stage works on partitions with."""
+    """What a stage opens its partitions with."""
 
     def open_partition(self, number: int) -> PartitionWork:
-        """Begin the work on a partition."""
+        """Open a partition."""
         ...
 
 
 @dataclass
 class Collecting:
-    """Takes note of what it gets. Each chunk waits for its `gate`, then `finish` says when it is done."""
+    """Records the chunks that it receives. Each chunk waits for its `gate`; `finish` marks it as done."""
 
     seen: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     chunks: list[Chunk] = field(default_factory=list)
@@ -59,13 +59,13 @@ class Collecting:
     mine: set[int] = field(default_factory=set)
 
     def open_partition(self, number: int) -> PartitionWork:
-        """Note it."""
+        """Record the opened partition."""
         self.mine.add(number)
         return _CollectedPartition(self, number)
 
     @property
     def count(self) -> int:
-        """Records that were seen, each as often as it came."""
+        """Return how often each record was received."""
         return sum(map(len, self.seen.values()))
 
 
@@ -76,18 +76,18 @@ class _CollectedPartition:
     notes: Collecting
     number: int
 
-    async def take(self, chunk: Chunk, done: Callable[[], None]) -> None:
-        """Note the chunk once the gate is open."""
+    async def take(self, chunk: Chunk, on_done: Callable[[], None]) -> None:
+        """Record the chunk once the gate is open."""
         assert chunk.partition == self.number
         assert chunk.partition in self.notes.mine
         records = chunk.records
         self.notes.chunks.append(Chunk(chunk.topic, chunk.partition, records))
         await eventually(lambda: self.notes.gate(chunk), "the gate")
         self.notes.seen[chunk.partition] += [record.offset for record in records]
-        self.notes.finish(chunk, done)
+        self.notes.finish(chunk, on_done)
 
     async def end(self, grace: float) -> None:  # noqa: ARG002 - as the protocol has it
-        """Note it."""
+        """Record the end of the partition."""
         self.notes.mine.discard(self.number)
         self.notes.ended.append(self.number)
 
@@ -102,7 +102,7 @@ async def working(
     membership: Membership | None = None,
     **consumer: object,
 ) -> AsyncIterator[Worker]:
-    """A worker with these stages, stopped at the end."""
+    """Yield a worker with these stages, stopped at the end."""
     failures: list[BaseException] = []
     stages = [
         KafkaStage(stage.source, of_stage.open_partition, records_at_once=stage.records_at_once)
@@ -123,7 +123,7 @@ async def working(
 async def processing(
     kafka: KafkaConnection, stages: Sequence[Stage] = STAGES, wrap: Callable[[Stage, Means], Means] = lambda _, one: one
 ) -> AsyncIterator[Worker]:
-    """A worker with these stages as they are; `wrap` may put something between it and a stage."""
+    """Yield a worker with the real stages; `wrap` may put a wrapper around each stage."""
     redactor, producer = Redactor(POLICY.redaction), RecordProducer(kafka)
     await producer.start()
     runs = StageRuns(POLICY, nothing_recorded, redactor, TickingClock(NOW))
@@ -150,15 +150,15 @@ async def processing(
 
 
 def keyed(records: Sequence[Record]) -> list[tuple[bytes, bytes]]:
-    """Records as they are produced."""
+    """Return records as produced messages."""
     return [(key_of(record), encode(record)) for record in records]
 
 
-async def eventually(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
-    """Return as soon as the condition holds; fails, saying what was waited for, when it does not come to hold."""
+async def eventually(condition: Callable[[], bool], description: str, patience: float = PATIENCE) -> None:
+    """Return as soon as the condition holds; if it never does, fail with the description of the condition."""
     ends_at = time.monotonic() + patience
     while not condition():
-        assert time.monotonic() < ends_at, f"waited {patience:g} s for {what}"
+        assert time.monotonic() < ends_at, f"waited {patience:g} s for {description}"
         await asyncio.sleep(0.01)
 
 
@@ -173,13 +173,13 @@ async def produce(
 
 
 def numbered(count: int, start: int = 0) -> list[tuple[bytes, bytes]]:
-    """Messages with keys and values of their own."""
+    """Return messages with distinct keys and values."""
     return [(b"key-%d" % number, b"value-%d" % number) for number in range(start, start + count)]
 
 
 @asynccontextmanager
 async def reading(connection: KafkaConnection, group: str | None = None) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer that reads by hand; with a group it tells what that has committed."""
+    """Yield a consumer with manual assignment; with a group, it returns that group's committed offsets."""
     consumer = AIOKafkaConsumer(
         **connection.for_aiokafka(),
         group_id=group,
@@ -195,7 +195,7 @@ async def reading(connection: KafkaConnection, group: str | None = None) -> Asyn
 
 
 async def offsets(connection: KafkaConnection, topic: str, partitions: int) -> tuple[list[int], list[int]]:
-    """What the workers have committed, 0 where nothing is, and where the partitions end."""
+    """Return the workers' committed offsets, 0 if there is none, and the ends of the partitions."""
     places = [TopicPartition(connection.topic(topic), number) for number in range(partitions)]
     async with reading(connection, connection.topic(GROUP)) as consumer:
         ends = await consumer.end_offsets(places)
@@ -203,7 +203,7 @@ async def offsets(connection: KafkaConnection, topic: str, partitions: int) -> t
 
 
 async def until_committed(connection: KafkaConnection, topic: str, partitions: int, patience: float = PATIENCE) -> None:
-    """Return when the workers have committed all of a topic."""
+    """Return when the workers have committed every record of a topic."""
     ends_at = time.monotonic() + patience
     while True:
         committed, ends = await offsets(connection, topic, partitions)
@@ -214,7 +214,7 @@ async def until_committed(connection: KafkaConnection, topic: str, partitions: i
 
 
 async def contents(connection: KafkaConnection, topic: str, partitions: int) -> list[ConsumerRecord[bytes, bytes]]:
-    """Every record of a topic, partition by partition."""
+    """Return every record of a topic, partition by partition."""
     async with reading(connection) as consumer:
         places = [TopicPartition(connection.topic(topic), number) for number in range(partitions)]
         consumer.assign(places)
@@ -226,7 +226,7 @@ async def contents(connection: KafkaConnection, topic: str, partitions: int) -> 
 
 
 def unseen(workers: Sequence[Collecting], ends: Sequence[int]) -> list[tuple[int, int]]:
-    """Partition and offset of the records that none of them has seen, where every offset has a record."""
+    """Return partition and offset of the records that no worker has seen, if every offset has a record."""
     return [
         (partition, offset)
         for partition, end in enumerate(ends)

@@ -19,7 +19,7 @@ TOPIC = "exchanges"
 
 
 async def brought(log: Log, *exchanges: Exchange) -> list[str]:
-    """Bring records to a log as the engine does; what becomes of each."""
+    """Append records to a log as the engine does, and return the outcome of each."""
     messages = [encode(exchange) for exchange in exchanges]
     outcomes = await log.outcomes(TOPIC, exchanges, messages)
     new: list[Record] = [exchange for exchange, outcome in zip(exchanges, outcomes, strict=True) if outcome == WRITTEN]
@@ -30,18 +30,18 @@ async def brought(log: Log, *exchanges: Exchange) -> list[str]:
 
 
 def in_tables(store: Store) -> list[tuple[str, int, int]]:
-    """Id, partition and offset of each exchange of the tables, in their order."""
+    """Return id, partition and offset of each exchange of the tables, in their order."""
     statement = "SELECT exchange_id, _partition, _offset FROM log.exchanges ORDER BY 2, 3"
     return store.cursor().execute(statement).fetchall()
 
 
 def session(count: int) -> Sequence[Exchange]:
-    """Exchanges of one session, which keep their order on every log."""
+    """Return exchanges of one session, which keep their order on every log."""
     return [build.exchange("s", number) for number in range(1, count + 1)]
 
 
 async def what_was_appended_survives_a_kill(store: Store, opened: Opened) -> None:
-    """Laws 1 and 5: after a kill right behind the append, the next start has it, once."""
+    """Laws 1 and 5: records survive a kill right after the append, and are there once after the restart."""
     async with opened(is_killed=True) as log:
         assert await brought(log, *session(3)) == [WRITTEN] * 3
     async with opened() as log:
@@ -68,7 +68,7 @@ async def records_keep_their_order_and_offsets_are_given_once(store: Store, open
 
 
 async def what_is_known_is_told_before_and_after_a_flush(store: Store, opened: Opened) -> None:
-    """Law 3: repetitions and conflicts, within one call, before the tables have the record, and after."""
+    """Law 3: duplicates and conflicts are reported within one call, before the flush, and after it."""
     first, other = build.exchange("s", 1), build.exchange("s", 1, "It is not done.", content_digest="f" * 16)
     async with opened() as log:
         assert await brought(log, first, first, other) == [WRITTEN, KNOWN, CONFLICT]
@@ -79,7 +79,7 @@ async def what_is_known_is_told_before_and_after_a_flush(store: Store, opened: O
 
 
 async def a_flush_returns_when_the_tables_have_everything(store: Store, opened: Opened) -> None:
-    """Law 4, and what is waiting is counted meanwhile."""
+    """Law 4: a flush returns when every record is in the tables; pending records are counted until then."""
     async with opened() as log:
         for number in range(1, 21):
             await brought(log, build.exchange(f"s{number}", 1))

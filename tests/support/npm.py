@@ -25,11 +25,11 @@ Program = TypeVar("Program")
 
 
 class UnavailableError(Exception):
-    """A package cannot be installed on this machine; the message says why."""
+    """A package cannot be installed on this machine; the message gives the reason."""
 
 
 def or_skip(install: Callable[[], Program]) -> Program:
-    """What `install` gives. Where the package is unavailable the test is skipped with the reason; in CI it fails."""
+    """Return the result of `install`. Skip the test with the reason if the package is unavailable; fail in CI."""
     try:
         return install()
     except UnavailableError as error:
@@ -38,7 +38,7 @@ def or_skip(install: Callable[[], Program]) -> Program:
 
 @cache
 def node() -> Path:
-    """The Node that packages run on."""
+    """Return the Node that packages run on."""
     if shutil.which("npm") is None:
         raise UnavailableError("there is no npm: install Node 20 or newer")
     return _installed(f"node-{NODE}", f"node@{NODE}", None) / "node_modules" / "node" / "bin" / "node"
@@ -46,18 +46,18 @@ def node() -> Path:
 
 @cache
 def package(name: str, version: str) -> Path:
-    """The folder of an installed package, in `node_modules`; UnavailableError, with npm's last words, when it cannot be."""
+    """Return the folder of an installed package in `node_modules`; raise UnavailableError with npm's last lines if it cannot be installed."""
     folder = _installed(f"{name.replace('/', '+')}-{version}", f"{name}@{version}", node().parent)
     return folder / "node_modules" / name
 
 
 def path_with_node() -> str:
-    """The PATH of a process that is to find the Node of `node` first."""
+    """Return a PATH on which the Node of `node` comes first."""
     return f"{node().parent}{os.pathsep}{os.environ['PATH']}"
 
 
-def _installed(name: str, wanted: str, first_on_path: Path | None) -> Path:
-    """The folder that holds a package, installed there unless it was before."""
+def _installed(name: str, requirement: str, first_on_path: Path | None) -> Path:
+    """Return the folder of a package, and install it if it is missing."""
     chosen = os.environ.get(CACHE)
     cache_folder = Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "driftline"
     cache_folder.mkdir(parents=True, exist_ok=True)
@@ -69,17 +69,17 @@ def _installed(name: str, wanted: str, first_on_path: Path | None) -> Path:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
             (partial / "package.json").write_text('{"private": true}', "utf-8")
-            npm_install(partial, wanted, first_on_path=first_on_path)
+            npm_install(partial, requirement, first_on_path=first_on_path)
             partial.rename(folder)
     return folder
 
 
-def npm_install(folder: Path, *wanted: str, first_on_path: Path | None = None) -> None:
-    """Install packages, or those of the folder's `package.json` where none is named; UnavailableError when they cannot be."""
+def npm_install(folder: Path, *requirements: str, first_on_path: Path | None = None) -> None:
+    """Install packages, or those of the folder's `package.json` if none is given; raise UnavailableError on failure."""
     path = os.environ["PATH"] if first_on_path is None else f"{first_on_path}{os.pathsep}{os.environ['PATH']}"
-    command = ["npm", "install", "--no-audit", "--no-fund", "--no-progress", "--loglevel", "error", *wanted]
+    command = ["npm", "install", "--no-audit", "--no-fund", "--no-progress", "--loglevel", "error", *requirements]
     try:
-        done = subprocess.run(
+        installation = subprocess.run(
             command,
             cwd=folder,
             env=os.environ | {"PATH": path},
@@ -89,6 +89,6 @@ def npm_install(folder: Path, *wanted: str, first_on_path: Path | None = None) -
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise UnavailableError(f"npm did not install {' '.join(wanted)} within {INSTALL_SECONDS:.0f} s") from error
-    if done.returncode:
-        raise UnavailableError(f"npm could not install {' '.join(wanted)}: {done.stderr.strip()[-500:]}")
+        raise UnavailableError(f"npm did not install {' '.join(requirements)} within {INSTALL_SECONDS:.0f} s") from error
+    if installation.returncode:
+        raise UnavailableError(f"npm could not install {' '.join(requirements)}: {installation.stderr.strip()[-500:]}")

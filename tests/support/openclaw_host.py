@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 class Host:
-    """One process of OpenClaw. `logged` is what the plugin said, `slowest` the longest any hook took, in milliseconds."""
+    """One process of OpenClaw. `logged` is the plugin's log, `slowest` the longest duration of a hook in milliseconds."""
 
     def __init__(self, config: Json, entry: Json | None = None, *, has_transcripts: bool = False) -> None:
         assert NODE is not None
@@ -33,29 +33,29 @@ class Host:
         self._at: int | None = None
         self.logged: list[str] = []
         self.slowest = 0.0
-        wanted = {"config": QUICK | config, "entry": ALLOWED if entry is None else entry, "hasTranscripts": has_transcripts}
-        self._ask(wanted)
+        settings = {"config": QUICK | config, "entry": ALLOWED if entry is None else entry, "hasTranscripts": has_transcripts}
+        self._ask(settings)
 
     def hook(self, name: str, event: Json, session: str, run: str = "run-1") -> None:
-        """Call a hook; it answers nothing, as OpenClaw wants it of one that only looks on."""
+        """Call a hook; it must return nothing, as OpenClaw requires of an observer."""
         context = {"agentId": "main", "sessionId": session, "sessionKey": f"agent:main:{session}", "runId": run}
         answer = self._ask({"hook": name, "event": event, "context": context})
         assert answer["returned"] is None
         self.slowest = max(self.slowest, answer["ms"])
 
     def transcript(self, session: str, entry: Json, *, of_file: bool = False) -> None:
-        """Tell that a message was written to the transcript: to a database, or in earlier versions to a file, which alone names it."""
+        """Announce a message written to the transcript: in a database, or, in earlier versions, in a file, which the announcement names."""
         key = f"agent:main:{session}"
         target = {"agentId": "main", "sessionId": session, "sessionKey": key}
         update = {"sessionFile": f"/state/agents/main/sessions/{session}.jsonl"} if of_file else {**target, "target": target}
         self._ask({"update": update | {"sessionKey": key, "message": entry["message"], "messageId": entry["id"]}})
 
-    def live(self, session: str, written: Sequence[Json], *, of_file: bool = False) -> None:
-        """A session as it comes about: updates of the transcript and hooks, in the order and with what OpenClaw gives.
+    def live(self, session: str, entries: Sequence[Json], *, of_file: bool = False) -> None:
+        """Replay a session live: transcript updates and hooks, in OpenClaw's order and with its arguments.
 
         `written` are the transcript's entries. Of results of tools there is no update, and a hook has what the tool gave.
         """
-        wrote = [entry for entry in written if entry["type"] == "message"]
+        wrote = [entry for entry in entries if entry["type"] == "message"]
         messages: list[Json] = []
         run = ""
         for number, entry in enumerate(wrote):
@@ -72,9 +72,9 @@ class Host:
         self._at = None
 
     def turn(self, session: str, messages: Sequence[Json], run: str = "run-1", **event: Any) -> None:
-        """A run from its first call of a tool to its end; `messages` are all of the session, the last user message begins the run."""
-        asked = max(number for number, message in enumerate(messages) if message["role"] == "user")
-        for message in messages[asked + 1 :]:
+        """Replay a run from its first tool call to its end; `messages` are all of the session, and the last user message begins the run."""
+        question_index = max(number for number, message in enumerate(messages) if message["role"] == "user")
+        for message in messages[question_index + 1 :]:
             self._tools(session, message, run)
         self._end(session, messages, run, **event)
 
@@ -95,31 +95,31 @@ class Host:
         if last["role"] != "assistant":
             return  # the model was not asked
         output = {"runId": run, "sessionId": session, "provider": "anthropic", "model": last["model"]}
-        said = [block["text"] for block in last["content"] if block["type"] == "text"]
-        self.hook("llm_output", output | {"assistantTexts": said}, session, run)
+        answer_texts = [block["text"] for block in last["content"] if block["type"] == "text"]
+        self.hook("llm_output", output | {"assistantTexts": answer_texts}, session, run)
 
-    def do(self, what: str) -> Json:
-        """Wait until all is `kept` on disk, or `drained`, that is delivered, or `end` the process; the plugin's status."""
-        status: Json = self._ask({"do": what})["status"]
+    def do(self, action: str) -> Json:
+        """Wait until all data is `kept` on disk or `drained` (delivered), or `end` the process; return the plugin's status."""
+        status: Json = self._ask({"do": action})["status"]
         return status
 
     def kill(self) -> None:
-        """End it at once, by kill -9."""
+        """Kill the process with kill -9."""
         self._process.kill()
         self.close()
 
     def close(self) -> None:
-        """Wait until it has ended."""
+        """Wait for the end of the process."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._process.stdin.close()
         self._process.wait(PATIENCE)
 
-    def _ask(self, wanted: Json) -> Json:
+    def _ask(self, request: Json) -> Json:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(wanted | ({"at": self._at} if self._at else {})) + "\n")
+        self._process.stdin.write(json.dumps(request | ({"at": self._at} if self._at else {})) + "\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         assert line, "node has ended"
@@ -130,7 +130,7 @@ class Host:
 
 @contextmanager
 def host(config: Json, entry: Json | None = None, *, has_transcripts: bool = False) -> Iterator[Host]:
-    """A process of OpenClaw that has ended when the context has."""
+    """Yield a process of OpenClaw, which ends with the context."""
     opened = Host(config, entry, has_transcripts=has_transcripts)
     try:
         yield opened
@@ -142,12 +142,12 @@ def host(config: Json, entry: Json | None = None, *, has_transcripts: bool = Fal
 
 
 def entries(transcript: Path) -> list[Json]:
-    """The lines of a transcript."""
+    """Return the lines of a transcript."""
     return [json.loads(line) for line in transcript.read_text("utf-8").splitlines()]
 
 
 def written(transcript: Path, session: str, began: datetime) -> list[Json]:
-    """The lines of a transcript as those of a session that began then: each entry is written a while after its message began."""
+    """Return the lines of a transcript as if the session began at this time; each entry is written shortly after its message began."""
     lines = entries(transcript)
     lines[0]["id"] = session
     first = datetime.fromisoformat(lines[0]["timestamp"])

@@ -30,11 +30,11 @@ BUILD_SECONDS = 3600.0
 
 
 class UnavailableError(Exception):
-    """There is no Collector to be had on this machine; the message says why."""
+    """No Collector is available on this machine; the message gives the reason."""
 
 
 def collector() -> Path:
-    """The program, built at the first call of a soak run on a machine; UnavailableError when there is none and none can be built."""
+    """Return the program, built once per machine in a soak run; raise UnavailableError if it cannot be built."""
     go = shutil.which("go", path=os.pathsep.join([os.environ["PATH"], "/usr/local/go/bin"]))
     if go is None:
         raise UnavailableError("there is no go: install Go 1.26 or newer, with which the OpenTelemetry Collector is built")
@@ -52,22 +52,22 @@ def collector() -> Path:
 
 
 def _build(go: str, program: Path) -> None:
-    """Let the builder write the sources and compile them, one package at a time, beside whatever else the machine does."""
+    """Generate the sources with the builder and compile them, one package at a time to spare the machine."""
     with tempfile.TemporaryDirectory(prefix="driftline-collector-") as folder:
         config = yaml.safe_load(CONFIG.read_text("utf-8"))
         config["dist"]["output_path"] = f"{folder}/built"
-        wanted = Path(folder) / "builder.yaml"
-        wanted.write_text(yaml.safe_dump(config), "utf-8")
+        configuration = Path(folder) / "builder.yaml"
+        configuration.write_text(yaml.safe_dump(config), "utf-8")
         environment = os.environ | {"GOFLAGS": "-p=1", "PATH": os.pathsep.join([str(Path(go).parent), os.environ["PATH"]])}
-        command = ["nice", "-n", "15", go, "run", BUILDER, "--config", str(wanted)]
+        command = ["nice", "-n", "15", go, "run", BUILDER, "--config", str(configuration)]
         try:
-            done = subprocess.run(
+            build = subprocess.run(
                 command, cwd=folder, env=environment, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
             )
         except subprocess.TimeoutExpired as error:
             raise UnavailableError(f"the Collector was not built within {BUILD_SECONDS:g} s") from error
-        if done.returncode:
-            raise UnavailableError(f"the Collector could not be built: {(done.stdout + done.stderr)[-2000:]}")
+        if build.returncode:
+            raise UnavailableError(f"the Collector could not be built: {(build.stdout + build.stderr)[-2000:]}")
         # Renamed when it is whole, and from its own file system: a build that was cut short is never taken for one.
         unfinished = program.with_suffix(".partial")
         shutil.copy2(Path(folder) / "built" / "collector", unfinished)
@@ -75,7 +75,7 @@ def _build(go: str, program: Path) -> None:
 
 
 class RunningCollector:
-    """A Collector at work: `url` is where it takes OTLP over HTTP."""
+    """A running Collector: `url` is its OTLP/HTTP endpoint."""
 
     def __init__(self, process: subprocess.Popen[bytes], url: str, log: Path) -> None:
         self._process = process
@@ -84,16 +84,16 @@ class RunningCollector:
 
     @property
     def logged(self) -> str:
-        """What it has said so far."""
+        """Return the log so far."""
         return self._log.read_text("utf-8", "replace")
 
     @property
     def ended(self) -> bool:
-        """Whether it runs no more."""
+        """Return whether the Collector has ended."""
         return self._process.poll() is not None
 
     def stop(self) -> None:
-        """Stop it as an operator would: it sends what it still has."""
+        """Stop the Collector gracefully: it sends its queued data."""
         untie(self._process)
         self._process.terminate()
         self._process.wait(PATIENCE)
@@ -101,7 +101,7 @@ class RunningCollector:
 
 @contextmanager
 def exporting(folder: Path, exporters: Mapping[str, Json]) -> Iterator[RunningCollector]:
-    """A Collector that takes OTLP, batches it and exports traces and logs; stopped in the end. The folder has its configuration."""
+    """Yield a Collector that receives OTLP, batches it and exports traces and logs. The folder has its configuration."""
     port = free_port()
     pipeline = {"receivers": ["otlp"], "processors": ["batch"], "exporters": sorted(exporters)}
     config = {
@@ -134,13 +134,13 @@ def _listens(port: int) -> bool:
 
 
 def traces(*spans: Json, service: str | None = "checkout") -> Captured:
-    """A request with spans of one service."""
+    """Return a request with spans of one service."""
     return Captured("traces", body(spans, {} if service is None else {"service.name": service}))
 
 
-def turn(trace: int, at: datetime, *, session: str = "", **given: str) -> Json:
-    """The span of an agent that answers one question."""
-    said = {
+def turn(trace: int, start: datetime, *, session: str = "", **fields: str) -> Json:
+    """Return the span of an agent that answers one question."""
+    texts = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "clerk",
         "gen_ai.conversation.id": session or f"session-{trace}",
@@ -151,12 +151,12 @@ def turn(trace: int, at: datetime, *, session: str = "", **given: str) -> Json:
         "traceId": f"{trace:032x}",
         "spanId": f"{trace:016x}",
         "name": "invoke_agent clerk",
-        "startTimeUnixNano": nanoseconds(at),
-        "endTimeUnixNano": nanoseconds(at + timedelta(seconds=1)),
-        "attributes": attributes({**said, **given}),
+        "startTimeUnixNano": nanoseconds(start),
+        "endTimeUnixNano": nanoseconds(start + timedelta(seconds=1)),
+        "attributes": attributes({**texts, **fields}),
     }
 
 
-def nanoseconds(at: datetime) -> str:
-    """A time as OTLP's JSON has it."""
-    return f"{int(at.timestamp())}000000000"
+def nanoseconds(time: datetime) -> str:
+    """Return a time in the format of OTLP's JSON."""
+    return f"{int(time.timestamp())}000000000"

@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 class Captured(NamedTuple):
-    """A request of a capture: its signal, and its body in OTLP's JSON."""
+    """A request of a capture: its signal, and its body as OTLP JSON."""
 
     signal: str
     request: Json
@@ -44,32 +44,32 @@ class Captured(NamedTuple):
 
 
 def dialects() -> list[str]:
-    """The names of the captures."""
+    """Return the names of the captures."""
     return sorted(file.stem for file in CAPTURES.glob("*.jsonl") if file.stat().st_size)
 
 
 def requests_of(dialect: str) -> list[Captured]:
-    """The requests of a capture, in the order in which they came."""
+    """Return the requests of a capture in order of arrival."""
     lines = (CAPTURES / f"{dialect}.jsonl").read_bytes().splitlines()
     return [Captured(line["signal"], line["request"]) for line in map(json.loads, lines)]
 
 
 def records_of(requests: Iterable[Captured]) -> list[Span]:
-    """The records of the spans of some requests; none may be refused."""
-    found = []
+    """Return the records of the spans of some requests; no span may be refused."""
+    records = []
     for captured in requests:
         for observed in SIGNALS[captured.signal].read(captured.as_json, NOW, is_json=True):
             assert not isinstance(observed, Refused), observed
             if observed is not None:
-                found.append(span_record(observed, OWNER, REDACTOR, NOW, LABELS))
-    return found
+                records.append(span_record(observed, OWNER, REDACTOR, NOW, LABELS))
+    return records
 
 
 def assembled(records: Iterable[Span]) -> list[Assembly]:
-    """The traces of some spans, in the order of their first spans; a span that came twice is there once."""
+    """Assemble the traces of some spans, in the order of their first spans; duplicates are dropped."""
     once = {(record.trace_id, record.span_id): record for record in records}
     traces: dict[str, list[Span]] = {}
     for record in once.values():
         traces.setdefault(record.trace_id, []).append(record)
-    made = [assemble(spans, Decision("settled", NOW)) for spans in traces.values()]
-    return sorted(made, key=lambda one: (one.decision.started_at, one.decision.trace_id))
+    assembled_traces = [assemble(spans, Decision("settled", NOW)) for spans in traces.values()]
+    return sorted(assembled_traces, key=lambda one: (one.decision.started_at, one.decision.trace_id))

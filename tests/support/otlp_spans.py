@@ -16,7 +16,7 @@ START = int(datetime(2026, 10, 1, 11, 0, tzinfo=UTC).timestamp()) * 1_000_000_00
 
 
 def attribute_value(value: Any) -> Json:
-    """A value as OTLP's JSON has it."""
+    """Return a value in the format of OTLP's JSON."""
     if isinstance(value, list):
         return {"arrayValue": {"values": [attribute_value(one) for one in value]}}
     if isinstance(value, dict):
@@ -29,13 +29,13 @@ def attribute_value(value: Any) -> Json:
     return {} if name is None else {name: value}
 
 
-def attributes(given: dict[str, Any]) -> list[Json]:
-    """Attributes as OTLP's JSON has them."""
-    return [{"key": name, "value": attribute_value(value)} for name, value in given.items()]
+def attributes(values: dict[str, Any]) -> list[Json]:
+    """Return attributes in the format of OTLP's JSON."""
+    return [{"key": name, "value": attribute_value(value)} for name, value in values.items()]
 
 
 def span(number: int, parent: int | None = None, *, trace: str = TRACE, **fields: Any) -> Json:
-    """The span `number` of a trace: it begins `number` seconds after the first and takes as long. `attributes` are plain values."""
+    """Return the span `number` of a trace: it starts `number` seconds after the first and lasts as long. `attributes` are plain values."""
     plain = fields.pop("attributes", {})
     return {
         "traceId": trace,
@@ -50,17 +50,17 @@ def span(number: int, parent: int | None = None, *, trace: str = TRACE, **fields
 
 
 def span_id(number: int) -> str:
-    """The id of a span."""
+    """Return the id of a span."""
     return f"{number + 1:016x}"
 
 
 def request(*spans: Json, resource: dict[str, Any] | None = None, scope: str = "tests") -> Captured:
-    """A request with some spans."""
+    """Return a request with some spans."""
     return Captured("traces", body(spans, resource, scope))
 
 
 def body(spans: Sequence[Json], resource: dict[str, Any] | None = None, scope: str = "tests") -> Json:
-    """The body of a request in OTLP's JSON."""
+    """Return the body of a request as OTLP JSON."""
     scoped = [{"scope": {"name": scope}, "spans": list(spans)}]
     return {"resourceSpans": [{"resource": {"attributes": attributes(resource or {})}, "scopeSpans": scoped}]}
 
@@ -68,32 +68,32 @@ def body(spans: Sequence[Json], resource: dict[str, Any] | None = None, scope: s
 def agent(
     number: int = 0, parent: int | None = None, question: str = "Is it well?", answer: str = "It is.", **fields: Any
 ) -> Json:
-    """The span of an agent that was asked something."""
-    told = {
+    """Return the span of an agent that answered a question."""
+    agent_attributes = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": "scout",
         "gen_ai.conversation.id": "s1",
         "gen_ai.input.messages": messages("user", question),
         "gen_ai.output.messages": messages("assistant", answer),
     }
-    return span(number, parent, attributes={**told, **fields.pop("attributes", {})}, **fields)
+    return span(number, parent, attributes={**agent_attributes, **fields.pop("attributes", {})}, **fields)
 
 
 def tool(number: int, parent: int | None = 0, name: str = "exec", **fields: Any) -> Json:
-    """The span of a tool that was called, each with an id of its own."""
-    told = {
+    """Return the span of a tool call with its own id."""
+    tool_attributes = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": name,
         "gen_ai.tool.call.id": f"call-{number}",
         "gen_ai.tool.call.arguments": json.dumps({"n": number}),
         "gen_ai.tool.call.result": f"result {number}",
     }
-    return span(number, parent, attributes={**told, **fields.pop("attributes", {})}, **fields)
+    return span(number, parent, attributes={**tool_attributes, **fields.pop("attributes", {})}, **fields)
 
 
 def chat(number: int, parent: int | None = 0, **fields: Any) -> Json:
-    """The span of a request to a model, with tokens."""
-    told = {
+    """Return the span of a model request, with tokens."""
+    chat_attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "model-1",
         "gen_ai.response.id": f"answer-{number}",
@@ -102,9 +102,9 @@ def chat(number: int, parent: int | None = 0, **fields: Any) -> Json:
         "gen_ai.input.messages": messages("user", f"question {number}"),
         "gen_ai.output.messages": messages("assistant", f"answer {number}"),
     }
-    return span(number, parent, attributes={**told, **fields.pop("attributes", {})}, **fields)
+    return span(number, parent, attributes={**chat_attributes, **fields.pop("attributes", {})}, **fields)
 
 
 def messages(role: str, text: str) -> str:
-    """A list of one message, as JSON."""
+    """Return a list of one message, as JSON."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])

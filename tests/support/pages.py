@@ -31,19 +31,19 @@ SENTENCES = {
 
 
 def signed_in(call: Call, token: str) -> str:
-    """The cookie of a new sign-in."""
+    """Return the cookie of a new sign-in."""
     answer = call("POST", SIGN_IN, token, json={})
     assert answer.status_code == 204
     return SimpleCookie(answer.headers["set-cookie"])[COOKIE].value
 
 
 def cookie(value: str) -> dict[str, str]:
-    """The headers of a browser that looks at a page."""
+    """Return the headers of a browser that views a page."""
     return {"cookie": f"theme=dark; {COOKIE}={value}", **HTML}
 
 
 def from_page(value: str, **other: str) -> dict[str, str]:
-    """The headers of a page that writes."""
+    """Return the headers of a page that submits a form."""
     return {**cookie(value), PAGE_MARK: mark_of(value.encode(), ""), "sec-fetch-site": "same-origin", "origin": OURS} | other
 
 
@@ -56,11 +56,11 @@ class Elements(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        """Keep it."""
+        """Record the element."""
         self.found.append((tag, {name: value or "" for name, value in attrs}))
 
     def active(self) -> list[str]:
-        """What could run, load or style something that is not ours."""
+        """Return the elements and attributes that could run, load or style foreign content."""
         return [
             f"{tag} {name}={value}"
             for tag, attributes in self.found
@@ -86,7 +86,7 @@ class _Texts(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
-        """Open it; an element without content is none that could hold text."""
+        """Open the element; an element without content cannot hold text."""
         identity = dict(attrs).get("id")
         if identity:
             self.by_id[identity] = ""
@@ -94,12 +94,12 @@ class _Texts(HTMLParser):
             self._open.append((tag, identity))
 
     def handle_endtag(self, tag: str) -> None:
-        """Close it, and what was left open in it: the end of a paragraph or a cell may be left out."""
+        """Close the element and its open children: the end tag of a paragraph or cell is optional."""
         while self._open and self._open.pop()[0] != tag:
             pass
 
     def handle_data(self, data: str) -> None:
-        """Add it to every element around it."""
+        """Add the text to every enclosing element."""
         for _, identity in self._open:
             if identity:
                 self.by_id[identity] += data
@@ -114,13 +114,13 @@ def texts_by_id(page: str) -> Mapping[str, str]:
 
 
 def drawn_charts(page: str) -> dict[str, dict[str, Any]]:
-    """What is drawn in each chart of a page, by its key."""
-    found = re.findall(r'<figure class="drawn" id="([^"]*)-chart" data-chart="([^"]*)"', page)
-    return {key: json.loads(unescape(told)) for key, told in found}
+    """Return what each chart of a page shows, by its key."""
+    charts = re.findall(r'<figure class="drawn" id="([^"]*)-chart" data-chart="([^"]*)"', page)
+    return {key: json.loads(unescape(told)) for key, told in charts}
 
 
 def chart_table(page: str, key: str) -> list[dict[str, str]]:
-    """The table of a chart: each row by the headings."""
+    """Return the table of a chart; each row is keyed by the headings."""
     table = page.split(f'id="{key}-table"')[1].split("</table>", maxsplit=1)[0]
     head, *rows = re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)
     names = _cells(head)
@@ -132,18 +132,18 @@ def _cells(row: str) -> list[str]:
 
 
 def cards_of(page: str) -> dict[str, str]:
-    """Each project that is shown, in order, with its card or its row."""
-    shown = re.split(r'(?=<li class="card |<tr class="\w+">)', page)[1:]
+    """Return each listed project, in order, with its card or row."""
+    cards = re.split(r'(?=<li class="card |<tr class="\w+">)', page)[1:]
     return {
-        re.findall(r'<a href="/projects/[^"]+">([^<]+)</a>', card)[0]: re.split("</li>\n<|</tr>", card)[0] for card in shown
+        re.findall(r'<a href="/projects/[^"]+">([^<]+)</a>', card)[0]: re.split("</li>\n<|</tr>", card)[0] for card in cards
     }
 
 
 def projects_of(page: str) -> list[str]:
-    """The names of the projects that are shown, in order."""
+    """Return the names of the listed projects, in order."""
     return list(cards_of(page))
 
 
 def text_of(page: str) -> str:
-    """What a page says, without its tags."""
+    """Return the text of a page without its tags."""
     return " ".join(re.sub(r"<[^>]+>", " ", page).split())

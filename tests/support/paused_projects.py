@@ -19,12 +19,12 @@ DAYS_AGO = {PAUSED: (20, 21, 40, 80), LIVE: (1, 5, 10, 20, 60)}
 
 
 def count_within(project: str, days: int) -> int:
-    """The number of sessions that a project had in the days up to today."""
+    """Return the number of sessions of a project in the days up to today."""
     return sum(ago < days for ago in DAYS_AGO[project])
 
 
 def put_paused(store: Store, now: datetime) -> None:
-    """Put both projects into a store, as of a present."""
+    """Store both projects, relative to a present time."""
     for project, days_ago in DAYS_AGO.items():
         for ago in days_ago:
             put_session(store, project, f"{project}-{ago}", now - timedelta(days=ago))
@@ -32,19 +32,19 @@ def put_paused(store: Store, now: datetime) -> None:
         transaction.set_watermark("intake", "exchanges", sum(map(len, DAYS_AGO.values())))
 
 
-def put_session(store: Store, project: str, session: str, at: datetime) -> None:
-    """Put one session of a project in, all of whose records are of one time."""
+def put_session(store: Store, project: str, session: str, time: datetime) -> None:
+    """Store one session of a project whose records all have one time."""
     of_project = {"project": project}
     evaluation = evaluated(Made(CLAUDE, REFUND, session, (9.0, 9.0, 9.0), project=project)).evaluation
     records: dict[str, Iterable[object]] = {
-        "exchanges": [exchange(session, 1, occurred_at=at, ingested_at=at, **of_project)],
+        "exchanges": [exchange(session, 1, occurred_at=time, ingested_at=time, **of_project)],
         "scores": [
-            score(session, 1, exchange_at=at, scored_at=at, anomaly=True, anomaly_reasons=("odd",), **JUDGED, **of_project)
+            score(session, 1, exchange_at=time, scored_at=time, anomaly=True, anomaly_reasons=("odd",), **JUDGED, **of_project)
         ],
-        "judgements": [judgement(session, 1, judged_at=at, **of_project)],
-        "diagnoses": [diagnosed(session, ended_at=at, closed_at=at, **of_project)],
-        "incidents": [incident(incident_id=session, status="resolved", detected_at=at, resolved_at=at, **of_project)],
-        "evaluations": [msgspec.structs.replace(evaluation, evaluated_at=at)],
+        "judgements": [judgement(session, 1, judged_at=time, **of_project)],
+        "diagnoses": [diagnosed(session, ended_at=time, closed_at=time, **of_project)],
+        "incidents": [incident(incident_id=session, status="resolved", detected_at=time, resolved_at=time, **of_project)],
+        "evaluations": [msgspec.structs.replace(evaluation, evaluated_at=time)],
     }
-    for topic, made in records.items():
-        put(store, topic, made)  # type: ignore[arg-type]
+    for topic, topic_records in records.items():
+        put(store, topic, topic_records)  # type: ignore[arg-type]

@@ -21,14 +21,14 @@ PORTS = range(20_000, 30_000)
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a file's lock, which the system gives back when the process ends, however it ends."""
+    """Hold a file lock, which the system releases when the process ends for any reason."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def tied(command: list[str], output: int) -> subprocess.Popen[bytes]:
-    """Run a command that is killed when this process ends, however it ends, unless `untie` came first.
+    """Run a command that is killed when this process ends for any reason, unless `untie` is called first.
 
     A shell's child waits at a pipe of ours; the shell itself becomes the command, so its process is the one we signal. Linux's own
     way (PR_SET_PDEATHSIG) would also kill it when only the thread that started it ends.
@@ -39,7 +39,7 @@ def tied(command: list[str], output: int) -> subprocess.Popen[bytes]:
 
 
 def untie(process: subprocess.Popen[bytes]) -> None:
-    """Let the process end without us: its number may be another's once it has."""
+    """Stop tracking the process: its id may be reused once it has ended."""
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(b"\n")
@@ -48,7 +48,7 @@ def untie(process: subprocess.Popen[bytes]) -> None:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """Return a free port of the loopback interface."""
     while True:
         port = random.SystemRandom().choice(PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -57,7 +57,7 @@ def free_port() -> int:
 
 
 def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder of this name that all workers have in common, filled by `make`; whoever comes meanwhile waits."""
+    """Return the folder of this name that all workers share, filled by `make`; other workers wait meanwhile."""
     base = factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
     with locked(folder.with_suffix(".lock")):
@@ -70,7 +70,7 @@ def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path],
 
 
 def skip_or_fail(reason: object) -> NoReturn:
-    """Skip the test, saying what is missing; in CI, where a skip is read by nobody, fail."""
+    """Skip the test with the missing requirement as the reason; in CI, fail instead, because nobody reads skips there."""
     if "CI" in os.environ:
         pytest.fail(f"CI has to run this test: {reason}", pytrace=False)
     pytest.skip(str(reason))

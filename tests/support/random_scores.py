@@ -22,7 +22,7 @@ def publish(store: Store, *scores: Score) -> None:
 
 
 def score_by_chance(chance: random.Random, number: int, *, session_id: str, **fields: Any) -> Score:
-    """A score of the exchange of that number, judged or left out by sampling; `fields` are as given."""
+    """Return a random score of the exchange of that number, judged or left out by sampling; `fields` override."""
     judged = chance.random() < 0.6
     values: dict[str, Any] = {
         "score_id": f"id-{number}",
@@ -39,20 +39,20 @@ def score_by_chance(chance: random.Random, number: int, *, session_id: str, **fi
 
 
 def publish_by_chance(
-    store: Store, chance: random.Random, known: int, made: Callable[..., Score], *, most: int, refreshed: float
+    store: Store, chance: random.Random, known_count: int, make_score: Callable[..., Score], *, most: int, refreshed: float
 ) -> int:
-    """Publish up to `most` new scores and some of those known again, and perhaps add them up; returns how many are known then."""
-    first, known = known, known + chance.randrange(1, most)
-    fresh = [made(chance, number) for number in range(first, known)]
-    again = [made(chance, chance.randrange(known), chance.randrange(1, 4)) for _ in range(chance.randrange(10))]
-    publish(store, *fresh, *again)
+    """Publish up to `most` new scores, repeat some known ones, and sometimes refresh the sums; return the number of known scores."""
+    first, known_count = known_count, known_count + chance.randrange(1, most)
+    fresh = [make_score(chance, number) for number in range(first, known_count)]
+    repeats = [make_score(chance, chance.randrange(known_count), chance.randrange(1, 4)) for _ in range(chance.randrange(10))]
+    publish(store, *fresh, *repeats)
     if chance.random() < refreshed:
         refresh_daily(store)
-    return known
+    return known_count
 
 
 def same(first: Any, second: Any) -> bool:
-    """Whether two answers are the same but for the last bits of sums, whose order DuckDB's threads choose."""
+    """Return whether two answers agree except for the last bits of sums, whose order depends on DuckDB's threads."""
     if isinstance(first, float) and isinstance(second, float):
         return math.isclose(first, second, rel_tol=1e-12, abs_tol=1e-12)
     if isinstance(first, dict) and isinstance(second, dict):

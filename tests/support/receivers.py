@@ -14,7 +14,7 @@ import msgspec
 
 @dataclass(frozen=True)
 class Answer:
-    """What is answered: status, headers, body; `hangs` never answers."""
+    """An answer: status, headers, body; `hangs` never answers."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -24,7 +24,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Post:
-    """What was sent."""
+    """A received request."""
 
     path: str
     headers: Mapping[str, str]
@@ -32,12 +32,12 @@ class Post:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The body's JSON."""
+        """Return the parsed JSON body."""
         return msgspec.json.decode(self.body)  # type: ignore[no-any-return]
 
 
 def _body(request: BaseHTTPRequestHandler) -> bytes:
-    """The body of a request, whose length is said at its beginning or before each chunk of it."""
+    """Return the body of a request, with a declared length or in chunks."""
     length = request.headers["content-length"]
     if length is not None:
         return request.rfile.read(int(length))
@@ -50,7 +50,7 @@ def _body(request: BaseHTTPRequestHandler) -> bytes:
 
 
 class Receiver:
-    """Answers the posts in turn with `answers`, the last one for ever."""
+    """Answers the posts in turn with `answers`, and repeats the last one."""
 
     def __init__(self) -> None:
         self.posts: list[Post] = []
@@ -76,7 +76,7 @@ class Receiver:
                 self.wfile.write(answer.body)
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -84,11 +84,11 @@ class Receiver:
 
     @property
     def url(self) -> str:
-        """Its address, with what a credential would be in the path."""
+        """Return the address, with a credential in the path."""
         return f"http://127.0.0.1:{self._server.server_port}/services/T0/B0/hush-hush"
 
     def close(self) -> None:
-        """End it."""
+        """Stop the receiver."""
         self._over.set()
         self._server.shutdown()
         self._thread.join()
@@ -97,7 +97,7 @@ class Receiver:
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A receiver that listens."""
+    """Yield a listening receiver."""
     receiver = Receiver()
     try:
         yield receiver

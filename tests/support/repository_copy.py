@@ -21,12 +21,12 @@ _OURS = ("ANTHROPIC_", "DRIFTLINE_", "PYTEST_")
 
 @dataclass(frozen=True)
 class Copy:
-    """A copy at `root`; its code is found before that of the checkout."""
+    """A copy at `root`; its code takes precedence over that of the checkout."""
 
     root: Path
 
     def run(self, *command: str) -> str:
-        """The standard output of a command that runs in the copy and by its code; AssertionError with all it says where it fails."""
+        """Run a command in the copy and return its output; raise AssertionError with all output on failure."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         paths = os.pathsep.join([str(self.root), str(self.root / "tests")])
         # The environment is this one's, which make must not bring up to date.
@@ -37,7 +37,7 @@ class Copy:
             "COLUMNS": "200",
             "HOME": str(self.root),
         }
-        done = subprocess.run(
+        command_run = subprocess.run(
             command,
             cwd=self.root,
             env=inherited | own,
@@ -47,15 +47,15 @@ class Copy:
             timeout=_SECONDS,
             check=False,
         )
-        assert done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-8000:]}\n{done.stderr[-8000:]}"
-        return done.stdout
+        assert command_run.returncode == 0, f"{' '.join(command)}:\n{command_run.stdout[-8000:]}\n{command_run.stderr[-8000:]}"
+        return command_run.stdout
 
     def python(self, module: str, *arguments: str) -> str:
-        """The standard output of a Python module, as `run`."""
+        """Run a Python module like `run`."""
         return self.run(sys.executable, "-m", module, *arguments)
 
     def follow(self, text: str) -> set[str]:
-        """Write the files of the titled blocks of a guide, or of a section of it, and change those that its diffs change; their names."""
+        """Write the titled code blocks of a guide or section to files, apply its diffs, and return the file names."""
         blocks = _BLOCK.findall(text)
         for kind, title, block in blocks:
             path = self.root / title
@@ -68,7 +68,7 @@ class Copy:
 
 
 def copy_repository(folder: Path) -> Copy:
-    """A copy of every tracked file that is no picture, as it is in the working tree."""
+    """Copy every tracked file of the working tree except pictures."""
     listed = subprocess.run([GIT, "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
         source = ROOT / name
@@ -80,7 +80,7 @@ def copy_repository(folder: Path) -> Copy:
 
 
 def changed(text: str, difference: str, title: str) -> str:
-    """The text with a block of lines exchanged: `difference` has those that stay (blank), go (-) and come (+).
+    """Return the text with a block replaced: `difference` has context lines (blank), removed lines (-) and added lines (+).
 
     AssertionError unless the lines that are there already stand in one place of the text, one after the other.
     """

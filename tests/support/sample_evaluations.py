@@ -64,7 +64,7 @@ HOSTILE = (
 
 @dataclass(frozen=True)
 class Made:
-    """What a made-up evaluation is of."""
+    """The inputs of a sample evaluation."""
 
     model: str | None
     case: Mapping[str, object]
@@ -84,20 +84,20 @@ class Made:
 
 
 def plan(profile: Mapping[str, object] = PROFILE) -> Plan:
-    """The first judge run of a profile."""
+    """Return the first judge run of a profile."""
     return plans(Profile.model_validate_json(json.dumps(profile)))[0]
 
 
-def run_of(made: Made) -> Run:
-    """A run with one call of a tool."""
+def run_of(sample: Made) -> Run:
+    """Return a run with one tool call."""
     return Run(
         connection="north",
-        project=made.project,
-        session_id=made.session,
+        project=sample.project,
+        session_id=sample.session,
         agent="support-desk",
-        model=made.model,
-        identifiers=frozenset({made.session}),
-        turns=(Turn("Refund order 4711.", made.answer, "answered"),),
+        model=sample.model,
+        identifiers=frozenset({sample.session}),
+        turns=(Turn("Refund order 4711.", sample.answer, "answered"),),
         steps=(ToolCall("refund", {"order": 4711}), ToolResult("refund", "done", failed=False)),
         failures=(),
         artifacts=(),
@@ -105,63 +105,63 @@ def run_of(made: Made) -> Run:
         trust=97,
         input_tokens=1200,
         output_tokens=340,
-        cost_usd=made.run_cost,
+        cost_usd=sample.run_cost,
         started_at=AT,
-        ended_at=AT + timedelta(seconds=made.seconds),
+        ended_at=AT + timedelta(seconds=sample.seconds),
     )
 
 
-def evaluated(made: Made, terms: Plan | None = None) -> Evaluated:
-    """The evaluation that the stage makes of it. Its ids are its own, not those of its content, which would change with the prompt."""
-    case = Case.model_validate_json(json.dumps(made.case))
+def evaluated(sample: Made, terms: Plan | None = None) -> Evaluated:
+    """Return the evaluation of a sample. Its ids are fixed: a digest of the content would change with the prompt."""
+    case = Case.model_validate_json(json.dumps(sample.case))
     request = evaluation_request(
-        case, terms or plan(), PROMPT, run_of(made), repetition=made.repetition, attempt=0, earlier=(), at=AT
+        case, terms or plan(), PROMPT, run_of(sample), repetition=sample.repetition, attempt=0, earlier=(), at=AT
     )
-    name = f"{made.session}:{case.case_id}"
+    name = f"{sample.session}:{case.case_id}"
     request = msgspec.structs.replace(request, evaluation_id=name, request_id=f"request {name}", fingerprint=f"digest {name}")
     generator = evaluating(request)
     next(generator)
-    for number, reply in enumerate(made.replies, 1):
+    for number, reply in enumerate(sample.replies, 1):
         try:
-            generator.send(_reply(made, case, name, number, reply))
+            generator.send(_reply(sample, case, name, number, reply))
         except StopIteration as done:
-            return Evaluated(done.value, request.system_prompt, request.user_prompt, made.reused)
-    raise AssertionError(f"{name}: the plan asks for more than {len(made.replies)} replies")
+            return Evaluated(done.value, request.system_prompt, request.user_prompt, sample.reused)
+    raise AssertionError(f"{name}: the plan asks for more than {len(sample.replies)} replies")
 
 
-def _reply(made: Made, case: Case, name: str, number: int, reply: float | str) -> Reply:
-    answered = not isinstance(reply, str)
-    text = json.dumps(_answer(made, case, number, reply)) if isinstance(reply, float) else None
+def _reply(sample: Made, case: Case, name: str, number: int, reply: float | str) -> Reply:
+    is_answered = not isinstance(reply, str)
+    text = json.dumps(_answer(sample, case, number, reply)) if isinstance(reply, float) else None
     judgement = Judgement(
         judgement_id=f"judgement {name} {number}",
         fingerprint=f"question {name} {number}",
         connection="north",
-        project=made.project,
-        session_id=made.session,
+        project=sample.project,
+        session_id=sample.session,
         subject_id=name,
         purpose="evaluation",
         requested_model="claude-haiku-4-5",
-        answering_model="claude-haiku-4-5-20251001" if answered else None,
-        outcome="answered" if answered else str(reply),
+        answering_model="claude-haiku-4-5-20251001" if is_answered else None,
+        outcome="answered" if is_answered else str(reply),
         answer=text,
-        error=None if answered else made.error,
-        attempts=1 if answered else 4,
-        input_tokens=5200 if answered else None,
-        output_tokens=410 if answered else None,
-        cost_usd=0.00725 if answered else 0.0,
+        error=None if is_answered else sample.error,
+        attempts=1 if is_answered else 4,
+        input_tokens=5200 if is_answered else None,
+        output_tokens=410 if is_answered else None,
+        cost_usd=0.00725 if is_answered else 0.0,
         latency_ms=2300,
-        simulated=made.simulated,
+        simulated=sample.simulated,
         judged_at=AT + timedelta(minutes=number),
     )
-    state = None if answered else TierState(UNSCORED, str(reply))
+    state = None if is_answered else TierState(UNSCORED, str(reply))
     return Reply(text=text, state=state, judgements=(judgement,))
 
 
-def _answer(made: Made, case: Case, number: int, overall: float) -> dict[str, object]:
-    """Scores about the overall one, some above and some below it."""
+def _answer(sample: Made, case: Case, number: int, overall: float) -> dict[str, object]:
+    """Return scores around the overall one."""
     scores = {one: min(10.0, max(0.0, overall + 0.5 * (place - 2))) for place, one in enumerate(DIMENSIONS)}
     dimensions = {one: {"evidence": [f"{one} as seen in answer {number}."], "score": scores[one]} for one in case.dimensions}
-    return {"dimensions": dimensions, "overall": {"evidence": list(made.evidence), "score": overall}}
+    return {"dimensions": dimensions, "overall": {"evidence": list(sample.evidence), "score": overall}}
 
 
 SET = (

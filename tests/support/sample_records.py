@@ -19,14 +19,14 @@ from schemas.registry import Json, schema_of
 
 
 def in_order(record: Any) -> Any:
-    """The record, its event not later than it was taken in."""
+    """Return the record with its event time no later than its ingestion."""
     if {"occurred_at", "ingested_at"} <= set(record.__struct_fields__):
         return msgspec.structs.replace(record, occurred_at=min(record.occurred_at, record.ingested_at))
     return record
 
 
 def nested_records(node: Any) -> Iterator[Json]:
-    """Every record defined in a type, itself included."""
+    """Yield every record defined in a type, including itself."""
     if isinstance(node, dict) and node.get("type") == "record":
         yield node
     for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
@@ -48,7 +48,7 @@ LATEST_HEARD = datetime(2026, 11, 1, tzinfo=UTC)
 
 
 def lawful(record: Any) -> Any:
-    """The record as it may come on a topic: what breaks the contract is replaced, and nothing has happened that is yet to come."""
+    """Return the record as valid input of a topic: fields that break the contract are replaced, and no time is in the future."""
     name = type(record).__name__
     changed: dict[str, Any] = {field: min(at, LATEST_HEARD) for field in times_of(name) if (at := getattr(record, field))}
     for field, rule in rules_of(name).items():
@@ -58,36 +58,36 @@ def lawful(record: Any) -> Any:
     record = msgspec.structs.replace(record, **changed)
     if name not in CARRIERS:
         return record
-    named = {field: getattr(record, field) for field in ("connection", "project", "exchange_id")}
-    carried = build.exchange(getattr(record, "session_id", "s"), 1, **named)
+    shared_fields = {field: getattr(record, field) for field in ("connection", "project", "exchange_id")}
+    carried = build.exchange(getattr(record, "session_id", "s"), 1, **shared_fields)
     return msgspec.structs.replace(record, exchange=encode(carried))
 
 
 class SampleMaker:
-    """Records without hypothesis, for tests that need many of one type: the same for the same seed."""
+    """Makes many records of one type without Hypothesis; the same seed gives the same records."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
     def records(self, name: str, count: int) -> list[Record]:
-        """So many records of a type."""
+        """Return this many records of a type."""
         definition = {"type": "record", "name": name, "fields": schema_of(name).fields}
-        named = {f"driftline.{record['name']}": record for record in nested_records(definition)}
-        return [in_order(self._value(definition, named)) for _ in range(count)]
+        definitions = {f"driftline.{record['name']}": record for record in nested_records(definition)}
+        return [in_order(self._value(definition, definitions)) for _ in range(count)]
 
-    def _value(self, avro_type: Any, named: dict[str, Any]) -> Any:
+    def _value(self, avro_type: Any, definitions: dict[str, Any]) -> Any:
         rng = self._random
-        if isinstance(avro_type, str) and avro_type in named:
-            return self._value(named[avro_type], named)
+        if isinstance(avro_type, str) and avro_type in definitions:
+            return self._value(definitions[avro_type], definitions)
         if isinstance(avro_type, list):
-            value = self._value(avro_type[1], named)
+            value = self._value(avro_type[1], definitions)
             return value if rng.random() < 0.6 else None
         if isinstance(avro_type, dict) and "logicalType" in avro_type:
             return EARLIEST + timedelta(microseconds=rng.randrange((LATEST - EARLIEST) // timedelta(microseconds=1)))
         if isinstance(avro_type, dict) and avro_type["type"] == "array":
-            return tuple(self._value(avro_type["items"], named) for _ in range(rng.choice([0, 0, 1, 2, 5])))
+            return tuple(self._value(avro_type["items"], definitions) for _ in range(rng.choice([0, 0, 1, 2, 5])))
         if isinstance(avro_type, dict):
-            fields = {field["name"]: self._value(field["type"], named) for field in avro_type["fields"]}
+            fields = {field["name"]: self._value(field["type"], definitions) for field in avro_type["fields"]}
             return getattr(records, avro_type["name"])(**fields)
         return self._primitive(avro_type)
 

@@ -71,16 +71,16 @@ _FORKING = """
 """
 
 
-def until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
-    """Return as soon as the condition holds; fails, saying what was waited for, when it does not come to hold."""
+def until(condition: Callable[[], bool], description: str, patience: float = PATIENCE) -> None:
+    """Return as soon as the condition holds; if it never does, fail with the description of the condition."""
     ends_at = time.monotonic() + patience
     while not condition():
-        assert time.monotonic() < ends_at, f"waited {patience:g} s for {what}"
+        assert time.monotonic() < ends_at, f"waited {patience:g} s for {description}"
         time.sleep(0.005)
 
 
 class Home:
-    """A folder with a database, its tokens, a policy and the log of whatever serves it."""
+    """A folder with a database, its tokens, a policy and the log of its server."""
 
     def __init__(self, folder: Path, policy: str = "version: 1\ndefaults: {retentionDays: null}\n", **environment: str) -> None:
         self.database = folder / "fleet.duckdb"
@@ -89,15 +89,15 @@ class Home:
         self.tokens: dict[str, str] = {}
         self.policy.write_text(policy)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_CLEAN)}
-        named = {"DRIFTLINE_DATABASE": str(self.database), "DRIFTLINE_POLICY": str(self.policy)}
-        self.environment = inherited | named | {"PYTHONPATH": str(ROOT)} | environment
+        variables = {"DRIFTLINE_DATABASE": str(self.database), "DRIFTLINE_POLICY": str(self.policy)}
+        self.environment = inherited | variables | {"PYTHONPATH": str(ROOT)} | environment
 
     def connection(self, name: str, project: str = "ops") -> str:
-        """A connection's token, made at the first call."""
+        """Return a connection's token, created on the first call."""
         return self._token(Holder("connection", name, project))
 
     def operator(self) -> str:
-        """The token of an operator of every project."""
+        """Return the token of an operator of every project."""
         return self._token(Holder("operator", "root", None))
 
     def _token(self, holder: Holder) -> str:
@@ -108,7 +108,7 @@ class Home:
 
 
 class Child:
-    """A command of ours that runs as a process of its own."""
+    """A command that runs in its own process."""
 
     def __init__(self, pid: int, log: Path, out: Path, reap: Callable[[int], int]) -> None:
         self.pid = pid
@@ -119,46 +119,46 @@ class Child:
 
     @property
     def printed(self) -> str:
-        """What it has printed so far."""
+        """Return the output so far."""
         return self._out.read_text() if self._out.exists() else ""
 
     @property
     def logged(self) -> str:
-        """What was written to its error output so far, by it and those before it."""
+        """Return the error output so far, including that of previous processes in this folder."""
         return self._log.read_text() if self._log.exists() else ""
 
     @property
     def ended(self) -> bool:
-        """Whether it runs no more."""
+        """Return whether the process has ended."""
         return self.ends_within(0)
 
     @property
     def listens(self) -> bool:
-        """Whether it has said that it takes calls."""
+        """Return whether the server has announced that it listens."""
         return "/docs" in self.printed
 
     def serving(self) -> str:
-        """The address at which it serves, as soon as it does."""
+        """Wait until the server listens, and return its address."""
         until(lambda: self.listens or self.ended, "a server to say where it listens")
         assert self.listens, self.logged[-4000:]
         return "http://" + self.printed.split("http://", 1)[1].split()[0]
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send the process a signal."""
         signal.pidfd_send_signal(self._pidfd, number)
 
     def kill(self) -> int:
-        """End it at once, as a loss of power would."""
+        """Kill the process, as a power failure would."""
         if not self.ended:
             self.send(signal.SIGKILL)
         return self.wait()
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait for so long, or until it has ended; whether it has."""
+        """Wait up to this long, and return whether the process has ended."""
         return self._code is not None or bool(select.select([self._pidfd], [], [], seconds)[0])
 
     def wait(self, patience: float = PATIENCE) -> int:
-        """Its exit code, negative for a signal; fails when it does not end in time."""
+        """Return the exit code, negative for a signal; fail if the process does not end in time."""
         if self._code is None:
             assert self.ends_within(patience), f"still running after {patience:g} s: {self.logged[-4000:]}"
             self._code = self._reap(self.pid)
@@ -167,7 +167,7 @@ class Child:
 
 
 class _Forking:
-    """The process that forks commands, for as long as this one runs."""
+    """The process that forks commands, for as long as this process runs."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-c", textwrap.dedent(PRELOADED) + textwrap.dedent(_FORKING)]
@@ -182,17 +182,17 @@ class _Forking:
         self._asking = threading.Lock()
         atexit.register(self.close)
 
-    def ask(self, wanted: Mapping[str, Any]) -> int:
-        """Have a command started, and answer its process id; or have one reaped that has ended, and answer its exit code."""
+    def ask(self, request: Mapping[str, Any]) -> int:
+        """Start a command and return its process id, or reap an ended one and return its exit code."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with self._asking:
-            self._process.stdin.write(json.dumps(wanted) + "\n")
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             return int(self._process.stdout.readline())
 
     def close(self) -> None:
-        """End it."""
+        """End the forking process."""
         with closing(self._process.stdout), closing(self._process.stdin):  # type: ignore[type-var]
             self._process.stdin.close()  # type: ignore[union-attr]
             self._process.wait(PATIENCE)
@@ -217,15 +217,15 @@ class Nursery:
         before: str = "",
         folder: Path = ROOT,
     ) -> Child:
-        """Run a command in a folder.
+        """Start a command in a folder.
 
         `file_size` bounds the files it may write, in bytes (0: as they are), `before` is Python to run first.
         """
         out = home.log.with_name(f"out-{len(self._children)}")
-        given = home.environment | dict(environment or {})
-        wanted = {"arguments": arguments, "environment": given, "file_size": file_size, "before": before}
-        wanted |= {"out": str(out), "log": str(home.log), "folder": str(folder)}
-        child = Child(self._forking.ask(wanted), home.log, out, lambda pid: self._forking.ask({"wait": pid}))
+        command_environment = home.environment | dict(environment or {})
+        request = {"arguments": arguments, "environment": command_environment, "file_size": file_size, "before": before}
+        request |= {"out": str(out), "log": str(home.log), "folder": str(folder)}
+        child = Child(self._forking.ask(request), home.log, out, lambda pid: self._forking.ask({"wait": pid}))
         self._children.append(child)
         return child
 
@@ -234,18 +234,18 @@ class Nursery:
         return self.start(home, "serve", "--port", "0", *arguments, **options)
 
     def run(self, home: Home, *arguments: str, **options: Any) -> tuple[int, str]:
-        """Run a command to its end; its exit code and what it printed."""
+        """Run a command to its end, and return its exit code and output."""
         child = self.start(home, *arguments, **options)
         return child.wait(), child.printed
 
     def close(self) -> None:
-        """End everything that was started."""
+        """Kill every started process."""
         for child in self._children:
             child.kill()
 
 
 @contextmanager
 def nursery() -> Iterator[Nursery]:
-    """A nursery; what it started has ended when the context has."""
+    """Yield a nursery whose processes end with the context."""
     with contextlib.closing(Nursery()) as opened:
         yield opened

@@ -54,7 +54,7 @@ _DIMENSIONS = ("correctness", "instruction_following", "clarity", "tone")
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A running server, and what opens it."""
+    """A running server, and the credentials for it."""
 
     url: str
     operator: str
@@ -67,37 +67,39 @@ class Site:
     """Id of its incident."""
 
     def post(self, path: str, token: str, body: Any = None, method: str = "POST") -> dict[str, Any]:
-        """Call the API, as a gateway or an operator does."""
+        """Send a POST request to the API, as a gateway or an operator does."""
         headers = {"Authorization": f"Bearer {token}"}
         address = f"{self.url}/api/audit/{path}"
         answer = httpx2.request(method, address, headers=headers, json=body or {}, timeout=PATIENCE, trust_env=False)
         assert answer.is_success, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        document: dict[str, Any] = answer.json()
+        return document
 
     def get(self, path: str) -> dict[str, Any]:
-        """What the API answers an operator."""
+        """Return the API's answer to an operator."""
         headers = {"Authorization": f"Bearer {self.operator}"}
-        found: dict[str, Any] = httpx2.get(f"{self.url}/api/audit/{path}", headers=headers, trust_env=False, timeout=60).json()
-        return found
+        document: dict[str, Any] = httpx2.get(
+            f"{self.url}/api/audit/{path}", headers=headers, trust_env=False, timeout=60
+        ).json()
+        return document
 
     def say(
-        self, project: str, session: str, number: int, asked: str, said: str, *, agent: str | None = None, **fields: Any
+        self, project: str, session: str, number: int, question: str, answer: str, *, agent: str | None = None, **fields: Any
     ) -> None:
-        """Have an agent say something."""
+        """Ingest one exchange of an agent."""
         body = {
             "id": f"{session}:{number}",
             "timestamp": iso(NOW - timedelta(seconds=30)),
             "turn_number": number,
-            "user_message": {"content": asked},
-            "agent_response": {"content": said, **fields},
+            "user_message": {"content": question},
+            "agent_response": {"content": answer, **fields},
         }
         self.post("ingest", self.connections[project], {"session_id": session, "agent": agent, "exchange": body})
 
     def work(
         self, project: str, session: str, events: Iterable[Mapping[str, Any]], runs: int, agent: str | None = None
     ) -> None:
-        """Send the events of a session and end it; there are so many runs of the project then."""
+        """Send the events of a session and end it; wait until the project has this many runs."""
         timed = [{"timestamp": iso(NOW - timedelta(hours=2, seconds=-place)), **one} for place, one in enumerate(events)]
         body = {"session_id": session, "agent": agent, "first_seq": 0, "events": timed}
         self.post("events", self.connections[project], body)
@@ -107,7 +109,7 @@ class Site:
 
 @contextmanager
 def site(folder: Path) -> Iterator[Site]:
-    """A site with its fleet in a folder of its own."""
+    """Yield a site with its fleet in its own folder."""
     with Store(folder / "fleet.duckdb") as store, AccessStore(folder / "fleet.access", TickingClock(NOW)) as access:
         newest = _fill(store)
         projects = (DRIFTED, WORKING, EVALUATED, QUIET, hostile.WILD)
@@ -121,19 +123,19 @@ def site(folder: Path) -> Iterator[Site]:
             lambda store: _engine(store, policy),
         )
         try:
-            made = Site(server.url, operator, connections, newest, "")
-            yield _begun(made, store)
+            new_site = Site(server.url, operator, connections, newest, "")
+            yield _begun(new_site, store)
         finally:
             server.stop()
 
 
-def iso(at: datetime) -> str:
-    """A time as senders write it."""
-    return at.isoformat().replace("+00:00", "Z")
+def iso(time: datetime) -> str:
+    """Return a time in the format of senders."""
+    return time.isoformat().replace("+00:00", "Z")
 
 
 def _policy(folder: Path) -> Policy:
-    """The policy and the methodology of the wild project, as files."""
+    """Write the policy and the methodology of the wild project to files."""
     (folder / "wild.yaml").write_text(yaml.safe_dump(hostile.methodology()), "utf-8")
     file = folder / "policy.yaml"
     file.write_text(yaml.safe_dump(POLICY), "utf-8")
@@ -146,9 +148,9 @@ def _engine(store: Store, policy: Policy) -> Engine:
 
 
 def _fill(store: Store) -> Score:
-    """Put in what a server would have taken weeks to make; answers the newest score."""
+    """Store what a server would have taken weeks to produce, and return the newest score."""
     scores = [_told(one) for one in history(fallen(3), 24, project=DRIFTED, a_day=8, end=NOW)]
-    said = [
+    answers = [
         exchange(
             one.session_id,
             1,
@@ -161,13 +163,13 @@ def _fill(store: Store) -> Score:
         )
         for place, one in enumerate(scores)
     ]
-    asked = [
+    questions = [
         judgement(one.session_id, 1, project=DRIFTED, judged_at=one.exchange_at, answer=_ANSWER, simulated=True)
         for one in scores
     ]
-    put(store, "exchanges", said)
+    put(store, "exchanges", answers)
     put(store, "scores", scores)
-    put(store, "judgements", asked)
+    put(store, "judgements", questions)
     put(store, "evaluations", [evaluated(one).evaluation for one in SET])
     hostile.fill(store)
     for minutes in (7, 25):
@@ -176,17 +178,17 @@ def _fill(store: Store) -> Score:
         put(store, "heartbeats", [sign])
     with store.transaction() as transaction:
         # What is said here has its scores: no stage has to make them.
-        transaction.set_watermark("intake", "exchanges", len(said))
+        transaction.set_watermark("intake", "exchanges", len(answers))
     return max(scores, key=lambda one: one.exchange_at)
 
 
-def _told(one: Score) -> Score:
-    """A score with what a judge says beside it."""
-    low = one.tier2_score is not None and one.tier2_score < 0.4
+def _told(score: Score) -> Score:
+    """Return a score with the judge's explanation."""
+    low = score.tier2_score is not None and score.tier2_score < 0.4
     return msgspec.structs.replace(
-        one,
+        score,
         tier2_dimensions=tuple(
-            DimensionScore(dimension=name, score=one.tier2_score or 0.0, reasoning="It answers what was asked.")
+            DimensionScore(dimension=name, score=score.tier2_score or 0.0, reasoning="It answers what was asked.")
             for name in _DIMENSIONS
         ),
         anomaly=low,
@@ -197,7 +199,7 @@ def _told(one: Score) -> Score:
 
 
 def _events(count: int) -> Iterator[dict[str, Any]]:
-    """A run that reads, fails, tries again and goes on; the same each time."""
+    """Return the events of a run that reads, fails, retries and continues; always the same."""
     chance = random.Random(count)
     yield {"event": "session_start"}
     for number in range((count - 2) // 2):
@@ -207,21 +209,21 @@ def _events(count: int) -> Iterator[dict[str, Any]]:
     yield {"event": "session_end"}
 
 
-def _begun(made: Site, store: Store) -> Site:
-    """What only a running server makes: the incident, the runs, who is silent and who was told."""
-    made.post(f"{DRIFTED}/check", made.operator)
-    incident: str = next(one["id"] for one in made.get(f"{DRIFTED}/incidents")["incidents"] if one["type"] == "drift")
+def _begun(new_site: Site, store: Store) -> Site:
+    """Add what only a running server makes: the incident, the runs, silent agents and sent alerts."""
+    new_site.post(f"{DRIFTED}/check", new_site.operator)
+    incident: str = next(one["id"] for one in new_site.get(f"{DRIFTED}/incidents")["incidents"] if one["type"] == "drift")
     for number, count in enumerate(RUNS, 1):
-        made.work(WORKING, f"night-{number}", _events(count), number)
+        new_site.work(WORKING, f"night-{number}", _events(count), number)
     for number in range(3):
-        made.say(QUIET, f"talk-{number}", 1, _ASKED[number], _SAID[number], thinking="The user is in a hurry.")
-    made.say(QUIET, SAME, 1, _ASKED[0], _SAID[0])
+        new_site.say(QUIET, f"talk-{number}", 1, _ASKED[number], _SAID[number], thinking="The user is in a hurry.")
+    new_site.say(QUIET, SAME, 1, _ASKED[0], _SAID[0])
     alert = Alert(
         alert_id="a1", channel="webhook", kind="incident", subject_id=incident, project=DRIFTED, severity="critical", body="{}",
         created_at=NOW, not_before=NOW, attempts=2, status="waiting", last_error="the address answered 503",
     )  # fmt: skip
     Outbox(store).put([alert, *hostile.alerts()])
-    return replace(made, incident=incident)
+    return replace(new_site, incident=incident)
 
 
 LINKS = Links()

@@ -26,24 +26,24 @@ _PARAMETERS = re.compile(r"\[.*\Z", re.DOTALL)
 
 
 def function_of(node: str) -> str:
-    """The test function of a test's id, without its parameters."""
+    """Return the test function of a test id, without its parameters."""
     return _PARAMETERS.sub("", node)
 
 
 def listed() -> frozenset[str]:
-    """The test functions that are slow."""
+    """Return the slow test functions."""
     return frozenset(LIST.read_text("utf-8").split()) if LIST.exists() else frozenset()
 
 
 def defined_tests(file: Path) -> set[str]:
-    """The names of the test functions that a file defines; none where there is no such file."""
+    """Return the names of the test functions that a file defines; none if the file does not exist."""
     body = ast.parse(file.read_text("utf-8")).body if file.exists() else []
     names = {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     return {name for name in names if name.startswith("test_")}
 
 
 def mark(items: Iterable[pytest.Item]) -> None:
-    """Mark the slow ones among the tests, so that `-m "not slow"` leaves them out."""
+    """Mark the slow tests, so that `-m "not slow"` deselects them."""
     slow = listed()
     for item in items:
         if function_of(item.nodeid) in slow:
@@ -52,7 +52,7 @@ def mark(items: Iterable[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Measure a test with its fixtures."""
+    """Measure a test including its fixtures."""
     # Asked now: some tests empty the environment until they are over.
     file = Path(os.environ[MEASURES]) / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.tsv"
     before = os.times()
@@ -64,20 +64,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def measured(folder: Path) -> Mapping[str, list[tuple[float, float]]]:
-    """The runs of each test function: seconds of processor and of wall time."""
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    """Return the runs of each test function: seconds of processor and of wall time."""
+    durations: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for file in folder.glob("*.tsv"):
         for line in file.read_text("utf-8").splitlines():
             function, processor, wall = line.rsplit("\t", 2)
-            found[function].append((float(processor), float(wall)))
-    return found
+            durations[function].append((float(processor), float(wall)))
+    return durations
 
 
-def slow_among(found: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
-    """The test functions that take long on average. The first test of a file also pays for what the file shares."""
+def slow_among(durations: Mapping[str, Sequence[tuple[float, float]]]) -> list[str]:
+    """Return the test functions with a long average time. The first test of a file also pays for the fixtures that the file shares."""
     return sorted(
         name
-        for name, runs in found.items()
+        for name, runs in durations.items()
         if fmean(run[0] for run in runs) > PROCESSOR or fmean(run[1] for run in runs) > WALL
     )
 

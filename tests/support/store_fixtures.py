@@ -13,7 +13,7 @@ from analytics.store.store import Store
 
 @pytest.fixture(scope="session")
 def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file that a store has just made."""
+    """Yield the file of a newly created store."""
     path = tmp_path_factory.mktemp("empty") / "fleet.duckdb"
     Store(path).close()
     return path
@@ -21,6 +21,6 @@ def empty_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(empty_file: Path, tmp_path: Path) -> Iterator[Store]:
-    """An empty store. Its file is a copy, because making the tables takes longer than most tests."""
+    """Yield an empty store. Its file is a copy, because creating the tables takes longer than most tests."""
     with Store(Path(shutil.copy(empty_file, tmp_path / "store.duckdb"))) as opened:
         yield opened

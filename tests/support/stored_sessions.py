@@ -16,7 +16,7 @@ SONNET, HAIKU = "claude-sonnet-4-5", "claude-haiku-4-5"
 
 
 def filled(store: Store, *records: tuple[str, Record]) -> Store:
-    """The store with the records appended to their topics."""
+    """Return the store after appending the records to their topics."""
     accepted = Accepted()
     for topic, record in records:
         accepted.add(topic, encode(record))
@@ -27,14 +27,14 @@ def filled(store: Store, *records: tuple[str, Record]) -> Store:
 
 
 def session(name: str, number: int = 1, model: str = SONNET, **fields: Any) -> list[tuple[str, Record]]:
-    """A finished session of one exchange, the `number`-th to end; the fields are those of the exchange."""
+    """Return a finished session of one exchange, the `number`-th to end; the fields override those of the exchange."""
     project, connection = fields.get("project", "ops"), fields.get("connection", "local")
     end = msgspec.structs.replace(closing(name, number), connection=connection, project=project)
     return [("exchanges", exchange(name, number, agent_model=model, **fields)), ("exchanges", end)]
 
 
 def diagnosed(name: str, **fields: Any) -> Diagnosis:
-    """The diagnosis of a session of a few events in which nothing was found, unless the fields say otherwise."""
+    """Return the diagnosis of a session of a few events without findings; the fields override."""
     values: dict[str, Any] = {
         "connection": "local", "project": "ops", "agent": "scout", "session_id": name, "revision": 0, "ended_at": START, "closed_at": START,
         "closed_reason": "explicit", "trust_score": 100, "readiness_level": "ready_for_runtime", "scores": DimensionScores(),

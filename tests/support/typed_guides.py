@@ -30,26 +30,26 @@ _FILE = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.DOTALL | re.MULTIL
 
 @dataclass(frozen=True)
 class Typed:
-    """A command of a guide, and what it is said to print."""
+    """A command of a guide, and the output that the guide shows."""
 
     command: str
     shown: str
 
 
 def typed_in(guide: str) -> list[Typed]:
-    """The commands of a guide, in order."""
+    """Return the commands of a guide, in order."""
     return [Typed(*found) for block in _CONSOLE_BLOCK.findall(guide) for found in _TYPED.findall(f"{block}\n")]
 
 
 def files_in(guide: str) -> Mapping[str, str]:
-    """The files that a guide has the reader write, by name."""
+    """Return the files that a guide has the reader write, by name."""
     return dict(_FILE.findall(guide))
 
 
-def is_shown(shown: str, printed: str) -> bool:
-    """Whether this is what was printed, gaps and spaces at the ends of lines aside."""
-    wanted = ".*".join(re.escape(part) for part in _trimmed(shown).split(GAP))
-    return re.fullmatch(wanted, _trimmed(printed), re.DOTALL) is not None
+def is_shown(example: str, printed: str) -> bool:
+    """Return whether the printed output matches the guide, except for gaps and trailing spaces."""
+    pattern = ".*".join(re.escape(part) for part in _trimmed(example).split(GAP))
+    return re.fullmatch(pattern, _trimmed(printed), re.DOTALL) is not None
 
 
 def _trimmed(text: str) -> str:
@@ -57,25 +57,25 @@ def _trimmed(text: str) -> str:
 
 
 class Terminal:
-    """Types the commands of one guide in a folder: those of ours in this process, others in a shell."""
+    """Types the commands of one guide in a folder: ours in this process, others in a shell."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._code = 0
 
     def type(self, command: str) -> str:
-        """What a command prints; an error output that is not empty stands behind it."""
+        """Return the output of a command; a non-empty error output follows it."""
         if command == "echo $?":
             return str(self._code)
-        words = shlex.split(command)
-        if words[0] == "driftline":
+        arguments = shlex.split(command)
+        if arguments[0] == "driftline":
             out, err = StringIO(), StringIO()
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                self._code = run(words[1:])
+                self._code = run(arguments[1:])
             return out.getvalue() + err.getvalue()
-        done = subprocess.run(words, check=False, cwd=self._folder, capture_output=True, text=True, timeout=600)
-        self._code = done.returncode
-        return done.stdout + done.stderr
+        command_run = subprocess.run(arguments, check=False, cwd=self._folder, capture_output=True, text=True, timeout=600)
+        self._code = command_run.returncode
+        return command_run.stdout + command_run.stderr
 
 
 _SHELL_BLOCK = re.compile(r"^( *)```sh\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
@@ -84,46 +84,46 @@ _CLEAN = ("ANTHROPIC_", "DRIFTLINE_")
 
 
 def blocks_in(guide: Path) -> list[str]:
-    """What a guide has its reader type into a shell, block by block."""
+    """Return the commands that a guide has its reader type into a shell, block by block."""
     return [textwrap.dedent(block) for _, block in _SHELL_BLOCK.findall(guide.read_text("utf-8"))]
 
 
 class Beside:
-    """What was started in a terminal of its own."""
+    """A process started in a second terminal."""
 
-    def __init__(self, words: list[str], folder: Path, variables: Mapping[str, str]) -> None:
-        self.name = words[1]
+    def __init__(self, arguments: list[str], folder: Path, variables: Mapping[str, str]) -> None:
+        self.name = arguments[1]
         self._log = folder / f"{self.name}-{len([*folder.glob('*.log')])}.log"
         with self._log.open("wb") as out, Path(os.devnull).open("rb") as nothing:
-            self._command = Forked(words[1:], folder, variables, [nothing.fileno(), out.fileno(), out.fileno()])
+            self._command = Forked(arguments[1:], folder, variables, [nothing.fileno(), out.fileno(), out.fileno()])
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Return the process id."""
         return self._command.pid
 
     @property
     def logged(self) -> str:
-        """What it has said."""
+        """Return the log so far."""
         return self._log.read_text("utf-8")
 
     def wait_until_it_serves(self) -> None:
-        """A worker has no address to be called at; the others say theirs."""
+        """Wait until the process serves. A worker has no address; the other processes print theirs."""
         if self.name != "worker":
             until(lambda: "http://" in self.logged or self._command.has_ended, f"{self.name} to serve")
             assert not self._command.has_ended, self.logged[-4000:]
 
     def stop(self) -> None:
-        """As a supervisor would; fails when it does not end in peace."""
+        """Stop the process as a supervisor would; fail if it does not exit cleanly."""
         assert self._command.send(signal.SIGTERM) == 0, self.logged[-4000:]
 
     def close(self) -> None:
-        """End it whatever it does."""
+        """Kill the process."""
         self._command.close()
 
 
 class Shell:
-    """A shell in a folder, with the variables that were exported so far."""
+    """A shell in a folder that keeps exported variables."""
 
     def __init__(self, folder: Path, stack: ExitStack, **environment: str) -> None:
         self.folder = folder
@@ -142,11 +142,11 @@ class Shell:
 
     @property
     def url(self) -> str:
-        """Where a server of this shell listens."""
+        """Return the address of the server started in this shell."""
         return f"http://127.0.0.1:{self.port}"
 
     def run(self, block: str, replaced: Mapping[str, str] | None = None, codes: Collection[int] = (0,)) -> str:
-        """What a block prints, with its errors; what a reader puts in for a placeholder is in `replaced`, each of which must be there."""
+        """Return the output and errors of a block; `replaced` maps the placeholders to values, and each placeholder must occur."""
         for placeholder, value in (replaced or {}).items():
             assert placeholder in block
             block = block.replace(placeholder, value)
@@ -159,7 +159,7 @@ class Shell:
     def _type(self, part: str, codes: Collection[int]) -> str:
         variables = self.folder / "bin" / "variables"
         script = f"set -eu -o pipefail\n{part}\nenv -0 > {shlex.quote(str(variables))}\n"
-        done = subprocess.run(
+        command_run = subprocess.run(
             ["/bin/bash", "-c", script],
             check=False,
             cwd=self.folder,
@@ -169,29 +169,29 @@ class Shell:
             text=True,
             timeout=2 * PATIENCE,
         )
-        assert done.returncode in codes, f"{part}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        assert command_run.returncode in codes, f"{part}\n{command_run.stdout[-4000:]}\n{command_run.stderr[-4000:]}"
         if variables.exists():
             self.variables = dict(one.split("=", 1) for one in variables.read_text("utf-8").split("\0") if one)
-        return done.stdout + done.stderr
+        return command_run.stdout + command_run.stderr
 
     def _start(self, line: str) -> str:
-        words = shlex.split(line, comments=True)
-        if words[1] == "simulate-judge":
-            words += ["--port", str(self.judge)]
-        started = Beside(words, self.folder, self.variables)
+        arguments = shlex.split(line, comments=True)
+        if arguments[1] == "simulate-judge":
+            arguments += ["--port", str(self.judge)]
+        started = Beside(arguments, self.folder, self.variables)
         self._stack.callback(started.close)
         self.beside.append(started)
         started.wait_until_it_serves()
         return ""
 
     def stop(self) -> None:
-        """End everything that was started beside, the last first."""
+        """Stop every process that was started beside the shell, newest first."""
         while self.beside:
             self.beside.pop().stop()
 
 
 @contextmanager
 def shell(folder: Path, **environment: str) -> Iterator[Shell]:
-    """A shell that has `driftline` from a process that forks; what it started has ended when the context has."""
+    """Yield a shell whose `driftline` runs in a forking process; every process ends with the context."""
     with ExitStack() as stack:
         yield Shell(folder, stack, **environment)

@@ -37,15 +37,15 @@ def history(
 ) -> list[Score]:
     """Return scores up to `end`, one per session, of a Tier 2 around `quality(days before the end)` with a deviation of 0.1."""
     chance = random.Random(seed)
-    made = []
+    scores = []
     for back in range(days, -1, -1):
         for number in range(a_day):
             at = end - timedelta(days=back, minutes=10 * number + 5)
             session = f"{project}{name}-{back}-{number}"
             tier2 = round(min(1.0, max(0.0, chance.gauss(quality(back), 0.1))), 3)
             values = {"project": project, "exchange_at": at, "scored_at": at, "tier2_score": tier2, **JUDGED, **fields}
-            made.append(score(session, 1, **values))
-    return made
+            scores.append(score(session, 1, **values))
+    return scores
 
 
 JUDGED: dict[str, object] = {
@@ -85,9 +85,9 @@ def failure(name: str) -> FailureCause:
     )  # fmt: skip
 
 
-def ended_run(name: str, at: datetime, *, bad: bool = False, kind: str = "cost_explosion", **fields: Any) -> Diagnosis:
-    """Return the diagnosis of a run that ended at a time; a bad one is unsafe and has a failure."""
-    values: dict[str, Any] = {"ended_at": at, "closed_at": at, "agent": "desk"}
+def ended_run(name: str, end: datetime, *, bad: bool = False, kind: str = "cost_explosion", **fields: Any) -> Diagnosis:
+    """Return the diagnosis of a run that ended at this time; a bad run is unsafe and has a failure."""
+    values: dict[str, Any] = {"ended_at": end, "closed_at": end, "agent": "desk"}
     if bad:
         values |= {
             "trust_score": 88,
@@ -122,9 +122,9 @@ def worse_since(back: int, share: float = 0.9, before: float = 0.05) -> Callable
     return lambda days: share if days < back else before
 
 
-def session_ids(found: Iterable[Any]) -> set[str]:
+def session_ids(records: Iterable[Any]) -> set[str]:
     """Return the ids of the sessions that some records are about."""
-    return {one["sessionId"] for one in found}
+    return {one["sessionId"] for one in records}
 
 
 RUNS, EVIDENCE = "consecutive_days", "sequential"
@@ -162,10 +162,10 @@ def explanation(cause: str | None) -> Explanation:
 
 
 def check(
-    findings: Sequence[Finding], stored: Sequence[Incident] = (), at: datetime = END, cause: str | None = None
+    findings: Sequence[Finding], stored: Sequence[Incident] = (), time: datetime = END, cause: str | None = None
 ) -> list[Incident]:
     """Return the incidents and revisions that a check writes for its findings, given the stored incidents."""
-    return [record_of(change, "ops", at, Evidence()) for change in due(findings, stored, at, lambda _: explanation(cause))]
+    return [record_of(change, "ops", time, Evidence()) for change in due(findings, stored, time, lambda _: explanation(cause))]
 
 
 def opened(*findings: Finding) -> Incident:

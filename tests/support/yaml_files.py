@@ -11,5 +11,5 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a build without libya
 
 
 def read_yaml(path: Path) -> Any:
-    """The file's value."""
+    """Return the parsed value of the file."""
     return yaml.load(path.read_text("utf-8"), Loader=_LOADER)  # noqa: S506 - a safe loader, either way

@@ -22,14 +22,14 @@ APIS: Mapping[str, type[PlayedApi]] = {
 
 @contextmanager
 def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
-    """A stand-in that runs until the block is left; `url` is the base URL of OpenAI's clients, above it that of the others."""
+    """Yield a stand-in; `url` is the base URL of OpenAI's clients, and its parent is that of the others."""
     with serving(_AnyApi, plays, "/v1") as provider:
         provider.without_tools = None
         yield provider
 
 
 class _AnyApi(ChatCompletions, Responses, Messages, GenerateContent):
-    """Every API that is known."""
+    """Every API that the stand-in speaks."""
 
     def play(self, request: Json) -> None:
         """Answer as the API of the path does."""

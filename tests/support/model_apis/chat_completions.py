@@ -18,7 +18,7 @@ _CREATED = 1_790_000_000
 
 @contextmanager
 def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
-    """A stand-in that runs until the block is left; `url` is the base URL of a client."""
+    """Yield a stand-in; `url` is the base URL of a client."""
     with serving(ChatCompletions, plays, "/v1") as provider:
         yield provider
 
@@ -27,7 +27,7 @@ class ChatCompletions(PlayedApi):
     """The OpenAI Chat Completions API."""
 
     def play(self, request: Json) -> None:
-        """Answer a request for a completion, as a stream where that was asked for."""
+        """Answer a completion request, as a stream if requested."""
         if not self.path.endswith("/chat/completions"):
             self.answer(404, {"error": {"message": self.path}})
             return
@@ -75,24 +75,24 @@ def _completion(provider: Provider, request: Json, step: Step) -> Json:
 
 
 def _usage(request: Json, step: Step) -> Json:
-    """Tokens as a cached conversation has them: what came before the last message is read from the cache."""
+    """Return the usage of a cached conversation: all tokens before the last message are read from the cache."""
     sizes = [len(json.dumps(request.get("tools", []))), *(len(json.dumps(message)) for message in request["messages"])]
     prompt = sum(sizes) // CHARACTERS_PER_TOKEN
     cached = sum(sizes[:-1]) // CHARACTERS_PER_TOKEN if len(sizes) > 3 else 0
     if step.input_tokens is not None:
         prompt, cached = step.input_tokens, step.cached_tokens
-    written = step.output_tokens or len(step.text) // CHARACTERS_PER_TOKEN + 1
+    output_tokens = step.output_tokens or len(step.text) // CHARACTERS_PER_TOKEN + 1
     return {
         "prompt_tokens": prompt,
-        "completion_tokens": written,
-        "total_tokens": prompt + written,
+        "completion_tokens": output_tokens,
+        "total_tokens": prompt + output_tokens,
         "prompt_tokens_details": {"cached_tokens": cached},
         "completion_tokens_details": {"reasoning_tokens": len(step.thinking) // CHARACTERS_PER_TOKEN},
     }
 
 
 def _chunks(request: Json, completion: Json) -> Iterator[Json]:
-    """The chunks of a stream that bring the completion: its text in two pieces, a call's name before its arguments."""
+    """Yield the chunks of a streamed completion: the text in two pieces, the name of a call before its arguments."""
     shared = {name: completion[name] for name in ("id", "created", "model", "service_tier")}
     shared["object"] = "chat.completion.chunk"
     (choice,) = completion["choices"]

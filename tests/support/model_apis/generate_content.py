@@ -11,7 +11,7 @@ class GenerateContent(PlayedApi):
     """The Gemini API."""
 
     def play(self, request: Json) -> None:
-        """Answer a request for content, as a stream where that was asked for."""
+        """Answer a content request, as a stream if requested."""
         model, _, method = self.path.partition("?")[0].rpartition("/")[2].partition(":")
         if method not in {"generateContent", "streamGenerateContent"}:
             self.answer(404, {"error": {"code": 404, "message": self.path, "status": "NOT_FOUND"}})
@@ -27,7 +27,7 @@ class GenerateContent(PlayedApi):
 
 
 def _message(content: Json) -> Json:
-    """A content as the message that a script is found by."""
+    """Return a content as a message in the form of the scripts."""
     role = "assistant" if content.get("role") == "model" else "user"
     return {"role": role, "content": [{"type": "text", "text": part["text"]} for part in content["parts"] if "text" in part]}
 
@@ -38,13 +38,13 @@ def _content(provider: Provider, request: Json, step: Step, model: str) -> Json:
         {"functionCall": {"id": provider.next_id("call"), "name": call.tool, "args": call.given(request)}}
         for call in step.calls
     ]
-    read, written = step.input_tokens or 0, step.output_tokens or 0
+    input_tokens, output_tokens = step.input_tokens or 0, step.output_tokens or 0
     return {
         "candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}],
         "usageMetadata": {
-            "promptTokenCount": read,
-            "candidatesTokenCount": written,
-            "totalTokenCount": read + written,
+            "promptTokenCount": input_tokens,
+            "candidatesTokenCount": output_tokens,
+            "totalTokenCount": input_tokens + output_tokens,
             "cachedContentTokenCount": step.cached_tokens,
         },
         "modelVersion": model,

@@ -27,7 +27,7 @@ CHARACTERS_PER_TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a tool that the model asks for.
+    """A tool call of the model.
 
     Arguments that only a tool's output tells, as the name of a background process, are made from the request.
     """
@@ -36,7 +36,7 @@ class Call:
     arguments: Mapping[str, Any] | Callable[[Json], Mapping[str, Any]]
 
     def given(self, request: Json) -> Json:
-        """The arguments in answer to a request."""
+        """Return the arguments of the call in answer to a request."""
         return dict(self.arguments(request) if callable(self.arguments) else self.arguments)
 
 
@@ -71,14 +71,14 @@ SUMMARY = Step(
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """What the model does from one message of a user on; the last step goes on where more is asked."""
+    """The model's answers from one user message on; further requests repeat the last step."""
 
     steps: Sequence[Step]
 
 
 @dataclass
 class Provider:
-    """A running stand-in: its address, the plays by the text of the user's message, and every request that came."""
+    """A running stand-in: its address, the plays by the text of the user's message, and every request received."""
 
     url: str
     plays: dict[str, Play] = field(default_factory=dict)
@@ -98,12 +98,12 @@ class Provider:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, plays: Mapping[str, Play]) -> None:
-        """Have these played, too."""
+        """Add more plays."""
         self.plays.update(plays)
 
     def step_for(self, request: Json) -> tuple[Step, bool]:
-        """The step that answers a request, and whether it fails this time."""
-        text, answered = self._position(request["messages"])
+        """Return the step that answers a request, and whether it fails this time."""
+        text, answer_count = self._position(request["messages"])
         with self._lock:
             self.requests.append(request)
             if self.without_tools is not None and not request.get("tools"):
@@ -112,7 +112,7 @@ class Provider:
             if play is None:
                 self.unknown.append(text)
                 play = Play([Step("All right.")])
-            index = min(answered, len(play.steps) - 1)
+            index = min(answer_count, len(play.steps) - 1)
             step = play.steps[index]
             fails = self._failed[text, index] < step.failures
             self._failed[text, index] += fails
@@ -121,19 +121,19 @@ class Provider:
             return step, fails
 
     def pause(self, step: Step) -> None:
-        """Wait as the step says, or until the stand-in ends."""
+        """Wait as long as the step says, or until the stand-in ends."""
         while step.after and step.after not in self.finished and not self.released.wait(0.02):
             pass
         if step.delay:
             self.released.wait(step.delay)
 
     def next_id(self, kind: str) -> str:
-        """An id that no other answer has."""
+        """Return a unique id."""
         with self._lock:
             return f"{kind}_{next(self._ids):08d}"
 
     def cached(self, request: Json) -> tuple[int, int, int]:
-        """Characters of the prompt that were in the cache, that go into it now, and that do neither.
+        """Return the characters of the prompt that were read from the cache, that are written to it, and that are neither.
 
         As at Anthropic: the longest prefix that an earlier request marked is read, what follows up to the last mark is written. A
         conversation begins without any of it, as one does that nobody talked to for longer than the cache lives.
@@ -141,40 +141,40 @@ class Provider:
         fixed = len(json.dumps(request.get("system", ""))) + len(json.dumps(request.get("tools", [])))
         texts = [json.dumps(_unmarked(message)) for message in request["messages"]]
         marked = [index for index, message in enumerate(request["messages"]) if "cache_control" in json.dumps(message)]
-        kept = marked[-1] + 1 if marked else 0
-        digest, total, read, written = hashlib.sha256(), fixed, 0, 0
+        marked_end = marked[-1] + 1 if marked else 0
+        digest, total, cache_read, cache_written = hashlib.sha256(), fixed, 0, 0
         with self._lock:
-            for index, text in enumerate(texts[:kept]):
+            for index, text in enumerate(texts[:marked_end]):
                 digest.update(text.encode())
                 total += len(text)
                 if digest.hexdigest() in self._cached:
-                    read = total
-                if index + 1 == kept:
+                    cache_read = total
+                if index + 1 == marked_end:
                     self._cached.add(digest.hexdigest())
-                    written = total - read
-        return read, written, fixed + sum(map(len, texts)) - read - written
+                    cache_written = total - cache_read
+        return cache_read, cache_written, fixed + sum(map(len, texts)) - cache_read - cache_written
 
     def _position(self, messages: Sequence[Json]) -> tuple[str, int]:
-        """The newest text of a user that a play is known by, and how many answers of the model follow it."""
-        answered, newest = 0, ""
+        """Return the newest user text that starts a play, and the number of the model's answers after it."""
+        answer_count, newest = 0, ""
         for message in reversed(messages):
             if message["role"] == "assistant":
-                answered += 1
+                answer_count += 1
                 continue
             for text in _texts(message):
-                for known in self.plays:
-                    if known in text:
-                        return known, answered
+                for play_text in self.plays:
+                    if play_text in text:
+                        return play_text, answer_count
                 newest = newest or text
-        return newest, answered
+        return newest, answer_count
 
 
 def _unmarked(message: Json) -> Json:
-    """The message as the cache compares it: without marks, which move from request to request, and always as blocks."""
+    """Return the message as the cache compares it: always as blocks, and without cache marks, which move between requests."""
     content = message["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    kept = [{name: value for name, value in block.items() if name != "cache_control"} for block in blocks]
-    return {"role": message["role"], "content": kept}
+    unmarked = [{name: value for name, value in block.items() if name != "cache_control"} for block in blocks]
+    return {"role": message["role"], "content": unmarked}
 
 
 def _texts(message: Json) -> Iterator[str]:
@@ -187,14 +187,14 @@ def _texts(message: Json) -> Iterator[str]:
 
 @contextmanager
 def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
-    """A stand-in that runs until the block is left."""
+    """Yield a stand-in."""
     with serving(Messages, plays) as provider:
         yield provider
 
 
 @contextmanager
 def serving(speaks: type[PlayedApi], plays: Mapping[str, Play] | None, path: str = "") -> Iterator[Provider]:
-    """A stand-in that speaks an API until the block is left; its base URL ends in `path`."""
+    """Yield a stand-in of one API; its base URL ends in `path`."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), speaks)
     server.daemon_threads = True
     provider = Provider(f"http://127.0.0.1:{server.server_port}{path}", dict(plays or {}))
@@ -212,25 +212,25 @@ def serving(speaks: type[PlayedApi], plays: Mapping[str, Play] | None, path: str
 
 
 class PlayedApi(BaseHTTPRequestHandler):
-    """What the stand-ins of all APIs have in common."""
+    """The common part of the stand-ins of all APIs."""
 
     provider: Provider
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
-        """Say nothing."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        """Know nothing that can be looked at: programs have lists of models of their own."""
+        """Answer 404: programs have their own lists of models."""
         self.answer(404, {"error": {"message": "unknown"}})
 
     def do_POST(self) -> None:
-        """Answer a request of the model."""
+        """Answer a request to the model."""
         self.play(json.loads(self.rfile.read(int(self.headers["content-length"]))))
 
     @abstractmethod
     def play(self, request: Json) -> None:
-        """Answer what a play says."""
+        """Answer with the step of a play."""
 
     def answer(self, status: int, body: Json) -> None:
         """Answer with JSON."""
@@ -242,7 +242,7 @@ class PlayedApi(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def begin_stream(self) -> None:
-        """Begin to answer with a stream of events, which ends with the connection."""
+        """Begin a stream of events, which ends with the connection."""
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("connection", "close")
@@ -250,7 +250,7 @@ class PlayedApi(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def stream(self, events: Iterator[tuple[str, Json]]) -> None:
-        """Answer with events, each of which has its kind twice."""
+        """Stream the events; each carries its type twice."""
         self.begin_stream()
         for kind, data in events:
             self.wfile.write(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode())
@@ -261,7 +261,7 @@ class Messages(PlayedApi):
     """The Anthropic Messages API."""
 
     def play(self, request: Json) -> None:
-        """Answer a request for a message, as a stream where that was asked for."""
+        """Answer a message request, as a stream if requested."""
         if not self.path.partition("?")[0].endswith("/messages"):
             self.answer(404, {"type": "error", "error": {"type": "not_found_error", "message": self.path}})
             return
@@ -289,7 +289,7 @@ def _message(provider: Provider, request: Json, step: Step) -> Json:
         {"type": "tool_use", "id": provider.next_id("toolu"), "name": call.tool, "input": call.given(request)}
         for call in step.calls
     ]
-    said = sum(len(json.dumps(block)) for block in content)
+    content_length = sum(len(json.dumps(block)) for block in content)
     return {
         "id": provider.next_id("msg"),
         "type": "message",
@@ -298,13 +298,13 @@ def _message(provider: Provider, request: Json, step: Step) -> Json:
         "content": content,
         "stop_reason": step.stop or ("tool_use" if step.calls else "end_turn"),
         "stop_sequence": None,
-        "usage": _usage(provider, request, step, step.output_tokens or said // CHARACTERS_PER_TOKEN + 1),
+        "usage": _usage(provider, request, step, step.output_tokens or content_length // CHARACTERS_PER_TOKEN + 1),
     }
 
 
 def _usage(provider: Provider, request: Json, step: Step, output: int) -> Json:
-    """Tokens as a cached conversation has them, unless the step says how many they are."""
-    read, written, plain = provider.cached(request)
+    """Return the usage of a cached conversation, unless the step sets it."""
+    cache_read, cache_written, plain = provider.cached(request)
     if step.input_tokens is not None:
         plain_tokens = step.input_tokens - step.cached_tokens
         return {
@@ -315,8 +315,8 @@ def _usage(provider: Provider, request: Json, step: Step, output: int) -> Json:
         }
     return {
         "input_tokens": plain // CHARACTERS_PER_TOKEN + 1,
-        "cache_creation_input_tokens": written // CHARACTERS_PER_TOKEN,
-        "cache_read_input_tokens": read // CHARACTERS_PER_TOKEN,
+        "cache_creation_input_tokens": cache_written // CHARACTERS_PER_TOKEN,
+        "cache_read_input_tokens": cache_read // CHARACTERS_PER_TOKEN,
         "output_tokens": output,
     }
 
@@ -330,7 +330,7 @@ _EMPTY: Mapping[str, Json] = {"text": {"text": ""}, "thinking": {"thinking": "",
 
 
 def _events(message: Json) -> Iterator[tuple[str, Json]]:
-    """The events of a stream that bring the message."""
+    """Yield the events of a streamed message."""
     opened = message | {"content": [], "stop_reason": None, "usage": message["usage"] | {"output_tokens": 1}}
     yield "message_start", {"message": opened}
     for index, block in enumerate(message["content"]):

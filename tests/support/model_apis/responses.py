@@ -21,7 +21,7 @@ _BY_MODEL = frozenset({"function_call", "custom_tool_call", "local_shell_call", 
 
 @contextmanager
 def stand_in(plays: Mapping[str, Play] | None = None) -> Iterator[Provider]:
-    """A stand-in that runs until the block is left; `url` is the base URL of a model provider."""
+    """Yield a stand-in; `url` is the base URL of a model provider."""
     with serving(Responses, plays, "/v1") as provider:
         yield provider
 
@@ -30,7 +30,7 @@ class Responses(PlayedApi):
     """The OpenAI Responses API."""
 
     def play(self, request: Json) -> None:
-        """Answer a request for a response, as a stream where that was asked for, whatever path under `/responses` it is for."""
+        """Answer a response request, as a stream if requested, on any path under `/responses`."""
         if not self.path.partition("?")[0].endswith("/responses"):
             self.answer(404, {"error": {"message": self.path}})
             return
@@ -52,7 +52,7 @@ class Responses(PlayedApi):
 
 
 def _messages(request: Json) -> list[Json]:
-    """The request's items as the messages that a script is found by: what the model said in one response is one message."""
+    """Return the request's items as messages in the form of the scripts; the model's items of one response are one message."""
     messages: list[Json] = []
     for item in request.get("input", []):
         is_model = item.get("type") in _BY_MODEL or item.get("role") == "assistant"
@@ -68,24 +68,24 @@ def _messages(request: Json) -> list[Json]:
 
 
 def _events(provider: Provider, request: Json, step: Step) -> Iterator[tuple[str, Json]]:
-    """The events of a stream that bring what the step says."""
+    """Yield the events of a streamed step."""
     completed = _completed(provider, request, step)
     yield "response.created", {"response": completed | {"status": "in_progress", "output": [], "usage": None}}
     for index, item in enumerate(completed["output"]):
         yield "response.output_item.added", {"output_index": index, "item": item | _UNSAID.get(item["type"], {})}
         if item["type"] == "message":
-            said = {"item_id": item["id"], "output_index": index, "content_index": 0, "delta": step.text}
-            yield "response.output_text.delta", said
+            text_fields = {"item_id": item["id"], "output_index": index, "content_index": 0, "delta": step.text}
+            yield "response.output_text.delta", text_fields
         elif item["type"] == "function_call":
-            written = {"item_id": item["id"], "output_index": index}
-            yield "response.function_call_arguments.delta", written | {"delta": item["arguments"]}
-            yield "response.function_call_arguments.done", written | {"arguments": item["arguments"], "name": item["name"]}
+            item_fields = {"item_id": item["id"], "output_index": index}
+            yield "response.function_call_arguments.delta", item_fields | {"delta": item["arguments"]}
+            yield "response.function_call_arguments.done", item_fields | {"arguments": item["arguments"], "name": item["name"]}
         yield "response.output_item.done", {"output_index": index, "item": item}
     yield "response.completed", {"response": completed}
 
 
 def _completed(provider: Provider, request: Json, step: Step) -> Json:
-    """The response, whole."""
+    """Return the complete response."""
     response_id, output = provider.next_id("resp"), list(_items(provider, request, step))
     provider.histories[response_id] = [*request["input"], *output]
     return {
@@ -127,18 +127,18 @@ def _items(provider: Provider, request: Json, step: Step) -> Iterator[Json]:
 
 
 def _usage(request: Json, step: Step) -> Json:
-    """Tokens as a cached conversation has them: what came before the last item is read from the cache."""
+    """Return the usage of a cached conversation: all tokens before the last item are read from the cache."""
     fixed = len(request.get("instructions") or "") + len(json.dumps(request.get("tools", [])))
     sizes = [len(json.dumps(item)) for item in request["input"]]
-    read = (fixed + sum(sizes)) // CHARACTERS_PER_TOKEN + 1
+    input_tokens = (fixed + sum(sizes)) // CHARACTERS_PER_TOKEN + 1
     cached = (fixed + sum(sizes[:-1])) // CHARACTERS_PER_TOKEN if len(sizes) > 3 else 0
     if step.input_tokens is not None:
-        read, cached = step.input_tokens, step.cached_tokens
-    written = step.output_tokens or (len(step.text) + len(step.thinking)) // CHARACTERS_PER_TOKEN + 1
+        input_tokens, cached = step.input_tokens, step.cached_tokens
+    output_tokens = step.output_tokens or (len(step.text) + len(step.thinking)) // CHARACTERS_PER_TOKEN + 1
     return {
-        "input_tokens": read,
+        "input_tokens": input_tokens,
         "input_tokens_details": {"cached_tokens": cached},
-        "output_tokens": written,
+        "output_tokens": output_tokens,
         "output_tokens_details": {"reasoning_tokens": len(step.thinking) // CHARACTERS_PER_TOKEN},
-        "total_tokens": read + written,
+        "total_tokens": input_tokens + output_tokens,
     }
