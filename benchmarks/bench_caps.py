@@ -82,7 +82,7 @@ async def spent(kind: str, model: str, cap: float, number: int) -> float | None:
             said = session(kind, number)
             for _ in range(MOST_EXCHANGES // 30):
                 await engine.publish("exchanges", list(itertools.islice(said, 30)))
-                await engine.drained()
+                await engine.wait_until_drained()
                 capped, total = store.cursor().execute(_STATE).fetchone() or (0, 0.0)
                 if capped >= 10:
                     return float(total or 0.0)

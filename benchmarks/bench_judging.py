@@ -130,7 +130,7 @@ async def judged(
         await engine.start()
         start = time.perf_counter()
         await engine.publish("exchanges", records)
-        await engine.drained()
+        await engine.wait_until_drained()
         seconds = time.perf_counter() - start
         await engine.stop()
     return seconds, judge.asked

@@ -31,7 +31,7 @@ from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import SCORING
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.replay.plan import Outcome
 from streams.stage_batches import StageBatch
 
@@ -76,7 +76,7 @@ def judged(task: ScoringTask, policy: Policy, number: Iterator[int]) -> list[Jud
 
 def fill(database: Path) -> int:
     """Fill a database with exchanges, what was said of them, and their scores; answers how many exchanges there are."""
-    policy, number, accepted = Policy(), count(), Accepted()
+    policy, number, accepted = Policy(), count(), EncodedRecords()
     said = exchanges(RECORDS)
     for record in said:
         accepted.add("exchanges", encode(record))

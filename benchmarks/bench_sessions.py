@@ -78,7 +78,7 @@ async def memory(database: Path, sessions: int, judge: SilentJudge | None) -> tu
         for start in range(0, sessions, AT_ONCE):
             await engine.publish("exchanges", [exchange(number) for number in range(start, min(start + AT_ONCE, sessions))])
         if judge is None:
-            await engine.drained()
+            await engine.wait_until_drained()
         else:
             await judge.asked_of(sessions)
         store.checkpoint()

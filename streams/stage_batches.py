@@ -138,17 +138,17 @@ class Step(Protocol):
         ...
 
 
-def session_key(record: Exchange | ScoringTask) -> str:
+def session_key_of(record: Exchange | ScoringTask) -> str:
     """The key of a record's session, as in the column `KEY`."""
-    return named_session(record.connection, record.session_id)
+    return session_key(record.connection, record.session_id)
 
 
-def named_session(connection: str, session_id: str) -> str:
+def session_key(connection: str, session_id: str) -> str:
     """The key of a session, as in the column `KEY`."""
     return f"{connection}/{session_id}"
 
 
-def encoded_exchange(message: bytes) -> Exchange:
+def decode_exchange(message: bytes) -> Exchange:
     """Decode the exchange in a task or a state; RecordError when it is something else."""
     record = decode(message)
     if not isinstance(record, Exchange):

@@ -20,7 +20,7 @@ SOURCES = {
 """The topic that each stage reads, in the order of the topology."""
 
 
-class Reading(Protocol):
+class StageSource(Protocol):
     """The parts of a stage that its progress depends on."""
 
     @property
@@ -43,7 +43,7 @@ class StageProgress:
     end: int
 
 
-def stage_progress(store: Store, stage: Reading) -> StageProgress:
+def stage_progress(store: Store, stage: StageSource) -> StageProgress:
     """Return the progress of a stage."""
     return _progress(store, stage.name, stage.source)
 

@@ -88,7 +88,7 @@ class Service:
     def ingest(self, body: dict[str, Any], project: str = "ops") -> httpx2.Response:
         """Deliver an exchange, and have it scored before going on."""
         response = self.call("POST", INGEST, self.tokens[project], body)
-        self.run(self.engine.drained())
+        self.run(self.engine.wait_until_drained())
         return response
 
     def score(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def test_a_judge_that_failed_is_recorded_and_asked_again(service: Service) -> No
     service.ingest(exchange())
     assert set(rows(service.store, "SELECT outcome FROM judgements")) == {("refused",)}
     assert service.call("POST", "/api/audit/ops/rejudge", service.operator, {}).status_code == 202
-    service.run(service.engine.drained())
+    service.run(service.engine.wait_until_drained())
     assert service.score()["disposition"] == "scored"
     assert service.score()["revision"] == 1
 
@@ -247,7 +247,7 @@ def test_a_cap_holds_whatever_is_in_flight(service: Service) -> None:
     for body in bodies:
         body["exchange"]["agent_response"]["content"] += " I'm unable to say more."  # flagged, so every turn is judged
     answers = service.run(service.calls([("POST", INGEST, service.tokens["poor"], body) for body in bodies]))
-    service.run(service.engine.drained())
+    service.run(service.engine.wait_until_drained())
     assert {answer.status_code for answer in answers} == {201}
     check_money(service.store, CAPS)
     [(spent,)] = rows(service.store, "SELECT sum(cost_usd) FROM judgements")
@@ -261,7 +261,7 @@ def test_the_last_turns_are_sampled(service: Service) -> None:
         service.ingest(exchange(turn))
     assert service.score()["samplingReason"] == "sampling_skip"
     assert service.call("POST", "/api/audit/sessions/s/finalize", service.tokens["ops"], {}).status_code == 200
-    service.run(service.engine.drained())
+    service.run(service.engine.wait_until_drained())
     last = rows(service.store, "SELECT turn_number, sampling_reason, disposition FROM scores WHERE turn_number > 6 ORDER BY 1")
     assert last == [(7, "last_turns", "scored"), (8, "last_turns", "scored")]
 

@@ -48,7 +48,7 @@ def installation(cursor: duckdb.DuckDBPyConnection, engine: RecordIntake, access
     return Installation(
         version=version(),
         ready=state.ready,
-        not_ready_because=state.why_not or None,
+        not_ready_because=state.not_ready_reason or None,
         judge=engine.judge_name,
         kafka=is_fed,
         database_bytes=_measure_size(store),

@@ -54,7 +54,7 @@ from service.setup.version import version
 from service.write.deletion import PurgedRecords, purged_records
 from streams.engine.record_intake import RecordIntake
 from streams.judging.judged_stages import SCORING
-from streams.log.admission import Accepted, Admission
+from streams.log.admission import Admission, EncodedRecords
 from streams.stage_progress import stage_progress
 from streams.topology import TOPOLOGY
 from streams.upkeep.anchors import run_round
@@ -131,11 +131,14 @@ class CommandOperations:
         Known records are left out. A record that conflicts with a known one becomes a dead letter dated `now`, as without a server.
         """
         outcomes: dict[str, Outcome] = {}
-        admission, conflicting = Admission(self._intake.redactor, now), Accepted()
+        admission, conflicting = Admission(self._intake.redactor, now), EncodedRecords()
         for topic, encoded in messages.items():
             outcomes[topic] = await self._publish(topic, encoded, admission, conflicting)
         for topic, encoded in conflicting.messages.items():
-            added, before = await self._publish(topic, encoded, admission, Accepted()), outcomes.get(topic, Outcome({}, 0, []))
+            added, before = (
+                await self._publish(topic, encoded, admission, EncodedRecords()),
+                outcomes.get(topic, Outcome({}, 0, [])),
+            )
             written = dict(Counter(before.written) + Counter(added.written))
             outcomes[topic] = Outcome(written, before.known + added.known, before.conflicts)
         if progress:
@@ -217,7 +220,9 @@ class CommandOperations:
         calls = dict(Counter(now.judge_calls) - Counter(before.judge_calls))
         return RejudgeResult(self._intake.judge_name, requested, calls, now.spent_usd - before.spent_usd)
 
-    async def _publish(self, topic: str, messages: Sequence[bytes], admission: Admission, conflicting: Accepted) -> Outcome:
+    async def _publish(
+        self, topic: str, messages: Sequence[bytes], admission: Admission, conflicting: EncodedRecords
+    ) -> Outcome:
         written: Counter[str] = Counter()
         duplicates, conflicts, start = 0, list[int](), 0
         for name, part in _split_parts(messages):
@@ -229,7 +234,7 @@ class CommandOperations:
                 in_conflict = [part[index] for index in published.conflicts]
                 differing = await asyncio.to_thread(self._differing_fields, topic, in_conflict)
                 for message, fields in zip(in_conflict, differing, strict=True):
-                    admission.set_aside_conflict(conflicting, topic, decode(message), fields)
+                    admission.add_conflict(conflicting, topic, decode(message), fields)
                 conflicts += [start + index for index in published.conflicts]
             start += len(part)
         return Outcome(dict(written), duplicates, conflicts)

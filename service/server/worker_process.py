@@ -17,7 +17,7 @@ from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import utc_now
-from streams.engine.embedded import StageRuns
+from streams.engine.embedded import StageRunner
 from streams.judges.protocol import Judge
 from streams.judging.judged_stages import nothing_recorded
 from streams.judging.judging_partition import JudgeCalls, TaskSlots
@@ -26,7 +26,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.partitions import STUCK, SURE_SECONDS, KafkaStage, Membership, Watchdog, end_process
 from streams.kafka.producing import RecordProducer
 from streams.kafka.schema_registry import RegistryFraming
-from streams.kafka.stages import Computing
+from streams.kafka.stages import ComputingContext
 from streams.kafka.states import StateTopic
 from streams.process import collect_rarely, handled_in_loop
 from streams.topology import Stage
@@ -101,9 +101,9 @@ def _open_states(stage: Stage, parts: _Parts) -> StateTopic:
 def _run_stages(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
     """Return the stage with the factory of its processors."""
     if stage.judged is not None:
-        from streams.kafka.stages import CHUNK_TASKS, KafkaJudging  # noqa: PLC0415 - a worker without such a stage asks no judge
+        from streams.kafka.stages import CHUNK_TASKS, KafkaJudgingContext  # noqa: PLC0415 - a worker without such a stage asks no judge
 
-        judging = KafkaJudging(
+        judging = KafkaJudgingContext(
             stage=stage.judged,
             policy=parts.policy,
             judge=parts.judge,
@@ -117,9 +117,9 @@ def _run_stages(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
             is_sure=parts.membership.is_sure,
         )
         return KafkaStage(stage.source, judging.open_partition, records_at_once=CHUNK_TASKS)
-    computing = Computing(
+    computing = ComputingContext(
         stage=stage,
-        runs=StageRuns(parts.policy, nothing_recorded, parts.redactor, utc_now),
+        runner=StageRunner(parts.policy, nothing_recorded, parts.redactor, utc_now),
         redactor=parts.redactor,
         producer=parts.producer,
         states=states,

@@ -43,7 +43,7 @@ from service.setup.version import version
 if TYPE_CHECKING:
     from audit.policy import Policy
     from schemas.records import ImportProgress, Record
-    from streams.log.admission import Accepted
+    from streams.log.admission import EncodedRecords
 
 MESSAGE_PACK = "application/msgpack"
 GREETING_SECONDS = 10.0
@@ -385,7 +385,7 @@ class ServerRunner:
 
     def publish(
         self,
-        accepted: Accepted,
+        accepted: EncodedRecords,
         progress: Sequence[ImportProgress] = (),
         *,
         are_own: bool = False,  # noqa: ARG002 - to the server no record is its own

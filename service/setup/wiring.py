@@ -14,7 +14,7 @@ from schemas.records import ImportProgress
 from service.setup.server_link import ServerLink, ServerPublisher, ServerRunner
 from service.setup.settings import Settings
 from streams.engine.embedded import EmbeddedRunner
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.log.log import log_folder
 from streams.log.sink import Publisher, StorePublisher
 
@@ -23,7 +23,7 @@ class Runner(Protocol):
     """Publishes records and runs the stages over them, in this process or in the server that has the database."""
 
     def publish(
-        self, accepted: Accepted, progress: Sequence[ImportProgress] = (), *, are_own: bool = False
+        self, accepted: EncodedRecords, progress: Sequence[ImportProgress] = (), *, are_own: bool = False
     ) -> Mapping[str, Appended]:
         """Publish accepted records, durable on return, and record the import's progress. `are_own`: this process has just encoded them."""
         ...

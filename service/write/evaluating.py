@@ -270,7 +270,7 @@ class _EvaluationRun:
         for start in range(0, len(requests), _PUBLISH_BATCH_SIZE):
             await engine.publish(EVALUATION.source, requests[start : start + _PUBLISH_BATCH_SIZE])
             self._unpublished = max(0, self._unpublished - _PUBLISH_BATCH_SIZE)
-        await engine.drained()
+        await engine.wait_until_drained()
 
     async def _watch(self, work: Coroutine[Any, Any, None], engine: Engine | None, end: Callable[[], None] | None) -> None:
         """Wait for the work and report its progress.

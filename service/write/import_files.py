@@ -30,7 +30,7 @@ from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Exchange
-from streams.log.admission import Accepted, Admission, Place, Refusal
+from streams.log.admission import Admission, EncodedRecords, RecordOrigin, Refusal
 from streams.process import collect_rarely, end_with_parent
 from streams.sources.copies import SessionFiles
 from streams.sources.event_files import EVENT_FILES
@@ -252,7 +252,7 @@ AHEAD_BYTES = 48_000_000
 class FileRecords:
     """The result of reading a file or a part of one: encoded records, session ids, whether it was read completely, and traces without an exchange."""
 
-    accepted: Accepted = field(default_factory=Accepted)
+    accepted: EncodedRecords = field(default_factory=EncodedRecords)
     revisable: list[Exchange] = field(default_factory=list)
     """Exchanges that may already be stored with an earlier revision."""
     open: list[PendingAnswer] = field(default_factory=list)
@@ -316,7 +316,9 @@ class FileReader:
                 yield self._admit_reading(path, reading)
         except InputError as error:  # an unreadable file does not stop the others
             part = FileRecords(complete=False)
-            self._admission.set_aside(part.accepted, Place(str(path), 0), Refusal("import", "unreadable_file", str(error)), b"")
+            self._admission.add_dead_letter(
+                part.accepted, RecordOrigin(str(path), 0), Refusal("import", "unreadable_file", str(error)), b""
+            )
             yield part
 
     def _admit_reading(self, path: Path, reading: Reading) -> FileRecords:
@@ -331,8 +333,8 @@ class FileReader:
         self._admission.admit(part.accepted, "exchanges", settled, source=str(path))
         self._admission.admit(part.accepted, "agent-events", reading.events, source=str(path))
         for fault in reading.faults:
-            place, refusal = Place(str(path), fault.line), Refusal("import", fault.reason, fault.detail)
-            self._admission.set_aside(part.accepted, place, refusal, fault.body, size=fault.size, digest=fault.digest)
+            place, refusal = RecordOrigin(str(path), fault.line), Refusal("import", fault.reason, fault.detail)
+            self._admission.add_dead_letter(part.accepted, place, refusal, fault.body, size=fault.size, digest=fault.digest)
         return part
 
 

@@ -26,7 +26,7 @@ from service.setup.workspace import Workspace, utc_now
 from service.write.ending_sessions import close_idle_sessions
 from service.write.import_files import FileReader, FileRecords, parts_of, read_transcripts
 from streams.judging.rejudging import revise
-from streams.log.admission import Accepted, Admission
+from streams.log.admission import EncodedRecords, Admission
 from streams.sources.copies import SessionFiles, count_lines_only_in_copies
 from streams.sources.derived_evidence import OUTPUT_USE, SKILL_USE
 from streams.sources.event_files import EVENT_FILES
@@ -176,7 +176,7 @@ class Importer:
         )
         self._layouts = layouts or {}
         self._summary = ImportSummary()
-        self._accepted = Accepted()
+        self._accepted = EncodedRecords()
         self._revisable: list[tuple[Path, Exchange]] = []
         self._waiting: set[str] = set()
         """Files with revisions to publish later."""
@@ -280,7 +280,7 @@ class Importer:
             self._summary.faults += appended.written.get("dead_letters", 0)
         self._summary.exchanges -= revised
         self._summary.revised += revised
-        self._accepted, self._progress = Accepted(), []
+        self._accepted, self._progress = EncodedRecords(), []
         self._workspace.runner.run()
 
     def _revise(self) -> int:

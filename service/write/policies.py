@@ -34,7 +34,7 @@ from audit.policy import Policy, ProjectPolicy, load_policy
 from schemas.errors import DriftlineError, PolicyError
 from schemas.lazy import duckdb
 from service.text.answers import Answer
-from streams.stage_batches import named_session
+from streams.stage_batches import session_key
 
 EVERY_OTHER = ""
 """Stands for the projects that neither policy names."""
@@ -355,7 +355,7 @@ def _count_judged(sample: Sequence[Row], policy: ProjectPolicy) -> int:
     """Return the number of exchanges of a sample that a policy would have judged, if sessions end with the sample."""
     if not policy.settings.enabled:
         return 0
-    sessions = groupby(sample, key=lambda row: named_session(row["connection"], row["session_id"]))
+    sessions = groupby(sample, key=lambda row: session_key(row["connection"], row["session_id"]))
     return sum(len(_judge_session(key, rows, policy)) for key, rows in sessions)
 
 

@@ -3,7 +3,7 @@
 Each stage reads its topic from its watermark and commits its records, the changed states and the new watermark in one
 transaction. After a kill at any moment the store is in the state of its last commit, and the next run continues from there.
 
-A stage's step runs over a batch so that one bad session stops no other (`StageRuns`); workers on Kafka run theirs the same way.
+`StageRunner` runs a stage's step over a batch, here and in the workers on Kafka. A session that fails affects no other session.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from schemas.lazy import pl
 from schemas.records import ImportProgress, Record
 from streams.judging.call_budget import settle_interrupted
 from streams.judging.judged_stages import Recorded, recorded_in
-from streams.log.admission import Accepted, Admission, Place, Refusal, encode_all
+from streams.log.admission import Admission, EncodedRecords, RecordOrigin, Refusal, encode_all
 from streams.stage_batches import RecordBatch, StageBatch
 from streams.stage_progress import StageProgress, stage_progress
 from streams.topology import ASSEMBLING, TOPOLOGY, Stage, derived_tables, stage_named
@@ -34,11 +34,11 @@ BATCH_POSITIONS = 20_000
 INTAKE = stage_named("intake")
 log = logging.getLogger(__name__)
 UNFINISHED = "unjudged work"
-"""Consumer whose watermark is 1 while an import or a rebuild is in progress, else 0: its unfinished tasks must not be paid for."""
+"""Consumer whose watermark is 1 while an import or a rebuild is in progress, else 0. Its unfinished tasks must not be paid for."""
 
 
 class EmbeddedRunner:
-    """Runs the topology over a store. `now` stamps dead letters and nothing else."""
+    """Runs the topology over a store. `now` is only used to stamp dead letters."""
 
     def __init__(
         self,
@@ -53,36 +53,37 @@ class EmbeddedRunner:
         self._store = store
         self._redactor = redactor
         self._now = now
-        self._runs = StageRuns(policy, recorded_in(store), redactor, now)
-        self._gathers = False
+        self._runner = StageRunner(policy, recorded_in(store), redactor, now)
+        self._gathers_writes = False
 
     def publish(
-        self, accepted: Accepted, progress: Sequence[ImportProgress] = (), *, are_own: bool = False
+        self, accepted: EncodedRecords, progress: Sequence[ImportProgress] = (), *, are_own: bool = False
     ) -> dict[str, Appended]:
-        """Append accepted records to their topics and note the import's progress, in one transaction; durable on return.
+        """Append accepted records to their topics and store the import's progress in one transaction. Return the outcomes by topic.
 
-        Known records are skipped, so that delivering twice changes nothing. A record whose identity the log has with other content
-        becomes one dead letter, however often it is delivered. Returns the outcomes by topic. `are_own` means that this
-        program has just encoded the records, so that they need no validation.
+        Known records are skipped, so that delivering twice changes nothing. A record in conflict with the log becomes one dead letter,
+        even if it is delivered again. `are_own` means that this program has just encoded the records, so that they need no validation.
         """
-        done, letters = {}, Accepted()
-        if are_own and not self._gathers:
+        outcomes: dict[str, Appended] = {}
+        dead_letters = EncodedRecords()
+        if are_own and not self._gathers_writes:
             self._store.gather_writes()
-            self._gathers = True
+            self._gathers_writes = True
         with self._store.transaction() as transaction:
             for topic, messages in accepted.messages.items():
-                done[topic] = transaction.append(topic, messages, skip_known=True, are_own=are_own)
-                for place in done[topic].conflicts:
+                outcome = transaction.append(topic, messages, skip_known=True, are_own=are_own)
+                outcomes[topic] = outcome
+                for index in outcome.conflicts:
                     admission = Admission(self._redactor, self._now())
-                    admission.set_aside_conflict(letters, topic, decode(messages[place]), done[topic].differing[place])
-            for topic, messages in letters.messages.items():
+                    admission.add_conflict(dead_letters, topic, decode(messages[index]), outcome.differing[index])
+            for topic, messages in dead_letters.messages.items():
                 added = transaction.append(topic, messages, skip_known=True)
-                before = done.setdefault(topic, Appended())
-                before.known += added.known
-                before.written = dict(Counter(before.written) + Counter(added.written))
+                outcome = outcomes.setdefault(topic, Appended())
+                outcome.known += added.known
+                outcome.written = dict(Counter(outcome.written) + Counter(added.written))
             transaction.set_progress(progress)
             transaction.set_watermark(UNFINISHED, "", 1)
-        return done
+        return outcomes
 
     def run(self, report: Callable[[StageProgress], None] | None = None) -> int:
         """Run every stage to the end of its topic; returns the number of positions read."""
@@ -92,7 +93,8 @@ class EmbeddedRunner:
             # Only later stages read a stage's sinks, so a single pass in order is enough.
             position = stage_progress(self._store, stage).position
             while read := self.advance(stage):
-                total, position = total + read, position + read
+                total += read
+                position += read
                 if report is not None:
                     report(StageProgress(stage.name, position, self._store.end_of(stage.source)))
         forget_withdrawn(self._store)
@@ -102,7 +104,7 @@ class EmbeddedRunner:
         return total
 
     def finish(self) -> bool:
-        """Run the stages to the end without a judge if an import or a rebuild was interrupted; returns whether one was."""
+        """Run the stages to the end, without a judge, if an import or a rebuild was interrupted; returns whether one was."""
         with self._store.transaction() as transaction:
             unfinished = bool(transaction.watermark(UNFINISHED, ""))
         if unfinished:
@@ -112,18 +114,18 @@ class EmbeddedRunner:
     def catch_up(self) -> None:
         """Let intake and diagnosis process the records that the last process committed but did not read.
 
-        After an interrupted import or rebuild the judged stages run, too, without a judge: nobody has agreed to pay for them.
+        After an interrupted import or rebuild the judged stages run, too, but without a judge: nobody has agreed to pay for calls.
         """
         if self.finish():
-            log.warning("an import or a rebuild was cut short; finishing it first, without a judge")
+            log.warning("finished an interrupted import or rebuild, without a judge")
         for stage in (INTAKE, stage_named("diagnosis")):
             while self.advance(stage):
                 pass
 
     def rebuild(self, report: Callable[[StageProgress], None] | None = None) -> None:
-        """Drop all derived records and derive them again from the records that came from outside.
+        """Drop all derived records, and derive them again from the records that came from outside.
 
-        The results of a session whose first records were deleted are kept: the remaining records would give other results.
+        A session whose first records were deleted keeps its results, because its remaining records would give different ones.
         """
         with self._store.transaction() as transaction:
             transaction.forget_derived(derived_tables(), but=CUT, stages=[ERASURE, ASSEMBLING.name])
@@ -133,46 +135,46 @@ class EmbeddedRunner:
     def advance(self, stage: Stage) -> int:
         """Let a stage process its next batch; returns the number of positions read, 0 at the end of its topic."""
         start = stage_progress(self._store, stage).position
-        batch, end = next_batch(self._store, stage.source, start, min(self._batch_positions, stage.records_at_once))
+        batch, end = read_next_batch(self._store, stage.source, start, min(self._batch_positions, stage.records_at_once))
         if start >= end:
             return 0
         with self._store.transaction() as transaction:
             states = transaction.states(stage.name, batch.keys())
-            outcome = self._runs.run(stage, batch, states)
-            for topic, messages in outcome.made.messages.items():
+            outcome = self._runner.run(stage, batch, states)
+            for topic, messages in outcome.output.messages.items():
                 transaction.append(topic, messages, are_own=True)
-            for topic, messages in outcome.dead.messages.items():
+            for topic, messages in outcome.dead_letters.messages.items():
                 transaction.append(topic, messages, skip_known=True)
             transaction.set_states(stage.name, outcome.states, end)
             transaction.set_watermark(stage.name, stage.source, end)
         return end - start
 
 
-def failures() -> tuple[type[BaseException], ...]:
-    """Return the errors that a step may raise: a panic of the columnar library is not an Exception."""
+def step_errors() -> tuple[type[BaseException], ...]:
+    """Return the errors that a step may raise; a panic of polars is not an Exception."""
     return Exception, pl.exceptions.PanicException
 
 
 @dataclass
 class StageOutcome:
-    """A stage's results for a batch: encoded records, changed states, and dead letters."""
+    """A stage's results for a batch: encoded records, changed states by session key, and dead letters."""
 
-    made: Accepted = field(default_factory=Accepted)
+    output: EncodedRecords = field(default_factory=EncodedRecords)
     states: dict[str, bytes] = field(default_factory=dict)
-    dead: Accepted = field(default_factory=Accepted)
+    dead_letters: EncodedRecords = field(default_factory=EncodedRecords)
     records: list[tuple[str, Record]] = field(default_factory=list)
-    """The records in `made`, before encoding."""
+    """The records in `output` before encoding, with their topics."""
 
     def extend(self, other: StageOutcome) -> None:
         """Add the results for another part of the batch."""
-        self.made.extend(other.made)
+        self.output.extend(other.output)
         self.states |= other.states
-        self.dead.extend(other.dead)
+        self.dead_letters.extend(other.dead_letters)
         self.records += other.records
 
 
-class StageRuns:
-    """The steps of some stages, ready to run. `now` stamps dead letters and nothing else."""
+class StageRunner:
+    """Runs the steps of some stages. `now` is only used to stamp dead letters."""
 
     def __init__(
         self,
@@ -189,50 +191,63 @@ class StageRuns:
     def run(
         self, stage: Stage, batch: StageBatch | RecordBatch, states: Mapping[str, bytes], partition: int = 0
     ) -> StageOutcome:
-        """Run the step over the batch, and if that fails session by session, so that one bad session stops no other.
+        """Run the step over the batch. If that fails, run it session by session, so that only the bad session fails.
 
         `partition` is the origin of the batch, for dead letters.
         """
         try:
-            return self._attempt(stage, batch, states, partition)
-        except failures():
-            log.exception("stage %s failed on a batch of %s; taking its sessions one by one", stage.name, stage.source)
-        whole = StageOutcome()
+            return self._run_step(stage, batch, states, partition)
+        except step_errors():
+            log.exception("stage %s failed on a batch of %s; running it session by session", stage.name, stage.source)
+        outcome = StageOutcome()
         for key in sorted(batch.keys()):
-            part = batch.of_session(key)
+            session_batch = batch.of_session(key)
+            session_states = {key: states[key]} if key in states else {}
             try:
-                whole.extend(self._attempt(stage, part, {key: states[key]} if key in states else {}, partition))
-            except failures() as error:  # any error: the session's records become dead letters and the other sessions continue
-                failed = [(offset, record, error) for offset, _, record in part.records()]
-                self._bury(stage, failed, whole.dead, partition)
-        return whole
+                outcome.extend(self._run_step(stage, session_batch, session_states, partition))
+            except step_errors() as error:
+                failed = [(offset, record, error) for offset, _, record in session_batch.records()]
+                self._add_dead_letters(stage, failed, outcome.dead_letters, partition)
+        return outcome
 
-    def _attempt(
+    def _run_step(
         self, stage: Stage, batch: StageBatch | RecordBatch, states: Mapping[str, bytes], partition: int
     ) -> StageOutcome:
-        """Run the step and encode its records, so that a record that may not be written fails here, too."""
+        """Run the step and encode its records, so that a record that breaks its contract fails here, too."""
         # Steps that get records instead of columns use only the methods that both kinds of batch share.
-        outcome = self._steps[stage.name](cast("StageBatch", batch), states)
-        made = StageOutcome(encode_all(outcome.records), outcome.states, records=outcome.records)
-        self._bury(stage, outcome.failed, made.dead, partition)
-        return made
+        result = self._steps[stage.name](cast("StageBatch", batch), states)
+        outcome = StageOutcome(encode_all(result.records), result.states, records=result.records)
+        self._add_dead_letters(stage, result.failed, outcome.dead_letters, partition)
+        return outcome
 
-    def _bury(self, stage: Stage, failed: Sequence[tuple[int, Record, BaseException]], dead: Accepted, partition: int) -> None:
+    def _add_dead_letters(
+        self,
+        stage: Stage,
+        failed: Sequence[tuple[int, Record, BaseException]],
+        dead_letters: EncodedRecords,
+        partition: int,
+    ) -> None:
         admission = Admission(self._redactor, self._now())
         for offset, record, error in failed:
-            log.error("stage %s could not get over position %d of %s", stage.name, offset, stage.source, exc_info=error)
-            admission.set_aside(dead, Place(stage.source, offset, partition), stage_failed(stage.name, error), encode(record))
+            log.error("stage %s failed on offset %d of %s", stage.name, offset, stage.source, exc_info=error)
+            origin = RecordOrigin(stage.source, offset, partition)
+            admission.add_dead_letter(dead_letters, origin, stage_failure(stage.name, error), encode(record))
 
 
-def next_batch(store: Store, source: str, start: int, most: int) -> tuple[StageBatch, int]:
-    """Return a stage's next batch of at most `most` positions, and the position after it; if all were deleted, that of the next record."""
-    end = min(start + most, store.end_of(source))
+def read_next_batch(store: Store, source: str, start: int, limit: int) -> tuple[StageBatch, int]:
+    """Return a stage's next batch of at most `limit` positions, and the position after it.
+
+    If all of these records were deleted, the batch is empty and the position is that of the next record.
+    """
+    end = min(start + limit, store.end_of(source))
     if start >= end:
         return StageBatch(source, {}), start
     frames = store.read(source, start, end - start)
-    return StageBatch.of(source, frames), end if frames else store.next_position(source, end)
+    if not frames:
+        end = store.next_position(source, end)
+    return StageBatch.of(source, frames), end
 
 
-def stage_failed(stage: str, error: BaseException) -> Refusal:
-    """Return the refusal of a record that the stage of this name fails on."""
+def stage_failure(stage: str, error: BaseException) -> Refusal:
+    """Return the refusal of a record on which the named stage failed."""
     return Refusal(stage, "stage_failed", f"{type(error).__name__}: {error}")

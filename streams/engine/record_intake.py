@@ -1,7 +1,7 @@
-"""Record intake: senders' records are accepted, durable on return, and audited, in this process or by workers on Kafka.
+"""Record intake: accepting senders' records, durable on return. They are audited in this process or by workers on Kafka.
 
-The answers to senders (`IngestResult`), the ending of sessions and rejudging are the same in both. The two differ in where records become
-durable, and in when the tables show them.
+The answers to senders (`IngestResult`), the ending of sessions and rejudging are the same in both cases. Subclasses decide where records
+become durable and when the tables show them.
 """
 
 from __future__ import annotations
@@ -33,8 +33,17 @@ from schemas.records import Exchange, Record, Score
 from streams.judging.judged_stages import SCORING, STATE
 from streams.judging.judging_partition import JudgeCalls
 from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
-from streams.log.admission import CONFLICT, KNOWN, WRITTEN, Accepted, Committed, Submission, admissible, encode_each
-from streams.stage_batches import session_key
+from streams.log.admission import (
+    CONFLICT,
+    KNOWN,
+    WRITTEN,
+    CommitResult,
+    EncodedRecords,
+    Submission,
+    encode_each,
+    encode_validated,
+)
+from streams.stage_batches import session_key_of
 from streams.upkeep.closing import SessionEnds, idle_closings
 
 
@@ -42,19 +51,19 @@ from streams.upkeep.closing import SessionEnds, idle_closings
 class EngineLimits:
     """The engine's limits, and the interval between checks for idle sessions."""
 
-    waiting: int = 2_000
-    """Submissions that may wait for a commit."""
-    at_once: int = 256
+    max_waiting: int = 2_000
+    """Submissions that may wait for a commit; further records are refused."""
+    max_group_size: int = 256
     """Submissions in one commit."""
     flush_seconds: float = 0.5
     """Seconds that a record may be in the log alone if nobody asks for it."""
-    idle_check: float = 60.0
+    idle_check_seconds: float = 60.0
     """Seconds between two checks for idle sessions."""
 
 
 @dataclass(frozen=True)
-class Published:
-    """The result of publishing: how many records were written, how many were known, and the indexes of those in conflict."""
+class PublishResult:
+    """The numbers of records that were written and already known, and the indexes of records in conflict."""
 
     written: int
     known: int
@@ -74,21 +83,21 @@ class EngineState:
     """The engine's health and queues."""
 
     ready: bool
-    why_not: str
+    not_ready_reason: str
     queues: Mapping[str, int]
-    """Queue lengths: `commits` (submissions), `tasks` (exchanges to score), `evaluations` (to make), `sessions` (with tasks or evaluations
-    in progress); with Kafka `sink` (records not in the tables yet), `unlanded` (those that were sent to this process), `producing` (calls
-    that wait for the broker)."""
+    """Queue lengths: `commits` (submissions), `tasks` (exchanges to score), `evaluations` (requests), `sessions` (with tasks or
+    evaluations in progress); with Kafka `sink` (records that are not in the tables yet), `unlanded` (the part of these that this process
+    accepted), `producing` (calls that wait for the broker)."""
     judge_calls: Mapping[str, int]
     """Questions asked since the start, by outcome."""
     spent_usd: float
-    """The cost of these questions, as far as prices are known."""
+    """The cost of these questions, without those whose price is unknown."""
 
 
-_REST = 20
-"""The pause between two checks for idle sessions, as a multiple of the last check's duration, which grows with the records."""
+_IDLE_CHECK_PAUSE_FACTOR = 20
+"""The shortest pause between two checks for idle sessions, as a multiple of the last check's duration, which grows with the records."""
 QUEUED = "queued"
-"""The reason while there is no decision yet."""
+"""The sampling reason of an exchange that is not decided yet."""
 
 
 class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,9 +112,9 @@ class IngestResult(msgspec.Struct, frozen=True, kw_only=True):
     tier1_score: float
     tier1_flags: tuple[str, ...]
     anomaly: bool
-    """Whether the rules found an anomaly; the judge may find more later."""
+    """Whether the rules found an anomaly. The judge may find more later."""
     capped: bool = False
-    """Whether the session's cap leaves no room for judging it."""
+    """Whether the rest of the session's cap is too small for judging it."""
     spent_usd: float = 0.0
     cap_usd: float | None = None
     """The session's cap; None means no cap."""
@@ -115,9 +124,9 @@ log = logging.getLogger(__name__)
 
 
 class RecordIntake(ABC):
-    """See the module. After BusyError or BrokerError nothing was acknowledged, and the sender may try again. Belongs to one event loop.
+    """See the module. After BusyError or BrokerError nothing was acknowledged, and the sender may try again.
 
-    `judge_name` is the judge's display name.
+    Belongs to one event loop. `judge_name` is the judge's display name.
     """
 
     def __init__(
@@ -141,7 +150,7 @@ class RecordIntake(ABC):
         """Called in the event loop whenever the tables may have more records."""
         self._limits = limits or EngineLimits()
         self._calls = JudgeCalls()
-        self._ends = SessionEnds(store, now, self._close)
+        self._ends = SessionEnds(store, now, self._publish_closings)
 
     @property
     @abstractmethod
@@ -169,10 +178,10 @@ class RecordIntake(ABC):
 
     @abstractmethod
     async def commit(self, submission: Submission) -> None:
-        """Make a stage's records durable as if they came from outside, with its states and positions; known records are skipped.
+        """Make a stage's records durable with its states and positions; known records are skipped, as if they came from a sender.
 
-        In one process this is all or nothing. On Kafka the records go to their topics first, and then states and positions to the
-        tables: after an interruption the stage makes the same records again.
+        In one process the commit is atomic. On Kafka the records go to their topics first, then states and positions to the tables;
+        after an interruption in between, the stage makes the same records again.
         """
 
     @abstractmethod
@@ -183,24 +192,27 @@ class RecordIntake(ABC):
     def failure(self) -> DriftlineError:
         """Return the error that broke the intake, with a hint."""
 
-    async def take_exchange(self, exchange: Exchange) -> IngestResult:
-        """Accept an exchange. Raises RecordError if it may not be written."""
-        committed = await self._commit_records("exchanges", [exchange], [admissible(exchange)])
+    async def ingest_exchange(self, exchange: Exchange) -> IngestResult:
+        """Accept an exchange. Raises RecordError if it breaks its contract."""
+        committed = await self._commit_records("exchanges", [exchange], [encode_validated(exchange)])
         (result,) = await self._build_results([exchange], committed)
         return result
 
-    async def take_exchanges(self, exchanges: Sequence[Exchange]) -> list[IngestResult | RecordError]:
-        """Accept exchanges together, durable on return: the result of each, or the reason why it may not be written."""
+    async def ingest_exchanges(self, exchanges: Sequence[Exchange]) -> list[IngestResult | RecordError]:
+        """Accept exchanges together, durable on return. Return the result of each, or the error if it breaks its contract."""
         encoded = await asyncio.to_thread(encode_each, exchanges)
-        pairs = zip(exchanges, encoded, strict=True)
-        admitted = [(exchange, message) for exchange, message in pairs if isinstance(message, bytes)]
-        records = [exchange for exchange, _ in admitted]
-        committed = await self._commit_records("exchanges", records, [message for _, message in admitted])
+        records: list[Exchange] = []
+        messages: list[bytes] = []
+        for exchange, message in zip(exchanges, encoded, strict=True):
+            if isinstance(message, bytes):
+                records.append(exchange)
+                messages.append(message)
+        committed = await self._commit_records("exchanges", records, messages)
         results = iter(await self._build_results(records, committed))
         return [message if isinstance(message, RecordError) else next(results) for message in encoded]
 
-    async def publish(self, topic: str, records: Sequence[Record]) -> Published:
-        """Accept records from outside. Known records are skipped, so that sending twice changes nothing. Raises RecordError as above."""
+    async def publish(self, topic: str, records: Sequence[Record]) -> PublishResult:
+        """Accept records from outside. Known records are skipped, so sending twice changes nothing. Raises the first RecordError."""
         messages = list[bytes]()
         for message in await asyncio.to_thread(encode_each, records):
             if isinstance(message, RecordError):
@@ -208,9 +220,10 @@ class RecordIntake(ABC):
             messages.append(message)
         return await self.publish_admitted(topic, records, messages)
 
-    async def publish_admitted(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Published:
-        """Like `publish`, for records that `streams.log.admission.admissible` has already encoded."""
-        return Published.of((await self._commit_records(topic, records, messages)).outcomes[topic])
+    async def publish_admitted(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> PublishResult:
+        """Like `publish`, for records that `streams.log.admission.encode_validated` has already encoded."""
+        committed = await self._commit_records(topic, records, messages)
+        return PublishResult.of(committed.outcomes[topic])
 
     async def finalize(self, connection: str, session_id: str) -> bool:
         """Record that a session ended, once the tables have its last records; False if the session has no records."""
@@ -220,27 +233,27 @@ class RecordIntake(ABC):
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> int:
         """Request that unscored exchanges are judged again; returns their number."""
         await self.flush()
-        without = not_audited(self.policy)
-        rows = await asyncio.to_thread(unscored, self.store, project, reason, limit, without=without)
+        excluded = not_audited(self.policy)
+        rows = await asyncio.to_thread(unscored, self.store, project, reason, limit, without=excluded)
         written = 0
         for start in range(0, len(rows), AT_ONCE):
-            # A score can reach the tables before its judgements, and a missing answer would be paid for again.
+            # A score can reach the tables before its judgements, and a missing judgement would be paid for again.
             await self.wait_for_tables("judgements")
             requests = await asyncio.to_thread(judging_requests, self.store, rows[start : start + AT_ONCE], self.now())
             written += (await self.publish("exchanges", requests)).written
         return written
 
     @abstractmethod
-    def events_under_way(self, connection: str, session_id: str) -> Mapping[str, int]:
-        """Return the pending events of a session, which the store does not show yet: id and position."""
+    def pending_events(self, connection: str, session_id: str) -> Mapping[str, int]:
+        """Return the position of each event of a session that is not in the tables yet, by event id."""
 
     def state(self) -> EngineState:
         """Return the present health and queues."""
-        why_not = self._why_not()
-        return EngineState(not why_not, why_not, self._queues(), self._calls.outcomes, self._calls.spent_usd)
+        not_ready_reason = self._not_ready_reason()
+        return EngineState(not not_ready_reason, not_ready_reason, self._queues(), self._calls.outcomes, self._calls.spent_usd)
 
     @abstractmethod
-    async def _commit_records(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> Committed:
+    async def _commit_records(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> CommitResult:
         """Make the new records durable; the messages are the encoded records."""
 
     @abstractmethod
@@ -248,62 +261,68 @@ class RecordIntake(ABC):
         """Return when the store shows all accepted records of a session."""
 
     @abstractmethod
-    async def _shows_now(self) -> bool:
-        """Return whether the store shows everything accepted until now, so that idle sessions can be identified."""
+    async def _refresh_store(self) -> bool:
+        """Return whether the store shows everything that was accepted before, so that idle sessions can be identified."""
 
     @abstractmethod
-    def _why_not(self) -> str:
+    def _not_ready_reason(self) -> str:
         """Return the reason why no records are accepted; empty if they are."""
 
     @abstractmethod
     def _queues(self) -> Mapping[str, int]:
         """See `EngineState.queues`."""
 
-    async def _build_results(self, exchanges: Sequence[Exchange], committed: Committed) -> list[IngestResult]:
+    async def _build_results(self, exchanges: Sequence[Exchange], committed: CommitResult) -> list[IngestResult]:
         """Return the results of exchanges that were committed together."""
         if KNOWN in committed.outcomes["exchanges"]:
             # The decision on a known exchange may have to be read from the tables.
-            return await asyncio.to_thread(_ingest_results, exchanges, committed, self.policy, self.store)
-        return _ingest_results(exchanges, committed, self.policy, self.store)
+            return await asyncio.to_thread(_build_ingest_results, exchanges, committed, self.policy, self.store)
+        return _build_ingest_results(exchanges, committed, self.policy, self.store)
 
-    async def _close(self, ended: Accepted) -> None:
-        """Record that sessions ended."""
-        for topic, messages in ended.messages.items():
+    async def _publish_closings(self, closings: EncodedRecords) -> None:
+        """Publish the records that end sessions."""
+        for topic, messages in closings.messages.items():
             await self.publish(topic, [decode(message) for message in messages])
 
     async def _close_idle_sessions(self) -> None:
-        """Periodically record the end of sessions without records for longer than the session gap."""
-        pause = self._limits.idle_check
+        """Periodically record the end of sessions that had no records for longer than the session gap."""
+        loop = asyncio.get_running_loop()
+        pause = self._limits.idle_check_seconds
         while True:
             await asyncio.sleep(pause)
-            began = asyncio.get_running_loop().time()
+            started = loop.time()
             try:
-                parts = idle_closings(self.store, self.policy, self.now()) if await self._shows_now() else ()
-                looked = await asyncio.to_thread(list, parts)
-                pause = max(self._limits.idle_check, _REST * (asyncio.get_running_loop().time() - began))
-                for part in looked:
-                    await self._close(part)
+                if not await self._refresh_store():
+                    continue
+                batches = await asyncio.to_thread(list, idle_closings(self.store, self.policy, self.now()))
+                pause = max(self._limits.idle_check_seconds, _IDLE_CHECK_PAUSE_FACTOR * (loop.time() - started))
+                for closings in batches:
+                    await self._publish_closings(closings)
             except Exception:
-                log.exception("sessions that fell idle could not be closed; trying again in %.0f s", pause)
+                log.exception("idle sessions could not be closed; trying again in %.0f s", pause)
 
 
-def _ingest_results(exchanges: Sequence[Exchange], committed: Committed, policy: Policy, store: Store) -> list[IngestResult]:
+def _build_ingest_results(
+    exchanges: Sequence[Exchange], committed: CommitResult, policy: Policy, store: Store
+) -> list[IngestResult]:
     """Return the results of exchanges that were committed together."""
     outcomes = committed.outcomes["exchanges"]
     return [
-        _ingest_result(exchange, outcome, committed, policy, store)
+        _build_ingest_result(exchange, outcome, committed, policy, store)
         for exchange, outcome in zip(exchanges, outcomes, strict=True)
     ]
 
 
-def _ingest_result(exchange: Exchange, outcome: str, committed: Committed, policy: Policy, store: Store) -> IngestResult:
-    """Return the result of an exchange with this outcome, from the present or the earlier decision."""
-    project, subject = policy.for_project(exchange.project), (exchange.connection, exchange.exchange_id)
+def _build_ingest_result(
+    exchange: Exchange, outcome: str, committed: CommitResult, policy: Policy, store: Store
+) -> IngestResult:
+    """Return the result of an exchange, from the decision in this commit or an earlier one."""
+    project = policy.for_project(exchange.project)
     # A repetition can be in the same commit as the first delivery, which the tables may not have yet.
-    decision = None if outcome == CONFLICT else committed.decisions.get(subject)
+    decision = None if outcome == CONFLICT else committed.decisions.get((exchange.connection, exchange.exchange_id))
     if isinstance(decision, Score):
-        return _result_of_score(decision, outcome)
-    result = _check_by_rules(exchange, outcome, project)
+        return _build_unsampled_result(decision, outcome)
+    result = _build_undecided_result(exchange, outcome, project)
     if decision is None:
         return _restore_first_result(result, exchange, project, store) if outcome == KNOWN else result
     result = replace(
@@ -313,10 +332,10 @@ def _ingest_result(exchange: Exchange, outcome: str, committed: Committed, polic
         tier1_score=decision.tier1_score,
         tier1_flags=decision.tier1_flags,
     )
-    return _apply_cap(result, exchange, project, committed.spent.get(session_key(exchange), 0))
+    return _apply_cap(result, exchange, project, committed.spent.get(session_key_of(exchange), 0))
 
 
-def _result_of_score(score: Score, outcome: str) -> IngestResult:
+def _build_unsampled_result(score: Score, outcome: str) -> IngestResult:
     """Return the result of an exchange that was not sampled."""
     return IngestResult(
         outcome=outcome,
@@ -329,8 +348,8 @@ def _result_of_score(score: Score, outcome: str) -> IngestResult:
     )
 
 
-def _check_by_rules(exchange: Exchange, outcome: str, project: ProjectPolicy) -> IngestResult:
-    """Return the result from the exchange alone: checked by the rules of Tier 1, undecided."""
+def _build_undecided_result(exchange: Exchange, outcome: str, project: ProjectPolicy) -> IngestResult:
+    """Return the result of an exchange that is checked by the rules of Tier 1 but not decided yet."""
     tier1 = check_structure(exchange.user_message, exchange.agent_response, project.methodology)
     return IngestResult(
         outcome=outcome,
@@ -345,8 +364,8 @@ def _check_by_rules(exchange: Exchange, outcome: str, project: ProjectPolicy) ->
 
 def _restore_first_result(result: IngestResult, exchange: Exchange, project: ProjectPolicy, store: Store) -> IngestResult:
     """Return the result of the first delivery of the exchange; `result` if nothing is decided yet."""
-    wanted = [{"connection": exchange.connection, "exchange_id": exchange.exchange_id}]
-    rows = query_rows(store.cursor(), "ingest_outcome", {"exchanges": wanted})
+    subject = {"connection": exchange.connection, "exchange_id": exchange.exchange_id}
+    rows = query_rows(store.cursor(), "ingest_outcome", {"exchanges": [subject]})
     if not rows:
         return result
     (row,) = rows
@@ -364,8 +383,8 @@ def _restore_first_result(result: IngestResult, exchange: Exchange, project: Pro
 
 
 def _load_spent(store: Store, exchange: Exchange) -> int:
-    """Return the nano-USD that the session has spent: from its state, or from the recorded calls if the states are with workers on Kafka."""
-    key = session_key(exchange)
+    """Return the nano-USD that the session has spent: from its state, or from the recorded calls if workers on Kafka keep the state."""
+    key = session_key_of(exchange)
     with store.transaction() as transaction:
         states = transaction.states(SCORING.name, [key])
     if key in states:
@@ -379,14 +398,15 @@ def _load_spent(store: Store, exchange: Exchange) -> int:
 
 
 def _apply_cap(result: IngestResult, exchange: Exchange, project: ProjectPolicy, spent: int) -> IngestResult:
-    """Add whether the session's cap leaves room for the cheapest first call, given the committed spending, which only grows."""
+    """Add the session's cap, and whether the rest of it is too small for the cheapest first call. `spent` only grows."""
     if project.cap is None or not result.sampled:
         return result
-    price, left = project.price, project.cap - spent
-    # The bound decides nearly all cases, and building the question is as slow as everything else here.
+    price = project.price
+    remaining = project.cap - spent
+    # Check the cheap bound first: it decides nearly all cases, and building the question takes as long as the rest of this result.
     capped = (
         price is not None
-        and least_case(tier2_bound(exchange, project), price) > left
-        and least_case(tier2_question(exchange, project), price) > left
+        and least_case(tier2_bound(exchange, project), price) > remaining
+        and least_case(tier2_question(exchange, project), price) > remaining
     )
     return replace(result, capped=capped, spent_usd=usd_of(spent), cap_usd=usd_of(project.cap))

@@ -35,7 +35,7 @@ from audit.policy import Policy
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
 from schemas.records import EvaluationRequest, Judgement, Record, ScoringTask
-from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange
+from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, decode_exchange
 from streams.stage_progress import SOURCES
 
 KEPT_BYTES = 1_000_000
@@ -405,7 +405,7 @@ class ScoringStage(JudgedStage[ScoringTask]):
     def read(self, task: ScoringTask, policy: Policy) -> TaskSpec:
         """See `JudgedStage`."""
         project = policy.for_project(task.project)
-        exchange = encoded_exchange(task.exchange)
+        exchange = decode_exchange(task.exchange)
         return TaskSpec(lambda recorded: cascade(task, exchange, project, recorded), project.price, project.cap)
 
 

@@ -36,11 +36,11 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Reservation
-from streams.engine.embedded import stage_failed
+from streams.engine.embedded import stage_failure
 from streams.judges.protocol import Judge, Verdict
 from streams.judging.call_budget import DurableBudget, ErasedError, Publish, StoppedError
 from streams.judging.judged_stages import JudgedStage, JudgedState, JudgingTask, kept_after
-from streams.log.admission import Accepted, Admission, Place
+from streams.log.admission import Admission, EncodedRecords, RecordOrigin
 from streams.log.log import Commit
 
 Begin = Callable[[], None]
@@ -308,7 +308,7 @@ class JudgingPartition:
             self._context.slots.release()
 
     async def _append_result(self, pending: Pending, state: JudgedState) -> None:
-        place = Place(self.stage.source, pending.offset, self._log.number)
+        place = RecordOrigin(self.stage.source, pending.offset, self._log.number)
         recorded = (*await self._log.recorded_of(pending), *state.recorded_of(self.stage.id_of(pending.task)))
         result = await self._task_judge.rule(pending.task, recorded, state.spent, place, self._admission)
         self._end_turn(pending.key)  # the judge's work is done
@@ -333,8 +333,8 @@ class JudgingPartition:
 class TaskResult:
     """The result of a task: its record or its dead letter, its judgements, and its session's spending."""
 
-    made: Accepted = field(default_factory=Accepted)
-    dead: Accepted = field(default_factory=Accepted)
+    made: EncodedRecords = field(default_factory=EncodedRecords)
+    dead: EncodedRecords = field(default_factory=EncodedRecords)
     judgements: Sequence[Judgement] = ()
     spent: int = 0
 
@@ -372,7 +372,7 @@ class TaskJudge:
                 asking.cancel()
 
     async def rule(
-        self, task: Record, recorded: Sequence[Judgement], spent: int, place: Place, admission: Callable[[], Admission]
+        self, task: Record, recorded: Sequence[Judgement], spent: int, place: RecordOrigin, admission: Callable[[], Admission]
     ) -> TaskResult:
         """Judge a task, given its session's spending; a task that cannot be judged becomes a dead letter and affects no other.
 
@@ -387,7 +387,7 @@ class TaskJudge:
             raise
         except Exception as error:
             log.exception("%s: %s could not be judged and becomes a dead letter", stage.name, stage.id_of(task))
-            admission().set_aside(result.dead, place, stage_failed(stage.name, error), encode(task))
+            admission().add_dead_letter(result.dead, place, stage_failure(stage.name, error), encode(task))
         result.judgements = (*judging_task.recorded, *judging_task.asked) if judging_task is not None else ()
         result.spent = stage.spent_after(spent, judging_task)
         return result

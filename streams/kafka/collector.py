@@ -22,13 +22,22 @@ from typing import NamedTuple
 from audit.policy import Origin, Policy
 from audit.redaction import Redactor
 from schemas.errors import InputError
-from streams.engine.embedded import stage_failed
+from streams.engine.embedded import stage_failure
 from streams.kafka.decoding import time_of
 from streams.kafka.partitions import KafkaStage
 from streams.kafka.producing import Message, Sender, key_of, keyed
 from streams.kafka.reading import Chunk, RawRecord
 from streams.kafka.topics import COLLECTOR, SPANS
-from streams.log.admission import DEAD_LETTERS, Accepted, Admission, AdmittedSpan, Place, Refusal, admitted, labels_of
+from streams.log.admission import (
+    DEAD_LETTERS,
+    Admission,
+    AdmittedSpan,
+    EncodedRecords,
+    RecordOrigin,
+    Refusal,
+    admitted,
+    labels_of,
+)
 from streams.sources.otlp.conventions import SERVICE
 from streams.sources.otlp.kept_spans import SpanOwner
 from streams.sources.otlp.request import SIGNALS, Observed, Refused
@@ -54,7 +63,7 @@ class Made:
     """The spans and dead letters of some messages."""
 
     spans: list[Message] = field(default_factory=list)
-    letters: Accepted = field(default_factory=Accepted)
+    letters: EncodedRecords = field(default_factory=EncodedRecords)
 
 
 class SetAside(NamedTuple):
@@ -102,12 +111,15 @@ class CollectorProcessor:
     def _make_spans(self, chunk: Chunk) -> Made:
         made = Made()
         for record in chunk.records:
-            admission, place = Admission(self._redactor, time_of(record)), Place(chunk.topic, record.offset, chunk.partition)
+            admission, place = (
+                Admission(self._redactor, time_of(record)),
+                RecordOrigin(chunk.topic, record.offset, chunk.partition),
+            )
             for outcome in self._outcomes(chunk, record):
                 if isinstance(outcome, AdmittedSpan):
                     made.spans.append((key_of(outcome.record), outcome.message))
                 else:
-                    admission.set_aside(made.letters, place, outcome.refusal, outcome.body)
+                    admission.add_dead_letter(made.letters, place, outcome.refusal, outcome.body)
         return made
 
     def _outcomes(self, chunk: Chunk, record: RawRecord) -> Sequence[AdmittedSpan | SetAside]:
@@ -121,7 +133,7 @@ class CollectorProcessor:
             raise
         except Exception as error:
             log.exception("the message at %d of %s, partition %d, is set aside", record.offset, chunk.topic, chunk.partition)
-            return [SetAside(stage_failed(COLLECTOR, error), whole)]
+            return [SetAside(stage_failure(COLLECTOR, error), whole)]
         if len(spans) > MAX_SPANS:
             reason = f"more than {MAX_SPANS} spans in one message; let the Collector send smaller batches"
             return [SetAside(Refusal(COLLECTOR, TOO_MANY, reason), whole)]

@@ -32,7 +32,7 @@ from schemas.registry import schema_of, topics
 from streams.kafka.producing import partition_of
 from streams.kafka.reading import Chunk, RawRecord, values_of
 from streams.kafka.topics import TOPICS
-from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
+from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
 from streams.stage_batches import KEY, MESSAGE, OFFSET, StageBatch, key_column
 
 Reframe = Callable[[Sequence[bytes]], Awaitable[Sequence[bytes]]]
@@ -151,7 +151,7 @@ def batch_of(chunk: Chunk, partitions: int, redactor: Redactor) -> tuple[StageBa
     """Return a chunk as the batch of a stage, and the dead letters of its rejected records, given the topic's number of partitions."""
     batch = decode_chunk(chunk.topic, chunk.records, chunk.values, on=(chunk.partition, partitions))
     letters = [
-        letter_of(chunk.topic, chunk.partition, chunk.records[rejected.index], undecodable(rejected.error), redactor)
+        build_dead_letter(chunk.topic, chunk.partition, chunk.records[rejected.index], undecodable(rejected.error), redactor)
         for rejected in batch.rejected
     ]
     return StageBatch.of(chunk.topic, batch.frames), letters
@@ -169,11 +169,11 @@ def undecodable(error: RecordError) -> Refusal:
     return Refusal(DECODING, error.code, str(error))
 
 
-def letter_of(topic: str, partition: int, record: RawRecord, refusal: Refusal, redactor: Redactor) -> bytes:
+def build_dead_letter(topic: str, partition: int, record: RawRecord, refusal: Refusal, redactor: Redactor) -> bytes:
     """Return the dead letter of a record: its bytes without secrets, its origin and the reason. It is the same in every process."""
-    letters = Accepted()
+    letters = EncodedRecords()
     admission = Admission(redactor, time_of(record))
-    admission.set_aside(letters, Place(topic, record.offset, partition), refusal, record.value or b"")
+    admission.add_dead_letter(letters, RecordOrigin(topic, record.offset, partition), refusal, record.value or b"")
     (letter,) = letters.messages[DEAD_LETTERS]
     return letter
 

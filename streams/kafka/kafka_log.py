@@ -162,7 +162,8 @@ class KafkaLog:
         if isinstance(self._sink.failure, DriftlineError):
             return self._sink.failure
         return StoreError(
-            f"{self._store.path}: the sink ended by a fault of Driftline", hint="Its log says which; start it again."
+            f"{self._store.path}: a bug in Driftline ended the sink",
+            hint="The server's log has the traceback. Restart the server.",
         )
 
     def _write_states(self, commit: Commit) -> None:

@@ -25,7 +25,7 @@ from schemas.records import Record
 from schemas.registry import schema_of
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.reading import Connections, words_of
-from streams.stage_batches import named_session
+from streams.stage_batches import session_key
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 """Largest request: the state of a session is the largest message we send."""
@@ -49,7 +49,7 @@ def key_of(record: Record) -> bytes:
     """Return the key in UTF-8: connection and session if the record has a session, else the project, else the first field of the identity."""
     session = getattr(record, "session_id", None)
     if session is not None:
-        return named_session(getattr(record, "connection", ""), session).encode()
+        return session_key(getattr(record, "connection", ""), session).encode()
     field = "project" if hasattr(record, "project") else schema_of(type(record).__name__).identity[0]
     return str(getattr(record, field)).encode()
 

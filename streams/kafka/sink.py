@@ -40,10 +40,10 @@ from schemas.registry import topics
 from streams.judging.call_budget import StoppedError
 from streams.kafka.administration import partitions_on
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import CONFLICT, Reframe, decode_values, letter_of, undecodable
+from streams.kafka.decoding import CONFLICT, Reframe, build_dead_letter, decode_values, undecodable
 from streams.kafka.producing import RecordProducer, keyed
 from streams.kafka.reading import Chunk, OutOfRangeError, PartitionReader, Range, RawRecord, Read
-from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
+from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
 from streams.log.log import SINK, require_kafka
 from streams.upkeep.deletion import erase
 
@@ -480,9 +480,9 @@ class SinkWriter:
         """
         topic, number = partition
         detail = f"the positions {start} to {beginning - 1} were removed from the topic before they were read: keep its records longer"
-        letters = Accepted()
-        Admission(self._redactor, self._now()).set_aside(
-            letters, Place(topic, start, number), Refusal(SINK, REMOVED, detail), b""
+        letters = EncodedRecords()
+        Admission(self._redactor, self._now()).add_dead_letter(
+            letters, RecordOrigin(topic, start, number), Refusal(SINK, REMOVED, detail), b""
         )
         with self._committing() as transaction:
             self._require_reported(letters.messages[DEAD_LETTERS])
@@ -532,7 +532,7 @@ class SinkWriter:
         """Yield the dead letters of a topic's rejected and conflicting records."""
         refusals = [(rejected.index, undecodable(rejected.error)) for rejected in batch.rejected]
         for index, refusal in (*refusals, *((index, CONFLICT) for index in appended.conflicts)):
-            yield letter_of(batch.topic, batch.partitions[index], batch.records[index], refusal, self._redactor)
+            yield build_dead_letter(batch.topic, batch.partitions[index], batch.records[index], refusal, self._redactor)
 
 
 def _by_topic(chunks: Sequence[Chunk]) -> dict[str, list[Chunk]]:

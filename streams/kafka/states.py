@@ -27,7 +27,7 @@ from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 from audit.redaction import Redactor
 from schemas.errors import BrokerError, StoreError
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.decoding import ENTRY_BYTES, letter_of
+from streams.kafka.decoding import ENTRY_BYTES, build_dead_letter
 from streams.kafka.producing import Sender, keyed
 from streams.kafka.reading import PartitionReader, RawRecord
 from streams.kafka.topics import state_topic
@@ -227,7 +227,7 @@ class StateTopic:
         for record, error in loading.refused:
             session = (record.key or b"").decode("utf-8", "replace")[:600]
             refusal = Refusal(STATE, NO_STATE, f"session {session!r}: {error}")
-            letters.append(letter_of(self.name, loading.partition, record, refusal, self._redactor))
+            letters.append(build_dead_letter(self.name, loading.partition, record, refusal, self._redactor))
         return letters
 
 

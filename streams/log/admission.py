@@ -67,7 +67,7 @@ _UNFINISHED_MARKER = re.compile(r"\[(?:S(?:E(?:C(?:R(?:E(?:T(?::[a-z0-9_]{0,32}(
 
 
 @dataclass(frozen=True)
-class Place:
+class RecordOrigin:
     """The origin of a record: a topic with partition and offset, or a file with a line."""
 
     source: str
@@ -85,7 +85,7 @@ class Refusal:
 
 
 @dataclass
-class Accepted:
+class EncodedRecords:
     """Encoded records by topic, ready to be appended, with their number and their size in bytes."""
 
     messages: dict[str, list[bytes]] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Accepted:
         self.records += 1
         self.size += len(message)
 
-    def extend(self, other: Accepted) -> None:
+    def extend(self, other: EncodedRecords) -> None:
         """Add other accepted records, topic by topic."""
         for topic, messages in other.messages.items():
             self.messages.setdefault(topic, []).extend(messages)
@@ -122,7 +122,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommitResult:
     """The result of a submission."""
 
     outcomes: Mapping[str, Sequence[str]]
@@ -140,19 +140,21 @@ class Admission:
         self._redactor = redactor
         self._now = now
 
-    def admit(self, accepted: Accepted, topic: str, records: Iterable[Record], source: str) -> None:
+    def admit(self, accepted: EncodedRecords, topic: str, records: Iterable[Record], source: str) -> None:
         """Encode records into `accepted`; records that may not be written become dead letters of `source`."""
         for position, record in enumerate(records):
             try:
-                accepted.add(topic, admissible(record))
+                accepted.add(topic, encode_validated(record))
             except RecordError as error:
                 body = json_bytes(record)
-                self.set_aside(accepted, Place(source, position), Refusal("admission", error.code, str(error)), body)
+                self.add_dead_letter(
+                    accepted, RecordOrigin(source, position), Refusal("admission", error.code, str(error)), body
+                )
 
-    def set_aside(
+    def add_dead_letter(
         self,
-        accepted: Accepted,
-        place: Place,
+        accepted: EncodedRecords,
+        place: RecordOrigin,
         refusal: Refusal,
         body: bytes,
         *,
@@ -185,7 +187,7 @@ class Admission:
         )
         accepted.add(DEAD_LETTERS, encode(letter))
 
-    def set_aside_conflict(self, accepted: Accepted, topic: str, record: Record, differing: Sequence[str]) -> None:
+    def add_conflict(self, accepted: EncodedRecords, topic: str, record: Record, differing: Sequence[str]) -> None:
         """Keep a record whose identity the topic has with other content as a dead letter; `differing` are the fields that differ.
 
         The dead letter's id is derived from the record's identity and content: its origin is not always known, and its time of arrival
@@ -198,7 +200,7 @@ class Admission:
         content = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
         digest = hashlib.sha256(content.encode()).hexdigest()
         refusal = Refusal("admission", "conflicting_id", detail)
-        self.set_aside(accepted, Place(topic, 0), refusal, msgspec.json.encode(record), digest=digest)
+        self.add_dead_letter(accepted, RecordOrigin(topic, 0), refusal, msgspec.json.encode(record), digest=digest)
 
     def _redacted(self, body: bytes) -> bytes:
         """Return the body without its secrets: parsed as JSON if possible, so that keys identify secrets; else as text.
@@ -216,7 +218,7 @@ class Admission:
         return text.encode("utf-8", "replace") if secrets else body
 
 
-def admissible(record: Record) -> bytes:
+def encode_validated(record: Record) -> bytes:
     """Return the encoding of a record from outside. Raises RecordError naming the field when the record breaks its contract or is too large."""
     message = encode(record)
     check_record(record)
@@ -230,7 +232,7 @@ def encode_each(records: Sequence[Record]) -> list[bytes | RecordError]:
     messages: list[bytes | RecordError] = []
     for record in records:
         try:
-            messages.append(admissible(record))
+            messages.append(encode_validated(record))
         except RecordError as error:
             messages.append(error)
     return messages
@@ -248,9 +250,9 @@ def _without_unfinished_marker(text: str) -> str:
     return text[:-_LONGEST_MARKER] + _UNFINISHED_MARKER.sub("", text[-_LONGEST_MARKER:])
 
 
-def encode_all(records: Sequence[tuple[str, Record]]) -> Accepted:
+def encode_all(records: Sequence[tuple[str, Record]]) -> EncodedRecords:
     """Encode records from our own stages; a record that breaks its contract is a bug and raises."""
-    accepted = Accepted()
+    accepted = EncodedRecords()
     for topic, record in records:
         accepted.add(topic, encode(record))
     return accepted
@@ -317,7 +319,7 @@ def _having_looked(redactor: Redactor, drafts: Iterable[SpanDraft | Refused]) ->
 
 def _admitted(draft: SpanDraft, redactor: Redactor, now: datetime) -> AdmittedSpan:
     record = record_of(draft, redactor, now)
-    return AdmittedSpan(record, admissible(record))
+    return AdmittedSpan(record, encode_validated(record))
 
 
 def _guarded(observed: Observed, make: Callable[Given, Made], *given: Given.args, **named: Given.kwargs) -> Made | Refused:

@@ -25,7 +25,7 @@ from schemas.errors import StoreError, first_line
 from schemas.records import Record
 from streams.log.admission import NewRecords
 from streams.log.log import Commit, log_folder, move_forward
-from streams.log.sink import next_commit, note_fatal, trouble, write_commits
+from streams.log.sink import database_errors, next_commit, note_fatal, write_commits
 from streams.stage_progress import SOURCES
 
 FLUSH_RECORDS = 5_000
@@ -97,7 +97,7 @@ class LocalLog:
             await asyncio.gather(self._flusher, return_exceptions=True)
         try:
             await self.flush()
-        except trouble() as error:
+        except database_errors() as error:
             log.warning("the log could not be flushed and is kept for the next start: %s", error)
         self.close()
 
@@ -220,7 +220,7 @@ class LocalLog:
         pending = self.pending
         try:
             await asyncio.to_thread(write_commits, self._store, pending.commits, pending.end)
-        except trouble() as error:
+        except database_errors() as error:
             self._last_flush_error = first_line(error)
             note_fatal(error, self.broken)
             raise
@@ -243,7 +243,7 @@ class LocalLog:
             self._flush_threshold_reached.clear()
             try:
                 await self.flush()
-            except trouble() as error:
+            except database_errors() as error:
                 log.warning("flush failed, retrying: %s", first_line(error))
                 await asyncio.sleep(RETRY_SECONDS)
 

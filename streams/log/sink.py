@@ -21,7 +21,7 @@ from schemas.codec.single_object import encode
 from schemas.errors import StoreError, first_line
 from schemas.lazy import duckdb
 from schemas.records import Record
-from streams.engine.record_intake import Published
+from streams.engine.record_intake import PublishResult
 from streams.log.log import Commit, move_forward
 from streams.stage_progress import SOURCES
 from streams.topology import TOPOLOGY
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @cache
-def trouble() -> tuple[type[Exception], ...]:
+def database_errors() -> tuple[type[Exception], ...]:
     """Return the errors of a database that do not depend on the records, such as a full disk."""
     return StoreError, duckdb.OperationalError, duckdb.FatalException
 
@@ -121,13 +121,13 @@ class StorePublisher:
         """Return the current time in UTC."""
         return self._now()
 
-    async def publish(self, topic: str, records: Sequence[Record]) -> Published:
+    async def publish(self, topic: str, records: Sequence[Record]) -> PublishResult:
         """Append records, durable on return; known records are skipped. Raises ValueError for a topic that a stage reads."""
         if any(stage.source == topic for stage in TOPOLOGY):
             raise ValueError(f"a stage reads {topic}, and would have to follow")
         return await asyncio.to_thread(self._append, topic, [encode(record) for record in records])
 
-    def _append(self, topic: str, messages: Sequence[bytes]) -> Published:
+    def _append(self, topic: str, messages: Sequence[bytes]) -> PublishResult:
         with self.store.transaction() as transaction:
             appended = transaction.append(topic, list(messages), skip_known=True)
-        return Published(sum(appended.written.values()), appended.known, list(appended.conflicts))
+        return PublishResult(sum(appended.written.values()), appended.known, list(appended.conflicts))

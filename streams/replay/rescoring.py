@@ -25,14 +25,14 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, Score, ScoringTask
-from streams.engine.embedded import StageRuns, stage_failed
+from streams.engine.embedded import StageRunner, stage_failure
 from streams.judges.batch_plans import CANCELLED, BatchQuestion
 from streams.judging.call_budget import DurableBudget, Publish, StoppedError
 from streams.judging.judged_stages import SCORING, STATE, JudgedState, JudgingTask, Recorded, Subject, nothing_recorded
-from streams.log.admission import Accepted, Admission, Place
+from streams.log.admission import Admission, EncodedRecords, RecordOrigin
 from streams.replay.history import History, Window
 from streams.replay.plan import Asking, Plan
-from streams.stage_batches import encoded_exchange, session_key
+from streams.stage_batches import decode_exchange, session_key_of
 from streams.topology import stage_named
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class WindowResult:
 
     end: int
     """The position after the window."""
-    made: Accepted = field(default_factory=Accepted)
+    made: EncodedRecords = field(default_factory=EncodedRecords)
     states: dict[str, dict[str, bytes]] = field(default_factory=dict)
 
 
@@ -93,7 +93,7 @@ class Rescoring:
         self._redactor = redactor
         self._now = now
         self._withdrawn: Collection[Subject] = ()
-        self._intake = StageRuns(policy, nothing_recorded, redactor, now)
+        self._intake = StageRunner(policy, nothing_recorded, redactor, now)
 
     async def run(self, history: History, store: SessionStates, judge: ReplayJudge, recorded: Recorded, report: Report) -> int:
         """Score a part from the store's position to its end; returns the number of exchanges in scope that it saw.
@@ -115,7 +115,7 @@ class Rescoring:
     ) -> tuple[WindowResult, int]:
         """Score a window; return its result, and the number of its exchanges that are in scope."""
         outcome = self._intake.run(INTAKE, window.batch, store.states(INTAKE.name, window.batch.keys()))
-        result = WindowResult(window.end, outcome.dead, {INTAKE.name: outcome.states, SCORING.name: {}})
+        result = WindowResult(window.end, outcome.dead_letters, {INTAKE.name: outcome.states, SCORING.name: {}})
         sessions: dict[str, list[ScoringTask]] = {}
         seen = 0
         for topic, record in outcome.records:
@@ -124,7 +124,7 @@ class Rescoring:
                     result.made.add(topic, encode(record))
                     seen += record.revision == 0
             elif isinstance(record, ScoringTask):
-                sessions.setdefault(session_key(record), []).append(record)
+                sessions.setdefault(session_key_of(record), []).append(record)
                 seen += record.revision == 0 and self._is_wanted(record)
         states = store.states(SCORING.name, list(sessions))
         subjects = [SCORING.subject_of(task) for tasks in sessions.values() for task in tasks]
@@ -154,9 +154,9 @@ class Rescoring:
         judge: ReplayJudge,
         judgements: Mapping[Subject, Sequence[Judgement]],
         end: int,
-    ) -> tuple[int, Accepted]:
+    ) -> tuple[int, EncodedRecords]:
         """Score the tasks of a session one after another, given its spending."""
-        made, asking = Accepted(), self._plan.asking
+        made, asking = EncodedRecords(), self._plan.asking
         for task in tasks:
             cap = self._policy.for_project(task.project).cap
             ledger = Ledger(cap, spent)
@@ -179,8 +179,8 @@ class Rescoring:
                 raise
             except Exception as error:
                 log.exception("exchange %s could not be scored; it is set aside", task.exchange_id)
-                admission, place = Admission(self._redactor, self._now()), Place(SCORING.source, end - 1, 0)
-                admission.set_aside(made, place, stage_failed(SCORING.name, error), encode(task))
+                admission, place = Admission(self._redactor, self._now()), RecordOrigin(SCORING.source, end - 1, 0)
+                admission.add_dead_letter(made, place, stage_failure(SCORING.name, error), encode(task))
             spent = ledger.spent
         return spent, made
 
@@ -192,7 +192,7 @@ class Rescoring:
         """
         if not judgements:
             return []
-        exchange = encoded_exchange(task.exchange)
+        exchange = decode_exchange(task.exchange)
         fingerprints = {question.fingerprint for question in questions_about(exchange, self._policy.for_project(task.project))}
         return [
             judgement
@@ -207,7 +207,7 @@ class Rescoring:
             return False
         if scope.since is None and scope.until is None:
             return scope.project in {None, record.project}
-        occurred_at = record.exchange_at if isinstance(record, Score) else encoded_exchange(record.exchange).occurred_at
+        occurred_at = record.exchange_at if isinstance(record, Score) else decode_exchange(record.exchange).occurred_at
         return scope.holds(record.project, occurred_at)
 
 
@@ -300,7 +300,7 @@ class Estimator:
         if self._asks and purposes and (score.tier3_state, score.tier3_reason) == INVALID and TIER3 not in purposes:
             self._estimate.open += 1
             project = self._policy.for_project(task.project)
-            question = tier3_question(encoded_exchange(task.exchange), project, project.methodology.tier3)
+            question = tier3_question(decode_exchange(task.exchange), project, project.methodology.tier3)
             self._count_at_most(question, judging_task)
 
     def _count_call(self, question: Question, judging_task: JudgingTask) -> None:

@@ -31,7 +31,7 @@ from audit.exchanges.tier1 import Tier1Result, check_structure
 from audit.policy import Policy, ProjectPolicy
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, JudgingRequest, Record, Score, ScoringTask, SessionClosed
-from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, encoded_exchange, session_key
+from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, decode_exchange, session_key_of
 
 
 class Arrival(NamedTuple):
@@ -97,7 +97,7 @@ class IntakeStep:
         """Return the task or the score of one exchange."""
         exchange = arrival.exchange
         candidate = Candidate(
-            session=session_key(exchange),
+            session=session_key_of(exchange),
             exchange_id=exchange.exchange_id,
             revision=0,
             turn_number=exchange.turn_number,
@@ -120,7 +120,7 @@ class IntakeStep:
             turn=request.turn_number,
         )
         decision, revision, session.sampling = decide_again(session.sampling, request.exchange_id, asked, request.revision)
-        arrival = Arrival.of(encoded_exchange(request.exchange), request.exchange, policy)
+        arrival = Arrival.of(decode_exchange(request.exchange), request.exchange, policy)
         if decision.sampled:
             task = _task(arrival, policy, decision, revision=revision)
             return "scoring-tasks", msgspec.structs.replace(task, earlier_judgements=request.earlier_judgements)
@@ -131,7 +131,7 @@ class IntakeStep:
         deferred, session.sampling = close(session.sampling, policy.settings.sampling)
         for turn in deferred:
             decision = Decision(sampled=True, reason=LAST_TURNS, probability=1.0, turn=turn.turn)
-            arrival = Arrival.of(encoded_exchange(turn.record), turn.record, policy)
+            arrival = Arrival.of(decode_exchange(turn.record), turn.record, policy)
             yield "scoring-tasks", _task(arrival, policy, decision, revision=turn.revision)
 
 

@@ -46,12 +46,12 @@ from schemas.lazy import duckdb
 from schemas.records import AgentEvent, Exchange, JudgingRequest, Record, Review, Span
 from streams.engine.record_intake import RecordIntake
 from streams.judging.rejudging import revise
-from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, Submission, admissible
+from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal, Submission, encode_validated
 from streams.log.log import Commit
 from streams.sources.otlp.kept_spans import kept_span
 from streams.sources.otlp.trace import Links, RecentRequests, links_of
 from streams.sources.otlp.trace_records import Assembly, Decision, EarlierEvent, assemble
-from streams.stage_batches import named_session
+from streams.stage_batches import session_key
 from streams.topology import ASSEMBLING, OpenTrace
 from streams.upkeep.annotations import REVIEWS, SeenVersions, evaluator_score
 from streams.upkeep.annotations import TOPIC as DEPLOYMENTS
@@ -220,7 +220,7 @@ class AssemblyResult:
     """Further revisions of exchanges, with the requests to score them."""
     deferred: set[Key] = field(default_factory=set)
     """Traces that must be assembled again a little later."""
-    dead_letters: Accepted = field(default_factory=Accepted)
+    dead_letters: EncodedRecords = field(default_factory=EncodedRecords)
     late: int = 0
     """Number of spans that arrived too late to be assembled."""
 
@@ -318,7 +318,7 @@ class TraceAssembler:
             else:
                 del self._open[key]
         self._changed.update(due)
-        states = {named_session(*key): self._state_of(key) for key in self._changed}
+        states = {session_key(*key): self._state_of(key) for key in self._changed}
         positions = dict(self._positions)
         commit = Commit(states={self.name: states}, positions={self.name: positions})
         await engine.commit(replace(submission, commit=commit))
@@ -559,7 +559,7 @@ class TraceAssembler:
     def _encode_admissible(self, result: AssemblyResult, record: Record) -> bytes | None:
         """Encode a record; None if it may not be written and becomes a dead letter."""
         try:
-            return admissible(record)
+            return encode_validated(record)
         except RecordError as error:
             self._set_aside(result, record, error.code, str(error))
             return None
@@ -578,7 +578,9 @@ class TraceAssembler:
 
     def _set_aside(self, result: AssemblyResult, record: Record, reason: str, detail: str) -> None:
         admission = Admission(self._engine.redactor, self._engine.now())
-        admission.set_aside(result.dead_letters, Place("traces", 0), Refusal(self.name, reason, detail), json_bytes(record))
+        admission.add_dead_letter(
+            result.dead_letters, RecordOrigin("traces", 0), Refusal(self.name, reason, detail), json_bytes(record)
+        )
 
     def _renumber_new(self, events: Sequence[AgentEvent]) -> list[AgentEvent]:
         """Return the events that the tables do not have, numbered after the stored events of their sessions."""

@@ -22,7 +22,7 @@ from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.errors import RecordError
 from schemas.records import SessionClosed
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 
 IDLE = "idle"
 EXPLICIT = "explicit"
@@ -32,12 +32,12 @@ LOOKED_UP = 50_000
 """Ends of idle sessions that a server looks up together; the rest waits for the next check."""
 
 
-def closings(rows: Iterable[Mapping[str, Any]], reason: str, now: datetime) -> Accepted:
+def closings(rows: Iterable[Mapping[str, Any]], reason: str, now: datetime) -> EncodedRecords:
     """Return the records that end sessions, one on each topic where a session must end.
 
     The rows are those of the queries `idle_sessions` and `open_topics`.
     """
-    accepted = Accepted()
+    accepted = EncodedRecords()
     for row in rows:
         record = SessionClosed(
             connection=row["connection"],
@@ -58,7 +58,7 @@ def sessions_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
     return {(row["connection"], row["session_id"]) for row in rows}
 
 
-def idle_closings(store: Store, policy: Policy, now: datetime) -> Iterator[Accepted]:
+def idle_closings(store: Store, policy: Policy, now: datetime) -> Iterator[EncodedRecords]:
     """Yield the records that end sessions idle for longer than the session gap, CLOSED_AT_ONCE at a time and LOOKED_UP at most."""
     gap = timedelta(minutes=policy.session_gap_minutes)
     values = {"as_of": now, "gap_seconds": gap.total_seconds(), "heard_before": now - gap, "limit": LOOKED_UP}
@@ -81,7 +81,7 @@ class _Call(NamedTuple):
 class SessionEnds:
     """See the module. `record` makes ends durable. Belongs to one event loop."""
 
-    def __init__(self, store: Store, now: Callable[[], datetime], record: Callable[[Accepted], Awaitable[None]]) -> None:
+    def __init__(self, store: Store, now: Callable[[], datetime], record: Callable[[EncodedRecords], Awaitable[None]]) -> None:
         self._store = store
         self._now = now
         self._record = record

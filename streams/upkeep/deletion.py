@@ -48,9 +48,9 @@ from schemas.records import Erasure
 from streams.engine.record_intake import RecordIntake
 from streams.judging.judged_stages import EVALUATION, SCORING
 from streams.log.log import is_fed_by_kafka
-from streams.log.sink import note_fatal, trouble
+from streams.log.sink import database_errors, note_fatal
 from streams.replay.plan import folder_of
-from streams.stage_batches import encoded_exchange
+from streams.stage_batches import decode_exchange
 from streams.stage_progress import stage_progress
 from streams.steps.intake import IntakeState
 from streams.topology import stage_named
@@ -151,7 +151,7 @@ def _without_gone(state: bytes, kept_from: Callable[[str], datetime]) -> bytes:
     """Return a session's state without its deferred exchanges that are too old."""
     session = _DECODER.decode(state)
     for deferred in session.sampling.deferred:
-        exchange = encoded_exchange(deferred.record)
+        exchange = decode_exchange(deferred.record)
         if exchange.occurred_at < kept_from(exchange.project):
             session.sampling = drop_deferred(session.sampling, deferred.exchange_id)
     return msgspec.msgpack.encode(session)
@@ -216,7 +216,7 @@ async def _erase(engine: RecordIntake, *, again: Collection[str] = (), all_again
     """Erase in a thread, and note a fatal database error here: no later flush might notice it."""
     try:
         await asyncio.to_thread(erase, engine.store, engine.now(), again=again, all_again=all_again)
-    except trouble() as error:
+    except database_errors() as error:
         note_fatal(error, engine.broken)
         raise
 

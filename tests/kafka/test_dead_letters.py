@@ -23,7 +23,7 @@ from service.cli.main import run
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.dead_letters import keep_letters
 from streams.kafka.producing import RecordProducer, key_of
-from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal
+from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
 
 MakeTopics = Callable[..., None]
 Value = tuple[bytes | None, bytes]
@@ -33,9 +33,9 @@ NOW = datetime(2026, 11, 1, tzinfo=UTC)
 
 def letters_of(*bodies: tuple[bytes, str, str]) -> list[bytes]:
     """Return encoded dead letters of these bytes, stages and reasons."""
-    accepted, admission = Accepted(), Admission(Redactor(Policy().redaction), NOW)
+    accepted, admission = EncodedRecords(), Admission(Redactor(Policy().redaction), NOW)
     for offset, (body, stage, reason) in enumerate(bodies):
-        admission.set_aside(accepted, Place("exchanges", offset, 2), Refusal(stage, reason, "why"), body)
+        admission.add_dead_letter(accepted, RecordOrigin("exchanges", offset, 2), Refusal(stage, reason, "why"), body)
     return accepted.messages[DEAD_LETTERS]
 
 

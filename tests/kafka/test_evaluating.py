@@ -139,7 +139,7 @@ class EvaluationRig(Rig):
         """Start a new process, wait until all work is done, and end it."""
         process = self.process(judge)
         await process.work(*self.records)
-        await process.drained()
+        await process.wait_until_drained()
         await process.stop()
 
     def _embedded(self, requests: Sequence[EvaluationRequest], judgements: Sequence[Judgement]) -> list[bytes]:
@@ -196,7 +196,7 @@ def test_the_same_answers_give_the_same_evaluations_embedded_and_on_kafka(kafka:
         with Store(None) as store:
             async with engine_over(store, POLICY, Fickle(answer)) as engine:
                 await engine.publish(EVALUATION.source, requests)
-                await engine.drained()
+                await engine.wait_until_drained()
             return [timeless(msgspec.to_builtins(one)) for one in map(decode, encoded(store, "evaluations"))]
 
     async def work() -> None:

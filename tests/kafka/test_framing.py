@@ -35,7 +35,7 @@ from schemas.registry import Json, earlier_schemas, schema_of, topics
 from service.cli.main import run as run_command
 from service.setup.kafka import framing_of
 from service.setup.settings import load_settings
-from streams.engine.embedded import StageRuns
+from streams.engine.embedded import StageRunner
 from streams.judging.judged_stages import nothing_recorded
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import key_of
@@ -48,9 +48,9 @@ from streams.kafka.schema_registry import (
     RegistryUnavailableError,
     refusal_of,
 )
-from streams.kafka.stages import Computing
+from streams.kafka.stages import ComputingContext
 from streams.kafka.states import StoredState
-from streams.log.admission import Accepted, Admission, Place, Refusal
+from streams.log.admission import Admission, EncodedRecords, RecordOrigin, Refusal
 from streams.replay.plan import Part, ReplayFiles, Scope, Segment
 from streams.replay.topics import open_topics
 from streams.topology import stage_named
@@ -430,9 +430,9 @@ async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
     sent, policy, done = Sent(), Policy(), list[bool]()
     redactor = Redactor(policy.redaction)
     states: Any = NoStates()
-    computing = Computing(
+    computing = ComputingContext(
         stage=stage_named("intake"),
-        runs=StageRuns(policy, nothing_recorded, redactor, TickingClock(NOW)),
+        runner=StageRunner(policy, nothing_recorded, redactor, TickingClock(NOW)),
         redactor=redactor,
         producer=sent,
         states=states,
@@ -507,10 +507,10 @@ def test_a_framed_value_that_was_set_aside_goes_back_once_its_registry_is_named(
     """If the setting was missing at first, the dead letters are complete and can be put back."""
     make_topics("exchanges", "dead-letters", "reviews", partitions=1)
     registry.register(1, SCHEMA.definition)
-    accepted = Accepted()
+    accepted = EncodedRecords()
     value = framed(1, encode(EXCHANGE)[PREFIX_BYTES:])
-    Admission(Redactor(Policy().redaction), NOW).set_aside(
-        accepted, Place("exchanges", 0, 0), Refusal("decoding", "registry_framing", "why"), value
+    Admission(Redactor(Policy().redaction), NOW).add_dead_letter(
+        accepted, RecordOrigin("exchanges", 0, 0), Refusal("decoding", "registry_framing", "why"), value
     )
 
     async def set_aside() -> None:

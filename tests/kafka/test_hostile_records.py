@@ -23,12 +23,12 @@ from schemas.codec.single_object import decode, encode
 from schemas.errors import BrokerError
 from schemas.records import DeadLetter, Diagnosis, Heartbeat, Record, Review
 from schemas.registry import topics
-from streams.engine.embedded import StageRuns
+from streams.engine.embedded import StageRunner
 from streams.judging.judged_stages import SCORING, JudgedState, nothing_recorded
 from streams.kafka import stages
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import Message, RecordProducer, key_of, partition_of
-from streams.kafka.stages import Computing
+from streams.kafka.stages import ComputingContext
 from streams.kafka.states import ENCODE, StateTopic, StoredState
 from streams.kafka.topics import state_topic
 from streams.log.admission import DEAD_LETTERS
@@ -49,12 +49,12 @@ async def at_work(kafka: KafkaConnection, stages: Sequence[Stage] = STAGES) -> A
     """Run a worker with these stages, wired as in a process; an escaped exception fails the test."""
     producer = RecordProducer(kafka)
     await producer.start()
-    runs = StageRuns(POLICY, nothing_recorded, REDACTOR, TickingClock(NOW))
+    runs = StageRunner(POLICY, nothing_recorded, REDACTOR, TickingClock(NOW))
     states = {stage: states_of(kafka, stage, producer) for stage in stages}
     means = {
-        stage: Computing(
+        stage: ComputingContext(
             stage=stage,
-            runs=runs,
+            runner=runs,
             redactor=REDACTOR,
             producer=producer,
             states=states[stage],
@@ -272,7 +272,7 @@ def test_what_is_no_scoring_state_ends_no_worker_and_is_told(
             await produce(kafka, state_topic(SCORING.name), [(b"local/s", value)], partition_of(b"local/s", 2))
             process = rig.process(SoundJudge(answer))
             await process.work(*rig.records)
-            await process.drained()
+            await process.wait_until_drained()
             await process.stop()
             assert rig.failures == []
             assert sorted(one.exchange_id for one in exchanges) == sorted(one.exchange_id for one in await rig.scores())

@@ -23,7 +23,7 @@ from streams.engine.record_intake import EngineLimits, IngestResult
 from streams.judging.judged_stages import recorded_in
 from streams.judging.rejudging import revise
 from streams.kafka.connection import KafkaConnection
-from streams.log.admission import CONFLICT, KNOWN, WRITTEN, Accepted
+from streams.log.admission import CONFLICT, KNOWN, WRITTEN, EncodedRecords
 
 ASKED = exchange("s", 1)
 OTHERS = exchange("s", 1, "It is not done.", content_digest="f" * 16)
@@ -36,15 +36,15 @@ def test_a_repetition_is_known_before_and_after_it_lands(kafka: KafkaConnection,
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway:
             with held_back(gateway):
-                assert (await gateway.take_exchange(ASKED)).outcome == WRITTEN
-                again = await gateway.take_exchange(ASKED)
+                assert (await gateway.ingest_exchange(ASKED)).outcome == WRITTEN
+                again = await gateway.ingest_exchange(ASKED)
                 assert again.outcome == KNOWN
                 assert again.reason == "queued"
-                assert (await gateway.take_exchange(OTHERS)).outcome == CONFLICT
+                assert (await gateway.ingest_exchange(OTHERS)).outcome == CONFLICT
                 assert gateway.state().queues["unlanded"] == 1
             await until(lambda: not gateway.state().queues["unlanded"], "the exchange to land")
-            assert (await gateway.take_exchange(ASKED)).outcome == KNOWN
-            assert (await gateway.take_exchange(OTHERS)).outcome == CONFLICT
+            assert (await gateway.ingest_exchange(ASKED)).outcome == KNOWN
+            assert (await gateway.ingest_exchange(OTHERS)).outcome == CONFLICT
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -60,9 +60,9 @@ def test_a_repetition_is_known_after_the_sink_has_read_its_identities_again(
     async def run(store: Store) -> list[str]:
         async with gateway_over(store, kafka) as gateway:
             await asyncio.to_thread(sink_of(gateway).writer.learn)
-            await gateway.take_exchange(ASKED)
+            await gateway.ingest_exchange(ASKED)
             await gateway.wait_for_tables("exchanges")
-            return [(await gateway.take_exchange(exchange)).outcome for exchange in (ASKED, OTHERS)]
+            return [(await gateway.ingest_exchange(exchange)).outcome for exchange in (ASKED, OTHERS)]
 
     with Store(None) as store:
         assert asyncio.run(run(store)) == [KNOWN, CONFLICT]
@@ -74,7 +74,7 @@ def test_an_id_that_is_repeated_in_a_batch_is_known_or_a_conflict(kafka: KafkaCo
 
     async def run(store: Store) -> list[str]:
         async with gateway_over(store, kafka) as gateway:
-            taken = await gateway.take_exchanges([ASKED, ASKED, OTHERS])
+            taken = await gateway.ingest_exchanges([ASKED, ASKED, OTHERS])
             await until(lambda: not gateway.state().queues["unlanded"], "the exchange to land")
             return [one.outcome for one in taken if isinstance(one, IngestResult)]
 
@@ -89,7 +89,7 @@ def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaC
 
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway, producing(kafka) as producer:
-            await gateway.take_exchange(ASKED)
+            await gateway.ingest_exchange(ASKED)
             await gateway.wait_for_tables("exchanges")
             told = replace(OTHERS, input_tokens=80)
             waiting = revise(store, gateway.policy, [told], ASKED.ingested_at)
@@ -103,7 +103,7 @@ def test_a_revision_is_taken_and_its_turn_is_known_by_what_it_says(kafka: KafkaC
                 again = await gateway.publish("exchanges", revisions.records)
             assert [(first.written, first.known), (again.written, again.known)] == [(2, 0), (0, 2)]
             await gateway.wait_for_tables("exchanges")
-            assert [(await gateway.take_exchange(one)).outcome for one in (ASKED, OTHERS)] == [KNOWN, KNOWN]
+            assert [(await gateway.ingest_exchange(one)).outcome for one in (ASKED, OTHERS)] == [KNOWN, KNOWN]
             assert revise(store, gateway.policy, [replace(told, withdrawn=False)], ASKED.ingested_at).waiting == []
 
     with Store(None) as store:
@@ -120,7 +120,7 @@ def test_of_two_at_once_one_is_taken(kafka: KafkaConnection, make_topics: MakeTo
 
     async def run(store: Store) -> list[str]:
         async with gateway_over(store, kafka) as gateway:
-            answers = await asyncio.gather(*(gateway.take_exchange(one) for one in (ASKED, OTHERS, ASKED)))
+            answers = await asyncio.gather(*(gateway.ingest_exchange(one) for one in (ASKED, OTHERS, ASKED)))
         return [one.outcome for one in answers]
 
     with Store(None) as store:
@@ -168,7 +168,7 @@ def test_the_event_loop_does_not_wait_for_the_index(kafka: KafkaConnection, make
     async def run(store: Store) -> str:
         async with gateway_over(store, kafka) as gateway:
             with sink_of(gateway).writer.seen._lock:
-                call = asyncio.create_task(gateway.take_exchange(ASKED))
+                call = asyncio.create_task(gateway.ingest_exchange(ASKED))
                 await until(lambda: gateway.state().queues["producing"], "the call to wait")
                 assert not call.done()
             return (await call).outcome
@@ -185,7 +185,7 @@ def test_what_was_on_the_topics_at_the_start_is_known(kafka: KafkaConnection, ma
         async with producing(kafka) as producer:
             await produce(producer, "exchanges", [exchange("s", number) for number in range(20)])
         async with gateway_over(store, kafka) as gateway:
-            assert (await gateway.take_exchange(ASKED)).outcome == KNOWN
+            assert (await gateway.ingest_exchange(ASKED)).outcome == KNOWN
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -201,9 +201,9 @@ def test_events_are_known_and_placed_while_they_are_under_way(kafka: KafkaConnec
                 first = await gateway.publish("agent-events", [event("s", number) for number in range(3)])
                 again = await gateway.publish("agent-events", [event("s", number) for number in range(1, 5)])
                 assert [(one.written, one.known) for one in (first, again)] == [(3, 0), (2, 2)]
-                under_way = gateway.events_under_way("local", "s")
+                under_way = gateway.pending_events("local", "s")
                 assert under_way == {event("s", number).event_id: number for number in range(5)}
-            await until(lambda: not gateway.events_under_way("local", "s"), "the events to land")
+            await until(lambda: not gateway.pending_events("local", "s"), "the events to land")
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -246,7 +246,7 @@ def test_a_session_ends_after_its_last_record(kafka: KafkaConnection, make_topic
         async with gateway_over(store, kafka) as gateway:
             assert not await gateway.finalize("local", "s")
             with held_back(gateway):
-                await gateway.take_exchange(ASKED)
+                await gateway.ingest_exchange(ASKED)
                 await gateway.publish("agent-events", [event("s", 1)])
                 finalizing = asyncio.create_task(gateway.finalize("local", "s"))
                 await asyncio.sleep(0)
@@ -267,13 +267,13 @@ def test_an_exchange_that_the_cap_left_out_is_said_to_be_left_out(kafka: KafkaCo
 
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway, producing(kafka) as producer:
-            await gateway.take_exchange(ASKED)
+            await gateway.ingest_exchange(ASKED)
             await produce(producer, "judgements", [judgement("s", 2), judgement("other", 1)])
             await produce(producer, "scores", [capped])
             await until(
                 lambda: tables(store)["scores"] and len(tables(store)["judgements"]) == 2, "score and judgements to land"
             )
-            again = await gateway.take_exchange(ASKED)
+            again = await gateway.ingest_exchange(ASKED)
             assert again.outcome == KNOWN
             assert again.capped is True
             assert again.spent_usd == 0.001
@@ -290,7 +290,7 @@ def test_judging_again_waits_for_what_was_judged(kafka: KafkaConnection, make_to
 
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway, producing(kafka) as producer:
-            await gateway.take_exchange(ASKED)
+            await gateway.ingest_exchange(ASKED)
             await produce(producer, "scores", [unscored])
             await until(lambda: tables(store)["scores"], "the score to land")
             with held_back(gateway):
@@ -316,8 +316,8 @@ def test_an_idle_session_is_ended(kafka: KafkaConnection, make_topics: MakeTopic
         return [frame[SessionClosed.__name__]["reason"].to_list() for frame in frames if SessionClosed.__name__ in frame]
 
     async def run(store: Store) -> None:
-        async with gateway_over(store, kafka, limits=EngineLimits(idle_check=0.05)) as gateway:
-            await gateway.take_exchange(ASKED)
+        async with gateway_over(store, kafka, limits=EngineLimits(idle_check_seconds=0.05)) as gateway:
+            await gateway.ingest_exchange(ASKED)
             await until(lambda: len(ends(store)) == 2, "the session to be ended")
 
     with Store(None) as store:
@@ -354,10 +354,13 @@ def test_it_takes_no_more_than_it_can_keep_in_mind(
             with held_back(gateway):
                 await gateway.publish("agent-events", [event("s", 1), event("s", 2)])
                 with pytest.raises(BusyError, match="wait for the tables"):
-                    await gateway.take_exchange(ASKED)
-                assert ((state := gateway.state()).ready, state.why_not) == (False, "too many records wait for the tables")
+                    await gateway.ingest_exchange(ASKED)
+                assert ((state := gateway.state()).ready, state.not_ready_reason) == (
+                    False,
+                    "too many records wait for the tables",
+                )
             await until(lambda: gateway.state().ready, "the events to land")
-            assert (await gateway.take_exchange(ASKED)).outcome == WRITTEN
+            assert (await gateway.ingest_exchange(ASKED)).outcome == WRITTEN
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -390,7 +393,7 @@ def test_a_database_of_the_embedded_runner_is_left_alone(kafka: KafkaConnection)
 
         from schemas.codec.single_object import encode
 
-        accepted = Accepted()
+        accepted = EncodedRecords()
         accepted.add("exchanges", encode(ASKED))
         runner: EmbeddedRunner = runner_over(store)
         runner.publish(accepted)

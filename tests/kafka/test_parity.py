@@ -41,7 +41,7 @@ from streams.judging.judged_stages import EVALUATION
 from streams.kafka.administration import TopicAdministration
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer, key_of
-from streams.log.admission import DEAD_LETTERS, Accepted
+from streams.log.admission import DEAD_LETTERS, EncodedRecords
 from streams.stage_batches import StageBatch
 
 pytestmark = pytest.mark.slow
@@ -102,7 +102,7 @@ class Embedded:
             for topic, records in told.topics.items():
                 conflicts = (await engine.publish(topic, records)).conflicts
                 refusals[topic, "conflicting_id"] += len({encode(records[place]) for place in conflicts})
-            await engine.drained()
+            await engine.wait_until_drained()
         return +refusals
 
 
@@ -164,9 +164,9 @@ def test_running_again_from_what_was_recorded_gives_the_same(told: History, poli
             assert embedded.records == derived(store)
 
 
-def accepted(topic: str, records: Sequence[Record]) -> Accepted:
+def accepted(topic: str, records: Sequence[Record]) -> EncodedRecords:
     """Return records for a topic."""
-    found = Accepted()
+    found = EncodedRecords()
     for record in records:
         found.add(topic, encode(record))
     return found

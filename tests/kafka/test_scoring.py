@@ -90,7 +90,7 @@ def test_scores_are_those_of_the_embedded_runner_and_a_session_keeps_its_order(k
             judge = WatchedJudge(MoodyJudge(1, answer))
             process = rig.process(judge)
             await process.work(*range(PARTITIONS))
-            await process.drained()
+            await process.wait_until_drained()
             await process.stop()
             await rig.check(exchanges)
             assert {one.exchange_id for one in exchanges if one.exchange_id.endswith((":1", ":2"))} <= set(judge.subjects)
@@ -142,7 +142,7 @@ def test_a_partition_that_goes_to_another_process_is_scored_once(kafka: KafkaCon
             await came(lambda: rig.committed[0] > rig.records[0][-1].offset, "the partition to be done")
             await first.revoke(1, grace=0.3)
             await second.work(1)
-            await second.drained()
+            await second.wait_until_drained()
             await asyncio.gather(first.stop(), second.stop())
             await rig.check(exchanges)
             judgements, reservations = await rig.calls()
@@ -188,7 +188,7 @@ def test_a_judgement_on_its_way_to_the_broker_is_waited_for_when_its_partition_g
             judge = WatchedJudge(SoundJudge())
             second = rig.process(judge)
             await second.work(partition)
-            await second.drained()
+            await second.wait_until_drained()
             await asyncio.gather(first.stop(), second.stop())
             assert len(judge.subjects) == 1
             await rig.check(exchanges)
@@ -222,7 +222,7 @@ def test_a_call_under_way_is_recorded_when_the_process_stops(kafka: KafkaConnect
             assert len(await rig.scores()) == 0
             again = rig.process(SoundJudge())
             await again.work(*rig.records)
-            await again.drained()
+            await again.wait_until_drained()
             await again.stop()
             assert [one.outcome for one in (await rig.calls())[0]] == ["answered"] * 4
             await rig.check(exchanges)
@@ -287,14 +287,14 @@ def test_a_task_that_is_repeated_changes_nothing(kafka: KafkaConnection) -> None
             judge = WatchedJudge(SoundJudge())
             first = rig.process(judge)
             await first.work(*range(PARTITIONS))
-            await first.drained()
+            await first.wait_until_drained()
             asked = len(judge.subjects)
             await first.stop()
             for judge_or_none in (judge, None):
                 await rig.publish(tasks)
                 process = rig.process(judge_or_none)
                 await process.work(*range(PARTITIONS))
-                await process.drained()
+                await process.wait_until_drained()
                 await process.stop()
             assert asked == len(judge.subjects)
             assert len(await rig.decoded("scores")) == 6
@@ -315,7 +315,7 @@ def test_a_task_that_was_scored_without_a_judge_is_not_scored_again_with_one(kaf
                 await rig.publish(tasks)
                 process = rig.process(judge_or_none)
                 await process.work(*rig.records)
-                await process.drained()
+                await process.wait_until_drained()
                 await process.stop()
             assert judge.subjects == []
             assert {one.tier2_reason for one in await rig.scores()} == {"no_judge"}
@@ -339,7 +339,7 @@ def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnect
             await rig.publish([task])
             first = rig.process(RefusingJudge())
             await first.work(*rig.records)
-            await first.drained()
+            await first.wait_until_drained()
             await first.stop()
             earlier, _ = await rig.calls()
             assert {one.purpose: one.outcome for one in earlier} == {"tier2": "refused", "tier3": "answered"}
@@ -348,7 +348,7 @@ def test_a_later_revision_pays_for_nothing_that_was_answered(kafka: KafkaConnect
             judge = WatchedJudge(SoundJudge())
             second = rig.process(judge)
             await second.work(*rig.records)
-            await second.drained()
+            await second.wait_until_drained()
             await second.stop()
             judgements, _ = await rig.calls()
             assert len(judge.subjects) == 1
@@ -377,7 +377,7 @@ def test_a_last_turn_pays_only_for_what_it_was_not_asked_before_whoever_has_its_
                 await rig.publish(part)
                 process = rig.process(SoundJudge())
                 await process.work(*rig.records)
-                await process.drained()
+                await process.wait_until_drained()
                 await process.stop()
             judgements, _ = await rig.calls()
             about = [one for one in judgements if one.subject_id == "s1:10"]
@@ -409,7 +409,7 @@ def test_without_a_judge_a_last_turn_rests_on_what_was_recorded_whoever_has_its_
                 await rig.publish(part)
                 process = rig.process(None)
                 await process.work(*rig.records)
-                await process.drained()
+                await process.wait_until_drained()
                 await process.stop()
             first, last = sorted(await rig.scores(), key=lambda one: one.revision)
             assert first.tier2_state == "scored"
@@ -434,7 +434,7 @@ def test_without_a_judge_calls_that_were_cut_off_are_charged_all_the_same(kafka:
             await first.kill()
             second = rig.process(None)
             await second.work(*range(PARTITIONS))
-            await second.drained()
+            await second.wait_until_drained()
             await second.stop()
             await rig.check(exchanges)
             judgements, _ = await rig.calls()
@@ -454,7 +454,7 @@ def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConne
             await rig.produce(TASKS, [(b"local/s", b"poison"), *((b"local/s", encode(one)) for one in (first, bad, third))])
             process = rig.process(SoundJudge())
             await process.work(*rig.records)
-            await process.drained()
+            await process.wait_until_drained()
             await process.stop()
             [partition] = rig.records
             assert sorted((one.stage, one.reason, one.position) for one in await rig.letters()) == [
@@ -466,7 +466,7 @@ def test_what_cannot_be_scored_is_set_aside_and_stops_no_other(kafka: KafkaConne
             await rig.publish([second])
             again = rig.process(SoundJudge())
             await again.work(*rig.records)
-            await again.drained()
+            await again.wait_until_drained()
             await again.stop()
             assert [one.reason for one in await rig.letters() if one.stage == "scoring"] == ["stage_failed"]
             await rig.check(exchanges)
@@ -535,7 +535,7 @@ def test_who_cannot_be_sure_of_its_partitions_waits_before_it_writes(
             assert len(reservations) == 1
             assert len(await rig.scores()) == 0
             sure[0] = True
-            await process.drained()
+            await process.wait_until_drained()
             await process.stop()
             await rig.check(exchanges)
 
@@ -565,7 +565,7 @@ def test_what_the_broker_does_not_take_is_offered_again(kafka: KafkaConnection, 
             await rig.publish(tasks_of(CAPPED, exchanges))
             process = rig.process(MoodyJudge(3, answer), Unsteady(rig.producer))
             await process.work(*range(PARTITIONS))
-            await process.drained()
+            await process.wait_until_drained()
             await process.stop()
             await rig.check(exchanges)
 
@@ -586,7 +586,7 @@ def test_a_judge_over_http_scores_and_its_trouble_is_told(
             process = rig.process(judge)
             with caplog.at_level(logging.INFO, logger="streams.judging.judging_partition"):
                 await process.work(*range(PARTITIONS))
-                await process.drained()
+                await process.wait_until_drained()
             await process.stop()
             await judge.aclose()
             await rig.check(exchanges)

@@ -87,7 +87,7 @@ class Backlog:
             self._look()
             self.judge.answer_one()
             await came(self._is_settled, "the judge to be asked")
-        await self.process.drained()
+        await self.process.wait_until_drained()
         self._look()
         await self.process.stop()
 

@@ -30,7 +30,7 @@ from streams.kafka.partitions import KafkaStage, Watchdog
 from streams.kafka.reading import Chunk
 from streams.kafka.topics import TOPICS as SPECS
 from streams.kafka.topics import state_topic
-from streams.log.admission import DEAD_LETTERS, Accepted
+from streams.log.admission import DEAD_LETTERS, EncodedRecords
 from streams.stage_batches import StageBatch
 
 MakeTopics = Callable[..., None]
@@ -52,7 +52,7 @@ def embedded(topics: dict[str, Sequence[Record]]) -> dict[str, set[bytes]]:
     with Store(None) as store:
         runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), TickingClock(NOW))
         for topic, records in topics.items():
-            accepted = Accepted()
+            accepted = EncodedRecords()
             for record in records:
                 accepted.add(topic, encode(record))
             runner.publish(accepted)

@@ -15,7 +15,7 @@ from support.otlp_spans import agent, body, messages, request, span, tool
 from otlp.capturing.readable import message
 from schemas.bounds import MAX_ID
 from schemas.records import Span
-from streams.log.admission import admissible
+from streams.log.admission import encode_validated
 from streams.sources.otlp import conventions
 from streams.sources.otlp.kept_spans import kept_span, span_record
 from streams.sources.otlp.request import SIGNALS, Refused
@@ -44,7 +44,7 @@ SPAN_KINDS = [
 def record_of(sent: Captured) -> Span:
     """The record of the one span of a request, which is admissible and can be read again."""
     [record] = records_of([sent])
-    admissible(record)
+    encode_validated(record)
     kept_span(record)
     return record
 
@@ -64,7 +64,7 @@ def test_no_secret_gets_into_a_record(name: str) -> None:
     for kind in SPAN_KINDS:
         for value in shapes(SECRET):
             record = record_of(request(span(0, attributes={**kind, name: value}), resource={name: value}))
-            assert SECRET.encode() not in admissible(record), (kind, value)
+            assert SECRET.encode() not in encode_validated(record), (kind, value)
 
 
 def test_no_secret_gets_into_a_record_beside_the_attributes() -> None:
@@ -77,7 +77,7 @@ def test_no_secret_gets_into_a_record_beside_the_attributes() -> None:
         status={"code": 2, "message": SECRET},
         events=[said, {**event, "attributes": []}],
     )
-    assert SECRET.encode() not in admissible(record_of(request(told, scope=SECRET)))
+    assert SECRET.encode() not in encode_validated(record_of(request(told, scope=SECRET)))
 
 
 @pytest.mark.parametrize("place", range(MAX_ID - len(SECRET), MAX_ID + 1, 3))
@@ -89,7 +89,7 @@ def test_a_cut_lays_no_half_of_a_secret_bare(name: str, place: int) -> None:
     text = "x" * (place - 1) + " " + SECRET
     for kind in SPAN_KINDS:
         record = record_of(request(span(0, name=text, attributes={**kind, name: text}), resource={"service.name": text}))
-        assert SECRET[:12].encode() not in admissible(record)
+        assert SECRET[:12].encode() not in encode_validated(record)
 
 
 LONG = 10_000_000
@@ -130,7 +130,7 @@ def record_of_bytes(given: list[Attribute]) -> Span:
     [observed] = SIGNALS["traces"].read(sent.SerializeToString(), NOW, is_json=False)
     assert not isinstance(observed, Refused)
     record = span_record(observed, OWNER, REDACTOR, NOW, LABELS)
-    admissible(record)
+    encode_validated(record)
     return record
 
 
@@ -157,10 +157,10 @@ def test_a_record_is_admissible_whatever_the_value(name: str, kind: dict[str, st
     [observed] = SIGNALS["traces"].read(packed, NOW, is_json=False)
     assert not isinstance(observed, Refused)
     record = span_record(observed, OWNER, REDACTOR, NOW, LABELS)
-    admissible(record)
+    encode_validated(record)
     for assembly in assembled([record]):
         for made in (*assembly.exchanges, *assembly.events, assembly.decision):
-            admissible(made)
+            encode_validated(made)
 
 
 @pytest.mark.parametrize("character", ["\0", "\x1b", "\u202e", "\ufffe", "\x7f", "\n"])
@@ -176,7 +176,7 @@ def test_what_is_made_of_odd_names_is_admissible(character: str) -> None:
         assert assembly.exchanges
         assert assembly.events
         for made in (*assembly.exchanges, *assembly.events, assembly.decision):
-            admissible(made)
+            encode_validated(made)
 
 
 def test_long_names_in_messages_are_cut() -> None:
@@ -187,7 +187,7 @@ def test_long_names_in_messages_are_cut() -> None:
     [assembly] = assembled(records_of([request(told)]))
     assert assembly.events
     for made in (*assembly.exchanges, *assembly.events, assembly.decision):
-        admissible(made)
+        encode_validated(made)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from analytics.store.store import Store
 from audit.comparison import PairedSums
 from schemas.codec.single_object import encode
 from schemas.records import DimensionScore, Score
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.replay.plan import Asking, Origin, Outcome, Plan, Scope
 
 Command = Callable[..., tuple[int, str, str]]
@@ -314,7 +314,7 @@ def test_a_real_replay_with_the_recorded_judge_differs_in_nothing(driftline: Com
     """From end to end: exchanges are scored, scored again under a label, and compared; without the judge tiers change their state."""
     with Store(tmp_path / "driftline.duckdb") as store:
         runner = runner_over(store)
-        accepted = Accepted()
+        accepted = EncodedRecords()
         for turn in range(1, 7):
             accepted.add("exchanges", encode(build.exchange("s", turn, turn_number=turn)))
         runner.publish(accepted)

@@ -26,7 +26,7 @@ from schemas.records import DeadLetter, Record, ScoringTask
 from schemas.registry import earlier_schemas
 from service.setup.settings import Settings
 from service.write.dead_letters import letter_box, letter_of
-from streams.log.admission import Accepted, Admission, Place, Refusal
+from streams.log.admission import Admission, EncodedRecords, RecordOrigin, Refusal
 from streams.log.dead_letters import Return, Stays, way_back
 from streams.steps.intake import IntakeStep
 
@@ -59,7 +59,7 @@ class Letters:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._accepted = Accepted()
+        self._accepted = EncodedRecords()
         self._now = NOW
 
     def set_aside(self, body: bytes, stage: str, reason: str, *, source: str = "exchanges", at: int = 0, **more: Any) -> str:
@@ -67,7 +67,9 @@ class Letters:
         self._now += timedelta(minutes=1)
         admission = Admission(Redactor(Policy().redaction), self._now)
         partition = more.pop("partition", 0)
-        admission.set_aside(self._accepted, Place(source, at, partition), Refusal(stage, reason, "why \x1b[31m"), body, **more)
+        admission.add_dead_letter(
+            self._accepted, RecordOrigin(source, at, partition), Refusal(stage, reason, "why \x1b[31m"), body, **more
+        )
         message = self._accepted.messages["dead-letters"][-1]
         with Store(self.path) as store, store.transaction() as transaction:
             transaction.append("dead-letters", [message])

@@ -21,7 +21,7 @@ from schemas.codec.single_object import encode
 from service.cli.evaluation_tables import SIMULATED_NOTE
 from service.setup.workspace import utc_now
 from streams.engine.embedded import EmbeddedRunner
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.log.log import SINK
 
 Command = Callable[..., tuple[int, str, str]]
@@ -34,7 +34,7 @@ def files(tmp_path: Path) -> Path:
     """A database with two finished sessions, a folder of two cases and a profile, in the folder that commands run in."""
     with Store(tmp_path / "driftline.duckdb") as store:
         runner = EmbeddedRunner(store, Policy(), Redactor(Policy().redaction), utc_now)
-        accepted = Accepted()
+        accepted = EncodedRecords()
         for name, model in MODELS.items():
             said = exchange(name, 1, "I refunded 12.50 EUR.", agent_model=model, input_tokens=900, output_tokens=80)
             accepted.add("exchanges", encode(said))

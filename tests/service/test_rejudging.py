@@ -17,7 +17,7 @@ from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import encode
 from service.setup.workspace import utc_now
 from streams.engine.embedded import EmbeddedRunner
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -28,7 +28,7 @@ def unscored(tmp_path: Path) -> Path:
     path = tmp_path / "driftline.duckdb"
     with Store(path) as store:
         runner = EmbeddedRunner(store, Policy(), Redactor(Policy().redaction), utc_now)
-        accepted = Accepted()
+        accepted = EncodedRecords()
         for turn in (1, 2, 3):
             accepted.add("exchanges", encode(exchange("s", turn, project="ops" if turn < 3 else "other")))
         runner.publish(accepted)

@@ -15,7 +15,7 @@ from support.engines import runner_over
 from analytics.store.positions import COMPACTION
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.log.log import SINK
 
 Command = Callable[..., tuple[int, str, str]]
@@ -26,7 +26,7 @@ AS_OF = NOW.isoformat()
 def database(tmp_path: Path) -> Path:
     """A database with an old session and a new one."""
     path = tmp_path / "driftline.duckdb"
-    accepted = Accepted()
+    accepted = EncodedRecords()
     for session, days in (("an old session", 100), ("a new session", 10)):
         at = NOW - timedelta(days=days)
         accepted.add("exchanges", encode(exchange(session, 1, f"{session} says", occurred_at=at, ingested_at=at)))

@@ -159,7 +159,7 @@ def test_a_full_disk_is_said_and_goes_by(children: Nursery, home: Home, load: Lo
         load.accepted.add(("north", "s:1"))
     wait_until(lambda: httpx2.get(f"{url}/readyz", timeout=60).status_code == 503, "the server to say that it cannot write")
     why = httpx2.get(f"{url}/readyz", timeout=60).json()["error"]
-    assert why.startswith(("the log did not take a record", "accepted records cannot be written to the tables"))
+    assert why.startswith(("the log did not accept a record", "accepted records cannot be written to the tables"))
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     told(load, url)
     assert httpx2.get(f"{url}/readyz", timeout=60).status_code == 200

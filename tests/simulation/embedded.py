@@ -25,11 +25,11 @@ from streams.engine.record_intake import EngineLimits
 from streams.upkeep.deletion import ErasureTask
 from streams.upkeep.periodic_tasks import PeriodicTasks
 
-LIMITS = EngineLimits(waiting=20, at_once=4, flush_seconds=2.5, idle_check=30.0)
+LIMITS = EngineLimits(max_waiting=20, max_group_size=4, flush_seconds=2.5, idle_check_seconds=30.0)
 SMALL = {
     "streams.log.local_log": {"FLUSH_RECORDS": 40, "MOST_PENDING": 60},
     "streams.engine.record_intake": {"AT_ONCE": 2},
-    "streams.engine.engine": {"SESSIONS": 1, "TASKS_AT_ONCE": 2},
+    "streams.engine.engine": {"MAX_CACHED_SESSIONS": 1, "TASK_BATCH_SIZE": 2},
     "streams.judging.judging_partition": {"WINDOW_TASKS": 3},
 }
 """Bounds that a history of a few records meets."""
@@ -147,7 +147,7 @@ class EmbeddedWorld(World):
 
     async def _work(self, engine: Engine) -> None:
         await asyncio.gather(*(sender.run(engine) for sender in self.senders))
-        await engine.drained()
+        await engine.wait_until_drained()
         for _ in range(PATIENCE):
             await asyncio.sleep(1.0)
             await engine.flush()

@@ -23,9 +23,9 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import Judgement, ScoringTask
 from schemas.registry import schema_of
-from streams.engine.embedded import StageRuns
+from streams.engine.embedded import StageRunner
 from streams.judging.judged_stages import STATE, Subject
-from streams.stage_batches import RecordBatch, StageBatch, session_key
+from streams.stage_batches import RecordBatch, StageBatch, session_key_of
 from streams.topology import stage_named
 
 INTAKE, SCORING, DIAGNOSIS = map(stage_named, ("intake", "scoring", "diagnosis"))
@@ -201,13 +201,13 @@ def replay(world: World, store: Store) -> dict[str, list[bytes]]:
     for _, _, record in _whole(store, "judgements").records():
         if isinstance(record, Judgement):
             judgements[record.connection, record.subject_id].append(record)
-    runs = StageRuns(world.policy, lambda _: judgements, Redactor(world.policy.redaction), world.read_clock)
+    runs = StageRunner(world.policy, lambda _: judgements, Redactor(world.policy.redaction), world.read_clock)
     decided = runs.run(INTAKE, _whole(store, INTAKE.source), {})
     tasks = [record for _, record in decided.records if isinstance(record, ScoringTask)]
-    batch = RecordBatch([(number, session_key(task), task) for number, task in enumerate(tasks)])
+    batch = RecordBatch([(number, session_key_of(task), task) for number, task in enumerate(tasks)])
     outcomes = [decided, runs.run(SCORING, batch, {}), runs.run(DIAGNOSIS, _whole(store, DIAGNOSIS.source), {})]
     return {
-        topic: sorted(message for outcome in outcomes for message in outcome.made.messages.get(topic, [])) for topic in DERIVED
+        topic: sorted(message for outcome in outcomes for message in outcome.output.messages.get(topic, [])) for topic in DERIVED
     }
 
 

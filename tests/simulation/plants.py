@@ -45,13 +45,13 @@ def answer_before_sync() -> Iterator[None]:
 @contextlib.contextmanager
 def lose_state_of_commit() -> Iterator[None]:
     """Every tenth commit loses the states that go with its records."""
-    numbers, commit_of = count(1), Engine._commit_of
+    numbers, build_commit = count(1), Engine._build_commit
 
     def losing(engine: Engine, group: Sequence[Any], *parts: Any) -> Commit:
-        commit = commit_of(engine, group, *parts)
+        commit = build_commit(engine, group, *parts)
         return commit if next(numbers) % 10 else msgspec.structs.replace(commit, states={})
 
-    with patch.object(Engine, "_commit_of", losing):
+    with patch.object(Engine, "_build_commit", losing):
         yield
 
 

@@ -140,7 +140,7 @@ class Sender:
         sent = [self._answers.begin(key, step.content) for key in keys]
         exchanges = [exchange_of(session, number, step.content) for _, session, number in keys]
         self._note(step, "sends")
-        taken = await engine.take_exchanges(exchanges) if step.count > 1 else [await engine.take_exchange(exchanges[0])]
+        taken = await engine.ingest_exchanges(exchanges) if step.count > 1 else [await engine.ingest_exchange(exchanges[0])]
         for key, attempt, answer in zip(keys, sent, taken, strict=True):
             outcome = answer.outcome if isinstance(answer, IngestResult) else str(answer)
             self._note(step, f"{key[2]} {outcome}")

@@ -15,14 +15,14 @@ from simulation.world import World
 
 from audit.redaction import Redactor
 from schemas.errors import BrokerError, StoreError
-from streams.engine.embedded import StageRuns
+from streams.engine.embedded import StageRunner
 from streams.judges.protocol import Judge
 from streams.judging.judged_stages import nothing_recorded
 from streams.judging.judging_partition import JudgeCalls
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.partitions import SURE_SECONDS, DeliveredChunk, KafkaStage, Membership, release
 from streams.kafka.producing import RecordProducer
-from streams.kafka.stages import Computing, KafkaJudging
+from streams.kafka.stages import ComputingContext, KafkaJudgingContext
 from streams.kafka.states import StateTopic
 from streams.kafka.transport import ChunkConsumer, TransportHooks
 from streams.topology import Stage, stage_named
@@ -235,9 +235,9 @@ class SimulatedWorker:
             redactor=redactor,
         )
         now = self._world.read_clock
-        means: KafkaJudging | Computing
+        means: KafkaJudgingContext | ComputingContext
         if stage.judged is not None:
-            means = KafkaJudging(
+            means = KafkaJudgingContext(
                 stage=stage.judged,
                 policy=policy,
                 judge=self._judge,
@@ -251,6 +251,6 @@ class SimulatedWorker:
                 fail=self._fail,
             )
         else:
-            runs = StageRuns(policy, nothing_recorded, redactor, now)
-            means = Computing(stage=stage, runs=runs, redactor=redactor, producer=producer, states=states)
+            runs = StageRunner(policy, nothing_recorded, redactor, now)
+            means = ComputingContext(stage=stage, runner=runs, redactor=redactor, producer=producer, states=states)
         return KafkaStage(stage.source, means.open_partition, records_at_once=CHUNK, fail=self._fail, now=self._world.now)

@@ -67,7 +67,7 @@ def judged(store: Store, api: httpx2.AsyncBaseTransport, sessions: dict[str, lis
         policy = policy_of(cost_cap_per_session=cap, sampling={"enabled": False})
         async with engine_over(store, policy, judge_over(api)) as engine:
             await engine.publish("exchanges", [one for session in sessions.values() for one in session])
-            await engine.drained()
+            await engine.wait_until_drained()
 
     asyncio.run(work())
     runner = runner_over(store, policy_of(cost_cap_per_session=cap, sampling={"enabled": False}))
@@ -125,13 +125,13 @@ def test_a_call_that_was_cut_off_is_charged_by_its_own_prompt(store: Store) -> N
     async def cut_off() -> None:
         api = Unanswering()
         async with engine_over(store, judge=judge_over(api)) as engine:
-            await engine.take_exchange(exchange)
+            await engine.ingest_exchange(exchange)
             await api.begun.wait()
             await engine.stop(0)
 
     async def again() -> None:
         async with engine_over(store, judge=judge_over(CountingApi(TOKENIZERS["four characters a token"]))) as engine:
-            await engine.drained()
+            await engine.wait_until_drained()
 
     asyncio.run(cut_off())
     asyncio.run(again())
@@ -172,7 +172,7 @@ def test_a_stop_charges_nothing_for_a_call_that_was_refused(store: Store) -> Non
 
         judge = judge_over(Overloaded("1"), clock=Clock(sleep=sleep))
         async with engine_over(store, judge=judge) as engine:
-            await engine.take_exchange(build.exchange("s", 1))
+            await engine.ingest_exchange(build.exchange("s", 1))
             await slept.wait()
             stopping = asyncio.create_task(engine.stop(60))
             await asyncio.sleep(0)
@@ -185,7 +185,7 @@ def test_a_stop_charges_nothing_for_a_call_that_was_refused(store: Store) -> Non
 
     async def again() -> None:
         async with engine_over(store, judge=judge_over(CountingApi(TOKENIZERS["four characters a token"]))) as engine:
-            await engine.drained()
+            await engine.wait_until_drained()
 
     asyncio.run(again())
     asked = rows(store, "judgements WHERE purpose = 'tier2'", "outcome", "outcome")
@@ -206,7 +206,7 @@ def test_a_question_that_waits_for_its_turn_does_not_hold_up_a_stop(store: Store
         judge = judge_over(Overloaded("500"), clock=Clock(sleep=sleep))
         judge.limiter.pause(500)
         async with engine_over(store, judge=judge) as engine:
-            await engine.take_exchange(build.exchange("s", 1))
+            await engine.ingest_exchange(build.exchange("s", 1))
             await asleep.wait()
             await asyncio.wait_for(engine.stop(3600), 60)
 

@@ -104,7 +104,7 @@ def evaluated(store: Store, requests: Sequence[EvaluationRequest], judge: Examin
     async def run() -> None:
         async with engine_over(store, judge=judge, now=TickingClock(AT)) as engine:
             await engine.publish("evaluation-requests", requests)
-            await engine.drained()
+            await engine.wait_until_drained()
 
     asyncio.run(run())
 

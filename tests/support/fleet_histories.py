@@ -169,12 +169,12 @@ def scored_live(path: Path, judge: Judge | None = None, records: Sequence[Record
     async def live(store: Store) -> None:
         async with engine_over(store, Policy(), judge or MoodyJudge(3, answer), TickingClock()) as engine:
             await engine.publish("exchanges", past() if records is None else records)
-            await engine.drained()
+            await engine.wait_until_drained()
             await engine.rejudge(None, None, 40)
-            await engine.drained()
+            await engine.wait_until_drained()
             if records is None:
                 await engine.publish("exchanges", revised(store, engine.now()))
-                await engine.drained()
+                await engine.wait_until_drained()
                 await engine.flush()
                 forget_withdrawn(store)
 

@@ -32,7 +32,7 @@ from streams.kafka.connection import KafkaConnection
 from streams.kafka.partitions import KafkaStage, PartitionWork
 from streams.kafka.producing import Message, RecordProducer, key_of
 from streams.kafka.reading import Chunk
-from streams.kafka.stages import JudgedPartition, KafkaJudging
+from streams.kafka.stages import JudgedPartition, KafkaJudgingContext
 from streams.kafka.states import StateTopic
 from streams.kafka.topics import state_topic
 from streams.steps.intake import IntakeStep
@@ -131,7 +131,7 @@ class Process:
             rig.kafka, stage.name, producer, source=stage.source, state_type=JudgedState, redactor=redactor
         )
         self.calls = JudgeCalls()
-        context = KafkaJudging(
+        context = KafkaJudgingContext(
             stage=rig.stage,
             connection=rig.kafka,
             policy=rig.policy,

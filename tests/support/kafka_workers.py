@@ -18,14 +18,14 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
-from streams.engine.embedded import StageRuns
+from streams.engine.embedded import StageRunner
 from streams.judging.judged_stages import nothing_recorded
 from streams.kafka.agents import Worker
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.partitions import KafkaStage, Membership, PartitionWork
 from streams.kafka.producing import RecordProducer, key_of
 from streams.kafka.reading import Chunk
-from streams.kafka.stages import Computing
+from streams.kafka.stages import ComputingContext
 from streams.kafka.states import StateTopic
 from streams.kafka.topics import GROUP
 from streams.topology import Stage, stage_named
@@ -126,14 +126,14 @@ async def processing(
     """Yield a worker with the real stages; `wrap` may put a wrapper around each stage."""
     redactor, producer = Redactor(POLICY.redaction), RecordProducer(kafka)
     await producer.start()
-    runs = StageRuns(POLICY, nothing_recorded, redactor, TickingClock(NOW))
+    runs = StageRunner(POLICY, nothing_recorded, redactor, TickingClock(NOW))
     states = {stage.name: StateTopic(kafka, stage.name, producer) for stage in stages}
     means = {
         stage: wrap(
             stage,
-            Computing(
+            ComputingContext(
                 stage=stage,
-                runs=runs,
+                runner=runs,
                 redactor=redactor,
                 producer=producer,
                 states=states[stage.name],

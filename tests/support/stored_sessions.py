@@ -10,14 +10,14 @@ from support.builders import START, closing, exchange
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import CostAnalysis, Diagnosis, DimensionScores, Record
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 
 SONNET, HAIKU = "claude-sonnet-4-5", "claude-haiku-4-5"
 
 
 def filled(store: Store, *records: tuple[str, Record]) -> Store:
     """Return the store after appending the records to their topics."""
-    accepted = Accepted()
+    accepted = EncodedRecords()
     for topic, record in records:
         accepted.add(topic, encode(record))
     with store.transaction() as transaction:

@@ -129,7 +129,7 @@ async def _round(workspace: Workspace, project: str) -> int:
     await engine.start()
     try:
         begun = await run_round(engine, project)
-        await engine.drained()
+        await engine.wait_until_drained()
         return begun.exchanges
     finally:
         await engine.stop()

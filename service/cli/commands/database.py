@@ -28,7 +28,7 @@ from service.setup.workspace import open_workspace, require_database
 from service.text.answers import document
 from service.text.formats import counted, plain
 from service.write.deletion import PurgedRecords, RequestedErasure, progress_of, purged_records
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.topology import derived_tables
 from streams.upkeep.deletion import COPIES, erasure, purge
 from streams.upkeep.deletion import erase as erase_all
@@ -159,7 +159,7 @@ def erase(
         agree(f"Erase all records of {plain(whose)}? This cannot be undone.", yes=yes)
         redacted_comment = workspace.redactor.redact(comment)[0] if comment else None
         record = erasure(connection, session, getpass.getuser(), redacted_comment, workspace.now())
-        accepted = Accepted()
+        accepted = EncodedRecords()
         accepted.add(ERASURES, encode(record))
         with working("erasing"):
             workspace.runner.publish(accepted)

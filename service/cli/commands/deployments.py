@@ -32,7 +32,7 @@ from service.setup.workspace import open_workspace, utc_now
 from service.text.answers import document
 from service.text.formats import MISSING, plain
 from service.text.window import moment_of
-from streams.log.admission import Accepted, admissible
+from streams.log.admission import EncodedRecords, encode_validated
 from streams.upkeep.annotations import DEFAULT_LABEL, TOPIC, deployment, known_already
 
 deployments_app = typer.Typer(
@@ -83,8 +83,8 @@ def add_deployment(
         )
         before = None if moment else known_already(workspace.store, made)
         if before is None:
-            accepted = Accepted()
-            accepted.add(TOPIC, admissible(made))
+            accepted = EncodedRecords()
+            accepted.add(TOPIC, encode_validated(made))
             workspace.runner.publish(accepted)
     shown = deployed_version(before or msgspec.structs.asdict(made))
     if as_json:

@@ -146,7 +146,7 @@ async def _judge_again(
         with working("judging") as tell:
             requested = await engine.rejudge(project, reason, len(rows))
             telling = asyncio.create_task(_tell(engine, requested, tell))
-            await engine.drained()
+            await engine.wait_until_drained()
             telling.cancel()
         state = engine.state()
     finally:

@@ -36,8 +36,8 @@ from service.web.errors import ApiError, documented, problems_at
 from service.web.json_routes import BatchRoute
 from service.web.models import NO_MOMENT, BulkEvent, EventsBody, EventsInBulk
 from service.write.outcomes import BulkEventOutcomes, EventOutcomes, RefusedBulkEvent, RefusedEvent, TakenEvent
-from streams.engine.record_intake import Published, RecordIntake
-from streams.log.admission import DEAD_LETTERS, KNOWN, Accepted, Admission, Place, Refusal, admissible
+from streams.engine.record_intake import PublishResult, RecordIntake
+from streams.log.admission import DEAD_LETTERS, KNOWN, Admission, EncodedRecords, RecordOrigin, Refusal, encode_validated
 from streams.sources.event_files import Owner, SessionEvents, event_in
 from streams.sources.lines import Problem
 from streams.sources.source import ReadingContext
@@ -58,13 +58,13 @@ class EventBatch:
     records: list[AgentEvent] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
     refused: list[RefusedEvent] = field(default_factory=list)
-    letters: Accepted = field(default_factory=Accepted)
+    letters: EncodedRecords = field(default_factory=EncodedRecords)
 
     def refuse(self, index: int, raw: Any, problem: Problem, admission: Admission) -> None:
         """Refuse an event with a dead letter."""
         self.refused.append(RefusedEvent(index=index, error=problem.detail))
-        source, refusal = Place(self.source, self.first + index), Refusal("http", problem.reason, problem.detail)
-        admission.set_aside(self.letters, source, refusal, json_bytes(raw))
+        source, refusal = RecordOrigin(self.source, self.first + index), Refusal("http", problem.reason, problem.detail)
+        admission.add_dead_letter(self.letters, source, refusal, json_bytes(raw))
 
 
 @router.post(EVENTS, status_code=201, responses=documented(400, 408, 413, 415))
@@ -98,7 +98,7 @@ async def differing_fields(services: ApiContext, number: int, record: AgentEvent
     return await services.ask(ask) if number < _EXPLAINED else ()
 
 
-async def set_aside(services: ApiContext, letters: Accepted) -> None:
+async def set_aside(services: ApiContext, letters: EncodedRecords) -> None:
     """Store refused events as dead letters."""
     if messages := letters.messages.get(DEAD_LETTERS):
         with durable_or_refused():
@@ -168,7 +168,7 @@ def problem_of(record: AgentEvent | Problem, path: str) -> Problem | None:
     if isinstance(record, Problem):
         return record._replace(detail=f"{path}.timestamp: {NO_MOMENT}") if record.reason == "bad_timestamp" else record
     try:
-        admissible(record)
+        encode_validated(record)
     except RecordError as error:
         return Problem(error.code, f"{path}{str(error).removeprefix('AgentEvent')}")
     return None
@@ -178,7 +178,7 @@ async def continued(services: ApiContext, caller: Holder, records: Sequence[Agen
     """Return records with positions that continue their sessions' stored ones; known records keep theirs."""
     sessions = [record.session_id for record in records]
     # In this order, so that an event stored between the two look-ups is in both results rather than in neither.
-    under_way = {session: services.engine.events_under_way(caller.name, session) for session in set(sessions)}
+    under_way = {session: services.engine.pending_events(caller.name, session) for session in set(sessions)}
     values = {"connection": caller.name, "sessions": sessions, "event_ids": [record.event_id for record in records]}
     rows = await services.ask(lambda cursor: query_rows(cursor, "session_positions", values))
     stored_ids = {(row["session_id"], event_id) for row in rows for event_id in row["known"]}
@@ -202,14 +202,14 @@ _NO_ID = "is missing; give each event its own id"
 class Bulk(Batch[AgentEvent, RefusedBulkEvent]):
     """A batch of events, with dead letters of the refused ones."""
 
-    letters: Accepted = field(default_factory=Accepted)
+    letters: EncodedRecords = field(default_factory=EncodedRecords)
 
     def set_aside(
         self, caller: Holder, index: int, value: dict[str, Any], problem: Problem, admission: Admission
     ) -> RefusedBulkEvent:
         """Refuse an event with a dead letter; return the answer to it."""
-        source = Place(f"http:{caller.name}/{value['session_id']}", index)
-        admission.set_aside(
+        source = RecordOrigin(f"http:{caller.name}/{value['session_id']}", index)
+        admission.add_dead_letter(
             self.letters, source, Refusal("http", problem.reason, problem.detail), json_bytes(event_in(value)[0])
         )
         return RefusedBulkEvent(error=problem.detail, code="conflict" if problem.reason == CONFLICTING_ID else "invalid")
@@ -225,7 +225,7 @@ async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) 
     engine = services.engine
     require_audit(engine, caller)
     bulk = await to_thread.run_sync(read_bulk, body, caller, engine)
-    published = Published.of([])
+    published = PublishResult.of([])
     if bulk.records:
         async with services.turns.held((caller.name, record.session_id) for record in bulk.records):
             bulk.records = await continued(services, caller, bulk.records)
@@ -276,7 +276,7 @@ def _read(value: dict[str, Any], path: str, owner: Owner, context: ReadingContex
 
 
 async def _refuse_conflicts(
-    services: ApiContext, caller: Holder, body: Sequence[Any], bulk: Bulk, published: Published
+    services: ApiContext, caller: Holder, body: Sequence[Any], bulk: Bulk, published: PublishResult
 ) -> None:
     """Refuse the events whose ids are stored with other content."""
     engine = services.engine
@@ -289,7 +289,7 @@ async def _refuse_conflicts(
         bulk.refused[index] = bulk.set_aside(caller, index, body[index], Problem(CONFLICTING_ID, message), admission)
 
 
-def _build_answers(bulk: Bulk, published: Published) -> dict[int, TakenEvent]:
+def _build_answers(bulk: Bulk, published: PublishResult) -> dict[int, TakenEvent]:
     """Return the answers to the stored events, by index."""
     answers = {}
     for index, record, notes, outcome in zip(bulk.indexes, bulk.records, bulk.notes, published.outcomes, strict=True):

@@ -81,7 +81,7 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
     require_audit(engine, caller)
     exchange = exchange_of(body, caller, engine.redactor, engine.now())
     with durable_or_refused():
-        result = await engine.take_exchange(exchange)
+        result = await engine.ingest_exchange(exchange)
     services.metrics.ingested((outcome_of_ingest(result),))
     if result.outcome == "conflict":
         differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
@@ -268,7 +268,7 @@ _EXPLAINED = 10
 """Maximum number of conflicts per batch whose differing fields are named, because the log is searched for each."""
 
 
-async def take_exchanges(body: ExchangesBody, caller: Connection, services: Services) -> ExchangeOutcomes:
+async def ingest_exchanges(body: ExchangesBody, caller: Connection, services: Services) -> ExchangeOutcomes:
     """Accept up to a thousand exchanges of any sessions, as a JSON array or as lines (`application/x-ndjson`).
 
     Exchanges are durable once the request is answered. The answer has a result for each exchange, in order: the answer of `POST
@@ -278,7 +278,7 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
     require_audit(engine, caller)
     batch = await to_thread.run_sync(read_batch, body, caller, engine.redactor, engine.now())
     with durable_or_refused():
-        ingested = await engine.take_exchanges(batch.records)
+        ingested = await engine.ingest_exchanges(batch.records)
     answers = batch.results(await _answers(services, batch, ingested))
     results = [result for result in ingested if isinstance(result, IngestResult)]
     services.metrics.ingested(map(outcome_of_ingest, results))
@@ -290,7 +290,7 @@ async def take_exchanges(body: ExchangesBody, caller: Connection, services: Serv
 # A batch checks the depth of each record by itself, so its endpoint has another class than the router's.
 router.add_api_route(
     EXCHANGES,
-    take_exchanges,
+    ingest_exchanges,
     methods=["POST"],
     status_code=201,
     responses=documented(400, 408, 413, 415),

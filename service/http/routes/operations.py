@@ -39,7 +39,7 @@ async def readiness(services: Services) -> Response:
     state = services.engine.state()
     body: dict[str, Any] = {"ready": state.ready}
     if not state.ready:
-        body |= {"error": state.why_not, "code": "not_ready"}
+        body |= {"error": state.not_ready_reason, "code": "not_ready"}
     return JSONResponse(body, 200 if state.ready else 503)
 
 

@@ -29,7 +29,7 @@ from service.web.bounds import MAX_SPANS, MAX_UNPACKED, OTLP_LETTERS
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.request_layers import GZIP, JSON, PROTOBUF, body_kind, header_values
-from streams.log.admission import DEAD_LETTERS, Accepted, Admission, Place, Refusal, admitted, labels_of
+from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal, admitted, labels_of
 from streams.sources.otlp.kept_spans import SpanOwner
 from streams.sources.otlp.request import SIGNALS, Observed, ReadItems, Refused, Rejection
 
@@ -152,10 +152,10 @@ def _describe_conflict(record: Record) -> Refused:
 
 def _build_dead_letters(origin: Origin, refused: Iterable[Refused], redactor: Redactor, reason: str) -> list[bytes]:
     """Return dead letters for refused spans. Few exporters report the answer's refusals, so operators have to see them here."""
-    admission, letters = Admission(redactor, origin.now), Accepted()
-    source = Place(f"{OTLP_LETTERS}:{origin.owner.connection}/{origin.signal}", 0)
+    admission, letters = Admission(redactor, origin.now), EncodedRecords()
+    source = RecordOrigin(f"{OTLP_LETTERS}:{origin.owner.connection}/{origin.signal}", 0)
     for item in islice((item for item in refused if item.body), MAX_LETTERS):
-        admission.set_aside(letters, source, Refusal(OTLP_LETTERS, reason, item.reason), item.body)
+        admission.add_dead_letter(letters, source, Refusal(OTLP_LETTERS, reason, item.reason), item.body)
     return letters.messages.get(DEAD_LETTERS, [])
 
 

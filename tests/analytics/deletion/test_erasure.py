@@ -33,7 +33,7 @@ from schemas.records import (
     ScoringTask,
 )
 from schemas.registry import current_schemas
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.replay.plan import folder_of
 from streams.upkeep.deletion import erase, erasure, erasures, remains, request_erasure
 
@@ -180,13 +180,13 @@ def test_what_comes_later_of_an_erased_session_is_not_taken(store: Store) -> Non
 
     async def run() -> None:
         async with engine_over(store) as engine:
-            assert (await engine.take_exchange(exchange(SESSION, 1))).outcome == "written"
+            assert (await engine.ingest_exchange(exchange(SESSION, 1))).outcome == "written"
             await request_erasure(engine, erasure("local", SESSION, "root", "please", engine.now()))
             assert not rows(store, "exchanges")
-            assert (await engine.take_exchange(exchange(SESSION, 2))).outcome == "known"
-            assert (await engine.take_exchange(exchange(KEPT, 1))).outcome == "written"
+            assert (await engine.ingest_exchange(exchange(SESSION, 2))).outcome == "known"
+            assert (await engine.ingest_exchange(exchange(KEPT, 1))).outcome == "written"
             assert (await engine.publish("agent-events", [event(SESSION, 1)])).written == 0
-            await engine.drained()
+            await engine.wait_until_drained()
 
     asyncio.run(run())
     assert rows(store, "exchanges", "session_id") == [(KEPT,)]
@@ -200,7 +200,7 @@ def test_what_comes_later_of_an_erased_session_is_not_taken(store: Store) -> Non
 def test_a_rebuild_does_not_bring_it_back(store: Store) -> None:
     """Neither what is made again, nor what is imported again."""
     runner = runner_over(store)
-    accepted = Accepted()
+    accepted = EncodedRecords()
     for record in (exchange(SESSION, 1), exchange(KEPT, 1)):
         accepted.add("exchanges", encode(record))
     runner.publish(accepted)

@@ -27,7 +27,7 @@ from schemas.registry import schema_of
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import EVALUATION
 from streams.judging.rejudging import revise
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.steps.intake import IntakeState
 from streams.topology import TOPOLOGY
 from streams.upkeep.deletion import cutoff, purge
@@ -40,7 +40,7 @@ POLICY = Policy()
 
 def publish(store: Store, topic: str, *records: Record, policy: Policy = POLICY) -> None:
     """Take records in and let the stages decide on them."""
-    accepted = Accepted()
+    accepted = EncodedRecords()
     for record in records:
         accepted.add(topic, encode(record))
     runner = EmbeddedRunner(store, policy, Redactor(policy.redaction), TickingClock(NOW))

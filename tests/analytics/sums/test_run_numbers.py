@@ -17,7 +17,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from streams.engine.embedded import EmbeddedRunner
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.upkeep.deletion import purge
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
@@ -33,7 +33,7 @@ def runner(store: Store) -> EmbeddedRunner:
 
 def finish(runner: EmbeddedRunner, at: datetime, *sessions: str, project: str = "ops", first: int = 0) -> None:
     """Take in sessions that end at a time, one after another, each with events from number `first` on."""
-    accepted = Accepted()
+    accepted = EncodedRecords()
     for session in sessions:
         for number, kind in enumerate(("tool_call", "session_end"), start=first):
             said = event(session, number, type=kind, name="exec")

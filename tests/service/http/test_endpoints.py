@@ -243,7 +243,7 @@ def exchanges(exchange_body: BodyBuilder) -> list[Any]:
 @pytest.fixture
 def drained(engine: Engine, loop: asyncio.Runner) -> Drained:
     """Lets what happens in the background happen."""
-    return lambda: loop.run(engine.drained())
+    return lambda: loop.run(engine.wait_until_drained())
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def test_what_has_changed_is_answered_whole(
     """A dashboard that polls must not stay behind."""
     known = call("GET", SCORES, tokens.root).headers["etag"]
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     answer = call("GET", SCORES, tokens.root, headers={"if-none-match": known})
     assert answer.status_code == 200
     assert answer.json()["count"] == 1

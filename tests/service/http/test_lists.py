@@ -26,7 +26,7 @@ def filled(call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio
     call("POST", "/api/audit/ingest", tokens.web, json=exchange_body(1, session="web-session"))
     call("POST", "/api/audit/events", tokens.ops, json={"session_id": "s1", "first_seq": 0, "events": EVENTS})
     call("POST", "/api/audit/sessions/s1/finalize", tokens.ops)
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     diagnosed(call, tokens, 1)
 
 
@@ -157,7 +157,7 @@ def test_an_id_that_two_connections_use_is_asked_for_by_connection(
     other = call("POST", "/api/audit/connections", tokens.root, json={"name": "east", "project": "ops"}).json()["token"]
     for token in (tokens.ops, other):
         call("POST", "/api/audit/ingest", token, json=exchange_body(1))
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     refused = call("GET", f"{OPS}/exchanges/s1:1", tokens.root)
     assert refused.status_code == 409
     assert refused.json()["code"] == "ambiguous"

@@ -126,7 +126,7 @@ def test_a_fault_of_ours_says_nothing_internal_and_is_logged(
     async def broken(_: Any) -> Any:
         raise ValueError("secret path")
 
-    monkeypatch.setattr(engine, "take_exchange", broken)
+    monkeypatch.setattr(engine, "ingest_exchange", broken)
     with caplog.at_level(logging.INFO):
         response = call("POST", INGEST, tokens.ops, json=exchange_body())
     assert response.status_code == 500

@@ -38,7 +38,7 @@ def test_a_fault_behind_an_endpoint_tells_a_sender_whether_to_send_again(
         EVENTS_BULK: [EVENT],
     }
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("take_exchange", "take_exchanges", "publish"):
+        for name in ("ingest_exchange", "ingest_exchanges", "publish"):
             patch.setattr(Engine, name, fail)
         answers = [call("POST", path, tokens.ops, json=body) for path, body in bodies.items()]
     assert {answer.status_code for answer in answers} == {status}

@@ -19,7 +19,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.errors import StoreError
 from schemas.records import Record
-from streams.engine.engine import RECENT, Engine
+from streams.engine.engine import UNREADY_SECONDS, Engine
 from streams.engine.record_intake import EngineLimits
 from streams.judges.protocol import Judge
 from streams.judging.call_budget import StoppedError
@@ -63,7 +63,7 @@ def failures(monkeypatch: pytest.MonkeyPatch) -> Failures:
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the pauses between tries."""
-    monkeypatch.setattr("streams.engine.engine.PAUSES", wait_none())
+    monkeypatch.setattr("streams.engine.engine.COMMIT_BACKOFF", wait_none())
 
 
 def run(
@@ -90,16 +90,16 @@ def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while(fa
     async def work(engine: Engine) -> tuple[str, str, str]:
         failures.errors = [FULL, FULL]
         with pytest.raises(duckdb.IOException):
-            await engine.take_exchange(build.exchange("s", 1))
-        soon = engine.state().why_not
-        now[0] += RECENT
-        later = engine.state().why_not
+            await engine.ingest_exchange(build.exchange("s", 1))
+        soon = engine.state().not_ready_reason
+        now[0] += UNREADY_SECONDS
+        later = engine.state().not_ready_reason
         with pytest.raises(duckdb.IOException):
-            await engine.take_exchange(build.exchange("s", 1))
-        assert (await engine.take_exchange(build.exchange("s", 1))).outcome == "written"
-        return soon, later, engine.state().why_not
+            await engine.ingest_exchange(build.exchange("s", 1))
+        assert (await engine.ingest_exchange(build.exchange("s", 1))).outcome == "written"
+        return soon, later, engine.state().not_ready_reason
 
-    assert run(work, lambda: now[0])[0] == ("the log did not take a record", "", "")
+    assert run(work, lambda: now[0])[0] == ("the log did not accept a record", "", "")
 
 
 def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together(failures: Failures) -> None:
@@ -107,7 +107,7 @@ def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together(failures
 
     async def work(engine: Engine) -> None:
         for session in "st":
-            await asyncio.gather(*(engine.take_exchange(build.exchange(session, number)) for number in range(1, 6)))
+            await asyncio.gather(*(engine.ingest_exchange(build.exchange(session, number)) for number in range(1, 6)))
 
     run(work)
     assert [count for count in failures.groups if count] == [5, 5]
@@ -115,7 +115,7 @@ def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together(failures
 
 def test_a_submission_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failure together, each submission is tried alone."""
-    encode = Engine._commit_of
+    encode = Engine._build_commit
 
     def fragile(engine: Engine, group: Sequence[Submission], *rest: Any) -> Commit:
         if any(record.exchange_id == "s:3" for one in group for record in one.records.get("exchanges", ())):  # type: ignore[attr-defined]
@@ -123,17 +123,17 @@ def test_a_submission_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch)
         return encode(engine, group, *rest)
 
     async def work(engine: Engine) -> list[str]:
-        sent = (engine.take_exchange(build.exchange("s", number)) for number in range(1, 6))
+        sent = (engine.ingest_exchange(build.exchange("s", number)) for number in range(1, 6))
         answers = await asyncio.gather(*sent, return_exceptions=True)
         return ["failed" if isinstance(answer, BaseException) else answer.outcome for answer in answers]
 
-    monkeypatch.setattr(Engine, "_commit_of", fragile)
+    monkeypatch.setattr(Engine, "_build_commit", fragile)
     assert run(work)[0] == ["written", "written", "failed", "written", "written"]
 
 
-async def insist(engine: Engine) -> None:
+async def commit_position(engine: Engine) -> None:
     """Commit a record of a stage."""
-    await engine._insist(engine._submit, Submission(commit=Commit(positions={"diagnosis": {0: 0}})))
+    await engine._retry(engine._submit, Submission(commit=Commit(positions={"diagnosis": {0: 0}})))
 
 
 def test_what_a_stage_made_is_submitted_until_the_log_takes_it(failures: Failures) -> None:
@@ -141,7 +141,7 @@ def test_what_a_stage_made_is_submitted_until_the_log_takes_it(failures: Failure
 
     async def work(engine: Engine) -> None:
         failures.errors = [FULL, StoreError("1 of 2 rows were written"), FULL]
-        await insist(engine)
+        await commit_position(engine)
 
     run(work)
     assert failures.errors == []
@@ -153,7 +153,7 @@ def test_a_fault_of_ours_is_not_tried_again(failures: Failures) -> None:
     async def work(engine: Engine) -> None:
         failures.errors = [duckdb.ConversionException("no number")]
         with pytest.raises(duckdb.ConversionException):
-            await insist(engine)
+            await commit_position(engine)
 
     run(work)
     assert failures.errors == []
@@ -165,9 +165,9 @@ def test_what_cannot_be_waited_for_any_longer_is_left_to_the_next_start(failures
 
     async def work(engine: Engine) -> None:
         failures.errors = [failure] * 9
-        engine._given_up.set()
+        engine._abandoned.set()
         with pytest.raises(StoppedError):
-            await engine._insist(fail, failure)
+            await engine._retry(fail, failure)
 
     async def fail(error: Exception) -> None:
         raise error
@@ -181,11 +181,11 @@ def test_a_database_that_gave_up_is_said_and_waits_end(failures: Failures) -> No
     async def work(engine: Engine) -> tuple[bool, bool, str]:
         failures.errors = [DEAD]
         with pytest.raises(duckdb.FatalException):
-            await engine.take_exchange(build.exchange("s", 1))
+            await engine.ingest_exchange(build.exchange("s", 1))
         with pytest.raises(StoreError, match="must be reopened"):
-            await engine.drained()
+            await engine.wait_until_drained()
         state = engine.state()
-        return engine.broken.is_set(), state.ready, state.why_not
+        return engine.broken.is_set(), state.ready, state.not_ready_reason
 
     is_broken, is_alive, error = run(work)[0]
     assert is_broken
@@ -199,8 +199,8 @@ def test_an_exchange_whose_score_the_log_did_not_take_at_first_is_scored_all_the
     async def work(engine: Engine) -> tuple[int, int]:
         failures.is_due = lambda commit: "scores" in commit.records
         failures.errors = [FULL, FULL]
-        await engine.take_exchange(build.exchange("s", 1))
-        await engine.drained()
+        await engine.ingest_exchange(build.exchange("s", 1))
+        await engine.wait_until_drained()
         return engine.store.count("scores"), engine.store.count("dead_letters")
 
     assert run(work, judge=MoodyJudge(0, lambda _: "{}"))[0] == (1, 0)
@@ -209,20 +209,20 @@ def test_an_exchange_whose_score_the_log_did_not_take_at_first_is_scored_all_the
 
 def test_a_stage_that_the_tables_stopped_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a judge, a temporarily full disk only delays scoring."""
-    sound = engine_module.next_batch
+    sound = engine_module.read_next_batch
     errors = [FULL, FULL]
 
-    def next_batch(store: Store, source: str, *rest: int) -> Any:
+    def read_next_batch(store: Store, source: str, *rest: int) -> Any:
         if errors and source == "scoring-tasks":
             raise errors.pop()
         return sound(store, source, *rest)
 
     async def work(engine: Engine) -> tuple[int, int]:
-        await engine.take_exchange(build.exchange("s", 1))
-        await engine.drained()
+        await engine.ingest_exchange(build.exchange("s", 1))
+        await engine.wait_until_drained()
         return engine.store.count("scores"), engine.store.count("dead_letters")
 
     monkeypatch.setattr(engine_module, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(engine_module, "next_batch", next_batch)
+    monkeypatch.setattr(engine_module, "read_next_batch", read_next_batch)
     assert run(work)[0] == (1, 0)
     assert errors == []

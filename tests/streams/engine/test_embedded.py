@@ -22,7 +22,7 @@ from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import nothing_recorded
-from streams.log.admission import Accepted, Admission
+from streams.log.admission import Admission, EncodedRecords
 from streams.stage_batches import StageBatch, StepOutcome
 from streams.stage_progress import StageProgress
 from streams.topology import TOPOLOGY, derived_tables
@@ -42,9 +42,9 @@ def runner_of(store: Store, batch_positions: int = 20_000) -> EmbeddedRunner:
     return EmbeddedRunner(store, Policy(), Redactor(Policy().redaction), lambda: NOW, batch_positions=batch_positions)
 
 
-def accepted_of(topic: str, records: Sequence[Record]) -> Accepted:
+def accepted_of(topic: str, records: Sequence[Record]) -> EncodedRecords:
     """Return admitted records."""
-    accepted = Accepted()
+    accepted = EncodedRecords()
     Admission(Redactor(Policy().redaction), NOW).admit(accepted, topic, records, source="test")
     return accepted
 
@@ -165,7 +165,7 @@ def test_a_session_that_breaks_a_step_is_set_aside_and_stops_no_other(
             raise ValueError("poison")
         return sound(batch, states)
 
-    monkeypatch.setattr(runner._runs, "_steps", {**runner._runs._steps, "diagnosis": fragile})
+    monkeypatch.setattr(runner._runner, "_steps", {**runner._runner._steps, "diagnosis": fragile})
     with caplog.at_level(logging.CRITICAL, logger="streams.engine.embedded"):
         runner.run()
     assert store.count("diagnoses") == 2

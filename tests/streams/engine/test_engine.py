@@ -31,7 +31,7 @@ from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging import judging_partition
 from streams.judging.judged_stages import SCORING, JudgingTask
 from streams.judging.judging_partition import TaskJudge
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.stage_batches import StageBatch
 from streams.steps.intake import IntakeStep
 
@@ -78,10 +78,10 @@ async def take_all(engine: Engine, sessions: list[list[Exchange]]) -> None:
 
     async def deliver(session: list[Exchange]) -> None:
         for exchange in session:
-            await engine.take_exchange(exchange)
+            await engine.ingest_exchange(exchange)
 
     await asyncio.gather(*(deliver(session) for session in sessions))
-    await engine.drained()
+    await engine.wait_until_drained()
 
 
 def nano_sum(store: Store, table: str) -> int:
@@ -95,7 +95,7 @@ def test_an_exchange_is_durable_and_decided_when_it_is_taken(store: Store) -> No
 
     async def work() -> None:
         async with engine_over(store) as engine:
-            taken = await engine.take_exchange(build.exchange("s", 1, "I can't."))
+            taken = await engine.ingest_exchange(build.exchange("s", 1, "I can't."))
             assert taken.outcome == "written"
             assert taken.sampled is True
             assert taken.reason == "first_turns"
@@ -115,9 +115,9 @@ def test_the_same_again_is_known_with_the_first_outcome_and_other_content_is_a_c
     async def work() -> None:
         async with engine_over(store, policy_of(sampling={"always_score_first": 0})) as engine:  # type: ignore[arg-type]
             exchange = build.exchange("s2", 1)
-            first = await engine.take_exchange(exchange)
-            again = await engine.take_exchange(exchange)
-            other = await engine.take_exchange(build.exchange("s2", 1, content_digest="f" * 16))
+            first = await engine.ingest_exchange(exchange)
+            again = await engine.ingest_exchange(exchange)
+            other = await engine.ingest_exchange(build.exchange("s2", 1, content_digest="f" * 16))
             assert first.outcome == "written"
             assert again.outcome == "known"
             assert other.outcome == "conflict"
@@ -138,7 +138,7 @@ def test_a_hundred_senders_at_once_each_hear_of_their_own_exchange(store: Store)
         async with engine_over(store) as engine:
             exchanges = [build.exchange(f"s{number}", 1, "I can't." if number % 2 else "Done.") for number in range(100)]
             repeated = [*exchanges, *exchanges[:20]]
-            taken = await asyncio.gather(*map(engine.take_exchange, repeated))
+            taken = await asyncio.gather(*map(engine.ingest_exchange, repeated))
             assert [bool(number % 2) for number in [*range(100), *range(20)]] == [one.anomaly for one in taken]
             assert [one.outcome for one in taken].count("written") == 100
             await engine.flush()
@@ -153,9 +153,9 @@ def test_what_may_not_be_written_is_refused_and_nothing_is_taken(store: Store) -
     async def work() -> None:
         async with engine_over(store) as engine:
             with pytest.raises(BoundsError, match="Exchange"):
-                await engine.take_exchange(build.exchange("s", 1, "x" * 995_000))
+                await engine.ingest_exchange(build.exchange("s", 1, "x" * 995_000))
             with pytest.raises(BoundsError, match="occurred_at"):
-                await engine.take_exchange(build.exchange("s", 1, occurred_at=NOW + timedelta(days=100 * 365)))
+                await engine.ingest_exchange(build.exchange("s", 1, occurred_at=NOW + timedelta(days=100 * 365)))
             assert store.count("exchanges") == 0
 
     run(work())
@@ -165,9 +165,9 @@ def test_a_full_queue_takes_no_exchange(store: Store) -> None:
     """A 503 is better than a queue that grows until the process dies."""
 
     async def work() -> None:
-        async with engine_over(store, limits=EngineLimits(waiting=0)) as engine:
+        async with engine_over(store, limits=EngineLimits(max_waiting=0)) as engine:
             with pytest.raises(BusyError):
-                await engine.take_exchange(build.exchange("s", 1))
+                await engine.ingest_exchange(build.exchange("s", 1))
             assert not engine.state().ready
 
     run(work())
@@ -221,7 +221,7 @@ def test_a_replay_from_what_was_recorded_gives_the_same_bytes(store: Store, seed
         async with engine_over(store, policy, MoodyJudge(seed, answer)) as engine:
             await take_all(engine, [dialogue(f"s{number}", 12) for number in range(4)])
             await engine.rejudge(None, None, 1000)
-            await engine.drained()
+            await engine.wait_until_drained()
 
     run(work())
     before = rows(store, "scores", SCORE_COLUMNS)
@@ -262,12 +262,12 @@ def copy_judgements(source: Store, target: Store) -> None:
         transaction.append("judgements", [encode(record) for record in records])
 
 
-def shuffled(sessions: list[list[Exchange]], seed: int) -> Iterator[Accepted]:
+def shuffled(sessions: list[list[Exchange]], seed: int) -> Iterator[EncodedRecords]:
     """Return the exchanges in another interleaving and in random batches; each session keeps its order."""
     chance = random.Random(seed)
     left = [list(session) for session in sessions]
     while any(left):
-        part = Accepted()
+        part = EncodedRecords()
         for _ in range(chance.randrange(1, 12)):
             if waiting := [session for session in left if session]:
                 part.add("exchanges", encode(chance.choice(waiting).pop(0)))
@@ -327,13 +327,13 @@ def test_what_a_session_has_spent_counts_before_the_tables_show_it(store: Store,
         judge, policy = CostlyJudge(), policy_of(cost_cap_per_session=0.02, sampling={"enabled": False})
         async with engine_over(store, policy, judge, limits=EngineLimits(flush_seconds=1e9)) as engine:
             first, second = dialogue("s", 2)
-            await engine.take_exchange(first)
+            await engine.ingest_exchange(first)
             await engine.flush()
             await judge.asked.wait()
-            await engine.take_exchange(second)
+            await engine.ingest_exchange(second)
             await engine.flush()
             judge.go_on.set()
-            await engine.drained()
+            await engine.wait_until_drained()
             assert judge.calls == 1
 
     run(work())
@@ -355,7 +355,7 @@ def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_an
         judge = HangingJudge()
         engine = Engine(store, Policy(), runner_over(store)._redactor, TickingClock(), judge=judge)
         await engine.start()
-        await engine.take_exchange(build.exchange("s", 1))
+        await engine.ingest_exchange(build.exchange("s", 1))
         await judge.asked.wait()
         await engine.stop(grace=0)
 
@@ -366,7 +366,7 @@ def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_an
 
     async def second() -> None:
         async with engine_over(store, judge=MoodyJudge(0, answer), now=TickingClock(NOW + timedelta(hours=1))) as engine:
-            await engine.drained()
+            await engine.wait_until_drained()
 
     run(second())
     outcomes = [outcome for (outcome,) in rows(store, "judgements", "outcome", "_offset")]
@@ -388,12 +388,12 @@ def test_a_cap_of_nothing_means_no_paid_call_at_all(store: Store, simulator: Run
     async def work() -> None:
         requests = simulator.requests
         async with engine_over(store, policy_of(cost_cap_per_session=0.0), live_judge(simulator.base_url)) as engine:
-            taken = await engine.take_exchange(build.exchange("s", 1))
+            taken = await engine.ingest_exchange(build.exchange("s", 1))
             assert taken.capped is True
             assert taken.spent_usd == 0.0
             assert taken.cap_usd == 0.0
-            await engine.drained()
-            again = await engine.take_exchange(build.exchange("s", 1))
+            await engine.wait_until_drained()
+            again = await engine.ingest_exchange(build.exchange("s", 1))
             assert again.outcome == "known"
             assert again.capped is True
         assert requests == simulator.requests
@@ -417,7 +417,7 @@ def test_what_stayed_unscored_can_be_judged_later_under_the_same_id(store: Store
         ) as engine:
             first = await engine.rejudge(None, "no_judge", 100)
             again = await engine.rejudge(None, "no_judge", 100)
-            await engine.drained()
+            await engine.wait_until_drained()
             return first, again
 
     run(without())
@@ -437,7 +437,7 @@ def test_the_last_turns_are_judged_when_the_session_is_finalized(store: Store, s
             await take_all(engine, [dialogue("s", 8)])
             known = await engine.finalize("local", "s")
             unknown = await engine.finalize("local", "nobody")
-            await engine.drained()
+            await engine.wait_until_drained()
             return known, unknown
 
     assert run(work()) == (True, False)
@@ -453,9 +453,9 @@ def test_memory_holds_the_states_of_so_many_sessions(store: Store, monkeypatch: 
         async with engine_over(store) as engine:
             for turn in (1, 2):
                 for number in range(20):
-                    await engine.take_exchange(build.exchange(f"s{number}", turn))
+                    await engine.ingest_exchange(build.exchange(f"s{number}", turn))
                     assert all(len(states) <= 6 for states in engine._states._states.values())
-            await engine.drained()
+            await engine.wait_until_drained()
 
     run(work())
     turns = [(f"s{number}", [1, 2]) for number in range(20)]
@@ -495,12 +495,12 @@ def test_a_last_turn_that_was_a_routine_sample_is_judged_in_full_and_pays_for_no
             judge.go_on.set()
         async with engine_over(store, judge=judge) as engine:
             for exchange in dialogue("s1", 10):
-                await engine.take_exchange(exchange)
+                await engine.ingest_exchange(exchange)
             if not closes_early:
-                await engine.drained()
+                await engine.wait_until_drained()
             assert await engine.finalize("local", "s1")
             judge.go_on.set()
-            await engine.drained()
+            await engine.wait_until_drained()
 
     run(work())
     scores = store.cursor().execute(
@@ -527,9 +527,9 @@ def test_a_request_for_a_routine_sample_leaves_it_one_of_the_last(store: Store, 
             store, judge=live_judge(simulator.base_url), now=TickingClock(NOW + timedelta(hours=1))
         ) as engine:
             await engine.rejudge(None, "no_judge", 100)
-            await engine.drained()
+            await engine.wait_until_drained()
             await engine.finalize("local", "s1")
-            await engine.drained()
+            await engine.wait_until_drained()
 
     run(without())
     run(later())

@@ -197,13 +197,13 @@ def test_what_waits_for_a_judge_that_cannot_be_read_survives_a_stop_and_is_score
             )
             async with engine_over(store, POLICY, judge=judge) as engine:
                 for number in range(1, 21):
-                    await engine.take_exchange(builders.exchange(f"s{number}", 1))
+                    await engine.ingest_exchange(builders.exchange(f"s{number}", 1))
                 await paused.wait()
                 await asyncio.wait_for(engine.stop(3600), 60)
 
         async def again() -> None:
             async with engine_over(store, POLICY, judge=live_judge(simulator.base_url)) as engine:
-                await engine.drained()
+                await engine.wait_until_drained()
 
         asyncio.run(first())
         paid = rows(store, "judgements", "outcome, attempts, cost_usd IS NOT NULL")

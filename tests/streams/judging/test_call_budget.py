@@ -47,8 +47,8 @@ def test_a_second_call_is_made_only_where_a_crash_would_not_pass_the_cap(calls: 
         judge = RepairingJudge()
         with Store(None) as store:
             async with engine_over(store, policy_of(cost_cap_per_session=cap), judge) as engine:
-                await engine.take_exchange(build.exchange("s", 1))
-                await engine.drained()
+                await engine.ingest_exchange(build.exchange("s", 1))
+                await engine.wait_until_drained()
             [(amount,), *_] = rows(store, "reservations", "amount_usd", "_offset")
             assert isinstance(amount, float)
             return judge.reserved, amount

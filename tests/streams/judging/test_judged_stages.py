@@ -29,7 +29,7 @@ from streams.engine.engine import Engine
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import EVALUATION, JUDGED, recorded_in
-from streams.log.admission import Committed, Submission
+from streams.log.admission import CommitResult, Submission
 from streams.log.dead_letters import Return, way_back
 from streams.topology import TOPOLOGY
 from streams.upkeep.deletion import erasure, request_erasure
@@ -95,7 +95,7 @@ class CountingJudge:
 async def evaluate(engine: Engine, requests: Sequence[EvaluationRequest]) -> None:
     """Request evaluations and wait for them."""
     await engine.publish(EVALUATION.source, requests)
-    await engine.drained()
+    await engine.wait_until_drained()
 
 
 def evaluate_all(
@@ -130,7 +130,7 @@ def test_exchanges_and_runs_are_judged_side_by_side_and_every_cent_is_in_its_res
     async def work() -> None:
         async with engine_over(store, judge=CountingJudge()) as engine:
             for turn in range(1, 4):
-                await engine.take_exchange(build.exchange("s0", turn))
+                await engine.ingest_exchange(build.exchange("s0", turn))
             await evaluate(engine, several())
             assert engine.state().queues == {"commits": 0, "tasks": 0, "evaluations": 0, "sessions": 0}
 
@@ -150,7 +150,7 @@ def test_a_rebuild_gives_the_same_evaluations_whatever_the_judge_did(store: Stor
 
     async def work() -> None:
         async with engine_over(store, policy, MoodyJudge(seed, answer)) as engine:
-            await engine.take_exchange(build.exchange("s0", 1))
+            await engine.ingest_exchange(build.exchange("s0", 1))
             first = several(cost_cap_usd=0.05, repetitions=5)
             await evaluate(engine, first)
             recorded = recorded_in(store)([EVALUATION.subject_of(one) for one in first])
@@ -223,7 +223,7 @@ def test_the_same_request_again_changes_nothing(store: Store) -> None:
             assert again.written == 0
             assert again.known == 6
             assert again.conflicts == []
-            await engine.drained()
+            await engine.wait_until_drained()
 
     run(work())
     assert set(judge.asked.values()) == {1}
@@ -321,7 +321,7 @@ class MortalEngine(Engine):
         self.died = asyncio.Event()
         self._lives = lives
 
-    async def _submit(self, submission: Submission) -> Committed:
+    async def _submit(self, submission: Submission) -> CommitResult:
         if not submission.records:
             if not self._lives:
                 self.died.set()
@@ -349,7 +349,7 @@ def test_killed_after_any_commit_no_answer_is_asked_for_twice(store: Store) -> N
 
             async def second(other: Store = other, judge: Judge = judge) -> None:
                 async with engine_over(other, judge=judge, now=TickingClock(NOW + timedelta(hours=1))) as engine:
-                    await engine.drained()
+                    await engine.wait_until_drained()
 
             run(second())
             assert outcomes(other) == expected
@@ -366,7 +366,7 @@ async def killed(store: Store, judge: Judge, lives: int, requests: Sequence[Eval
     engine = MortalEngine(store, judge, lives)
     await engine.start()
     await engine.publish(EVALUATION.source, requests)
-    ends = [asyncio.create_task(engine.died.wait()), asyncio.create_task(engine.drained())]
+    ends = [asyncio.create_task(engine.died.wait()), asyncio.create_task(engine.wait_until_drained())]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
     for one in ends:
         one.cancel()

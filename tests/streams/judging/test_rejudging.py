@@ -58,8 +58,8 @@ async def take(store: Store, simulator: RunningJudge, *turns: int, policy: Polic
     """Ingest exchanges of one session and judge them."""
     async with engine_over(store, policy, live_judge(simulator.base_url)) as engine:
         for turn in turns:
-            await engine.take_exchange(build.exchange("s", turn))
-        await engine.drained()
+            await engine.ingest_exchange(build.exchange("s", turn))
+        await engine.wait_until_drained()
 
 
 async def rejudge(
@@ -69,7 +69,7 @@ async def rejudge(
     judge = simulator and live_judge(simulator.base_url)
     async with engine_over(store, policy, judge, now=TickingClock(NOW + timedelta(days=1))) as engine:
         requested = await engine.rejudge(None, reason, 100)
-        await engine.drained()
+        await engine.wait_until_drained()
         return requested
 
 
@@ -122,7 +122,7 @@ def test_money_is_counted_by_exchange_whatever_is_asked_now(
     async def cut_short() -> None:
         judge = HangingJudge()
         async with engine_over(store, judge=judge) as engine:
-            await engine.take_exchange(build.exchange("s", 1))
+            await engine.ingest_exchange(build.exchange("s", 1))
             await judge.asked.wait()
             await engine.stop(grace=0)
 
@@ -152,8 +152,8 @@ async def take_unjudged(store: Store, turns: int) -> None:
     """Ingest exchanges without a judge."""
     async with engine_over(store) as engine:
         for turn in range(1, turns + 1):
-            await engine.take_exchange(build.exchange("s", turn))
-        await engine.drained()
+            await engine.ingest_exchange(build.exchange("s", turn))
+        await engine.wait_until_drained()
 
 
 def test_a_request_that_came_to_nothing_blocks_nobody(store: Store, simulator: RunningJudge) -> None:

@@ -21,7 +21,7 @@ from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import encode
 from schemas.records import Exchange
 from streams.judging.rejudging import UNDECIDED, revise
-from streams.log.admission import Accepted, admissible
+from streams.log.admission import EncodedRecords, encode_validated
 
 T = TypeVar("T")
 LATER = NOW + timedelta(minutes=10)
@@ -60,7 +60,7 @@ async def tell(
         await engine.publish("exchanges", revisions.records)
         if end:
             await engine.publish("exchanges", [build.closing("s", 1)])
-        await engine.drained()
+        await engine.wait_until_drained()
         await engine.flush()
         return revisions.revised
 
@@ -191,8 +191,8 @@ def test_a_whole_turn_that_is_told_again_is_known(store: Store) -> None:
 
 def runner_published(store: Store, exchange: Exchange) -> tuple[int, int]:
     """Deliver an exchange; return the numbers of known and conflicting records."""
-    accepted = Accepted()
-    accepted.add("exchanges", admissible(exchange))
+    accepted = EncodedRecords()
+    accepted.add("exchanges", encode_validated(exchange))
     done = runner_over(store).publish(accepted)["exchanges"]
     return done.known, len(done.conflicts)
 

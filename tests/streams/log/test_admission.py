@@ -13,7 +13,15 @@ from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from schemas.records import DeadLetter
-from streams.log.admission import DEAD_LETTERS, MAX_BODY_BYTES, MAX_REDACTED_BYTES, Accepted, Admission, Place, Refusal
+from streams.log.admission import (
+    DEAD_LETTERS,
+    MAX_BODY_BYTES,
+    MAX_REDACTED_BYTES,
+    Admission,
+    EncodedRecords,
+    RecordOrigin,
+    Refusal,
+)
 
 KEY = "ghp_" + "aB3dE5fG7hJ9" * 3
 SECRET = "hunter2"
@@ -21,9 +29,9 @@ SECRET = "hunter2"
 
 def letter_of(body: bytes, *, source: str = "a.jsonl", detail: str = "broken", size: int | None = None) -> DeadLetter:
     """Return the dead letter for these bytes."""
-    accepted = Accepted()
+    accepted = EncodedRecords()
     admission = Admission(Redactor(RedactionSettings()), datetime(2026, 10, 2, tzinfo=UTC))
-    admission.set_aside(accepted, Place(source, 1), Refusal("import", "invalid", detail), body, size=size)
+    admission.add_dead_letter(accepted, RecordOrigin(source, 1), Refusal("import", "invalid", detail), body, size=size)
     [message] = accepted.messages[DEAD_LETTERS]
     letter = decode(message)
     assert isinstance(letter, DeadLetter)

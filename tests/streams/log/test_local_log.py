@@ -37,7 +37,7 @@ from streams.engine.embedded import EmbeddedRunner
 from streams.engine.engine import Engine
 from streams.engine.record_intake import EngineLimits, IngestResult
 from streams.judges.protocol import CallBudget, Verdict
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.log.local_log import LocalLog, local_log, recover_closed
 from streams.log.log import Commit, log_folder
 from streams.log.sink import write_commits
@@ -64,7 +64,7 @@ def by_the_runner(topic: str, sent: Sequence[Record], *statements: str) -> tuple
     with Store(None) as store:
         runner = EmbeddedRunner(store, policy_of(), Redactor(Policy().redaction), TickingClock())
         for record in sent:
-            accepted = Accepted()
+            accepted = EncodedRecords()
             accepted.add(topic, encode(record))
             runner.publish(accepted)
         runner.run()
@@ -134,7 +134,7 @@ async def all_judged(engine: Engine) -> None:
 
 async def judged_in_the_log(engine: Engine) -> None:
     """Ingest a session and judge it; its judgements and scores are only in the log."""
-    await engine.take_exchanges(turns("s"))
+    await engine.ingest_exchanges(turns("s"))
     await engine.flush()
     await all_judged(engine)
 
@@ -156,7 +156,7 @@ def test_an_exchange_is_durable_before_the_tables_have_it(store: Store, copied: 
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
             for exchange in turns("s"):
-                await engine.take_exchange(exchange)
+                await engine.ingest_exchange(exchange)
             assert store.count("exchanges") == 0
             copy_of(store, copied)
 
@@ -174,7 +174,7 @@ def test_a_clean_stop_leaves_no_stage_behind(store: Store) -> None:
 
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
-            await engine.take_exchanges(turns("s"))
+            await engine.ingest_exchanges(turns("s"))
             await engine.publish("agent-events", [build.event("s", 1), build.event("s", 2)])
 
     run(work())
@@ -187,7 +187,7 @@ def test_a_clean_stop_leaves_no_log_behind(store: Store) -> None:
 
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
-            await engine.take_exchanges(turns("s"))
+            await engine.ingest_exchanges(turns("s"))
             assert log_folder(store.path or Path()).exists()
 
     run(work())
@@ -217,9 +217,9 @@ def test_the_log_changes_nothing_of_what_is_decided(
         async with engine_over(store, policy_of()) as engine:
             start = 0
             for size in [*sizes, len(sent)]:
-                answers += await engine.take_exchanges(sent[start : start + size]) if sent[start : start + size] else []
+                answers += await engine.ingest_exchanges(sent[start : start + size]) if sent[start : start + size] else []
                 start += size
-            await engine.drained()
+            await engine.wait_until_drained()
         # What a repetition says of the cap depends on whether its exchange is scored by then.
         return [replace(one, spent_usd=0.0, cap_usd=None) if isinstance(one, IngestResult) else one for one in answers]
 
@@ -239,7 +239,7 @@ def test_a_repetition_that_comes_with_its_first_has_the_same_answer(store: Store
 
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
-            results = await engine.take_exchanges(turns("s", 30) * 2)
+            results = await engine.ingest_exchanges(turns("s", 30) * 2)
             assert store.count("exchanges") == 0
         results = [result for result in results if isinstance(result, IngestResult)]
         assert {result.sampled for result in results} == {True, False}
@@ -255,14 +255,14 @@ def test_tasks_that_wait_are_scored_before_those_that_come_later(store: Store) -
         judge = HangingJudge()
         engine = Engine(store, Policy(), Redactor(Policy().redaction), TickingClock(), judge=judge)
         await engine.start()
-        await engine.take_exchanges(turns("s", 3))
+        await engine.ingest_exchanges(turns("s", 3))
         await judge.asked.wait()
         await engine.stop(0)
 
     async def without() -> None:
         async with engine_over(store) as engine:
-            await engine.take_exchanges([*turns("s", 5)[3:], build.exchange("t", 1)])
-            await engine.drained()
+            await engine.ingest_exchanges([*turns("s", 5)[3:], build.exchange("t", 1)])
+            await engine.wait_until_drained()
 
     run(with_a_judge())
     assert store.count("scores") == 0
@@ -278,7 +278,7 @@ def test_every_record_is_durable_before_the_tables_have_it(store: Store, copied:
 
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
-            await engine.take_exchange(build.exchange("s", 1))
+            await engine.ingest_exchange(build.exchange("s", 1))
             await engine.flush()
             await engine.publish("agent-events", [build.event("s", 1), build.event("s", 2)])
             await engine.publish("heartbeats", [sign])
@@ -352,13 +352,13 @@ def test_a_request_to_judge_again_rests_on_what_was_recorded(store: Store) -> No
 
     async def work() -> None:
         async with engine_over(store, judge=MoodyJudge(1, lambda _: "{}")) as engine:
-            await engine.take_exchange(exchange)
-            await engine.drained()
+            await engine.ingest_exchange(exchange)
+            await engine.wait_until_drained()
 
     async def again() -> None:
         async with engine_over(store, limits=NEVER) as engine:
             await engine.publish("exchanges", [request])
-            await engine.drained()
+            await engine.wait_until_drained()
 
     run(work())
     run(again())
@@ -373,7 +373,7 @@ def test_decisions_are_flushed_beside_what_a_judge_said_before(store: Store) -> 
     async def work() -> None:
         async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}"), limits=NEVER) as engine:
             await judged_in_the_log(engine)
-            await engine.take_exchanges(turns("t"))
+            await engine.ingest_exchanges(turns("t"))
             await engine.flush()
             assert store.count("exchanges") == 2 * TURNS
 
@@ -404,14 +404,14 @@ def test_a_flush_that_fails_is_said_and_tried_again(store: Store, monkeypatch: p
             with monkeypatch.context() as patched:
                 patched.setattr("streams.log.local_log.write_commits", full)
                 patched.setattr("streams.log.local_log.RETRY_SECONDS", 0.01)
-                await engine.take_exchanges(turns("s"))
-                while not engine.state().why_not:  # noqa: ASYNC110 - nothing tells that a flush has failed
+                await engine.ingest_exchanges(turns("s"))
+                while not engine.state().not_ready_reason:  # noqa: ASYNC110 - nothing tells that a flush has failed
                     await asyncio.sleep(0)
-                assert "No space left" in engine.state().why_not
-                assert (await engine.take_exchange(build.exchange("t", 1))).outcome == "written"
+                assert "No space left" in engine.state().not_ready_reason
+                assert (await engine.ingest_exchange(build.exchange("t", 1))).outcome == "written"
             await engine.flush()
             assert store.count("exchanges") == TURNS + 1
-            assert not engine.state().why_not
+            assert not engine.state().not_ready_reason
 
     run(work())
 
@@ -433,20 +433,20 @@ def test_what_comes_during_a_flush_is_taken_at_once_and_flushed_after_it(
 
     async def work() -> None:
         async with engine_over(store) as engine:
-            await engine.take_exchanges(turns("s", 3))
+            await engine.ingest_exchanges(turns("s", 3))
             await engine.flush()
             monkeypatch.setattr("streams.log.local_log.write_commits", slow)
-            await engine.take_exchanges(turns("s", 4)[3:])
+            await engine.ingest_exchanges(turns("s", 4)[3:])
             flushing = asyncio.create_task(engine.flush())
             await asyncio.to_thread(has_begun.wait, 60)
-            taken = [await engine.take_exchange(exchange) for exchange in turns("s")[4:]]
-            taken += [await engine.take_exchange(build.exchange("t", 1))]
+            taken = [await engine.ingest_exchange(exchange) for exchange in turns("s")[4:]]
+            taken += [await engine.ingest_exchange(build.exchange("t", 1))]
             assert [answer.outcome for answer in taken] == ["written"] * 3
             copy_of(store, copied)
             may_end.set()
             await flushing
-            assert (await engine.take_exchange(turns("s")[-1])).outcome == "known"
-            await engine.drained()
+            assert (await engine.ingest_exchange(turns("s")[-1])).outcome == "known"
+            await engine.wait_until_drained()
 
     run(work())
     with Store(copied) as later:
@@ -466,9 +466,9 @@ def test_a_log_that_cannot_be_written_takes_nothing_and_recovers(store: Store) -
         async with engine_over(store) as engine:
             folder.write_text("in the way")
             with pytest.raises(StoreError, match=folder.name):
-                await engine.take_exchange(build.exchange("s", 1))
+                await engine.ingest_exchange(build.exchange("s", 1))
             folder.unlink()
-            assert (await engine.take_exchange(build.exchange("s", 1))).outcome == "written"
+            assert (await engine.ingest_exchange(build.exchange("s", 1))).outcome == "written"
 
     run(work())
     assert store.count("exchanges") == 1
@@ -480,7 +480,7 @@ def test_a_session_that_is_erased_before_it_lands_is_not_landed(store: Store, co
     async def work() -> None:
         async with engine_over(store, limits=NEVER) as engine:
             for number in range(1, TURNS + 1):
-                await engine.take_exchanges([build.exchange("gone", number), build.exchange("stays", number)])
+                await engine.ingest_exchanges([build.exchange("gone", number), build.exchange("stays", number)])
             copy_of(store, copied)
 
     run(work())
@@ -526,8 +526,8 @@ def test_a_log_that_is_deleted_after_a_clean_stop_is_not_missed(store: Store) ->
 
     async def work(session: str) -> str:
         async with engine_over(store) as engine:
-            await engine.take_exchanges(turns(session))
-            return (await engine.take_exchange(build.exchange("s", 1))).outcome
+            await engine.ingest_exchanges(turns(session))
+            return (await engine.ingest_exchange(build.exchange("s", 1))).outcome
 
     run(work("s"))
     shutil.rmtree(log_folder(store.path or Path()), ignore_errors=True)
@@ -578,7 +578,7 @@ def test_a_call_whose_answer_is_in_the_log_is_not_charged_as_interrupted(store: 
     async def work() -> None:
         async with engine_over(store, judge=judge, limits=NEVER) as engine:
             judge.engine = engine
-            await engine.take_exchange(build.exchange("s", 1))
+            await engine.ingest_exchange(build.exchange("s", 1))
             await engine.flush()
             await all_judged(engine)
             copy_of(store, copied)
@@ -586,7 +586,7 @@ def test_a_call_whose_answer_is_in_the_log_is_not_charged_as_interrupted(store: 
     async def goes_on(later: Store) -> None:
         async with engine_over(later, judge=judge) as engine:
             judge.engine = engine
-            await engine.drained()
+            await engine.wait_until_drained()
 
     run(work())
     with Store(copied) as later:
@@ -600,7 +600,7 @@ def test_a_reader_sees_what_was_answered(store: Store, tmp_path: Path) -> None:
 
     async def work() -> int:
         async with engine_over(store, limits=NEVER) as engine:
-            await engine.take_exchanges(turns("s"))
+            await engine.ingest_exchanges(turns("s"))
             with AccessStore(tmp_path / "fleet.access", TickingClock()) as access:
                 context = ApiContext(engine, access, ApiSettings(), Metrics())
                 return await context.ask(lambda cursor: len(cursor.execute("SELECT 1 FROM log.exchanges").fetchall()))
@@ -614,12 +614,12 @@ def test_a_commit_that_fails_and_is_durable_lands_nothing_twice(store: Store, mo
     async def work() -> None:
         async with engine_over(store, judge=MoodyJudge(0, lambda _: "{}"), limits=NEVER) as engine:
             await judged_in_the_log(engine)
-            await engine.take_exchanges(turns("t"))
+            await engine.ingest_exchanges(turns("t"))
             with monkeypatch.context() as patched:
                 patched.setattr("streams.log.local_log.write_commits", fails)
                 with pytest.raises(duckdb.IOException):
                     await engine.flush()
-            await engine.drained()
+            await engine.wait_until_drained()
 
     def fails(*given: Any) -> None:
         write_commits(*given)
@@ -637,7 +637,7 @@ def test_two_stops_at_once_land_once(store: Store) -> None:
         engine = Engine(store, Policy(), Redactor(Policy().redaction), TickingClock(), judge=MoodyJudge(0, lambda _: "{}"))
         await engine.start()
         await judged_in_the_log(engine)
-        await engine.take_exchanges(turns("t"))
+        await engine.ingest_exchanges(turns("t"))
         await asyncio.gather(engine.stop(), engine.stop(0))
 
     run(work())
@@ -668,9 +668,9 @@ def test_what_a_killed_server_of_0_2_0_left_is_taken_over(tmp_path: Path) -> Non
 
     async def work(store: Store) -> None:
         async with engine_over(store) as engine:
-            assert [answer.outcome for answer in await engine.take_exchanges(turns("s"))] == ["known"] * TURNS  # type: ignore[union-attr]
-            assert (await engine.take_exchange(build.exchange("t", 2))).outcome == "written"
-            await engine.drained()
+            assert [answer.outcome for answer in await engine.ingest_exchanges(turns("s"))] == ["known"] * TURNS  # type: ignore[union-attr]
+            assert (await engine.ingest_exchange(build.exchange("t", 2))).outcome == "written"
+            await engine.wait_until_drained()
 
     with Store(path) as store:
         assert [store.count(table) for table in ("exchanges", "agent_events", "heartbeats")] == [3, 1, 0]

@@ -18,7 +18,7 @@ from support.effort import examples
 
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
-from streams.log.admission import Accepted, Admission
+from streams.log.admission import Admission, EncodedRecords
 from streams.sources.claude_code_dialect import ClaudeCodeDialect
 from streams.sources.codex import CodexDialect
 from streams.sources.lines import MAX_LINE_BYTES, read_lines
@@ -44,7 +44,7 @@ def _read(name: str, body: bytes, context: ReadingContext) -> Reading:
 
 def _check(reading: Reading, context: ReadingContext) -> None:
     """Assert that every record satisfies the contract and that ids are unique."""
-    accepted = Accepted()
+    accepted = EncodedRecords()
     admission = Admission(Redactor(RedactionSettings(), b"key"), context.ingested_at)
     admission.admit(accepted, "exchanges", reading.exchanges, source="test")
     admission.admit(accepted, "agent-events", reading.events, source="test")

@@ -97,8 +97,8 @@ async def filled(engine: Engine, count: int = COUNT) -> None:
     for number in range(count):
         said = f"The backup of host {number} is healthy." + " I guess, sorry." * (number % 4)
         thinking = "I would rather say it is fine." if number < 2 else None
-        await engine.take_exchange(exchange(f"s{number}", 1, said, turn_number=9 + number, agent_thinking=thinking))
-    await engine.drained()
+        await engine.ingest_exchange(exchange(f"s{number}", 1, said, turn_number=9 + number, agent_thinking=thinking))
+    await engine.wait_until_drained()
 
 
 async def chosen(engine: Engine, count: int = COUNT) -> list[Anchor]:
@@ -128,7 +128,7 @@ def test_a_round_is_judged_anew_by_every_tier(store: Store, clock: Clock, judge:
             anchors = await chosen(engine)
             asked = judge.asked
             begun = await run_round(engine, "ops")
-            await engine.drained()
+            await engine.wait_until_drained()
             assert len(anchors) == COUNT
             assert begun.exchanges == COUNT
             assert judge.asked - asked == 2 * COUNT + 2
@@ -152,7 +152,7 @@ def test_a_judge_that_became_harsher_is_told_from_an_agent_that_did_not(store: S
             for day in range(9):
                 judge.factor = 0.7 if day >= 6 else 1.0
                 await run_round(engine, "ops")
-                await engine.drained()
+                await engine.wait_until_drained()
                 if day == 5:
                     assert cause_of(store, "ops", "tier2", fell(clock.now - timedelta(days=2))).cause == "agent"
                 clock.now += timedelta(days=1)
@@ -185,7 +185,7 @@ def test_tiers_are_compared_on_their_own_scales(store: Store, clock: Clock, judg
             for day in range(9):
                 judge.factor = 0.7 if day >= 5 else 1.0
                 await run_round(engine, "ops")
-                await engine.drained()
+                await engine.wait_until_drained()
                 clock.now += timedelta(days=1)
 
     run(work())
@@ -206,7 +206,7 @@ def test_a_round_costs_at_most_the_cap_of_a_session(store: Store, clock: Clock, 
         judge.tokens = 3000
         async with engine_over(store, policy_of(costCapPerSession=0.02), judge, clock) as engine:
             await run_round(engine, "ops")
-            await engine.drained()
+            await engine.wait_until_drained()
 
     run(work())
     states = dict(rows(store, "scores WHERE connection = 'anchors' GROUP BY ALL", "disposition, count(*)"))
@@ -226,7 +226,7 @@ def test_a_round_begun_twice_within_a_minute_is_one(store: Store, clock: Clock, 
             for _ in range(2):
                 begun.append((await run_round(engine, "ops")).exchanges)
                 clock.now += timedelta(seconds=1)
-            await engine.drained()
+            await engine.wait_until_drained()
             return begun
 
     assert run(work()) == [3, 0]
@@ -265,7 +265,7 @@ def test_rounds_begin_when_they_are_due_and_only_with_a_judge(store: Store, cloc
 
     async def count(engine: Engine) -> int:
         await AnchorRounds(engine).run()
-        await engine.drained()
+        await engine.wait_until_drained()
         return len(query_rows(store.cursor(), "anchor_scores", {"judged_as": "anchors.ops", "from": None}))
 
     async def work() -> list[int]:
@@ -306,7 +306,7 @@ def test_a_project_whose_round_cannot_begin_holds_up_no_other(
             await filled(engine, 4)
             await chosen(engine, 4)
             await AnchorRounds(engine).run()
-            await engine.drained()
+            await engine.wait_until_drained()
         return len(query_rows(store.cursor(), "anchor_scores", {"judged_as": "anchors.ops", "from": None}))
 
     assert run(work()) == 4
@@ -318,8 +318,8 @@ def test_exchanges_are_named_by_their_ids(store: Store, clock: Clock, judge: Fix
 
     async def work() -> None:
         async with engine_over(store, policy_of(), judge, clock) as engine:
-            await engine.take_exchange(exchange("s", 1))
-            await engine.take_exchange(exchange("s", 1, connection="north"))
+            await engine.ingest_exchange(exchange("s", 1))
+            await engine.ingest_exchange(exchange("s", 1, connection="north"))
         with contextlib.closing(store.cursor()) as cursor:
             assert named(cursor, "ops", ["s:1", "s:1"], "north") == [("north", "s:1")]
             with pytest.raises(InputError, match="connections local, north have one"):

@@ -78,7 +78,7 @@ class Fleet:
         """Run the assembler."""
         self.run(self.engine.flush())
         self.run(self.assembler.run())
-        self.run(self.engine.drained())
+        self.run(self.engine.wait_until_drained())
 
     def current(self, table: str, columns: str) -> list[tuple[object, ...]]:
         """Return rows as readers see them: the latest revision of each identity."""
@@ -709,7 +709,7 @@ class Life:
         await engine.publish("spans", span_records(sent, self.now))
         await engine.flush()
         await assembler.run()
-        await engine.drained()
+        await engine.wait_until_drained()
 
 
 APPEND = LocalLog.append

@@ -12,7 +12,7 @@ from analytics.store.store import Store
 from schemas.codec.single_object import decode, encode
 from schemas.errors import BoundsError, BrokerError, DriftlineError
 from schemas.records import SessionClosed
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.upkeep.closing import SessionEnds
 
 NOW = datetime(2026, 10, 2, tzinfo=UTC)
@@ -26,7 +26,7 @@ class Recorder:
         self._refused = refused
         self._names = names
 
-    async def __call__(self, ended: Accepted) -> None:
+    async def __call__(self, ended: EncodedRecords) -> None:
         """Accept ends, or refuse them."""
         group: dict[str, set[str]] = {}
         for topic, messages in ended.messages.items():

@@ -22,7 +22,7 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Diagnosis, Record
 from streams.engine.embedded import EmbeddedRunner
-from streams.log.admission import Accepted
+from streams.log.admission import EncodedRecords
 from streams.steps.diagnosis import DiagnosisStep
 from streams.upkeep.closing import EXPLICIT, closings, idle_closings
 
@@ -170,7 +170,7 @@ class Fleet:
         return query_rows(self.store.cursor(), "runs", {"project": None, "since": None, "newest": None})
 
     def _publish(self, topic: str, records: Sequence[Record]) -> None:
-        accepted = Accepted()
+        accepted = EncodedRecords()
         for record in records:
             accepted.add(topic, encode(record))
         self._runner.publish(accepted)

@@ -19,7 +19,7 @@ from audit.drift.incident_evidence import evidence_of
 from audit.policy import Policy, ProjectSettings
 from schemas.records import DimensionScore, Exchange, Incident, Record, Review, Score
 from service.read.why import why
-from streams.engine.record_intake import Published
+from streams.engine.record_intake import PublishResult
 from streams.log.sink import StorePublisher
 from streams.watch.checking import Checked
 from streams.watch.lifecycle import DISMISSED, NEW_NORMAL, RESOLVED
@@ -251,9 +251,9 @@ class Late(StorePublisher):
 
     held: tuple[str, ...] = ()
 
-    async def publish(self, topic: str, records: Sequence[Record]) -> Published:
+    async def publish(self, topic: str, records: Sequence[Record]) -> PublishResult:
         """Take them in, to land or not."""
-        return Published(0, 0, []) if topic in self.held else await super().publish(topic, records)
+        return PublishResult(0, 0, []) if topic in self.held else await super().publish(topic, records)
 
 
 def test_a_decision_that_has_landed_does_not_undo_the_next_one(store: Store) -> None:

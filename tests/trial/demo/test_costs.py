@@ -128,7 +128,7 @@ def test_the_bill_as_configured_is_what_an_engine_asks_and_pays(
         engine = Engine(store, policy, Redactor(policy.redaction), lambda: NOW, judge=judge)
         await engine.start()
         await engine.publish("exchanges", some)
-        await engine.drained()
+        await engine.wait_until_drained()
         await engine.stop()
 
     with running() as judge, Store(tmp_path / "judged.duckdb") as store:

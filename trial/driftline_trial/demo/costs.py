@@ -31,7 +31,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Exchange, ScoringTask, SessionClosed
 from service.cli.terminal import heading, table
 from service.cli.views import SIMULATED
-from streams.stage_batches import OFFSET, StageBatch, encoded_exchange
+from streams.stage_batches import OFFSET, StageBatch, decode_exchange
 from streams.steps.intake import IntakeStep
 
 _HEAD = {"x-api-key": "none", "anthropic-version": "2023-06-01"}
@@ -132,7 +132,7 @@ def bill(
         raise ValueError(f"the price of {settings.judge_model} is not known")
     total, cached, cache, paid = Bill(), {} if answers is None else answers, PrefixCache(), set[str]()
     for task in _tasks(records, policy):
-        exchange = encoded_exchange(task.exchange)
+        exchange = decode_exchange(task.exchange)
         part = total.by_agent.setdefault(exchange.agent or "", Part())
         strict = strictness(exchange)
 

@@ -111,6 +111,6 @@ async def _judge(
         for at in rounds:
             clock.now = at
             await run_round(engine, PROJECT)
-            await engine.drained()
+            await engine.wait_until_drained()
     finally:
         await engine.stop()

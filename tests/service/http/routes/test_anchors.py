@@ -41,7 +41,7 @@ def judged(call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engin
     for number in (1, 2, 3):
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number, response=f"Answer {number}."))
     call("POST", "/api/audit/ingest", tokens.web, json=exchange_body(1, session="w"))
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
 
 
 @pytest.mark.usefixtures("judged")
@@ -57,7 +57,7 @@ def test_anchors_are_chosen_judged_again_and_told(call: Call, tokens: Tokens, en
     assert begun.status_code == 202
     assert begun.json() == {"round": "2026-10-01T12:00:00Z", "anchors": 2}
     assert call("POST", RUN, tokens.root).json()["anchors"] == 0
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     body = call("GET", ANCHORS, tokens.root).json()
     (told,) = body["rounds"]
     assert told["at"] == "2026-10-01T12:00:00Z"

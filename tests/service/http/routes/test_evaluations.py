@@ -83,7 +83,7 @@ def test_an_evaluation_is_asked_for_made_and_read(call: Call, tokens: Tokens, en
     """The whole way of it: what is answered at once, what is under way, and the result with all that it rests on."""
     asked = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["s1"]})
     [one] = asked.json()["evaluations"]
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     read = call("GET", f"{EVALUATIONS}/{one['id']}", tokens.root)
     found = read.json()
 
@@ -111,7 +111,7 @@ def test_what_was_evaluated_is_reused_and_costs_nothing(
 ) -> None:
     """Repeated requests must not be paid for again."""
     first = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"}).json()
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     again = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"}).json()
 
     assert [one["sessionId"] for one in again["evaluations"]] == ["s1", "s2"], "in the order in which they ended"
@@ -134,7 +134,7 @@ def test_two_who_ask_for_the_same_pay_once(
             )
 
     answers = loop.run(twice())
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
 
     assert [one.status_code for one in answers] == [202, 202]
     first, second = ([evaluation["id"] for evaluation in one.json()["evaluations"]] for one in answers)
@@ -248,7 +248,7 @@ def test_a_token_of_one_project_evaluates_in_it_alone(
     assert {one.status_code for one in named} == {400}
     assert told[0] == told[1]
     assert told[2] == told[3]
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     assert call("POST", EVALUATIONS, tokens.ops, json=BODY).status_code == 403
 
 
@@ -257,7 +257,7 @@ def test_an_evaluation_is_shown_to_whom_its_project_is(
 ) -> None:
     """The prompt quotes conversations of the project."""
     [one] = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["w1"]}).json()["evaluations"]
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
 
     assert call("GET", f"{EVALUATIONS}/{one['id']}", tokens.root).status_code == 200
     hidden, nowhere = (call("GET", f"{EVALUATIONS}/{name}", tokens.ops_reader) for name in (one["id"], "0" * 36))
@@ -273,7 +273,7 @@ def test_evaluations_are_listed_newest_first_page_by_page(
 ) -> None:
     """Without gaps and repetitions, and by case, model and session."""
     call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops", "cases": [CASE, CASE | {"case_id": "other"}]})
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
 
     def listed(**query: Any) -> Any:
         return call("GET", "/api/audit/ops/evaluations", tokens.ops_reader, params=query).json()

@@ -59,12 +59,12 @@ def test_an_exchange_nobody_has_decided_on_is_queued(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With Kafka, the server has no state of sessions and cannot decide."""
-    known = engine.take_exchange
+    known = engine.ingest_exchange
 
     async def queued(exchange: Exchange) -> Any:
         return replace(await known(exchange), reason="queued", sampled=False)
 
-    monkeypatch.setattr(engine, "take_exchange", queued)
+    monkeypatch.setattr(engine, "ingest_exchange", queued)
     body = call("POST", INGEST, tokens.ops, json=exchange_body()).json()
     assert set(body) == {"exchangeId", "scoreId", "scored", "reason", "tier1", "anomaly"}
     assert body["scored"] is None
@@ -279,7 +279,7 @@ def test_a_log_that_is_busy_says_when_to_try_again(
     async def busy(_: Exchange) -> Any:
         raise BusyError("the log cannot take more at the moment")
 
-    monkeypatch.setattr(engine, "take_exchange", busy)
+    monkeypatch.setattr(engine, "ingest_exchange", busy)
     response = call("POST", INGEST, tokens.ops, json=exchange_body())
     assert response.status_code == 503
     assert response.json()["code"] == "busy"
@@ -289,7 +289,7 @@ def test_a_log_that_is_busy_says_when_to_try_again(
 @pytest.mark.parametrize("error", [StoreError("no space left"), duckdb.IOException("no space left")])
 @pytest.mark.parametrize(
     ("path", "method"),
-    [("ingest", "take_exchange"), ("events", "publish"), ("heartbeat", "publish"), ("sessions/s1/finalize", "finalize")],
+    [("ingest", "ingest_exchange"), ("events", "publish"), ("heartbeat", "publish"), ("sessions/s1/finalize", "finalize")],
 )
 def test_a_log_that_cannot_write_is_unavailable(
     call: Call,

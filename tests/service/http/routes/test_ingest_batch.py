@@ -136,7 +136,7 @@ def test_a_batch_that_finds_no_room_is_refused_whole(
     async def busy(_: Any) -> Any:
         raise BusyError("too many records wait to be committed")
 
-    monkeypatch.setattr(engine, "take_exchanges", busy)
+    monkeypatch.setattr(engine, "ingest_exchanges", busy)
     answer = call("POST", EXCHANGES, tokens.ops, json=[exchange_body()])
 
     assert answer.status_code == 503

@@ -20,7 +20,7 @@ def test_a_server_that_takes_no_records_is_up_but_not_ready(
     call: Call, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overloaded server must get no traffic, but must not be restarted."""
-    state = replace(engine.state(), ready=False, why_not="too many records wait")
+    state = replace(engine.state(), ready=False, not_ready_reason="too many records wait")
     monkeypatch.setattr(engine, "state", lambda: state)
     assert call("GET", "/healthz").status_code == 200
     response = call("GET", "/readyz")

@@ -54,7 +54,7 @@ def ask(call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, 
     """Asks as the operator of every project, after three exchanges came in and were scored."""
     for number in (1, 2, 3):
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number))
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     return lambda sql, **body: call("POST", QUERY, tokens.root, json={"sql": sql} | body)
 
 

@@ -37,7 +37,7 @@ def test_what_stayed_unscored_is_judged_again(
 ) -> None:
     """While a server uses the database, rejudging must go through it."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(1))
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     assert call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"][0]["disposition"] == "unscored"
     other = call("POST", REJUDGE, tokens.root, json={"reason": "timeout"})
     response = call("POST", REJUDGE, tokens.root, json={"reason": "refused"})
@@ -45,7 +45,7 @@ def test_what_stayed_unscored_is_judged_again(
     assert other.json() == {"requested": 0}
     assert response.status_code == 202
     assert response.json() == {"requested": 1}
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     [score] = call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"]
     assert score["disposition"] == "scored"
     assert score["revision"] == 1

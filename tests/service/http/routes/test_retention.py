@@ -29,7 +29,7 @@ def exchanges(store: Store) -> list[str]:
 
 def drain(loop: asyncio.Runner, engine: Engine) -> None:
     """Wait until everything is scored."""
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
 
 
 def test_retention_is_run_on_demand(

@@ -38,7 +38,7 @@ def test_pages_of_scores_are_the_list(
     limit = 2
     for number in range(1, 6):
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number, timestamp="2026-10-01T09:00:00Z"))
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     whole = [score["id"] for score in call("GET", SCORES, tokens.root).json()["scores"]]
     seen: list[str] = []
     asked = {"limit": limit}
@@ -49,7 +49,7 @@ def test_pages_of_scores_are_the_list(
             break
         asked = {"limit": limit, "cursor": body["nextCursor"]}
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(10 + len(seen)))
-        loop.run(engine.drained())
+        loop.run(engine.wait_until_drained())
     assert len(whole) == 5
     assert seen == whole
 
@@ -59,7 +59,7 @@ def test_polling_since_a_time_answers_what_was_scored_since(
     call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine
 ) -> None:
     """By the time of scoring: an old exchange that was judged again is news, though its own time is long past."""
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     assert call("GET", SCORES, tokens.root, params={"since": "2026-10-01T12:00:00Z"}).json()["count"] == 3
     assert call("GET", SCORES, tokens.root, params={"since": "2026-10-01T12:00:00.000001Z"}).json()["count"] == 0
     assert call("GET", SCORES, tokens.root, params={"session": "s1"}).json()["count"] == 3
@@ -69,7 +69,7 @@ def test_polling_since_a_time_answers_what_was_scored_since(
 @pytest.mark.usefixtures("filled")
 def test_one_score_is_found_in_its_project_only(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -> None:
     """The same document as in the list; of another project it is not there, and whether it is anywhere is not told."""
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     [first, *_] = call("GET", SCORES, tokens.root).json()["scores"]
     assert call("GET", f"{SCORES}/{first['id']}", tokens.root).json() == {"score": first}
     elsewhere = call("GET", f"/api/audit/web/scores/{first['id']}", tokens.root)
@@ -137,7 +137,7 @@ def test_the_summary_counts_the_project(call: Call, tokens: Tokens) -> None:
 @pytest.mark.usefixtures("filled")
 def test_the_summary_says_why_exchanges_are_unscored(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
     """While a server uses the database, the reasons must be available over HTTP."""
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     counts = call("GET", "/api/audit/ops/summary", tokens.root).json()["exchanges"]
     assert counts["unscoredReasons"] == {"no_judge": counts["unscored"]}
     assert counts["unscored"] > 0

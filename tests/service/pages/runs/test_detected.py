@@ -25,7 +25,7 @@ def detector(request: pytest.FixtureRequest, call: Call, tokens: Tokens, loop: a
     body = {"session_id": "s1", "first_seq": 0, "events": events}
     assert call("POST", "/api/audit/events", tokens.ops, json=body).status_code == 201
     call("POST", "/api/audit/sessions/s1/finalize", tokens.ops)
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     until(lambda: call("GET", RUN, tokens.root).is_success, "the diagnosis")
 
     return detector

@@ -56,7 +56,7 @@ def finished(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -
         body = {"session_id": session, "first_seq": 0, "events": timed}
         assert call("POST", "/api/audit/events", tokens.ops, json=body).status_code == 201
         call("POST", f"/api/audit/sessions/{session}/finalize", tokens.ops)
-        loop.run(engine.drained())
+        loop.run(engine.wait_until_drained())
         until(lambda: runs == len(call("GET", "/api/audit/ops/runs", tokens.root).json()["runs"]), "the diagnoses")
 
     return send

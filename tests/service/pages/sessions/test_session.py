@@ -246,7 +246,7 @@ def test_a_finished_session_shows_its_run(call: Call, tokens: Tokens, loop: asyn
     body = {"session_id": "a/b c", "first_seq": 0, "events": [{"timestamp": "2026-10-01T09:00:00Z", "event": "session_start"}]}
     assert call("POST", "/api/audit/events", tokens.ops, json=body).status_code == 201
     call("POST", "/api/audit/sessions/a%2Fb%20c/finalize", tokens.ops)
-    loop.run(engine.drained())
+    loop.run(engine.wait_until_drained())
     until(lambda: call("GET", "/api/audit/ops/runs", tokens.root).json()["runs"], "the diagnosis")
     page = look(LINKS.session("ops", "a/b c"))
     told(page, "<h1>Session <bdi>a/b c</bdi>", LINKS.run("ops", "run_001"))

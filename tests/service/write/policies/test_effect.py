@@ -16,7 +16,7 @@ from audit.policy import Sampling
 from audit.redaction import Redactor
 from schemas.records import Exchange
 from service.write.policies import changes, effects
-from streams.log.admission import Accepted, Admission
+from streams.log.admission import Admission, EncodedRecords
 
 SAMPLINGS = st.builds(
     Sampling,
@@ -54,7 +54,7 @@ def test_a_trial_judges_what_intake_judges(sessions: list[list[dict[str, Any]]],
     policy, exchanges = policy_of(sampling=sampling), exchanges_of(sessions)
     closings = [build.closing(f"s{number}", 0) for number in range(len(sessions))]
     with Store(None) as store:
-        runner, accepted = runner_over(store, policy), Accepted()
+        runner, accepted = runner_over(store, policy), EncodedRecords()
         Admission(Redactor(policy.redaction), build.START).admit(accepted, "exchanges", [*exchanges, *closings], source="test")
         runner.publish(accepted)
         runner.run()
