@@ -26,7 +26,7 @@ from service.setup.workspace import Workspace, utc_now
 from service.write.ending_sessions import close_idle_sessions
 from service.write.import_files import FileReader, FileRecords, parts_of, read_transcripts
 from streams.judging.rejudging import revise
-from streams.log.admission import EncodedRecords, Admission
+from streams.log.admission import Admission, EncodedRecords
 from streams.sources.copies import SessionFiles, count_lines_only_in_copies
 from streams.sources.derived_evidence import OUTPUT_USE, SKILL_USE
 from streams.sources.event_files import EVENT_FILES

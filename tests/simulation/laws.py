@@ -207,7 +207,8 @@ def replay(world: World, store: Store) -> dict[str, list[bytes]]:
     batch = RecordBatch([(number, session_key_of(task), task) for number, task in enumerate(tasks)])
     outcomes = [decided, runs.run(SCORING, batch, {}), runs.run(DIAGNOSIS, _whole(store, DIAGNOSIS.source), {})]
     return {
-        topic: sorted(message for outcome in outcomes for message in outcome.output.messages.get(topic, [])) for topic in DERIVED
+        topic: sorted(message for outcome in outcomes for message in outcome.output.messages.get(topic, []))
+        for topic in DERIVED
     }
 
 

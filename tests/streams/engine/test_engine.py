@@ -447,7 +447,7 @@ def test_the_last_turns_are_judged_when_the_session_is_finalized(store: Store, s
 
 def test_memory_holds_the_states_of_so_many_sessions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory must stay bounded over months; sessions whose states were dropped continue where they were."""
-    monkeypatch.setattr(engine_module, "SESSIONS", 5)
+    monkeypatch.setattr(engine_module, "MAX_CACHED_SESSIONS", 5)
 
     async def work() -> None:
         async with engine_over(store) as engine:
