@@ -26,7 +26,7 @@ from benchmarks.streams.running import environment, kafka, make_topics, measured
 from driftline_trial.simulator.answers import simulated_answer
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Judgement, Record, ScoringTask
-from service.write.replays import replays_in
+from service.write.replays import list_replays
 from streams.engine.embedded import EmbeddedRunner
 from streams.judging.judged_stages import SCORING
 from streams.kafka.connection import KafkaConnection
@@ -118,7 +118,7 @@ def replay(database: Path, label: str, *arguments: str) -> tuple[float, float]:
     """Seconds and peak MB of a replay; RuntimeError when its scores are others."""
     command = [sys.executable, "-m", "service.cli.main", "replay", "--db", str(database), "--label", label, *arguments]
     cost = process_cost(command)
-    found = [one for one in replays_in(database) if isinstance(one, Outcome) and one.plan.label == label]
+    found = [one for one in list_replays(database) if isinstance(one, Outcome) and one.plan.label == label]
     if not found or not found[0].is_equal:
         raise RuntimeError(f"replay {label} did not come to the scores that are there")
     return cost

@@ -20,7 +20,7 @@ from benchmarks.measure import print_table
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import decode_fields, encode
 from service.setup.settings import Settings
-from service.write.replays import Aim, ReplayJob, ReplayRequest, replay_of
+from service.write.replays import PartJob, ReplayRequest, Task, prepare_replay
 from streams.process import collect_rarely
 from streams.replay.plan import Asking, Scope, read_digests
 
@@ -39,9 +39,9 @@ def messages_in(database: Path) -> list[bytes]:
 def rescore(database: Path, label: str) -> None:
     """Score the history again as a replay's process does; RuntimeError when the scores are others."""
     settings = Settings(database=database)
-    replay = replay_of(settings, ReplayRequest("tables", Scope(), Asking.RECORDED, label, 1))
+    replay = prepare_replay(settings, ReplayRequest("tables", Scope(), Asking.RECORDED, label, 1))
     replay.files.write_plan(replay.plan)
-    ReplayJob(settings, replay.plan, Aim.REPLAY, 1)(0, lambda _heard: None)
+    PartJob(settings, replay.plan, Task.REPLAY, 1)(0, lambda _heard: None)
     made, live = read_digests([replay.files.digests(0)], only_made=False)
     if made != live:
         raise RuntimeError("the replay did not come to the scores that are there")

@@ -183,7 +183,7 @@ def test_a_table_is_looked_at_mapped_imported_and_judged(tmp_path: Path) -> None
         with_a_judge(here)
         look, mapped, judged = blocks_in(guide("import-exchanges"))
         assert "no column gives occurred_at" in here.run(look)
-        assert "3 exchanges and 0 events taken in" in here.run(mapped)
+        assert "3 exchanges and 0 events imported" in here.run(mapped)
         assert "3 exchanges judged again" in here.run(judged)
 
 

@@ -27,9 +27,17 @@ from service.web.context import Services
 from service.web.errors import ApiError
 from service.web.json_routes import JsonRoute
 from service.web.models import MAX_COMMENT, ConnectionName, Cursor, Id
-from service.web.policy import TrialBody, is_in_force, policy_file, standing, tried
+from service.web.policy import TrialBody, is_in_force, policy_file, read_current, try_text
 from service.write.deletion import all_erasures, erasure_dry_run, purge_dry_run
-from service.write.policies import EFFECT_DAYS, EFFECT_PROJECTS, EVERY_OTHER, FLEET, changes, effective, fingerprint
+from service.write.policy_file import (
+    EFFECT_DAYS,
+    MAX_EFFECT_PROJECTS,
+    OTHER_PROJECTS,
+    SERVER_WIDE,
+    compare_policies,
+    fingerprint,
+    settings_in_force,
+)
 from streams.log.log import is_fed_by_kafka
 from streams.upkeep.deletion import erasure, remains
 
@@ -82,7 +90,7 @@ router = APIRouter(include_in_schema=False, route_class=JsonRoute)
 @router.get("/admin")
 async def overview(request: Request, _: Administrator, services: Services) -> HTMLResponse:
     """Show the state of the installation, and the ways to change it."""
-    now = await asyncio.to_thread(standing, policy_file(services))
+    now = await asyncio.to_thread(read_current, policy_file(services))
     values = {
         "installation": await services.ask(lambda cursor: installation(cursor, services.engine, services.access)),
         "people": sum(any(token.state == "live" for token in tokens) for _, tokens in services.access.holders("operator")),
@@ -93,7 +101,7 @@ async def overview(request: Request, _: Administrator, services: Services) -> HT
     return page(request, "admin/overview.html", values)
 
 
-NAMES = {EVERY_OTHER: "all other projects", FLEET: "the whole server"}
+NAMES = {OTHER_PROJECTS: "all other projects", SERVER_WIDE: "the whole server"}
 """Labels of settings that belong to no single project."""
 
 
@@ -101,7 +109,7 @@ NAMES = {EVERY_OTHER: "all other projects", FLEET: "the whole server"}
 async def policy(request: Request, _: Administrator, services: Services, project: ConnectionName | None = None) -> HTMLResponse:
     """Show the policy in force for a project, and the file to change."""
     file = policy_file(services)
-    now = await asyncio.to_thread(standing, file)
+    now = await asyncio.to_thread(read_current, file)
     running = services.engine.policy
     named = named_projects(running, services.access)
     values = {
@@ -111,13 +119,13 @@ async def policy(request: Request, _: Administrator, services: Services, project
         "base": fingerprint(now.text),
         "has_previous": await asyncio.to_thread(file.previous) is not None,
         "in_force": is_in_force(services, now.policy),
-        "pending": changes(running, now.policy) if now.policy else [],
+        "pending": compare_policies(running, now.policy) if now.policy else [],
         "may_restart": services.restart is not None,
         "kafka": is_fed_by_kafka(services.engine.store),
         "project": project,
         "projects": await services.ask(lambda cursor: known_projects(cursor, named)),
-        "settings": _list_settings(running, project or EVERY_OTHER),
-        "digest": running.for_project(project or EVERY_OTHER).digest,
+        "settings": _list_settings(running, project or OTHER_PROJECTS),
+        "digest": running.for_project(project or OTHER_PROJECTS).digest,
         "max_length": MAX_FILE_BYTES,
         "names": NAMES,
         "written": written,
@@ -129,9 +137,9 @@ async def policy(request: Request, _: Administrator, services: Services, project
 async def trial(request: Request, _: Sender, services: Services, body: TrialBody) -> Response:
     """Show the effect of a text in place of the file, as a part of the page."""
     values = {
-        "found": await tried(services, body.text),
+        "found": await try_text(services, body.text),
         "days": EFFECT_DAYS,
-        "most": EFFECT_PROJECTS,
+        "most": MAX_EFFECT_PROJECTS,
         "names": NAMES,
         "written": written,
     }
@@ -145,8 +153,8 @@ def written(value: Any) -> str:
 
 def _list_settings(running: Policy, project: str) -> list[tuple[str, Any, Any]]:
     """Return the settings in force by name, each with its value and Driftline's default."""
-    shipped = effective(Policy(), EVERY_OTHER)
-    return [(name, value, shipped.get(name)) for name, value in effective(running, project).items()]
+    shipped = settings_in_force(Policy(), OTHER_PROJECTS)
+    return [(name, value, shipped.get(name)) for name, value in settings_in_force(running, project).items()]
 
 
 SHOWN = 50

@@ -21,7 +21,7 @@ from service.text.links import Links
 from service.web.authentication import require_project
 from service.web.context import Services
 from service.web.errors import ApiError
-from service.web.request_layers import VARIES, packed, takes_gzip
+from service.web.middleware import ENCODING_VARIES, accepts_gzip, compress
 
 
 async def _require_viewer(request: Request, services: Services) -> Holder:
@@ -116,10 +116,10 @@ def static(request: Request, name: str) -> Response:
     file = _load_files().get(name)
     if file is None:
         raise ApiError(404, "not_found", "there is no such file")
-    headers = {"ETag": f"W/{file.etag}", "Cache-Control": "no-cache", "Vary": VARIES}
+    headers = {"ETag": f"W/{file.etag}", "Cache-Control": "no-cache", "Vary": ENCODING_VARIES}
     if request.headers.get("if-none-match") in {file.etag, f"W/{file.etag}"}:
         return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-    if takes_gzip(request.scope):
+    if accepts_gzip(request.scope):
         return Response(file.compressed, media_type=file.media_type, headers={**headers, "Content-Encoding": "gzip"})
     return Response(file.content, media_type=file.media_type, headers=headers)
 
@@ -134,7 +134,7 @@ def _load_files() -> dict[str, StaticFile]:
         content = path.read_bytes()
         files[path.relative_to(_FILES).as_posix()] = StaticFile(
             content=content,
-            compressed=packed(content),
+            compressed=compress(content),
             media_type=_MEDIA_TYPES[path.suffix],
             etag=f'"{hashlib.sha256(content).hexdigest()[:32]}"',
         )

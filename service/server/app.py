@@ -25,8 +25,8 @@ from service.web.bounds import ApiSettings
 from service.web.context import ApiContext, Metrics
 from service.web.errors import ApiError, add_error_answers, error_response
 from service.web.json_routes import RoundedJson
+from service.web.middleware import AuditTrail, BodyLimits, ConcurrencyLimit, Etags, HostCheck, RequestLog, begin_audit_line
 from service.web.models import refuse_unknown
-from service.web.request_layers import AuditTrail, BodyLimits, Etags, HostCheck, InFlight, RequestRecord, keep_write
 from streams.engine.record_intake import RecordIntake
 
 RETRY_AFTER = "2"
@@ -76,10 +76,10 @@ def create_app(engine: RecordIntake, access: AccessStore, settings: ApiSettings)
     app.add_middleware(AuditTrail, access=access)
     app.add_middleware(Etags)
     app.add_middleware(BodyLimits, settings=settings)
-    app.add_middleware(InFlight, limit=settings.max_in_flight)
+    app.add_middleware(ConcurrencyLimit, limit=settings.max_in_flight)
     app.add_middleware(Authentication, access=access, settings=settings)
     app.add_middleware(HostCheck, settings=settings)
-    app.add_middleware(RequestRecord, metrics=metrics)
+    app.add_middleware(RequestLog, metrics=metrics)
     return app
 
 
@@ -91,7 +91,7 @@ def prepare_routes(app: FastAPI) -> None:
 
 async def _check_call(request: Request) -> None:
     await refuse_unknown(request)
-    await keep_write(request)
+    await begin_audit_line(request)
 
 
 async def _answer_busy(_: Request, error: Exception) -> JSONResponse:

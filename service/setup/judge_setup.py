@@ -1,6 +1,6 @@
-"""Setup of the judge: builds a judge from settings and environment, or explains why none is available. No other module does this.
+"""Setup of the judge: opening it as settings and environment select it, or explaining why there is none.
 
-Other providers' judges are called through Anthropic's Messages API, so they need a gateway, and a price in the policy.
+Judges of other providers are called through Anthropic's Messages API as well, so they need a gateway, and a price in the policy.
 """
 
 from __future__ import annotations
@@ -21,55 +21,59 @@ from streams.judges.protocol import DEFAULT_BASE_URL, SIMULATED_HEADER, Judge, c
 
 ANTHROPIC = "https://api.anthropic.com"
 """An address that serves only Anthropic's models."""
-_OWN = "claude"
-"""Substrings in the names of Anthropic's models, on any cloud."""
+_CLAUDE = "claude"
+"""Part of the name of every Anthropic model, on any cloud."""
 
 
-def refuse_unconfigured(plans: Iterable[Plan], policy: Policy, address: str) -> None:
-    """Raise a SettingsError for another provider's model that could never be called; `address` is the judge's, empty if unknown.
+def check_judges_configured(plans: Iterable[Plan], policy: Policy, address: str) -> None:
+    """Raise a SettingsError for a model of another provider that could never be called.
 
-    Anthropic's own address does not serve it, and under a cap a model without a price is not called.
+    Anthropic's own address does not serve the model, and a model without a price is not called under a cap. `address` is the address
+    of the judge, empty if unknown.
     """
     for plan in plans:
         model = plan.judge.model
-        if plan.judge.type == "recorded" or _OWN in model.lower():
+        if plan.judge.type == "recorded" or _CLAUDE in model.lower():
             continue
         if address == ANTHROPIC or (plan.cost_cap_usd is not None and price_of(model, policy.prices) is None):
             raise SettingsError(
-                f"judge {plan.judge.judge_id}: judges are asked over Anthropic's Messages API, and {model} is a model of another maker",
+                f"judge {plan.judge.judge_id}: judges are called over Anthropic's Messages API, and {model} is a model of another provider",
                 hint=(
-                    "Name a Claude model. Or put a gateway in between that offers the model over the Messages API, such as LiteLLM: "
+                    "Name a Claude model. Or use a gateway that offers the model over the Messages API, such as LiteLLM: "
                     f"set ANTHROPIC_BASE_URL to its address, and give {model} a price under prices: in the policy "
                     "(or set cost_cap_usd: null in the profile)."
                 ),
             )
 
 
-NONE, LIVE, SIMULATED, WORKERS = "none", "live", "simulated judge", "asked by the workers"
-"""Names of a judge for people."""
+NONE = "none"
+LIVE = "live"
+SIMULATED = "simulated judge"
+WORKERS = "called by the workers"
 OTHERS = "(others)"
-"""Stands for all projects that the policy does not name."""
-PRICE_IT = "Give the model a price under prices: in the policy, or set costCapPerSession: null."
-NAME_A_JUDGE = "Set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own."
-PROBE_SECONDS = 2.0
-"""Time limit for the answer of a custom server, in seconds."""
-_NAMED = 10
+"""Label of all projects that the policy does not name."""
+PRICE_HINT = "Give the model a price under prices: in the policy, or set costCapPerSession: null."
+JUDGE_HINT = "Set ANTHROPIC_API_KEY, or ANTHROPIC_BASE_URL to a server of your own."
+PROBE_TIMEOUT = 2.0
+"""Seconds in which a custom server has to answer."""
+_MAX_PROJECTS = 10
 """Maximum number of projects named in a message; the others are counted."""
 
 
 class OpenedJudge(NamedTuple):
-    """The judge (None for no judge), with its name, its address, and its problem, if any."""
+    """A judge with its name and address. Without a judge, the name is `NONE`."""
 
     judge: Judge | None
     name: str
     address: str = ""
     note: str = ""
+    """A problem to report."""
 
 
 async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, str]) -> OpenedJudge:
     """Open the judge that the settings select; the caller closes it. Raises SettingsError without credentials.
 
-    The API is not called to test it. Only a custom address gets one call, to learn whether it is a simulated judge.
+    The API is not called. A custom address gets one call, which shows whether it is a simulated judge.
     """
     api_credentials = credentials(environ)
     if settings.judge == "none" or (settings.judge == "auto" and api_credentials == (None, None)):
@@ -85,24 +89,24 @@ async def open_judge(settings: Settings, policy: Policy, environ: Mapping[str, s
     if api_credentials.base_url is None:
         return OpenedJudge(judge, LIVE, DEFAULT_BASE_URL)
     simulates = await _simulates(api_credentials.base_url)
-    note = _silent(api_credentials.base_url) if simulates is None else ""
+    note = _describe_outage(api_credentials.base_url) if simulates is None else ""
     return OpenedJudge(judge, SIMULATED if simulates else LIVE, api_credentials.base_url, note)
 
 
-def who_judges(settings: Settings, policy: Policy) -> OpenedJudge:
-    """Describe the judge by the settings and the environment: opened, closed again, and so without a client."""
+def describe_judge(settings: Settings, policy: Policy) -> OpenedJudge:
+    """Return the name, address and problem of the judge that the settings and the environment select, without a client."""
 
-    async def look() -> OpenedJudge:
+    async def open_and_close() -> OpenedJudge:
         opened = await open_judge(settings, policy, os.environ)
         if opened.judge is not None:
             await opened.judge.aclose()
         return opened._replace(judge=None)
 
-    return asyncio.run(look())
+    return asyncio.run(open_and_close())
 
 
 def paid_note(server: ServerLink | None) -> str:
-    """Describe the cost of sending exchanges to a server with a live judge; empty otherwise, because only a server asks a judge."""
+    """Describe the cost of sending exchanges to a server with a live judge; empty if no live judge will be called."""
     if server is None or server.call("judge", str) != LIVE:
         return ""
     return "the server has a live judge and judges incoming exchanges: calls cost money, up to each session's cap"
@@ -114,24 +118,22 @@ def is_unpriced(project: ProjectPolicy) -> bool:
 
 
 def unpriced_projects(policy: Policy) -> list[str]:
-    """Return the projects whose judge is not called because it has no price, in policy order; "" stands for all unnamed ones."""
+    """Return the projects whose judge is not called because its model has no price, in policy order. "" is all unnamed projects."""
     return [name for name in ("", *policy.projects) if is_unpriced(policy.for_project(name))]
 
 
 def unpriced_note(policy: Policy) -> str:
-    """Name the projects whose judge is not called because it has no price; empty if there are none."""
+    """Name the projects whose judge is not called because its model has no price; empty if there are none."""
     projects = unpriced_projects(policy)
-    named = [f"{name or OTHERS} ({policy.for_project(name).settings.judge_model})" for name in projects[:_NAMED]]
-    more = f" and {len(projects) - _NAMED} more" if len(projects) > _NAMED else ""
     if not projects:
         return ""
-    return (
-        f"the judge's model has no known price, so sessions with a cap are not judged (unknown_price): {', '.join(named)}{more}"
-    )
+    labels = [f"{name or OTHERS} ({policy.for_project(name).settings.judge_model})" for name in projects[:_MAX_PROJECTS]]
+    more = f" and {len(projects) - _MAX_PROJECTS} more" if len(projects) > _MAX_PROJECTS else ""
+    return f"the judge's model has no known price, so sessions with a cap are not judged (unknown_price): {', '.join(labels)}{more}"
 
 
 def traits_of(policy: Policy, model: str) -> tuple[int | None, bool]:
-    """Return the smallest prefix that the model caches, and whether it thinks by default."""
+    """Return the minimum length of a prefix that the model caches (None if unknown), and whether thinking must be switched off."""
     price = price_of(model, policy.prices)
     return (price.cache_minimum, price.switch_off_thinking) if price else (None, False)
 
@@ -141,18 +143,18 @@ async def _simulates(base_url: str) -> bool | None:
     import httpx2  # noqa: PLC0415 - it takes a while to load
 
     # Ignore proxies from the environment: they cannot reach this machine's loopback.
-    beyond = httpx2.URL(base_url).host not in LOOPBACK_NAMES
+    is_remote = httpx2.URL(base_url).host not in LOOPBACK_NAMES
     try:
-        async with httpx2.AsyncClient(timeout=PROBE_SECONDS, trust_env=beyond) as client:
+        async with httpx2.AsyncClient(timeout=PROBE_TIMEOUT, trust_env=is_remote) as client:
             answer = await client.get(base_url)
     except httpx2.HTTPError:
         return None
     return SIMULATED_HEADER in answer.headers
 
 
-def _silent(address: str) -> str:
+def _describe_outage(address: str) -> str:
     """Explain the effect of a judge that does not answer."""
     return (
-        f"{address} does not answer: until it does, nothing is judged (provider_error, timeout). "
-        "Judge exchanges later with `driftline rejudge`, and runs with the same `driftline evaluate`"
+        f"the judge at {address} does not answer, so nothing is judged for now (provider_error, timeout). "
+        "Later, `driftline rejudge` judges the exchanges, and the same `driftline evaluate` the runs"
     )

@@ -1,15 +1,15 @@
-"""Authentication by the token of a request, before its body is read. No path under /api is answered without one.
+"""Authentication of requests by token or cookie, before the body is read. No path under /api is answered without one.
 
 1. The token is in the Authorization header (`Bearer dl_…`), never in the address. A browser has a cookie instead, after signing in.
-2. A browser sends its cookie whatever page made the call. So a writing request with a cookie must come from one of our pages: it
-   carries the page's mark, and the browser names no other origin. A form that works without a script has the mark in its body, and
-   the code that reads the form checks it (`service.pages.viewing`).
+2. A browser sends its cookie with requests of foreign pages as well. So an unsafe request with a cookie must come from one of our
+   pages: it carries the page's mark, and the browser names no other origin. A form that works without a script has the mark in its
+   body, where the form's reader checks it (`service.pages.viewing`).
 3. Failures per address and minute are limited; beyond the limit the address has to wait (429). A valid token is always accepted, so
-   failures of others behind the same proxy do not lock it out; 256 random bits cannot be guessed anyway.
+   that failures of others behind the same proxy do not lock it out. A token has 256 random bits, so it cannot be guessed.
 4. Browsers share the cookies of a host among its ports. The cookie's name contains the port, so that two servers on one machine do
    not sign out each other's users.
-5. A TLS proxy forwards plain HTTP, so the server recognises an encrypted call by its public address. The cookie set in its
-   answer is limited to encrypted calls to this host (`__Host-`: https://httpwg.org/specs/rfc6265.html).
+5. A TLS proxy forwards plain HTTP, so the server recognises an encrypted call by its public address. The cookie in the answer to
+   an encrypted call is limited to encrypted calls to this host (`__Host-`: https://httpwg.org/specs/rfc6265.html).
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from service.text.links import CALLS
 from service.web.bounds import FORMS, ApiSettings
 from service.web.context import Services
 from service.web.errors import ApiError, refuse
-from service.web.request_layers import header_values, is_same_origin
+from service.web.middleware import SAFE_METHODS, header_values, is_same_origin
 
-WINDOW = 60.0
+FAILURE_WINDOW = 60.0
 """Seconds over which failures are counted."""
 MAX_ADDRESSES = 10_000
-"""Maximum number of addresses whose failures are remembered, the latest ones."""
+"""Maximum number of addresses whose failures are counted. The addresses with the oldest failures are dropped."""
 METRICS = "/metrics"
 PAGE_MARK = "X-Driftline-Page"
-"""The header in which a page repeats its mark in writing requests."""
-_READS = frozenset({"GET", "HEAD", "OPTIONS"})
-NEEDED = "a Bearer token is required: Authorization: Bearer dl_…"
+"""The header in which a page repeats its mark in unsafe requests."""
+TOKEN_REQUIRED = "a Bearer token is required: Authorization: Bearer dl_…"  # noqa: S105 - a message
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="driftline"'}
 
 
@@ -55,15 +54,15 @@ class Failures:
         self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def count(self, address: str) -> int:
-        """Count one failure; return the seconds that the address has to wait, 0 below the limit."""
+        """Count one failure. Return the seconds that the address has to wait, 0 below the limit."""
         now = self._clock()
-        start, failed = self._counts.pop(address, (now, 0))
-        if now - start >= WINDOW:
-            start, failed = now, 0
-        self._counts[address] = start, failed + 1
+        start, failures = self._counts.pop(address, (now, 0))
+        if now - start >= FAILURE_WINDOW:
+            start, failures = now, 0
+        self._counts[address] = start, failures + 1
         while len(self._counts) > MAX_ADDRESSES:
             self._counts.popitem(last=False)
-        return 0 if failed < self._limit else int(start + WINDOW - now) + 1
+        return 0 if failures < self._limit else int(start + FAILURE_WINDOW - now) + 1
 
 
 class Authentication:
@@ -81,29 +80,32 @@ class Authentication:
         """Pass a request on with its caller, or refuse it with 401 or 429."""
         if scope["type"] == "http":
             credentials = list(header_values(scope, b"authorization"))
-            cookie = cookie_of(scope, self._encrypted_hosts)
-            error = self._by_token(scope, credentials) if credentials or not cookie else self._by_cookie(scope, cookie)
+            cookie = _sign_in_cookie(scope, self._encrypted_hosts)
+            if credentials or not cookie:
+                error = self._authenticate_token(scope, credentials)
+            else:
+                error = self._authenticate_cookie(scope, cookie)
             if error is not None:
                 await refuse(error, scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _by_token(self, scope: Scope, credentials: list[bytes]) -> ApiError | None:
-        """Set the caller by the Authorization headers; return the refusal if a token is needed and none is valid."""
+    def _authenticate_token(self, scope: Scope, credentials: list[bytes]) -> ApiError | None:
+        """Set the caller from the Authorization headers. Return the error if a token is required and none is valid."""
         if not (_is_api(scope) or (scope["path"] == METRICS and credentials)):
             return None
         token = bearer_token(credentials)
         caller = self._access.find(token, self._file_version())
         if caller is None:
-            return self._refusal(scope, credentials)
+            return self._count_failure(scope, credentials)
         scope.setdefault("state", {}).update(caller=caller, token=prefix_of(token))
         return None
 
     def _file_version(self) -> int:
-        """Return the version of the file of tokens.
+        """Return the version of the token file.
 
-        Reading it costs a fifth of an ingest, so it is read once per iteration of the event loop. A call sent after a
-        revocation arrives in a later iteration.
+        Reading it takes a fifth of the time of an ingest request, so it is read once per iteration of the event loop. That is safe:
+        a call sent after a revocation arrives in a later iteration.
         """
         if self._version is None:
             self._version = self._access.version()
@@ -113,31 +115,31 @@ class Authentication:
     def _forget_version(self) -> None:
         self._version = None
 
-    def _by_cookie(self, scope: Scope, cookie: bytes) -> ApiError | None:
-        """Set the caller by the cookie; return the refusal if it is invalid or the call does not come from one of our pages."""
+    def _authenticate_cookie(self, scope: Scope, cookie: bytes) -> ApiError | None:
+        """Set the caller from the cookie. Return the error if it is invalid or the call does not come from one of our pages."""
         signed_in = self._access.signed_in(cookie)
         if signed_in is None:
             return ApiError(401, "signed_out", "the sign-in has ended; sign in again") if _is_api(scope) else None
         caller, prefix = signed_in
-        if scope["method"] not in _READS and not _is_from_page(scope, cookie):
+        if scope["method"] not in SAFE_METHODS and not _is_from_page(scope, cookie):
             return ApiError(403, "forged", "the call does not come from a page of this server; reload the page")
         scope.setdefault("state", {}).update(caller=caller, token=prefix, cookie=cookie)
         return None
 
-    def _refusal(self, scope: Scope, credentials: list[bytes]) -> ApiError:
-        wait = self._failures.count(client_address(scope))
+    def _count_failure(self, scope: Scope, credentials: list[bytes]) -> ApiError:
+        """Count a failure of the client's address and return the error to answer."""
+        wait = self._failures.count(_client_address(scope))
         if wait:
             return ApiError(429, "too_many_failures", f"too many wrong tokens; wait {wait} s", {"Retry-After": str(wait)})
         return ApiError(401, "unauthorized", why_refused(credentials), CHALLENGE)
 
 
-def client_address(scope: Scope) -> str:
-    """Return the address of a client; for IPv6, its network (64 bits)."""
+def _client_address(scope: Scope) -> str:
     return counted_address(scope["client"][0] if scope.get("client") else "")
 
 
 def counted_address(host: str) -> str:
-    """Return the address under which a host's failures are counted."""
+    """Return the address under which a host's failures are counted: for IPv6, its network (64 bits)."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -147,17 +149,21 @@ def counted_address(host: str) -> str:
 
 def bearer_token(values: list[bytes]) -> bytes:
     """Return the token of the only Authorization header; empty without one, or if there are several."""
-    scheme, token = _read_credentials(values[0]) if len(values) == 1 else (b"", b"")
+    if len(values) != 1:
+        return b""
+    scheme, token = _parse_credentials(values[0])
     return token if scheme == b"bearer" else b""
 
 
-def _read_credentials(value: bytes) -> tuple[bytes, bytes]:
+def _parse_credentials(value: bytes) -> tuple[bytes, bytes]:
     """Split a header into its scheme, in lower case, and its token.
 
     Some exporters send values of OTEL_EXPORTER_OTLP_HEADERS without decoding their percent-encoding: `Bearer%20…`. No token
     contains a percent sign.
     """
-    scheme, _, token = (unquote_to_bytes(value) if b"%" in value else value).partition(b" ")
+    if b"%" in value:
+        value = unquote_to_bytes(value)
+    scheme, _, token = value.partition(b" ")
     return scheme.lower(), token.strip()
 
 
@@ -176,18 +182,18 @@ def _is_from_page(scope: Scope, cookie: bytes) -> bool:
 def why_refused(values: list[bytes]) -> str:
     """Explain why these Authorization headers are refused."""
     if not values:
-        return NEEDED
+        return TOKEN_REQUIRED
     if len(values) > 1:
         return "Authorization: must be given once"
-    scheme, _ = _read_credentials(values[0])
-    return "the token is wrong, expired or revoked" if scheme == b"bearer" else f"{NEEDED}; no other scheme is accepted"
+    scheme, _ = _parse_credentials(values[0])
+    return "the token is wrong, expired or revoked" if scheme == b"bearer" else f"{TOKEN_REQUIRED}; no other scheme is accepted"
 
 
 def caller_of(request: Request) -> Holder:
-    """Return the caller; 401 without a token or sign-in."""
+    """Return the caller. Raises ApiError (401) without a token or sign-in."""
     caller: Holder | None = getattr(request.state, "caller", None)
     if caller is None:
-        raise ApiError(401, "unauthorized", NEEDED, CHALLENGE)
+        raise ApiError(401, "unauthorized", TOKEN_REQUIRED, CHALLENGE)
     return caller
 
 
@@ -210,7 +216,7 @@ def _require_scope(caller: Holder, scope: str) -> Holder:
     return caller
 
 
-async def _require_either(
+async def _require_connection_or_admin(
     request: Request, _: Annotated[Any, Security(_CONNECTION)], __: Annotated[Any, Security(_OPERATOR, scopes=["admin"])]
 ) -> Holder:
     caller = caller_of(request)
@@ -224,38 +230,38 @@ async def _require_operator(request: Request, _: Annotated[Any, Security(_OPERAT
     return caller
 
 
-async def _require_scoped(request: Request, needed: SecurityScopes, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
+async def _require_scopes(request: Request, required: SecurityScopes, _: Annotated[Any, Security(_OPERATOR)]) -> Holder:
     caller = caller_of(request)
-    for scope in needed.scopes:
+    for scope in required.scopes:
         _require_scope(caller, scope)
     return caller
 
 
-async def _require_everywhere(caller: Annotated[Holder, Depends(_require_scoped)]) -> Holder:
+async def _require_every_project(caller: Annotated[Holder, Depends(_require_scopes)]) -> Holder:
     require_project(caller, None)
     return caller
 
 
 Connection = Annotated[Holder, Depends(_require_connection)]
-"""The connection that calls; 403 for an operator."""
-Caller = Annotated[Holder, Depends(_require_either)]
+"""The calling connection; 403 for an operator."""
+Caller = Annotated[Holder, Depends(_require_connection_or_admin)]
 """The caller: a connection, or an operator with the scope admin."""
 Operator = Annotated[Holder, Depends(_require_operator)]
-"""The operator that calls, whatever its scopes; 403 for a connection."""
-Reader = Annotated[Holder, Security(_require_scoped, scopes=["read"])]
+"""The calling operator, with any scopes; 403 for a connection."""
+Reader = Annotated[Holder, Security(_require_scopes, scopes=["read"])]
 """An operator who may read."""
-Reviewer = Annotated[Holder, Security(_require_scoped, scopes=["review"])]
-"""An operator who may score and decide as a person."""
-Admin = Annotated[Holder, Security(_require_scoped, scopes=["admin"])]
-"""An operator who may change, purge and judge again, in the projects of the token."""
-FleetAdmin = Annotated[Holder, Security(_require_everywhere, scopes=["admin"])]
-"""An operator who may do so in every project, and manage access."""
-Querier = Annotated[Holder, Security(_require_everywhere, scopes=["query"])]
-"""An operator of every project who may run SQL: statements see all projects."""
+Reviewer = Annotated[Holder, Security(_require_scopes, scopes=["review"])]
+"""An operator who may score exchanges and decide on incidents."""
+Admin = Annotated[Holder, Security(_require_scopes, scopes=["admin"])]
+"""An operator who may change, purge and rejudge records in the projects of the token."""
+FleetAdmin = Annotated[Holder, Security(_require_every_project, scopes=["admin"])]
+"""An admin of every project, who may also manage access."""
+Querier = Annotated[Holder, Security(_require_every_project, scopes=["query"])]
+"""An operator of every project who may run SQL, because statements see all projects."""
 
 
 def require_project(caller: Holder, project: str | None) -> None:
-    """Refuse with 403 if the caller may not see the project (`None`: all projects), whether or not it exists."""
+    """Raise ApiError (403) if the caller may not see the project (None: all projects), whether or not it exists."""
     if caller.project is not None and caller.project != project:
         raise ApiError(403, "other_project", "the token is for another project")
 
@@ -271,31 +277,32 @@ async def _require_visible_project(
 
 
 VisibleProject = Annotated[str, Depends(_require_visible_project)]
-"""The project in the address, which the operator may see; 404 for an unknown one.
+"""The project in the address, if the operator may see it; 404 for an unknown project.
 
-The rights in it are checked by another dependency: Reader, Reviewer, Admin.
+Another dependency checks the scope: Reader, Reviewer or Admin.
 """
 
 
 def is_encrypted(scope: Scope, encrypted_hosts: Collection[str]) -> bool:
-    """Return whether a call was encrypted, up to the server or up to a proxy of its host."""
+    """Return whether a call was encrypted up to the server, or up to a proxy that answers for its host."""
     hosts = [value.decode("latin-1").lower() for value in header_values(scope, b"host")]
     return scope["scheme"] == "https" or (len(hosts) == 1 and hosts[0] in encrypted_hosts)
 
 
 def cookie_name(port: int | None, *, encrypted: bool) -> str:
-    """Return the name of the cookie of the server at this port."""
+    """Return the name of the sign-in cookie of the server at this port."""
     return f"{'__Host-' if encrypted else ''}driftline-{port or 0}"
 
 
-def name_in(scope: Scope, encrypted_hosts: Collection[str]) -> str:
-    """Return the cookie's name for a call and its answer."""
-    return cookie_name((scope.get("server") or ("", 0))[1], encrypted=is_encrypted(scope, encrypted_hosts))
+def cookie_name_of(scope: Scope, encrypted_hosts: Collection[str]) -> str:
+    """Return the name of the sign-in cookie in a call and its answer."""
+    _, port = scope.get("server") or ("", 0)
+    return cookie_name(port, encrypted=is_encrypted(scope, encrypted_hosts))
 
 
-def cookie_of(scope: Scope, encrypted_hosts: Collection[str]) -> bytes:
+def _sign_in_cookie(scope: Scope, encrypted_hosts: Collection[str]) -> bytes:
     """Return the sign-in cookie; empty without one, or if there are several."""
-    wanted = name_in(scope, encrypted_hosts).encode()
-    pairs = (pair.strip().partition(b"=") for value in header_values(scope, b"cookie") for pair in value.split(b";"))
-    values = [value for name, _, value in pairs if name == wanted]
+    cookie = cookie_name_of(scope, encrypted_hosts).encode()
+    pairs = [pair.strip().partition(b"=") for value in header_values(scope, b"cookie") for pair in value.split(b";")]
+    values = [value for name, _, value in pairs if name == cookie]
     return values[0] if len(values) == 1 else b""

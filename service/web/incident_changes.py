@@ -20,8 +20,8 @@ from service.web.authentication import require_project
 from service.web.bounds import MAX_SELECTED
 from service.web.context import ApiContext, durable_or_refused
 from service.web.errors import ApiError
+from service.web.middleware import set_subject
 from service.web.models import ConnectionName, Id, OperatorBody, Text
-from service.web.request_layers import name_subject
 from streams.upkeep.annotations import MAX_COMMENT
 from streams.watch.lifecycle import ACCEPTED, RESOLVED, decision_of
 from streams.watch.watching import PROBLEMS, Change, Person, Which, change
@@ -136,7 +136,7 @@ async def _apply_change(services: ApiContext, caller: Holder, which: Which, want
 
 def name_selected(request: Request, selected: Sequence[tuple[str, str]]) -> None:
     """Write the incidents of a call into its line of the audit log: their number, and as many ids as fit."""
-    name_subject(request, f"{len(selected)} incidents: {' '.join(identity for _, identity in selected)}")
+    set_subject(request, f"{len(selected)} incidents: {' '.join(identity for _, identity in selected)}")
 
 
 def views_of(services: ApiContext, caller: Holder) -> list[View]:

@@ -1,4 +1,4 @@
-"""The policy file of a server, and the effect of another text in its place."""
+"""The policy file of a server, and the effect of replacing its text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from schemas.errors import PolicyError
 from service.read.known_projects import known_projects, named_projects
 from service.web.context import ApiContext
 from service.web.models import OperatorBody
-from service.write.policies import PolicyEffect, PolicyFile, PolicyProblem, PolicyTrial, changes, check, compared, effects
+from service.write.policy_file import (
+    PolicyEffect,
+    PolicyFile,
+    PolicyProblem,
+    PolicyTrial,
+    check_text,
+    compare_policies,
+    diff_lines,
+    estimate_effects,
+)
 
 Text = Annotated[str, Field(max_length=MAX_FILE_BYTES, description="The policy as YAML.", examples=["version: 1\n"])]
 
@@ -25,8 +34,8 @@ class TrialBody(OperatorBody):
     text: Text
 
 
-class Standing(NamedTuple):
-    """The present file: its text, and the policy in it, or its problems."""
+class CurrentFile(NamedTuple):
+    """The text of the file, and the policy in it or its problems."""
 
     text: str
     policy: Policy | None
@@ -38,41 +47,39 @@ def policy_file(services: ApiContext) -> PolicyFile:
     return PolicyFile(services.settings.policy_file)
 
 
-def standing(file: PolicyFile) -> Standing:
-    """Return the present file. Its owner may refer to methodologies anywhere."""
+def read_current(file: PolicyFile) -> CurrentFile:
+    """Read the file. It may refer to methodologies in any folder."""
     try:
         text = file.text()
-        return Standing(text, load_policy(file.place, text.encode()), ())
+        return CurrentFile(text, load_policy(file.display_path, text.encode()), ())
     except PolicyError as error:
-        return Standing("", None, [PolicyProblem(None, str(error))])
+        return CurrentFile("", None, [PolicyProblem(None, str(error))])
 
 
 def is_in_force(services: ApiContext, policy: Policy | None) -> bool:
     """Return whether a policy is the one in force."""
-    return policy is not None and not changes(services.engine.policy, policy)
+    return policy is not None and not compare_policies(services.engine.policy, policy)
 
 
-async def tried(services: ApiContext, text: str) -> PolicyTrial:
-    """Describe the effect of a text in place of the file."""
+async def try_text(services: ApiContext, text: str) -> PolicyTrial:
+    """Check a text, compare it with the file, and estimate its effect."""
     file = policy_file(services)
-    now = await asyncio.to_thread(standing, file)
-    policy = await asyncio.to_thread(check, file, text, known_files(services, now.policy))
-    comparison = compared(now.text, text)
+    current = await asyncio.to_thread(read_current, file)
+    policy = await asyncio.to_thread(check_text, file, text, known_files(services, current.policy))
+    diff = diff_lines(current.text, text)
     if isinstance(policy, list):
-        return PolicyTrial(valid=False, problems=policy, comparison=comparison, changes=[], effects=[])
-    before = now.policy or services.engine.policy
-    differences = await asyncio.to_thread(changes, before, policy)
+        return PolicyTrial(valid=False, problems=policy, comparison=diff, changes=[], effects=[])
+    before = current.policy or services.engine.policy
+    differences = await asyncio.to_thread(compare_policies, before, policy)
 
     def estimate(cursor: Any) -> list[PolicyEffect]:
         projects = known_projects(cursor, named_projects(before, services.access))
-        return effects(cursor, before, policy, found=differences, projects=projects, now=services.engine.now())
+        return estimate_effects(cursor, before, policy, changes=differences, projects=projects, now=services.engine.now())
 
-    return PolicyTrial(
-        valid=True, problems=[], comparison=comparison, changes=differences, effects=await services.ask(estimate)
-    )
+    return PolicyTrial(valid=True, problems=[], comparison=diff, changes=differences, effects=await services.ask(estimate))
 
 
-def known_files(services: ApiContext, standing_policy: Policy | None) -> frozenset[str]:
+def known_files(services: ApiContext, file_policy: Policy | None) -> frozenset[str]:
     """Return the methodology files, in any folder, that the policy in the file or the policy in force refers to."""
-    present = frozenset() if standing_policy is None else standing_policy.methodology_files
-    return present | services.engine.policy.methodology_files
+    in_force = services.engine.policy.methodology_files
+    return in_force if file_policy is None else in_force | file_policy.methodology_files

@@ -29,7 +29,7 @@ from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
 from audit.exchanges.questions import ANSWERED
 from schemas.errors import DriftlineError, InputError, SettingsError
 from schemas.records import Evaluation, EvaluationRequest
-from service.setup.judge_setup import NAME_A_JUDGE, OpenedJudge, open_judge, traits_of
+from service.setup.judge_setup import JUDGE_HINT, OpenedJudge, open_judge, traits_of
 from service.setup.settings import Settings
 from service.setup.wiring import embedded_runner
 from service.setup.workspace import Workspace
@@ -219,7 +219,7 @@ class _EvaluationRun:
             opened = await open_judge(self._settings, self._workspace.policy, os.environ)
             expected = self._prepared.estimate
             if opened.judge is None and (expected.calls or expected.left_over):
-                raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
+                raise SettingsError("there is no judge", hint=JUDGE_HINT)
             try:
                 if expected.calls and any(map(is_batched, self._requests)):
                     await self._ask_in_batches()

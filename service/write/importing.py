@@ -1,6 +1,6 @@
-"""Importing: publishes the records of files in batches and runs the stages over them (see `README.md`).
+"""Importing: publishing the records of files in batches and running the stages over them (see `README.md`).
 
-Afterwards this process, or the server that has the database, checks the imported history (`streams.watch.history`).
+Afterwards this process, or the server that has the database, checks the imported days for drift (`streams.watch.history`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from schemas.records import Exchange, ImportProgress, JudgingRequest
 from service.setup.wiring import redaction_key_of
 from service.setup.workspace import Workspace, utc_now
 from service.write.ending_sessions import close_idle_sessions
-from service.write.import_files import FileReader, FileRecords, parts_of, read_transcripts
+from service.write.input_files import FileReader, FileRecords, read_transcripts, split_into_parts
 from streams.judging.rejudging import revise
 from streams.log.admission import Admission, EncodedRecords
 from streams.sources.copies import SessionFiles, count_lines_only_in_copies
@@ -47,9 +47,9 @@ def begin_history(workspace: Workspace, target: str) -> None:
 
 
 def check_history(workspace: Workspace, target: str, report: HistoryReport = lambda *_: None) -> list[ProjectHistory]:
-    """Check the imported days that are over by the workspace's clock, each as of its end.
+    """Check each imported day that is over by the workspace's clock, as of its end.
 
-    A server reports no progress.
+    `report` is not called if a server makes the checks.
     """
     if workspace.server is None:
         return asyncio.run(_history(workspace).check(target, workspace.now(), report))
@@ -57,7 +57,7 @@ def check_history(workspace: Workspace, target: str, report: HistoryReport = lam
 
 
 def resume_histories(workspace: Workspace, report: HistoryReport) -> list[ProjectHistory]:
-    """Check the days that killed imports left unchecked, in a database that this process has."""
+    """Check the days that interrupted imports left unchecked. This process must have the database open."""
     history = _history(workspace)
     checked: list[ProjectHistory] = []
     for target in history.pending():
@@ -77,28 +77,30 @@ READER_VERSION = "3"
 
 @dataclass
 class ImportSummary:
-    """The result of an import. Records that the log already had are `known`; dead letters are `faults`.
-
-    `left_out` are traces of an export without an exchange. `conflicts` are records whose identity the log has with other
-    content; they are among the faults when they are delivered for the first time. `copies` are further files of a session that
-    was read from its main file, and `lines_in_copies` are their lines that could not be merged with it. `revised` are exchanges
-    about which the source now has more, `open` the answers that are not final yet.
-    """
+    """The result of an import."""
 
     files: int = 0
     copies: int = 0
+    """Further files of a session that was read from its main file."""
     lines_in_copies: int = 0
+    """Lines of copies that could not be merged with the main file."""
     unchanged: int = 0
     exchanges: int = 0
     events: int = 0
     known: int = 0
+    """Records that the log already had."""
     conflicts: int = 0
+    """Records whose identity the log has with other content. Their first delivery counts as a fault as well."""
     revised: int = 0
+    """Exchanges to which the source has added since the last import."""
     faults: int = 0
+    """Dead letters."""
     sessions: set[str] = field(default_factory=set)
     sessions_closed: int = 0
     left_out: Counter[SkippedTrace] = field(default_factory=Counter)
+    """Traces of an export without an exchange, by reason."""
     open: list[PendingAnswer] = field(default_factory=list)
+    """Answers that are not final yet."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts, with the number of sessions read, the open answers, and the traces without an exchange by reason."""
@@ -121,16 +123,16 @@ class Stamp(NamedTuple):
 def stamp_of(path: Path) -> Stamp | None:
     """Return the stamp of a file; None if it does not exist.
 
-    A database that a gateway has open may grow only in its write-ahead log for a long time, and the trajectory of a transcript is a
-    file beside it.
+    It includes the companion file. While a gateway has a database open, only its write-ahead log may grow; a transcript may have a
+    trajectory file beside it.
     """
     try:
         stats = [path.stat()]
     except OSError:
         return None
-    beside = path.with_name(f"{path.name}-wal") if path.suffix == ".sqlite" else trajectory_beside(path)
+    companion = path.with_name(f"{path.name}-wal") if path.suffix == ".sqlite" else trajectory_beside(path)
     with contextlib.suppress(OSError):
-        stats.append(beside.stat())
+        stats.append(companion.stat())
     return Stamp(sum(stat.st_size for stat in stats), max(stat.st_mtime_ns for stat in stats))
 
 
@@ -147,8 +149,9 @@ class Importer:
     """Imports files into a workspace, under one connection and project."""
 
     def __init__(self, workspace: Workspace, *, agent: str | None = None, layouts: Mapping[Path, str] | None = None) -> None:
-        """`layouts` has the layout of each file, for kinds with several layouts; a file with a changed layout is read again."""
-        settings, policy = workspace.settings, workspace.policy
+        """`layouts` has the layout of each file, for kinds with several layouts. A file with a changed layout is read again."""
+        settings = workspace.settings
+        policy = workspace.policy
         self._workspace = workspace
         self._reader = FileReader(
             connection=settings.connection,
@@ -178,11 +181,13 @@ class Importer:
         self._summary = ImportSummary()
         self._accepted = EncodedRecords()
         self._revisable: list[tuple[Path, Exchange]] = []
-        self._waiting: set[str] = set()
+        self._deferred: set[str] = set()
         """Files with revisions to publish later."""
         self._progress: list[ImportProgress] = []
 
-    def transcripts(self, source: TranscriptSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
+    def import_transcripts(
+        self, source: TranscriptSource, files: Iterable[Path], report: Report = lambda _: None
+    ) -> ImportSummary:
         """Import the transcripts of a source. `files` must include every file of a session, because they are read together."""
         sessions = source.session_files_in(files)
         self._summary.copies = sum(len(session_files.copies) for session_files in sessions)
@@ -190,56 +195,59 @@ class Importer:
             with_copies = [session_files for session_files in sessions if session_files.copies]
             self._summary.lines_in_copies = sum(map(count_lines_only_in_copies, with_copies))
         changed = self._select_changed(source.name, sessions, report)
-        parts = [part for session_files, stamp in changed for part in parts_of(source, session_files, stamp.size)]
-        stamps, complete = {session_files.path: stamp for session_files, stamp in changed}, True
+        parts = [part for session_files, stamp in changed for part in split_into_parts(source, session_files, stamp.size)]
+        stamps = {session_files.path: stamp for session_files, stamp in changed}
+        complete = True
         for part, records in zip(parts, read_transcripts(self._reader, source.name, parts), strict=True):
-            self._take(part.path, records)
+            self._add_records(part.path, records)
             complete &= records.complete
-            if part.ends:
-                self._note(source.name, part.path, stamps[part.path], complete=complete)
+            if part.is_last:
+                self._record_progress(source.name, part.path, stamps[part.path], complete=complete)
                 complete = True
             report(part.size)
         return self._finish()
 
-    def events(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
+    def import_events(self, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import files of runtime events."""
-        return self._import_parts(EVENT_FILES, [(path, stamp_of(path) or Stamp(0, 0)) for path in files], report)
+        return self._import_files(EVENT_FILES, [(path, stamp_of(path) or Stamp(0, 0)) for path in files], report)
 
-    def exchanges(self, source: FileSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
+    def import_exchanges(self, source: FileSource, files: Iterable[Path], report: Report = lambda _: None) -> ImportSummary:
         """Import files of exchanges."""
         changed = self._select_changed(source.name, map(SessionFiles, files), report)
-        return self._import_parts(source, [(session_files.path, stamp) for session_files, stamp in changed], report)
+        return self._import_files(source, [(session_files.path, stamp) for session_files, stamp in changed], report)
 
-    def _import_parts(self, source: FileSource, files: Iterable[tuple[Path, Stamp]], report: Report) -> ImportSummary:
-        """Import files part by part, because a single one may not fit into memory."""
+    def _import_files(self, source: FileSource, files: Iterable[tuple[Path, Stamp]], report: Report) -> ImportSummary:
+        """Import files reading by reading, because a single file may not fit into memory."""
         for path, stamp in files:
             complete = True
-            for records in self._reader.parts(source, path):
+            for records in self._reader.read_file(source, path):
                 complete &= records.complete
-                self._take(path, records)
-            self._note(source.name, path, stamp, complete=complete)
+                self._add_records(path, records)
+            self._record_progress(source.name, path, stamp, complete=complete)
             report(stamp.size)
         return self._finish()
 
     def _select_changed(
         self, source: str, sessions: Iterable[SessionFiles], report: Report
     ) -> list[tuple[SessionFiles, Stamp]]:
-        """Return the sessions whose files were not yet completely imported in their present state and with the present settings."""
+        """Return the sessions whose files are not completely imported, or have changed, or were imported with other settings."""
         rows = run_query(self._workspace.store.cursor(), "import_progress", {"source": source}).iter_rows()
-        taken = {path: stored for path, *stored in rows}
+        imported_states = {path: state for path, *state in rows}
         changed = []
         for session_files in sessions:
-            path, stamp = session_files.path, stamp_of_session(session_files)
-            if stamp is None:  # the file was deleted after the folder was listed, so it is not wanted
+            path = session_files.path
+            stamp = stamp_of_session(session_files)
+            if stamp is None:  # deleted after the folder was listed
                 continue
-            if taken.get(str(path)) == [*stamp, self._digest_of(path)]:
+            if imported_states.get(str(path)) == [*stamp, self._settings_digest_of(path)]:
                 self._summary.unchanged += 1
                 report(stamp.size)
             else:
                 changed.append((session_files, stamp))
         return changed
 
-    def _take(self, path: Path, records: FileRecords) -> None:
+    def _add_records(self, path: Path, records: FileRecords) -> None:
+        """Add the records of a file to the pending ones, and flush them if they are enough for a batch."""
         self._revisable += [(path, exchange) for exchange in records.revisable]
         self._summary.open += records.open
         self._summary.sessions.update(records.session_ids)
@@ -248,8 +256,8 @@ class Importer:
         if self._accepted.records >= self._workspace.settings.batch_records or self._accepted.size >= BATCH_BYTES:
             self._flush()
 
-    def _note(self, source: str, path: Path, stamp: Stamp, *, complete: bool) -> None:
-        """Record the progress within a file, in the transaction of its last records or a later one."""
+    def _record_progress(self, source: str, path: Path, stamp: Stamp, *, complete: bool) -> None:
+        """Add a file's progress to the pending records. It is committed with the file's last records or after them."""
         self._summary.files += 1
         self._progress.append(
             ImportProgress(
@@ -258,21 +266,21 @@ class Importer:
                 size=stamp.size,
                 modified_ns=stamp.modified_ns,
                 complete=complete,
-                settings_digest=self._digest_of(path),
+                settings_digest=self._settings_digest_of(path),
             )
         )
 
-    def _digest_of(self, path: Path) -> str:
-        """Return the digest of everything except its bytes on which the records of a file depend."""
+    def _settings_digest_of(self, path: Path) -> str:
+        """Return the digest of everything on which a file's records depend, except the file's content."""
         layout = self._layouts.get(path)
         return self._settings_digest if layout is None else digest(canonical_json([self._settings_digest, layout]))
 
     def _flush(self) -> None:
         """Publish the pending records and run the stages over them."""
-        revised = self._revise()
-        progress = [replace(entry, complete=entry.complete and entry.path not in self._waiting) for entry in self._progress]
-        done = self._workspace.runner.publish(self._accepted, progress, are_own=not revised)
-        for appended in done.values():
+        revised = self._add_revisions()
+        progress = [replace(entry, complete=entry.complete and entry.path not in self._deferred) for entry in self._progress]
+        results = self._workspace.runner.publish(self._accepted, progress, are_own=not revised)
+        for appended in results.values():
             self._summary.known += appended.known
             self._summary.conflicts += len(appended.conflicts)
             self._summary.exchanges += appended.written.get("exchanges", 0)
@@ -280,13 +288,14 @@ class Importer:
             self._summary.faults += appended.written.get("dead_letters", 0)
         self._summary.exchanges -= revised
         self._summary.revised += revised
-        self._accepted, self._progress = EncodedRecords(), []
+        self._accepted = EncodedRecords()
+        self._progress = []
         self._workspace.runner.run()
 
-    def _revise(self) -> int:
-        """Add the exchanges that revise earlier ones to the pending records; return their number.
+    def _add_revisions(self) -> int:
+        """Add the exchanges that revise earlier ones to the pending records. Return the number of revised exchanges.
 
-        The stages must have read all published records. A revision that still has to wait is added when its file is read again.
+        The stages must have read all published records. A revision that is not ready is added when its file is read again.
         """
         if not self._revisable:
             return 0
@@ -298,13 +307,13 @@ class Importer:
                 self._accepted.add(EXCHANGES, encode(record))
             else:
                 admission.admit(self._accepted, EXCHANGES, [record], source="import")
-        waiting = {exchange.exchange_id for exchange in revisions.waiting}
-        self._waiting |= {str(path) for path, exchange in self._revisable if exchange.exchange_id in waiting}
+        deferred = {exchange.exchange_id for exchange in revisions.waiting}
+        self._deferred |= {str(path) for path, exchange in self._revisable if exchange.exchange_id in deferred}
         self._revisable = []
         return revisions.revised
 
     def _finish(self) -> ImportSummary:
-        """Publish the rest, close idle sessions and run the stages over both."""
+        """Publish the pending records, close idle sessions, and run the stages."""
         self._flush()
         self._summary.sessions_closed = close_idle_sessions(self._workspace)
         self._workspace.runner.run()

@@ -1,6 +1,6 @@
-"""Replays: planned, estimated, run part by part in processes and merged.
+"""Replays: planning them, estimating them, and running their parts in processes.
 
-Each has a label and its own file beside the database.
+Each replay has a label and its own file beside the database.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from analytics.store.connection import IN_USE
 from audit.policy import Policy
 from schemas.errors import InputError, SettingsError, StoreError
 from service.read.known_projects import unknown_project
-from service.setup.judge_setup import NAME_A_JUDGE, NONE, OpenedJudge, open_judge, traits_of, who_judges
+from service.setup.judge_setup import JUDGE_HINT, NONE, OpenedJudge, describe_judge, open_judge, traits_of
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
@@ -57,26 +57,26 @@ from streams.replay.plan import (
 from streams.replay.rescoring import Estimate
 
 
-class Aim(Enum):
-    """The task for a part."""
+class Task(Enum):
+    """What to do with a part."""
 
     ESTIMATE = auto()
     REPLAY = auto()
 
 
 @dataclass(frozen=True)
-class ReplayJob:
-    """Works on parts of a plan. It can be pickled; the worker opens policy, judge and history."""
+class PartJob:
+    """Estimates or replays parts of a plan. It can be pickled; the worker opens policy, judge and history."""
 
     settings: Settings
     plan: Plan
-    aim: Aim
+    task: Task
     workers: int
 
     def __call__(self, number: int, tell: PartTell) -> Estimate | None:
-        """Work on a part, given by its number; return its estimate if that is the aim."""
+        """Do the task for a part, given by its number. Return the estimate if that is the task."""
         files = ReplayFiles(self.settings.database, self.plan.label)
-        if self.aim is Aim.REPLAY and files.digests(number).exists():
+        if self.task is Task.REPLAY and files.digests(number).exists():
             return None
         return asyncio.run(self._work(number, files, tell))
 
@@ -86,21 +86,21 @@ class ReplayJob:
             raise SettingsError(
                 "--policy: the policy has changed since the replay began", hint="Begin another replay with --label."
             )
-        part = next(one for one in self.plan.parts if one.number == number)
-        async with self._history(part, files) as history, self._judges(policy, files, number) as judges:
+        part = next(part for part in self.plan.parts if part.number == number)
+        async with self._open_history(part, files) as history, self._open_judges(policy, files, number) as judges:
             redactor = redactor_of(self.settings, policy)
             work = PartWork(self.plan, number, files, policy, redactor, utc_now, **judges)
-            if self.aim is Aim.ESTIMATE:
+            if self.task is Task.ESTIMATE:
                 return await work.estimate(history, tell)
             await work.replay(history, tell)
         return None
 
     @contextlib.asynccontextmanager
-    async def _history(self, part: Part, files: ReplayFiles) -> AsyncIterator[History]:
+    async def _open_history(self, part: Part, files: ReplayFiles) -> AsyncIterator[History]:
         if self.plan.origin.kind in {TABLES, PARQUET}:
             history = History(Tables(self.plan.origin), part, self.plan.scope)
         else:
-            from streams.replay.topics import open_topics  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+            from streams.replay.topics import open_topics  # noqa: PLC0415 - Kafka's client is loaded only if it is used
 
             framing = framing_of(self.settings)
             reframe = None if framing is None else framing.insist
@@ -109,15 +109,15 @@ class ReplayJob:
             yield history
 
     @contextlib.asynccontextmanager
-    async def _judges(self, policy: Policy, files: ReplayFiles, number: int) -> AsyncIterator[dict[str, Any]]:
-        """Return the judges under their names in `PartWork`; empty if nothing has to be paid."""
+    async def _open_judges(self, policy: Policy, files: ReplayFiles, number: int) -> AsyncIterator[dict[str, Any]]:
+        """Return the judges by their parameter of `PartWork`; empty if no judge is called."""
         judges: dict[str, Any] = {}
-        if self.aim is Aim.REPLAY and self.plan.asking is Asking.LIVE:
-            share = max(1, self.settings.judge_concurrency // self.workers)
-            opened = await open_judge(msgspec.structs.replace(self.settings, judge_concurrency=share), policy, os.environ)
+        if self.task is Task.REPLAY and self.plan.asking is Asking.LIVE:
+            concurrency = max(1, self.settings.judge_concurrency // self.workers)
+            opened = await open_judge(msgspec.structs.replace(self.settings, judge_concurrency=concurrency), policy, os.environ)
             judges["judge"] = opened.judge
-        elif self.aim is Aim.REPLAY and self.plan.asking is Asking.BATCH:
-            # Late, because the client of the API takes a second to load.
+        elif self.task is Task.REPLAY and self.plan.asking is Asking.BATCH:
+            # Imported late, because the API's client takes a second to load.
             from streams.judges.batch_judge import BatchJournal, open_batch_judge  # noqa: PLC0415
 
             journal = BatchJournal(files.journal(number))
@@ -132,15 +132,15 @@ class ReplayJob:
 
 TOPICS = "topics"
 Tell = Callable[[Heard], None]
-_HELD = (
-    "A server or an import has the file: stop it, or replay a copy that `driftline backup` has made, the topics (--from topics), or "
-    "Parquet that `driftline export` has written."
+_IN_USE_HINT = (
+    "A server or an import is using the file. Stop it, or replay from another source: a copy made by `driftline backup`, "
+    "the topics (--from topics), or Parquet files written by `driftline export`."
 )
 
 
 @dataclass(frozen=True)
 class OffsetRange:
-    """A range of offsets, as text and parsed."""
+    """The texts of the options --from-offset and --to-offset."""
 
     first: str = ""
     last: str = ""
@@ -148,7 +148,7 @@ class OffsetRange:
 
 @dataclass(frozen=True)
 class ReplayRequest:
-    """The requested replay."""
+    """The options of a replay."""
 
     source: str
     scope: Scope
@@ -160,7 +160,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True)
 class Replay:
-    """A replay that is ready to run, in progress, or complete; a complete one has an outcome."""
+    """A new, begun or complete replay. A complete one has an outcome."""
 
     settings: Settings
     plan: Plan
@@ -173,80 +173,80 @@ class Replay:
 
     @property
     def positions(self) -> int:
-        """The number of positions to read in all parts."""
+        """The number of positions to read, in all parts."""
         return sum(part.positions for part in self.plan.parts)
 
     def estimate(self, tell: Tell) -> Estimate:
-        """Estimate without asking a judge."""
-        whole = Estimate()
+        """Estimate the replay, without calling a judge."""
+        total = Estimate()
         with _lock_label(self.files):
-            for estimate in self._work(Aim.ESTIMATE, tell):
-                whole.add(estimate)
+            for estimate in self._run_parts(Task.ESTIMATE, tell):
+                total.add(estimate)
         if not self.is_begun and self.plan.origin.kind != TOPICS:
             shutil.rmtree(self.files.parts)
-        return whole
+        return total
 
     def run(self, tell: Tell) -> Outcome:
         """Run the replay to its end.
 
-        Raises InputError if another process runs it. Finished work is kept if the run is interrupted.
+        Raises InputError if another process runs it. An interrupted run keeps its finished parts.
         """
         with _lock_label(self.files):
             self.files.write_plan(self.plan)
-            self._work(Aim.REPLAY, tell)
+            self._run_parts(Task.REPLAY, tell)
             outcome = merge(self.files, self.plan, utc_now())
         if not outcome.exchanges:
             self.files.result.unlink()
-            raise _nothing(self.plan.scope, None)
+            raise _empty_scope_error(self.plan.scope, None)
         return outcome
 
-    def who_judges(self) -> OpenedJudge:
-        """Describe the judge that would be used. Raises SettingsError if one is needed and none is configured."""
-        judge = who_judges(self.settings, policy_of(self.settings))
+    def describe_judge(self) -> OpenedJudge:
+        """Describe the judge that the replay would call. Raises SettingsError if none is configured."""
+        judge = describe_judge(self.settings, policy_of(self.settings))
         if judge.name == NONE:
-            raise SettingsError(f"--judge {self.plan.asking}: there is no judge", hint=NAME_A_JUDGE)
+            raise SettingsError(f"--judge {self.plan.asking}: there is no judge", hint=JUDGE_HINT)
         return judge
 
-    def _work(self, aim: Aim, tell: Tell) -> list[Estimate]:
-        job = ReplayJob(self.settings, self.plan, aim, min(self.workers, len(self.plan.parts)))
+    def _run_parts(self, task: Task, tell: Tell) -> list[Estimate]:
+        job = PartJob(self.settings, self.plan, task, min(self.workers, len(self.plan.parts)))
         return in_processes(job, [part.number for part in self.plan.parts], self.workers, tell)
 
 
-def replay_of(settings: Settings, wanted: ReplayRequest) -> Replay:
+def prepare_replay(settings: Settings, request: ReplayRequest) -> Replay:
     """Return the requested replay: complete, begun, or new.
 
-    Raises SettingsError or PolicyError for invalid options, including a label that belongs to a replay with other options;
-    Raises InputError if there is nothing to replay; StoreError if the source cannot be opened.
+    Raises SettingsError or PolicyError for invalid options, including a label that belongs to a replay with other options.
+    Raises InputError if there is nothing to replay, and StoreError if the source cannot be opened.
     """
     policy = policy_of(settings)
-    origin = _origin(settings, wanted)
+    origin = _find_origin(settings, request)
     options = Plan(
         label="",
         origin=origin,
-        scope=wanted.scope,
+        scope=request.scope,
         policy_digest=policy.digest,
-        asking=wanted.asking,
-        range=f"{wanted.offsets.first}..{wanted.offsets.last}".strip("."),
+        asking=request.asking,
+        range=f"{request.offsets.first}..{request.offsets.last}".strip("."),
     )
-    label = default_label(options) if wanted.label is None else wanted.label
+    label = default_label(options) if request.label is None else request.label
     options = msgspec.structs.replace(options, label=label)
     files = ReplayFiles(settings.database, options.label)
     if files.result.exists():
         shutil.rmtree(files.parts, ignore_errors=True)
         outcome = outcome_in(files.result)
-        _check_same(options, outcome.plan)
-        return Replay(settings, outcome.plan, files, wanted.workers, is_begun=True, outcome=outcome)
-    begun = files.plan()
-    if begun is not None:
-        _check_same(options, begun)
-        return Replay(settings, begun, files, wanted.workers, is_begun=True)
-    parts, note = _parts(settings, wanted, origin)
+        _check_same_options(options, outcome.plan)
+        return Replay(settings, outcome.plan, files, request.workers, is_begun=True, outcome=outcome)
+    begun_plan = files.plan()
+    if begun_plan is not None:
+        _check_same_options(options, begun_plan)
+        return Replay(settings, begun_plan, files, request.workers, is_begun=True)
+    parts, note = _plan_parts(settings, request, origin)
     plan = msgspec.structs.replace(options, parts=parts, started_at=utc_now())
-    return Replay(settings, plan, files, wanted.workers, note=note)
+    return Replay(settings, plan, files, request.workers, note=note)
 
 
-def replays_in(database: Path) -> Iterator[Outcome | Plan]:
-    """Return the replays of a database by label: the outcomes of complete ones and the plans of begun ones."""
+def list_replays(database: Path) -> Iterator[Outcome | Plan]:
+    """Yield the replays of a database in the order of their labels: outcomes of complete replays, plans of begun ones."""
     folder = folder_of(database)
     labels = {path.stem for path in [*folder.glob("*.duckdb"), *folder.glob("*.parts")]}
     for label in sorted(labels):
@@ -256,81 +256,82 @@ def replays_in(database: Path) -> Iterator[Outcome | Plan]:
             yield record
 
 
-def _origin(settings: Settings, wanted: ReplayRequest) -> Origin:
-    if wanted.source != TOPICS and wanted.offsets != OffsetRange():
+def _find_origin(settings: Settings, request: ReplayRequest) -> Origin:
+    if request.source != TOPICS and request.offsets != OffsetRange():
         raise SettingsError("--from-offset and --to-offset need --from topics", hint="Use --since and --until.")
-    if wanted.source == TABLES:
+    if request.source == TABLES:
         require_database(settings.database)
         return origin_of_tables(settings.database)
-    if wanted.source == TOPICS:
-        from streams.replay.topics import origin_of_topics  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+    if request.source == TOPICS:
+        from streams.replay.topics import origin_of_topics  # noqa: PLC0415 - Kafka's client is loaded only if it is used
 
         return origin_of_topics(connection_of(settings))
-    return origin_of_parquet(Path(wanted.source))
+    return origin_of_parquet(Path(request.source))
 
 
-def _parts(settings: Settings, wanted: ReplayRequest, origin: Origin) -> tuple[tuple[Part, ...], str]:
-    """Return the parts of a new replay, and notes on the source."""
+def _plan_parts(settings: Settings, request: ReplayRequest, origin: Origin) -> tuple[tuple[Part, ...], str]:
+    """Return the parts of a new replay, and a note about the source."""
     if origin.kind == TOPICS:
         from streams.replay.topics import bounds_of, parts_of_topics  # noqa: PLC0415 - as above
 
-        first, last = (
-            bounds_of(option, text)
-            for option, text in (("--from-offset", wanted.offsets.first), ("--to-offset", wanted.offsets.last))
-        )
+        first = bounds_of("--from-offset", request.offsets.first)
+        last = bounds_of("--to-offset", request.offsets.last)
         return asyncio.run(parts_of_topics(connection_of(settings), first, last)), ""
-    note = _made_ready(settings) if origin.kind == TABLES else ""
+    note = _prepare_database(settings) if origin.kind == TABLES else ""
     with _explain_in_use(), Tables(origin) as tables:
-        contents = tables.contents(wanted.scope)
+        contents = tables.contents(request.scope)
         if not contents.exchanges:
-            raise _nothing(wanted.scope, contents)
-        return parts_of_tables(tables, wanted.workers), note
+            raise _empty_scope_error(request.scope, contents)
+        return parts_of_tables(tables, request.workers), note
 
 
-def _made_ready(settings: Settings) -> str:
-    """Migrate a database and flush its logs into the file, so that several processes can read it; return a note, if any."""
-    with _explain_in_use(), open_workspace(settings, alone=_HELD) as workspace:
+def _prepare_database(settings: Settings) -> str:
+    """Migrate a database and flush its logs into the file, so that several processes can read it.
+
+    Return a note if its live scores are not complete.
+    """
+    with _explain_in_use(), open_workspace(settings, alone=_IN_USE_HINT) as workspace:
         behind = stages_behind(workspace.store)
         workspace.store.checkpoint()
     return f"the live scores are not complete: {behind}" if behind else ""
 
 
-def _check_same(options: Plan, stored: Plan) -> None:
+def _check_same_options(options: Plan, stored: Plan) -> None:
     """Raise SettingsError if the label belongs to a replay with other options."""
-    others = options.differs_from(stored)
-    if others:
+    differences = options.differs_from(stored)
+    if differences:
         raise SettingsError(
-            f"--label: {options.label} is a replay with another {', '.join(others)}",
+            f"--label: {options.label} is a replay with another {', '.join(differences)}",
             hint="Choose another --label, or remove the other replay.",
         )
 
 
-def _nothing(scope: Scope, contents: Contents | None) -> InputError:
+def _empty_scope_error(scope: Scope, contents: Contents | None) -> InputError:
     """Return the error that explains why there is nothing to replay."""
     if contents is not None and contents.projects and scope.project is not None and scope.project not in contents.projects:
         return unknown_project(scope.project, contents.projects)
     if contents is None or contents.first is None:
         return InputError("there are no exchanges to replay", hint="Check --project, --since, --until and the source.")
     return InputError(
-        "--since, --until: there are no exchanges in that time",
-        hint=f"The exchanges are between {contents.first} and {contents.last}, UTC.",
+        "--since, --until: there are no exchanges in this period",
+        hint=f"The exchanges are between {contents.first} and {contents.last} UTC.",
     )
 
 
 @contextlib.contextmanager
 def _explain_in_use() -> Iterator[None]:
-    """Replace the advice of an error about a database in use by advice for replays."""
+    """Replace the hint of an error about a database in use by a hint for replays."""
     try:
         yield
     except StoreError as error:
         if error.hint != IN_USE:
             raise
-        raise StoreError(str(error), hint=_HELD) from error
+        raise StoreError(str(error), hint=_IN_USE_HINT) from error
 
 
 @contextlib.contextmanager
 def _lock_label(files: ReplayFiles) -> Iterator[None]:
-    """Lock the label while the context is open. Raises InputError if another process has it."""
+    """Lock the label while the context is open. Raises InputError if another process has locked it."""
     files.parts.mkdir(parents=True, exist_ok=True)
     with files.lock.open("wb") as lock:
         try:
@@ -343,5 +344,5 @@ def _lock_label(files: ReplayFiles) -> Iterator[None]:
 
 
 def default_workers() -> int:
-    """Return one process per core."""
+    """Return the default number of processes: one per core."""
     return os.cpu_count() or 1

@@ -390,7 +390,7 @@ def test_an_import_with_unreadable_lines_exits_1(driftline: Command, events_file
     events_file.write_text("nonsense\n" + events_file.read_text())
     code, out, _ = driftline("import", "events", str(events_file))
     assert code == 1
-    assert "1 record was refused" in out
+    assert "1 record was rejected" in out
     assert driftline("import", "events", str(events_file))[0] == 0, "nothing new is wrong the second time"
 
 

@@ -140,7 +140,7 @@ def test_a_judge_of_another_maker_is_refused_before_anything_is_written(driftlin
         code, out, err = driftline(*BASE, "--yes", *dry)
         assert code == 2
         assert out == ""
-        assert "gpt-4o is a model of another maker" in err
+        assert "gpt-4o is a model of another provider" in err
         assert "ANTHROPIC_BASE_URL" in err
     Path("profile.yaml").write_text(json.dumps(PROFILE))
     assert "4 evaluations to make, 0 reused" in driftline(*BASE, "--dry-run")[2]
@@ -210,7 +210,7 @@ def test_an_evaluation_without_a_score_fails_a_build_and_is_asked_for_again(
         (("--project", "none"), "--project: there is no project 'none'"),
         (("--case", "results.yaml"), "results.yaml: does not exist"),
         (("--case", "copy.yaml"), "copy.yaml: case_id: refund-policy is the id of cases/b.yaml, too"),
-        (("--case", "empty"), "empty: holds no *.yaml or *.yml"),
+        (("--case", "empty"), "empty: contains no *.yaml or *.yml"),
         (("--fail-under", "11"), "--fail-under"),
         (("--output", "xml"), "--output"),
     ],

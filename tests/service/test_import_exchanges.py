@@ -74,8 +74,8 @@ def test_a_broken_row_is_set_aside_with_file_and_row(driftline: Command, tmp_pat
     write_lines(tmp_path / "a.jsonl", [*ROWS[:3], "{", *ROWS[3:]])
     code, out, _ = driftline("import", "exchanges", "a.jsonl")
     assert code == 1
-    assert "6 exchanges and 0 events taken in" in out
-    assert "1 record was refused" in out
+    assert "6 exchanges and 0 events imported" in out
+    assert "1 record was rejected" in out
     assert "driftline dead-letters list" in out
     assert rows(tmp_path / "driftline.duckdb", "SELECT source, position, stage, reason FROM log.dead_letters") == [
         ("a.jsonl", 4, "import", "not_json")
@@ -157,7 +157,7 @@ def test_traces_and_observations_of_langfuse_are_not_taken_together(driftline: C
         shutil.copy(EXPORTS / name, tmp_path)
     code, _, err = driftline("import", "exchanges", "langfuse_observations.jsonl", "langfuse_traces.json")
     assert code == 2
-    assert "hold the same exchanges" in err
+    assert "contain the same exchanges" in err
     assert not (tmp_path / "driftline.duckdb").exists()
 
 
@@ -218,8 +218,8 @@ def test_judging_is_part_of_it_and_its_cost_comes_first(
     code, out, err = driftline("import", "exchanges", "a.jsonl", "--judge")
     assert code == 1
     assert simulator.requests == 0
-    assert "6 exchanges unscored: about 6 calls and 0.0" in err
-    assert "6 exchanges and 0 events taken in" in out
+    assert "6 unscored exchanges: about 6 calls and 0.0" in err
+    assert "6 exchanges and 0 events imported" in out
 
     code, out, err = driftline("import", "exchanges", "a.jsonl", "--judge", "--yes", "--as-of", "2026-11-02T00:00:00Z")
     assert code == 0

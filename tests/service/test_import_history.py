@@ -18,8 +18,8 @@ from service.cli.commands.incidents import check_projects
 from service.setup.settings import load_settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import open_workspace
-from service.write.import_files import exchange_source, looked_at
 from service.write.importing import Importer, begin_history
+from service.write.input_files import exchange_source, profile_files
 from streams.sources.transcript_sources import SOURCES
 
 Command = Callable[..., tuple[int, str, str]]
@@ -94,8 +94,8 @@ def import_table(importer: Importer, path: Path) -> object:
     """Take in a table as the command does, and check nothing."""
     settings = load_settings()
     redactor = redactor_of(settings, policy_of(settings))
-    layouts = looked_at([path], None, redactor, whole=True).layouts(redactor)
-    return importer.exchanges(exchange_source(layouts, []), layouts)
+    layouts = profile_files([path], None, redactor, require_columns=True).layouts(redactor)
+    return importer.import_exchanges(exchange_source(layouts, []), layouts)
 
 
 def test_a_table_of_last_quarter_has_the_incidents_of_a_check_as_of_each_of_its_days(
@@ -122,7 +122,7 @@ def test_transcripts_of_last_quarter_have_the_incidents_of_a_check_as_of_each_of
     code, out, error = driftline("import", "claude-code", "projects", "--db", "a.duckdb", "--as-of", NOW)
     assert code == 0, error
     source = SOURCES["claude-code"]
-    expected = day_by_day("b.duckdb", lambda importer: importer.transcripts(source, source.files_in([Path("projects")])))
+    expected = day_by_day("b.duckdb", lambda importer: importer.import_transcripts(source, source.files_in([Path("projects")])))
     assert expected
     assert rows("a.duckdb") == expected
     assert "2026-08-03 to 2026-08-23, 21 days with data: " in out, out

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.write import import_files as file_reading
-from service.write.import_files import parts_of
+from service.write import input_files
+from service.write.input_files import split_into_parts
 from streams.sources.copies import SessionFiles
 from streams.sources.transcript_sources import OPENCLAW
 
@@ -28,11 +28,11 @@ def database(tmp_path: Path) -> Path:
 def test_a_part_is_no_larger_than_fits(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state folder of months holds more than a small machine has memory."""
     size = database.stat().st_size
-    assert len(parts_of(OPENCLAW, SessionFiles(database), size)) == 1
-    monkeypatch.setattr(file_reading, "PART_BYTES", size // 7)
-    parts = parts_of(OPENCLAW, SessionFiles(database), size)
+    assert len(split_into_parts(OPENCLAW, SessionFiles(database), size)) == 1
+    monkeypatch.setattr(input_files, "MAX_PART_BYTES", size // 7)
+    parts = split_into_parts(OPENCLAW, SessionFiles(database), size)
     assert len(parts) == 8
-    assert [part.ends for part in parts] == [False] * 7 + [True]
+    assert [part.is_last for part in parts] == [False] * 7 + [True]
     assert all(part.size <= size // 7 for part in parts)
 
 
@@ -41,7 +41,7 @@ def test_what_cannot_be_cut_is_one_part(name: str, tmp_path: Path) -> None:
     """Reading it says what is wrong with it."""
     path = tmp_path / name
     path.write_bytes(b"no database" * 10)
-    (part,) = parts_of(OPENCLAW, SessionFiles(path), 10**9)
+    (part,) = split_into_parts(OPENCLAW, SessionFiles(path), 10**9)
     assert part.path == path
     assert part.size == 10**9
-    assert part.ends is True
+    assert part.is_last is True

@@ -55,7 +55,7 @@ def test_it_says_what_it_would_cost_and_asks_nobody(driftline: Command, unscored
     code, out, err = driftline("rejudge", "--dry-run")
     assert code == 0
     assert out == ""
-    assert "3 exchanges unscored: about 3 calls and 0.00" in err
+    assert "3 unscored exchanges: about 3 calls and 0.00" in err
     assert "USD at most" in err
     assert simulator.requests == 0
     assert dispositions(unscored) == [("unscored", 0, False)] * 3
@@ -75,7 +75,7 @@ def test_what_was_unscored_is_judged_and_labelled(driftline: Command, unscored: 
     assert "tiers still unscored: none" in out
     assert simulator.requests == 6
     assert dispositions(unscored) == [("scored", 1, True)] * 3
-    assert "nothing is unscored" in driftline("rejudge", "--yes")[2]
+    assert "no exchange is unscored" in driftline("rejudge", "--yes")[2]
     assert simulator.requests == 6
 
 
@@ -133,7 +133,7 @@ def test_under_a_cap_a_judge_without_a_price_is_asked_nothing_and_that_is_said(
     for arguments, expected in ((["--dry-run"], 0), (["--yes"], 2)):
         code, _, err = driftline("rejudge", *arguments, "--policy", policy)
         assert code == expected
-        assert "3 exchanges unscored: not judged" in err
+        assert "3 unscored exchanges: not judged" in err
         assert "Give the model a price under prices:" in err
         assert "0.0000" not in err
     assert simulator.requests == 0
@@ -147,7 +147,7 @@ def test_a_cost_that_nobody_knows_is_not_nought(driftline: Command, unscored: Pa
     assert tuple(document[name] for name in ("expected_usd", "at_most_usd", "not_asked")) == (None, None, 0)
     code, out, err = driftline("rejudge", "--yes", "--policy", policy)
     assert code == 0
-    assert "cost not known" in out
+    assert "cost unknown" in out
     assert "0.0000" not in out + err
     assert simulator.requests == 6
 

@@ -16,7 +16,7 @@ from service.cli.progress import working
 from service.cli.terminal import err, out, table
 from service.read.judges import AnchoredExchange, JudgeOfTier, Round, anchored_exchange, project_anchors
 from service.read.known_projects import require_known
-from service.setup.judge_setup import NAME_A_JUDGE, open_judge
+from service.setup.judge_setup import JUDGE_HINT, open_judge
 from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document
 from service.text.formats import MISSING, counted, plain
@@ -123,7 +123,7 @@ async def _round(workspace: Workspace, project: str) -> int:
     """Have the anchors judged; return their number when that is done. SettingsError without a judge."""
     opened = await open_judge(workspace.settings, workspace.policy, os.environ)
     if opened.judge is None:
-        raise SettingsError("there is no judge", hint=NAME_A_JUDGE)
+        raise SettingsError("there is no judge", hint=JUDGE_HINT)
     store, policy, redactor = workspace.store, workspace.policy, workspace.redactor
     engine = Engine(store, policy, redactor, workspace.now, judge=opened.judge, judge_name=opened.name)
     await engine.start()

@@ -18,7 +18,7 @@ from service.cli.exit_codes import fails_when, leave
 from service.cli.terminal import err, out, warn_skipped
 from service.cli.views import diagnosis_view
 from service.text.formats import counted, plain
-from service.write.import_files import SESSIONS, STANDARD_INPUT, input_files, require_stream
+from service.write.input_files import SESSION_FORMAT, STANDARD_INPUT, check_input_stream, find_input_files
 from streams.sources.event_files import read_sessions
 
 FILES = "Sessions as JSON lines, a session.json, or an OpenClaw transcript; - reads standard input."
@@ -89,9 +89,9 @@ def _each(names: Iterable[str], report: FaultReport) -> list[str]:
         if name == STANDARD_INPUT:
             files[name] = None
             continue
-        inputs = input_files([Path(name)], SESSIONS)
-        warn_skipped(inputs.refused)
-        report.count += len(inputs.refused)
+        inputs = find_input_files([Path(name)], SESSION_FORMAT)
+        warn_skipped(inputs.rejected)
+        report.count += len(inputs.rejected)
         files.update(dict.fromkeys(map(str, inputs.files)))
     return list(files)
 
@@ -99,7 +99,7 @@ def _each(names: Iterable[str], report: FaultReport) -> list[str]:
 @contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
     if name == STANDARD_INPUT:
-        require_stream(sys.stdin.buffer, SESSIONS)
+        check_input_stream(sys.stdin.buffer, SESSION_FORMAT)
         yield sys.stdin.buffer
         return
     try:

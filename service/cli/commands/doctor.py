@@ -22,7 +22,7 @@ from service.cli.terminal import out
 from service.read.judges import unreadable_judges
 from service.read.telemetry import UnusedSpans, read_unused_spans, sum_up_expected
 from service.setup.access import AccessStore, access_file
-from service.setup.judge_setup import NONE, PRICE_IT, SIMULATED, unpriced_note, who_judges
+from service.setup.judge_setup import NONE, PRICE_HINT, SIMULATED, describe_judge, unpriced_note
 from service.setup.kafka import framing_of
 from service.setup.settings import Settings
 from service.setup.version import GET_TRIAL, trial_version, version
@@ -180,7 +180,7 @@ def _look_at_judge(settings: Settings) -> Iterator[Finding]:
     except DriftlineError:  # reported as a separate finding
         return
     try:
-        judge = who_judges(settings, policy)
+        judge = describe_judge(settings, policy)
     except DriftlineError as error:
         yield Finding("judge", "problem", str(error), error.hint)
         return
@@ -203,7 +203,7 @@ def _prices(policy: Policy) -> Iterator[Finding]:
             detail = f"{model}: {price.input:g} / {price.output:g} USD per million tokens, as of {price.read_on}"
             yield Finding("price", "ok", detail)
     if unpriced := unpriced_note(policy):
-        yield Finding("price", "problem", unpriced, PRICE_IT)
+        yield Finding("price", "problem", unpriced, PRICE_HINT)
 
 
 def _look_at_kafka(settings: Settings) -> Iterator[Finding]:

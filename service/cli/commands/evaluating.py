@@ -34,7 +34,7 @@ from service.cli.commands.options import (
     since_of,
     wants_json,
 )
-from service.cli.commands.rejudging import say_who_judges
+from service.cli.commands.rejudging import report_judge
 from service.cli.evaluation_client import EvaluationClient, Terms, token_of_environment
 from service.cli.evaluation_files import make_folder, readable_json, write_files
 from service.cli.evaluation_tables import evaluation_view
@@ -42,14 +42,14 @@ from service.cli.exit_codes import agree, fails_when, leave, leave_interrupted
 from service.cli.progress import counting
 from service.cli.terminal import err, out, print_text, warn
 from service.read.known_projects import require_known
-from service.setup.judge_setup import LIVE, refuse_unconfigured, who_judges
+from service.setup.judge_setup import LIVE, check_judges_configured, describe_judge
 from service.setup.settings import Settings
 from service.setup.workspace import open_workspace
 from service.text.answers import document
 from service.text.formats import counted
 from service.write.evaluating import Progress, catch_up, evaluation_estimate
 from service.write.evaluating import evaluate as make_evaluations
-from service.write.import_files import files_below
+from service.write.input_files import find_files_below
 from streams.evaluations import Estimate, Prepared, prepare
 from streams.finished_sessions import MOST, Wanted
 from streams.judging.call_budget import StoppedError
@@ -87,7 +87,7 @@ class Agreement:
         if self.dry_run and self.as_json:
             print_json({"sessions": prepared.sessions, **document(evaluation_estimate(prepared.estimate))})
             return False
-        err.say(estimate_in_words(prepared, is_capped=self.is_capped))
+        err.say(describe_estimate(prepared, is_capped=self.is_capped))
         if self.dry_run:
             return False
         if prepared.estimate.calls and not self.yes:
@@ -96,7 +96,7 @@ class Agreement:
                     "cannot confirm the cost: there is no terminal",
                     hint="Use --yes to accept the cost, or --dry-run to see it only.",
                 )
-            agree("Ask the judge?", yes=False)
+            agree("Call the judge?", yes=False)
         return True
 
 
@@ -188,7 +188,7 @@ def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Se
     with open_workspace(settings, writes=True, alone=ASK_IT) as workspace:
         require_known(workspace, terms.wanted.project)
         catch_up(workspace)
-        judge = who_judges(settings, workspace.policy)
+        judge = describe_judge(settings, workspace.policy)
         prepared = prepare(
             workspace.store,
             workspace.policy,
@@ -203,13 +203,13 @@ def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Se
         if not prepared.sessions:
             raise InputError("no finished session matches", hint="`driftline runs` lists those that have ended.")
         if prepared.estimate.calls or prepared.estimate.not_asked:
-            refuse_unconfigured(terms.plans, workspace.policy, judge.address)
+            check_judges_configured(terms.plans, workspace.policy, judge.address)
         if prepared.estimate.calls:
-            say_who_judges(judge, dry_run=agreement.dry_run)
+            report_judge(judge, dry_run=agreement.dry_run)
         if not agreement.given(prepared):
             return None
         try:
-            with telling() as tell:
+            with show_progress() as tell:
                 return make_evaluations(workspace, settings, prepared, tell)
         except (KeyboardInterrupt, StoppedError):
             err.say("stopped; run the same command to continue")
@@ -222,7 +222,7 @@ def _evaluate_there(terms: Terms, agreement: Agreement, server: str, *, insecure
         if not agreement.given(client.estimate(terms)):
             return None
         try:
-            with telling() as tell:
+            with show_progress() as tell:
                 return client.evaluate(terms, tell)
         except KeyboardInterrupt:
             err.say("stopped waiting; the server continues, and the same command shows its results")
@@ -242,7 +242,7 @@ CASE_FILES = ("*.yaml", "*.yml")
 
 def load_cases(paths: Sequence[Path]) -> list[Case]:
     """Load cases from files and folders in the order of names; InputError if two have one id or there is none."""
-    files = [file for path in paths for file in (files_below(path, CASE_FILES) if path.is_dir() else [path])]
+    files = [file for path in paths for file in (find_files_below(path, CASE_FILES) if path.is_dir() else [path])]
     files_by_id: dict[str, Path] = {}
     cases = []
     for file in dict.fromkeys(files):
@@ -276,7 +276,7 @@ def chosen_plans(loaded: LoadedProfile, judge_runs: Sequence[str] | None, profil
     return [every[name] for name in dict.fromkeys(judge_runs or every)]
 
 
-def estimate_in_words(prepared: Prepared, *, is_capped: bool) -> str:
+def describe_estimate(prepared: Prepared, *, is_capped: bool) -> str:
     """Return an estimate for people; `is_capped`: each evaluation has a cap."""
     estimate = prepared.estimate
     parts = [
@@ -310,7 +310,7 @@ def estimate_in_words(prepared: Prepared, *, is_capped: bool) -> str:
 
 
 @contextlib.contextmanager
-def telling() -> Iterator[Callable[[Progress], None]]:
+def show_progress() -> Iterator[Callable[[Progress], None]]:
     """Show the progress of evaluations while the context is open."""
     with counting("evaluating") as bar:
         yield lambda now: bar(now.done, now.total, _calls(now))

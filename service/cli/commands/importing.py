@@ -40,11 +40,11 @@ from service.cli.commands.options import (
     with_option_group,
 )
 from service.cli.commands.rejudging import (
-    expected_in_words,
-    judge_of,
+    describe_estimate,
+    describe_outcome,
+    find_judge,
     judge_unscored,
-    outcome_in_words,
-    say_who_judges,
+    report_judge,
 )
 from service.cli.exit_codes import agree, fails_when, leave
 from service.cli.import_findings import Drift, drift_lines, import_findings, incident_steps, program_name, typed
@@ -56,7 +56,6 @@ from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import Clock, Workspace, open_workspace
 from service.text.formats import MISSING, counted, plain
-from service.write.import_files import Source, checked, exchange_source, exchanges_in, first_exchanges, input_files, looked_at
 from service.write.importing import (
     Importer,
     ImportSummary,
@@ -67,6 +66,15 @@ from service.write.importing import (
     stamp_of,
     stamp_of_session,
 )
+from service.write.input_files import (
+    ProfiledFiles,
+    check_input_files,
+    exchange_source,
+    find_input_files,
+    profile_files,
+    read_exchanges,
+    read_preview,
+)
 from streams.judging.rejudging import estimate_bulk
 from streams.process import handled
 from streams.sources.copies import SessionFiles
@@ -74,48 +82,53 @@ from streams.sources.event_files import EVENT_FILES
 from streams.sources.exchange_files.mapping import load_mapping, mapping_text
 from streams.sources.exchange_files.profiling import FileProfile, Layout
 from streams.sources.exchange_files.reading import Labels
-from streams.sources.source import ReadingContext
+from streams.sources.source import PendingAnswer, ReadingContext
 from streams.sources.transcript_sources import SOURCES, TranscriptSource
 from streams.watch.history import EVERY_PROJECT
 
 imports_app = typer.Typer(no_args_is_help=True, help="Import transcripts of agents, their events, or tables of exchanges.")
-REFUSED = "a file or a record is refused, or you decline"
+FAILURE_CONDITION = "a file or a record is rejected, or you decline"
 """When an import ends with `FAILED`."""
-LEFT_OUT = {
-    "evaluation": "runs of Langfuse's evaluators or experiments, which are no agents",
-    "not_understood": "spans that say what they are in words that Driftline does not know",
+SKIP_REASONS = {
+    "evaluation": "runs of Langfuse's evaluators or experiments, not of agents",
+    "not_understood": "spans of a kind that Driftline does not know",
     "no_content": "requests without texts",
-    "helper": "guardrails, evaluators, embeddings and the like only",
-    "no_model": "nothing that asks a model",
+    "helper": "only guardrails, evaluators, embeddings and other helpers",
+    "no_model": "no request to a model",
 }
 """The reason why a trace gave no exchange, by the state of its assembly."""
-REASONS_SHOWN = 8
-"""Reasons that are shown."""
-OPEN_SHOWN = 5
-"""Open answers that are named; the rest are counted."""
-OPEN_NAME = 100
-"""Characters that are shown of a session's id."""
-SEE_LETTERS = "driftline dead-letters list"
-WHOLE_EVERY = timedelta(minutes=1)
-ESTIMATED = 10_000
+MAX_REASONS = 8
+"""Maximum number of reasons shown."""
+MAX_OPEN_ANSWERS = 5
+"""Maximum number of open answers listed; the others are counted."""
+MAX_SESSION_LENGTH = 100
+"""Maximum characters shown of a session's id."""
+LIST_DEAD_LETTERS = "driftline dead-letters list"
+FULL_SCAN_INTERVAL = timedelta(minutes=1)
+MAX_ESTIMATED_EXCHANGES = 10_000
 """Maximum number of exchanges whose cost is estimated before an import; more would keep people waiting."""
-FAULTS_SHOWN = 10
-"""Faulty rows that a dry run names for each file."""
-SHOWN_LENGTH = 60
-"""Characters of a text that the table shows."""
+MAX_FAULTS = 10
+"""Maximum number of faulty rows that a dry run lists per file."""
+MAX_CELL_LENGTH = 60
+"""Maximum characters of a text in the table."""
 INTERNAL_FIELDS = ("ingested_at", "content_digest")
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Filing:
+class ImportOptions:
     """Options of every import command: the destination of the records, and the form of the result."""
 
     project: IntoProject = None
     connection: Annotated[
-        str | None, typer.Option("--connection", metavar="NAME", help="Connection to file under [DRIFTLINE_CONNECTION, local].")
+        str | None,
+        typer.Option(
+            "--connection", metavar="NAME", help="Connection under which to store records [DRIFTLINE_CONNECTION, local]."
+        ),
     ] = None
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Name of the agent; overrides the files.")] = None
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="Name of the agent; overrides the name in the files.")
+    ] = None
     yes: Yes = False
     database: Database = None
     policy: PolicyFile = None
@@ -127,7 +140,7 @@ class Filing:
         """The settings, overridden by these options."""
         return settings_of(self.database, self.policy, project=self.project, connection=self.connection)
 
-    def opened(self) -> AbstractContextManager[Workspace]:
+    def open_workspace(self) -> AbstractContextManager[Workspace]:
         """Open the database, creating it if needed."""
         return open_workspace(self.settings, now=clock_of(self.as_of), create=True, writes=True)
 
@@ -137,188 +150,194 @@ def _add_command(source: TranscriptSource) -> None:
 
     def import_transcripts(
         paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Transcripts, or folders of them.")],
-        follow: Annotated[
-            bool, typer.Option("--follow", help="Keep running and import what is added, until interrupted.")
-        ] = False,
+        follow: Annotated[bool, typer.Option("--follow", help="Keep running and import new data, until interrupted.")] = False,
         interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between checks when following.")] = 2.0,
         *,
-        filing: Filing,
+        options: ImportOptions,
     ) -> None:
         files = source.files_in(paths)
         if not files and not follow:
             raise InputError(f"no transcript under {', '.join(map(str, paths))}", hint=source.hint)
-        inputs = checked(files, paths, source, allow_empty=follow)
-        warn_skipped(inputs.refused)
-        with filing.opened() as workspace:
-            confirm_paid(workspace, yes=filing.yes)
+        inputs = check_input_files(files, paths, source, allow_empty=follow)
+        warn_skipped(inputs.rejected)
+        with options.open_workspace() as workspace:
+            confirm_paid(workspace, yes=options.yes)
             begin_history(workspace, workspace.settings.project)
             with file_progress(inputs.files) as report:
-                summary = Importer(workspace, agent=filing.agent).transcripts(source, inputs.files, report)
-            _show_with_drift(workspace, summary, show_findings, as_json=filing.as_json)
+                summary = Importer(workspace, agent=options.agent).import_transcripts(source, inputs.files, report)
+            _show_with_drift(workspace, summary, show_findings, as_json=options.as_json)
             if follow:
-                _follow(workspace, source, paths, filing, interval)
-        leave(failed=bool(summary.faults or inputs.refused))
+                _follow(workspace, source, paths, options, interval)
+        leave(failed=bool(summary.faults or inputs.rejected))
 
-    import_transcripts.__doc__ = f"Import {source.label} transcripts, as in {source.folder}; importing twice changes nothing."
-    imports_app.command(source.name)(fails_when(REFUSED)(with_option_group(import_transcripts)))
+    import_transcripts.__doc__ = (
+        f"Import {source.label} transcripts, for example {source.folder}. Importing a file again changes nothing."
+    )
+    imports_app.command(source.name)(fails_when(FAILURE_CONDITION)(with_option_group(import_transcripts)))
 
 
-for known in SOURCES.values():
-    _add_command(known)
+for transcript_source in SOURCES.values():
+    _add_command(transcript_source)
 
 
 Map = Annotated[
     Path | None,
-    typer.Option("--map", metavar="FILE", help="Mapping of columns to fields; without one it is proposed by their names."),
+    typer.Option(
+        "--map", metavar="FILE", help="File that maps columns to fields. By default, fields are found by column name."
+    ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show format, mapping and the first ten exchanges of each file; store nothing.")
+    bool,
+    typer.Option("--dry-run", help="Show the format, the mapping and the first ten exchanges of each file; store nothing."),
 ]
-SaveMap = Annotated[Path | None, typer.Option("--save-map", metavar="FILE", help="Write the proposed mapping; store nothing.")]
-Judge = Annotated[
-    bool, typer.Option("--judge", help="Then judge what is unscored, after showing the cost, and check for drift.")
+SaveMap = Annotated[
+    Path | None, typer.Option("--save-map", metavar="FILE", help="Write the proposed mapping to a file; store nothing.")
 ]
+Judge = Annotated[bool, typer.Option("--judge", help="After the import, judge unscored exchanges. The cost is shown first.")]
 
 
 @imports_app.command("exchanges")
-@fails_when(REFUSED)
+@fails_when(FAILURE_CONDITION)
 @with_option_group
 def import_exchanges(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="PATH…", help="JSON lines, CSV or Parquet, also .gz or .zst, or folders of them.")
+        list[Path],
+        typer.Argument(metavar="PATH…", help="JSON lines, CSV or Parquet files (also .gz or .zst), or folders of them."),
     ],
     mapping: Map = None,
     dry_run: DryRun = False,
     save_map: SaveMap = None,
     judge: Judge = False,
     *,
-    filing: Filing,
+    options: ImportOptions,
 ) -> None:
-    """Import exchanges from tables, from exports of Langfuse and Phoenix, or from Driftline's own; twice changes nothing."""
-    settings = filing.settings
+    """Import exchanges from tables, or from exports of Langfuse, Phoenix or Driftline. Importing a file again changes nothing."""
+    settings = options.settings
     fields = None if mapping is None else load_mapping(mapping)
-    rules = policy_of(settings)
-    redactor = redactor_of(settings, rules)
-    looked = looked_at(paths, fields, redactor, whole=not (dry_run or save_map is not None))
-    warn_skipped(looked.found().refused)
-    if looked.other_tables:
-        err.say(f"{counted(looked.other_tables, 'file')} of the export left out: other tables than exchanges")
+    policy = policy_of(settings)
+    redactor = redactor_of(settings, policy)
+    profiled = profile_files(paths, fields, redactor, require_columns=not (dry_run or save_map is not None))
+    warn_skipped(profiled.rejected)
+    if profiled.other_tables:
+        err.say(f"{counted(profiled.other_tables, 'file')} of the export skipped: other tables than exchanges")
     if save_map is not None:
-        _save(save_map, looked, redactor)
+        _save_mapping(save_map, profiled, redactor)
     if dry_run:
-        context = _context(settings, rules, redactor, clock_of(filing.as_of), filing.agent)
-        _show_first(looked, context, rules, as_json=filing.as_json)
+        context = _reading_context(settings, policy, redactor, clock_of(options.as_of), options.agent)
+        _show_preview(profiled, context, policy, as_json=options.as_json)
     if dry_run or save_map is not None:
-        leave(failed=bool(looked.refused))
-    layouts = looked.layouts(redactor)
-    with filing.opened() as workspace:
-        faults = _import(workspace, layouts, filing, judge=judge)
-    leave(failed=bool(faults or looked.refused))
+        leave(failed=bool(profiled.rejected))
+    layouts = profiled.layouts(redactor)
+    with options.open_workspace() as workspace:
+        faults = _import(workspace, layouts, options, judge=judge)
+    leave(failed=bool(faults or profiled.rejected))
 
 
 @imports_app.command("events")
-@fails_when(REFUSED)
+@fails_when(FAILURE_CONDITION)
 @with_option_group
 def import_events(
-    paths: Annotated[list[Path], typer.Argument(metavar="PATH…", help="Event JSON lines, a session.json, or folders of them.")],
-    filing: Filing,
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="PATH…", help="Files of event JSON lines, session.json files, or folders of them.")
+    ],
+    options: ImportOptions,
 ) -> None:
-    """Import files of runtime events; importing twice changes nothing."""
-    inputs = input_files(paths, EVENT_FILES)
-    warn_skipped(inputs.refused)
-    with filing.opened() as workspace:
+    """Import files of runtime events. Importing a file again changes nothing."""
+    inputs = find_input_files(paths, EVENT_FILES)
+    warn_skipped(inputs.rejected)
+    with options.open_workspace() as workspace:
         begin_history(workspace, workspace.settings.project)
         with file_progress(inputs.files) as report:
-            summary = Importer(workspace, agent=filing.agent).events(inputs.files, report)
-        _show_with_drift(workspace, summary, show_drift, as_json=filing.as_json)
-    leave(failed=bool(summary.faults or inputs.refused))
+            summary = Importer(workspace, agent=options.agent).import_events(inputs.files, report)
+        _show_with_drift(workspace, summary, show_drift, as_json=options.as_json)
+    leave(failed=bool(summary.faults or inputs.rejected))
 
 
-def _follow(workspace: Workspace, source: TranscriptSource, paths: list[Path], filing: Filing, interval: float) -> None:
+def _follow(workspace: Workspace, source: TranscriptSource, paths: list[Path], options: ImportOptions, interval: float) -> None:
     """Import new data until a stop signal; a round in progress is finished first.
 
-    Each round reads changed files. Once a minute it reads all incomplete ones, because a session may have become idle.
+    Each round reads changed files. Once a minute it reads all incomplete files, because a session may have become idle.
     """
     stop = threading.Event()
     with handled(lambda _: stop.set()):
-        err.say("following; Ctrl-C stops it")
-        seen: dict[SessionFiles, Stamp | None] = {}
-        whole = workspace.now()
+        err.say("following; press Ctrl-C to stop")
+        last_stamps: dict[SessionFiles, Stamp | None] = {}
+        last_full_scan = workspace.now()
         while not stop.wait(interval):
             try:
                 stamps = {
                     session_files: stamp_of_session(session_files)
                     for session_files in source.session_files_in(source.files_in(paths))
                 }
-            except InputError as error:  # the folder is missing for now; it may come back
+            except InputError as error:  # the folder may reappear
                 log.warning("%s", error)
                 continue
-            is_whole = workspace.now() - whole >= WHOLE_EVERY
-            changed = [
-                file
-                for session_files, stamp in stamps.items()
-                if is_whole or seen.get(session_files) != stamp
-                for file in (session_files.path, *session_files.copies)
-            ]
-            if is_whole:
-                whole = workspace.now()
-            seen = stamps
+            is_full_scan = workspace.now() - last_full_scan >= FULL_SCAN_INTERVAL
+            changed: list[Path] = []
+            for session_files, stamp in stamps.items():
+                if is_full_scan or last_stamps.get(session_files) != stamp:
+                    changed += [session_files.path, *session_files.copies]
+            if is_full_scan:
+                last_full_scan = workspace.now()
+            last_stamps = stamps
             if changed:
                 begin_history(workspace, workspace.settings.project)
-                summary = Importer(workspace, agent=filing.agent).transcripts(source, changed)
+                summary = Importer(workspace, agent=options.agent).import_transcripts(source, changed)
                 histories = check_history(workspace, workspace.settings.project)
                 if summary.exchanges or summary.events or summary.faults or summary.sessions_closed:
-                    show(summary, workspace.settings.database, as_json=filing.as_json)
-                if histories and not filing.as_json:
+                    show(summary, workspace.settings.database, as_json=options.as_json)
+                if histories and not options.as_json:
                     show_drift(workspace, Drift(histories, ()))
 
 
-def _import(workspace: Workspace, layouts: dict[Path, Layout], filing: Filing, *, judge: bool) -> int:
+def _import(workspace: Workspace, layouts: dict[Path, Layout], options: ImportOptions, *, judge: bool) -> int:
     """Import the files, have them judged on request, and show the result; return the number of faults."""
     if judge:
-        say_who_judges(judge_of(workspace), dry_run=False)
+        report_judge(find_judge(workspace), dry_run=False)
     labels = workspace.policy.for_project(workspace.settings.project).settings.traces.labels
-    confirm_paid(workspace, yes=filing.yes, expected=lambda: _expected(workspace, layouts, labels, filing))
-    # Our own export contains its projects.
+    confirm_paid(workspace, yes=options.yes, describe_cost=lambda: _describe_cost(workspace, layouts, labels, options))
+    # An export of Driftline names the project of each exchange.
     project = None if any(layout.own for layout in layouts.values()) else workspace.settings.project
     target = EVERY_PROJECT if project is None else project
     begin_history(workspace, target)
-    importer = Importer(workspace, agent=filing.agent, layouts={path: layout.key for path, layout in layouts.items()})
+    importer = Importer(workspace, agent=options.agent, layouts={path: layout.key for path, layout in layouts.items()})
     with file_progress(list(layouts)) as report:
-        summary = importer.exchanges(exchange_source(layouts, labels), layouts, report)
-    if not filing.as_json:
+        summary = importer.import_exchanges(exchange_source(layouts, labels), layouts, report)
+    if not options.as_json:
         show(summary, workspace.settings.database, as_json=False)  # first, because judging and checking may take a while
-    more = _judge(workspace, project, yes=filing.yes, as_json=filing.as_json) if judge else {}
+    judging = _judge(workspace, project, yes=options.yes, as_json=options.as_json) if judge else {}
     drift = find_drift(workspace, target)
-    if filing.as_json:
-        show(summary, workspace.settings.database, as_json=True, more=more | {"history": drift.as_json()})
+    if options.as_json:
+        show(summary, workspace.settings.database, as_json=True, more=judging | {"history": drift.as_json()})
     else:
         show_drift(workspace, drift)
     return summary.faults
 
 
-def _expected(workspace: Workspace, layouts: dict[Path, Layout], labels: Labels, filing: Filing) -> str:
+def _describe_cost(workspace: Workspace, layouts: dict[Path, Layout], labels: Labels, options: ImportOptions) -> str:
     """Describe the cost of having the files' exchanges judged."""
-    context = _context(workspace.settings, workspace.policy, workspace.redactor, workspace.now, filing.agent)
+    context = _reading_context(workspace.settings, workspace.policy, workspace.redactor, workspace.now, options.agent)
     with working("estimating the cost"):
-        bulk = estimate_bulk(islice(exchanges_in(layouts, context, labels), ESTIMATED), workspace.policy)
-    return expected_in_words(bulk, ESTIMATED)
+        exchanges = islice(read_exchanges(layouts, context, labels), MAX_ESTIMATED_EXCHANGES)
+        bulk = estimate_bulk(exchanges, workspace.policy)
+    return describe_estimate(bulk, MAX_ESTIMATED_EXCHANGES)
 
 
 def _judge(workspace: Workspace, project: str | None, *, yes: bool, as_json: bool) -> dict[str, Any]:
-    """Have the unscored exchanges judged after the cost was agreed to; return the outcome for scripts."""
+    """Have the unscored exchanges judged if the user accepts the cost; return the outcome for scripts."""
     outcome = judge_unscored(workspace, project, None, yes=yes)
     if workspace.server is not None:
         with working("the server's judge scores them"):
             workspace.server.call("rejudge", RejudgeResult, project, None, 0)  # returns when the judge has no work left
     if outcome is not None and not as_json:
-        out.say(outcome_in_words(outcome))
+        out.say(describe_outcome(outcome))
     return {"judged": outcome}
 
 
-def _save(path: Path, looked: Source, redactor: Redactor) -> None:
-    """Write the proposed mapping of the first table. InputError if there is no table, or if the file exists."""
-    table = next((look for look in looked.looks.values() if not (look.own_table or look.export)), None)
+def _save_mapping(path: Path, profiled: ProfiledFiles, redactor: Redactor) -> None:
+    """Write the proposed mapping of the first table. Raises InputError if there is no table, or if the file exists."""
+    tables = (profile for profile in profiled.profiles.values() if not (profile.own_table or profile.export))
+    table = next(tables, None)
     if table is None:
         raise InputError("no mapping is needed: the files are known exports", hint="Import them without --save-map.")
     columns = redactor.redact(", ".join(table.columns))[0]
@@ -330,44 +349,54 @@ def _save(path: Path, looked: Source, redactor: Redactor) -> None:
         raise InputError(f"{path}: exists already", hint="Name another file, or remove this one.") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}", hint="Choose a writable folder.") from error
-    todo = f"name columns for {', '.join(table.missing)} in it, then" if table.missing else "then"
-    err.say(f"mapping written to {path}; {todo} import with --map {path}")
+    next_step = f"name columns for {', '.join(table.missing)} in it, then" if table.missing else "then"
+    err.say(f"mapping written to {path}; {next_step} import with --map {path}")
 
 
-def _context(settings: Settings, rules: Policy, redactor: Redactor, now: Clock, agent: str | None) -> ReadingContext:
-    gap = timedelta(minutes=rules.session_gap_minutes)
+def _reading_context(settings: Settings, policy: Policy, redactor: Redactor, now: Clock, agent: str | None) -> ReadingContext:
+    gap = timedelta(minutes=policy.session_gap_minutes)
     return ReadingContext(settings.connection, settings.project, agent, now(), gap, redactor)
 
 
-def _show_first(looked: Source, context: ReadingContext, rules: Policy, *, as_json: bool) -> None:
-    """Show the kind of each file, and its first exchanges as they would be stored. InputError for a field without a column."""
-    labels = rules.for_project(context.project).settings.traces.labels
-    for path, first in looked.looks.items():
+def _show_preview(profiled: ProfiledFiles, context: ReadingContext, policy: Policy, *, as_json: bool) -> None:
+    """Show the format of each file, and its first exchanges as they would be stored.
+
+    Raises InputError for a field without a column.
+    """
+    labels = policy.for_project(context.project).settings.traces.labels
+    for path, profile in profiled.profiles.items():
         if not as_json:
-            _say_format(first)
-        layout = first.layout(context.redactor)
-        exchanges, faults = first_exchanges(path, context, layout, labels)
+            _print_format(profile)
+        layout = profile.layout(context.redactor)
+        exchanges, faults = read_preview(path, context, layout, labels)
         problems = [f"row {fault.line}: {context.redactor.redact(fault.detail)[0]}" for fault in faults]
         if as_json:
-            print_json(_document(first, layout, exchanges, problems))
+            print_json(_preview_document(profile, layout, exchanges, problems))
             continue
         out.print(exchange_view(exchanges))
-        for problem in problems[:FAULTS_SHOWN]:
-            err.say(f"{plain(path)}: {plain(problem, 400)}: would be set aside")
+        for problem in problems[:MAX_FAULTS]:
+            err.say(f"{plain(path)}: {plain(problem, 400)}: would become a dead letter")
 
 
-def _say_format(first: FileProfile) -> None:
-    export_name = first.export.name if first.export else "Driftline's export" if first.own_table else ""
-    out.say(f"{plain(first.path)}: {first.form.value}{f', {export_name}: no mapping is needed' if export_name else ''}")
-    if not export_name:
-        print_text(mapping_text(first.sources))
+def _print_format(profile: FileProfile) -> None:
+    path = plain(profile.path)
+    file_format = profile.form.value
+    if profile.export:
+        out.say(f"{path}: {file_format}, {profile.export.name}: no mapping is needed")
+    elif profile.own_table:
+        out.say(f"{path}: {file_format}, Driftline's export: no mapping is needed")
+    else:
+        out.say(f"{path}: {file_format}")
+        print_text(mapping_text(profile.sources))
 
 
-def _document(first: FileProfile, layout: Layout, exchanges: Sequence[Exchange], faults: Sequence[str]) -> dict[str, Any]:
+def _preview_document(
+    profile: FileProfile, layout: Layout, exchanges: Sequence[Exchange], faults: Sequence[str]
+) -> dict[str, Any]:
     fields = None if layout.fields is None else layout.fields.model_dump(exclude_none=True)
     return {
-        "file": str(first.path),
-        "format": first.form.value,
+        "file": str(profile.path),
+        "format": profile.form.value,
         "layout": layout.name,
         "fields": fields,
         "exchanges": list(map(exchange_document, exchanges)),
@@ -376,17 +405,17 @@ def _document(first: FileProfile, layout: Layout, exchanges: Sequence[Exchange],
 
 
 def exchange_view(exchanges: Sequence[Exchange]) -> RenderableType:
-    """Show each exchange on a line."""
+    """Return a table with one exchange per row."""
     headers = ["at", "session", "agent", "model", "tokens", "question", "answer"]
     cells = [
         [
             f"{exchange.occurred_at:%Y-%m-%d %H:%M:%S}",
-            plain(exchange.session_id, SHOWN_LENGTH),
-            plain(exchange.agent, SHOWN_LENGTH) or MISSING,
-            plain(exchange.agent_model, SHOWN_LENGTH) or MISSING,
-            _tokens(exchange),
-            plain(exchange.user_message, SHOWN_LENGTH),
-            plain(exchange.agent_response, SHOWN_LENGTH) or exchange.outcome,
+            plain(exchange.session_id, MAX_CELL_LENGTH),
+            plain(exchange.agent, MAX_CELL_LENGTH) or MISSING,
+            plain(exchange.agent_model, MAX_CELL_LENGTH) or MISSING,
+            _format_tokens(exchange),
+            plain(exchange.user_message, MAX_CELL_LENGTH),
+            plain(exchange.agent_response, MAX_CELL_LENGTH) or exchange.outcome,
         ]
         for exchange in exchanges
     ]
@@ -394,37 +423,38 @@ def exchange_view(exchanges: Sequence[Exchange]) -> RenderableType:
 
 
 def exchange_document(exchange: Exchange) -> dict[str, Any]:
-    """Return an exchange for scripts, with its labels as they are sent."""
-    fields = msgspec.structs.asdict(exchange)
-    return {name: value for name, value in fields.items() if name not in INTERNAL_FIELDS} | {
-        "labels": labels_json(exchange.labels)
-    }
+    """Return an exchange for scripts, with its labels in the form in which they are sent."""
+    document = {name: value for name, value in msgspec.structs.asdict(exchange).items() if name not in INTERNAL_FIELDS}
+    document["labels"] = labels_json(exchange.labels)
+    return document
 
 
-def _tokens(exchange: Exchange) -> str:
+def _format_tokens(exchange: Exchange) -> str:
     if exchange.input_tokens is None and exchange.output_tokens is None:
         return MISSING
     return " → ".join(MISSING if count is None else str(count) for count in (exchange.input_tokens, exchange.output_tokens))
 
 
-def confirm_paid(workspace: Workspace, *, yes: bool, expected: Callable[[], str] | None = None) -> None:
-    """Ask for confirmation if the server that has the database will pay its judge for the import. Without a server, no judge is asked.
+def confirm_paid(workspace: Workspace, *, yes: bool, describe_cost: Callable[[], str] | None = None) -> None:
+    """Ask for confirmation if the server that has the database will pay its judge for the import.
 
-    `expected` describes the cost, if it can be known before.
+    Without a server, no judge is called. `describe_cost` is None if the cost cannot be estimated before the import.
     """
-    if note := paid_note(workspace.server):
-        err.say(f"note: {note}", style="yellow")
-        if expected is not None:
-            err.say(expected())
-        agree("Import, and let the server's judge score it?", yes=yes)
+    note = paid_note(workspace.server)
+    if not note:
+        return
+    err.say(f"note: {note}", style="yellow")
+    if describe_cost is not None:
+        err.say(describe_cost())
+    agree("Import, and let the server's judge score the exchanges?", yes=yes)
 
 
 @contextmanager
 def file_progress(files: Sequence[Path]) -> Iterator[Report]:
     """Show a progress bar over the bytes read."""
-    total = sum(stamp.size for path in files if (stamp := stamp_of(path)))
+    stamps = filter(None, map(stamp_of, files))
     read = 0
-    with measuring("reading", total) as bar:
+    with measuring("reading", sum(stamp.size for stamp in stamps)) as bar:
 
         def report(size: int) -> None:
             nonlocal read
@@ -435,34 +465,19 @@ def file_progress(files: Sequence[Path]) -> Iterator[Report]:
 
 
 def show(summary: ImportSummary, database: Path, *, as_json: bool, more: dict[str, Any] | None = None) -> None:
-    """Print the result of an import and flush it, for readers of a pipe under `--follow`. `database` is the filled database."""
+    """Print the result of an import and flush it, for readers of a pipe under `--follow`."""
     if as_json:
         print_json(summary.as_json() | (more or {}))
         sys.stdout.flush()
         return
-    unchanged = f" ({summary.unchanged} unchanged)" if summary.unchanged else ""
-    out.say(
-        f"{counted(summary.files + summary.unchanged, 'file')}{unchanged}, {counted(len(summary.sessions), 'session')}: "
-        f"{counted(summary.exchanges, 'exchange')} and {counted(summary.events, 'event')} taken in, "
-        f"{summary.known} known already; {counted(summary.sessions_closed, 'session')} ended",
-    )
-    for (state, example), traces in summary.left_out.most_common(REASONS_SHOWN):
+    _print_totals(summary)
+    for (state, example), traces in summary.left_out.most_common(MAX_REASONS):
         example_note = f" ({plain(example, 100)})" if example else ""
-        out.say(f"{counted(traces, 'trace')} gave no exchange: {LEFT_OUT[state]}{example_note}")
+        out.say(f"{counted(traces, 'trace')} gave no exchange: {SKIP_REASONS[state]}{example_note}")
     if summary.revised:
         revised = counted(summary.revised, "exchange")
-        out.say(f"{revised} {'was' if summary.revised == 1 else 'were'} revised: more was written after the answer")
-    if summary.open:
-        out.say(f"{counted(len(summary.open), 'answer')} still open:")
-        for answer in sorted(summary.open, key=lambda answer: answer.counts_at)[:OPEN_SHOWN]:
-            counts_at = f"{answer.counts_at:%Y-%m-%d %H:%M} UTC"
-            session = plain(answer.session_id, OPEN_NAME)
-            out.say(
-                f"  session {session}, asked at {answer.asked_at:%Y-%m-%d %H:%M} UTC: {answer.reason}. "
-                f"It counts as soon as it ends, or when it is read after {counts_at} with nothing added."
-            )
-        if len(summary.open) > OPEN_SHOWN:
-            out.say(f"  … and {len(summary.open) - OPEN_SHOWN} more")
+        out.say(f"{revised} {'was' if summary.revised == 1 else 'were'} revised: the session continued after the answer")
+    _print_open_answers(summary.open)
     if summary.copies:
         copies = counted(summary.copies, "file")
         out.say(
@@ -470,25 +485,51 @@ def show(summary: ImportSummary, database: Path, *, as_json: bool, more: dict[st
         )
     if summary.lines_in_copies:
         lines = counted(summary.lines_in_copies, "line")
-        out.say(f"{lines} of copies that the most complete file does not have: not read", style="yellow")
+        out.say(f"{lines} of copies not read: the most complete file of the session lacks them", style="yellow")
     if summary.faults:
         faults = counted(summary.faults, "record")
         out.say(
-            f"{faults} {'was' if summary.faults == 1 else 'were'} refused and set aside: {for_database(SEE_LETTERS, database)}",
+            f"{faults} {'was' if summary.faults == 1 else 'were'} rejected and stored as dead letters: "
+            f"{for_database(LIST_DEAD_LETTERS, database)}",
             style="yellow",
         )
 
 
+def _print_totals(summary: ImportSummary) -> None:
+    unchanged = f" ({summary.unchanged} unchanged)" if summary.unchanged else ""
+    out.say(
+        f"{counted(summary.files + summary.unchanged, 'file')}{unchanged}, {counted(len(summary.sessions), 'session')}: "
+        f"{counted(summary.exchanges, 'exchange')} and {counted(summary.events, 'event')} imported, "
+        f"{summary.known} already known; {counted(summary.sessions_closed, 'session')} ended",
+    )
+
+
+def _print_open_answers(answers: Sequence[PendingAnswer]) -> None:
+    """Print the answers that are not complete yet, and when each will be counted."""
+    if not answers:
+        return
+    out.say(f"{counted(len(answers), 'answer')} still open:")
+    for answer in sorted(answers, key=lambda answer: answer.counts_at)[:MAX_OPEN_ANSWERS]:
+        session = plain(answer.session_id, MAX_SESSION_LENGTH)
+        out.say(
+            f"  session {session}, asked at {answer.asked_at:%Y-%m-%d %H:%M} UTC: {answer.reason}. "
+            f"It counts once it ends, or once it is read after {answer.counts_at:%Y-%m-%d %H:%M} UTC without additions."
+        )
+    if len(answers) > MAX_OPEN_ANSWERS:
+        out.say(f"  … and {len(answers) - MAX_OPEN_ANSWERS} more")
+
+
 def _show_with_drift(
-    workspace: Workspace, summary: ImportSummary, show_found: Callable[[Workspace, Drift], None], *, as_json: bool
+    workspace: Workspace, summary: ImportSummary, show_checks: Callable[[Workspace, Drift], None], *, as_json: bool
 ) -> None:
     """Print the result of an import and then the findings of the checks of its days, or both in one document."""
-    database, project = workspace.settings.database, workspace.settings.project
+    database = workspace.settings.database
+    project = workspace.settings.project
     if as_json:
         show(summary, database, as_json=True, more={"history": find_drift(workspace, project).as_json()})
         return
     show(summary, database, as_json=False)  # first, because the checks may take a while
-    show_found(workspace, find_drift(workspace, project))
+    show_checks(workspace, find_drift(workspace, project))
 
 
 def find_drift(workspace: Workspace, target: str) -> Drift:
@@ -499,13 +540,13 @@ def find_drift(workspace: Workspace, target: str) -> Drift:
 
 
 def show_drift(workspace: Workspace, drift: Drift) -> None:
-    """Print the drift that the checks found in the filled projects."""
+    """Print the drift that the checks found in the projects of the import."""
     for line in (*drift_lines(drift), *typed(program_name(), incident_steps(drift, workspace.settings.database))):
         out.say(line)
 
 
 def show_findings(workspace: Workspace, drift: Drift) -> None:
-    """Print the findings in the filled project, including drift."""
+    """Print the findings in the project of the import, including drift."""
     for part in import_findings(workspace, drift, program_name()):
         # A wrapped line cannot be copied.
         out.print(part, markup=False, soft_wrap=isinstance(part, str))

@@ -33,7 +33,7 @@ from service.cli.commands.options import (
 from service.cli.terminal import err, out, table
 from service.read.known_projects import require_known
 from service.read.tuning import ProfileTuning, RunsLeftOut, tune_agent
-from service.setup.judge_setup import OTHERS, PRICE_IT, unpriced_note
+from service.setup.judge_setup import OTHERS, PRICE_HINT, unpriced_note
 from service.setup.workspace import Workspace, open_workspace
 from service.text.formats import MISSING, counted, plain
 
@@ -173,7 +173,7 @@ def policy_check(
     """Check a policy file and each methodology it names, or one methodology; show the settings in force per project."""
     document, shown, note = _methodology(file) if is_methodology(file) else _policy(file)
     if note:
-        err.say(f"note: {note}. {PRICE_IT}", style="yellow")
+        err.say(f"note: {note}. {PRICE_HINT}", style="yellow")
     if as_json:
         print_json(document)
         return

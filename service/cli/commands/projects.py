@@ -33,7 +33,7 @@ from service.read.project import (
     worst_incidents,
 )
 from service.setup.access import AccessStore, access_file
-from service.setup.judge_setup import who_judges
+from service.setup.judge_setup import describe_judge
 from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document
 from service.text.formats import MISSING, grouped, plain
@@ -145,7 +145,7 @@ def banner(
         warn_if_unknown(workspace, project)
         settings = workspace.policy.for_project(project).settings
         answer = read_project(workspace.store.cursor(), workspace.policy, workspace.now(), project)
-        judge = who_judges(workspace.settings, workspace.policy).name
+        judge = describe_judge(workspace.settings, workspace.policy).name
         text = banner_text(settings, answer.open_incidents, judge, check_words(answer))
     if as_json:
         print_json({"project": project, "banner": text})

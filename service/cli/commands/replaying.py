@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -38,7 +37,7 @@ from service.cli.progress import counting
 from service.cli.terminal import err, out, table
 from service.setup.judge_setup import SIMULATED, OpenedJudge
 from service.text.formats import MISSING, counted
-from service.write.replays import OffsetRange, Replay, ReplayRequest, default_workers, replay_of, replays_in
+from service.write.replays import OffsetRange, Replay, ReplayRequest, default_workers, list_replays, prepare_replay
 from streams.judging.call_budget import StoppedError
 from streams.replay.part import Heard
 from streams.replay.plan import Asking, Outcome, Plan, Scope
@@ -57,20 +56,27 @@ def replay(
         Asking,
         typer.Option(
             "--judge",
-            help="recorded: use only recorded answers; live, batch: call the judge for the others, singly "
-            "or in batches at half the price; none: neither call nor look up.",
+            help="recorded: use only recorded answers. live: also call the judge where no answer is recorded. "
+            "batch: as live, but in batches at half the price. none: use no judge and no recorded answers.",
         ),
     ] = Asking.RECORDED,
     label: Annotated[
-        str | None, typer.Option("--label", metavar="NAME", help="Name of the replay; by default policy, judge and source.")
+        str | None,
+        typer.Option("--label", metavar="NAME", help="Name of the replay; by default made of policy, judge and source."),
     ] = None,
     from_offset: Annotated[
         str,
-        typer.Option("--from-offset", metavar="WHERE", help="With --from topics: an offset, PARTITION:OFFSET,…, or a time."),
+        typer.Option(
+            "--from-offset",
+            metavar="WHERE",
+            help="With --from topics: where to begin. An offset, PARTITION:OFFSET,…, or a time.",
+        ),
     ] = "",
-    to_offset: Annotated[str, typer.Option("--to-offset", metavar="WHERE", help="The same for the end; exclusive.")] = "",
+    to_offset: Annotated[
+        str, typer.Option("--to-offset", metavar="WHERE", help="With --from topics: where to end, exclusive.")
+    ] = "",
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, max=256, help="Processes; one per core by default.")
+        int | None, typer.Option("--workers", min=1, max=256, help="Number of processes; one per core by default.")
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -79,87 +85,85 @@ def replay(
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score history again, into a separate file: by another policy or judge, or to prove that the scores can be reproduced.
+    """Score history again, into a separate file: with another policy or judge, or to check that the scores can be reproduced.
 
-    Run the same command again to continue an interrupted replay; a complete one is not run again.
+    To continue an interrupted replay, run the same command again. A complete replay is not run again.
     """
     settings = settings_of(database, policy, kafka=kafka)
-    scope = _scope(project, since, until)
+    scope = _parse_scope(project, since, until)
     offsets = OffsetRange(from_offset, to_offset)
-    planned = replay_of(settings, ReplayRequest(source, scope, judge, label, workers or default_workers(), offsets))
+    planned = prepare_replay(settings, ReplayRequest(source, scope, judge, label, workers or default_workers(), offsets))
     if planned.note:
         err.say(f"note: {planned.note}", style="yellow")
     if planned.outcome is not None:
         err.say(f"{planned.plan.label} is complete: nothing to do")
-        _show(planned, planned.outcome, None, as_json=as_json)
+        _show_outcome(planned, planned.outcome, None, as_json=as_json)
         return
-    asked_judge = planned.who_judges() if judge.pays and not dry_run else None
-    if (dry_run or judge.pays) and not _agreed(planned, dry_run=dry_run, yes=yes, as_json=as_json):
-        return
+    called_judge = planned.describe_judge() if judge.pays and not dry_run else None
+    if dry_run or judge.pays:
+        estimate = _show_estimate(planned, dry_run=dry_run, as_json=as_json)
+        if dry_run:
+            return
+        if estimate.calls:
+            agree("Call the judge?", yes=yes)
     try:
-        with telling("replaying", planned.positions) as tell:
+        with show_progress("replaying", planned.positions) as tell:
             outcome = planned.run(tell)
     except (KeyboardInterrupt, StoppedError):
         err.say("stopped; run the same command to continue")
         leave_interrupted()
-    _show(planned, outcome, asked_judge, as_json=as_json)
+    _show_outcome(planned, outcome, called_judge, as_json=as_json)
 
 
 def replays(since: Since = None, limit: Limit = SHOWN, database: Database = None, as_json: AsJson = False) -> None:
     """List the replays of a database, newest first: the scope of each, and whether its scores match the live ones."""
-    settings, start = settings_of(database), since_of(since)
-    stored = sorted(replays_in(settings.database), key=lambda replay_record: _started(replay_record) or EARLIEST, reverse=True)
-    shown = newest(stored, start, _started)
+    settings = settings_of(database)
+    records = list(list_replays(settings.database))
+    records.sort(key=lambda record: _plan_of(record).started_at or EARLIEST, reverse=True)
     folder = str(settings.database.with_name(f"{settings.database.name}.replays"))
-    none = "no replays since then" if stored else "no replays yet: `driftline replay` makes one"
     show_rows(
-        shown,
+        newest(records, since_of(since), lambda record: _plan_of(record).started_at),
         replays_table,
         as_json=as_json,
-        none=none,
+        none="no replays since then" if records else "no replays yet: `driftline replay` makes one",
         limit=limit,
-        document=lambda replay_record: _document(replay_record, folder),
+        document=lambda record: _replay_document(record, folder),
     )
 
 
-def _started(replay_record: Outcome | Plan) -> datetime | None:
-    return (replay_record.plan if isinstance(replay_record, Outcome) else replay_record).started_at
+def _plan_of(record: Outcome | Plan) -> Plan:
+    return record.plan if isinstance(record, Outcome) else record
 
 
-def _document(replay_record: Outcome | Plan, folder: str) -> dict[str, Any]:
-    return (
-        outcome_document(replay_record, folder)
-        if isinstance(replay_record, Outcome)
-        else plan_document(replay_record) | {"finished_at": None}
-    )
+def _replay_document(record: Outcome | Plan, folder: str) -> dict[str, Any]:
+    if isinstance(record, Outcome):
+        return outcome_document(record, folder)
+    return plan_document(record) | {"finished_at": None}
 
 
-def _agreed(planned: Replay, *, dry_run: bool, yes: bool, as_json: bool) -> bool:
-    """Show the replay's estimate and, if it may cost anything, ask for consent. Tell whether to go on."""
-    with telling("estimating", planned.positions) as tell:
-        expected = planned.estimate(tell)
+def _show_estimate(planned: Replay, *, dry_run: bool, as_json: bool) -> Estimate:
+    """Estimate a replay and print the estimate."""
+    with show_progress("estimating", planned.positions) as tell:
+        estimate = planned.estimate(tell)
     if dry_run and as_json:
-        print_json(estimate_document(planned, expected))
-        return False
-    err.say(estimate_in_words(planned, expected))
-    if dry_run:
-        return False
-    if expected.calls:
-        agree("Ask the judge?", yes=yes)
-    return True
+        print_json(estimate_document(planned, estimate))
+    else:
+        err.say(describe_estimate(planned, estimate))
+    return estimate
 
 
-def _show(planned: Replay, outcome: Outcome, judge: OpenedJudge | None, *, as_json: bool) -> None:
+def _show_outcome(planned: Replay, outcome: Outcome, judge: OpenedJudge | None, *, as_json: bool) -> None:
     if as_json:
         print_json(outcome_document(outcome, str(planned.files.result)))
         return
-    for line in outcome_in_words(outcome, judge):
+    for line in describe_outcome(outcome, judge):
         out.say(line)
 
 
-def _scope(project: str | None, since: str | None, until: str | None) -> Scope:
-    """Return the scope to score; SettingsError names the option of an invalid time."""
-    start, end = since_of(since), until_of(until)
+def _parse_scope(project: str | None, since: str | None, until: str | None) -> Scope:
+    """Return the exchanges to score. Raises SettingsError for an invalid time."""
+    start = since_of(since)
+    end = until_of(until)
     if start and end and start >= end:
         raise SettingsError("--since must be before --until", hint="--until is exclusive.")
     return Scope(project, start, end)
@@ -167,7 +171,6 @@ def _scope(project: str | None, since: str | None, until: str | None) -> Scope:
 
 def estimate_document(replay: Replay, estimate: Estimate) -> dict[str, Any]:
     """Return an estimate for scripts; an unknown cost is null."""
-    asks = replay.plan.asking.pays
     is_priced = not estimate.calls or estimate.unpriced < estimate.calls
     return {
         **plan_document(replay.plan),
@@ -180,31 +183,38 @@ def estimate_document(replay: Replay, estimate: Estimate) -> dict[str, Any]:
         "unpriced": estimate.unpriced,
         "expected_usd": usd_of(estimate.expected) if is_priced else None,
         "at_most_usd": usd_of(estimate.at_most) if is_priced else None,
-        "pays": asks,
+        "pays": replay.plan.asking.pays,
     }
 
 
-def estimate_in_words(replay: Replay, estimate: Estimate) -> str:
+def describe_estimate(replay: Replay, estimate: Estimate) -> str:
     """Return an estimate for people."""
-    sampled = f"{counted(estimate.exchanges, 'exchange')}, {counted(estimate.tasks, 'scoring')} by the cascade, later revisions included"
-    parts = [sampled, f"{counted(estimate.reused, 'recorded answer')} will be used"]
+    scorings = counted(estimate.tasks, "scoring")
+    exchanges = f"{counted(estimate.exchanges, 'exchange')}, {scorings} by the cascade, including later revisions"
     if replay.plan.asking is Asking.NONE:
-        return f"{sampled}; no judge is asked and no recorded answer is used"
+        return f"{exchanges}; no judge is called and no recorded answer is used"
+    parts = [exchanges, f"{counted(estimate.reused, 'recorded answer')} will be used"]
     if not replay.plan.asking.pays:
-        return "; ".join([*parts, "no judge is asked"])
+        return "; ".join([*parts, "no judge is called"])
     if estimate.calls:
-        known_cost = f"and {usd_of(estimate.expected):.4f} USD, {usd_of(estimate.at_most):.4f} USD at most"
-        cost = known_cost if estimate.unpriced < estimate.calls else "at an unknown cost"
-        half = " in batches at half the price" if replay.plan.asking is Asking.BATCH else ""
-        more = f", without Tier 3 of {estimate.open}, which depends on the earlier tiers" if estimate.open else ""
-        parts += [f"about {counted(estimate.calls, 'call')}{half} {cost}{more}", "the cap of each session holds"]
+        parts += [_describe_calls(replay.plan, estimate), "the cap of each session applies"]
     else:
-        parts.append("no questions are left")
+        parts.append("every question has a recorded answer")
     if 0 < estimate.unpriced < estimate.calls:
-        parts.append(f"the cost of {estimate.unpriced} is not known and not included")
+        parts.append(f"the cost of {estimate.unpriced} is unknown and not included")
     if estimate.not_asked:
-        parts.append(f"{counted(estimate.not_asked, 'question')} will not be asked: no price is known, or a cap leaves no room")
+        questions = counted(estimate.not_asked, "question")
+        parts.append(f"{questions} will not be asked: no price is known, or the session's cap is used up")
     return "; ".join(parts)
+
+
+def _describe_calls(plan: Plan, estimate: Estimate) -> str:
+    batches = " in batches at half the price" if plan.asking is Asking.BATCH else ""
+    cost = "at an unknown cost"
+    if estimate.unpriced < estimate.calls:
+        cost = f"and {usd_of(estimate.expected):.4f} USD, {usd_of(estimate.at_most):.4f} USD at most"
+    tier3 = f", without Tier 3 of {estimate.open}, which depends on the earlier tiers" if estimate.open else ""
+    return f"about {counted(estimate.calls, 'call')}{batches} {cost}{tier3}"
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -242,15 +252,15 @@ def outcome_document(outcome: Outcome, file: str) -> dict[str, Any]:
     }
 
 
-def outcome_in_words(outcome: Outcome, judge: OpenedJudge | None) -> Iterator[str]:
+def describe_outcome(outcome: Outcome, judge: OpenedJudge | None) -> Iterator[str]:
     """Describe the outcome of a replay, line by line."""
-    what = ", ".join(f"{count} {name}" for name, count in outcome.dispositions.items())
-    yield f"{counted(outcome.exchanges, 'exchange')} scored again as {outcome.plan.label}: {what}"
+    dispositions = ", ".join(f"{count} {name}" for name, count in outcome.dispositions.items())
+    yield f"{counted(outcome.exchanges, 'exchange')} scored again as {outcome.plan.label}: {dispositions}"
     if outcome.plan.asking.pays:
-        by = f" by the {SIMULATED}" if judge is not None and judge.name == SIMULATED else ""
+        judge_note = f" by the {SIMULATED}" if judge is not None and judge.name == SIMULATED else ""
         calls = ", ".join(f"{count} {name}" for name, count in outcome.calls.items()) or "none needed"
-        unknown = f" plus the unknown cost of {outcome.unknown_price}" if outcome.unknown_price else ""
-        yield f"calls{by}: {calls}; {outcome.cost_usd:.4f} USD{unknown}"
+        unknown_cost = f" plus the unknown cost of {outcome.unknown_price}" if outcome.unknown_price else ""
+        yield f"calls{judge_note}: {calls}; {outcome.cost_usd:.4f} USD{unknown_cost}"
     if outcome.dead_letters:
         yield f"{counted(outcome.dead_letters, 'exchange')} could not be scored: see dead_letters in the file"
     yield f"digest       {outcome.digest}  {counted(outcome.scores, 'score')}"
@@ -258,18 +268,18 @@ def outcome_in_words(outcome: Outcome, judge: OpenedJudge | None) -> Iterator[st
     yield (
         "equal: byte by byte"
         if outcome.is_equal
-        else f"not equal: `driftline compare live {outcome.plan.label}` shows what differs"
+        else f"not equal: `driftline compare live {outcome.plan.label}` shows the differences"
     )
 
 
 def replays_table(records: Sequence[Outcome | Plan]) -> Table:
-    """Show each replay on a line."""
+    """Return a table with one replay per row."""
     headers = ["label", "source", "judge", "project", "policy", "started", "exchanges", "cost", "equal to live"]
-    return table(headers, [_row(record) for record in records], right=["exchanges", "cost"])
+    return table(headers, [_table_row(record) for record in records], right=["exchanges", "cost"])
 
 
-def _row(record: Outcome | Plan) -> list[Any]:
-    plan = record.plan if isinstance(record, Outcome) else record
+def _table_row(record: Outcome | Plan) -> list[Any]:
+    plan = _plan_of(record)
     started = MISSING if plan.started_at is None else f"{plan.started_at:%Y-%m-%d %H:%M}"
     cells = [plan.label, plan.origin.kind, plan.asking.value, plan.scope.project or "all", plan.policy_digest, started]
     if isinstance(record, Outcome):
@@ -278,40 +288,41 @@ def _row(record: Outcome | Plan) -> list[Any]:
 
 
 @contextlib.contextmanager
-def telling(what: str, positions: int) -> Iterator[Callable[[Heard], None]]:
+def show_progress(activity: str, positions: int) -> Iterator[Callable[[Heard], None]]:
     """Show the progress of a replay while the context is open."""
-    progress = _Progress()
-    with counting(what, positions) as bar:
+    progress = _ReplayProgress()
+    with counting(activity, positions) as bar:
 
-        def tell(heard: Heard) -> None:
-            progress.take(heard)
-            bar(progress.done, words=progress.told())
+        def tell(report: Heard) -> None:
+            progress.add(report)
+            bar(progress.position, words=progress.describe())
 
         yield tell
 
 
-class _Progress:
-    """The positions of the parts, and their rate."""
+class _ReplayProgress:
+    """The positions of the parts, and the exchanges per second."""
 
     def __init__(self) -> None:
-        self._reached: dict[int, int] = {}
-        self._seen = self._answered = 0
-        self._since = time.monotonic()
+        self._positions: dict[int, int] = {}
+        self._exchanges = 0
+        self._answers = 0
+        self._start = time.monotonic()
 
     @property
-    def done(self) -> int:
-        """Return the positions reached, in all parts."""
-        return sum(self._reached.values())
+    def position(self) -> int:
+        """The number of positions read, in all parts."""
+        return sum(self._positions.values())
 
-    def take(self, heard: Heard) -> None:
-        """Record news of a part."""
-        if heard.position:
-            self._reached[heard.number] = heard.position
-        self._seen += heard.seen
-        self._answered += heard.answered
+    def add(self, report: Heard) -> None:
+        """Add a report from a part."""
+        if report.position:
+            self._positions[report.number] = report.position
+        self._exchanges += report.seen
+        self._answers += report.answered
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return counts and rate."""
-        rate = self._seen / max(time.monotonic() - self._since, 0.001)
-        answered = f", {self._answered} answers" if self._answered else ""
-        return f"{self._seen:,} exchanges{answered}, {rate:,.0f}/s"
+        rate = self._exchanges / max(time.monotonic() - self._start, 0.001)
+        answers = f", {self._answers} answers" if self._answers else ""
+        return f"{self._exchanges:,} exchanges{answers}, {rate:,.0f}/s"

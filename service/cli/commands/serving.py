@@ -13,7 +13,7 @@ from service.cli.commands.options import ChosenJudge, Database, Kafka, PolicyFil
 from service.cli.exit_codes import end_with
 from service.cli.terminal import out
 from service.server.logs import configure_logs
-from service.setup.judge_setup import LIVE, NONE, SIMULATED, WORKERS, unpriced_note, who_judges
+from service.setup.judge_setup import LIVE, NONE, SIMULATED, WORKERS, describe_judge, unpriced_note
 from service.setup.kafka import collector_topics, connection_of
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import utc_now
@@ -111,7 +111,7 @@ def worker(
         note = f"note: {processes} processes for {sum(partitions.values())} partitions: the rest stand by until one stops"
         out.say(note)
     if any(stage.judged for stage in wanted):
-        opened = who_judges(settings, in_force)
+        opened = describe_judge(settings, in_force)
         for note in (f"judge: {opened.name}", opened.note, unpriced_note(in_force) if opened.name != "none" else ""):
             if note:
                 out.say(note)

@@ -20,12 +20,12 @@ from service.read.access import operators as operator_list
 from service.setup.access import MARK, SCOPES, SIGN_IN_LASTS, AccessStore, Holder, Kind, Scope
 from service.text.answers import Place, page_of
 from service.text.links import API
-from service.web.authentication import FleetAdmin, Reader, is_encrypted, name_in
+from service.web.authentication import FleetAdmin, Reader, cookie_name_of, is_encrypted
 from service.web.context import Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.json_routes import JsonRoute
+from service.web.middleware import set_subject
 from service.web.models import ConnectionName, Cursor, Id, Limit, OperatorBody
-from service.web.request_layers import name_subject
 
 router = APIRouter(route_class=JsonRoute, tags=["access"])
 WRITES = (400, 408, 413, 415)
@@ -62,7 +62,7 @@ async def sign_in(request: Request, _: Reader, services: Services) -> Response:
     response = Response(status_code=204)
     hosts = services.settings.encrypted_hosts
     response.set_cookie(
-        name_in(request.scope, hosts),
+        cookie_name_of(request.scope, hosts),
         secret,
         max_age=int(SIGN_IN_LASTS.total_seconds()),
         httponly=True,
@@ -80,7 +80,7 @@ async def sign_out(request: Request, _: Reader, services: Services) -> Response:
         await anyio.to_thread.run_sync(services.access.sign_ins.end, cookie)
     response = Response(status_code=204)
     hosts = services.settings.encrypted_hosts
-    name, secure = name_in(request.scope, hosts), is_encrypted(request.scope, hosts)
+    name, secure = cookie_name_of(request.scope, hosts), is_encrypted(request.scope, hosts)
     response.delete_cookie(name, httponly=True, samesite="lax", secure=secure)
     return response
 
@@ -208,7 +208,7 @@ def revoke_operator(_: FleetAdmin, services: Services, name: Name, body: RevokeB
 
 
 def _add_holder(access: AccessStore, request: Request, holder: Holder, lasts: timedelta | None = None) -> IssuedToken:
-    name_subject(request, holder.name)
+    set_subject(request, holder.name)
     if access.holder(holder.kind, holder.name):
         raise ApiError(409, "conflict", "name: is taken; names are not reused")
     return IssuedToken(name=holder.name, token=_answer_token(lambda: access.add(holder, lasts), 400))

@@ -19,15 +19,15 @@ from schemas.bounds import NAME
 from schemas.errors import SettingsError
 from service.read.evaluations import Evaluations, OneEvaluation, evaluation_page, evaluation_state
 from service.setup.access import Holder
-from service.setup.judge_setup import LIVE, refuse_unconfigured
+from service.setup.judge_setup import LIVE, check_judges_configured
 from service.text.answers import Place, after, page_of
 from service.text.links import EVALUATIONS
 from service.web.authentication import Admin, Reader, VisibleProject, require_project
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented, problems_in_words
 from service.web.json_routes import JsonRoute
+from service.web.middleware import set_subject
 from service.web.models import EXAMPLES, Cursor, Id, Limit, Moment, OperatorBody, Text
-from service.web.request_layers import name_subject
 from service.write.evaluating import RequestedEvaluations, requested_evaluations
 from streams.evaluations import Prepared, prepare
 from streams.finished_sessions import FinishedSession, Wanted, finished_sessions
@@ -182,7 +182,7 @@ async def evaluate(
     """
     terms = await anyio.to_thread.run_sync(terms_of, body)
     wanted = body.wanted(caller)
-    name_subject(request, ", ".join(case.case_id for case in terms.cases))
+    set_subject(request, ", ".join(case.case_id for case in terms.cases))
     # One request at a time, so that the second of two equal requests finds the evaluations of the first.
     async with services.evaluating:
         prepared = await _prepare_terms(services, terms, wanted, retry_failed=body.retry_failed)
@@ -260,7 +260,7 @@ async def _prepare_terms(services: ApiContext, terms: Terms, wanted: Wanted, *, 
 def _refuse_unconfigured(services: ApiContext, terms: Terms) -> None:
     """Refuse with 400 another provider's judge that has no address, because it could never be called."""
     try:
-        refuse_unconfigured(terms.plans, services.engine.policy, "")
+        check_judges_configured(terms.plans, services.engine.policy, "")
     except SettingsError as error:
         raise ApiError(400, "invalid", f"profile.judges: {error}. {error.hint}") from None
 

@@ -13,6 +13,7 @@ from service.web.authentication import FleetAdmin
 from service.web.context import ApiContext, Services
 from service.web.errors import ApiError, documented
 from service.web.json_routes import JsonRoute
+from service.web.middleware import set_subject
 from service.web.models import ConnectionName, OperatorBody
 from service.web.policy import (
     Text,
@@ -20,11 +21,10 @@ from service.web.policy import (
     is_in_force,
     known_files,
     policy_file,
-    standing,
-    tried,
+    read_current,
+    try_text,
 )
-from service.web.request_layers import name_subject
-from service.write.policies import (
+from service.write.policy_file import (
     AppliedPolicy,
     EffectivePolicy,
     PolicyProblem,
@@ -33,10 +33,10 @@ from service.write.policies import (
     SavedPolicy,
     StaleError,
     StoredPolicy,
-    changes,
-    check,
-    effective,
+    check_text,
+    compare_policies,
     fingerprint,
+    settings_in_force,
 )
 
 router = APIRouter(route_class=JsonRoute, tags=["policy"])
@@ -45,7 +45,7 @@ Base = Annotated[
     str,
     Field(
         pattern="^[0-9a-f]{64}$",
-        description="`fingerprint` of the text that was changed: 409 if the file has another one meanwhile.",
+        description="`fingerprint` of the text on which the change is based. 409 if the file has changed since then.",
         examples=["9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
     ),
 ]
@@ -59,7 +59,7 @@ class SaveBody(OperatorBody):
 
 
 class RestoreBody(OperatorBody):
-    """The text to replace by the one before it."""
+    """The text to replace by the previous one."""
 
     base: Base
 
@@ -68,15 +68,15 @@ class RestoreBody(OperatorBody):
 def policy(_: FleetAdmin, services: Services) -> StoredPolicy:
     """Return the policy file, and whether it can be saved and is in force."""
     file = policy_file(services)
-    now = standing(file)
+    current = read_current(file)
     return StoredPolicy(
         path=None if file.path is None else str(file.path),
-        text=now.text,
-        fingerprint=fingerprint(now.text),
+        text=current.text,
+        fingerprint=fingerprint(current.text),
         read_only_because=file.why_read_only() or None,
         has_previous=file.previous() is not None,
-        in_force=is_in_force(services, now.policy),
-        problems=list(now.problems),
+        in_force=is_in_force(services, current.policy),
+        problems=list(current.problems),
     )
 
 
@@ -85,20 +85,21 @@ def effective_policy(
     _: FleetAdmin,
     services: Services,
     project: Annotated[
-        ConnectionName | None, Query(description="A project; by default what holds for all that are not named.")
+        ConnectionName | None,
+        Query(description="A project. By default, the settings of all projects that the policy does not name."),
     ] = None,
 ) -> EffectivePolicy:
     """Return the settings in force for a project, including defaults."""
     running = services.engine.policy
     return EffectivePolicy(
-        project=project, digest=running.for_project(project or "").digest, settings=effective(running, project or "")
+        project=project, digest=running.for_project(project or "").digest, settings=settings_in_force(running, project or "")
     )
 
 
 @router.post(POLICY_TRIAL, responses=documented(*WRITES))
 async def try_policy(_: FleetAdmin, services: Services, body: TrialBody) -> PolicyTrial:
     """Check a text, compare it with the file, and estimate its effect. Nothing is saved."""
-    return await tried(services, body.text)
+    return await try_text(services, body.text)
 
 
 @router.put(POLICY, responses=documented(*WRITES, 409))
@@ -109,22 +110,24 @@ async def save_policy(_: FleetAdmin, services: Services, request: Request, body:
 
 @router.post(f"{POLICY}/restore", responses=documented(*WRITES, 409))
 async def restore_policy(_: FleetAdmin, services: Services, request: Request, body: RestoreBody) -> SavedPolicy:
-    """Restore the text from before the last save; the present text becomes the previous one."""
-    before = await asyncio.to_thread(policy_file(services).previous)
-    if before is None:
+    """Restore the text from before the last save. The present text becomes the previous one."""
+    previous = await asyncio.to_thread(policy_file(services).previous)
+    if previous is None:
         raise ApiError(409, "conflict", "there is no earlier policy to restore")
-    return await _save_text(services, request, before, body.base)
+    return await _save_text(services, request, previous, body.base)
 
 
 @router.post(f"{POLICY}/apply", status_code=202, responses=documented(*WRITES, 409))
 async def apply_policy(_: FleetAdmin, services: Services) -> AppliedPolicy:
-    """Restart the server in its process, with the policy from the file. Requests wait meanwhile; open calls to the judge end first.
+    """Restart the server in its process, with the policy from the file.
+
+    Open calls to the judge are completed first, and requests wait until the restart is done.
 
     Workers on Kafka read their own policy file when they start.
     """
-    now = await asyncio.to_thread(standing, policy_file(services))
-    if now.policy is None:
-        raise ApiError(409, "invalid_policy", f"the policy is not valid: {now.problems[0].problem}")
+    current = await asyncio.to_thread(read_current, policy_file(services))
+    if current.policy is None:
+        raise ApiError(409, "invalid_policy", f"the policy is not valid: {current.problems[0].problem}")
     if services.restart is None:
         raise ApiError(409, "conflict", "this server cannot restart itself; restart it manually")
     services.restart()
@@ -133,20 +136,20 @@ async def apply_policy(_: FleetAdmin, services: Services) -> AppliedPolicy:
 
 async def _save_text(services: ApiContext, request: Request, text: str, base: str) -> SavedPolicy:
     file = policy_file(services)
-    now = await asyncio.to_thread(standing, file)
-    policy = await asyncio.to_thread(check, file, text, known_files(services, now.policy))
+    current = await asyncio.to_thread(read_current, file)
+    policy = await asyncio.to_thread(check_text, file, text, known_files(services, current.policy))
     if isinstance(policy, list):
-        raise ApiError(400, "invalid_policy", "; ".join(map(_name_line, policy)))
+        raise ApiError(400, "invalid_policy", "; ".join(map(_format_problem, policy)))
     try:
         await asyncio.to_thread(file.save, text, base)
     except StaleError as error:
         raise ApiError(409, "conflict", f"{error}. {error.hint}") from None
     except ReadOnlyError as error:
         raise ApiError(409, "read_only", f"{error} {error.hint}") from None
-    differences = changes(now.policy or services.engine.policy, policy)
-    name_subject(request, ", ".join(one.setting for one in differences) or "no setting")
+    differences = compare_policies(current.policy or services.engine.policy, policy)
+    set_subject(request, ", ".join(change.setting for change in differences) or "no setting")
     return SavedPolicy(fingerprint=fingerprint(text), changes=differences, in_force=is_in_force(services, policy))
 
 
-def _name_line(problem: PolicyProblem) -> str:
+def _format_problem(problem: PolicyProblem) -> str:
     return problem.problem if problem.line is None else f"line {problem.line}: {problem.problem}"

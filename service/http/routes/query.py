@@ -21,8 +21,8 @@ from service.text.links import API
 from service.web.authentication import Querier
 from service.web.errors import ApiError, documented
 from service.web.json_routes import JsonRoute
+from service.web.middleware import ClientGone
 from service.web.models import EXAMPLES, MAX_SQL, OperatorBody, Text
-from service.web.request_layers import ClientGone
 
 router = APIRouter(route_class=JsonRoute, tags=["query"])
 MAX_PARAMETERS = 100

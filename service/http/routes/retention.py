@@ -15,8 +15,8 @@ from service.web.authentication import FleetAdmin
 from service.web.context import Services, durable_or_refused
 from service.web.errors import documented
 from service.web.json_routes import JsonRoute
+from service.web.middleware import set_subject
 from service.web.models import MAX_COMMENT, ConnectionName, Cursor, Id, Limit, OperatorBody, Text
-from service.web.request_layers import name_subject
 from service.write.deletion import (
     ErasureDryRun,
     ErasureList,
@@ -88,7 +88,7 @@ async def plan_one_erasure(_: FleetAdmin, services: Services, body: ErasureBody)
 async def erase(caller: FleetAdmin, services: Services, request: Request, body: ErasureBody) -> RequestedErasure:
     """Erase all records of a session or a connection permanently; later records of it are refused."""
     engine = services.engine
-    name_subject(request, body.connection if body.session_id is None else f"{body.connection}/{body.session_id}")
+    set_subject(request, body.connection if body.session_id is None else f"{body.connection}/{body.session_id}")
     comment = engine.redactor.redact(body.comment)[0] if body.comment else None
     wanted = erasure(body.connection, body.session_id, caller.name, comment, engine.now())
     with durable_or_refused():

@@ -28,7 +28,7 @@ from service.web.authentication import Connection
 from service.web.bounds import MAX_SPANS, MAX_UNPACKED, OTLP_LETTERS
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
-from service.web.request_layers import GZIP, JSON, PROTOBUF, body_kind, header_values
+from service.web.middleware import GZIP, JSON, PROTOBUF, body_kind, header_values
 from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal, admitted, labels_of
 from streams.sources.otlp.kept_spans import SpanOwner
 from streams.sources.otlp.request import SIGNALS, Observed, ReadItems, Refused, Rejection
@@ -47,7 +47,7 @@ class Body(NamedTuple):
 
     content: bytes
     is_json: bool = False
-    is_packed: bool = False
+    is_compressed: bool = False
 
 
 class Origin(NamedTuple):
@@ -103,7 +103,7 @@ async def receive(signal: str, body: Body, caller: Holder, services: ApiContext)
 def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
     """Return the spans of a request. Raises ApiError if the request as a whole cannot be read."""
     spans = MappedSpans()
-    content = _unpack(body.content) if body.is_packed else body.content
+    content = _unpack(body.content) if body.is_compressed else body.content
     try:
         items = _limit_items(SIGNALS[origin.signal].read(content, origin.now, is_json=body.is_json), spans)
         for outcome in admitted(items, lambda _: origin.owner, lambda _: origin.labels, redactor, origin.now):
@@ -198,8 +198,8 @@ async def _take(signal: str, request: Request, caller: Holder, services: ApiCont
     from streams.sources.otlp.request import as_json  # noqa: PLC0415
 
     is_json = body_kind(request.scope) == JSON
-    packed = any(value.strip().lower() == GZIP for value in header_values(request.scope, b"content-encoding"))
-    answer = await receive(signal, Body(await request.body(), is_json, packed), caller, services)
+    is_compressed = any(value.strip().lower() == GZIP for value in header_values(request.scope, b"content-encoding"))
+    answer = await receive(signal, Body(await request.body(), is_json, is_compressed), caller, services)
     if is_json:
         return Response(as_json(answer), media_type=JSON.decode())
     return Response(answer.SerializeToString(), media_type=PROTOBUF.decode())

@@ -28,7 +28,7 @@ from driftline_trial.simulator import running
 from service.server.app import prepare_routes
 from service.setup.access import SCOPES, AccessStore, Holder
 from service.web.bounds import LINES, ApiSettings
-from service.write.policies import SKELETON, fingerprint
+from service.write.policy_file import SKELETON, fingerprint
 from streams.engine.engine import Engine
 
 Who = Literal["connection", "read", "review", "query", "admin", "open"]

@@ -9,7 +9,7 @@ from starlette.types import Send
 from support.api_server import BodyBuilder, Call, Tokens
 from support.pages import cookie, signed_in
 
-from service.web import request_layers as etags
+from service.web import middleware
 from streams.engine.engine import Engine
 
 SCORES = "/api/audit/ops/scores"
@@ -79,7 +79,9 @@ def test_an_answer_that_is_too_large_to_hold_is_sent_as_it_comes() -> None:
     async def app(_scope: object, _receive: object, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(3):
-            await send({"type": "http.response.body", "body": b"x" * (etags.MAX_HELD // 2 + 1), "more_body": True})
+            await send(
+                {"type": "http.response.body", "body": b"x" * (middleware.MAX_BUFFERED_BYTES // 2 + 1), "more_body": True}
+            )
         await send({"type": "http.response.body", "body": b"end", "more_body": False})
 
     async def receive() -> dict[str, object]:
@@ -89,11 +91,15 @@ def test_an_answer_that_is_too_large_to_hold_is_sent_as_it_comes() -> None:
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "path": "/api/audit/x", "headers": [(b"if-none-match", b"*")]}
-    asyncio.run(etags.Etags(app)(scope, receive, send))  # type: ignore[arg-type]
+    asyncio.run(middleware.Etags(app)(scope, receive, send))  # type: ignore[arg-type]
     assert [message["type"] for message in sent] == ["http.response.start", *["http.response.body"] * 3]
     assert sent[0]["status"] == 200
     assert sent[0]["headers"] == []
-    assert [len(message["body"]) for message in sent[1:]] == [etags.MAX_HELD + 2, etags.MAX_HELD // 2 + 1, 3]  # type: ignore[arg-type]
+    assert [len(message["body"]) for message in sent[1:]] == [
+        middleware.MAX_BUFFERED_BYTES + 2,
+        middleware.MAX_BUFFERED_BYTES // 2 + 1,
+        3,
+    ]  # type: ignore[arg-type]
     assert [message["more_body"] for message in sent[1:]] == [True, True, False]
 
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from support.api_server import BodyBuilder, Call, Tokens
 
 from service.web.bounds import ApiSettings
-from service.web.request_layers import BodyLimits, InFlight, host_name
+from service.web.middleware import BodyLimits, ConcurrencyLimit, parse_host
 from streams.engine.engine import Engine
 
 INGEST = "/api/audit/ingest"
@@ -39,7 +39,7 @@ INGEST = "/api/audit/ingest"
 )
 def test_a_host_is_a_name_with_a_port(value: bytes, name: str) -> None:
     """Host names that only resemble an allowed one are refused."""
-    assert host_name(value) == name
+    assert parse_host(value) == name
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8321", "10.0.0.7", ""])
@@ -184,7 +184,7 @@ def test_one_request_too_many_is_told_to_try_again() -> None:
         async def send(message: dict[str, Any]) -> None:
             sent.append(message)
 
-        bounded = InFlight(slow, 2)
+        bounded = ConcurrencyLimit(slow, 2)
         working = [asyncio.create_task(bounded(scope_of("POST"), receive, send)) for _ in range(2)]
         await asyncio.sleep(0)
         await bounded(scope_of("POST"), receive, send)

@@ -11,7 +11,7 @@ import pytest
 
 from service.text.links import INGEST
 from service.web.context import Metrics
-from service.web.request_layers import RequestRecord
+from service.web.middleware import RequestLog
 
 
 class Clock:
@@ -29,7 +29,7 @@ def calls_of(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int | None]]:
     return [(record.status, getattr(record, "calls", None)) for record in caplog.records]  # type: ignore[attr-defined]
 
 
-def answered(record: RequestRecord, path: str, status: int) -> None:
+def answered(record: RequestLog, path: str, status: int) -> None:
     """Let one call be answered."""
 
     async def receive() -> dict[str, Any]:
@@ -49,18 +49,18 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def record(clock: Clock, caplog: pytest.LogCaptureFixture) -> RequestRecord:
+def record(clock: Clock, caplog: pytest.LogCaptureFixture) -> RequestLog:
     """The middleware over an application that answers as the call says."""
 
     async def app(scope: Any, _: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": scope["answer"], "headers": []})
 
-    caplog.set_level(logging.INFO, "service.web.request_layers")
-    return RequestRecord(app, Metrics(), clock)
+    caplog.set_level(logging.INFO, "service.web.middleware")
+    return RequestLog(app, Metrics(), clock)
 
 
 def test_a_line_of_an_ingest_stands_for_the_calls_of_a_second(
-    record: RequestRecord, clock: Clock, caplog: pytest.LogCaptureFixture
+    record: RequestLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Thousands of equal lines a second say nothing, and cost a seventh of what a server can do."""
     for _ in range(5):
@@ -70,14 +70,14 @@ def test_a_line_of_an_ingest_stands_for_the_calls_of_a_second(
     assert calls_of(caplog) == [(201, 1), (201, 5)]
 
 
-def test_whatever_is_refused_has_a_line_of_its_own(record: RequestRecord, caplog: pytest.LogCaptureFixture) -> None:
+def test_whatever_is_refused_has_a_line_of_its_own(record: RequestLog, caplog: pytest.LogCaptureFixture) -> None:
     """A refused request must be findable by its id."""
     for status in (201, 409, 409, 503, 503):
         answered(record, INGEST, status)
     assert calls_of(caplog) == [(201, 1), (409, None), (409, None), (503, None), (503, None)]
 
 
-def test_every_other_call_has_a_line_of_its_own(record: RequestRecord, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_other_call_has_a_line_of_its_own(record: RequestLog, caplog: pytest.LogCaptureFixture) -> None:
     """People and their tools call seldom, and each call may matter."""
     for _ in range(2):
         answered(record, "/api/audit/{project}/scores", 200)

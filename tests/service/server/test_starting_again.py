@@ -13,7 +13,7 @@ import pytest
 from support.clients import INGEST, bearer, exchange_body
 from support.servers import PATIENCE, Home, Nursery, nursery, until
 
-from service.write.policies import fingerprint
+from service.write.policy_file import fingerprint
 
 pytestmark = pytest.mark.slow
 CHANGED = "version: 1\ndefaults: {retentionDays: null, sampling: {routineInterval: 9}}\n"

@@ -1,4 +1,4 @@
-"""A judge of another maker is refused before it costs anything, unless what it needs is configured."""
+"""A judge of another provider is refused before it costs anything, unless what it needs is configured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.evaluation_builders import plan
 
 from audit.policy import Policy
 from schemas.errors import SettingsError
-from service.setup.judge_setup import ANTHROPIC, refuse_unconfigured
+from service.setup.judge_setup import ANTHROPIC, check_judges_configured
 from streams.judges.protocol import DEFAULT_BASE_URL
 
 GATEWAY = "http://127.0.0.1:4000"
@@ -37,8 +37,8 @@ def judged_by(model: str, **said: Any) -> Any:
 )
 def test_a_model_of_another_maker_says_what_to_configure(policy: Any, address: str, said: Any) -> None:
     """Every call would fail, or none be made, and the failed evaluations would say neither why nor what to do."""
-    with pytest.raises(SettingsError, match=r"judge x: .* gpt-4o is a model of another maker") as caught:
-        refuse_unconfigured([judged_by("gpt-4o", **said)], Policy.model_validate(policy), address)
+    with pytest.raises(SettingsError, match=r"judge x: .* gpt-4o is a model of another provider") as caught:
+        check_judges_configured([judged_by("gpt-4o", **said)], Policy.model_validate(policy), address)
     assert all(words in caught.value.hint for words in ("ANTHROPIC_BASE_URL", "prices: in the policy", "cost_cap_usd: null"))
 
 
@@ -55,7 +55,7 @@ def test_a_model_of_another_maker_says_what_to_configure(policy: Any, address: s
 )
 def test_what_is_configured_is_asked(model: str, policy: Any, address: str, said: Any) -> None:
     """A gateway with a price is as good a judge as any; recorded answers need neither."""
-    refuse_unconfigured([judged_by(model, **said)], Policy.model_validate(policy), address)
+    check_judges_configured([judged_by(model, **said)], Policy.model_validate(policy), address)
 
 
 def test_the_address_is_that_of_the_judge() -> None:

@@ -125,7 +125,7 @@ def test_nothing_is_paid_for_unless_somebody_says_yes(
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5}")
     code, _, err = driftline("replay", "--judge", "live", "--policy", policy, "--workers", "1")
     assert code != 0
-    assert "Ask the judge?" in err
+    assert "Call the judge?" in err
     assert "USD at most" in err
     assert simulator.requests == 0
     assert not result(judged, "newer").exists()

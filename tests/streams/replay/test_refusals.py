@@ -17,7 +17,7 @@ from analytics.store.store import Store
     [
         (["--since", "yesterday"], "--since: 'yesterday' is neither ISO 8601"),
         (["--since", "2026-11-02", "--until", "2026-11-01"], "--since must be before --until"),
-        (["--since", "2031-01-01"], "there are no exchanges in that time"),
+        (["--since", "2031-01-01"], "there are no exchanges in this period"),
         (["--project", "nobody"], "--project: there is no project 'nobody'"),
         (["--label", "Über"], "is not a valid label"),
         (["--label", ""], "is not a valid label"),

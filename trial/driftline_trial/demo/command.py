@@ -114,10 +114,10 @@ def _import_transcripts(folder: Path, settings: Settings, last_day: date) -> Non
     with open_workspace(settings, now=lambda: present_of(last_day), create=True) as workspace:
         files = OPENCLAW.files_in([plan.root / "agents"])
         with file_progress(files) as report:
-            summary = Importer(workspace).transcripts(OPENCLAW, files, report)
+            summary = Importer(workspace).import_transcripts(OPENCLAW, files, report)
         show(summary, settings.database, as_json=False)
         with file_progress([events]) as report:
-            show(Importer(workspace).events([events], report), settings.database, as_json=False)
+            show(Importer(workspace).import_events([events], report), settings.database, as_json=False)
 
 
 def _report(workspace: Workspace, sessions: Sequence[Session], last_day: date, *, is_of_now: bool) -> Iterator[RenderableType]:

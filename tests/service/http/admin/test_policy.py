@@ -11,7 +11,7 @@ from support.api_server import NOW, PATIENT, BodyBuilder, Call, Tokens
 
 from service.setup.access import AccessStore
 from service.web.bounds import ApiSettings
-from service.write.policies import fingerprint
+from service.write.policy_file import fingerprint
 
 POLICY, TRIAL = "/api/audit/policy", "/api/audit/policy/trial"
 PRESENT = "version: 1\nprojects: {dark: {enabled: false}, capped: {costCapPerSession: 0}}\n"

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from support.api_server import BodyBuilder, Call, Tokens
 
 from service.setup.access import AccessStore
-from service.web.authentication import WINDOW, Failures
+from service.web.authentication import FAILURE_WINDOW, Failures
 from service.web.bounds import ApiSettings
 
 OPEN = {"/healthz", "/readyz", "/metrics"}
@@ -123,7 +123,7 @@ def test_too_many_failures_are_told_to_wait(call: Call, tokens: Tokens) -> None:
     answers = [call("GET", "/api/audit/ops/scores", "dl_wrong").status_code for _ in range(12)]
     assert answers == [401] * 10 + [429] * 2
     refused = call("GET", "/api/audit/ops/scores", "dl_wrong")
-    assert 1 <= int(refused.headers["retry-after"]) <= WINDOW + 1
+    assert 1 <= int(refused.headers["retry-after"]) <= FAILURE_WINDOW + 1
     assert call("GET", "/api/audit/ops/scores", "dl_wrong", address="203.0.113.10").status_code == 401
     assert call("GET", "/api/audit/ops/scores", tokens.root).status_code == 200
 

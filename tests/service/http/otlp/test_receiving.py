@@ -37,7 +37,7 @@ def test_a_packed_request_has_the_spans_of_the_same_request_unpacked(dialect: st
     for captured in requests_of(dialect):
         for is_json, content in ((True, captured.as_json), (False, captured.as_protobuf)):
             spans = spans_of(captured.signal, Body(content, is_json))
-            assert spans == spans_of(captured.signal, Body(gzip.compress(content), is_json, is_packed=True))
+            assert spans == spans_of(captured.signal, Body(gzip.compress(content), is_json, is_compressed=True))
             assert spans.records == [*map(decode, spans.messages)]
 
 
@@ -51,12 +51,12 @@ _SOUND = [one for dialect in dialects()[:3] for one in requests_of(dialect)[:2]]
 def test_a_damaged_request_has_some_spans_or_is_refused(data: st.DataObject) -> None:
     """An exporter would repeat a request answered 500 indefinitely."""
     captured = data.draw(st.sampled_from(_SOUND))
-    is_json, is_packed = data.draw(st.booleans()), data.draw(st.booleans())
+    is_json, is_compressed = data.draw(st.booleans()), data.draw(st.booleans())
     content = bytearray(captured.as_json if is_json else captured.as_protobuf)
     for place, byte in data.draw(st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), max_size=3)):
         content[place] = byte
-    whole = gzip.compress(bytes(content)) if is_packed else bytes(content)
+    whole = gzip.compress(bytes(content)) if is_compressed else bytes(content)
     cut = whole[: data.draw(st.integers(0, len(whole)))] if data.draw(st.booleans()) else whole
     with contextlib.suppress(ApiError):
-        spans = spans_of(captured.signal, Body(cut, is_json, is_packed))
+        spans = spans_of(captured.signal, Body(cut, is_json, is_compressed))
         assert len(spans.records) == len(spans.messages)

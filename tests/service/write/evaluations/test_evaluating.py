@@ -25,7 +25,7 @@ from audit.evaluation.report import LATER_ATTEMPT_FAILED, Evaluated
 from driftline_trial.simulator import RunningJudge, running
 from schemas.errors import InputError, SettingsError
 from schemas.records import Judgement
-from service.cli.commands.evaluating import estimate_in_words
+from service.cli.commands.evaluating import describe_estimate
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
 from service.write.evaluating import JudgeOutOfReachError, Progress, catch_up, evaluate, journal_of
@@ -178,7 +178,7 @@ def test_what_an_earlier_call_left_is_not_judged_by_nobody(database: Path) -> No
         assert found.estimate.evaluations == 4
         assert found.estimate.calls == 0
         assert found.estimate.left_over == 1
-        assert "1 evaluation that an earlier command" in estimate_in_words(found, is_capped=True)
+        assert "1 evaluation that an earlier command" in describe_estimate(found, is_capped=True)
         with pytest.raises(SettingsError, match="there is no judge"):
             evaluate(workspace, workspace.settings, found, lambda _: None)
     assert counts(database) == (1, 0)

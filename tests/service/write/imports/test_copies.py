@@ -77,7 +77,7 @@ def _write(path: Path, lines: Sequence[Json]) -> None:
 def _import(workspace: Workspace, source: TranscriptSource, root: Path) -> ImportSummary:
     files = source.files_in([root])
     random.Random(len(files)).shuffle(files)
-    return Importer(workspace).transcripts(source, files)
+    return Importer(workspace).import_transcripts(source, files)
 
 
 def _questions(workspace: Workspace) -> list[str]:
@@ -108,7 +108,7 @@ def test_a_copy_that_is_imported_first_and_alone_is_the_same_session(
     root, lines = tmp_path / "root", lines_of()
     backup = root / folder / f"{name}.jsonl.bak"
     _write(backup, lines[: head + 2 * turn])
-    assert Importer(workspace).transcripts(source, [backup]).exchanges == 2
+    assert Importer(workspace).import_transcripts(source, [backup]).exchanges == 2
     _write(root / folder / f"{name}.jsonl", lines)
     summary = _import(workspace, source, root)
     assert summary.exchanges == 2

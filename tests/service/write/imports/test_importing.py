@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from service.cli.commands.importing import WHOLE_EVERY, Filing, _follow
+from service.cli.commands.importing import FULL_SCAN_INTERVAL, ImportOptions, _follow
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
 from service.write import importing
@@ -81,7 +81,7 @@ def asked(workspace: Workspace) -> list[str]:
 
 def unchanged(workspace: Workspace, path: Path, agent: str | None = None) -> int:
     """Import a file; answers whether it was passed over."""
-    return Importer(workspace, agent=agent).transcripts(OPENCLAW, [path]).unchanged
+    return Importer(workspace, agent=agent).import_transcripts(OPENCLAW, [path]).unchanged
 
 
 def test_a_file_is_read_again_with_other_settings(workspace: Workspace, transcript: Path, times: Times) -> None:
@@ -131,12 +131,12 @@ def test_a_follower_notices_silence_and_outlasts_a_missing_folder(
             root.rename(aside)
         elif number == 2:
             aside.rename(root)
-            times.now += max(timedelta(minutes=workspace.policy.session_gap_minutes), WHOLE_EVERY) + timedelta(minutes=1)
+            times.now += max(timedelta(minutes=workspace.policy.session_gap_minutes), FULL_SCAN_INTERVAL) + timedelta(minutes=1)
         elif number == 4:
             os.kill(os.getpid(), signal.SIGINT)
         return whole(source, paths)
 
     monkeypatch.setattr(type(OPENCLAW), "files_in", looking)
-    _follow(workspace, OPENCLAW, [root], Filing(as_json=True), 0.001)
+    _follow(workspace, OPENCLAW, [root], ImportOptions(as_json=True), 0.001)
     assert asked(workspace) == ["Is the backup healthy?"]
     assert transcript.exists()

@@ -192,7 +192,7 @@ def test_a_folder_without_a_file_of_the_sort_is_refused(driftline: Command, tmp_
     code, out, err = driftline(*READERS[reader], str(folder))
     assert code == 2
     assert out == ""
-    assert f"{folder}: every file in it is empty" in err
+    assert f"{folder}: all files are empty" in err
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -107,13 +107,13 @@ def test_an_answer_that_ended_counts_at_once_and_is_revised_if_the_turn_goes_on(
     """An import right after a session includes its last answer, which is revised at most once."""
     source, place, lines_of = PROGRAMS[program]
     path = _write(tmp_path / "root" / place, lines_of("ask", "answer"))
-    first = Importer(workspace).transcripts(source, [path])
+    first = Importer(workspace).import_transcripts(source, [path])
     assert first.exchanges == 1
     assert first.revised == 0
     assert first.open == []
     assert _answers(workspace) == ["It is up."]
     _write(path, lines_of("ask", "answer", "more"))
-    second = Importer(workspace).transcripts(source, [path])
+    second = Importer(workspace).import_transcripts(source, [path])
     assert second.exchanges == 0
     assert second.revised == 1
     assert second.conflicts == 0
@@ -121,7 +121,7 @@ def test_an_answer_that_ended_counts_at_once_and_is_revised_if_the_turn_goes_on(
     assert _answers(workspace) == ["And fast."]
     times.now += timedelta(days=1)
     for _ in range(2):
-        again = Importer(workspace).transcripts(source, [path])
+        again = Importer(workspace).import_transcripts(source, [path])
         assert again.exchanges == 0
         assert again.revised == 0
         assert again.conflicts == 0
@@ -137,7 +137,7 @@ def test_an_answer_that_is_still_open_is_reported_with_its_reason_and_time(
     """The summary must explain why an import has no exchanges."""
     source, place, lines_of = PROGRAMS[program]
     path = _write(tmp_path / "root" / place, lines_of("ask", "call"))
-    first = Importer(workspace).transcripts(source, [path])
+    first = Importer(workspace).import_transcripts(source, [path])
     [answer] = first.open
     assert first.exchanges == 0
     assert len(first.as_json()["open"]) == 1
@@ -145,7 +145,7 @@ def test_an_answer_that_is_still_open_is_reported_with_its_reason_and_time(
     assert answer.asked_at <= answer.counts_at - gap < times.now
     assert "tool" in answer.reason
     times.now = answer.counts_at + timedelta(seconds=1)
-    later = Importer(workspace).transcripts(source, [path])
+    later = Importer(workspace).import_transcripts(source, [path])
     assert later.exchanges == 1
     assert later.open == []
     assert _answers(workspace) == [""]
@@ -155,5 +155,5 @@ def test_a_question_without_an_answer_says_so(workspace: Workspace, tmp_path: Pa
     """A missing answer is reported differently from a running tool."""
     source, place, lines_of = PROGRAMS["openclaw"]
     path = _write(tmp_path / "root" / place, lines_of("ask"))
-    [answer] = Importer(workspace).transcripts(source, [path]).open
+    [answer] = Importer(workspace).import_transcripts(source, [path]).open
     assert "no answer" in answer.reason

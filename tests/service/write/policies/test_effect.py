@@ -15,7 +15,7 @@ from audit.exchanges.sampling import SAMPLING_SKIP
 from audit.policy import Sampling
 from audit.redaction import Redactor
 from schemas.records import Exchange
-from service.write.policies import changes, effects
+from service.write.policy_file import compare_policies, estimate_effects
 from streams.log.admission import Admission, EncodedRecords
 
 SAMPLINGS = st.builds(
@@ -63,9 +63,9 @@ def test_a_trial_judges_what_intake_judges(sessions: list[list[dict[str, Any]]],
                 "SELECT count(*) FROM scores WHERE sampling_reason <> $skipped", {"skipped": SAMPLING_SKIP}
             ).fetchall()
             for before, after in ((policy, policy_of(sampling=other)), (policy_of(sampling=other), policy)):
-                differences = changes(before, after)
+                differences = compare_policies(before, after)
                 now = build.START + timedelta(days=1)
-                for effect in effects(cursor, before, after, found=differences, projects=["ops"], now=now):
+                for effect in estimate_effects(cursor, before, after, changes=differences, projects=["ops"], now=now):
                     share = effect.judged_before if before is policy else effect.judged_after
                     assert effect.exchanges == len(exchanges)
                     assert round(share * len(exchanges)) == judged

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from audit.policy import Policy
-from service.write.policies import (
+from service.write.policy_file import (
     SKELETON,
     PolicyFile,
     PolicyProblem,
     ReadOnlyError,
     StaleError,
-    check,
-    compared,
+    check_text,
+    diff_lines,
     fingerprint,
 )
 
@@ -44,11 +44,11 @@ def test_a_save_keeps_the_text_before_and_can_be_taken_back(file: PolicyFile) ->
     assert texts(file) == (SKELETON, "version: 1 # b\n")
 
 
-def test_what_somebody_else_saved_meanwhile_is_not_overwritten(file: PolicyFile) -> None:
+def test_a_change_of_another_process_is_not_overwritten(file: PolicyFile) -> None:
     """Two people with the page open, or one of them with an editor on the server."""
     assert file.path
     file.path.write_text("version: 1 # theirs\n", "utf-8")
-    with pytest.raises(StaleError, match="meanwhile"):
+    with pytest.raises(StaleError, match="has changed"):
         file.save("version: 1 # mine\n", fingerprint(SKELETON))
     assert texts(file) == ("version: 1 # theirs\n", None)
 
@@ -77,7 +77,7 @@ def test_why_a_file_cannot_be_written_is_said(file: PolicyFile, monkeypatch: pyt
     assert "DRIFTLINE_POLICY" in PolicyFile(None).why_read_only()
     assert "does not exist" in PolicyFile(Path("nowhere.yaml")).why_read_only()
     assert file.why_read_only() == ""
-    monkeypatch.setattr("service.write.policies.os.access", lambda *_: False)
+    monkeypatch.setattr("service.write.policy_file.os.access", lambda *_: False)
     assert "ConfigMap" in file.why_read_only()
     with pytest.raises(ReadOnlyError, match="read-only"):
         file.save("version: 1 # b\n", fingerprint(SKELETON))
@@ -90,7 +90,7 @@ def test_a_disk_that_is_full_changes_nothing(file: PolicyFile, monkeypatch: pyte
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("service.write.policies.os.fsync", full)
+    monkeypatch.setattr("service.write.policy_file.os.fsync", full)
     with pytest.raises(ReadOnlyError, match="No space left"):
         file.save("version: 1 # b\n", fingerprint(SKELETON))
     assert file.path
@@ -115,7 +115,7 @@ def test_a_disk_that_is_full_changes_nothing(file: PolicyFile, monkeypatch: pyte
 def test_a_problem_has_its_line(file: PolicyFile, tmp_path: Path, text: str, line: int | None, words: str) -> None:
     """Problems must have line numbers, and methodology files outside the folder must not be read."""
     (tmp_path / "outside.yaml").write_text(METHODOLOGY, "utf-8")
-    found = check(file, text, ())
+    found = check_text(file, text, ())
     assert isinstance(found, list)
     assert found[0].line == line
     assert words in found[0].problem
@@ -124,7 +124,7 @@ def test_a_problem_has_its_line(file: PolicyFile, tmp_path: Path, text: str, lin
 
 def test_problems_come_all_at_once_in_the_order_of_lines(file: PolicyFile) -> None:
     """Correcting one to be told the next takes as many tries as there are."""
-    found = check(file, "version: 1\ndefaults:\n  enabled: maybe\nprojects:\n  Ops: {}\n", ())
+    found = check_text(file, "version: 1\ndefaults:\n  enabled: maybe\nprojects:\n  Ops: {}\n", ())
     assert [one.line for one in found if isinstance(one, PolicyProblem)] == [3, 5]
 
 
@@ -132,15 +132,15 @@ def test_a_methodology_that_is_named_already_may_stay(file: PolicyFile, tmp_path
     """A methodology that the file already refers to may be anywhere, and the page can still save the policy."""
     (tmp_path / "outside.yaml").write_text(METHODOLOGY, "utf-8")
     text = "version: 1\ndefaults: {methodology: ../outside.yaml}\n"
-    assert isinstance(check(file, text, {"../outside.yaml"}), Policy)
+    assert isinstance(check_text(file, text, {"../outside.yaml"}), Policy)
 
 
 def test_a_comparison_shows_lines_and_nothing_where_there_is_none() -> None:
     """The page shows a save as a list of changes."""
-    assert compared("version: 1 # a\n", "version: 1\ndefaults: {}\n") == [
+    assert diff_lines("version: 1 # a\n", "version: 1\ndefaults: {}\n") == [
         "@@ -1 +1,2 @@",
         "-version: 1 # a",
         "+version: 1",
         "+defaults: {}",
     ]
-    assert compared(SKELETON, SKELETON) == []
+    assert diff_lines(SKELETON, SKELETON) == []

@@ -12,7 +12,7 @@ import pytest
 from support.codex_lines import Lines, exec_output
 
 from schemas.errors import InputError
-from service.write.import_files import require
+from service.write.input_files import check_input_file
 from streams.sources.codex import find_codex, read_codex
 from streams.sources.source import Reading, ReadingContext
 from streams.sources.transcript_sources import CODEX
@@ -240,5 +240,5 @@ def test_a_log_of_codex_exec_is_refused_with_the_file_that_can_be_read(tmp_path:
     path = tmp_path / "rollout-run.jsonl"
     path.write_text('{"type":"thread.started","thread_id":"a"}\n{"type":"turn.started"}\n', "utf-8")
     with pytest.raises(InputError, match="codex exec") as refused:
-        require(path, CODEX)
+        check_input_file(path, CODEX)
     assert "sessions" in str(refused.value.hint)

@@ -1,13 +1,13 @@
 """The policy file of a server: comparing and checking another text, estimating its effect, and saving it.
 
 1. A text is checked completely before it is written, relative to the folder of the file, because methodologies are files beside it.
-2. The text is written to a file beside it and renamed, so a reader finds either the old or the new text. The previous text is kept
-   under the same name with the suffix `.previous`, and can be restored in the same way.
+2. The text is written to a temporary file, which then replaces the policy file, so a reader finds either the old or the new text.
+   The previous text is kept under the same name with the suffix `.previous`, and can be restored in the same way.
 3. A save names the text on which it is based. If the file has changed meanwhile, nothing is written.
 4. A running server keeps its policy until it restarts: see `service.server.server_lifecycle`.
-5. The effect is the share of the last days' exchanges that another policy would have judged, and the cost per month. Both
-   policies are applied to a sample of stored sessions with the code of intake: `audit.exchanges.tier1` and
-   `audit.exchanges.sampling`.
+5. The effect is the share of the last days' exchanges that another policy would have judged, and the cost per month. The estimate
+   applies both policies to a sample of stored sessions. It calls the code that intake uses (`audit.exchanges.tier1` and
+   `audit.exchanges.sampling`).
 """
 
 from __future__ import annotations
@@ -36,29 +36,28 @@ from schemas.lazy import duckdb
 from service.text.answers import Answer
 from streams.stage_batches import session_key
 
-EVERY_OTHER = ""
-"""Stands for the projects that neither policy names."""
-FLEET = "*"
-"""Stands for the settings that belong to no project: redaction, prices, the session gap, spans on Kafka."""
+OTHER_PROJECTS = ""
+"""Pseudo-project: all projects that neither policy names."""
+SERVER_WIDE = "*"
+"""Pseudo-project: the settings that belong to no project, which are redaction, prices, the session gap and spans on Kafka."""
 NO_FILE = "The server was started without a policy file, so every default is in force. Set DRIFTLINE_POLICY to a file."
 SKELETON = "version: 1\n"
 """The initial text if there is no file: every default."""
 CONTEXT_LINES = 3
-"""Unchanged lines around each change of a comparison."""
+"""Unchanged lines around each change in a diff."""
 EFFECT_DAYS = 7
 """Days covered by an estimate."""
-DAYS_OF_MONTH = 30
-"""Days of a month."""
-EFFECT_PROJECTS = 20
+DAYS_PER_MONTH = 30
+MAX_EFFECT_PROJECTS = 20
 """Maximum number of projects estimated."""
 SAMPLED_EXCHANGES = 5_000
-"""Exchanges in the sample of a project. A share has a standard error of 0.7 points, a little more if sessions differ."""
+"""Exchanges in the sample of a project. A share has a standard error of 0.7 percentage points, a little more if sessions differ."""
 NO_RECORD = b"-"
-"""Stands for the encoded exchange, which sampling only passes through."""
+"""Placeholder for the encoded exchange, which sampling only passes through."""
 ESTIMATED_SETTINGS = ("enabled", "judgeModel", "prices.", "sampling.")
 """Prefixes of the settings whose effect is estimated. The effects of cap and gate depend on the judge's answers."""
 Row = Mapping[str, Any]
-_writing = threading.Lock()
+_write_lock = threading.Lock()
 
 
 class SettingChange(Answer, frozen=True):
@@ -68,32 +67,36 @@ class SettingChange(Answer, frozen=True):
     before: Annotated[Any, Meta(examples=[3])]
     after: Annotated[Any, Meta(examples=[5])]
     projects: Annotated[
-        list[str], Meta(description='Of projects; "" stands for all that are not named, "*" for the whole server.')
+        list[str],
+        Meta(description='Names of projects. "" stands for all projects that are not named, "*" for the whole server.'),
     ]
 
 
-def changes(before: Policy, after: Policy) -> list[SettingChange]:
-    """Return the changed settings between two policies; empty if there are none."""
-    projects_by_change: dict[tuple[str, str, str], list[str]] = {}
-    values: dict[tuple[str, str, str], tuple[Any, Any]] = {}
-    for project in (FLEET, EVERY_OTHER, *sorted({*before.projects, *after.projects})):
-        old, new = effective(before, project), effective(after, project)
-        for setting in sorted(old.keys() | new.keys()):
-            was, will = old.get(setting), new.get(setting)
-            if was != will:
-                key = (setting, repr(was), repr(will))
-                projects_by_change.setdefault(key, []).append(project)
-                values[key] = (was, will)
-    return [SettingChange(key[0], *values[key], projects) for key, projects in sorted(projects_by_change.items())]
+def compare_policies(before: Policy, after: Policy) -> list[SettingChange]:
+    """Return the settings that differ between two policies, each with the projects in which it differs in the same way."""
+    changes: dict[tuple[str, str, str], SettingChange] = {}
+    for project in (SERVER_WIDE, OTHER_PROJECTS, *sorted({*before.projects, *after.projects})):
+        settings_before = settings_in_force(before, project)
+        settings_after = settings_in_force(after, project)
+        for setting in settings_before.keys() | settings_after.keys():
+            old = settings_before.get(setting)
+            new = settings_after.get(setting)
+            if old != new:
+                key = (setting, repr(old), repr(new))
+                changes.setdefault(key, SettingChange(setting, old, new, [])).projects.append(project)
+    return [change for _, change in sorted(changes.items())]
 
 
-def effective(policy: Policy, project: str) -> dict[str, Any]:
-    """Return the settings in force for a project by their names in the file; for FLEET, the settings that belong to no project."""
-    if project == FLEET:
-        parts = policy.model_dump(
+def settings_in_force(policy: Policy, project: str) -> dict[str, Any]:
+    """Return the settings in force for a project by their names in the file.
+
+    For SERVER_WIDE, return the settings that belong to no project.
+    """
+    if project == SERVER_WIDE:
+        sections = policy.model_dump(
             mode="json", by_alias=True, include={"redaction", "collector", "prices", "session_gap_minutes"}
         )
-        return dict(_flatten("", parts))
+        return dict(_flatten("", sections))
     resolved = policy.for_project(project)
     settings = dict(_flatten("", resolved.settings.model_dump(mode="json", by_alias=True)))
     return settings | {"methodology": f"{resolved.settings.methodology} ({resolved.methodology.digest[:8]})"}
@@ -108,19 +111,19 @@ def _flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 class StaleError(DriftlineError):
-    """The file has changed since the text on which the save is based."""
+    """The file has changed since the save's base text was read."""
 
-    hint = "Load the policy again and make your change there."
+    hint = "Load the policy again and repeat your change."
 
 
 class ReadOnlyError(DriftlineError):
     """The file cannot be written; the message gives the reason."""
 
-    hint = "Download the checked text and put it where the file comes from."
+    hint = "Download the checked text and replace the file at its origin."
 
 
 class PolicyProblem(Answer, frozen=True):
-    """A problem of a text."""
+    """A problem in a policy text."""
 
     line: Annotated[int | None, Meta(examples=[4])]
     problem: Annotated[str, Meta(examples=["defaults.sampling.routineIntervall: unknown field; did you mean routineInterval?"])]
@@ -133,9 +136,11 @@ class StoredPolicy(Answer, frozen=True):
     text: str
     fingerprint: Annotated[str, Meta(description="SHA-256 of the text.")]
     read_only_because: Annotated[str | None, Meta(description="null: it can be saved.")]
-    has_previous: Annotated[bool, Meta(description="Whether the text before the last save can be taken back.")]
-    in_force: Annotated[bool, Meta(description="Whether the server judges by this text; if not, it does from its next start.")]
-    problems: Annotated[list[PolicyProblem], Meta(description="What keeps the server from starting with this text.")]
+    has_previous: Annotated[bool, Meta(description="Whether the text from before the last save can be restored.")]
+    in_force: Annotated[
+        bool, Meta(description="Whether the server uses this text now. If not, it will use it from its next start.")
+    ]
+    problems: Annotated[list[PolicyProblem], Meta(description="Problems that prevent the server from starting with this text.")]
 
 
 class SavedPolicy(Answer, frozen=True):
@@ -150,7 +155,7 @@ class EffectivePolicy(Answer, frozen=True):
     """The settings in force for a project."""
 
     project: str | None
-    digest: Annotated[str, Meta(description="As in every score.")]
+    digest: Annotated[str, Meta(description="The policy digest in every score of the project.")]
     settings: Annotated[dict[str, Any], Meta(examples=[{"sampling.routineInterval": 3}])]
 
 
@@ -161,23 +166,25 @@ class AppliedPolicy(Answer, frozen=True):
 
 
 class PolicyFile:
-    """The file at a path, or no file. It is never kept open, because others may replace it at any time."""
+    """The policy file at a path, or no file. It is never kept open, because others may replace it at any time."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
 
     @property
-    def place(self) -> Path:
-        """The path, or without a file the name that problems of a text use."""
+    def display_path(self) -> Path:
+        """The path that messages show; a default name without a file."""
         return self.path or Path("policy.yaml")
 
     def text(self) -> str:
-        """Return the text of the file; the shortest policy if the file does not exist. Raises PolicyError if it cannot be read."""
+        """Return the text of the file, or `SKELETON` without a file. Raises PolicyError if it cannot be read."""
         return SKELETON if self.path is None else _read_text(self.path)
 
     def previous(self) -> str | None:
         """Return the text from before the last save; None before the first save."""
-        return None if self.path is None or not _previous_path(self.path).is_file() else _read_text(_previous_path(self.path))
+        if self.path is None or not _previous_path(self.path).is_file():
+            return None
+        return _read_text(_previous_path(self.path))
 
     def why_read_only(self) -> str:
         """Return the reason why the file cannot be written; empty if it can."""
@@ -189,62 +196,62 @@ class PolicyFile:
         if os.access(target, os.W_OK) and os.access(target.parent, os.W_OK):
             return ""
         return (
-            f"{self.path} is read-only for the server, as a file of a Kubernetes ConfigMap or an image is. "
-            "Change it where it comes from."
+            f"{self.path} is read-only for the server, as are files from a Kubernetes ConfigMap or an image. "
+            "Change the file at its origin."
         )
 
     def save(self, text: str, base: str) -> None:
-        """Write a text to the file and keep the previous one; `base` is the fingerprint of the text on which it is based.
+        """Write a checked text to the file and keep the previous one.
 
-        On a ReadOnlyError or StaleError nothing was written. The text must have been checked before.
+        `base` is the fingerprint of the text on which the new text is based. Raises StaleError if the file has another text now,
+        and ReadOnlyError if it cannot be written; the file is then unchanged.
         """
-        if reason := self.why_read_only():
+        reason = self.why_read_only()
+        if self.path is None or reason:
             raise ReadOnlyError(reason)
-        if self.path is None:  # pragma: no cover - reported by why_read_only
-            raise ReadOnlyError(NO_FILE)
-        with _writing:
-            before = _read_text(self.path)
-            if fingerprint(before) != base:
-                raise StaleError("the policy file was changed meanwhile")
+        with _write_lock:
+            current = _read_text(self.path)
+            if fingerprint(current) != base:
+                raise StaleError("the policy file has changed in the meantime")
             try:
-                _replace_text(_previous_path(self.path), before)
+                _replace_text(_previous_path(self.path), current)
                 _replace_text(self.path.resolve(), text)
             except OSError as error:
                 raise ReadOnlyError(f"{self.path}: {error.strerror}") from error
 
 
-def check(file: PolicyFile, text: str, known_projects: Collection[str]) -> Policy | list[PolicyProblem]:
+def check_text(file: PolicyFile, text: str, known_files: Collection[str]) -> Policy | list[PolicyProblem]:
     """Return the policy in a text, or its problems by line.
 
-    Methodology files outside the folder are refused, except the `known` ones.
+    Methodology files outside the file's folder are rejected, except `known_files`.
     """
     try:
-        return load_policy(file.place, text.encode(), confined=known_projects)
+        return load_policy(file.display_path, text.encode(), confined=known_files)
     except PolicyError as error:
-        return _find_problems(file.place, str(error))
+        return _find_problems(file.display_path, str(error))
     except UnicodeEncodeError:
-        return [PolicyProblem(None, "half of a surrogate pair is no text")]
+        return [PolicyProblem(None, "the text contains half of a surrogate pair, which is not valid Unicode")]
 
 
 def fingerprint(text: str) -> str:
-    """Return the SHA-256 of a text, with which a save names the text on which it is based."""
+    """Return the SHA-256 of a text, by which a save identifies its base text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def compared(before: str, after: str) -> list[str]:
+def diff_lines(before: str, after: str) -> list[str]:
     """Return the lines of a unified diff of two texts, without file names; empty if they are equal."""
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=CONTEXT_LINES, lineterm="")
     return list(lines)[2:]
 
 
 def _find_problems(file: Path, message: str) -> list[PolicyProblem]:
-    """Return the problems in a PolicyError's message; lines without a position belong to the previous problem."""
-    start = re.compile(rf"{re.escape(str(file))}:(\d+): (.*)", re.DOTALL)
+    """Return the problems in a PolicyError's message. Lines without a position belong to the previous problem."""
+    position = re.compile(rf"{re.escape(str(file))}:(\d+): (.*)", re.DOTALL)
     problems: list[PolicyProblem] = []
     for line in message.splitlines():
-        matched = start.fullmatch(line)
-        if matched:
-            problems.append(PolicyProblem(int(matched[1]), matched[2]))
+        match = position.fullmatch(line)
+        if match:
+            problems.append(PolicyProblem(int(match[1]), match[2]))
         elif problems:
             problems[-1] = PolicyProblem(problems[-1].line, f"{problems[-1].problem}\n{line}")
         else:
@@ -270,17 +277,18 @@ def _replace_text(path: Path, text: str) -> None:
     """Replace a file in one step, keeping its permissions; durable on return."""
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o600
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    unfinished = Path(name)
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
-        unfinished.chmod(mode)
-        unfinished.replace(path)
+        temporary.chmod(mode)
+        temporary.replace(path)
     except BaseException:
-        unfinished.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
+    # The rename is durable only once the folder is synced.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -295,7 +303,7 @@ class PolicyEffect(Answer, frozen=True):
     exchanges: int
     judged_before: Annotated[float, Meta(description="Share of the exchanges.")]
     judged_after: float
-    usd_per_month_before: Annotated[float | None, Meta(description="null: the price or the use is unknown.")]
+    usd_per_month_before: Annotated[float | None, Meta(description="null: the price or the number of tokens is unknown.")]
     usd_per_month_after: float | None
 
 
@@ -305,28 +313,33 @@ class PolicyTrial(Answer, frozen=True):
     valid: bool
     problems: list[PolicyProblem]
     comparison: Annotated[list[str], Meta(description="Lines of a unified diff against the file.")]
-    changes: Annotated[list[SettingChange], Meta(description="Against the file, by setting.")]
-    effects: Annotated[list[PolicyEffect], Meta(description=f"From the last {EFFECT_DAYS} days.")]
+    changes: Annotated[list[SettingChange], Meta(description="Changed settings, compared with the file.")]
+    effects: Annotated[list[PolicyEffect], Meta(description=f"Estimated from the last {EFFECT_DAYS} days.")]
 
 
-def effects(
+def estimate_effects(
     cursor: duckdb.DuckDBPyConnection,
     before: Policy,
     after: Policy,
     *,
-    found: Sequence[SettingChange],
+    changes: Sequence[SettingChange],
     projects: Sequence[str],
     now: datetime,
 ) -> list[PolicyEffect]:
-    """Return the effect on those `projects` that have exchanges and are affected by a change, at most EFFECT_PROJECTS."""
+    """Estimate the effect on the projects that a change concerns and that have exchanges, at most MAX_EFFECT_PROJECTS."""
     named = {*before.projects, *after.projects}
-    concerned = {project for change in found if change.setting.startswith(ESTIMATED_SETTINGS) for project in change.projects}
-    wanted = [project for project in projects if project in concerned or (EVERY_OTHER in concerned and project not in named)]
-    estimates = (
+    concerned: set[str] = set()
+    for change in changes:
+        if change.setting.startswith(ESTIMATED_SETTINGS):
+            concerned.update(change.projects)
+    if OTHER_PROJECTS in concerned:
+        concerned.update(project for project in projects if project not in named)
+    selected = [project for project in projects if project in concerned]
+    effects = (
         _estimate_effect(cursor, project, before.for_project(project), after.for_project(project), now)
-        for project in wanted[:EFFECT_PROJECTS]
+        for project in selected[:MAX_EFFECT_PROJECTS]
     )
-    return [project for project in estimates if project is not None]
+    return [effect for effect in effects if effect is not None]
 
 
 def _estimate_effect(
@@ -336,32 +349,37 @@ def _estimate_effect(
     sample = query_rows(cursor, "session_sample", {"project": project, "from": start, "to": now, "limit": SAMPLED_EXCHANGES})
     if not sample:
         return None
-    was, will = _count_judged(sample, before), _count_judged(sample, after)
-    spent = _read_usage(cursor, project, start, now)
-    cost_before, factor = _cost_per_month(spent, before.price), will / was if was else None
-    changed = before.settings.judge_model != after.settings.judge_model or before.price != after.price
-    per_sample = _cost_per_month(spent, after.price) if changed else cost_before
+    judged_before = _count_judged(sample, before)
+    judged_after = _count_judged(sample, after)
+    usage = _read_usage(cursor, project, start, now)
+    cost_before = _cost_per_month(usage, before.price)
+    has_new_price = before.settings.judge_model != after.settings.judge_model or before.price != after.price
+    cost_of_usage = _cost_per_month(usage, after.price) if has_new_price else cost_before
+    cost_after = None
+    if cost_of_usage is not None and judged_before:
+        cost_after = cost_of_usage * judged_after / judged_before
     return PolicyEffect(
         project=project,
         exchanges=sample[0]["total"],
-        judged_before=was / len(sample),
-        judged_after=will / len(sample),
+        judged_before=judged_before / len(sample),
+        judged_after=judged_after / len(sample),
         usd_per_month_before=cost_before,
-        usd_per_month_after=None if per_sample is None or factor is None else per_sample * factor,
+        usd_per_month_after=cost_after,
     )
 
 
 def _count_judged(sample: Sequence[Row], policy: ProjectPolicy) -> int:
-    """Return the number of exchanges of a sample that a policy would have judged, if sessions end with the sample."""
+    """Return the number of exchanges in a sample that a policy would have judged if each session ended with the sample."""
     if not policy.settings.enabled:
         return 0
     sessions = groupby(sample, key=lambda row: session_key(row["connection"], row["session_id"]))
-    return sum(len(_judge_session(key, rows, policy)) for key, rows in sessions)
+    return sum(len(_sample_session(key, rows, policy)) for key, rows in sessions)
 
 
-def _judge_session(session: str, rows: Iterable[Row], policy: ProjectPolicy) -> set[str]:
+def _sample_session(session: str, rows: Iterable[Row], policy: ProjectPolicy) -> set[str]:
     """Return the ids of a session's exchanges that a policy would have judged."""
-    state, judged = SamplingState(), set[str]()
+    state = SamplingState()
+    judged: set[str] = set()
     for row in rows:
         tier1 = check_structure(row["user_message"], row["agent_response"], policy.methodology)
         candidate = Candidate(
@@ -377,8 +395,8 @@ def _judge_session(session: str, rows: Iterable[Row], policy: ProjectPolicy) -> 
         decision, state = decide(state, candidate, policy.settings.sampling)
         if decision.sampled:
             judged.add(candidate.exchange_id)
-    last, _ = close(state, policy.settings.sampling)
-    return judged.union(parked.exchange_id for parked in last)
+    last_turns, _ = close(state, policy.settings.sampling)
+    return judged.union(deferred.exchange_id for deferred in last_turns)
 
 
 def _read_usage(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime, end: datetime) -> Usage:
@@ -388,10 +406,10 @@ def _read_usage(cursor: duckdb.DuckDBPyConnection, project: str, start: datetime
     return Usage(row["input_tokens"], row["output_tokens"], row["cache_write_tokens"], row["cache_read_tokens"])
 
 
-def _cost_per_month(spent: Usage, price: ModelPrice | None) -> float | None:
-    """Return the monthly cost in USD of this many tokens in `EFFECT_DAYS` days; None without a price.
-
-    Rates of long prompts cannot be applied to sums.
-    """
-    plain = None if price is None else price.model_copy(update={"steps": ()}).cost(spent)
-    return None if plain is None else usd_of(plain) * DAYS_OF_MONTH / EFFECT_DAYS
+def _cost_per_month(usage: Usage, price: ModelPrice | None) -> float | None:
+    """Return the monthly cost in USD of the tokens used in `EFFECT_DAYS` days; None without a price."""
+    if price is None:
+        return None
+    # Rates of long prompts depend on the single call, so they cannot be applied to sums.
+    cost = price.model_copy(update={"steps": ()}).cost(usage)
+    return None if cost is None else usd_of(cost) * DAYS_PER_MONTH / EFFECT_DAYS

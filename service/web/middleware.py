@@ -1,20 +1,19 @@
-"""The layers around every request: an id and a log line, limits before the body is read, ETags, compression, and the audit trail.
+"""Middleware around every request: request id and log, limits, ETags, compression, and the audit log.
 
-The line has method, route, status, duration and caller, but no address, query, body or token. For ingest routes there is one
-line per second, route and caller, with the number of calls it stands for.
-
-1. A request must use an allowed host name, so that a foreign page whose name resolves to this server gets no answer (DNS
+1. The log line of a request has method, route, status, duration and caller, but no address, query, body or token. Ingest routes
+   log one line per second, route, status and caller, with the number of calls.
+2. A request must use an allowed host name. Otherwise a foreign page could reach this server under a name that resolves to it (DNS
    rebinding).
-2. The number of concurrent requests is bounded.
-3. A body is JSON (or an HTML form, for pages that work without a script), not compressed, within the size limit, and arrives within
-   the time limit. It is read whole before any endpoint runs.
-4. An ETag is the digest of the answer, so it changes exactly when the answer does: endpoints declare nothing, and no clock or
-   counter can be wrong. It saves the transfer and parsing of the answer, but not the database query.
-5. Only pages and files are compressed. The length of compressed data reveals repetitions in it, so an attacker who observes
-   lengths on the network and can place texts on a page could guess a secret on it (BREACH). A page's only secret is its mark,
-   which changes whenever the rest of the page does (`service.setup.access`). JSON is not compressed: callers of the API send
-   tokens, not cookies, and can compress in a proxy.
-6. Each change over HTTP has a line in the audit log, written before the change and completed before the answer.
+3. The number of concurrent requests is bounded.
+4. A body is JSON, or an HTML form for pages that work without a script. It must not be compressed, and has to arrive within the
+   limits of size and time. It is read completely before any endpoint runs.
+5. An ETag is the digest of the answer, so it changes exactly when the answer does. Endpoints declare nothing for it. A matching
+   ETag saves the transfer and parsing of the answer, but not the database query.
+6. Only pages and files are compressed. The length of compressed data reveals repetitions in it, so an attacker who observes
+   lengths on the network and can place texts on a page could guess a secret on it (BREACH). The only secret of a page is its mark,
+   which changes whenever the page does (`service.setup.access`). JSON is not compressed: callers of the API send tokens, not
+   cookies, and can compress in a proxy.
+7. Each change over HTTP has a line in the audit log, which is written before the change and completed before the answer.
 """
 
 from __future__ import annotations
@@ -44,16 +43,17 @@ from service.web.context import ApiContext, Metrics, durable_or_refused
 from service.web.errors import METHODS, ApiError, error_response, refuse
 
 PROBES = frozenset({"/healthz", "/readyz"})
-"""Paths that only report the server's health: probes call them by IP address, and need an answer even under load."""
-NOT_OUR_NAME = "Host: the server does not answer to this name; allow it with `driftline serve --name HOST`"
+"""Paths that report the server's health. Probes call them by IP address, and need an answer even under load."""
+HOST_NOT_ALLOWED = "Host: the server does not answer to this name; allow it with `driftline serve --name HOST`"
 JSON, NDJSON, PROTOBUF = b"application/json", b"application/x-ndjson", b"application/x-protobuf"
 FORM = b"application/x-www-form-urlencoded"
 GZIP = b"gzip"
-READS = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing: https://www.rfc-editor.org/rfc/rfc9110#name-safe-methods."""
 
 
 class ClientGone(Exception):  # noqa: N818 - not an error of ours
-    """The client disconnected before it had sent its request."""
+    """The client disconnected before the request was complete."""
 
 
 class HostCheck:
@@ -67,38 +67,38 @@ class HostCheck:
         """Pass a request on, or refuse it with 400."""
         if scope["type"] == "http" and scope["path"] not in PROBES:
             hosts = list(header_values(scope, b"host"))
-            if len(hosts) != 1 or host_name(hosts[0]) not in self._allowed:
-                await refuse(ApiError(400, "host_not_allowed", NOT_OUR_NAME), scope, receive, send)
+            if len(hosts) != 1 or parse_host(hosts[0]) not in self._allowed:
+                await refuse(ApiError(400, "host_not_allowed", HOST_NOT_ALLOWED), scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-class InFlight:
+class ConcurrencyLimit:
     """Bounds the number of requests in progress."""
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self._app = app
         self._limit = limit
-        self._now = 0
+        self._in_progress = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it with 503."""
         if scope["type"] != "http" or scope["path"] in PROBES:
             await self._app(scope, receive, send)
             return
-        if self._now >= self._limit:
+        if self._in_progress >= self._limit:
             message = f"{self._limit} calls are in progress; try again"
             await refuse(ApiError(503, "busy", message, {"Retry-After": "1"}), scope, receive, send)
             return
-        self._now += 1
+        self._in_progress += 1
         try:
             await self._app(scope, receive, send)
         finally:
-            self._now -= 1
+            self._in_progress -= 1
 
 
 class BodyLimits:
-    """Reads the bodies of writing requests within limits; reading requests have no body."""
+    """Reads the bodies of unsafe requests within limits. Bodies of safe requests are ignored."""
 
     def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
         self._app = app
@@ -106,21 +106,21 @@ class BodyLimits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body and pass the request on, or refuse it with 408, 413 or 415."""
-        if scope["type"] != "http" or scope["method"] in READS:
+        if scope["type"] != "http" or scope["method"] in SAFE_METHODS:
             await self._app(scope, receive, send)
             return
         limit = BODY_LIMITS.get(scope["path"], DEFAULT_BODY_LIMIT)
         try:
-            _check_head(scope, limit)
+            _check_headers(scope, limit)
             body = await read_body(receive, limit, self._timeout)
         except ApiError as error:
             await refuse(error, scope, receive, send)
             return
-        await self._app(scope, replayed(body, receive), send)
+        await self._app(scope, replay_body(body, receive), send)
 
 
 async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
-    """Return the whole body. Raises ApiError if it is too large or too slow, ClientGone if the client disconnects."""
+    """Return the complete body. Raises ApiError if it is too large or too slow, ClientGone if the client disconnects."""
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):
@@ -130,7 +130,7 @@ async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
                     raise ClientGone
                 body += message.get("body", b"")
                 if len(body) > limit:
-                    raise _refuse_too_large(limit)
+                    raise _too_large_error(limit)
                 if not message.get("more_body", False):
                     return bytes(body)
     except TimeoutError:
@@ -138,20 +138,20 @@ async def read_body(receive: Receive, limit: int, seconds: float) -> bytes:
 
 
 def header_values(scope: Scope, name: bytes) -> Iterator[bytes]:
-    """Return the values of a header, one for each occurrence."""
-    return (value for sent, value in scope["headers"] if sent == name)
+    """Return the values of a header, one per occurrence."""
+    return (value for header, value in scope["headers"] if header == name)
 
 
 def is_same_origin(scope: Scope) -> bool:
-    """Return whether the browser names no other origin. Browsers send at least one of the two headers with writes."""
+    """Return whether the browser names this server as the origin. Browsers send at least one of the two headers with writes."""
     sites = set(header_values(scope, b"sec-fetch-site"))
     origins = set(header_values(scope, b"origin"))
-    own = {scheme + host for scheme in (b"http://", b"https://") for host in header_values(scope, b"host")}
-    return bool(sites or origins) and sites <= {b"same-origin"} and origins <= own
+    own_origins = {scheme + host for scheme in (b"http://", b"https://") for host in header_values(scope, b"host")}
+    return bool(sites or origins) and sites <= {b"same-origin"} and origins <= own_origins
 
 
 @lru_cache
-def host_name(value: bytes) -> str:
+def parse_host(value: bytes) -> str:
     """Return the name in a Host header, without port and brackets; empty if it is invalid."""
     text = value.decode("latin-1").strip().lower()
     if text.startswith("["):
@@ -162,30 +162,36 @@ def host_name(value: bytes) -> str:
     return name.removesuffix(".") if not port or port.isdecimal() else ""
 
 
-def _check_head(scope: Scope, limit: int) -> None:
+def _check_headers(scope: Scope, limit: int) -> None:
     """Raise an ApiError for a body of another type or encoding, or with a declared length beyond the limit."""
+    accepts_gzip_body = scope["path"] in OTLP
     for value in header_values(scope, b"content-encoding"):
-        if value.strip().lower() not in (b"", b"identity", *((GZIP,) if scope["path"] in OTLP else ())):
-            more = "identity and gzip are" if scope["path"] in OTLP else "identity is"
-            raise ApiError(415, "content_encoding", f"Content-Encoding: only {more} accepted; send the body uncompressed")
+        encoding = value.strip().lower()
+        if encoding not in (b"", b"identity") and not (accepts_gzip_body and encoding == GZIP):
+            accepted = "identity and gzip are" if accepts_gzip_body else "identity is"
+            raise ApiError(415, "content_encoding", f"Content-Encoding: only {accepted} accepted; send the body uncompressed")
     if body_kind(scope) is None and (_has_body(scope) or any(header_values(scope, b"content-type"))):
         accepted = " or ".join(kind.decode() for kind in _accepted_kinds(scope))
         raise ApiError(415, "not_json", f"Content-Type: only {accepted} (UTF-8) is accepted")
     for value in header_values(scope, b"content-length"):
+        # Twenty digits suffice, and int() rejects numbers of thousands of digits.
         if value.isdigit() and int(value[:20]) > limit:
-            raise _refuse_too_large(limit)
+            raise _too_large_error(limit)
 
 
 def _has_body(scope: Scope) -> bool:
-    """Return whether the head announces a body, by a length or by chunked encoding."""
+    """Return whether the headers announce a body, by a length or by chunked encoding."""
     lengths = header_values(scope, b"content-length")
     return any(value.strip() != b"0" for value in lengths) or any(header_values(scope, b"transfer-encoding"))
 
 
 def body_kind(scope: Scope) -> bytes | None:
-    """Return the media type of a body, such as JSON or JSON lines; None if it is missing, given twice, or not accepted by the path."""
-    sent = list(header_values(scope, b"content-type"))
-    kind = _parse_media_type(sent[0]) if len(sent) == 1 else None
+    """Return the media type of a body, for example JSON or JSON lines.
+
+    Return None if the header is missing or repeated, or if the path does not accept the type.
+    """
+    values = list(header_values(scope, b"content-type"))
+    kind = _parse_media_type(values[0]) if len(values) == 1 else None
     return kind if kind in _accepted_kinds(scope) else None
 
 
@@ -205,16 +211,16 @@ def _parse_media_type(value: bytes) -> bytes | None:
     return kind if all(part in (b"", b"charset=utf-8", b'charset="utf-8"') for part in parameters) else None
 
 
-def _refuse_too_large(limit: int) -> ApiError:
+def _too_large_error(limit: int) -> ApiError:
     return ApiError(413, "too_large", f"the body is larger than {limit} bytes")
 
 
-def replayed(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that replays the body, then passes on further messages."""
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that returns the body first and then passes on further messages."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:
-        return waiting.pop() if waiting else await receive()
+        return pending.pop() if pending else await receive()
 
     return replay
 
@@ -222,21 +228,22 @@ def replayed(body: bytes, receive: Receive) -> Receive:
 log = logging.getLogger(__name__)
 UNKNOWN_ROUTE = "-"
 CLIENT_GONE = 499
-SAMPLED = frozenset({INGEST, EXCHANGES, EVENTS, EVENTS_BULK})
-"""Routes that senders call constantly: one log line per call would take a seventh of the event loop's time."""
-SAMPLED_SECONDS = 1.0
+INGEST_ROUTES = frozenset({INGEST, EXCHANGES, EVENTS, EVENTS_BULK})
+"""Routes that senders call constantly. One log line per call would take a seventh of the event loop's time."""
+INGEST_LOG_INTERVAL = 1.0
+"""Seconds between log lines of calls to an ingest route with equal status and caller."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
-"""The headers of every answer, unless it has its own."""
+"""Default headers of every answer."""
 RAW_HEADERS = tuple((name.lower().encode(), value.encode()) for name, value in HEADERS.items())
 REQUEST_ID = b"x-request-id"
 
 
-class RequestRecord:
+class RequestLog:
     """The outermost middleware: counts every request and writes its log line. The clock is in seconds."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -244,17 +251,18 @@ class RequestRecord:
         self._metrics = metrics
         self._clock = clock
         self._ids = random.Random()  # noqa: S311 - not a secret; os.urandom releases the interpreter lock, which costs a thread switch
-        self._sampled: dict[tuple[str, int, str], tuple[float, int]] = {}
-        """The time of the last line, and the number of calls since, by route, status and caller."""
+        self._ingest_calls: dict[tuple[str, int, str], tuple[float, int]] = {}
+        """The time of the last log line and the number of calls since then, by route, status and caller."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request and record it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, request_id = self._clock(), f"{self._ids.getrandbits(128):032x}"
+        started = self._clock()
+        request_id = f"{self._ids.getrandbits(128):032x}"
         scope.setdefault("state", {})["request_id"] = request_id
-        answer = _Answer(send, request_id)
+        answer = _AnswerSender(send, request_id)
         try:
             await self._app(scope, receive, answer)
         except ClientGone:
@@ -266,30 +274,36 @@ class RequestRecord:
             error = ApiError(500, "internal", f"internal error; see {request_id} in the server's log")
             await error_response(error)(scope, receive, answer)
         finally:
-            self._note(scope, answer.status, request_id, started)
+            self._record(scope, answer.status, request_id, started)
 
-    def _note(self, scope: Scope, status: int, request_id: str, started: float) -> None:
+    def _record(self, scope: Scope, status: int, request_id: str, started: float) -> None:
         """Count an answered request and log it."""
         now = self._clock()
-        route, caller = _name_route(scope), scope.get("state", {}).get("caller")
+        route = _name_route(scope)
+        caller = scope.get("state", {}).get("caller")
         method = scope["method"] if scope["method"] in METHODS else UNKNOWN_ROUTE
         self._metrics.answered(method, route, status, now - started)
-        calls: dict[str, Any] = {}
-        if status < HTTPStatus.MULTIPLE_CHOICES and route in SAMPLED:
-            key = (route, status, "" if caller is None else caller.name)
-            written, left_out = self._sampled.get(key, (-SAMPLED_SECONDS, 0))
-            if now - written < SAMPLED_SECONDS:
-                self._sampled[key] = (written, left_out + 1)
-                return
-            self._sampled[key] = (now, 0)
-            calls = {"calls": 1 + left_out}
         fields: dict[str, Any] = {"method": method, "route": route, "status": status, "ms": round((now - started) * 1000, 1)}
         if caller is not None:
             fields[caller.kind] = caller.name
-        log.info("request", extra={**fields, **calls, "request_id": request_id})
+        if status < HTTPStatus.MULTIPLE_CHOICES and route in INGEST_ROUTES:
+            calls = self._count_ingest_call((route, status, "" if caller is None else caller.name), now)
+            if not calls:
+                return
+            fields["calls"] = calls
+        log.info("request", extra={**fields, "request_id": request_id})
+
+    def _count_ingest_call(self, key: tuple[str, int, str], now: float) -> int:
+        """Count a call. Return the number of calls since the last log line if another line is due, otherwise 0."""
+        last_logged, unlogged = self._ingest_calls.get(key, (-INGEST_LOG_INTERVAL, 0))
+        if now - last_logged < INGEST_LOG_INTERVAL:
+            self._ingest_calls[key] = (last_logged, unlogged + 1)
+            return 0
+        self._ingest_calls[key] = (now, 0)
+        return unlogged + 1
 
 
-class _Answer:
+class _AnswerSender:
     """Passes an answer on with the common headers and remembers its status, which is 0 before the answer starts."""
 
     def __init__(self, send: Send, request_id: str) -> None:
@@ -301,9 +315,9 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = message["headers"]
-            sent = {name for name, _ in headers}
-            added = [pair for pair in RAW_HEADERS if pair[0] not in sent]
-            message = {**message, "headers": [*headers, *added, (REQUEST_ID, self._request_id.encode())]}
+            names = {name for name, _ in headers}
+            defaults = [(name, value) for name, value in RAW_HEADERS if name not in names]
+            message = {**message, "headers": [*headers, *defaults, (REQUEST_ID, self._request_id.encode())]}
         await self._send(message)
 
 
@@ -312,75 +326,73 @@ def _name_route(scope: Scope) -> str:
     return str(getattr(scope.get("route"), "path", UNKNOWN_ROUTE))
 
 
-LEVEL = 5
+COMPRESSION_LEVEL = 5
 """A higher level takes twice as long and hardly makes a page smaller."""
-SMALLEST = 1024
+MIN_COMPRESSED_BYTES = 1024
 """Minimum bytes to compress: smaller answers fit into one packet anyway."""
-VARIES = "Accept-Encoding"
+ENCODING_VARIES = "Accept-Encoding"
 _PAGE = "text/html"
 
 
-def takes_gzip(scope: Scope) -> bool:
+def accepts_gzip(scope: Scope) -> bool:
     """Return whether the caller accepts answers compressed with gzip."""
-    sent = b",".join(header_values(scope, b"accept-encoding")).decode("latin-1").lower()
-    parts = (part.partition(";") for part in sent.split(","))
-    return any(
-        name.strip() == "gzip" and weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
-        for name, _, weight in parts
-    )
+    accepted = b",".join(header_values(scope, b"accept-encoding")).decode("latin-1").lower()
+    for item in accepted.split(","):
+        name, _, weight = item.partition(";")
+        if name.strip() == "gzip" and weight.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}:
+            return True
+    return False
 
 
-def packed(body: bytes) -> bytes:
-    """Compress a body, always to the same bytes."""
-    return gzip.compress(body, LEVEL, mtime=0)
+def compress(body: bytes) -> bytes:
+    """Compress a body. Equal bodies give equal bytes."""
+    return gzip.compress(body, COMPRESSION_LEVEL, mtime=0)
 
 
-def is_packed(headers: MutableHeaders, body: bytes, *, takes: bool) -> bool:
-    """Return whether to compress a body: it must be a page, and its caller must accept compression (`takes`).
-
-    The ETag is of the uncompressed page, so it becomes a weak one.
-    """
+def _prepare_compression(headers: MutableHeaders, body: bytes, *, accepts_gzip: bool) -> bool:
+    """Return whether to compress a body, and set the headers for it. Only pages are compressed, if the caller accepts it."""
     if not headers.get("content-type", "").startswith(_PAGE):
         return False
-    headers.add_vary_header(VARIES)
-    if not takes or len(body) < SMALLEST:
+    headers.add_vary_header(ENCODING_VARIES)
+    if not accepts_gzip or len(body) < MIN_COMPRESSED_BYTES:
         return False
     headers["Content-Encoding"] = "gzip"
+    # The tag identifies the uncompressed page, so it is a weak one.
     headers["ETag"] = f"W/{headers['ETag']}"
     return True
 
 
-MAX_HELD = 8 * 1024 * 1024
+MAX_BUFFERED_BYTES = 8 * 1024 * 1024
 """Maximum bytes of a buffered answer; a larger one is streamed without an ETag."""
-_TAG = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
-_OWN = ("/static/", "/docs", "/openapi.json", "/metrics", "/healthz", "/readyz")
+_ETAG = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+_PATHS_WITHOUT_ETAG = ("/static/", "/docs", "/openapi.json", "/metrics", "/healthz", "/readyz")
 """Paths that handle caching themselves, or that no client polls."""
-REVALIDATED = "private, no-cache"
+CACHE_CONTROL = "private, no-cache"
 """The caller's private cache may keep the answer but has to revalidate it each time."""
 
 
 class Etags:
-    """Middleware around the endpoints and the pages."""
+    """Adds ETags to answers, and answers 304 if the client has the current one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on and return its answer whole, or as a 304."""
-        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"].startswith(_OWN):
+        """Pass a request on, and send its complete answer or a 304."""
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"].startswith(_PATHS_WITHOUT_ETAG):
             await self._app(scope, receive, send)
             return
-        tags = [tag for value in header_values(scope, b"if-none-match") for tag in _parse_tags(value)]
-        await self._app(scope, receive, _Held(send, tags, takes_gzip=takes_gzip(scope)))
+        client_tags = [tag for value in header_values(scope, b"if-none-match") for tag in _parse_tags(value)]
+        await self._app(scope, receive, _AnswerBuffer(send, client_tags, accepts_gzip=accepts_gzip(scope)))
 
 
-class _Held:
-    """Buffers an answer with status 200 until it is complete, and compresses it if it is a page; passes other answers on."""
+class _AnswerBuffer:
+    """Buffers an answer with status 200 until it is complete, and compresses a page. Other answers are passed on."""
 
-    def __init__(self, send: Send, tags: list[bytes], *, takes_gzip: bool) -> None:
+    def __init__(self, send: Send, client_tags: list[bytes], *, accepts_gzip: bool) -> None:
         self._send = send
-        self._known = tags
-        self._takes_gzip = takes_gzip
+        self._client_tags = client_tags
+        self._accepts_gzip = accepts_gzip
         self._start: Message | None = None
         self._body = bytearray()
 
@@ -393,52 +405,55 @@ class _Held:
             self._body += message.get("body", b"")
             more = message.get("more_body", False)
             if not more:
-                await self._send_whole(self._start)
-            elif len(self._body) > MAX_HELD:
-                await self._send_held(self._start, bytes(self._body), more=True)
+                await self._send_complete(self._start)
+            elif len(self._body) > MAX_BUFFERED_BYTES:
+                await self._flush(self._start, bytes(self._body), more=True)
 
-    async def _send_whole(self, start: Message) -> None:
+    async def _send_complete(self, start: Message) -> None:
         tag = b'"%s"' % hashlib.sha256(self._body).hexdigest()[:32].encode()
         headers = MutableHeaders(raw=list(start["headers"]))
         headers["ETag"] = tag.decode()
-        headers.setdefault("Cache-Control", REVALIDATED)
+        headers.setdefault("Cache-Control", CACHE_CONTROL)
         headers.setdefault("Vary", "Authorization, Cookie")
         body = bytes(self._body)
-        to_pack = is_packed(headers, body, takes=self._takes_gzip)
+        compresses = _prepare_compression(headers, body, accepts_gzip=self._accepts_gzip)
         status = HTTPStatus.OK
-        if tag in self._known or b"*" in self._known:
+        if tag in self._client_tags or b"*" in self._client_tags:
             status = HTTPStatus.NOT_MODIFIED
             body = b""
             for name in ("content-length", "content-type", "content-encoding"):
                 if name in headers:
                     del headers[name]
-        elif to_pack:
-            body = await anyio.to_thread.run_sync(packed, body)
+        elif compresses:
+            body = await anyio.to_thread.run_sync(compress, body)
             headers["Content-Length"] = str(len(body))
-        await self._send_held({**start, "status": int(status), "headers": headers.raw}, body, more=False)
+        await self._flush({**start, "status": int(status), "headers": headers.raw}, body, more=False)
 
-    async def _send_held(self, start: Message, body: bytes, *, more: bool) -> None:
+    async def _flush(self, start: Message, body: bytes, *, more: bool) -> None:
+        """Send the buffered answer. Later messages are passed on."""
         self._start = None
         await self._send(start)
         await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
 
 def _parse_tags(value: bytes) -> list[bytes]:
-    """Return the tags of an If-None-Match header, including weak ones, which are as good for reading."""
-    return [b"*"] if value.strip() == b"*" else _TAG.findall(value)
+    """Return the tags of an If-None-Match header. Weak tags count as equal to strong ones, as RFC 9110 requires here."""
+    return [b"*"] if value.strip() == b"*" else _ETAG.findall(value)
 
 
 MAX_SUBJECT = 256
 """Maximum length of a stored id."""
 
 
-async def keep_write(request: Request) -> None:
-    """Begin a line for an operator's change; 503 if it cannot be written.
+async def begin_audit_line(request: Request) -> None:
+    """Begin the audit log's line of an operator's change. Answers 503 if it cannot be written.
 
-    Deliveries of connections have no line: records name their connection themselves.
+    Deliveries of connections have no line, because records name their connection.
     """
     caller: Holder | None = getattr(request.state, "caller", None)
-    if request.method in READS or caller is None or caller.kind != "operator" or request.scope["route"].path in DRY_RUNS:
+    if caller is None or caller.kind != "operator":
+        return
+    if request.method in SAFE_METHODS or request.scope["route"].path in DRY_RUNS:
         return
     context: ApiContext = request.app.state.context
     subjects = [str(value) for name, value in request.path_params.items() if name != "project"]
@@ -456,13 +471,13 @@ async def keep_write(request: Request) -> None:
         request.state.line = await anyio.to_thread.run_sync(context.access.audit_log.begin, write)
 
 
-def name_subject(request: Request, subject: str) -> None:
-    """Set the subject of a change that its address does not name."""
+def set_subject(request: Request, subject: str) -> None:
+    """Set the subject of a change in the audit log, if the address does not name it."""
     request.state.subject = subject[:MAX_SUBJECT]
 
 
 class AuditTrail:
-    """Middleware that completes the line of a request that has one."""
+    """Completes the line in the audit log of each change."""
 
     def __init__(self, app: ASGIApp, access: AccessStore) -> None:
         self._app = app
@@ -472,18 +487,18 @@ class AuditTrail:
         """Pass a request on, then record its outcome."""
         state = scope.setdefault("state", {}) if scope["type"] == "http" else {}
 
-        async def send_and_note(message: Message) -> None:
+        async def complete_and_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                await self._end(state, message["status"])
+                await self._complete_line(state, message["status"])
             await send(message)
 
         try:
-            await self._app(scope, receive, send_and_note)
+            await self._app(scope, receive, complete_and_send)
         except Exception:
-            await self._end(state, int(HTTPStatus.INTERNAL_SERVER_ERROR))
+            await self._complete_line(state, int(HTTPStatus.INTERNAL_SERVER_ERROR))
             raise
 
-    async def _end(self, state: dict[str, Any], status: int) -> None:
+    async def _complete_line(self, state: dict[str, Any], status: int) -> None:
         line = state.pop("line", None)
         if line is None:
             return
