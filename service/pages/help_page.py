@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 from audit.diagnosis.diagnosis import LOWEST_TRUST
 from audit.drift.anomaly_rate import DAYS as SPIKE_DAYS
 from audit.drift.consecutive_days import SHORTEST_RUN
-from service.pages.incident_figures import EXPLAINED
+from service.pages.incident_figures import RULE_EXPLANATIONS
 from service.pages.rendering import page
 from service.pages.viewing import Viewer
 from service.read.project import ANOMALOUS, ENOUGH, UNSCORED
@@ -55,8 +55,8 @@ _CHANGES = (
     Word("new-normal", "New normal", "A decision on an incident: the change is intended, and comparisons start at its first day. If you resolve it in another way or dismiss it, comparisons leave out the days of the change."),
     Word("baseline", "Baseline", f"Mean and spread of the last two weeks' scores as sampled, computed every day. {WORDS['charts']['band']} A dotted line is the mean of all days before the change."),
     Word("sigma", "Sigma", "The standard deviation: the typical distance of scores from their mean."),
-    Word("drift", "Drift", "A tier's mean changed. " + EXPLAINED["sequential"] + " " + EXPLAINED["consecutive_days"]),
-    Word("run-drift", "Drift of runs", "An agent's finished runs changed. " + EXPLAINED["runs"]),
+    Word("drift", "Drift", "A tier's mean changed. " + RULE_EXPLANATIONS["sequential"] + " " + RULE_EXPLANATIONS["consecutive_days"]),
+    Word("run-drift", "Drift of runs", "An agent's finished runs changed. " + RULE_EXPLANATIONS["runs"]),
     Word("no-alarm", "A line fell without an alarm", "An alarm needs at least 14 days and ten sessions with scores of the tier before the change and three after it, or "
         f"{SHORTEST_RUN} days in a row off the baseline. Tiers that few exchanges reach, above all 2.5 and 3, take longer, and a wide band means that the tier always varies. First look for an incident of another tier since the same day: one cause often changes several."),
     Word("spike", "Anomaly spike", f"More exchanges with an anomaly, since one of the last {SPIKE_DAYS} days, than earlier days and chance explain."),

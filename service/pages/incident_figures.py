@@ -1,4 +1,4 @@
-"""The figures of an incident: its numbers with their intervals, its days, and its chart."""
+"""The figures of an incident: its numbers with their intervals, the days that show it, and its chart."""
 
 from __future__ import annotations
 
@@ -33,362 +33,385 @@ from streams.watch.lifecycle import DISMISSED, VANISHED, is_live
 from streams.watch.measures import TRUST
 from streams.watch.rules import RUNS, series_name
 
-_BELIEVED = 12 * math.log(10)
-"""Evidence is not believed beyond this limit, because no model of scores is that accurate."""
-_BEYOND = 13.8
-"""Natural logarithm of a million: larger odds are shown by their power of ten."""
-_RAISED = str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
-_YEARS = SUSPECTED / 365
-_SUSPECTED = number(SUSPECTED)
+_MAX_LOG_EVIDENCE = 12 * math.log(10)
+"""Larger evidence is shown as "over": no model of scores is accurate enough to support it."""
+_MAX_PLAIN_LOG_ODDS = 13.8
+"""Larger evidence is shown as a power of ten. This is the natural logarithm of a million."""
+_SUPERSCRIPTS = str.maketrans("0123456789", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
+_YEARS_PER_FALSE_ALARM = SUSPECTED / 365
+_ALARM_ODDS = number(SUSPECTED)
 
-NAMES: Mapping[str, str] = {
+RULE_NAMES: Mapping[str, str] = {
     "sequential": "Evidence over all sessions",
     "consecutive_days": "Days in a row",
     "rate_ratio": "Rate of anomalies",
     "runs": "Evidence over all runs",
 }
-EXPLAINED: Mapping[str, str] = {
+RULE_EXPLANATIONS: Mapping[str, str] = {
     "sequential": (
-        "After every session the rule asks, for each day of the last two months, how much better a change of the mean on that day "
-        f"explains the scores than no change, and adds this up. If nothing changes, the sum reaches {_SUSPECTED} by chance at most "
-        f"once in {_YEARS:.0f} years per tier, however often it is checked. A change of more than {CRITICAL:g} sigma is critical. "
-        "If the mean holds, the rule checks the spread of each day's sessions in the same way."
+        "After every hour with sessions, this rule weighs the evidence that the mean changed on one of the last 400 days. For each day, it computes "
+        "how much more likely the scores are with a change on that day than without any, and adds up these ratios. An alarm needs a sum "
+        f"of {_ALARM_ODDS}. Chance alone reaches it at most once in {_YEARS_PER_FALSE_ALARM:.0f} years per tier, however often the rule "
+        f"checks. A change of more than {CRITICAL:g} sigma is critical. If the mean has not changed, the rule checks the spread of each "
+        "day's sessions in the same way."
     ),
     "consecutive_days": (
-        f"Within {DAYS} days, the averages of at least {SHORTEST_RUN} consecutive days with scores lie more than one standard "
-        f"deviation of single scores (at least {SMALLEST_SIGMA:g}) off the baseline's mean, on the same side. Beyond {CRITICAL:g} "
-        "standard deviations it is critical. The rule is simple and finds large changes only."
+        f"Within {DAYS} days, the averages of at least {SHORTEST_RUN} consecutive days with scores are more than one standard deviation "
+        f"away from the baseline's mean, all on the same side. The standard deviation is that of single scores, and at least "
+        f"{SMALLEST_SIGMA:g}. More than {CRITICAL:g} standard deviations are critical. This rule is simple, but finds only large changes."
     ),
     "rate_ratio": (
-        f"For each of the last {RATE_DAYS} days the rule asks how much better a rate that rose on that day explains the number of "
-        f"anomalies than the rate of the days before it, up to {HISTORY_DAYS}, and adds this up. At {SUSPECTED_RATE:g} to 1 it is a spike, "
-        f"which chance brings about once per year. Above {CRITICAL_RATE:g} times the earlier rate it is critical. A spike needs at least "
-        f"{FEWEST_ANOMALIES} anomalies; anomalies in bunches count for less."
+        f"For each of the last {RATE_DAYS} days, this rule computes how much more likely the number of anomalies is if their rate rose on "
+        f"that day than if it stayed the same, and adds up these ratios. The earlier rate comes from the days before, up to "
+        f"{HISTORY_DAYS}. Evidence of {SUSPECTED_RATE:g} to 1 is a spike. Chance alone causes about one spike per year. More than "
+        f"{CRITICAL_RATE:g} times the earlier rate is critical. A spike has at least {FEWEST_ANOMALIES} anomalies. Anomalies that cluster "
+        "in a few sessions count for less."
     ),
     "runs": (
-        "After every finished run of an agent the rule asks, for each day of the last two months, how much better a change on that day "
-        "explains trust, the share of unsafe runs and the share of each failure than no change. An alarm needs "
-        f"{_SUSPECTED} times the number of the agent's series, so that all of them together are wrong by chance at most once in "
-        f"{_YEARS:.0f} years. A change of more than {CRITICAL:g} sigma is critical."
+        "After every hour with finished runs of an agent, this rule weighs the evidence that its trust, its share of unsafe runs or its share of a "
+        "failure type changed on one of the last 400 days. An alarm needs evidence of "
+        f"{_ALARM_ODDS} times the number of the agent's series. Chance alone then raises an alarm for any of them at most once in "
+        f"{_YEARS_PER_FALSE_ALARM:.0f} years. A change of more than {CRITICAL:g} sigma is critical."
     ),
 }
-"""The rules, by name."""
-NO_CAUSE = "The anchors cannot tell whether the agent or the judge changed: too few were judged around that time."
+NO_CAUSE = "The anchors cannot tell whether the agent or the judge changed: too few of them were judged around that time."
 
 
 def tier_name(tier: str) -> str:
-    """Return the name of a tier, or of a series of runs, for people."""
+    """Return the display name of a tier or of a series of runs."""
     return TIERS.get(tier) or series_name(tier)
 
 
-def cause_in_words(cause: str | None, evidence: Evidence) -> str:
-    """Describe the cause and its evidence, or why the cause is unknown; incidents of earlier versions have less."""
-    sentence = with_mix(Explanation(cause, "", evidence.cause), evidence).words or evidence.cause.words
-    return sentence or CAUSES.get(cause or "", NO_CAUSE)
+def describe_cause(cause: str | None, evidence: Evidence) -> str:
+    """Describe the cause of an incident and its evidence, or why the cause is unknown. Records of earlier versions have less."""
+    explanation = with_mix(Explanation(cause, "", evidence.cause), evidence).words or evidence.cause.words
+    return explanation or CAUSES.get(cause or "", NO_CAUSE)
 
 
 class Figure(NamedTuple):
-    """A number with its label and qualification."""
+    """A labelled number. The note says what it is based on."""
 
     label: str
     value: str
     note: str = ""
 
 
-def figures(rule: str, seen: Sighting) -> list[Figure]:
-    """Return the numbers behind a rule's finding; empty for an unknown rule."""
-    return list(_FIGURES[rule](seen)) if rule in _FIGURES else []
+def list_figures(rule: str, sighting: Sighting) -> list[Figure]:
+    """Return the numbers behind a rule's finding; empty for a rule that this version does not know."""
+    return list(_FIGURE_LISTS[rule](sighting)) if rule in _FIGURE_LISTS else []
 
 
-def _spread_figures(seen: Sighting) -> Iterator[Figure]:
-    yield Figure("Spread before", number(seen.spread_before, 3), f"{number(seen.sessions_before)} sessions")
-    yield Figure("Spread after", number(seen.spread_after, 3), f"{number(seen.sessions_after)} sessions")
-    yield _find_first_day(seen)
-    yield Figure("Evidence", odds(seen.log_evidence), f"alarm at {_SUSPECTED} to 1")
+def _list_spread_figures(sighting: Sighting) -> Iterator[Figure]:
+    yield Figure("Spread before", number(sighting.spread_before, 3), f"{number(sighting.sessions_before)} sessions")
+    yield Figure("Spread after", number(sighting.spread_after, 3), f"{number(sighting.sessions_after)} sessions")
+    yield _build_first_day_figure(sighting)
+    yield Figure("Evidence", format_odds(sighting.log_evidence), f"alarm at {_ALARM_ODDS} to 1")
 
 
-def _evidence_figures(seen: Sighting) -> Iterator[Figure]:
-    if seen.spread_before is not None:
-        yield from _spread_figures(seen)
+def _list_evidence_figures(sighting: Sighting) -> Iterator[Figure]:
+    if sighting.spread_before is not None:
+        yield from _list_spread_figures(sighting)
         return
-    before = f"{number(seen.scores_before)} scores, {number(seen.sessions_before)} sessions{_format_comparison(seen)}"
-    yield Figure("Mean before", number(seen.mean_before, 3), before)
-    after = f"{number(seen.scores_after)} scores, {number(seen.sessions_after)} sessions"
-    yield Figure("Mean after", number(seen.mean_after, 3), after)
-    yield _format_change(seen)
-    yield _find_first_day(seen)
-    yield Figure("Sigma", number(seen.sigma, 3), "spread of one session's mean")
-    yield Figure("Evidence", odds(seen.log_evidence), f"alarm at {_SUSPECTED} to 1")
+    before = f"{number(sighting.scores_before)} scores, {number(sighting.sessions_before)} sessions{_format_baseline_start(sighting)}"
+    yield Figure("Mean before", number(sighting.mean_before, 3), before)
+    after = f"{number(sighting.scores_after)} scores, {number(sighting.sessions_after)} sessions"
+    yield Figure("Mean after", number(sighting.mean_after, 3), after)
+    yield _build_change_figure(sighting)
+    yield _build_first_day_figure(sighting)
+    yield Figure("Sigma", number(sighting.sigma, 3), "spread of one session's mean")
+    yield Figure("Evidence", format_odds(sighting.log_evidence), f"alarm at {_ALARM_ODDS} to 1")
 
 
-def _run_figures(seen: Sighting) -> Iterator[Figure]:
-    yield Figure("Mean before", number(seen.mean_before, 3), f"{number(seen.runs_before)} runs{_format_comparison(seen)}")
-    yield Figure("Mean after", number(seen.mean_after, 3), f"{number(seen.runs_after)} runs")
-    yield _format_change(seen)
-    yield _find_first_day(seen)
-    yield Figure("Evidence", odds(seen.log_evidence), f"alarm at {number(SUSPECTED * (seen.series or 1))} to 1")
+def _list_run_figures(sighting: Sighting) -> Iterator[Figure]:
+    yield Figure(
+        "Mean before", number(sighting.mean_before, 3), f"{number(sighting.runs_before)} runs{_format_baseline_start(sighting)}"
+    )
+    yield Figure("Mean after", number(sighting.mean_after, 3), f"{number(sighting.runs_after)} runs")
+    yield _build_change_figure(sighting)
+    yield _build_first_day_figure(sighting)
+    yield Figure("Evidence", format_odds(sighting.log_evidence), f"alarm at {number(SUSPECTED * (sighting.series or 1))} to 1")
 
 
-def _day_figures(seen: Sighting) -> Iterator[Figure]:
-    yield Figure("Baseline mean", number(seen.mean, 3), f"{number(seen.baseline_scores)} scores")
-    yield Figure("Standard deviation", number(seen.stddev, 3), "of single scores")
-    yield Figure("Farthest day", f"{number(seen.deviation, 1)} \u03c3", "off the mean")
-    yield Figure("Days in a row", NOTHING if seen.days is None else number(len(seen.days)), f"alarm at {SHORTEST_RUN}")
+def _list_day_figures(sighting: Sighting) -> Iterator[Figure]:
+    yield Figure("Baseline mean", number(sighting.mean, 3), f"{number(sighting.baseline_scores)} scores")
+    yield Figure("Standard deviation", number(sighting.stddev, 3), "of single scores")
+    yield Figure("Farthest day", f"{number(sighting.deviation, 1)} \u03c3", "off the mean")
+    yield Figure("Days in a row", NOTHING if sighting.days is None else number(len(sighting.days)), f"alarm at {SHORTEST_RUN}")
 
 
-def _rate_figures(seen: Sighting) -> Iterator[Figure]:
-    yield Figure("Rate now", share(seen.rate), f"{number(seen.anomalies)} of {number(seen.exchanges)} exchanges")
-    yield Figure("Rate before", share(seen.baseline_rate), f"of {number(seen.baseline_exchanges)} exchanges")
-    ratio = f"{seen.ratio:.1f}" if isinstance(seen.ratio, float) else NOTHING
+def _list_rate_figures(sighting: Sighting) -> Iterator[Figure]:
+    yield Figure("Rate now", share(sighting.rate), f"{number(sighting.anomalies)} of {number(sighting.exchanges)} exchanges")
+    yield Figure("Rate before", share(sighting.baseline_rate), f"of {number(sighting.baseline_exchanges)} exchanges")
+    ratio = f"{sighting.ratio:.1f}" if isinstance(sighting.ratio, float) else NOTHING
     yield Figure("Times as high", ratio, f"critical at {CRITICAL_RATE:g}")
-    if seen.log_evidence is not None:  # earlier versions required twice the baseline's rate
-        yield Figure("Evidence", odds(seen.log_evidence), f"alarm at {SUSPECTED_RATE:g} to 1")
+    if sighting.log_evidence is not None:  # earlier versions required twice the baseline's rate
+        yield Figure("Evidence", format_odds(sighting.log_evidence), f"alarm at {SUSPECTED_RATE:g} to 1")
 
 
-_FIGURES: Mapping[str, Callable[[Sighting], Iterator[Figure]]] = {
-    "sequential": _evidence_figures,
-    "consecutive_days": _day_figures,
-    "rate_ratio": _rate_figures,
-    "runs": _run_figures,
+_FIGURE_LISTS: Mapping[str, Callable[[Sighting], Iterator[Figure]]] = {
+    "sequential": _list_evidence_figures,
+    "consecutive_days": _list_day_figures,
+    "rate_ratio": _list_rate_figures,
+    "runs": _list_run_figures,
 }
 
 
-def odds(log_evidence: float | None) -> str:
-    """Format evidence, given by its natural logarithm, as odds against chance; large odds as a power of ten, at most as over 10¹²."""
+def format_odds(log_evidence: float | None) -> str:
+    """Format the natural logarithm of evidence as odds against chance; large odds as a power of ten, up to over 10¹²."""
     if log_evidence is None:
         return NOTHING
-    if log_evidence > _BELIEVED:
+    if log_evidence > _MAX_LOG_EVIDENCE:
         return "over 10\u00b9\u00b2 to 1"
-    if log_evidence > _BEYOND:
-        return f"10{str(math.floor(log_evidence / math.log(10))).translate(_RAISED)} to 1"
-    ratio = math.exp(max(log_evidence, -_BEYOND))
-    places = max(0, math.floor(math.log10(ratio)) - 1) if ratio >= 1 else 0
-    return f"{number(round(ratio, -places))} to 1"
+    if log_evidence > _MAX_PLAIN_LOG_ODDS:
+        return f"10{str(math.floor(log_evidence / math.log(10))).translate(_SUPERSCRIPTS)} to 1"
+    ratio = math.exp(max(log_evidence, -_MAX_PLAIN_LOG_ODDS))
+    rounded_digits = max(0, math.floor(math.log10(ratio)) - 1) if ratio >= 1 else 0
+    return f"{number(round(ratio, -rounded_digits))} to 1"
 
 
-def _format_change(seen: Sighting) -> Figure:
-    low_high = seen.change_interval
-    interval = "" if low_high is None else f"95 %: {number(low_high[0], 3)} to {number(low_high[1], 3)}"
-    return Figure("Change", number(seen.change, 3), interval)
+def _build_change_figure(sighting: Sighting) -> Figure:
+    interval = ""
+    if sighting.change_interval is not None:
+        low, high = sighting.change_interval
+        interval = f"95 %: {number(low, 3)} to {number(high, 3)}"
+    return Figure("Change", number(sighting.change, 3), interval)
 
 
-def _find_first_day(seen: Sighting) -> Figure:
-    days = seen.first_day_interval
+def _build_first_day_figure(sighting: Sighting) -> Figure:
+    days = sighting.first_day_interval
     interval = "" if days is None else f"95 %: {days[0]} to {days[1]}"
-    return Figure("First day", NOTHING if seen.first_day is None else f"{seen.first_day}", interval)
+    return Figure("First day", NOTHING if sighting.first_day is None else f"{sighting.first_day}", interval)
 
 
-def _format_comparison(seen: Sighting) -> str:
-    """Return the days to which a change is compared; empty for evidence of earlier versions."""
-    return "" if seen.compared_since is None else f", {seen.compared_since} until the change"
+def _format_baseline_start(sighting: Sighting) -> str:
+    """Return the period that a change is compared with; empty for evidence of earlier versions."""
+    return "" if sighting.compared_since is None else f", {sighting.compared_since} until the change"
 
 
-Days = Mapping[str, float | None]
-"""A measure by day or hour, as 2026-10-01 or 2026-10-01 14:00; None for one without it."""
-_Day = tuple[str, str, float]
-"""A day, its label, and its measure."""
+Values = Mapping[str, float | None]
+"""A measure by the label of its day or hour, such as 2026-10-01 or 2026-10-01 14:00. None is an unknown value."""
+_LabelledValue = tuple[str, str, float]
+"""The day of a value, its label, and the value."""
 _DAY_LENGTH = len("2026-10-01")
-_AFTER = "~"
-"""Sorts after every label of a day."""
-_WEIGHING = frozenset({"sequential", "runs", MOVED_TOO})
-"""The rules that weigh evidence over many days."""
-INCIDENTS_AT_HAND = 256
-"""Maximum number of incidents whose parsed evidence is cached: twice those of a page."""
+_AFTER_LABELS = "~"
+"""Sorts after every label of the day that it is appended to."""
+_EVIDENCE_RULES = frozenset({"sequential", "runs", MOVED_TOO})
+"""Rules that weigh evidence over many days."""
+MAX_CACHED_INCIDENTS = 256
+"""Number of incidents whose parsed evidence is cached; a page shows at most half of this."""
 
 
-def expected_of(rule: str, seen: Sighting) -> tuple[float, float] | None:
-    """Return the expected value and its sigma, 0 if the rule has no sigma; None for evidence without them."""
-    if rule in _WEIGHING:
-        mean, sigma = seen.mean_before, seen.sigma
-    elif rule == "consecutive_days":
-        mean, sigma = seen.mean, seen.stddev
-    else:
-        mean, sigma = seen.baseline_rate if rule == "rate_ratio" else None, None
-    return None if mean is None else (mean, sigma or 0.0)
+class IncidentDays(NamedTuple):
+    """An incident, and the labels of the days or hours that show it."""
+
+    incident: Incident
+    labels: frozenset[str]
 
 
-def before_of(tier: str, incidents: Sequence[Incident]) -> tuple[date, float, float] | None:
-    """Return the first day of a tier's newest live change, and the mean before it with one sigma; None without a live change."""
-    live = (one for one in incidents if is_live(one))
-    for incident in sorted(live, key=lambda one: one.detected_at, reverse=True):
+def find_incident_days(incident: Incident, values: Values) -> frozenset[str]:
+    """Return the labels of the days or hours that show an incident in its leading series.
+
+    A rule's finding must cover the day, and the value must deviate from the expected one in the incident's direction. For rules
+    that weigh evidence, it must deviate by one sigma or by half of the change, whichever is smaller. If the evidence has no
+    numbers, every covered day shows the incident.
+    """
+    return _find_labels(_read_entries(incident, incident.tier or incident.type, incident.agent), _sort_values(values))
+
+
+def find_shown_incidents(name: str, incidents: Sequence[Incident], values: Values) -> list[IncidentDays]:
+    """Return the incidents of a tier, or of a type without a tier, that at least one of the days shows.
+
+    Dismissed incidents and suspected ones that have disappeared are left out.
+    """
+    sorted_values = _sort_values(values)
+    shown = []
+    for incident in incidents:
+        if incident.status == DISMISSED or incident.resolution == VANISHED:
+            continue
+        labels = _find_labels(_read_entries(incident, name), sorted_values)
+        if labels:
+            shown.append(IncidentDays(incident, labels))
+    return shown
+
+
+def merge_labels(shown: Iterable[IncidentDays]) -> frozenset[str]:
+    """Return the labels of the days or hours that show any of the incidents."""
+    return frozenset(label for incident in shown for label in incident.labels)
+
+
+def find_level_before(tier: str, incidents: Sequence[Incident]) -> tuple[date, float, float] | None:
+    """Return the first day of a tier's newest live change, and the mean before it with its sigma; None without a live change."""
+    live = [incident for incident in incidents if is_live(incident)]
+    for incident in sorted(live, key=lambda incident: incident.detected_at, reverse=True):
         for moved in _read_entries(incident, tier):
-            for rule, seen in [(moved.rule, moved.seen), *moved.rules.items()]:
-                expected = expected_of(rule, seen)
+            for rule, sighting in [(moved.rule, moved.seen), *moved.rules.items()]:
+                expected = expected_range(rule, sighting)
                 if expected is not None:
-                    return seen.since, *expected
+                    return sighting.since, *expected
     return None
 
 
-def days_of(incident: Incident, values: Days) -> frozenset[str]:
-    """Return the days that show an incident, judged by its leading series.
-
-    A day shows it if a rule's finding covers the day, and its value deviates from the expected one on the incident's side by
-    one sigma of the evidence-weighing rule or by half of the change, whichever is less. If the evidence has no numbers, every
-    day in it counts.
-    """
-    return _find_days(_read_entries(incident, incident.tier or incident.type, incident.agent), _known_entries(values))
-
-
-class Shown(NamedTuple):
-    """An incident, and the days that show it."""
-
-    incident: Incident
-    days: frozenset[str]
+def expected_range(rule: str, sighting: Sighting) -> tuple[float, float] | None:
+    """Return the expected value and its sigma, which is 0 for a rule without one; None if the evidence has neither."""
+    mean: float | None = None
+    sigma: float | None = None
+    if rule in _EVIDENCE_RULES:
+        mean, sigma = sighting.mean_before, sighting.sigma
+    elif rule == "consecutive_days":
+        mean, sigma = sighting.mean, sighting.stddev
+    elif rule == "rate_ratio":
+        mean = sighting.baseline_rate
+    return None if mean is None else (mean, sigma or 0.0)
 
 
-def shown_by(name: str, incidents: Sequence[Incident], values: Days) -> list[Shown]:
-    """Return the incidents of a tier, or of a type without a tier such as anomaly_spike, that some of the days show."""
-    days = _known_entries(values)
-    shown = [Shown(incident, _find_days(_read_entries(incident, name), days)) for incident in _find_about(name, incidents)]
-    return [incident for incident in shown if incident.days]
-
-
-def marked_days(shown: Iterable[Shown]) -> frozenset[str]:
-    """Return the days that show any of the incidents."""
-    return frozenset[str]().union(*(one.days for one in shown))
-
-
-def _known_entries(values: Days) -> list[_Day]:
-    """Return the days with a value, in order."""
+def _sort_values(values: Values) -> list[_LabelledValue]:
+    """Return the known values in the order of their labels."""
     return sorted((label[:_DAY_LENGTH], label, value) for label, value in values.items() if value is not None)
 
 
-def _find_days(entries: Iterable[Moved], days: Sequence[_Day]) -> frozenset[str]:
+def _find_labels(entries: Iterable[Moved], values: Sequence[_LabelledValue]) -> frozenset[str]:
     return frozenset(
         label
         for moved in entries
-        for rule, seen in moved.rules.items()
-        for label in _find_shown(moved.key.direction, rule, seen, days)
+        for rule, sighting in moved.rules.items()
+        for label in _find_labels_of_rule(moved.key.direction, rule, sighting, values)
     )
 
 
-def _find_about(name: str, incidents: Sequence[Incident]) -> Iterator[Incident]:
-    """Leave out dismissed incidents, and suspected ones that have disappeared."""
-    shown = (one for one in incidents if one.status != DISMISSED and one.resolution != VANISHED)
-    return (one for one in shown if _read_entries(one, name))
-
-
-def _read_entries(incident: Incident, name: str, agent: str | None = None) -> list[Moved]:
-    """Return the changed series in incidents of a tier, or of a type without a tier, for one agent's runs or the whole project."""
-    return [moved for moved in _read_means(incident) if agent == moved.key.agent and name == (moved.key.tier or moved.key.type)]
-
-
-@functools.lru_cache(maxsize=INCIDENTS_AT_HAND)
-def _read_means(incident: Incident) -> tuple[Moved, ...]:
-    """Return the changed means of an incident, cached because a page needs them by tier and for each chart."""
-    return tuple(moved for moved in evidence_of(incident).moved if moved.kind != SPREAD)
-
-
-def _find_shown(direction: str | None, rule: str, seen: Sighting, days: Sequence[_Day]) -> Iterator[str]:
-    """Yield the days that a rule's finding covers and that show the incident."""
-    stated_days = days[bisect_left(days, (f"{seen.since}",)) : bisect_left(days, (f"{seen.until}{_AFTER}",))]
-    expected = expected_of(rule, seen)
+def _find_labels_of_rule(
+    direction: str | None, rule: str, sighting: Sighting, values: Sequence[_LabelledValue]
+) -> Iterator[str]:
+    """Yield the labels of the values that a rule's finding covers and that show the incident."""
+    start = bisect_left(values, (f"{sighting.since}",))
+    end = bisect_left(values, (f"{sighting.until}{_AFTER_LABELS}",))
+    covered = values[start:end]
+    expected = expected_range(rule, sighting)
     if expected is None:
-        yield from (label for _, label, _ in stated_days)
+        yield from (label for _, label, _ in covered)
         return
     mean, sigma = expected
-    # With many scores, a change may be smaller than one sigma.
-    least = min(sigma, abs(seen.change or 0.0) / 2) if rule in _WEIGHING else 0.0
-    named = {f"{one.day}" for one in seen.days or ()} if rule == "consecutive_days" else None
-    for day, label, value in stated_days:
-        off = {UP: value - mean, DOWN: mean - value}.get(direction or "", abs(value - mean))
-        if off > least and (named is None or day in named):
+    # With many scores, a change can be smaller than one sigma.
+    min_deviation = min(sigma, abs(sighting.change or 0.0) / 2) if rule in _EVIDENCE_RULES else 0.0
+    flagged_days = {f"{day.day}" for day in sighting.days or ()} if rule == "consecutive_days" else None
+    for day, label, value in covered:
+        deviation = {UP: value - mean, DOWN: mean - value}.get(direction or "", abs(value - mean))
+        if deviation > min_deviation and (flagged_days is None or day in flagged_days):
             yield label
 
 
-BEFORE, AFTER = timedelta(days=28), timedelta(days=21)
-"""Time shown before the change, and after an incident that was decided on."""
-MOST_DAYS = 120
+def _read_entries(incident: Incident, name: str, agent: str | None = None) -> list[Moved]:
+    """Return an incident's changed series of a tier, or of a type without a tier: for an agent's runs, or for the whole project."""
+    return [
+        moved
+        for moved in _read_changed_means(incident)
+        if moved.key.agent == agent and (moved.key.tier or moved.key.type) == name
+    ]
+
+
+@functools.lru_cache(maxsize=MAX_CACHED_INCIDENTS)
+def _read_changed_means(incident: Incident) -> tuple[Moved, ...]:
+    """Return the series of an incident whose mean changed. The cache serves the charts and tiers of one page."""
+    return tuple(moved for moved in evidence_of(incident).moved if moved.kind != SPREAD)
+
+
+_TIME_BEFORE = timedelta(days=28)
+"""Time shown before the change."""
+_TIME_AFTER = timedelta(days=21)
+"""Time shown after the end of a decided incident."""
+_MAX_CHART_DAYS = 120
 _DAY = timedelta(days=1)
 _LIMITS = {"tier3": (1.0, 5.0), TRUST: (0.0, 100.0)}
-_UNMARKED = Markup('<p class="soft">No deployment and no change of policy or judge is known in this time.</p>')
-_WEIGHTED = "sequential"
-"""The rule that weights exchanges by their sampling probability."""
+_NO_MARKS_NOTE = Markup('<p class="soft">There was no deployment and no change of policy or judge in this period.</p>')
+_WEIGHTED_RULE = "sequential"
+"""The rule whose means weight each exchange by its sampling probability."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A day: its value, the number of records behind it, and half its interval."""
+class DayValue:
+    """The value of a day, the number of records behind it, and half the width of its interval."""
 
     value: float | None
     count: int | None = None
     half: float | None = None
 
 
-def chart_of(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetime) -> Markup | None:
-    """Return the chart; None for an incident whose evidence has no times."""
-    seen = evidence_of(incident).seen_by(incident.rule)
-    if seen is None:
+def draw_incident_chart(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetime) -> Markup | None:
+    """Return the chart of an incident's measure by day; None if its evidence has no days."""
+    sighting = evidence_of(incident).seen_by(incident.rule)
+    if sighting is None:
         return None
-    first, last = seen.since, seen.until
-    end = now if is_live(incident) else min(now, datetime.combine(last, datetime.min.time(), UTC) + AFTER)
-    days = min(max((end.date() - first + BEFORE).days + 1, 1), MOST_DAYS)
-    params = {"project": incident.project, "as_of": end, "days": days}
-    values = _read_values(cursor, params, incident)
-    sorted_days = sorted(values)
-    span = (
-        [sorted_days[0] + timedelta(days=number) for number in range((sorted_days[-1] - sorted_days[0]).days + 1)]
-        if sorted_days
-        else []
+    last_midnight = datetime.combine(sighting.until, datetime.min.time(), UTC)
+    end = now if is_live(incident) else min(now, last_midnight + _TIME_AFTER)
+    day_count = min(max((end.date() - sighting.since + _TIME_BEFORE).days + 1, 1), _MAX_CHART_DAYS)
+    values = _read_values(cursor, {"project": incident.project, "as_of": end, "days": day_count}, incident)
+    days = _list_days(min(values), max(values)) if values else []
+    marks = _read_marks(cursor, incident, days)
+    drawing = line(
+        _build_chart(incident, sighting, marks),
+        [_build_point(incident.project, day, values.get(day)) for day in days],
+        band=_build_band(incident, sighting),
+        marked=find_incident_days(incident, {f"{day}": row.value for day, row in values.items()}),
     )
-    points = [_build_point(incident.project, day, values.get(day)) for day in span]
-    marked = days_of(incident, {f"{day}": row.value for day, row in values.items()})
-    marks = _read_marks(cursor, incident, span)
-    drawn = line(_build_chart(incident, first, last, marks), points, band=_build_band(incident, seen), marked=marked)
-    return drawn if marks or not span else drawn + _UNMARKED
+    return drawing if marks or not days else drawing + _NO_MARKS_NOTE
 
 
-def _read_values(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
+def _list_days(first: date, last: date) -> list[date]:
+    return [first + timedelta(days=number) for number in range((last - first).days + 1)]
+
+
+def _read_values(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, DayValue]:
     if incident.rule == RUNS:
-        of_runs = {"agent": incident.agent or "", "series": incident.tier}
-        return {row["day"]: Row(row["mean"], row["runs"]) for row in query_rows(cursor, "run_days", {**params, **of_runs})}
+        run_params = {**params, "agent": incident.agent or "", "series": incident.tier}
+        return {row["day"]: DayValue(row["mean"], row["runs"]) for row in query_rows(cursor, "run_days", run_params)}
     return _read_anomaly_rates(cursor, params) if incident.tier is None else _read_averages(cursor, params, incident)
 
 
-def _build_point(project: str, day: date, value: Row | None) -> Point:
+def _build_point(project: str, day: date, value: DayValue | None) -> Point:
     """Return the point of a day, with a link to its hours."""
-    at = datetime.combine(day, datetime.min.time(), UTC)
-    link = Links(Window("24h", at + _DAY, is_pinned=True).asked).project(project)
-    row = value or Row(None)
-    return Point(f"{day}", row.value, f"{day:%m-%d}", at=at, count=row.count, half=row.half, link=link)
+    midnight = datetime.combine(day, datetime.min.time(), UTC)
+    link = Links(Window("24h", midnight + _DAY, is_pinned=True).asked).project(project)
+    row = value or DayValue(None)
+    return Point(f"{day}", row.value, f"{day:%m-%d}", at=midnight, count=row.count, half=row.half, link=link)
 
 
-def _read_marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, span: list[date]) -> list[Mark]:
-    """Return the marks of the days shown, including the incident's first day if the judge caused it."""
-    if not span:
+def _read_marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, days: list[date]) -> list[Mark]:
+    """Return the marks of the days, including the incident's first day if the judge caused it."""
+    if not days:
         return []
-    start, end = (datetime.combine(day, datetime.min.time(), UTC) for day in (span[0], span[-1] + _DAY))
+    start = datetime.combine(days[0], datetime.min.time(), UTC)
+    end = datetime.combine(days[-1] + _DAY, datetime.min.time(), UTC)
     marks = [*marks_within(cursor, incident.project, start, end, _DAY), *judge_moves([incident], start, end)]
-    # If exchanges are scored too, their hours have already shown a change of the policy.
-    if incident.rule == RUNS and not any(one.kind == "policy" for one in marks):
+    # Scored exchanges already show a change of the policy.
+    if incident.rule == RUNS and not any(mark.kind == "policy" for mark in marks):
         marks += run_policies(cursor, incident.project, incident.agent or "", start, end)
     return marks
 
 
-def _build_chart(incident: Incident, first: date, last: date, marks: Sequence[Mark]) -> Chart:
+def _build_chart(incident: Incident, sighting: Sighting, marks: Sequence[Mark]) -> Chart:
     measure = "Anomalies" if incident.tier is None else tier_name(incident.tier)
-    kind = "share of exchanges with an anomaly" if incident.tier is None else f"{_name_column(incident).lower()} of a day"
+    kind = "share of exchanges with an anomaly" if incident.tier is None else f"{_name_column(incident).lower()} by day"
+    counted = "Exchanges" if incident.tier is None else "Scores"
     return Chart(
         key="days",
         title=f"{measure} by day",
-        words=f"{measure}, {kind}. The days that show the change are marked: its first day is {first}, the last one seen is {last}.",
+        words=f"{measure}, {kind}. Days that show the change are marked. It began on {sighting.since} and was last seen on {sighting.until}.",
         column=_name_column(incident),
         form=share if incident.tier is None or _is_share(incident) else None,
         limits=_LIMITS.get(incident.tier or "", (0.0, 1.0)),
         marked="shows the change",
-        counted="Runs" if incident.rule == RUNS else "Exchanges" if incident.tier is None else "Scores",
+        counted="Runs" if incident.rule == RUNS else counted,
         marks=marks,
         step=_DAY,
     )
 
 
 def _name_column(incident: Incident) -> str:
-    """Name the numbers: with different sampling probabilities there are two means, which differ."""
+    """Name the measure. If exchanges are sampled at different rates, the weighted mean differs from the mean of the sample."""
     if incident.tier is None or _is_share(incident):
         return "Share"
     if incident.tier in ("tier1", TRUST):
         return "Mean"
-    return "Weighted mean" if incident.rule == _WEIGHTED else "Mean as sampled"
+    return "Weighted mean" if incident.rule == _WEIGHTED_RULE else "Mean as sampled"
 
 
 def _is_share(incident: Incident) -> bool:
@@ -396,21 +419,21 @@ def _is_share(incident: Incident) -> bool:
     return incident.rule == RUNS and incident.tier != TRUST
 
 
-def _read_averages(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, Row]:
-    column = "weighted_mean" if incident.rule == _WEIGHTED else "mean"
+def _read_averages(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any], incident: Incident) -> dict[date, DayValue]:
+    column = "weighted_mean" if incident.rule == _WEIGHTED_RULE else "mean"
     rows = query_days(cursor, "daily_averages", params)
-    return {row["day"]: Row(row[column], row["count"], row["half"]) for row in rows if row["tier"] == incident.tier}
+    return {row["day"]: DayValue(row[column], row["count"], row["half"]) for row in rows if row["tier"] == incident.tier}
 
 
-def _read_anomaly_rates(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any]) -> dict[date, Row]:
+def _read_anomaly_rates(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, Any]) -> dict[date, DayValue]:
     return {
-        row["day"]: Row(row["anomaly_count"] / row["exchange_count"], row["exchange_count"])
+        row["day"]: DayValue(row["anomaly_count"] / row["exchange_count"], row["exchange_count"])
         for row in query_days(cursor, "trends", params)
         if row["exchange_count"]
     }
 
 
-def _build_band(incident: Incident, seen: Sighting) -> Band | None:
+def _build_band(incident: Incident, sighting: Sighting) -> Band | None:
     """Return the expected range."""
-    expected = expected_of(incident.rule, seen)
+    expected = expected_range(incident.rule, sighting)
     return None if expected is None else Band(*expected)

@@ -20,7 +20,15 @@ from audit.drift.incident_evidence import Day, Evidence
 from audit.drift.incident_evidence import Query as NamedQuery
 from schemas.lazy import duckdb
 from schemas.records import Incident
-from service.pages.incident_figures import EXPLAINED, NAMES, Figure, cause_in_words, chart_of, figures, tier_name
+from service.pages.incident_figures import (
+    RULE_EXPLANATIONS,
+    RULE_NAMES,
+    Figure,
+    describe_cause,
+    draw_incident_chart,
+    list_figures,
+    tier_name,
+)
 from service.pages.periods import ListPeriod, compared, range_control
 from service.pages.project_charts import counts_of
 from service.pages.rendering import number, page
@@ -127,7 +135,7 @@ async def incidents(
         "asked": {"status": wanted, "type": kind, "confirmed": None if confirmed is None else f"{confirmed}".lower()},
         "statuses": STATUSES,
         "types": TYPES,
-        "rules": NAMES,
+        "rules": RULE_NAMES,
         "may_check": "admin" in viewer.scopes,
         "check": check_words(checked),
         "check_by_hand": check_by_hand(checked),
@@ -161,7 +169,7 @@ async def incident(
     # Reading the evidence of twins takes longest.
     twins, chart, more = await asyncio.gather(
         services.ask(lambda cursor: _read_twins(cursor, record)),
-        services.ask(lambda cursor: chart_of(cursor, record, now)),
+        services.ask(lambda cursor: draw_incident_chart(cursor, record, now)),
         services.ask(read_values),
     )
     values = {
@@ -181,7 +189,7 @@ async def incident(
         "series": evidence.moved,
         "sightings": _list_sightings(record, evidence),
         "since": facts.since,
-        "cause": cause_in_words(record.cause, evidence),
+        "cause": describe_cause(record.cause, evidence),
         "tier": None if record.tier is None else tier_name(record.tier),
         "agent": record.agent,
         "deployed": evidence.deployments,
@@ -242,12 +250,12 @@ def _list_sightings(incident: Incident, evidence: Evidence) -> list[Sighting]:
     made = [
         Sighting(
             rule=rule,
-            name=NAMES.get(rule, rule),
-            explained=EXPLAINED.get(rule, ""),
+            name=RULE_NAMES.get(rule, rule),
+            explained=RULE_EXPLANATIONS.get(rule, ""),
             title=seen.title or "",
             since=seen.since,
             until=seen.until,
-            figures=figures(rule, seen),
+            figures=list_figures(rule, seen),
             days=seen.days or [],
             leads=rule == incident.rule,
         )

@@ -17,7 +17,7 @@ from audit.drift.consecutive_days import SMALLEST_SIGMA
 from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident, TierStatistics
 from service.pages.charts import Band, Chart, Mark, Point, bars, line, stacked_bars
-from service.pages.incident_figures import before_of, marked_days, shown_by
+from service.pages.incident_figures import find_level_before, find_shown_incidents, merge_labels
 from service.pages.rendering import number, usd
 from service.text.links import Links
 from service.text.window import Window
@@ -164,9 +164,9 @@ def _draw_tier_trend(
 ) -> TierTrend:
     window, points = stretch.window, tier_points(rows, tier)
     values = {window.label(slot): points[slot]["mean"] if slot in points else None for slot in window.slots()}
-    shown = shown_by(tier, incidents, values)
-    drifted = marked_days(shown)
-    since, before, sigma = before_of(tier, incidents) or (None, None, None)
+    shown = find_shown_incidents(tier, incidents, values)
+    drifted = merge_labels(shown)
+    since, before, sigma = find_level_before(tier, incidents) or (None, None, None)
     usual = None if before is None else Band(before, max(sigma or 0.0, SMALLEST_SIGMA))
     usually, moved = _freeze_baselines(held, since, window)
     statistics: list[TierStatistics | None] = [getattr(one, tier) if one else None for one in usually]

@@ -16,7 +16,7 @@ from audit.drift.consecutive_days import DAYS
 from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident
 from service.pages.charts import Mark, judge_moves, marks_within, share_bar
-from service.pages.incident_figures import marked_days, shown_by
+from service.pages.incident_figures import find_shown_incidents, merge_labels
 from service.pages.incidents import since_of
 from service.pages.periods import Period, compared, compared_means, range_control
 from service.pages.project_charts import (
@@ -125,8 +125,8 @@ def _build_day_values(stretch: Stretch, days: _Days, incidents: Sequence[Inciden
     """Return the template's values about the days."""
     shares = anomaly_shares(days.window, days.points)
     trends = tier_trends(stretch, days.points, days.baselines, incidents, days.before)
-    spiked = shown_by(SPIKE, incidents, shares)
-    spikes = marked_days(spiked)
+    spiked = find_shown_incidents(SPIKE, incidents, shares)
+    spikes = merge_labels(spiked)
     return {
         "baselines": days.baselines,
         "trends": trends,

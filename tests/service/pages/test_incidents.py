@@ -23,7 +23,7 @@ from analytics.store.store import Outbox, Store
 from audit.drift.incident_evidence import Sighting
 from schemas.records import Alert, Incident
 from service.cli.main import run
-from service.pages.incident_figures import EXPLAINED, NAMES, figures, odds
+from service.pages.incident_figures import RULE_EXPLANATIONS, RULE_NAMES, format_odds, list_figures
 from service.pages.incidents import FIRST_MOVED, MAX_REASON, PAGE, command
 from service.read.incidents import incident_records
 from service.setup.access import AccessStore, Holder
@@ -288,7 +288,7 @@ def test_the_chart_marks_the_days_of_the_change(call: Call, tokens: Tokens, stor
     assert changed == [row["Day"] for row in rows if row["Shows the change"]]
     drawn = drawn_charts(page)["days"]
     assert [day[5:] for day in changed] == [drawn["labels"][place] for place in drawn["marked"]]
-    assert "its first day is 2026-09-26" in words(page)
+    assert "began on 2026-09-26" in words(page)
 
 
 @pytest.mark.parametrize("kind", ["drift", "anomaly_spike"])
@@ -625,19 +625,19 @@ def test_the_pages_lead_to_the_sign_in(call: Call, store: Store) -> None:
 
 def test_every_rule_is_explained() -> None:
     """Users can only judge an incident if its rule is explained."""
-    assert {*ALL_RULES, RUNS} == set(EXPLAINED) == set(NAMES)
-    assert all(figures(rule, Sighting(since=NOW.date(), until=NOW.date())) for rule in NAMES)
+    assert {*ALL_RULES, RUNS} == set(RULE_EXPLANATIONS) == set(RULE_NAMES)
+    assert all(list_figures(rule, Sighting(since=NOW.date(), until=NOW.date())) for rule in RULE_NAMES)
 
 
 @given(st.floats(-1e6, 1e6))
 def test_odds_are_short_and_never_fail(log_evidence: float) -> None:
     """Evidence grows beyond what a number can hold."""
-    assert len(odds(log_evidence)) <= 24
+    assert len(format_odds(log_evidence)) <= 24
 
 
 def test_odds_are_rounded_to_what_they_are_worth() -> None:
     """8.6 is known to a tenth, so the ratio is to two digits."""
-    assert [odds(one) for one in (8.6, 0.0, -9.0, 24.0, 500.0, None)] == [
+    assert [format_odds(one) for one in (8.6, 0.0, -9.0, 24.0, 500.0, None)] == [
         "5\u202f400 to 1",
         "1 to 1",
         "0 to 1",
