@@ -13,7 +13,7 @@ from audit.drift.incident_evidence import Day, Exchange, Moved, Run, SamplingCou
 from audit.times import iso_time
 from schemas.records import Incident
 from service.cli.terminal import SEVERITY_STYLES, table
-from service.read.incident_actions import COMMAND_DOES, slice_counts, slice_means, which_part_words
+from service.read.incident_actions import COMMAND_NOTES, describe_slices, format_slice_counts, format_slice_means
 from service.read.incidents import IncidentAnswer, IncidentEvent, incident_answer
 from service.read.project import spot_words
 from service.read.why import Why
@@ -104,7 +104,7 @@ def _parts(incident: Incident, history: Sequence[IncidentEvent]) -> Iterator[Ren
         yield _days_table(seen.days or ())
     if (which := evidence.slices) is not None:
         yield Text("\nWhich part changed", style="bold")
-        yield Text(plain(which_part_words(which), 2000))
+        yield Text(plain(describe_slices(which), 2000))
         if which.slices:
             yield _slices_table(which)
     for made in evidence.deployments:
@@ -144,7 +144,7 @@ def _why(why: Why) -> Iterator[RenderableType]:
 
 
 def _does(action: str) -> str:
-    return f"  # {COMMAND_DOES[action].rstrip(':')}" if action in COMMAND_DOES else ""
+    return f"  # {COMMAND_NOTES[action].rstrip(':')}" if action in COMMAND_NOTES else ""
 
 
 def _event(event: IncidentEvent) -> str:
@@ -188,8 +188,8 @@ def _slices_table(which: WhichPart) -> RenderableType:
             row.name,
             f"{row.explained:.0%}",
             row.shares,
-            slice_counts(row),
-            slice_means(row),
+            format_slice_counts(row),
+            format_slice_means(row),
             row.mix.text,
             row.within.text,
         ]

@@ -1,4 +1,4 @@
-"""The inbox: the incidents of all projects visible to the viewer, filtered and ordered by the address, and the actions of its forms."""
+"""The inbox: the incidents of all projects that the viewer may see, with the forms that change them and that save views."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 
 from audit.redaction import Redactor
 from schemas.errors import InputError
-from service.pages.incidents import USUAL, since_of
+from service.pages.incidents import COMMON_REASONS, find_first_day
 from service.pages.periods import range_control
 from service.pages.rendering import page
 from service.pages.viewing import Fields, Form, Viewer
@@ -50,10 +50,9 @@ from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, NEW_NORMAL, OPEN, R
 from streams.watch.watching import Change, Person
 
 router = APIRouter(include_in_schema=False)
-PAGE = 50
-"""Incidents per page."""
-MOST_CHOICES = 500
-"""Maximum number of names suggested for a field."""
+INCIDENTS_PER_PAGE = 50
+MAX_SUGGESTIONS = 500
+"""Names suggested for a field."""
 HEADINGS = (
     ("Incident", "worst", None),
     ("Project", "project", None),
@@ -62,7 +61,7 @@ HEADINGS = (
     ("Since", "since", None),
     ("Detected", "newest", "oldest"),
 )
-"""The columns with the order that a click selects, and the order that a second click selects."""
+"""Columns, each with the order that a click selects and the order that a second click selects."""
 ORDERS = {
     "worst": "worst first",
     "newest": "newest first",
@@ -72,8 +71,8 @@ ORDERS = {
     "state": "by state",
     "assignee": "by assignee",
 }
-"""The names of the orders."""
-USUAL_VIEWS: tuple[tuple[str, Mapping[str, str]], ...] = (
+"""Orders in words."""
+BUILT_IN_VIEWS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("Open", {}),
     ("Mine", {"assignee": ME}),
     ("Without an assignee", {"assignee": NOBODY}),
@@ -81,27 +80,30 @@ USUAL_VIEWS: tuple[tuple[str, Mapping[str, str]], ...] = (
     ("Newest", {"sort": "newest"}),
     ("All", {"status": ANY}),
 )
-"""Built-in views: names and filters."""
+"""Names and filters of the views that every viewer has."""
 
 
 class Heading(NamedTuple):
-    """A heading of the list: its words, its link, and whether the list is ordered by it."""
+    """A column heading that sorts the list."""
 
-    words: str
+    label: str
     address: str
     order: str | None
-    """ascending or descending, for assistive technology; None if the list is ordered by another column."""
+    """The value of `aria-sort`, ascending or descending; None if the list is sorted by another column."""
 
 
 @router.get(INBOX_PAGE)
 async def show_inbox(request: Request, viewer: Viewer, services: Services, cursor: Cursor = None) -> HTMLResponse:
-    """Show the incidents that match, worst first or in another order."""
-    view = asked_of(request, viewer)
-    return page(request, "inbox.html", await inbox_values(request, services, viewer, view, cursor), forms=True)
+    """Show the incidents that match the filters in the address."""
+    view = _parse_view(request, viewer)
+    return page(request, "inbox.html", await _build_values(request, services, viewer, view, cursor), forms=True)
 
 
-def asked_of(request: Request, viewer: Holder) -> AddressParams:
-    """Return the request in an address; ApiError 400 names a wrong field, 403 for a project that the viewer may not see."""
+def _parse_view(request: Request, viewer: Holder) -> AddressParams:
+    """Return the filters and order in the address.
+
+    Raises ApiError 400 for an invalid field, and 403 for a project that the viewer may not see.
+    """
     try:
         fields = read_address(request.query_params.multi_items())
     except InputError as error:
@@ -111,78 +113,81 @@ def asked_of(request: Request, viewer: Holder) -> AddressParams:
     return fields
 
 
-async def inbox_values(
+async def _build_values(
     request: Request, services: ApiContext, viewer: Holder, view: AddressParams, cursor: Place | None
 ) -> dict[str, Any]:
-    """Return the values of the page; its period is the time in which incidents were found."""
+    """Return the values of the template. The period of the page limits when incidents were detected."""
     now = services.engine.now()
     window = listed_window(range_of({name: values[0] for name, values in view.items()}), now)
     since, until = bounds(window)
-    wanted = dataclasses.replace(filter_of(view, viewer.project, viewer.name), since=since, until=until)
-    listed_page, possible = await asyncio.gather(
-        services.ask(lambda reading: inbox(reading, wanted, cursor, PAGE + 1, outlined=True)),
-        services.ask(lambda reading: choices(reading, viewer.project)),
+    filters = dataclasses.replace(filter_of(view, viewer.project, viewer.name), since=since, until=until)
+    matches, suggestions = await asyncio.gather(
+        services.ask(lambda connection: inbox(connection, filters, cursor, INCIDENTS_PER_PAGE + 1, outlined=True)),
+        services.ask(lambda connection: choices(connection, viewer.project)),
     )
-    shown, following = page_of(listed_page.listed, PAGE, lambda one: one.place)
-    saved = views_of(services, viewer)
+    shown, following = page_of(matches.listed, INCIDENTS_PER_PAGE, lambda entry: entry.place)
+    saved_views = views_of(services, viewer)
     people = people_of(services.access, viewer.project)
     return {
-        "incidents": [(one.incident, since_of(one.incident)) for one in shown],
-        "total": listed_page.total,
+        "incidents": [(entry.incident, find_first_day(entry.incident)) for entry in shown],
+        "total": matches.total,
         "following": following,
         "is_first": cursor is None,
-        "asked": view,
-        "given": {name: ",".join(view.get(name, ())) for name in FIELDS},
-        "is_narrowed": any(name != "sort" for name in view),
+        "filters": view,
+        "field_values": {name: ",".join(view.get(name, ())) for name in FIELDS},
+        "is_filtered": any(name != "sort" for name in view),
         "range": range_control(request, window, now, has_all=True, has_comparison=False),
         "all_time": {name: values for name, values in view.items() if name not in {"window", "until"}},
-        "order": ORDERS[wanted.sort],
-        "is_worst_first": wanted.sort == "worst",
-        "headings": _build_headings(view, wanted.sort),
-        "views": [(name, Links().inbox(**fields), _is_view(view, fields)) for name, fields in USUAL_VIEWS],
-        "saved": [(one, Links().inbox(**read_query(one.query)), read_query(one.query) == view) for one in saved],
+        "order": ORDERS[filters.sort],
+        "is_worst_first": filters.sort == "worst",
+        "headings": _build_headings(view, filters.sort),
+        "views": [(name, Links().inbox(**fields), _is_view(view, fields)) for name, fields in BUILT_IN_VIEWS],
+        "saved": [(saved, Links().inbox(**read_query(saved.query)), read_query(saved.query) == view) for saved in saved_views],
         "query": query_of(view),
         "max_view_name": MAX_VIEW_NAME,
         "statuses": STATUSES,
         "types": TYPES,
         "severities": SEVERITIES,
-        "projects": _suggest_people(possible.projects),
-        "agents": _suggest_people(possible.agents),
-        "people": sorted({*people, *_suggest_people(possible.assignees)} - {viewer.name})[:MOST_CHOICES],
+        "projects": _list_suggestions(suggestions.projects),
+        "agents": _list_suggestions(suggestions.agents),
+        "people": sorted({*people, *_list_suggestions(suggestions.assignees)} - {viewer.name})[:MAX_SUGGESTIONS],
         "max_text": MAX_TEXT,
         "max_comment": MAX_COMMENT,
         "may_review": "review" in viewer.scopes,
-        "here": Links().inbox(**view, cursor=None if cursor is None else encode_place(cursor)),
-        "usual": USUAL[True],
+        "address": Links().inbox(**view, cursor=None if cursor is None else encode_place(cursor)),
+        "common_reasons": COMMON_REASONS[True],
         "result": None,
         "own_project": viewer.project,
     }
 
 
-def _suggest_people(counts: Mapping[str, int]) -> list[str]:
-    """Return the values with the most undecided incidents, sorted by name."""
-    return sorted(sorted(counts, key=lambda value: (-counts[value], value))[:MOST_CHOICES])
+def _list_suggestions(counts: Mapping[str, int]) -> list[str]:
+    """Return the names with the most undecided incidents, in alphabetical order."""
+    most_frequent = sorted(counts, key=lambda name: (-counts[name], name))[:MAX_SUGGESTIONS]
+    return sorted(most_frequent)
 
 
 def _build_headings(view: AddressParams, sort: str) -> list[Heading]:
-    return [_build_heading(view, sort, *one) for one in HEADINGS]
+    return [_build_heading(view, sort, label, order, reverse) for label, order, reverse in HEADINGS]
 
 
 def _build_heading(view: AddressParams, sort: str, label: str, order: str, reverse: str | None) -> Heading:
-    wanted = reverse if sort == order and reverse else order
-    address = Links().inbox(**{**view, "sort": [wanted] if wanted != "worst" else None})
+    next_sort = reverse if sort == order and reverse else order
+    address = Links().inbox(**{**view, "sort": [next_sort] if next_sort != "worst" else None})
+    if sort not in {order, reverse}:
+        return Heading(label, address, None)
     is_ascending = sort == reverse or order in {"project", "assignee"}
-    return Heading(label, address, ("ascending" if is_ascending else "descending") if sort in {order, reverse} else None)
+    return Heading(label, address, "ascending" if is_ascending else "descending")
 
 
 def _is_view(view: AddressParams, fields: Mapping[str, str | Sequence[str]]) -> bool:
-    """Return whether the address is a view's."""
+    """Return whether the address has exactly the filters of a view."""
     lists = {name: [value] if isinstance(value, str) else list(value) for name, value in fields.items()}
     return dict(view) == lists
 
 
 ASSIGN, COMMENT = "assign", "comment"
-DONE: Mapping[str, str] = {
+OUTCOMES: Mapping[str, str] = {
     ACKNOWLEDGED: "acknowledged",
     RESOLVED: "resolved",
     NEW_NORMAL: "resolved as the new normal",
@@ -191,12 +196,12 @@ DONE: Mapping[str, str] = {
     ASSIGN: "assigned",
     COMMENT: "commented on",
 }
-"""The actions of the form, and the resulting states of an incident, as shown on the page."""
+"""The actions of the form, and their outcomes in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The outcome of a form: its effect, or the reason why it had none, and the values that stay filled in."""
+    """The outcome of a form: its effect or the problem with it, and the values that stay filled in."""
 
     problem: str | None
     action: str = ""
@@ -206,39 +211,40 @@ class Result:
     """The incidents that were not changed, which stay selected."""
 
     @property
-    def done(self) -> list[Outcome]:
-        """The changed incidents."""
-        return [one for one in self.outcomes if one.error is None]
+    def changed(self) -> list[Outcome]:
+        """The outcomes of incidents that were changed."""
+        return [outcome for outcome in self.outcomes if outcome.error is None]
 
     @property
     def failed(self) -> list[Outcome]:
-        """The outcomes of unchanged incidents."""
-        return [one for one in self.outcomes if one.error is not None]
+        """The outcomes of incidents that could not be changed."""
+        return [outcome for outcome in self.outcomes if outcome.error is not None]
 
     @property
-    def words(self) -> str:
-        """Describe the changed incidents."""
-        return DONE.get(self.action, self.action)
+    def description(self) -> str:
+        """What happened to the changed incidents."""
+        return OUTCOMES.get(self.action, self.action)
 
 
 @router.post(INBOX_PAGE)
 async def change_selected_incidents(
     request: Request, *, viewer: Viewer, services: Services, form: Form, cursor: Cursor = None
 ) -> HTMLResponse:
-    """Change the selected incidents, and show the list again with the outcome."""
+    """Change the selected incidents, and show the list with the outcome."""
     if "review" not in viewer.scopes:
         raise ApiError(403, "scope_required", "the token lacks the scope review")
-    view = asked_of(request, viewer)
+    view = _parse_view(request, viewer)
     with durable_or_refused():
         result = await _apply_change(request, services, viewer, form)
-    values = await inbox_values(request, services, viewer, view, cursor)
+    values = await _build_values(request, services, viewer, view, cursor)
     return page(request, "inbox.html", {**values, "result": result}, 200 if result.problem is None else 400, forms=True)
 
 
 @router.post(INBOX_VIEWS_PAGE)
 def change_views(viewer: Viewer, services: Services, form: Form) -> RedirectResponse:
-    """Save the filters of the list as a view, or delete a view; redirect to the same list."""
-    query, name = (form.get(field, [""])[0] for field in ("query", "name"))
+    """Save the filters of the list as a view, or delete a view, and redirect to the list."""
+    query = form.get("query", [""])[0]
+    name = form.get("name", [""])[0]
     try:
         if "delete" in form:
             deleted_view(services, viewer, form["delete"][0])
@@ -251,35 +257,38 @@ def change_views(viewer: Viewer, services: Services, form: Form) -> RedirectResp
 
 
 async def _apply_change(request: Request, services: Services, viewer: Holder, form: Fields) -> Result:
-    chosen = form.get("incident", [])
+    selected = form.get("incident", [])
     reason = form.get("comment", [""])[0].strip()
     action = form.get("do", [""])[0]
-    kept = Result(None, action, (), reason, frozenset(chosen))
-    if (problem := _describe_problem(chosen, reason, action, form)) is not None:
-        return Result(problem, action, (), reason, kept.selected)
-    places = [(project, identity) for project, _, identity in (one.partition("/") for one in chosen)]
-    name_selected(request, places)
-    wanted = _read_change(action, reason, form, viewer, services.engine.redactor)
-    outcomes = await change_selected(services, viewer, places, wanted, Person(viewer.name))
-    failed = frozenset(f"{one.project}/{one.incident_id}" for one in outcomes if one.error is not None)
+    problem = _find_problem(selected, reason, action, form)
+    if problem is not None:
+        return Result(problem, action, (), reason, frozenset(selected))
+    incidents = []
+    for value in selected:
+        project, _, incident_id = value.partition("/")
+        incidents.append((project, incident_id))
+    name_selected(request, incidents)
+    change = _build_change(action, reason, form, viewer, services.engine.redactor)
+    outcomes = await change_selected(services, viewer, incidents, change, Person(viewer.name))
+    failed = frozenset(f"{outcome.project}/{outcome.incident_id}" for outcome in outcomes if outcome.error is not None)
     return Result(None, action, outcomes, reason if failed else "", failed)
 
 
-def _describe_problem(chosen: Sequence[str], reason: str, action: str, form: Fields) -> str | None:
-    """Return the reason why the form cannot be applied to any incident; None if it can."""
+def _find_problem(selected: Sequence[str], reason: str, action: str, form: Fields) -> str | None:
+    """Return why the form cannot be applied to any incident; None if it can."""
     assignee = form.get("assignee", [""])[0]
-    faults = {
-        "Select at least one incident.": not chosen,
-        f"Select at most {MAX_SELECTED} incidents.": len(chosen) > MAX_SELECTED,
-        "Choose what to do with them.": action not in DONE,
+    problems = {
+        "Select at least one incident.": not selected,
+        f"Select at most {MAX_SELECTED} incidents.": len(selected) > MAX_SELECTED,
+        "Choose an action.": action not in OUTCOMES,
         "Give the reason in a few words.": action != ASSIGN and not reason,
-        f"The reason has {len(reason)} characters; at most {MAX_COMMENT} are taken.": len(reason) > MAX_COMMENT,
+        f"The reason has {len(reason)} characters; at most {MAX_COMMENT} are allowed.": len(reason) > MAX_COMMENT,
         "Choose a person.": action == ASSIGN and not assignee,
     }
-    return next((words for words, is_so in faults.items() if is_so), None)
+    return next((problem for problem, applies in problems.items() if applies), None)
 
 
-def _read_change(action: str, reason: str, form: Fields, viewer: Holder, redactor: Redactor) -> Change:
+def _build_change(action: str, reason: str, form: Fields, viewer: Holder, redactor: Redactor) -> Change:
     comment = redactor.redact(reason)[0] if reason else None
     if action == ASSIGN:
         assignee = form["assignee"][0]

@@ -1,4 +1,4 @@
-"""The incidents of a project, and one of them: the change, its time, its certainty, its exchanges, and decisions on it."""
+"""The list of a project's incidents, and the page of one: the change, its certainty, the exchanges with most effect, and the decisions."""
 
 from __future__ import annotations
 
@@ -33,11 +33,17 @@ from service.pages.periods import ListPeriod, compared, range_control
 from service.pages.project_charts import counts_of
 from service.pages.rendering import number, page
 from service.pages.viewing import ShownProject, Viewer
-from service.read.incident_actions import Facts, slice_counts, slice_means, slice_rates, which_part_words
+from service.read.incident_actions import (
+    IncidentFacts,
+    describe_slices,
+    format_slice_counts,
+    format_slice_means,
+    format_slice_rates,
+)
 from service.read.incidents import IncidentType, history_of, incident_records, people_of
 from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
 from service.read.runs import RunFilter, worst_runs
-from service.read.why import APART, suspected_cause, twins_of, why_of
+from service.read.why import MAX_RELATED_DISTANCE, explain_facts, find_related, find_suspected_cause
 from service.text.answers import Place, after, page_of
 from service.text.window import Window, bounds, last_period, listed_window
 from service.text.words import WORDS
@@ -49,12 +55,12 @@ from streams.upkeep.annotations import MAX_COMMENT
 from streams.watch.lifecycle import STATUSES, assignee_of, confidence_of, current_status, is_live
 
 router = APIRouter(include_in_schema=False)
-PAGE = 50
-"""Incidents per page."""
-FIRST_MOVED, MAX_REASON = 10, 300
-"""Maximum number of exchanges shown initially, and maximum length of a reason there."""
+INCIDENTS_PER_PAGE = 50
+MAX_OPEN_EXCHANGES = 10
+"""Exchanges shown before the rest is unfolded."""
+MAX_REASON_LENGTH = 300
 TYPES = ("drift", "anomaly_spike")
-USUAL = {
+COMMON_REASONS = {
     True: (
         "We are looking into it.",
         "The agent was changed; this is the effect.",
@@ -65,23 +71,23 @@ USUAL = {
     ),
     False: ("It has come back.", "It is more serious than we thought.", "Decided by mistake."),
 }
-"""Common reasons of a decision, on a live incident and on a decided one."""
+"""Suggested reasons for a decision, by whether the incident is live."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class RuleFinding:
     """The finding of one rule in an incident."""
 
     rule: str
     name: str
-    explained: str
+    explanation: str
     title: str
     since: date
     until: date
     figures: list[Figure]
     days: list[Day]
     leads: bool
-    """Whether this rule found the incident."""
+    """Whether this rule raised the incident."""
 
 
 @router.get("/projects/{project}/incidents")
@@ -98,62 +104,64 @@ async def incidents(
     cursor: Cursor = None,
 ) -> HTMLResponse:
     """Show the incidents of a project, newest first."""
-    wanted = [current_status(one) for one in status or ()]
-
+    statuses = [current_status(name) for name in status or ()]
     now = services.engine.now()
     window = listed_window(time, now)
 
-    def read(reading: duckdb.DuckDBPyConnection) -> tuple[list[Incident], Window | None, list[dict[str, Any]]]:
-        listed_of = partial(
+    def read_list(connection: duckdb.DuckDBPyConnection) -> tuple[list[Incident], Window | None, list[dict[str, Any]]]:
+        read_records = partial(
             incident_records,
-            reading,
+            connection,
             project,
-            statuses=wanted,
+            statuses=statuses,
             kind=kind,
             confidence=confidence_of(confirmed=confirmed),
             outlined=True,
         )
-        records, last = listed_of(before=after(cursor), between=bounds(window), limit=PAGE + 1), None
+        records = read_records(before=after(cursor), between=bounds(window), limit=INCIDENTS_PER_PAGE + 1)
+        last = None
         if window is not None and not records and cursor is None:
-            older = listed_of(between=(None, window.start), limit=1)
+            older = read_records(between=(None, window.start), limit=1)
             last = last_period(window, older[0].detected_at if older else None)
-        return records, last, counts_of(reading, project, window)
+        return records, last, counts_of(connection, project, window)
 
     engine = services.engine
-    checked = await services.ask(lambda reading: read_project(reading, engine.policy, now, project))
-    records, last, counts = await services.ask(read)
-    shown, following = page_of(records, PAGE, lambda one: Place(one.detected_at, one.incident_id))
+    summary = await services.ask(lambda connection: read_project(connection, engine.policy, now, project))
+    records, last, counts = await services.ask(read_list)
+    shown, following = page_of(records, INCIDENTS_PER_PAGE, lambda record: Place(record.detected_at, record.incident_id))
     values = {
         "project": project,
         "range": range_control(request, window, now, has_all=True, last=last),
-        "told": f"{number(counts[0]['incidents'])} began, {compared(counts[0]['incidents'], counts[1]['incidents'], number)}"
-        if counts
-        else None,
-        "incidents": [(one, since_of(one)) for one in shown],
+        "comparison": _describe_counts(*counts) if counts else None,
+        "incidents": [(record, find_first_day(record)) for record in shown],
         "following": following,
         "is_first": cursor is None,
-        "asked": {"status": wanted, "type": kind, "confirmed": None if confirmed is None else f"{confirmed}".lower()},
+        "filters": {"status": statuses, "type": kind, "confirmed": None if confirmed is None else f"{confirmed}".lower()},
         "statuses": STATUSES,
         "types": TYPES,
         "rules": RULE_NAMES,
         "may_check": "admin" in viewer.scopes,
-        "check": check_words(checked),
-        "check_by_hand": check_by_hand(checked),
+        "check": check_words(summary),
+        "check_by_hand": check_by_hand(summary),
         "checked_days": DAYS,
     }
     return page(request, "incidents.html", values)
+
+
+def _describe_counts(current: Mapping[str, Any], previous: Mapping[str, Any]) -> str:
+    return f"{number(current['incidents'])} began, {compared(current['incidents'], previous['incidents'], number)}"
 
 
 @router.get("/projects/{project}/incidents/{incident_id}")
 async def incident(
     request: Request, viewer: Viewer, project: ShownProject, services: Services, incident_id: Annotated[Id, Path()]
 ) -> HTMLResponse:
-    """Show one incident."""
+    """Show an incident."""
     record = await services.watch.incident(project, incident_id)
     if record is None:
         raise ApiError(404, "not_found", "The project has no incident with this id.")
     now = services.engine.now()
-    facts = Facts(record)
+    facts = IncidentFacts(record)
     evidence = facts.evidence
     runs = _select_runs(evidence)
 
@@ -166,9 +174,9 @@ async def incident(
             "first": next(iter(query_rows(cursor, "first_of_incident", {"project": project, "incident": incident_id})), None),
         }
 
-    # Reading the evidence of twins takes longest.
-    twins, chart, more = await asyncio.gather(
-        services.ask(lambda cursor: _read_twins(cursor, record)),
+    # Reading the evidence of related incidents takes longest, so it gets a thread of its own.
+    related, chart, more = await asyncio.gather(
+        services.ask(lambda cursor: _read_related(cursor, record)),
         services.ask(lambda cursor: draw_incident_chart(cursor, record, now)),
         services.ask(read_values),
     )
@@ -181,13 +189,13 @@ async def incident(
         "has_decisions": any(event.kind == "decision" for event in more["history"]),
         "evidence": evidence,
         **_explain_slices(facts),
-        "again": found_again(record, evidence),
-        "may_ask": "query" in viewer.scopes and viewer.project is None,
+        "queries": reproduce_queries(record, evidence),
+        "may_query": "query" in viewer.scopes and viewer.project is None,
         "runs": runs,
-        "usual": USUAL[is_live(record)],
+        "common_reasons": COMMON_REASONS[is_live(record)],
         "is_live": is_live(record),
         "series": evidence.moved,
-        "sightings": _list_sightings(record, evidence),
+        "findings": _list_findings(record, evidence),
         "since": facts.since,
         "cause": describe_cause(record.cause, evidence),
         "tier": None if record.tier is None else tier_name(record.tier),
@@ -196,103 +204,105 @@ async def incident(
         "sampling": WORDS["sampling"],
         "may_review": "review" in viewer.scopes,
         "max_comment": MAX_COMMENT,
-        "suspected_cause": suspected_cause(record, twins),
+        "suspected_cause": find_suspected_cause(record, related),
         "latest_comment": next((event for event in reversed(more["history"]) if event.comment), None),
-        "first_moved": FIRST_MOVED,
-        "max_reason": MAX_REASON,
-        "twins": twins,
+        "max_open_exchanges": MAX_OPEN_EXCHANGES,
+        "max_reason_length": MAX_REASON_LENGTH,
+        "related": related,
         "chart": chart,
         **more,
     }
     return page(request, "incident.html", values)
 
 
-def _explain_slices(facts: Facts) -> dict[str, Any]:
-    """Return the template's values about the reasons of an incident and the changed slice of the traffic."""
+def _explain_slices(facts: IncidentFacts) -> dict[str, Any]:
+    """Return the template's values about the reasons of an incident and the slices of its traffic."""
     return {
-        "why": why_of(facts),
-        "which_part": facts.which_part,
-        "which_part_words": which_part_words,
-        "slice_counts": slice_counts,
-        "slice_level": slice_rates if facts.is_spike else slice_means,
-        "versions": facts.compared,
-        "extent": facts.extent,
+        "why": explain_facts(facts),
+        "slice_comparison": facts.slice_comparison,
+        "describe_slices": describe_slices,
+        "format_slice_counts": format_slice_counts,
+        "slice_level": format_slice_rates if facts.is_spike else format_slice_means,
+        "versions": facts.compared_slices,
+        "sample_size": facts.sample_size,
         "unit": facts.unit,
         "is_rate": facts.is_spike,
     }
 
 
-def _read_twins(cursor: duckdb.DuckDBPyConnection, incident: Incident) -> list[Incident]:
-    """Return an incident's twins, among the incidents that were open at its time; they may have the same cause."""
+def _read_related(cursor: duckdb.DuckDBPyConnection, incident: Incident) -> list[Incident]:
+    """Return the incidents that began at about the same time and may have the same cause."""
     if incident.first_day is None:
         return []
-    time = (incident.first_day - APART, incident.first_day + APART + timedelta(days=1))
-    return twins_of(incident, incident_records(cursor, incident.project, between=time))
+    period = (incident.first_day - MAX_RELATED_DISTANCE, incident.first_day + MAX_RELATED_DISTANCE + timedelta(days=1))
+    return find_related(incident, incident_records(cursor, incident.project, between=period))
 
 
-def since_of(incident: Incident) -> str | None:
-    """Return the first day of an incident according to its rule; None if the evidence has none."""
-    return Facts(incident).since
+def find_first_day(incident: Incident) -> str | None:
+    """Return the first day of an incident according to the rule that raised it; None if the evidence has none."""
+    return IncidentFacts(incident).since
 
 
 def _select_runs(evidence: Evidence) -> RunFilter | None:
     """Return the filter for runs of an incident's agents that ended in its days; None if the evidence names no agents."""
-    seen = evidence.rules.values()
-    named = [*(one.agent for one in evidence.exchanges), *(one.agent for one in evidence.runs)]
-    agents = sorted({agent for agent in named if agent is not None})
-    if not seen or not agents:
+    sightings = evidence.rules.values()
+    agents = {exchange.agent for exchange in evidence.exchanges} | {run.agent for run in evidence.runs}
+    names = sorted(name for name in agents if name is not None)
+    if not sightings or not names:
         return None
-    return RunFilter(agents=agents, since=min(one.since for one in seen), until=max(one.until for one in seen))
+    return RunFilter(
+        agents=names,
+        since=min(sighting.since for sighting in sightings),
+        until=max(sighting.until for sighting in sightings),
+    )
 
 
-def _list_sightings(incident: Incident, evidence: Evidence) -> list[Sighting]:
-    """Return the findings of the rules, the one that raised the incident first."""
-    made = [
-        Sighting(
+def _list_findings(incident: Incident, evidence: Evidence) -> list[RuleFinding]:
+    """Return the findings of the rules. The rule that raised the incident comes first."""
+    findings = [
+        RuleFinding(
             rule=rule,
             name=RULE_NAMES.get(rule, rule),
-            explained=RULE_EXPLANATIONS.get(rule, ""),
-            title=seen.title or "",
-            since=seen.since,
-            until=seen.until,
-            figures=list_figures(rule, seen),
-            days=seen.days or [],
+            explanation=RULE_EXPLANATIONS.get(rule, ""),
+            title=sighting.title or "",
+            since=sighting.since,
+            until=sighting.until,
+            figures=list_figures(rule, sighting),
+            days=sighting.days or [],
             leads=rule == incident.rule,
         )
-        for rule, seen in evidence.rules.items()
+        for rule, sighting in evidence.rules.items()
     ]
-    return sorted(made, key=lambda one: (not one.leads, one.rule))
+    return sorted(findings, key=lambda finding: (not finding.leads, finding.rule))
 
 
 def _list_blind_spots(cursor: duckdb.DuckDBPyConnection, services: ApiContext, project: str) -> list[str]:
-    """Describe a project's blind spots."""
-    [summary] = with_blind_spots(
-        cursor, [read_project(cursor, services.engine.policy, services.engine.now(), project)], project
-    )
-    return summary.check.not_compared
+    """Return the traffic of a project that the rules could not compare, in words."""
+    summary = read_project(cursor, services.engine.policy, services.engine.now(), project)
+    return with_blind_spots(cursor, [summary], project)[0].check.not_compared
 
 
-TITLES: Mapping[str, str] = {
+QUERY_TITLES: Mapping[str, str] = {
     "daily_averages": "Averages by day",
     "incident_exchanges": "Exchanges with the largest effect",
     "sampling_change": "Sampling before and after",
-    "drift_runs": "Days flagged by the rule of consecutive days",
+    "drift_runs": "Days flagged by the consecutive-days rule",
     "drift_units": "Sessions that the sequential rule compared",
     "watched_hours": "Hours that the rule compared",
     "slices": "Which part changed",
     "reason_change": "Anomaly reasons before and after",
     "dimension_change": "Dimensions before and after",
     "failure_change": "Failures of runs before and after",
-    "anomaly_spikes": "Rates that the rule of rates compared",
+    "anomaly_spikes": "Rates that the rate rule compared",
     "run_days": "Runs by day",
     "incident_runs": "Runs with the largest effect",
     "watched_runs": "Runs that the rule compared",
 }
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")
-_WEIGHTED = {tier: f"sum({tier} * weight) / sum(weight) FILTER ({tier} IS NOT NULL)" for tier in TIERS} | {
+_WEIGHTED_MEANS = {tier: f"sum({tier} * weight) / sum(weight) FILTER ({tier} IS NOT NULL)" for tier in TIERS} | {
     "tier1": "avg(tier1)"
 }
-_MEANS = """SELECT
+_MEANS_SQL = """SELECT
     day, count({tier}) AS scores, avg({tier}) AS average,
     {weighted} AS weighted_average
 FROM turns
@@ -300,7 +310,7 @@ WHERE project = $project AND {tier} IS NOT NULL
     AND day >= $first::DATE AND exchange_at < $as_of::TIMESTAMP
 GROUP BY day
 ORDER BY day"""
-_ANOMALIES = """SELECT
+_ANOMALIES_SQL = """SELECT
     day, count(*) FILTER (anomaly) AS anomalies, count(*) AS exchanges,
     anomalies / exchanges AS rate
 FROM turns
@@ -308,7 +318,7 @@ WHERE project = $project
     AND day BETWEEN $first::DATE AND $last::DATE AND exchange_at < $as_of::TIMESTAMP
 GROUP BY day
 ORDER BY day"""
-_MOVED = """SELECT
+_EXCHANGES_SQL = """SELECT
     exchange_at, agent, session_id, turn_number, exchange_id, score_id, {score} AS score, {counts},
     round({weight} * ({distance}), 6) AS moved, sampling_reason
 FROM turns
@@ -321,71 +331,74 @@ Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """A query behind an incident: its purpose, an equivalent statement, and the command for the query itself."""
+class ReproducedQuery:
+    """A query behind an incident's evidence, with the ways to run it again."""
 
     title: str
     sql: str
-    """Over the analysts' views; empty if they lack the columns."""
+    """A statement over the analysts' views; empty if they lack the columns."""
     parameters: Mapping[str, str]
     command: str
     text: str
     """The text of the query itself."""
 
 
-def found_again(incident: Incident, evidence: Evidence) -> list[Again]:
-    """Return the queries named in an incident's evidence."""
-    reproduced = [_reproduce_query(incident, evidence, query) for query in evidence.queries]
-    return sorted(reproduced, key=lambda one: not one.sql)
+def reproduce_queries(incident: Incident, evidence: Evidence) -> list[ReproducedQuery]:
+    """Return the queries named in an incident's evidence, those with an equivalent statement first."""
+    queries = [_reproduce_query(incident, evidence, query) for query in evidence.queries]
+    return sorted(queries, key=lambda query: not query.sql)
 
 
-def _reproduce_query(incident: Incident, evidence: Evidence, query: NamedQuery) -> Again:
+def _reproduce_query(incident: Incident, evidence: Evidence, query: NamedQuery) -> ReproducedQuery:
     name, values = query.name, query.parameters
     try:
-        sql, parameters = next(_write_statements(incident, evidence, query), ("", {}))
+        sql, parameters = next(_build_statements(incident, evidence, query), ("", {}))
     except (KeyError, TypeError, ValueError):
         sql, parameters = "", {}
-    return Again(TITLES.get(name, name), sql, parameters, command(name, values), query.sql)
+    return ReproducedQuery(QUERY_TITLES.get(name, name), sql, parameters, format_command(name, values), query.sql)
 
 
-def command(name: str, values: Values) -> str:
+def format_command(name: str, values: Values) -> str:
     """Return the command that runs a query with these values, quoted for a shell."""
-    settings = " ".join(f"--set {shlex.quote(f'{key}={_write_value(value)}')}" for key, value in values.items())
+    settings = " ".join(f"--set {shlex.quote(f'{key}={_format_value(value)}')}" for key, value in values.items())
     return f"driftline sql {shlex.quote(name)} {settings}".rstrip()
 
 
-def _write_value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "null"
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _write_statements(incident: Incident, evidence: Evidence, query: NamedQuery) -> Iterator[tuple[str, dict[str, str]]]:
-    """Return the statement equivalent to a query, with its values; empty if the views cannot answer it."""
+def _build_statements(incident: Incident, evidence: Evidence, query: NamedQuery) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the statement equivalent to a query, with its parameters; nothing if the views cannot answer it."""
     name, values = query.name, query.parameters
     if name == "daily_averages" and incident.tier in TIERS:
-        yield _write_means(incident.tier, values)
+        yield _build_means_statement(incident.tier, values)
     elif name == "incident_exchanges" and values["tier"] in (None, *TIERS):
-        yield _write_moved(values)
+        yield _build_exchanges_statement(values)
     elif name == "anomaly_spikes":
-        seen = evidence.rules["rate_ratio"]
-        days = {"first": f"{seen.since}", "last": f"{seen.until}", "as_of": values["as_of"]}
-        yield _ANOMALIES, {"project": values["project"], **days}
+        sighting = evidence.rules["rate_ratio"]
+        days = {"first": f"{sighting.since}", "last": f"{sighting.until}", "as_of": values["as_of"]}
+        yield _ANOMALIES_SQL, {"project": values["project"], **days}
 
 
-def _write_means(tier: str, values: Values) -> tuple[str, dict[str, str]]:
+def _build_means_statement(tier: str, values: Values) -> tuple[str, dict[str, str]]:
     until = datetime.fromisoformat(values["as_of"]) - timedelta(microseconds=1)
     first = until.date() - timedelta(days=int(values["days"]) - 1)
     params = {"project": values["project"], "first": f"{first}", "as_of": values["as_of"]}
-    return _MEANS.format(tier=tier, weighted=_WEIGHTED[tier]), params
+    return _MEANS_SQL.format(tier=tier, weighted=_WEIGHTED_MEANS[tier]), params
 
 
-def _write_moved(values: Values) -> tuple[str, dict[str, str]]:
+def _build_exchanges_statement(values: Values) -> tuple[str, dict[str, str]]:
     tier = values["tier"]
     score = tier or "anomaly::INTEGER"
     weight = "1.0" if tier in (None, "tier1") else "weight"
     counts = "weight" if weight == "weight" else f"{weight} AS weight"
-    up, down = f"{score} - $expected::DOUBLE", f"$expected::DOUBLE - {score}"
+    up = f"{score} - $expected::DOUBLE"
+    down = f"$expected::DOUBLE - {score}"
     distance = {"up": up, "down": down}.get(values["direction"], f"abs({up})")
     params = {name: str(values[name]) for name in ("project", "since", "until", "expected")}
-    return _MOVED.format(score=score, weight=weight, counts=counts, distance=distance, limit=int(values["limit"])), params
+    return _EXCHANGES_SQL.format(
+        score=score, weight=weight, counts=counts, distance=distance, limit=int(values["limit"])
+    ), params

@@ -1,9 +1,9 @@
-"""Recommended actions for an incident: facts from its evidence, and a table of rules, each with a condition and an action.
+"""Recommended actions for an incident, proposed by a table of rules from the incident's evidence.
 
-An action has a link or a command, and its reason with counts in `because`. The table follows the order in which a person on
-call works: undo, unless the judge changed; then read, check the measure, and learn more. For an incident that is over or
-decided, only reading is recommended. Everything is derived from the incident's evidence, without queries or a clock; older
-incidents have less evidence and get less.
+An action has links or a command, and gives its reason with counts in `because`. The table follows the steps of a person on call:
+undo the change unless the judge changed, then read examples, check the measurement, and collect more data. For an incident that is
+over or decided, only reading is recommended. The rules use nothing but the evidence, neither queries nor a clock. Incidents of earlier
+versions have less evidence and get fewer actions.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from streams.watch.lifecycle import SUSPECTED, is_live
 from streams.watch.measures import TRUST
 from streams.watch.rules import RUNS
 
-JUDGED = frozenset(TIERS) - {"tier1"}
+JUDGED_TIERS = frozenset(TIERS) - {"tier1"}
 """The tiers that a judge scores."""
-NEW_SHARE = 0.05
-"""The maximum share of exchanges before a change for a version to count as new."""
-MISSING = "\u2013"
-_ROLLED_OUT = ("version", "prompt", "release", "build", "commit", "model")
-"""Substrings in the names of labels whose values are deployed."""
+MAX_NEW_VERSION_SHARE = 0.05
+"""A version with a larger share of the exchanges before a change does not count as new."""
+NO_VALUE = "\u2013"
+_VERSION_LABEL_PARTS = ("version", "prompt", "release", "build", "commit", "model")
+"""A label whose name has one of these parts is the version of something deployed."""
 CountT = TypeVar("CountT", bound=Count)
 
 
 class ComparedSlice(NamedTuple):
-    """A slice that the explanation compares with another slice of the same label, and its role."""
+    """A slice in a comparison of two slices of the same label. The role says how it appears there."""
 
     row: SliceRow
     role: str
 
 
 @dataclass(frozen=True)
-class Facts:
-    """An incident with its evidence, part by part."""
+class IncidentFacts:
+    """An incident, and the facts that its evidence states about it."""
 
     incident: Incident
 
@@ -78,14 +78,14 @@ class Facts:
         return evidence_of(self.incident)
 
     @property
-    def moved(self) -> list[Moved]:
+    def changed_series(self) -> list[Moved]:
         """The changed series, the leading one first."""
         return self.evidence.moved
 
     @property
     def is_worse(self) -> bool:
-        """True if the leading series changed for the worse, or if that is unknown."""
-        return self.moved[0].is_worse if self.moved else True
+        """Whether the leading series changed for the worse; True if that is unknown."""
+        return self.changed_series[0].is_worse if self.changed_series else True
 
     @property
     def is_spike(self) -> bool:
@@ -94,74 +94,71 @@ class Facts:
 
     @property
     def unit(self) -> str:
-        """The unit of the counts: judged turns for a judged tier, otherwise exchanges."""
+        """What the counts of slices count: judged turns for a judged tier, otherwise exchanges."""
         return "judged turn" if self.is_judged and not self.is_spike else "exchange"
 
     @property
-    def is_of_runs(self) -> bool:
-        """Whether the leading series is of an agent's runs."""
+    def is_about_runs(self) -> bool:
+        """Whether the leading series measures an agent's runs."""
         return self.incident.rule == RUNS
 
     @property
     def is_judged(self) -> bool:
         """Whether the leading series is a tier that a judge scores."""
-        return self.incident.tier in JUDGED
+        return self.incident.tier in JUDGED_TIERS
 
     @property
-    def seen(self) -> Sighting | None:
+    def observation(self) -> Sighting | None:
         """The observation of the rule that raised the incident."""
         return self.evidence.seen_by(self.incident.rule)
 
     @property
     def since(self) -> str | None:
         """The first day of the change."""
-        return None if self.seen is None else f"{self.seen.since}"
+        return None if self.observation is None else f"{self.observation.since}"
 
     @property
-    def extent(self) -> str:
-        """The numbers of runs, exchanges or scores behind the title's levels, since the change and before; empty if unknown."""
-        seen, since = self.seen, f"since {self.since}"
-        if seen is None:
+    def sample_size(self) -> str:
+        """The numbers of runs, exchanges or scores behind the levels in the title, since the change and before; empty if unknown."""
+        observation = self.observation
+        if observation is None:
             return ""
         if self.is_spike:
-            return "" if self.spike is None else _sum_both(self.spike, "exchange", since)
-        if self.is_of_runs:
-            return self._runs_extent(seen, since)
-        sides = [(seen.scores_after, seen.sessions_after), (seen.scores_before, seen.sessions_before)]
-        texts = [
-            f"{grouped_count(n, 'score')} of {grouped_count(of, 'session')}"
-            for n, of in sides
-            if n is not None and of is not None
-        ]
-        return f"{texts[0]} {since}, {texts[1]} before" if len(texts) == len(sides) else ""
+            return "" if self.anomaly_counts is None else _format_counts(self.anomaly_counts, "exchange", f"since {self.since}")
+        if self.is_about_runs:
+            return self._format_run_counts(observation)
+        after = _format_scores(observation.scores_after, observation.sessions_after)
+        before = _format_scores(observation.scores_before, observation.sessions_before)
+        return f"{after} since {self.since}, {before} before" if after and before else ""
 
-    def _runs_extent(self, seen: Sighting, since: str) -> str:
-        after, before = seen.runs_after, seen.runs_before
-        level = self.moved[0].level if self.moved else None
+    def _format_run_counts(self, observation: Sighting) -> str:
+        after, before = observation.runs_after, observation.runs_before
         if after is None or before is None:
             return ""
+        level = self.changed_series[0].level if self.changed_series else None
         if level is None or self.incident.tier == TRUST:
-            return f"{grouped_count(after, 'run')} {since}, {grouped(before)} before"
-        having = _count(seen.having_before, before, seen.having_after, after)
-        return "" if having is None else _sum_both(having, "run", since)
+            return f"{grouped_count(after, 'run')} since {self.since}, {grouped(before)} before"
+        count = _build_count(observation.having_before, before, observation.having_after, after)
+        return "" if count is None else _format_counts(count, "run", f"since {self.since}")
 
-    def reason(self, kind: str) -> Count | None:
-        """Return the count of a kind of reason that needs no further name."""
-        return next((one for one in self.evidence.reasons if one.kind == kind), None)
+    def find_reason(self, kind: str) -> Count | None:
+        """Return the count of a kind of reason that has no names below it; None if the evidence lacks it."""
+        return next((reason for reason in self.evidence.reasons if reason.kind == kind), None)
 
     @property
-    def spike(self) -> Count | None:
+    def anomaly_counts(self) -> Count | None:
         """The anomaly counts that the rate rule compared; None for another rule."""
-        seen = self.seen
-        if seen is None:
+        observed = self.observation
+        if observed is None:
             return None
-        return _count(seen.baseline_anomalies, seen.baseline_exchanges, seen.anomalies, seen.exchanges)
+        return _build_count(observed.baseline_anomalies, observed.baseline_exchanges, observed.anomalies, observed.exchanges)
 
     @cached_property
-    def mix(self) -> list[ReasonCount]:
-        """The judged exchanges by the reason for which they were sampled."""
+    def sampling_counts(self) -> list[ReasonCount]:
+        """The judged exchanges by sampling reason."""
         rows = self.evidence.sampling_mix
-        before, after = sum(row.before for row in rows), sum(row.after for row in rows)
+        before = sum(row.before for row in rows)
+        after = sum(row.after for row in rows)
         return [
             ReasonCount(reason=row.sampling_reason, before=row.before, after=row.after, all_before=before, all_after=after)
             for row in rows
@@ -169,123 +166,136 @@ class Facts:
 
     @cached_property
     def dimensions(self) -> list[Dimension]:
-        """The dimensions that changed with the tier by more than chance, the largest change first."""
-        moved = [one for one in self.evidence.dimensions if one.has_moved(self.incident.direction)]
-        return sorted(moved, key=lambda one: (-abs(one.change), one.dimension))
+        """The dimensions that changed beyond chance in the incident's direction, largest change first."""
+        changed = [dimension for dimension in self.evidence.dimensions if dimension.has_moved(self.incident.direction)]
+        return sorted(changed, key=lambda dimension: (-abs(dimension.change), dimension.dimension))
 
     @property
-    def which_part(self) -> WhichPart | None:
-        """The comparison of slices; None in evidence from versions without it."""
+    def slice_comparison(self) -> WhichPart | None:
+        """The comparison of slices; None in evidence of versions that did not compare them."""
         return self.evidence.slices
 
     @property
     def new_version(self) -> SliceRow | None:
-        """The changed slice if it is a version that hardly existed before the change; otherwise None."""
-        best = self.which_part.found if self.which_part is not None else None
-        if best is None:
+        """The slice that stands out if it is a version that had hardly any exchanges before the change; otherwise None."""
+        best = self.slice_comparison.found if self.slice_comparison is not None else None
+        if best is None or best.kind != VALUE:
             return None
-        is_version = best.label in {one.label for one in self.evidence.deployments} or any(
-            part in best.label for part in _ROLLED_OUT
-        )
-        return best if best.kind == VALUE and is_version and best.share_before <= NEW_SHARE < best.share_after else None
+        deployed_labels = {deployment.label for deployment in self.evidence.deployments}
+        is_version = best.label in deployed_labels or any(part in best.label for part in _VERSION_LABEL_PARTS)
+        is_new = best.share_before <= MAX_NEW_VERSION_SHARE < best.share_after
+        return best if is_version and is_new else None
 
     @property
-    def compared(self) -> list[ComparedSlice]:
-        """The changed slice, and the slice that most exchanges had before; empty unless both exist."""
-        which = self.which_part
-        if which is None or which.found is None or which.back_to is None:
+    def compared_slices(self) -> list[ComparedSlice]:
+        """The slice that stands out, and the one with most exchanges before the change; empty unless both exist."""
+        comparison = self.slice_comparison
+        if comparison is None or comparison.found is None or comparison.back_to is None:
             return []
         is_new = self.new_version is not None
         return [
-            ComparedSlice(which.found, "began with the change" if is_new else "stands out"),
-            ComparedSlice(which.back_to, "to go back to" if is_new and self.is_worse else "most exchanges before"),
+            ComparedSlice(comparison.found, "began with the change" if is_new else "stands out"),
+            ComparedSlice(comparison.back_to, "to go back to" if is_new and self.is_worse else "most exchanges before"),
         ]
 
     @property
     def cause(self) -> Cause:
-        """The finding of the anchors, with the numbers."""
+        """The finding of the anchors, with its numbers."""
         return self.evidence.cause
 
     @property
-    def mix_words(self) -> str:
+    def mix_explanation(self) -> str:
         """The explanation by a changed traffic mix, if that is the cause; otherwise empty."""
-        which = self.which_part
-        return which.mix.words if self.incident.cause in {MIX, HISTORY} and which is not None and which.mix is not None else ""
+        comparison = self.slice_comparison
+        if self.incident.cause not in {MIX, HISTORY} or comparison is None or comparison.mix is None:
+            return ""
+        return comparison.mix.words
 
     @property
-    def cause_reasons(self) -> list[str]:
-        """The reasons why anchors can or cannot tell the cause, for each affected tier that a judge scores."""
-        tiers = self.cause.tiers or {self.incident.tier or "": self.cause}
-        return [one.reason for tier, one in tiers.items() if tier in JUDGED and one.reason is not None]
+    def anchor_reasons(self) -> list[str]:
+        """Why the anchors can or cannot tell the cause, for each affected tier that a judge scores."""
+        causes = self.cause.tiers or {self.incident.tier or "": self.cause}
+        return [cause.reason for tier, cause in causes.items() if tier in JUDGED_TIERS and cause.reason is not None]
 
-    def risen(self, counts: Iterable[CountT], *, fewest: int = 3) -> list[CountT]:
-        """Return the counts whose share changed with the incident by more than chance: rose if it is for the worse, otherwise fell."""
-        return [one for one in counts if one.has_risen(is_fall=not self.is_worse, fewest=fewest)]
+    def select_changed(self, counts: Iterable[CountT], *, fewest: int = 3) -> list[CountT]:
+        """Return the counts whose share changed beyond chance: those that rose if the incident is for the worse, otherwise those that fell."""
+        return [count for count in counts if count.has_risen(is_fall=not self.is_worse, fewest=fewest)]
 
 
-def _sum_both(count: Count, thing: str, since: str) -> str:
+def _format_scores(scores: int | None, sessions: int | None) -> str:
+    if scores is None or sessions is None:
+        return ""
+    return f"{grouped_count(scores, 'score')} of {grouped_count(sessions, 'session')}"
+
+
+def _format_counts(count: Count, thing: str, since: str) -> str:
     after = f"{grouped(count.after)} of {grouped_count(count.all_after, thing)} {since}"
     return f"{after}, {grouped(count.before)} of {grouped(count.all_before)} before"
 
 
-def _count(before: int | None, all_before: int | None, after: int | None, all_after: int | None) -> Count | None:
-    """Return the counts that a rule recorded; None if it did not, because counts are never computed from a rate."""
+def _build_count(before: int | None, all_before: int | None, after: int | None, all_after: int | None) -> Count | None:
+    """Return the counts that a rule recorded; None if one is missing, because a count cannot be derived from a rate."""
     if before is None or all_before is None or after is None or all_after is None:
         return None
     return Count(before=before, all_before=all_before, after=after, all_after=all_after)
 
 
-def slice_counts(row: SliceRow) -> str:
-    """Return the exchanges of a slice, before and after; those with a judged score if the change is of one."""
+def format_slice_counts(row: SliceRow) -> str:
+    """Format the exchanges of a slice before and after a change. For a judged tier, only judged exchanges are counted."""
     is_known = row.exchanges_before or row.exchanges_after  # evidence of earlier versions has no judged counts
-    return f"{grouped(row.exchanges_before)} → {grouped(row.exchanges_after)}" if is_known else MISSING
+    return f"{grouped(row.exchanges_before)} → {grouped(row.exchanges_after)}" if is_known else NO_VALUE
 
 
-def slice_means(row: SliceRow) -> str:
-    """Return the means of a slice, before and after."""
-    return " → ".join(MISSING if mean is None else f"{mean:.3f}" for mean in (row.mean_before, row.mean_after))
+def format_slice_means(row: SliceRow) -> str:
+    """Format the means of a slice before and after a change."""
+    return " → ".join(NO_VALUE if mean is None else f"{mean:.3f}" for mean in (row.mean_before, row.mean_after))
 
 
-def slice_rates(row: SliceRow) -> str:
-    """Return the means of a slice as rates of anomalies, before and after."""
+def format_slice_rates(row: SliceRow) -> str:
+    """Format the anomaly rates of a slice before and after a change."""
     return " → ".join("none" if mean is None else f"{mean:.1%}" for mean in (row.mean_before, row.mean_after))
 
 
-def part_explained(best: SliceRow) -> str:
-    """Format the fraction of a change that a slice explains, at most all of it."""
-    return f"{min(best.explained, 1.0):.0%}"
+def format_explained_share(row: SliceRow) -> str:
+    """Format the fraction of a change that a slice explains, capped at 100 %."""
+    return f"{min(row.explained, 1.0):.0%}"
 
 
-def which_part_words(which: WhichPart) -> str:
-    """Describe the changed slice in one or two sentences."""
-    if which.state == TOO_FEW:
-        before, after = which.sessions.get("before", 0), which.sessions.get("after", 0)
+def describe_slices(comparison: WhichPart) -> str:
+    """Describe the slice that stands out, or why none does, in one or two sentences."""
+    if comparison.state == TOO_FEW:
+        before = comparison.sessions.get("before", 0)
+        after = comparison.sessions.get("after", 0)
         return (
-            f"There are too few sessions to compare slices: {before} before and {after} after the change; each side needs "
-            f"{which.needed}, and the means must differ."
+            f"There are too few sessions to compare slices: {before} before and {after} after the change. Each side needs "
+            f"{comparison.needed}, and the means must differ."
         )
-    if which.state == NO_LABELS:
+    if comparison.state == NO_LABELS:
         return (
             "There is nothing to slice by: all exchanges are from one agent and one model, and none has labels. "
             "Send labels such as agent_version with exchanges to see which part changed."
         )
-    if which.state == EVERYWHERE or not which.slices:
-        return f"No slice stands out: the change is similar in all {which.tried} slices by label, agent and model."
-    best = which.slices[0]
-    mixed = abs(best.mix.amount) > abs(best.within.amount)
-    how = f"the mix changed: its share went {best.shares}" if mixed else f"the mean within the slice went {slice_means(best)}"
-    twins = f" Identical slices: {', '.join(one.name for one in best.same_as)}." if best.same_as else ""
+    if comparison.state == EVERYWHERE or not comparison.slices:
+        return f"No slice stands out: the change is similar in all {comparison.tried} slices by label, agent and model."
+    best = comparison.slices[0]
+    is_mix_change = abs(best.mix.amount) > abs(best.within.amount)
+    change = (
+        f"the mix changed: its share went {best.shares}"
+        if is_mix_change
+        else f"the mean within the slice went {format_slice_means(best)}"
+    )
+    identical = f" Identical slices: {', '.join(row.name for row in best.same_as)}." if best.same_as else ""
     return (
-        f"{best.name} explains {part_explained(best)} of the change: {how}.{twins} "
-        f"{which.unexplained:+.3f} points of the change remain unexplained."
+        f"{best.name} explains {format_explained_share(best)} of the change: {change}.{identical} "
+        f"{comparison.unexplained:+.3f} points of the change remain unexplained."
     )
 
 
-EXAMPLES = 3
-"""Maximum number of sessions to recommend, from before the change and since."""
-FEW_SESSIONS = 10
-"""If fewer sessions were judged since the change, judging more is recommended."""
-MAX_NOTE = 160
+MAX_EXAMPLES = 3
+"""Maximum number of recommended sessions from before the change, and of those since."""
+MIN_SESSIONS = 10
+"""With fewer judged sessions since the change, judging more is recommended."""
+MAX_NOTE_LENGTH = 160
 _LINKS = Links()
 
 
@@ -295,7 +305,7 @@ class Target(Answer, frozen=True):
     title: str
     path: Annotated[str, Meta(description="Path on this server, or the URL recorded with a deployment.")]
     note: str = ""
-    command: Annotated[str | None, Meta(description="The same on the command line.")] = None
+    command: Annotated[str | None, Meta(description="The equivalent command.")] = None
 
 
 class Action(Answer, frozen=True):
@@ -308,183 +318,184 @@ class Action(Answer, frozen=True):
     command: str | None = None
 
     @property
-    def command_does(self) -> str:
-        """A note on what the command does, if its name may promise too much; otherwise empty."""
-        return COMMAND_DOES.get(self.id, "")
+    def command_note(self) -> str:
+        """A note on what the command does and does not do; empty if its name is clear."""
+        return COMMAND_NOTES.get(self.id, "")
 
 
-COMMAND_DOES: Mapping[str, str] = {
+COMMAND_NOTES: Mapping[str, str] = {
     "roll_back": "After rolling back, record it so that charts and incidents show it. This command only records the deployment:"
 }
-"""Explanations of commands whose names may promise too much, by the action's id."""
-Rule = Callable[[Facts], Action | None]
+"""Notes on commands whose names could be misunderstood, by the id of their action."""
+Rule = Callable[[IncidentFacts], Action | None]
 
 
-def actions(facts: Facts) -> list[Action]:
+def recommend_actions(facts: IncidentFacts) -> list[Action]:
     """Return the recommended actions for an incident, most urgent first."""
-    names = RULES if is_live(facts.incident) else WHEN_OVER
-    proposals = [RULES[name](facts) for name in names]
+    names = ACTION_RULES if is_live(facts.incident) else ACTIONS_WHEN_OVER
+    proposals = [ACTION_RULES[name](facts) for name in names]
     return [action for action in proposals if action is not None]
 
 
-def _read(facts: Facts) -> Action | None:
-    """Read the clearest examples, from different sessions, beside usual ones from before the change."""
-    examples = _clearest_exchanges(facts.evidence.exchanges)
-    if facts.is_of_runs or not examples:
+def _propose_reading_sessions(facts: IncidentFacts) -> Action | None:
+    """Recommend the clearest examples, from different sessions, and ordinary ones from before the change."""
+    examples = _select_examples(facts.evidence.exchanges)
+    if facts.is_about_runs or not examples:
         return None
-    usual = _clearest_exchanges(facts.evidence.usual, {one.session_id for one in examples})
-    links = [_exchange(facts, one, "") for one in examples]
-    links += [_exchange(facts, one, "Before the change: ") for one in usual]
-    first, last = (
-        (f"The first {len(examples)}", f"the last {len(usual)}") if len(usual) > 1 else ("The first ones", "the last one")
-    )
-    moved = f"moved {_name_series(facts)} most since {facts.since or 'the change'}"
-    because = (
-        f"{first} {moved}; {last} show{'s' if len(usual) == 1 else ''} the behaviour before." if usual else f"They {moved}."
-    )
-    return Action("read_sessions", f"Read {_refer_to(len(links), 'session')}", because, links)
+    ordinary = _select_examples(facts.evidence.usual, {exchange.session_id for exchange in examples})
+    links = [_link_exchange(facts, exchange, "") for exchange in examples]
+    links += [_link_exchange(facts, exchange, "Before the change: ") for exchange in ordinary]
+    effect = f"moved {_name_series(facts)} most since {facts.since or 'the change'}"
+    if not ordinary:
+        because = f"They {effect}."
+    elif len(ordinary) == 1:
+        because = f"The first ones {effect}; the last one shows the behaviour before."
+    else:
+        because = f"The first {len(examples)} {effect}; the last {len(ordinary)} show the behaviour before."
+    return Action("read_sessions", f"Read {_count_these(len(links), 'session')}", because, links)
 
 
-def _read_runs(facts: Facts) -> Action | None:
+def _propose_reading_runs(facts: IncidentFacts) -> Action | None:
     if not facts.evidence.runs:
         return None
-    project, examples = facts.incident.project, facts.evidence.runs[:EXAMPLES]
-    links = [_run(project, one) for one in examples]
+    project = facts.incident.project
+    examples = facts.evidence.runs[:MAX_EXAMPLES]
+    links = [_link_run(project, run) for run in examples]
+    because = f"They had the largest effect on {_name_series(facts)}."
     if facts.since:
-        agent = examples[0].agent
         links.append(
             Target(
-                f"All runs since {facts.since}, the least trusted first",
-                _LINKS.runs(project, sort="trust", agent=agent, since=facts.since),
+                f"All runs since {facts.since}, lowest trust first",
+                _LINKS.runs(project, sort="trust", agent=examples[0].agent, since=facts.since),
                 command=_write_command("runs", project=project),
             )
         )
-    others = " The last link lists all the others." if facts.since else ""
-    because = f"They had the largest effect on {_name_series(facts)}.{others}"
-    return Action("read_runs", f"Read {_refer_to(len(examples), 'run')}", because, links)
+        because += " The last link lists all the others."
+    return Action("read_runs", f"Read {_count_these(len(examples), 'run')}", because, links)
 
 
-def _propose_rollback(facts: Facts) -> Action | None:
-    """Roll back a new version if the change is confined to it; name the version that most exchanges had before."""
-    which, best = facts.which_part, facts.new_version
-    if which is None or best is None or not facts.is_worse or facts.mix_words:
+def _propose_rollback(facts: IncidentFacts) -> Action | None:
+    """Recommend rolling back a new version if the change is confined to it, to the version with most exchanges before."""
+    comparison = facts.slice_comparison
+    new = facts.new_version
+    if comparison is None or new is None or not facts.is_worse or facts.mix_explanation:
         return None
-    usual = which.back_to
-    sentence = _describe_level(facts, best, best.mean_after, best.exchanges_after, "since the change")
-    if usual is not None:
-        sentence += f", {_describe_level(facts, usual, usual.mean_before, usual.exchanges_before, 'before')}"
+    previous = comparison.back_to
+    levels = _describe_level(facts, new, new.mean_after, new.exchanges_after, "since the change")
+    title = f"Roll back {new.label} from {new.value}"
+    if previous is not None:
+        levels += f", {_describe_level(facts, previous, previous.mean_before, previous.exchanges_before, 'before')}"
+        title += f" to {previous.value}"
     because = (
-        f"{sentence}. The change coincides with {best.label} {best.value}; counts alone do not prove that it is the cause."
+        f"{levels}. The change coincides with {new.label} {new.value}; counts alone do not prove that it is the cause. "
+        "Roll back in your own deployment system; Driftline does not deploy."
     )
-    title = f"Roll back {best.label} from {best.value}" + (f" to {usual.value}" if usual is not None else "")
     deployments = [
         deployment
         for deployment in facts.evidence.deployments
-        if (deployment.label, deployment.version) == (best.label, best.value)
+        if (deployment.label, deployment.version) == (new.label, new.value)
     ]
-    links = [*_build_addresses(deployments), _link_page(facts, "part", "Parts of the traffic")]
-    to = usual.value if usual is not None else "VERSION"
-    command = _write_command("deployments", "add", to, project=facts.incident.project, label=best.label)
+    links = [*_link_deployments(deployments), _link_section(facts, "part", "Parts of the traffic")]
+    version = previous.value if previous is not None else "VERSION"
+    command = _write_command("deployments", "add", version, project=facts.incident.project, label=new.label)
+    return Action("roll_back", plain(title), because, links, command)
+
+
+def _describe_level(facts: IncidentFacts, row: SliceRow, mean: float | None, count: int, when: str) -> str:
+    """Describe a slice's mean or anomaly rate, and the number of exchanges behind it."""
+    sample = grouped_count(count, facts.unit)
+    slice_name = f"{row.label} {row.value}"
+    if facts.is_spike:
+        return f"{slice_name} had an anomaly in {'none' if not mean else f'{mean:.0%}'} of {sample} {when}"
+    return f"{slice_name} scored {_format_mean(mean)} on average over {sample} {when}"
+
+
+def _propose_inspecting_slice(facts: IncidentFacts) -> Action | None:
+    """Recommend inspecting the slice that stands out, unless it is a version to roll back."""
+    comparison = facts.slice_comparison
+    best = comparison.found if comparison is not None else None
+    if best is None or facts.new_version is not None or facts.mix_explanation:
+        return None
+    because = f"{best.name} explains {format_explained_share(best)} of the change, with {best.shares} of the traffic; other parts changed less."
     return Action(
-        "roll_back",
-        plain(title),
-        f"{because} Roll back in your own deployment system; Driftline does not deploy.",
-        links,
+        "look_at_part", f"Begin with {plain(best.name)}", because, [_link_section(facts, "part", "Parts of the traffic")]
+    )
+
+
+def _propose_checking_deployments(facts: IncidentFacts) -> Action | None:
+    if not facts.evidence.deployments or _propose_rollback(facts) is not None:
+        return None
+    names = ", ".join(deployment.name for deployment in facts.evidence.deployments[:MAX_EXAMPLES])
+    because = f"Deployed around the start of the change: {names}. Coincidence alone does not prove a cause."
+    command = _write_command("deployments", "list", project=facts.incident.project)
+    return Action(
+        "check_deployment",
+        "Check the deployments",
+        because,
+        _link_deployments(facts.evidence.deployments[:MAX_EXAMPLES]),
         command,
     )
 
 
-def _describe_level(facts: Facts, part: SliceRow, mean: float | None, count: int, when: str) -> str:
-    """Describe a slice's level, as mean or anomaly rate, and the number of exchanges behind it."""
-    of = grouped_count(count, facts.unit)
-    slice_name = f"{part.label} {part.value}"
-    if facts.is_spike:
-        return f"{slice_name} had an anomaly in {'none' if not mean else f'{mean:.0%}'} of {of} {when}"
-    return f"{slice_name} scored {_format_mean(mean)} on average over {of} {when}"
-
-
-def _propose_look_inside(facts: Facts) -> Action | None:
-    """Look into the slice that stands out, if there is no version to roll back."""
-    which = facts.which_part
-    best = which.found if which is not None else None
-    if best is None or facts.new_version is not None or facts.mix_words:
-        return None
-    because = f"{best.name} explains {part_explained(best)} of the change, with {best.shares} of the traffic; other parts changed less."
-    return Action(
-        "look_at_part", f"Begin with {plain(best.name)}", because, [_link_page(facts, "part", "Parts of the traffic")]
-    )
-
-
-def _propose_deployment(facts: Facts) -> Action | None:
-    if not facts.evidence.deployments or _propose_rollback(facts) is not None:
-        return None
-    names = ", ".join(one.name for one in facts.evidence.deployments[:EXAMPLES])
-    because = f"Deployed around the start of the change: {names}. Coincidence alone does not prove a cause."
-    command = _write_command("deployments", "list", project=facts.incident.project)
-    return Action(
-        "check_deployment", "Check the deployments", because, _build_addresses(facts.evidence.deployments[:EXAMPLES]), command
-    )
-
-
-def _propose_judge(facts: Facts) -> Action | None:
+def _propose_checking_judge(facts: IncidentFacts) -> Action | None:
     if facts.incident.cause != "judge":
         return None
     command = _write_command("anchors", "run", project=facts.incident.project)
     return Action(
         "check_judge",
         "Check the judge before the agent",
-        f"{_name_values(facts)} Ask the provider what changed, or set another judge model in the policy. Another round of anchors rechecks it.",
-        [_link_page(facts, "sure", "How sure that is")],
+        f"{_describe_anchors(facts)} Ask the provider what changed, or set another judge model in the policy. Another round of anchors rechecks it.",
+        [_link_section(facts, "sure", "How sure that is")],
         command,
     )
 
 
-def _propose_anchors(facts: Facts) -> Action | None:
-    """Add anchors if too few were judged to tell a change of the agent from one of the judge."""
-    lacking = {
+def _propose_anchors(facts: IncidentFacts) -> Action | None:
+    """Recommend anchors if too few were judged to distinguish a change of the agent from one of the judge."""
+    proposals = {
         "no_anchors": ("Add anchors", "add", "No anchors were judged"),
         "few_anchors": ("Add anchors", "add", "Too few anchors were judged before and since"),
         "few_rounds_before": ("Judge the anchors again", "run", "The anchors had too few rounds before the change"),
         "few_rounds_since": ("Judge the anchors again", "run", "The anchors had too few rounds since the change"),
     }
-    reason = next((one for one in lacking if one in facts.cause_reasons), None)
+    reason = next((reason for reason in proposals if reason in facts.anchor_reasons), None)
     if reason is None:
         return None
-    title, command, why = lacking[reason]
+    title, command, why = proposals[reason]
     later = " Anchors that you add now will show it at the next change." if command == "add" else ""
     because = f"{why}, so the judged tiers alone do not show whether the agent or the judge changed.{later}"
     return Action("anchors", title, because, [], _write_command("anchors", command, project=facts.incident.project))
 
 
-def _propose_mix(facts: Facts) -> Action | None:
-    """Look into the changed traffic mix, which calls for no repair of an agent."""
-    which = facts.which_part
-    if which is None or which.mix is None or not facts.mix_words:
+def _propose_checking_mix(facts: IncidentFacts) -> Action | None:
+    """Recommend looking into a changed traffic mix. The agent itself needs no repair then."""
+    mix = None if facts.slice_comparison is None else facts.slice_comparison.mix
+    if mix is None or not facts.mix_explanation:
         return None
-    if which.mix.label == ARRIVAL:
-        because = f"{which.mix.words} Import history with a different level into a separate project, or accept this level as the new normal."
+    if mix.label == ARRIVAL:
+        because = f"{mix.words} Import history with a different level into a separate project, or accept this level as the new normal."
         return Action(
-            "check_mix", "Keep imported history separate", because, [_link_page(facts, "part", "Parts of the traffic")]
+            "check_mix", "Keep imported history separate", because, [_link_section(facts, "part", "Parts of the traffic")]
         )
-    because = f"{which.mix.words} Look for what changed the traffic, such as routing, a campaign or a new customer."
-    title = f"Check why the mix of {'agents' if which.mix.label == AGENT else plain(which.mix.label)} changed"
-    return Action("check_mix", title, because, [_link_page(facts, "part", "Parts of the traffic")])
+    because = f"{mix.words} Look for what changed the traffic, such as routing, a campaign or a new customer."
+    title = f"Check why the mix of {'agents' if mix.label == AGENT else plain(mix.label)} changed"
+    return Action("check_mix", title, because, [_link_section(facts, "part", "Parts of the traffic")])
 
 
-def _propose_contradiction(facts: Facts) -> Action | None:
+def _propose_checking_both(facts: IncidentFacts) -> Action | None:
     if facts.cause.reason != "contradiction":
         return None
     command = _write_command("anchors", "run", project=facts.incident.project)
     return Action(
         "check_both",
         "Check both agent and judge",
-        _name_values(facts),
-        [_link_page(facts, "sure", "How sure that is")],
+        _describe_anchors(facts),
+        [_link_section(facts, "sure", "How sure that is")],
         command,
     )
 
 
-def _propose_policy(facts: Facts) -> Action | None:
+def _propose_comparing_policies(facts: IncidentFacts) -> Action | None:
     note = facts.evidence.note
     if not note:
         return None
@@ -493,20 +504,24 @@ def _propose_policy(facts: Facts) -> Action | None:
         "Compare the policies",
         note,
         [
-            _link_page(facts, "against", "Their digests, before and after"),
+            _link_section(facts, "against", "Their digests, before and after"),
             Target("The policy in force", _LINKS.policy(facts.incident.project)),
         ],
     )
 
 
-def _propose_sampling(facts: Facts) -> Action | None:
-    """Judge more if few sessions were judged since the change: estimates are then wide, and slices cannot be compared."""
-    sessions, scores = (None, None) if facts.seen is None else (facts.seen.sessions_after, facts.seen.scores_after)
-    if not facts.is_judged or sessions is None or sessions >= FEW_SESSIONS:
+def _propose_more_sampling(facts: IncidentFacts) -> Action | None:
+    """Recommend judging more if few sessions were judged since the change, because estimates are wide and slices cannot be compared."""
+    observation = facts.observation
+    if not facts.is_judged or observation is None:
         return None
+    sessions = observation.sessions_after
+    if sessions is None or sessions >= MIN_SESSIONS:
+        return None
+    scores = observation.scores_after
     turns = "" if scores is None else f"{grouped_count(scores, 'judged turn')} of "
     because = (
-        f"Only {turns}{grouped_count(sessions, 'session')} {'is' if not turns and sessions == 1 else 'are'} known since the change. With fewer than {FEW_SESSIONS} sessions, "
+        f"Only {turns}{grouped_count(sessions, 'session')} {'is' if not turns and sessions == 1 else 'are'} known since the change. With fewer than {MIN_SESSIONS} sessions, "
         "estimates are wide and parts of the traffic are hard to compare. Raise the policy's sampling, such as alwaysScoreFirst or routineInterval, or judge what stayed unscored."
     )
     command = _write_command("rejudge", "--dry-run", project=facts.incident.project)
@@ -519,15 +534,15 @@ def _propose_sampling(facts: Facts) -> Action | None:
     )
 
 
-def _propose_labels(facts: Facts) -> Action | None:
-    which = facts.which_part
-    if which is None or which.state != "no_labels":
+def _propose_labels(facts: IncidentFacts) -> Action | None:
+    comparison = facts.slice_comparison
+    if comparison is None or comparison.state != NO_LABELS:
         return None
-    because = f"{which_part_words(which)} The next incident then says which version, prompt or customer changed."
+    because = f"{describe_slices(comparison)} The next incident then shows which version, prompt or customer changed."
     return Action("send_labels", "Send labels with exchanges", because, [Target("How agents send labels", _LINKS.connect())])
 
 
-def _propose_again(facts: Facts) -> Action | None:
+def _propose_rechecking(facts: IncidentFacts) -> Action | None:
     if facts.incident.confidence != SUSPECTED:
         return None
     because = "The incident is only suspected: the evidence is not yet enough for an alarm. More exchanges will confirm it, or it disappears on its own."
@@ -540,56 +555,59 @@ def _propose_again(facts: Facts) -> Action | None:
     )
 
 
-def _propose_normal(facts: Facts) -> Action | None:
+def _propose_new_normal(facts: IncidentFacts) -> Action | None:
     if facts.is_worse:
         return None
     command = f"driftline incidents new-normal {shlex.quote(facts.incident.incident_id)} --reason {shlex.quote('The change is intended.')}"
-    better = "Sessions differ less than before: the weakest may have improved, or the best become worse. First read some from both sides."
-    if not (facts.moved and facts.moved[0].series.kind == SPREAD):
-        better = "The change is an improvement."
-    because = (
-        f"{better} If it is meant to stay, start comparisons from it; otherwise a fall back to the old level raises no alarm."
-    )
+    if facts.changed_series and facts.changed_series[0].series.kind == SPREAD:
+        assessment = "Sessions differ less than before: the weakest may have improved, or the best become worse. First read some from both sides."
+    else:
+        assessment = "The change is an improvement."
+    because = f"{assessment} If it is meant to stay, start comparisons from it; otherwise a fall back to the old level raises no alarm."
     return Action(
-        "new_normal", "Accept it as the new normal if it is intended", because, [_link_page(facts, "decide", "Decide")], command
+        "new_normal",
+        "Accept it as the new normal if it is intended",
+        because,
+        [_link_section(facts, "decide", "Decide")],
+        command,
     )
 
 
-RULES: Mapping[str, Rule] = {
-    "check_judge": _propose_judge,
-    "check_both": _propose_contradiction,
-    "check_mix": _propose_mix,
+ACTION_RULES: Mapping[str, Rule] = {
+    "check_judge": _propose_checking_judge,
+    "check_both": _propose_checking_both,
+    "check_mix": _propose_checking_mix,
     "roll_back": _propose_rollback,
-    "read_sessions": _read,
-    "read_runs": _read_runs,
-    "look_at_part": _propose_look_inside,
-    "check_deployment": _propose_deployment,
-    "new_normal": _propose_normal,
-    "compare_policies": _propose_policy,
+    "read_sessions": _propose_reading_sessions,
+    "read_runs": _propose_reading_runs,
+    "look_at_part": _propose_inspecting_slice,
+    "check_deployment": _propose_checking_deployments,
+    "new_normal": _propose_new_normal,
+    "compare_policies": _propose_comparing_policies,
     "anchors": _propose_anchors,
-    "widen_sampling": _propose_sampling,
+    "widen_sampling": _propose_more_sampling,
     "send_labels": _propose_labels,
-    "check_again": _propose_again,
+    "check_again": _propose_rechecking,
 }
-"""The rules by the id of their action, in the order in which actions are shown."""
-WHEN_OVER = ("read_sessions", "read_runs")
+"""Rules by the id of their action, in the order in which the actions are shown."""
+ACTIONS_WHEN_OVER = ("read_sessions", "read_runs")
 """The actions that remain once an incident is resolved or dismissed."""
 
 
-def _clearest_exchanges(exchanges: Sequence[Exchange], besides: AbstractSet[str] = frozenset()) -> list[Exchange]:
-    """Return the first examples from different sessions, leaving out the sessions in `besides`."""
-    first: dict[str, Exchange] = {}
+def _select_examples(exchanges: Sequence[Exchange], excluded_sessions: AbstractSet[str] = frozenset()) -> list[Exchange]:
+    """Return the first exchange of each of the first few sessions."""
+    by_session: dict[str, Exchange] = {}
     for exchange in exchanges:
-        if exchange.session_id not in besides:
-            first.setdefault(exchange.session_id, exchange)
-    return list(first.values())[:EXAMPLES]
+        if exchange.session_id not in excluded_sessions:
+            by_session.setdefault(exchange.session_id, exchange)
+    return list(by_session.values())[:MAX_EXAMPLES]
 
 
-def _exchange(facts: Facts, exchange: Exchange, prefix: str) -> Target:
+def _link_exchange(facts: IncidentFacts, exchange: Exchange, prefix: str) -> Target:
     project = facts.incident.project
-    measured = "" if facts.is_spike else f"{_name_series(facts)} {exchange.score:.2f}, "
+    score = "" if facts.is_spike else f"{_name_series(facts)} {exchange.score:.2f}, "
     return Target(
-        f"{prefix}{measured}{_format_moment(exchange.exchange_timestamp)}, turn {exchange.turn_number}",
+        f"{prefix}{score}{_format_time(exchange.exchange_timestamp)}, turn {exchange.turn_number}",
         _LINKS.session(
             project,
             exchange.session_id,
@@ -597,43 +615,47 @@ def _exchange(facts: Facts, exchange: Exchange, prefix: str) -> Target:
             exchange=exchange.exchange_id,
             fragment=f"score-{exchange.score_id}",
         ),
-        plain(exchange.reason, MAX_NOTE),
+        plain(exchange.reason, MAX_NOTE_LENGTH),
         _write_command("scores", project=project, session=exchange.session_id),
     )
 
 
-def _run(project: str, run: Run) -> Target:
+def _link_run(project: str, run: Run) -> Target:
     trust = "" if run.trust_score is None else f", trust {run.trust_score:g}"
     failures = ", ".join(name.replace("_", " ") for name in run.failures)
-    ended = "" if run.ended_at is None else f", {_format_moment(run.ended_at)}"
+    ended = "" if run.ended_at is None else f", {_format_time(run.ended_at)}"
     return Target(
         f"{run.run_id}{ended}{trust}",
         _LINKS.run(project, run.run_id),
-        plain(failures, MAX_NOTE),
+        plain(failures, MAX_NOTE_LENGTH),
         _write_command("run", run.run_id, project=project),
     )
 
 
-def _build_addresses(made: Iterable[Deployed]) -> list[Target]:
-    """Return the addresses recorded with deployments that a browser may open."""
-    return [Target(plain(one.name), one.link, plain(one.comment, MAX_NOTE)) for one in made if one.link is not None]
+def _link_deployments(deployments: Iterable[Deployed]) -> list[Target]:
+    """Return the links recorded with deployments that are safe to open."""
+    return [
+        Target(plain(deployment.name), deployment.link, plain(deployment.comment, MAX_NOTE_LENGTH))
+        for deployment in deployments
+        if deployment.link is not None
+    ]
 
 
-def _link_page(facts: Facts, part: str, title: str) -> Target:
-    return Target(title, f"{_LINKS.incident(facts.incident.project, facts.incident.incident_id)}#{quote(part)}")
+def _link_section(facts: IncidentFacts, fragment: str, title: str) -> Target:
+    return Target(title, f"{_LINKS.incident(facts.incident.project, facts.incident.incident_id)}#{quote(fragment)}")
 
 
-def _name_series(facts: Facts) -> str:
+def _name_series(facts: IncidentFacts) -> str:
     if facts.is_spike:
         return "the rate of anomalies"
-    return TIERS.get(facts.incident.tier or "") or (facts.moved[0].name if facts.moved else "the series")
+    return TIERS.get(facts.incident.tier or "") or (facts.changed_series[0].name if facts.changed_series else "the series")
 
 
-def _name_values(facts: Facts) -> str:
+def _describe_anchors(facts: IncidentFacts) -> str:
     return facts.cause.words or "The anchors moved with it."
 
 
-def _refer_to(count: int, thing: str) -> str:
+def _count_these(count: int, thing: str) -> str:
     return f"this {thing}" if count == 1 else f"these {count} {thing}s"
 
 
@@ -641,14 +663,14 @@ def _format_mean(value: float | None) -> str:
     return "none" if value is None else f"{value:.2f}"
 
 
-def _format_moment(at: str) -> str:
+def _format_time(text: str) -> str:
     try:
-        return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M}"
+        return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M}"
     except ValueError:
-        return plain(at, 32)
+        return plain(text, 32)
 
 
 def _write_command(*arguments: str, **options: str) -> str:
-    """Return a command to copy, with senders' names quoted for a shell."""
+    """Return a command to copy, quoted for a shell."""
     flags = [f"--{name} {shlex.quote(value)}" for name, value in options.items()]
     return " ".join(["driftline", *(shlex.quote(word) for word in arguments), *flags])

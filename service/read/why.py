@@ -1,15 +1,15 @@
-"""The reasons of an incident in sentences, the most telling first, with actions, and the one line that fits an alert.
+"""Why an incident happened: its reasons in sentences, strongest first, with recommended actions and a one-line summary for alerts.
 
-The most telling reason is the judge, if the anchors show that it changed. Otherwise it is the first symptom, with counts,
-followed by the nearest thing to a cause: the slice of the traffic that changed, with its deployment. Other symptoms come last.
+If the anchors show that the judge changed, that is the first reason. Otherwise the first reason is a symptom with counts, followed by the
+slice of the traffic that changed and its deployment. Other symptoms come last.
 
-1. A sentence gives counts and their totals, before the change and since. It says what changed at the same time and claims no cause.
-   Only anchors tell a change of the agent from one of the judge.
-2. Changes that chance may explain are left out: a share must have changed by more than three standard errors.
-3. Rules open one incident per kind of change, so a fall of scores and a spike of anomalies with one cause are two incidents, called
-   twins. Only drift is checked for its cause, so a spike's first suspect is the cause of its twin.
+1. A sentence gives counts with their totals, before and since the change. It says what changed at the same time and claims no cause:
+   only anchors can distinguish a change of the agent from one of the judge.
+2. A share is mentioned only if it changed by more than three standard errors, so that chance does not explain it.
+3. Each kind of change opens its own incident. A fall of scores and a spike of anomalies with the same cause are therefore two related
+   incidents. Only drift is checked for its cause, so the suspected cause of a spike is the cause of a related drift.
 
-The page, the API, the command line and alerts share these sentences and the actions (`service.read.incident_actions`).
+The page, the API, the command line and alerts use the same sentences and actions (`service.read.incident_actions`).
 """
 
 from __future__ import annotations
@@ -22,23 +22,32 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import Meta
 
-from audit.drift.incident_evidence import Count, Moved, SliceRow, evidence_of
+from audit.drift.incident_evidence import EVERYWHERE, Count, Moved, SliceRow, evidence_of
 from schemas.records import Incident
-from service.read.incident_actions import Action, Facts, actions, part_explained, slice_means, slice_rates, which_part_words
+from service.read.incident_actions import (
+    Action,
+    IncidentFacts,
+    describe_slices,
+    format_explained_share,
+    format_slice_means,
+    format_slice_rates,
+    recommend_actions,
+)
 from service.text.answers import Answer
 from service.text.formats import grouped, grouped_count
 from service.text.words import TERMS, WORDS
+from streams.watch.measures import TRUST
 
-MOST_NAMED = 4
-"""Maximum number of reasons, failures or series named in a sentence."""
-MAX_NAME = 120
+MAX_NAMED_ITEMS = 4
+"""Maximum number of reasons, failures or series in a sentence."""
+MAX_NAME_LENGTH = 120
 """Maximum length of a name chosen by a sender or a judge."""
 _FLAGS: Mapping[str, tuple[str, str]] = {
     "constraint_disclosure": ("unexplained refusal", "unexplained refusals"),
     "silent_refusal": ("empty answer", "empty answers"),
     "self_identification": ("denial of being an AI", "denials of being an AI"),
 }
-"""The flags of Tier 1's checks, in singular and plural."""
+"""Tier 1 flags in words, singular and plural."""
 UNEXPLAINED = "unexplained"
 """The kind of the sentence for an incident without a known reason."""
 _NO_REASON = (
@@ -48,7 +57,7 @@ _NO_REASON = (
 
 
 class BeforeAndAfter(Answer, frozen=True):
-    """Numbers of exchanges or runs with a property, before a change and since, each with its total."""
+    """The number of exchanges or runs with a property before and since a change, with their totals."""
 
     name: Annotated[str, Meta(description="Check, reason, failure or sampling reason; empty for any.")]
     before: int
@@ -67,181 +76,189 @@ class Statement(Answer, frozen=True):
     )
 
     @classmethod
-    def resting_on(cls, kind: str, text: str, counts: Iterable[Count]) -> Self:
+    def with_counts(cls, kind: str, text: str, counts: Iterable[Count]) -> Self:
         """Return a reason with the counts behind it."""
         fields = ("name", "before", "all_before", "after", "all_after")
         return cls(kind, text, [BeforeAndAfter(*(getattr(count, field) for field in fields)) for count in counts])
 
 
-def statements(facts: Facts) -> list[Statement]:
-    """Return the reasons in the evidence, the most telling first; without any, a single one that says so."""
-    order = next((order for holds, order in _ORDERS if holds(facts)), ())
-    is_judge = _is_judge(facts)
-    statements_found = [one for kind in dict.fromkeys(("cause", *order) if is_judge else order) for one in _KINDS[kind](facts)]
-    if is_judge:
-        return statements_found
-    if any(one.kind in _TELLING for one in statements_found):
-        return (
-            _add_part(statements_found)
-            if facts.which_part is not None and facts.which_part.found is not None
-            else statements_found
-        )
-    return [Statement(UNEXPLAINED, _NO_REASON), *statements_found]
+def list_reasons(facts: IncidentFacts) -> list[Statement]:
+    """Return the reasons in the evidence, strongest first. Without any, the first statement says so."""
+    kinds = next(kinds for applies, kinds in _ORDERS if applies(facts))
+    if _is_judge_change(facts):
+        # A dictionary removes the second "cause" and keeps the order.
+        return _explain(facts, dict.fromkeys(("cause", *kinds)))
+    reasons = _explain(facts, kinds)
+    if not any(reason.kind in REASON_KINDS for reason in reasons):
+        return [Statement(UNEXPLAINED, _NO_REASON), *reasons]
+    if facts.slice_comparison is not None and facts.slice_comparison.found is not None:
+        return _move_slice_up(reasons)
+    return reasons
 
 
-def _add_part(statements: Sequence[Statement]) -> list[Statement]:
-    """Return the reasons with the changed slice and its deployment placed directly after the first symptom."""
-    part = [one for one in statements if one.kind in PART]
-    others = [one for one in statements if one.kind not in PART]
-    symptoms = 1 if others and others[0].kind in _TELLING else 0
-    return [*others[:symptoms], *part, *others[symptoms:]]
+def _explain(facts: IncidentFacts, kinds: Iterable[str]) -> list[Statement]:
+    return [statement for kind in kinds for statement in _EXPLANATIONS[kind](facts)]
 
 
-def _is_judge(facts: Facts) -> bool:
-    """Return whether there is a sentence that the judge changed, from the anchors."""
+def _move_slice_up(reasons: Sequence[Statement]) -> list[Statement]:
+    """Move the changed slice and its deployment directly behind the first symptom."""
+    slices = [reason for reason in reasons if reason.kind in SLICE_KINDS]
+    others = [reason for reason in reasons if reason.kind not in SLICE_KINDS]
+    symptoms = 1 if others and others[0].kind in REASON_KINDS else 0
+    return [*others[:symptoms], *slices, *others[symptoms:]]
+
+
+def _is_judge_change(facts: IncidentFacts) -> bool:
+    """Return whether the anchors show, in words, that the judge changed."""
     return facts.incident.cause == "judge" and any(_explain_cause(facts))
 
 
-def _explain_flags(facts: Facts) -> Iterator[Statement]:
-    checks = facts.risen(facts.evidence.flags)[:MOST_NAMED]
-    total = facts.reason("flagged")
-    if total is not None and facts.risen([total]):
-        parts = ", ".join(_describe_flagged(one.after, one.name) for one in checks)
-        yield Statement.resting_on(
+def _explain_flags(facts: IncidentFacts) -> Iterator[Statement]:
+    checks = facts.select_changed(facts.evidence.flags)[:MAX_NAMED_ITEMS]
+    total = facts.find_reason("flagged")
+    if total is not None and facts.select_changed([total]):
+        parts = ", ".join(_describe_flagged(check.after, check.name) for check in checks)
+        yield Statement.with_counts(
             "tier1_flags",
-            f"{_count_of(total)} exchanges were flagged by Tier 1, {_format_before(total)}{_join_names(parts)}.",
+            f"{_format_after(total)} exchanges were flagged by Tier 1, {_format_before(total)}{_prefix_colon(parts)}.",
             [total, *checks],
         )
     elif checks:
         first, *others = checks
         text = f"Tier 1 flagged {_describe_flagged(first.after, first.name)} in {grouped(first.all_after)} exchanges, before {grouped(first.before)}"
-        rest = [f"{_describe_flagged(one.after, one.name)}, before {grouped(one.before)}" for one in others]
-        yield Statement.resting_on("tier1_flags", "; ".join([f"{text} in {grouped(first.all_before)}", *rest]) + ".", checks)
+        clauses = [f"{text} in {grouped(first.all_before)}"]
+        clauses += [f"{_describe_flagged(check.after, check.name)}, before {grouped(check.before)}" for check in others]
+        yield Statement.with_counts("tier1_flags", f"{'; '.join(clauses)}.", checks)
 
 
-def _explain_anomalies(facts: Facts) -> Iterator[Statement]:
-    total = facts.reason("anomalous") or facts.spike
-    if total is None or not facts.risen([total]):
+def _explain_anomalies(facts: IncidentFacts) -> Iterator[Statement]:
+    total = facts.find_reason("anomalous") or facts.anomaly_counts
+    if total is None or not facts.select_changed([total]):
         yield from _explain_flags(facts)
         return
-    reasons: Sequence[Count] = facts.risen(one for one in facts.evidence.reasons if one.kind == "anomaly")[:MOST_NAMED]
-    parts = ", ".join(f"{_quote_name(one.name)} ({grouped(one.after)})" for one in reasons)
+    reasons: Sequence[Count] = facts.select_changed(reason for reason in facts.evidence.reasons if reason.kind == "anomaly")[
+        :MAX_NAMED_ITEMS
+    ]
+    parts = ", ".join(f"{_shorten_name(reason.name)} ({grouped(reason.after)})" for reason in reasons)
     if not reasons:  # evidence of earlier versions has only the checks of Tier 1
-        reasons = facts.risen(facts.evidence.flags)[:MOST_NAMED]
-        parts = ", ".join(_describe_flagged(one.after, one.name) for one in reasons)
-    yield Statement.resting_on(
+        reasons = facts.select_changed(facts.evidence.flags)[:MAX_NAMED_ITEMS]
+        parts = ", ".join(_describe_flagged(flag.after, flag.name) for flag in reasons)
+    yield Statement.with_counts(
         "anomalies",
-        f"{_count_of(total)} exchanges have an anomaly, {_format_before(total)}{_join_names(parts)}.",
+        f"{_format_after(total)} exchanges have an anomaly, {_format_before(total)}{_prefix_colon(parts)}.",
         [total, *reasons],
     )
 
 
-def _explain_judge_flags(facts: Facts) -> Iterator[Statement]:
+def _explain_judge_flags(facts: IncidentFacts) -> Iterator[Statement]:
     clauses = {
         "judge_flag": "judged turns were flagged by the judge",
         "sycophancy": "turns with thinking agree with the user against their own reasoning",
         "advocacy_suppression": "turns with thinking recommend less than their own reasoning does",
     }
     for kind, clause in clauses.items():
-        reason = facts.reason(kind)
-        if reason is not None and facts.risen([reason]):
-            yield Statement.resting_on(kind, f"{_count_of(reason)} {clause}, {_format_before(reason)}.", [reason])
+        reason = facts.find_reason(kind)
+        if reason is not None and facts.select_changed([reason]):
+            yield Statement.with_counts(kind, f"{_format_after(reason)} {clause}, {_format_before(reason)}.", [reason])
 
 
-def _explain_dimensions(facts: Facts) -> Iterator[Statement]:
-    """Name the dimensions that changed most, with the number of turns behind the means."""
-    changed = facts.dimensions[:MOST_NAMED]
+def _explain_dimensions(facts: IncidentFacts) -> Iterator[Statement]:
+    """Name the dimensions that changed most, with the number of judged turns."""
+    changed = facts.dimensions[:MAX_NAMED_ITEMS]
     if not changed:
         return
     verb = "rose" if facts.incident.direction == "up" else "fell"
-    parts = [f"{_quote_name(_name_term(one.dimension))} {one.mean_before:.2f} → {one.mean_after:.2f}" for one in changed]
+    parts = [f"{_shorten_name(_name_term(row.dimension))} {row.mean_before:.2f} → {row.mean_after:.2f}" for row in changed]
     first = changed[0]
     turns = f"{grouped(first.judged_after)} judged turns since the change, {grouped(first.judged_before)} before"
     then = f", then {', '.join(parts[1:])}" if parts[1:] else ""
     yield Statement("dimensions", f"The judge's scores {verb} most in {parts[0]} ({turns}){then}.")
 
 
-def _explain_failures(facts: Facts) -> Iterator[Statement]:
-    changed = facts.risen(facts.evidence.failures, fewest=2)[:MOST_NAMED]
+def _explain_failures(facts: IncidentFacts) -> Iterator[Statement]:
+    changed = facts.select_changed(facts.evidence.failures, fewest=2)[:MAX_NAMED_ITEMS]
     if not changed:
         return
-    rest = "".join(
-        f"; {_quote_name(_name_term(one.name))} in {grouped(one.after)}, before {grouped(one.before)}" for one in changed[1:]
-    )
-    first = changed[0]
-    text = f"{_quote_name(_name_term(first.name))} in {_count_of(first)} runs, {_format_before(first)}{rest}."
-    yield Statement.resting_on("failures", text, changed)
+    first, *others = changed
+    clauses = [f"{_shorten_name(_name_term(first.name))} in {_format_after(first)} runs, {_format_before(first)}"]
+    clauses += [
+        f"{_shorten_name(_name_term(failure.name))} in {grouped(failure.after)}, before {grouped(failure.before)}"
+        for failure in others
+    ]
+    yield Statement.with_counts("failures", f"{'; '.join(clauses)}.", changed)
 
 
-def _explain_slices(facts: Facts) -> Iterator[Statement]:
-    which = facts.which_part
-    best = which.found if which is not None else None
-    if which is None or best is None:
+def _explain_slices(facts: IncidentFacts) -> Iterator[Statement]:
+    comparison = facts.slice_comparison
+    best = comparison.found if comparison is not None else None
+    if best is None:
         return
-    mixed = abs(best.mix.amount) > abs(best.within.amount)
-    level = f"rate of anomalies went {slice_rates(best)}" if facts.is_spike else f"mean went {slice_means(best)}"
-    how = f"its share went {best.shares}" if mixed else f"its {level}"
-    twins = f" Identical slices: {', '.join(_quote_name(one.name) for one in best.same_as)}." if best.same_as else ""
-    yield Statement(
-        "slice",
-        f"{_quote_name(best.name)} explains {part_explained(best)} of the change: {how}{_describe_exchanges(best, facts.unit)}.{twins}",
-    )
+    if abs(best.mix.amount) > abs(best.within.amount):
+        change = f"its share went {best.shares}"
+    elif facts.is_spike:
+        change = f"its rate of anomalies went {format_slice_rates(best)}"
+    else:
+        change = f"its mean went {format_slice_means(best)}"
+    identical = f" Identical slices: {', '.join(_shorten_name(row.name) for row in best.same_as)}." if best.same_as else ""
+    explained = f"{_shorten_name(best.name)} explains {format_explained_share(best)} of the change"
+    yield Statement("slice", f"{explained}: {change}{_describe_exchanges(best, facts.unit)}.{identical}")
 
 
-def _explain_everywhere(facts: Facts) -> Iterator[Statement]:
-    which = facts.which_part
-    if which is not None and which.state == "everywhere":
-        yield Statement("everywhere", which_part_words(which))
+def _explain_everywhere(facts: IncidentFacts) -> Iterator[Statement]:
+    comparison = facts.slice_comparison
+    if comparison is not None and comparison.state == EVERYWHERE:
+        yield Statement("everywhere", describe_slices(comparison))
 
 
-def _explain_deployments(facts: Facts) -> Iterator[Statement]:
+def _explain_deployments(facts: IncidentFacts) -> Iterator[Statement]:
     deployments = [
-        f"{_quote_name(one.name)} ({_format_moment(one.at)}, by {_quote_name(one.by)}{_describe_flag(one.comment)})"
-        for one in facts.evidence.deployments
+        f"{_shorten_name(deployed.name)} ({_format_time(deployed.at)}, by {_shorten_name(deployed.by)}{_quote_comment(deployed.comment)})"
+        for deployed in facts.evidence.deployments
     ]
     if deployments:
-        more = f" and {len(deployments) - MOST_NAMED} more" if len(deployments) > MOST_NAMED else ""
+        more = f" and {len(deployments) - MAX_NAMED_ITEMS} more" if len(deployments) > MAX_NAMED_ITEMS else ""
         yield Statement(
             "deployments",
-            f"It coincides with {'a deployment' if len(deployments) == 1 else 'deployments'}: {', '.join(deployments[:MOST_NAMED])}{more}.",
+            f"It coincides with {'a deployment' if len(deployments) == 1 else 'deployments'}: {', '.join(deployments[:MAX_NAMED_ITEMS])}{more}.",
         )
 
 
-def _explain_moved(facts: Facts) -> Iterator[Statement]:
-    """Name the series that also changed, with levels; shares of runs as shares."""
-    others = [text for one in facts.moved[1:] if (text := level_words(one))]
+def _explain_moved(facts: IncidentFacts) -> Iterator[Statement]:
+    """Name the other series that changed, with their levels."""
+    levels = [describe_levels(series) for series in facts.changed_series[1:]]
+    others = [text for text in levels if text is not None]
     if others:
-        more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
-        yield Statement("moved_too", f"Also changed on the same days: {', '.join(others[:MOST_NAMED])}{more}.")
+        more = f" and {len(others) - MAX_NAMED_ITEMS} more" if len(others) > MAX_NAMED_ITEMS else ""
+        yield Statement("moved_too", f"Also changed on the same days: {', '.join(others[:MAX_NAMED_ITEMS])}{more}.")
 
 
-def _explain_cause(facts: Facts) -> Iterator[Statement]:
-    change = facts.mix_words or facts.cause.words
-    if facts.incident.cause and change:
-        yield Statement("cause", change)
+def _explain_cause(facts: IncidentFacts) -> Iterator[Statement]:
+    explanation = facts.mix_explanation or facts.cause.words
+    if facts.incident.cause and explanation:
+        yield Statement("cause", explanation)
 
 
-def _explain_policy(facts: Facts) -> Iterator[Statement]:
+def _explain_policy(facts: IncidentFacts) -> Iterator[Statement]:
     if facts.evidence.note:
         yield Statement("policy", facts.evidence.note)
 
 
-def _explain_sampling(facts: Facts) -> Iterator[Statement]:
-    changed = [one for one in facts.mix if one.has_risen()][:MOST_NAMED]
+def _explain_sampling(facts: IncidentFacts) -> Iterator[Statement]:
+    changed = [count for count in facts.sampling_counts if count.has_risen()][:MAX_NAMED_ITEMS]
     if not changed or not (facts.is_judged or facts.is_spike):
         return
-    first, *rest = changed
-    parts = [f"{_describe_sampled(first.name)} {_count_of(first)}, {_format_before(first)}"]
-    parts += [f"{_describe_sampled(one.name)} {grouped(one.after)}, before {grouped(one.before)}" for one in rest]
+    first, *others = changed
+    parts = [f"{_describe_sampled(first.name)} {_format_after(first)}, {_format_before(first)}"]
+    parts += [f"{_describe_sampled(count.name)} {grouped(count.after)}, before {grouped(count.before)}" for count in others]
     consequence = (
         "This alone can raise the number of anomalies that only the judge detects."
         if facts.is_spike
         else "Scores are weighted by their sampling probability, so this alone does not change the mean."
     )
-    yield Statement.resting_on("sampling", f"The mix of judged turns changed: {'; '.join(parts)}. {consequence}", changed)
+    yield Statement.with_counts("sampling", f"The mix of judged turns changed: {'; '.join(parts)}. {consequence}", changed)
 
 
-_KINDS: Mapping[str, Callable[[Facts], Iterator[Statement]]] = {
+_EXPLANATIONS: Mapping[str, Callable[[IncidentFacts], Iterator[Statement]]] = {
     "flags": _explain_flags,
     "anomalies": _explain_anomalies,
     "judge_flags": _explain_judge_flags,
@@ -255,33 +272,34 @@ _KINDS: Mapping[str, Callable[[Facts], Iterator[Statement]]] = {
     "policy": _explain_policy,
     "sampling": _explain_sampling,
 }
-_REST = ("everywhere", "moved", "cause", "policy", "sampling")
+_DETAILS = ("everywhere", "moved", "cause", "policy", "sampling")
 _CONTEXT = ("slices", "everywhere", "deployments", "moved", "cause", "policy", "sampling")
-_ORDERS: Sequence[tuple[Callable[[Facts], bool], tuple[str, ...]]] = (
-    (lambda facts: facts.is_of_runs, ("failures", "flags", *_CONTEXT)),
+_ORDERS: Sequence[tuple[Callable[[IncidentFacts], bool], tuple[str, ...]]] = (
+    (lambda facts: facts.is_about_runs, ("failures", "flags", *_CONTEXT)),
     (lambda facts: facts.is_spike, ("anomalies", "failures", *_CONTEXT)),
     (lambda facts: facts.incident.tier == "tier1", ("flags", "failures", *_CONTEXT)),
-    (lambda _: True, ("flags", "slices", "deployments", "failures", "judge_flags", "dimensions", *_REST)),
+    (lambda _: True, ("flags", "slices", "deployments", "failures", "judge_flags", "dimensions", *_DETAILS)),
 )
-"""The orders of sentences, each with its condition on the incident; the first one that holds applies."""
-PART = frozenset({"slice", "deployments"})
-"""Kinds that name the changed slice and its deployment."""
-_TELLING = frozenset(
+"""Orders of explanations, each with the incidents that it applies to. The first that applies is used."""
+SLICE_KINDS = frozenset({"slice", "deployments"})
+"""Kinds of statements about the changed slice and its deployment."""
+REASON_KINDS = frozenset(
     {"tier1_flags", "anomalies", "judge_flag", "sycophancy", "advocacy_suppression"}
     | {"dimensions", "failures", "slice", "deployments"}
 )
-"""Kinds that count as a reason; other kinds are context."""
+"""Kinds of statements that are reasons. All others are context."""
 
 
-def level_words(moved: Moved) -> str | None:
-    """Describe a changed series with its levels before and since; None if the evidence has no levels, as for a spread."""
+def describe_levels(moved: Moved) -> str | None:
+    """Return a changed series with its levels before and since the change; None without levels, as for a spread."""
     level = moved.level
     if level is None:
         return None
     series = moved.key.tier or ""
     is_share = not series or series.startswith(("unsafe", "failure:"))
-    before, after = (f"{one:.0%}" if is_share else f"{one:.{1 if series == 'trust' else 2}f}" for one in level[:2])
-    return f"{_quote_name(moved.name)} {before} → {after}"
+    points = ".1f" if series == TRUST else ".2f"
+    form = ".0%" if is_share else points
+    return f"{_shorten_name(moved.name)} {level.before:{form}} → {level.after:{form}}"
 
 
 def _describe_exchanges(row: SliceRow, unit: str) -> str:
@@ -291,15 +309,15 @@ def _describe_exchanges(row: SliceRow, unit: str) -> str:
 
 
 def _describe_flagged(count: int, flag: str) -> str:
-    singular, many = _FLAGS.get(flag, (f"flagged by {flag}", f"flagged by {flag}"))
-    return f"{grouped(count)} {_quote_name(singular if count == 1 else many)}"
+    singular, plural = _FLAGS.get(flag, (f"flagged by {flag}", f"flagged by {flag}"))
+    return f"{grouped(count)} {_shorten_name(singular if count == 1 else plural)}"
 
 
-def _join_names(parts: str) -> str:
+def _prefix_colon(parts: str) -> str:
     return f": {parts}" if parts else ""
 
 
-def _count_of(count: Count) -> str:
+def _format_after(count: Count) -> str:
     return f"{grouped(count.after)} of {grouped(count.all_after)}"
 
 
@@ -309,13 +327,13 @@ def _format_before(count: Count) -> str:
     )
 
 
-def _quote_name(name: str) -> str:
-    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
+def _shorten_name(name: str) -> str:
+    return name if len(name) <= MAX_NAME_LENGTH else f"{name[: MAX_NAME_LENGTH - 1]}…"
 
 
-def _describe_flag(comment: str | None) -> str:
-    """Quote the comment of a deployment, which often says what the release was meant to change."""
-    return f": \u201c{_quote_name(comment)}\u201d" if comment else ""
+def _quote_comment(comment: str | None) -> str:
+    """Quote the comment of a deployment; it often says what the release was meant to change."""
+    return f": \u201c{_shorten_name(comment)}\u201d" if comment else ""
 
 
 def _name_term(name: str) -> str:
@@ -323,82 +341,84 @@ def _name_term(name: str) -> str:
 
 
 def _describe_sampled(name: str) -> str:
-    return _quote_name(WORDS["sampling_reasons"].get(name) or name.replace("_", " "))
+    return _shorten_name(WORDS["sampling_reasons"].get(name) or name.replace("_", " "))
 
 
-def _format_moment(at: str) -> str:
+def _format_time(text: str) -> str:
     try:
-        return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M} UTC"
+        return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M} UTC"
     except ValueError:
-        return _quote_name(at)
+        return _shorten_name(text)
 
 
-APART = timedelta(days=2)
-"""The maximum distance between the first days of twins; both days are estimates."""
+MAX_RELATED_DISTANCE = timedelta(days=2)
+"""Maximum distance between the first days of related incidents. It allows for errors, because both days are estimates."""
 
 
-def twins_of(incident: Incident, others: Iterable[Incident]) -> list[Incident]:
-    """Return the twins of an incident: those that overlap it, began within two days of it, and concern the same agents if known."""
-    return [one for one in others if one.incident_id != incident.incident_id and _are_twins(incident, one)]
+def find_related(incident: Incident, others: Iterable[Incident]) -> list[Incident]:
+    """Return the incidents that overlap an incident, began within two days of it, and share an agent with it if the agents are known."""
+    return [other for other in others if other.incident_id != incident.incident_id and _are_related(incident, other)]
 
 
-def suspected_cause(incident: Incident, twins: Sequence[Incident]) -> Incident | None:
-    """Return the twin whose cause an incident without a cause probably shares.
+def find_suspected_cause(incident: Incident, related: Sequence[Incident]) -> Incident | None:
+    """Return the related incident whose cause an incident without a cause probably shares.
 
-    None if the incident has its own cause, or if twins disagree.
+    None if the incident has a cause of its own, or if the related incidents disagree.
     """
     if incident.cause is not None:
         return None
-    telling = [one for one in twins if one.cause is not None]
-    return telling[0] if len({one.cause for one in telling}) == 1 else None
+    explained = [other for other in related if other.cause is not None]
+    return explained[0] if len({other.cause for other in explained}) == 1 else None
 
 
-def _are_twins(incident: Incident, other: Incident) -> bool:
-    first, second = _find_first_day(incident), _find_first_day(other)
-    if incident.project != other.project or first is None or second is None or abs(first - second) > APART:
+def _are_related(incident: Incident, other: Incident) -> bool:
+    first = _find_first_day(incident)
+    other_first = _find_first_day(other)
+    if incident.project != other.project or first is None or other_first is None:
         return False
     return (
-        first <= _find_last_day(other)
-        and second <= _find_last_day(incident)
-        and _may_share_agents(_list_agents(incident), _list_agents(other))
+        abs(first - other_first) <= MAX_RELATED_DISTANCE
+        and first <= _find_last_day(other)
+        and other_first <= _find_last_day(incident)
+        and _may_share_agent(_list_agents(incident), _list_agents(other))
     )
 
 
 def _find_first_day(incident: Incident) -> date | None:
-    """Return the first day; in records of earlier versions it is in the evidence."""
+    """Return the first day of an incident. Records of earlier versions have it in the evidence."""
     if incident.first_day is not None:
         return incident.first_day.astimezone(UTC).date()
-    return next((one.since for one in evidence_of(incident).moved), None)
+    return next((moved.since for moved in evidence_of(incident).moved), None)
 
 
 def _find_last_day(incident: Incident) -> date:
-    """Return the last day; the day of the last check while the incident continues."""
+    """Return the last day of an incident, or the day of its last check while it continues."""
     return (incident.last_day or incident.checked_at or datetime.max.replace(tzinfo=UTC)).astimezone(UTC).date()
 
 
-def _may_share_agents(agents: set[str], others: set[str]) -> bool:
+def _may_share_agent(agents: set[str], others: set[str]) -> bool:
     return not agents or not others or bool(agents & others)
 
 
 def _list_agents(incident: Incident) -> set[str]:
-    """Return the agent of an incident, or the agents of its example exchanges; empty if the evidence names none."""
+    """Return the agent of an incident, or those of its example exchanges; empty if the evidence names none."""
     if incident.agent is not None:
         return {incident.agent}
-    return {one.agent for one in evidence_of(incident).exchanges if one.agent is not None}
+    return {exchange.agent for exchange in evidence_of(incident).exchanges if exchange.agent is not None}
 
 
 class Why(Answer, frozen=True):
     """The explanation of an incident and the recommended actions, derived from its evidence."""
 
-    summary: Annotated[str, Meta(description="The most telling reason.")]
+    summary: Annotated[str, Meta(description="The strongest reason.")]
     reasons: Annotated[list[Statement], Meta(description="Strongest reason first.")]
     actions: Annotated[list[Action], Meta(description="First action first.")]
 
     @property
     def lead(self) -> list[Statement]:
-        """The most telling reason, with the changed slice and its deployment if these follow it."""
+        """The strongest reason, with the changed slice and its deployment if they follow it."""
         first, *others = self.reasons
-        return [first, *itertools.takewhile(lambda one: one.kind in PART, others)]
+        return [first, *itertools.takewhile(lambda reason: reason.kind in SLICE_KINDS, others)]
 
     @property
     def others(self) -> list[Statement]:
@@ -413,10 +433,10 @@ class Why(Answer, frozen=True):
 
 def why(incident: Incident) -> Why:
     """Explain an incident by its evidence."""
-    return why_of(Facts(incident))
+    return explain_facts(IncidentFacts(incident))
 
 
-def why_of(facts: Facts) -> Why:
+def explain_facts(facts: IncidentFacts) -> Why:
     """Explain an incident by facts already read from its evidence."""
-    reasons = statements(facts)
-    return Why(summary=reasons[0].text, reasons=reasons, actions=actions(facts))
+    reasons = list_reasons(facts)
+    return Why(summary=reasons[0].text, reasons=reasons, actions=recommend_actions(facts))

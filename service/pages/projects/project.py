@@ -17,7 +17,7 @@ from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident
 from service.pages.charts import Mark, judge_moves, marks_within, share_bar
 from service.pages.incident_figures import find_shown_incidents, merge_labels
-from service.pages.incidents import since_of
+from service.pages.incidents import find_first_day
 from service.pages.periods import Period, compared, compared_means, range_control
 from service.pages.project_charts import (
     SPIKE,
@@ -45,7 +45,7 @@ from service.read.incidents import LIVE_STATES, InboxFilter, inbox, incident_rec
 from service.read.project import banner_text, check_by_hand, check_words, read_project, with_blind_spots
 from service.read.runs import run_page
 from service.read.scores import ProjectSummary, newest_score, project_summary
-from service.read.why import suspected_cause, twins_of
+from service.read.why import find_related, find_suspected_cause
 from service.text.links import Links
 from service.text.window import RangeRequest, Window, last_period, quarter_to, window_of
 from service.text.words import TERMS, WORDS
@@ -205,7 +205,11 @@ def _list_incidents(cursor: duckdb.DuckDBPyConnection, project: str) -> tuple[li
 def _list_first(opened: Sequence[Incident]) -> list[tuple[Incident, str | None, list[Incident], Incident | None]]:
     """Return the worst open incidents, each with its first day, its twins, and the twin whose cause it may share."""
     worst = opened[:_LISTED]
-    return [(one, since_of(one), twins, suspected_cause(one, twins)) for one in worst for twins in [twins_of(one, worst)]]
+    return [
+        (one, find_first_day(one), twins, find_suspected_cause(one, twins))
+        for one in worst
+        for twins in [find_related(one, worst)]
+    ]
 
 
 _RUNS = 8

@@ -24,7 +24,7 @@ from audit.drift.incident_evidence import Sighting
 from schemas.records import Alert, Incident
 from service.cli.main import run
 from service.pages.incident_figures import RULE_EXPLANATIONS, RULE_NAMES, format_odds, list_figures
-from service.pages.incidents import FIRST_MOVED, MAX_REASON, PAGE, command
+from service.pages.incidents import INCIDENTS_PER_PAGE, MAX_OPEN_EXCHANGES, MAX_REASON_LENGTH, format_command
 from service.read.incidents import incident_records
 from service.setup.access import AccessStore, Holder
 from service.text.links import Links
@@ -173,13 +173,15 @@ def test_evidence_without_readable_slices_says_so(call: Call, tokens: Tokens, st
 def test_of_many_long_reasons_each_is_short_and_most_are_folded(call: Call, tokens: Tokens, store: Store) -> None:
     """Long reasons are shortened and folded, so that the page can be skimmed."""
     (one,) = EVIDENCE["exchanges"]
-    moved = [one | {"scoreId": f"m{number}", "reason": "w" * (MAX_REASON + 7)} for number in range(FIRST_MOVED + 3)]
+    moved = [
+        one | {"scoreId": f"m{number}", "reason": "w" * (MAX_REASON_LENGTH + 7)} for number in range(MAX_OPEN_EXCHANGES + 3)
+    ]
     page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"exchanges": moved})))
     before, _, folded = page.partition('id="moved"')[2].partition('<details id="moved-more"><summary>3 more</summary>')
-    assert before.count("/exchanges/m") == FIRST_MOVED
+    assert before.count("/exchanges/m") == MAX_OPEN_EXCHANGES
     assert folded.count("/exchanges/m") == 3
-    assert "w" * MAX_REASON in page
-    assert "w" * (MAX_REASON + 1) not in page
+    assert "w" * MAX_REASON_LENGTH in page
+    assert "w" * (MAX_REASON_LENGTH + 1) not in page
     assert "(and 7 more characters)" in page
 
 
@@ -233,7 +235,7 @@ def test_a_filter_that_finds_nothing_offers_the_rest(call: Call, tokens: Tokens,
 
 def test_the_list_is_read_page_by_page_in_the_order_of_time(call: Call, tokens: Tokens, store: Store) -> None:
     """Pages have every incident once, newest first, for every filter, and each page has an address."""
-    made = many(2 * PAGE + 7)
+    made = many(2 * INCIDENTS_PER_PAGE + 7)
     put(store, "incidents", made)
     for asked in ({}, {"status": "resolved"}, {"status": "open", "type": "drift"}):
         wanted = [
@@ -483,7 +485,7 @@ def test_the_command_beside_it_is_the_query_of_the_evidence(
 ) -> None:
     """It is pasted into a shell: each value arrives as it was."""
     assert (
-        command("q", {"a": "b; 'c", "n": None, "p": ["ops"], "days": 36})
+        format_command("q", {"a": "b; 'c", "n": None, "p": ["ops"], "days": 36})
         == "driftline sql q --set 'a=b; '\"'\"'c' --set n=null --set 'p=[\"ops\"]' --set days=36"
     )
     page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))

@@ -21,7 +21,7 @@ from support.watch_histories import put
 from analytics.store.store import Store
 from schemas.errors import InputError
 from schemas.records import Incident
-from service.pages.inbox import DONE, HEADINGS, ORDERS, PAGE
+from service.pages.inbox import HEADINGS, INCIDENTS_PER_PAGE, ORDERS, OUTCOMES
 from service.read.incidents import ANY, FIELDS, LIVE_STATES, SORTS, filter_of, read_address
 from service.setup.access import AccessStore, Holder, mark_of
 from service.text.links import Links
@@ -223,7 +223,7 @@ def test_pages_follow_one_another_in_every_order(look: Look, store: Store, sort:
             severity="critical" if number % 2 else "warning",
             acknowledged_by=f"n{number % 3}" if number % 7 else None,
         )
-        for number in range(2 * PAGE + 10)
+        for number in range(2 * INCIDENTS_PER_PAGE + 10)
     ]
     put(store, "incidents", made)
     seen: list[str] = []
@@ -315,11 +315,11 @@ def test_every_button_does_what_it_says(call: Call, tokens: Tokens, signed: str)
         "new_normal": ("resolved", None),
     }.items():
         answer = sent(call, signed, {"incident": "ops/b", "do": action, "comment": action, "assignee": "me"})
-        assert f"1 incident is {DONE[action]}" in answer.text
+        assert f"1 incident is {OUTCOMES[action]}" in answer.text
         body = call("GET", "/api/audit/ops/incidents/b", tokens.root).json()
         assert (body["incident"]["status"], body["incident"]["assignee"]) == expected
         assert action in {one["comment"] for one in body["history"]}
-    assert {one["comment"] for one in body["history"]} == set(DONE)
+    assert {one["comment"] for one in body["history"]} == set(OUTCOMES)
 
 
 @pytest.mark.usefixtures("few")
@@ -327,7 +327,7 @@ def test_every_button_does_what_it_says(call: Call, tokens: Tokens, signed: str)
     ("form", "words"),
     [
         ({"do": "resolved", "comment": "x"}, "Select at least one incident."),
-        ({"do": "odd", "comment": "x", "incident": "ops/b"}, "Choose what to do with them."),
+        ({"do": "odd", "comment": "x", "incident": "ops/b"}, "Choose an action."),
         ({"do": "resolved", "comment": " ", "incident": "ops/b"}, "Give the reason in a few words."),
         ({"do": "resolved", "comment": "x" * 10_001, "incident": "ops/b"}, "at most 10000"),
         ({"do": "resolved", "comment": "x", "incident": [f"ops/i{one}" for one in range(501)]}, "at most 500"),

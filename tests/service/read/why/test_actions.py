@@ -11,7 +11,7 @@ import pytest
 from support.incident_evidence import RULE, deployed, example, made, part, slices
 
 from service.cli.main import run
-from service.read.incident_actions import EXAMPLES, RULES, Action
+from service.read.incident_actions import ACTION_RULES, MAX_EXAMPLES, Action
 from service.read.why import why
 
 OLD = part("6", shares=(1.0, 0.5), meanBefore=0.9, meanAfter=0.9, exchangesBefore=271, exchangesAfter=22)
@@ -50,10 +50,10 @@ def actions(evidence: dict[str, Any], **fields: Any) -> dict[str, Action]:
 
 def test_every_rule_has_evidence_here() -> None:
     """Every rule needs evidence in these tests, or it may never apply."""
-    assert [name for name, *_ in LIFE] == list(RULES)
+    assert [name for name, *_ in LIFE] == list(ACTION_RULES)
 
 
-@pytest.mark.parametrize(("name", "evidence", "fields"), LIFE, ids=list(RULES))
+@pytest.mark.parametrize(("name", "evidence", "fields"), LIFE, ids=list(ACTION_RULES))
 def test_a_rule_holds_for_its_evidence_and_leads_somewhere(name: str, evidence: dict[str, Any], fields: dict[str, Any]) -> None:
     """Every recommended action needs a link or a command."""
     found = actions(evidence, **fields)[name]
@@ -67,13 +67,13 @@ def test_a_changed_mix_gives_no_advice_that_blames_an_agent() -> None:
     assert {"roll_back", "look_at_part"}.isdisjoint(found)
 
 
-@pytest.mark.parametrize("name", list(RULES))
+@pytest.mark.parametrize("name", list(ACTION_RULES))
 def test_no_rule_holds_without_its_evidence(name: str) -> None:
     """An action must depend on the incident's evidence."""
     assert name not in actions({})
 
 
-@pytest.mark.parametrize(("name", "evidence", "fields"), LIFE, ids=list(RULES))
+@pytest.mark.parametrize(("name", "evidence", "fields"), LIFE, ids=list(ACTION_RULES))
 def test_a_command_is_one_of_the_command_line(
     name: str, evidence: dict[str, Any], fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,7 +100,7 @@ def test_a_new_version_is_rolled_back_to_the_one_that_was_well() -> None:
     assert re.search("agent_version 6 .*0.90 .*271 judged turns", because)
     assert "do not prove" in back.because
     assert "in your own deployment system" in because
-    assert "only records" in back.command_does
+    assert "only records" in back.command_note
     assert back.links[0].path == "https://ci.example/7"
     assert back.command == "driftline deployments add 6 --project ops --label agent_version"
     assert not {"check_deployment", "look_at_part"} & found.keys()
@@ -129,9 +129,9 @@ def test_three_sessions_are_named_each_another_one_and_usual_ones_beside_them() 
     """Three turns of one session are one example."""
     moved = [example(f"m{number}", f"s{number // 2}") for number in range(12)]
     read = actions({"exchanges": moved, "usual": [example("before", "u", 0.95)]})["read_sessions"]
-    assert len(read.links) == EXAMPLES + 1
-    asked = [urlsplit(one.path) for one in read.links[:EXAMPLES]]
-    assert [one.path for one in asked] == [f"/projects/ops/sessions/s{number}" for number in range(EXAMPLES)]
+    assert len(read.links) == MAX_EXAMPLES + 1
+    asked = [urlsplit(one.path) for one in read.links[:MAX_EXAMPLES]]
+    assert [one.path for one in asked] == [f"/projects/ops/sessions/s{number}" for number in range(MAX_EXAMPLES)]
     assert [one.fragment for one in asked] == ["score-m0", "score-m2", "score-m4"]
     assert read.links[-1].title.startswith("Before the change: Tier 2 0.95")
 

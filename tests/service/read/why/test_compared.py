@@ -11,7 +11,7 @@ from support.incident_evidence import RULE, made, part, slices
 
 from schemas.records import Incident
 from service.cli.incident_views import incident_view
-from service.read.incident_actions import MISSING, Facts, slice_counts, slice_means
+from service.read.incident_actions import NO_VALUE, IncidentFacts, format_slice_counts, format_slice_means
 from service.read.why import why
 
 OLD = part(
@@ -36,7 +36,7 @@ def printed(incident: Incident) -> str:
 
 def compared(evidence: dict[str, Any], **fields: Any) -> list[tuple[str, str]]:
     """The values that are compared, with what each is there for."""
-    return [(one.row.value, one.role) for one in Facts(made(evidence, **fields)).compared]
+    return [(one.row.value, one.role) for one in IncidentFacts(made(evidence, **fields)).compared_slices]
 
 
 def test_the_version_to_go_back_to_is_compared_with_the_one_that_it_began_with() -> None:
@@ -44,10 +44,10 @@ def test_the_version_to_go_back_to_is_compared_with_the_one_that_it_began_with()
     incident = made(slices(part("7"), OLD))
     assert "Roll back agent_version from 7 to 6" in [one.title for one in why(incident).actions]
     assert compared(slices(part("7"), OLD)) == [("7", "began with the change"), ("6", "to go back to")]
-    which = Facts(incident).which_part
+    which = IncidentFacts(incident).slice_comparison
     assert which is not None
-    assert [(one.value, slice_counts(one), slice_means(one)) for one in which.listed] == [
-        ("7", "0 → 25", f"{MISSING} → 0.050"),
+    assert [(one.value, format_slice_counts(one), format_slice_means(one)) for one in which.listed] == [
+        ("7", "0 → 25", f"{NO_VALUE} → 0.050"),
         ("6", "271 → 22", "0.900 → 0.880"),
     ]
 
@@ -56,7 +56,7 @@ def test_a_version_that_is_listed_already_is_not_listed_twice() -> None:
     """Two rows of one version would be read as two versions."""
     evidence = slices(part("7"), OLD)
     evidence["slices"]["slices"].append(OLD)
-    which = Facts(made(evidence)).which_part
+    which = IncidentFacts(made(evidence)).slice_comparison
     assert which is not None
     assert [one.value for one in which.listed] == ["7", "6"]
 
@@ -111,7 +111,7 @@ SPIKE = {"type": "anomaly_spike", "tier": None, "direction": "up", "rule": "rate
 def test_the_levels_of_a_title_have_what_they_are_of(seen: dict[str, Any], fields: dict[str, Any], told: str) -> None:
     """88 % of 17 runs and 88 % of 17 000 are not the same news. A count that the rule did not record is not worked out from its rate."""
     rule = fields.get("rule", "sequential")
-    assert Facts(made({"rules": {rule: RULE | seen}}, **fields)).extent == told
+    assert IncidentFacts(made({"rules": {rule: RULE | seen}}, **fields)).sample_size == told
 
 
 def test_the_terminal_lists_both_versions_with_their_exchanges() -> None:

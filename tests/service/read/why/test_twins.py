@@ -9,7 +9,7 @@ import pytest
 from support.incident_evidence import example, made
 
 from schemas.records import Incident
-from service.read.why import suspected_cause, twins_of
+from service.read.why import find_related, find_suspected_cause
 
 DAY = datetime(2026, 10, 28, tzinfo=UTC)
 
@@ -39,18 +39,18 @@ SPIKE = one("spike", {"exchanges": [example("e", "s")]}, type="anomaly_spike", t
 )
 def test_a_twin_is_of_the_project_the_days_and_the_agent(fields: dict[str, Any], is_twin: bool) -> None:
     """Two incidents of one fall are found by different rules; two falls of different agents are not the same."""
-    assert bool(twins_of(SPIKE, [one("drift", **fields)])) == is_twin
+    assert bool(find_related(SPIKE, [one("drift", **fields)])) == is_twin
 
 
 def test_a_first_day_of_versions_before_is_that_of_the_evidence() -> None:
     """Their records have no field for it."""
-    assert twins_of(SPIKE, [one("drift", first_day=None)])
+    assert find_related(SPIKE, [one("drift", first_day=None)])
 
 
 def test_the_cause_of_a_twin_is_suspected_unless_twins_disagree() -> None:
     """A twin's cause is only suspected, so an incident with its own cause keeps that."""
     agent, judge = one("a", cause="agent"), one("j", cause="judge")
-    assert suspected_cause(SPIKE, [one("n"), agent]) == agent
-    assert suspected_cause(SPIKE, [agent, judge]) is None
-    assert suspected_cause(SPIKE, [one("n")]) is None
-    assert suspected_cause(agent, [judge]) is None
+    assert find_suspected_cause(SPIKE, [one("n"), agent]) == agent
+    assert find_suspected_cause(SPIKE, [agent, judge]) is None
+    assert find_suspected_cause(SPIKE, [one("n")]) is None
+    assert find_suspected_cause(agent, [judge]) is None
