@@ -15,7 +15,7 @@ from schemas.bounds import MAX_DEPTH, MAX_ID, NOT_UNICODE, has_surrogates, is_to
 from schemas.contract import IDENTIFIER
 from schemas.errors import InputError
 from streams.sources.lines import Line, Problem, json_type, open_stream, read_lines, visible_files
-from streams.sources.openclaw.entry import Entry, entry_of
+from streams.sources.openclaw.entry import Entry, build_entry
 from streams.sources.openclaw.events import events_of
 from streams.sources.openclaw.reader import Dialect, read_session
 from streams.sources.openclaw.text import Unwrapped
@@ -191,7 +191,7 @@ def make_entry(
     """
     message = message or {}
     identity = [kind, message.get("role"), list(blocks if own_blocks is None else own_blocks)]
-    return entry_of(
+    return build_entry(
         kind,
         entry_id,
         parent=position.parent,

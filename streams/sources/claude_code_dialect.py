@@ -48,7 +48,7 @@ from streams.sources.agent_transcripts import (
 )
 from streams.sources.lines import Line, Problem, json_type
 from streams.sources.media import placeholders_in
-from streams.sources.openclaw.entry import TURN_END, Entry, blocks_of, mended_body
+from streams.sources.openclaw.entry import TURN_END, Entry, read_blocks, repair_body
 from streams.sources.openclaw.text import text_of
 
 SOURCE = "claude-code"
@@ -256,7 +256,7 @@ class ClaudeCodeDialect(AgentDialect):
         problem = id_problem("uuid", body.get("uuid")) or _parent_problem(body)
         if problem is not None:
             return problem
-        entries = self._read(kind, body if line.is_whole else mended_body(body))
+        entries = self._read(kind, body if line.is_whole else repair_body(body))
         return entries if isinstance(entries, Problem) else [*header, *entries]
 
     def _header(self, body: Json) -> list[Entry | Problem]:
@@ -572,7 +572,7 @@ def _message_blocks(body: Json) -> list[Json] | Problem:
     message = body.get("message")
     if not isinstance(message, dict):
         return Problem("wrong_type", f"message: is {json_type(message)}, not an object")
-    return blocks_of("message.content", message.get("content"))
+    return read_blocks("message.content", message.get("content"))
 
 
 def _read_results(blocks: Sequence[Json], body: Json, tools: Mapping[str, str]) -> list[tuple[Json, str]]:

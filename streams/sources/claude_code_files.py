@@ -50,7 +50,7 @@ from streams.sources.claude_code_dialect import (
 )
 from streams.sources.copies import merge_copies
 from streams.sources.lines import Line, Problem, decode_line, may_be_copy, read_lines
-from streams.sources.openclaw.entry import blocks_of
+from streams.sources.openclaw.entry import read_blocks
 from streams.sources.openclaw.reader import read_session
 from streams.sources.source import Reading, ReadingContext
 
@@ -455,7 +455,7 @@ def _questions(path: Path) -> set[bytes]:
         for line in read_lines(stream):
             value = decode_line(line) if b'"user"' in line.body else None
             message = value.get("message") if isinstance(value, dict) and value.get("type") == "user" else None
-            blocks = blocks_of("content", message.get("content")) if isinstance(message, dict) else None
+            blocks = read_blocks("content", message.get("content")) if isinstance(message, dict) else None
             if isinstance(blocks, list):
                 digests.add(question_digest(texts_of(blocks)))
     return digests

@@ -76,7 +76,7 @@ from streams.sources.lines import (
     visible_files,
 )
 from streams.sources.media import placeholders_in
-from streams.sources.openclaw.entry import TURN_END, Entry, blocks_of, mended_body
+from streams.sources.openclaw.entry import TURN_END, Entry, read_blocks, repair_body
 from streams.sources.openclaw.text import text_of
 from streams.sources.source import Reading, ReadingContext
 from streams.sources.zstd import zstd
@@ -196,7 +196,7 @@ def _content(line: Json) -> tuple[Any, ...] | None:
 
 def _message(payload: Json) -> tuple[Any, ...] | None:
     """Return role and text of a message by the user or the model; None for texts of the program, which differ in every rollout."""
-    role, blocks = payload.get("role"), blocks_of("content", payload.get("content"))
+    role, blocks = payload.get("role"), read_blocks("content", payload.get("content"))
     if role not in ("user", "assistant") or not isinstance(blocks, list):
         return None
     if role == "user":
@@ -466,7 +466,7 @@ class CodexDialect(AgentDialect):
             return [] if kind in IGNORED_LINES else list(self._unknown.report(f"type {kind}"))
         if not isinstance(payload, dict):
             return Problem("wrong_type", f"payload: is {json_type(payload)}, not an object")
-        mended = body if line.is_whole else mended_body(body)
+        mended = body if line.is_whole else repair_body(body)
         mended["_id"] = f"ordinal-{body['ordinal']}" if type(body.get("ordinal")) is int else f"line-{line.number}"
         return read(mended, mended["payload"])
 
@@ -516,7 +516,7 @@ class CodexDialect(AgentDialect):
 
     def _message(self, line: Json, payload: Json) -> list[Entry | Problem] | Problem:
         role = payload.get("role")
-        blocks = blocks_of("payload.content", payload.get("content"))
+        blocks = read_blocks("payload.content", payload.get("content"))
         if isinstance(blocks, Problem):
             return blocks
         if not isinstance(role, str):

@@ -1,44 +1,42 @@
 """Evidence derived from transcripts that agents do not report: outputs that the answer ignored, and skills that were not followed.
 
-The rules are pure and versioned, and work on the raw events of any transcript source. Their events carry `derived_by`. An exchange is judged
-once, when its answer is over, and only if it was answered. Nothing the agent says later withdraws an event.
+The rules are pure and versioned, and work on the raw events of any transcript source. Derived events carry `derived_by`. An exchange is judged
+once, when its answer is over, and only if it was answered. Nothing that the agent says later withdraws an event.
 
-**`output-use-1`.** `output_use` with `used: false` says that the answer shows no trace of an output and contradicts or ignores it:
+**`output-use-1`.** `output_use` with `used: false` means that the answer shows no trace of an output and contradicts or ignores it:
 
-1. An output is **used** if a mark or two words of it that are new (not in the user's message, the calls or earlier text of the agent) recur
-   in later text, thinking or arguments.
+1. An output is **used** if a mark or two words that are new in it recur in later text, thinking or arguments. A term is new if neither the
+   user's message nor earlier calls and texts of the agent have it.
 2. Only outputs after the last used one are judged. Outputs that an agent reads before the one it uses are a search, not a failure.
-3. Not judged are errors, outputs with fewer than MIN_TERMS new terms (confirmations), outputs longer than MAX_TEXT or marked as cut, and
-   those of tools whose result needs no use (`NO_USE_NEEDED`, polling, reading a SKILL.md).
-4. A lack of common terms is not enough: `everything is fine` is a good answer to a log of forty quiet lines. One of these must hold, and is
-   the `reason`:
-   `unsupported_figure`: the output has figures, and the answer states a figure that is nowhere in the session and that is not a sum,
+3. These outputs are not judged: errors, outputs with fewer than MIN_TERMS new terms (confirmations), outputs longer than MAX_TEXT_CHARACTERS
+   or marked as cut, and outputs of tools whose result needs no use (`NO_USE_NEEDED`, polling, reading a SKILL.md).
+4. A lack of common terms is not enough: `everything is fine` is a good answer to a log of forty quiet lines. One of these reasons must apply:
+   `unsupported_figure`: the output has figures, and the answer states a figure that no text of the session has and that is not a sum,
    mean, count, difference or ratio of the output's figures;
    `contradicted_alarm`: the output has a line that reports trouble, and the answer reassures and names no trouble;
-   `unrelated_answer`: output and answer are English prose, and the answer has at least MIN_OWN_WORDS new words and none of the
-   output's.
+   `unrelated_answer`: output and answer are English prose, and the answer has at least MIN_NEW_WORDS new words and none of the output's.
 
-The rule cannot detect an ignored output that a later one replaced, answers in general words, figures in sessions of more than MAX_SESSION
-characters (there no figure counts as unsupported), and prose in other languages.
+The rule cannot detect an ignored output that a later one replaced, answers in general words, figures in sessions of more than
+MAX_SESSION_CHARACTERS (there no figure counts as unsupported), and prose in other languages.
 
 **`skill-use-1`.** A skill is a SKILL.md that the agent must read before it acts. `skill_event` reports exactly three failures. An unused
 skill is not a failure.
 
-1. **ignored**: the user names a skill the agent has (`/name`, `/skill name`, `$name`, "use the name skill") and the agent answers
-   without having read its SKILL.md in this session. The agent's store lists its skills. Without the list a skill cannot be distinguished
-   from another command, and nothing counts as ignored.
+1. **ignored**: the user names a skill of the agent (`/name`, `/skill name`, `$name`, "use the name skill"), and the agent answers without
+   having read its SKILL.md in this session. The agent's store lists its skills. Without the list, a skill cannot be told from another
+   command, and nothing counts as ignored.
 2. **failed**, `read_failed`: reading a SKILL.md failed and did not succeed later.
 3. **failed**, `commands_failed`: a SKILL.md was read, and the last command after it failed. Commands are calls of tools that run something.
    A `grep` that finds nothing has not failed.
 
 **Terms** are the parts of a text that can be recognised elsewhere. Outputs are long and answers short, so the terms of an answer are
-searched for in the output. All of it is linear in the text, of which MAX_TEXT characters are read.
+searched for in the output. The search is linear in the text, of which MAX_TEXT_CHARACTERS are read.
 
-1. *Marks* are figures with at least two digits, and identifiers: words with digits, underscores or inner capitals, paths, addresses. In a
-   token joined by points, slashes or colons, each part that is a mark counts as well. A time of day is not a mark.
-2. *Words* are other words of at least four letters, without English function words, reduced to their stems, so that `adapters` and
-   `adapter` are equal. Case is folded.
-3. A figure with two significant digits matches every longer one that rounds to it: `about 69k` and `1.2 s` match `68701` and `1234`.
+1. *Marks* are figures with at least two digits, and identifiers: words with digits, underscores or inner capitals, paths, addresses. If a
+   token is joined by dots, slashes or colons, each part that is a mark counts as well. A time of day is not a mark.
+2. *Words* are other words of at least four letters, except English function words. They are reduced to stems, so that `adapters` and
+   `adapter` are equal. Case is ignored.
+3. A figure with two significant digits matches every longer figure that rounds to it: `about 69k` and `1.2 s` match `68701` and `1234`.
 """
 
 from __future__ import annotations
@@ -56,23 +54,23 @@ from audit.diagnosis.events import is_polling
 OUTPUT_USE = "output-use-1"
 """Name and version of the rule for outputs. Increase it with every change of its results."""
 MIN_TERMS = 3
-"""New marks and words from which an output is judged."""
-MIN_OWN_WORDS = 8
-"""New words from which an answer without any of the output's is unrelated."""
-MIN_PROSE = 4
-"""Distinct function words from which a text counts as prose."""
-MAX_JUDGED = 20
-"""Latest outputs of an exchange that are judged."""
+"""Minimum number of new marks and words of an output that is judged."""
+MIN_NEW_WORDS = 8
+"""Minimum number of new words of an answer that is unrelated to an output."""
+MIN_FUNCTION_WORDS = 4
+"""Minimum number of distinct function words in prose."""
+MAX_JUDGED_OUTPUTS = 20
+"""Maximum number of outputs of an exchange that are judged, the latest ones."""
 MAX_NEW_TERMS = 1000
-"""New terms after an output beyond which it is not judged: so many would match by chance."""
-MAX_EXCHANGE = 4 * 1024 * 1024
-"""Characters of one exchange beyond which it is not judged."""
-MAX_SESSION = 8 * 1024 * 1024
-"""Characters of a session that are searched for figures."""
-MAX_REMEMBERED = 250_000
-"""Figures of a session kept in memory."""
-MAX_FIGURES = 64
-"""Figures of an output used for computations. With more, any figure could be a result."""
+"""Maximum number of new terms after an output that is judged. More terms would match by chance."""
+MAX_EXCHANGE_CHARACTERS = 4 * 1024 * 1024
+"""Maximum length of an exchange that is judged."""
+MAX_SESSION_CHARACTERS = 8 * 1024 * 1024
+"""Maximum length of a session that is searched for figures."""
+MAX_SESSION_FIGURES = 250_000
+"""Maximum number of figures of a session that are kept in memory."""
+MAX_OUTPUT_FIGURES = 64
+"""Maximum number of figures of an output that are used for computations. With more of them, any figure could be a result."""
 NO_USE_NEEDED = frozenset(
     [
         "write",
@@ -107,18 +105,18 @@ NO_USE_NEEDED = frozenset(
         "notebookedit",
     ]
 )
-"""Tools, by case-folded name, whose result an answer need not use: it confirms, delivers or describes."""
-_COUNTED_CHARACTERS = 2000
-"""Characters of an output beyond which counting its words costs more than it saves."""
+"""Tools, by case-folded name, whose result an answer need not use: the result only confirms, delivers or describes something."""
+_MAX_COUNTED_CHARACTERS = 2000
+"""Length of an output from which counting its words costs more than the prefilter saves."""
 _TRUNCATION = re.compile(
     r"\[cut: \d|\[?\.{3} ?\[?truncated|\[truncated|output truncated|\[showing lines|more characters\]", re.IGNORECASE
 )
 Json = dict[str, Any]
 SKILL_USE = "skill-use-1"
 """Name and version of the rule for skills. Increase it with every change of its results."""
-COMMANDS = frozenset({"exec", "bash", "shell", "process", "code_execution", "local_shell", "run_shell_command"})
+COMMAND_TOOLS = frozenset({"exec", "bash", "shell", "process", "code_execution", "local_shell", "run_shell_command"})
 """Tools that run commands, by case-folded name."""
-MAX_QUESTION = 16 * 1024
+MAX_QUESTION_CHARACTERS = 16 * 1024
 """Characters of a user's message that are searched for skills."""
 _SKILL_FILE = re.compile(r"([^/\\\s\"'`]{1,64})[/\\]SKILL\.md\b", re.IGNORECASE)
 _SLASH_COMMAND = re.compile(r"\s*/(?:skill\s+)?([A-Za-z0-9_.-]{1,64})(?=\s|$)")
@@ -128,12 +126,12 @@ _SKILL_PHRASE = re.compile(
     re.IGNORECASE,
 )
 _SEARCH_COMMAND = re.compile(r"\s*(?:\S*/)?(?:grep|egrep|fgrep|rg|diff|cmp|test|\[|pgrep|which|command)\s")
-_FAILED = frozenset({"error", "failed", "not_found"})
-MAX_LINES = 400
-"""Last lines of an output that are searched for reported trouble."""
-MAX_PAIRED = 16
-"""First figures of an output of which every pair is subtracted and divided."""
-_MAX_LINE = 500
+_FAILED_STATUSES = frozenset({"error", "failed", "not_found"})
+MAX_TROUBLE_LINES = 400
+"""Maximum number of lines of an output that are searched for reported trouble, the last ones."""
+MAX_PAIRED_FIGURES = 16
+"""Maximum number of figures of an output of which every pair is subtracted and divided, the first ones."""
+_MAX_LINE_CHARACTERS = 500
 _MAX_COLUMNS = 4
 _UNITS = (1.0, 60.0, 100.0, 1000.0, 1024.0, 3600.0, 10.0**6, 2.0**20)
 _TIME_SPAN = re.compile(
@@ -145,8 +143,21 @@ _QUOTED_CODE = re.compile(r"```[^`]*```|`[^`]*`")
 _ALARM_PATTERN = re.compile(
     r"\b(?:ERROR|FATAL|CRITICAL|FAILED|FAILURE|PANIC|EMERG|ALERT)\b|\b(?:[Ee]rror|[Ff]atal|[Pp]anic|[Ff]ailed|[Ff]ailure):"
 )
-_ALARM_WORDS = ("ERROR", "FATAL", "CRITICAL", "FAIL", "PANIC", "EMERG", "ALERT", "rror:", "atal:", "anic:", "ailed:", "ailure:")
-"""Substrings of which every match has at least one."""
+_ALARM_SUBSTRINGS = (
+    "ERROR",
+    "FATAL",
+    "CRITICAL",
+    "FAIL",
+    "PANIC",
+    "EMERG",
+    "ALERT",
+    "rror:",
+    "atal:",
+    "anic:",
+    "ailed:",
+    "ailure:",
+)
+"""Substrings of which every match of `_ALARM_PATTERN` has at least one."""
 _NO_ALARM_PATTERN = re.compile(
     r"\b(?:no|0|zero|without)\s{1,4}(?:\w{1,20}\s{1,4})?(?:errors?|fail\w{0,10}|problems?|warnings?)\b"
     r"|\b(?:errors?|failed|failures?)\s{0,4}[:=]\s{0,4}0\b",
@@ -167,19 +178,19 @@ _REASSURANCE = re.compile(
     r"in ordnung|tudo certo|tudo bem|todo bien|tout va bien|no (?:errors?|problems?|issues?))\b",
     re.IGNORECASE,
 )
-MAX_TEXT = 16 * 1024
+MAX_TEXT_CHARACTERS = 16 * 1024
 """Characters of one text that are read."""
-MAX_TRIES = 64
-"""Occurrences of a term that are checked in one text."""
-MAX_TOKEN = 200
-"""Characters of the longest token that is read."""
+MAX_OCCURRENCES = 64
+"""Maximum number of occurrences of a term that are checked in one text."""
+MAX_TOKEN_CHARACTERS = 200
+"""Maximum length of a token that is read."""
 _CACHED_TOKENS = 16 * 1024
-"""Tokens whose terms are cached, in a few megabytes."""
+"""Number of tokens whose terms are cached. They take a few megabytes."""
 _MAX_CACHED_STRETCH = 40
-"""Characters of the longest stretch whose terms are cached."""
+"""Maximum length of a stretch of text whose terms are cached."""
 _CACHED_TEXTS = 32
-"""Texts whose terms are cached: those of one exchange."""
-# Bounded repetitions keep rows of points or dashes from taking quadratic time.
+"""Number of texts whose terms are cached: about those of one exchange."""
+# The repetitions are bounded, because rows of dots or dashes would otherwise take quadratic time.
 TOKEN = re.compile(r"[^\W_](?:(?:[\w.:/@+=\-]|,(?=\d)){0,200}\w)?|[_/~.][\w./\-]{0,200}\w")
 _WORD = re.compile(r"[^\W_]+")
 NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -189,16 +200,16 @@ TIME = re.compile(
 ESCAPES = re.compile(r"\\[nrtu\"\\/]")
 _ROUNDABLE = re.compile(r"(\d{1,15}(?:[.,]\d{1,3})*)([kmg])?", re.IGNORECASE | re.ASCII)
 _FIGURE_SEQUENCE = re.compile(r"[0-9](?<![^\W_][0-9])[0-9]*(?:[.,][0-9]+)*(?![^\W_])")
-"""A figure without adjacent letters or digits, or several joined by points and commas. A pattern that starts with a character set is searched
-fast; a leading lookbehind would be tried at every character.
+"""A figure without adjacent letters or digits, or several figures joined by dots and commas. The pattern starts with a character set, because a
+leading lookbehind would be tried at every character.
 """
 _SEPARATOR = re.compile(r"([.,])")
 _MAX_PARTS = 6
 _LONG_FIGURE = re.compile(r"(?<![\d.,])[1-9]\d{3,}", re.ASCII)
-ROUNDED = "~"
+ROUNDED_PREFIX = "~"
 """First character of the mark of a rounded figure."""
-_ENDINGS = ("ing", "ed", "es", "ly", "s")
-GRAMMAR = frozenset(
+_SUFFIXES = ("ing", "ed", "es", "ly", "s")
+FUNCTION_WORDS = frozenset(
     [
         "a",
         "about",
@@ -321,18 +332,18 @@ GRAMMAR = frozenset(
 )
 """English function words. They also distinguish prose from lists."""
 TermEntry = tuple[str, bool]
-"""A term, and whether it is a word."""
+"""A term, and whether it is a word; otherwise it is a mark."""
 
 
 class Answer(NamedTuple):
-    """The agent's text after the last output, and its figures that no earlier text has."""
+    """The agent's text after the last output. `claims` are its figures that no earlier text has."""
 
     text: str
     claims: list[str]
 
 
 class Output(msgspec.Struct, frozen=True):
-    """The output of a tool, its call, and its moment in the exchange."""
+    """An output of a tool, with its call. `moment` is its position among the texts and outputs of the exchange."""
 
     moment: int
     text: str
@@ -341,54 +352,54 @@ class Output(msgspec.Struct, frozen=True):
     event_id: str
 
 
-class SessionTexts:
+class SessionFigures:
     """The figures stated in a session so far, up to a limit.
 
-    Figures are kept in a set instead of searched for, because a session of weeks has thousands of texts and each answer asks.
+    Figures are kept in a set instead of being searched for, because a session of weeks has thousands of texts.
     """
 
     def __init__(self) -> None:
         self._figures: set[str] = set()
-        self._unread: list[str] = []
-        """Texts not yet searched for figures. Most answers state no figure from outside their exchange."""
+        self._unread_texts: list[str] = []
+        """Texts that were not searched for figures yet. Most answers state only figures of their own exchange, so this is rarely needed."""
         self._size = 0
-        self._is_full = False
+        self._is_over_limit = False
 
     def add(self, texts: Sequence[str]) -> None:
         """Add the figures of texts. Beyond the limits, all figures are dropped."""
-        if self._is_full:
+        if self._is_over_limit:
             return
         self._size += sum(map(len, texts))
-        self._unread += texts
-        if self._size > MAX_SESSION:
-            self._forget()
+        self._unread_texts += texts
+        if self._size > MAX_SESSION_CHARACTERS:
+            self._drop_figures()
 
     def lacks(self, figure: str) -> bool:
-        """Return whether the figure is in none of the texts; False if unknown."""
-        unread, self._unread = self._unread, []
-        for text in unread:
-            self._figures |= _stated_figures(text)
-            if len(self._figures) > MAX_REMEMBERED:
-                self._forget()
+        """Return whether none of the texts has the figure; False if this is unknown."""
+        texts = self._unread_texts
+        self._unread_texts = []
+        for text in texts:
+            self._figures |= _list_figures(text)
+            if len(self._figures) > MAX_SESSION_FIGURES:
+                self._drop_figures()
                 break
-        return not self._is_full and self._figures.isdisjoint(_spell_mark(figure))
+        return not self._is_over_limit and self._figures.isdisjoint(_spell_mark(figure))
 
-    def _forget(self) -> None:
-        self._is_full = True
+    def _drop_figures(self) -> None:
+        self._is_over_limit = True
         self._figures = set()
-        self._unread = []
+        self._unread_texts = []
 
 
-def _stated_figures(text: str) -> set[str]:
-    """Return every separate figure in a text as written. Of `1,234.5`, the parts are included."""
+def _list_figures(text: str) -> set[str]:
+    """Return every separate figure in a text as written. `1,234.5` also gives its parts, such as `1,234` and `5`."""
     figures: set[str] = set()
     for sequence in _FIGURE_SEQUENCE.findall(text):
+        # Figures and separators alternate in this list.
         parts = _SEPARATOR.split(sequence)
-        # Parts and separators alternate.
         for first in range(0, len(parts), 2):
-            figures.update(
-                "".join(parts[first:last]) for last in range(first + 1, min(first + 2 * _MAX_PARTS, len(parts) + 1), 2)
-            )
+            end = min(first + 2 * _MAX_PARTS, len(parts) + 1)
+            figures.update("".join(parts[first:last]) for last in range(first + 1, end, 2))
     return figures
 
 
@@ -401,16 +412,16 @@ def _spell_mark(mark: str) -> list[str]:
 class ExchangeEvidence:
     """The evidence of one exchange, collected from the user's message and the agent's texts, calls and outputs.
 
-    `question` is the user's message and `session` has the earlier figures; `skills` are the names of the agent's skills, `read` those that
-    it read earlier in this session.
+    `question` is the user's message. `session` has the figures of earlier exchanges. `skills` are the names of the agent's skills,
+    `read_skills` those that it has read in this session; the set is updated.
     """
 
     __slots__ = ("_calls", "_moment", "_outputs", "_question", "_session", "_size", "_skill_use", "_spoken")
 
-    def __init__(self, question: str, session: SessionTexts, *, skills: frozenset[str], read: set[str]) -> None:
+    def __init__(self, question: str, session: SessionFigures, *, skills: frozenset[str], read_skills: set[str]) -> None:
         self._session = session
         self._question = question
-        self._skill_use = _SkillUse(question, skills, read)
+        self._skill_use = _SkillUse(question, skills, read_skills)
         self._spoken: list[tuple[int, str]] = []
         self._outputs: list[Output] = []
         self._calls: dict[str, Json] = {}
@@ -421,10 +432,10 @@ class ExchangeEvidence:
         """Add a text that the agent wrote or thought."""
         self._moment += 1
         self._size += len(text)
-        if self._size <= MAX_EXCHANGE:
+        if self._size <= MAX_EXCHANGE_CHARACTERS:
             self._spoken.append((self._moment, text))
 
-    def called(self, call: Json) -> None:
+    def add_call(self, call: Json) -> None:
         """Add a tool call: a raw `tool_call` event."""
         call_id = call.get("tool_call_id")
         if isinstance(call_id, str):
@@ -432,83 +443,89 @@ class ExchangeEvidence:
         arguments = call.get("arguments")
         self.add_text(arguments if isinstance(arguments, str) else _write_json(arguments))
 
-    def returned(self, output: Json, event_id: str) -> None:
+    def add_output(self, output: Json, event_id: str) -> None:
         """Add a tool output: a raw `tool_output` event, and the id of the event that may be derived from it."""
         call = self._calls.get(str(output.get("tool_call_id")), {})
-        self._skill_use.returned(output, call)
+        self._skill_use.add_output(output, call)
         result = output.get("result")
         text = ""
         if isinstance(result, str):
             self._size += len(result)
-            if self._size <= MAX_EXCHANGE:
+            if self._size <= MAX_EXCHANGE_CHARACTERS:
                 text = result
         self._moment += 1
         self._outputs.append(Output(self._moment, text, output, call, event_id))
 
-    def over(self) -> list[Json]:
-        """Return the derived raw events of an answered exchange. Only those of outputs have an id."""
-        unused = self._unused() if self._outputs and self._size <= MAX_EXCHANGE else []
-        return unused + self._skill_use.over()
+    def derive_events(self) -> list[Json]:
+        """Return the derived raw events of an answered exchange. Only the events of outputs have an id."""
+        events: list[Json] = []
+        if self._outputs and self._size <= MAX_EXCHANGE_CHARACTERS:
+            events = self._find_unused_outputs()
+        return events + self._skill_use.derive_events()
 
-    def hand_over(self) -> None:
+    def add_to_session(self) -> None:
         """Add the texts to the session, because later exchanges may refer to them."""
         self._session.add([self._question, *[text for _, text in self._spoken], *[output.text for output in self._outputs]])
 
-    def _unused(self) -> list[Json]:
-        """Return an event for each output after the last one that was used, with the reason why it counts as unused."""
-        last = self._outputs[-1]
-        if len(last.text) > MAX_TEXT or self._is_taken_up(last):
+    def _find_unused_outputs(self) -> list[Json]:
+        """Return an event for each unused output after the last used one, with the reason."""
+        last_output = self._outputs[-1]
+        if len(last_output.text) > MAX_TEXT_CHARACTERS or self._is_certainly_used(last_output):
             return []
-        answer = self._answer_after(last.moment)
-        judged = self._outputs[-MAX_JUDGED:]
-        if not any(_may_have_reason(output.text, answer) for output in judged):
+        answer = self._answer_after(last_output.moment)
+        judged_outputs = self._outputs[-MAX_JUDGED_OUTPUTS:]
+        if not any(_may_have_reason(output.text, answer) for output in judged_outputs):
             return []
-        if not answer.claims and not reassures(answer.text) and len(terms_of(answer.text).stems) < MIN_OWN_WORDS:
+        if not answer.claims and not reassures(answer.text) and len(find_terms(answer.text).stems) < MIN_NEW_WORDS:
             return []  # no reason can apply to such an answer
-        spoken_terms = self._spoken_terms()
+        spoken_terms = self._list_spoken_terms()
         events: list[Json] = []
-        for output in reversed(judged):
-            # Only terms that are said for the first time after an output may come from it.
+        for output in reversed(judged_outputs):
+            # Only terms that first occur after an output can come from it.
             new_terms = [term for term in spoken_terms if term.first > output.moment]
-            if len(output.text) > MAX_TEXT or len(new_terms) > MAX_NEW_TERMS:
+            if len(output.text) > MAX_TEXT_CHARACTERS or len(new_terms) > MAX_NEW_TERMS:
                 break
-            text = folded(output.text)
-            repeated_words = sum(term.is_word and _has_word(term.text, text) for term in new_terms)
-            if repeated_words > 1 or _has_mark([term.text for term in new_terms if not term.is_word], text):
+            output_text = fold_case(output.text)
+            recurring_words = sum(term.is_word and _occurs_as_word(term.text, output_text) for term in new_terms)
+            new_marks = [term.text for term in new_terms if not term.is_word]
+            if recurring_words > 1 or _occurs_as_mark(new_marks, output_text):
                 break
-            reason = self._reason(output.text, answer, has_words=repeated_words > 0)
-            if reason is None or not is_judged(output.event, output.call):
+            reason = self._find_reason(output.text, answer, has_recurring_word=recurring_words > 0)
+            if reason is None or not needs_use(output.event, output.call):
                 continue
-            own_terms = self._own_terms(output, spoken_terms)
+            own_terms = self._count_new_terms(output, spoken_terms)
             if own_terms >= MIN_TERMS:
-                events.append(_unused_event(output, reason, own_terms))
+                events.append(_build_unused_event(output, reason, own_terms))
         return events[::-1]
 
     def _answer_after(self, moment: int) -> Answer:
         texts = [text for spoken_at, text in self._spoken if spoken_at > moment]
-        claims = [figure for figure in self._claims(moment) if self._session.lacks(figure)]
+        claims = [figure for figure in self._find_claims(moment) if self._session.lacks(figure)]
         return Answer("\n".join(texts), claims)
 
-    def _is_taken_up(self, output: Output) -> bool:
-        """Return whether the output was certainly used. Most are, and their answers need no further checks.
+    def _is_certainly_used(self, output: Output) -> bool:
+        """Prefilter: return whether an output was certainly used. Most are, and their answers need no further checks.
 
         A term is certainly new if no earlier text has it, not even as part of a longer word.
         """
-        text = folded(output.text)
+        output_text = fold_case(output.text)
         earlier_text = ""
-        repeated_words: set[str] = set()
+        recurring_words: set[str] = set()
         for term, is_word in self._terms_after(output.moment):
             # A figure has several spellings, so its absence from the text proves nothing.
-            if term not in text and (is_word or not term.isdigit()):
+            if term not in output_text and (is_word or not term.isdigit()):
                 continue
-            if not (_has_word(term, text) if is_word else occurs(term, text)):
+            if not (_occurs_as_word(term, output_text) if is_word else occurs(term, output_text)):
                 continue
-            earlier_text = earlier_text or self._folded_before(output.moment)
+            if not earlier_text:
+                earlier_text = self._text_before(output.moment)
             if term in earlier_text:
                 continue
-            if not is_word or (repeated_words and term not in repeated_words):
+            if not is_word:
                 return True
-            repeated_words.add(term)
+            recurring_words.add(term)
+            if len(recurring_words) > 1:
+                return True
         return False
 
     def _terms_after(self, moment: int) -> Iterator[TermEntry]:
@@ -517,104 +534,100 @@ class ExchangeEvidence:
                 for entries in _iterate_terms(text):
                     yield from entries
 
-    def _folded_before(self, moment: int) -> str:
+    def _text_before(self, moment: int) -> str:
         """Return all texts up to a moment, the user's message first, prepared for term searches; never empty.
 
-        The text is repeated without thousands separators, which the terms of figures do not have.
+        The text is repeated without commas, because the terms of figures have no thousands separators.
         """
-        texts = (self._question, *(text for at, text in self._spoken if at <= moment))
-        whole = "\n".join(text[:MAX_TEXT].casefold() for text in texts)
-        return f"{whole}\n{whole.replace(',', '')}"
+        texts = [self._question]
+        texts += [text for spoken_at, text in self._spoken if spoken_at <= moment]
+        joined = "\n".join(text[:MAX_TEXT_CHARACTERS].casefold() for text in texts)
+        return f"{joined}\n{joined.replace(',', '')}"
 
-    def _spoken_terms(self) -> list[_SpokenTerm]:
+    def _list_spoken_terms(self) -> list[_SpokenTerm]:
         """Return the terms of the exchange with the moment of their first use. The user's message is at 0."""
-        first: dict[tuple[str, bool], int] = {}
+        first_moments: dict[TermEntry, int] = {}
         for moment, text in [(0, self._question), *self._spoken]:
-            terms = terms_of(text)
-            for is_word, listed in ((False, terms.marks), (True, terms.stems)):
-                for term in listed:
-                    first.setdefault((term, is_word), moment)
-        return [_SpokenTerm(term, is_word, moment) for (term, is_word), moment in first.items()]
+            terms = find_terms(text)
+            for mark in terms.marks:
+                first_moments.setdefault((mark, False), moment)
+            for word in terms.stems:
+                first_moments.setdefault((word, True), moment)
+        return [_SpokenTerm(term, is_word, moment) for (term, is_word), moment in first_moments.items()]
 
-    def _own_terms(self, output: Output, spoken_terms: list[_SpokenTerm]) -> int:
+    def _count_new_terms(self, output: Output, spoken_terms: list[_SpokenTerm]) -> int:
         """Count the terms of an output that no text before it has."""
         earlier_marks = {term.text for term in spoken_terms if term.first < output.moment and not term.is_word}
         earlier_words = {term.text for term in spoken_terms if term.first < output.moment and term.is_word}
-        terms = terms_of(output.text)
+        terms = find_terms(output.text)
         return len(terms.marks - earlier_marks) + len(terms.stems - earlier_words)
 
-    def _claims(self, moment: int) -> list[str]:
-        """Return the figures that the answer after a moment states and no earlier text of the exchange does."""
+    def _find_claims(self, moment: int) -> list[str]:
+        """Return the figures that the answer after a moment states although no earlier text of the exchange does."""
         earlier_texts = [self._question, *(output.text for output in self._outputs)]
         earlier_texts += [text for spoken_at, text in self._spoken if spoken_at < moment]
-        claims: list[str] = []
-        checked: set[str] = set()
+        figures: dict[str, None] = {}
         for spoken_at, text in self._spoken:
-            if spoken_at <= moment:
-                continue
-            for figure in claimed_figures(text):
-                if figure in checked:
-                    continue
-                checked.add(figure)
-                if not any(states(earlier, figure) for earlier in earlier_texts):
-                    claims.append(figure)
-        return claims
+            if spoken_at > moment:
+                figures.update(dict.fromkeys(find_claimed_figures(text)))
+        return [figure for figure in figures if not any(states_figure(earlier, figure) for earlier in earlier_texts)]
 
-    def _reason(self, text: str, answer: Answer, *, has_words: bool) -> str | None:
-        """Return why the output counts as ignored; None if it does not. `has_words`: one of its words recurs."""
-        if answer.claims and any(_lacks_ground(float(figure), text) for figure in answer.claims):
+    def _find_reason(self, text: str, answer: Answer, *, has_recurring_word: bool) -> str | None:
+        """Return the reason why an output with this text counts as ignored; None if it does not."""
+        if answer.claims and any(_is_unfounded(float(figure), text) for figure in answer.claims):
             return "unsupported_figure"
         if reassures(answer.text) and reports_trouble(text):
             return "contradicted_alarm"
-        if has_words or _count_grammar_words(answer.text) < MIN_PROSE:
+        if has_recurring_word or _count_function_words(answer.text) < MIN_FUNCTION_WORDS:
             return None
-        own = terms_of(answer.text).stems - terms_of(self._question).stems
-        if len(own) < MIN_OWN_WORDS or _count_grammar_words(text) < MIN_PROSE:
+        new_words = find_terms(answer.text).stems - find_terms(self._question).stems
+        if len(new_words) < MIN_NEW_WORDS or _count_function_words(text) < MIN_FUNCTION_WORDS:
             return None
-        return None if own & terms_of(text).stems else "unrelated_answer"
+        return None if new_words & find_terms(text).stems else "unrelated_answer"
 
 
 class _SkillUse:
-    """Tracks the use of skills in one exchange.
+    """The use of skills in one exchange.
 
-    `skills` are the agent's skills. `read` are those that it has read; it is updated.
+    `skills` are the names of the agent's skills. `read_skills` are those that it has read; the set is updated.
     """
 
-    __slots__ = ("_failed", "_followed", "_last_command", "_named", "_read")
+    __slots__ = ("_failed_skills", "_followed_skills", "_has_last_command_failed", "_named_skills", "_read_skills")
 
-    def __init__(self, question: str, skills: frozenset[str], read: set[str]) -> None:
-        self._read = read
-        self._named = named_skills(question, skills) if skills else []
-        self._failed: dict[str, None] = {}
-        self._followed: dict[str, None] = {}
-        self._last_command: bool | None = None
+    def __init__(self, question: str, skills: frozenset[str], read_skills: set[str]) -> None:
+        self._read_skills = read_skills
+        self._named_skills = find_named_skills(question, skills)
+        self._failed_skills: dict[str, None] = {}
+        self._followed_skills: dict[str, None] = {}
+        self._has_last_command_failed = False
 
-    def returned(self, output: Json, call: Json) -> None:
-        """Add the output of a call, which may be unknown."""
+    def add_output(self, output: Json, call: Json) -> None:
+        """Add an output and its call, which may be unknown. A SKILL.md counts as read only when the output arrives."""
         tool = _casefold(output.get("tool"))
         failed = has_failed(output, call)
-        # Only a call with an output has read a file.
-        for name in skill_files(tool, call.get("arguments")):
-            if failed:
-                self._failed.setdefault(name)
-            else:
-                self._failed.pop(name, None)
-                self._followed.setdefault(name)
-                self._read.add(name)
-                self._last_command = None
-            return
-        if tool in COMMANDS and self._followed and output.get("tool_status") != "running":
-            self._last_command = failed
+        skills = find_skill_files(tool, call.get("arguments"))
+        if skills:
+            self._add_read(skills[0], failed=failed)
+        elif tool in COMMAND_TOOLS and self._followed_skills and output.get("tool_status") != "running":
+            self._has_last_command_failed = failed
 
-    def over(self) -> list[Json]:
+    def _add_read(self, skill: str, *, failed: bool) -> None:
+        if failed:
+            self._failed_skills.setdefault(skill)
+            return
+        self._failed_skills.pop(skill, None)
+        self._followed_skills.setdefault(skill)
+        self._read_skills.add(skill)
+        self._has_last_command_failed = False
+
+    def derive_events(self) -> list[Json]:
         """Return the skill events of an answer that is over."""
-        if not (self._named or self._failed or self._last_command):  # as most
-            return []
-        ignored = [name for name in self._named if name not in self._read and name not in self._failed]
-        events = [_skill_event(name, "ignored", "not_read") for name in ignored]
-        events += [_skill_event(name, "failed", "read_failed") for name in self._failed]
-        if self._last_command:
-            events.append(_skill_event(next(reversed(self._followed)), "failed", "commands_failed"))
+        ignored = [name for name in self._named_skills if name not in self._read_skills and name not in self._failed_skills]
+        events = [_build_skill_event(name, "ignored", "not_read") for name in ignored]
+        events += [_build_skill_event(name, "failed", "read_failed") for name in self._failed_skills]
+        if self._has_last_command_failed:
+            last_skill = next(reversed(self._followed_skills))
+            events.append(_build_skill_event(last_skill, "failed", "commands_failed"))
         return events
 
 
@@ -622,7 +635,7 @@ def _casefold(value: Any) -> str:
     return value.casefold() if isinstance(value, str) else ""
 
 
-def _skill_event(name: str, status: str, action: str) -> Json:
+def _build_skill_event(name: str, status: str, action: str) -> Json:
     return {"event": "skill_event", "skill": name, "status": status, "action": action, "derived_by": SKILL_USE}
 
 
@@ -634,55 +647,61 @@ def _write_json(arguments: Any) -> str:
 
 
 def _may_have_reason(text: str, answer: Answer) -> bool:
-    """Prefilter: return whether there may be a reason for an ignored output. It has no false negatives."""
+    """Prefilter: return whether a reason may apply to an output with this text. It has no false negatives."""
     return (
         bool(answer.claims)
         or reports_trouble(text)
-        or len(text) > _COUNTED_CHARACTERS
-        or _count_grammar_words(text) >= MIN_PROSE
+        or len(text) > _MAX_COUNTED_CHARACTERS
+        or _count_function_words(text) >= MIN_FUNCTION_WORDS
     )
 
 
-def _count_grammar_words(text: str) -> int:
-    """Count the distinct function words in a text. Prose has many; lists, logs and other languages have few."""
-    return len(GRAMMAR.intersection(_WORD.findall(text[:MAX_TEXT].casefold())))
+def _count_function_words(text: str) -> int:
+    """Return the number of distinct function words in a text. Prose has many; lists, logs and other languages have few."""
+    return len(FUNCTION_WORDS.intersection(_WORD.findall(text[:MAX_TEXT_CHARACTERS].casefold())))
 
 
-def _has_word(word: str, folded: str) -> bool:
+def _occurs_as_word(word: str, folded: str) -> bool:
     """Return whether a case-folded text has a word with this stem."""
     return _stands_alone(word, folded, only_begins=True)
 
 
 def _stands_alone(form: str, text: str, *, only_begins: bool = False) -> bool:
-    """Return whether a text has this form as a separate word, or, with `only_begins`, at the start of a word.
+    """Return whether a text has this form as a separate word or, with `only_begins`, at the start of a word.
 
-    A text with MAX_TRIES occurrences inside longer words is assumed to have a separate one as well.
+    If the first MAX_OCCURRENCES occurrences are all inside longer words, a separate one is assumed to follow.
     """
-    at = -1
-    for _ in range(MAX_TRIES):
-        at = text.find(form, at + 1)
-        if at < 0:
+    start = -1
+    for _ in range(MAX_OCCURRENCES):
+        start = text.find(form, start + 1)
+        if start < 0:
             return False
-        end = at + len(form)
-        if not (at and text[at - 1].isalnum()) and (only_begins or not text[end : end + 1].isalnum()):
+        end = start + len(form)
+        is_word_start = start == 0 or not text[start - 1].isalnum()
+        is_word_end = not text[end : end + 1].isalnum()
+        if is_word_start and (only_begins or is_word_end):
             return True
     return True
 
 
-def _has_mark(marks: list[str], text: str) -> bool:
+def _occurs_as_mark(marks: list[str], text: str) -> bool:
     """Return whether a case-folded text has any of the marks, or a longer figure that rounds to one."""
     if any(occurs(mark, text) for mark in marks):
         return True
-    rounded = [mark for mark in marks if mark.startswith(ROUNDED)]
+    rounded = [mark for mark in marks if mark.startswith(ROUNDED_PREFIX)]
     return bool(rounded) and not _rounded_figures(text).isdisjoint(rounded)
 
 
 def _rounded_figures(folded: str) -> set[str]:
     """Return the rounded marks of the figures with four or more digits in a text."""
-    return {f"{ROUNDED}{f'{float(figure[:17]):.1e}'.replace('.', '')[:2]}" for figure in _LONG_FIGURE.findall(folded)}
+    rounded = set()
+    for figure in _LONG_FIGURE.findall(folded):
+        scientific = f"{float(figure[:17]):.1e}"  # such as 6.9e+04
+        rounded.add(f"{ROUNDED_PREFIX}{scientific[0]}{scientific[2]}")
+    return rounded
 
 
-def _unused_event(output: Output, reason: str, terms: int) -> Json:
+def _build_unused_event(output: Output, reason: str, terms: int) -> Json:
     call: Json = {name: output.event[name] for name in ("tool", "tool_call_id", "via") if name in output.event}
     return {
         "event": "output_use",
@@ -696,17 +715,17 @@ def _unused_event(output: Output, reason: str, terms: int) -> Json:
 
 
 def _iterate_terms(text: str) -> Iterator[Sequence[TermEntry]]:
-    """Yield the terms of each stretch without white space, in the order of the text."""
-    for stretch in _without_escapes(text[:MAX_TEXT]).split():
+    """Yield the terms of each stretch of text between white space, in order."""
+    for stretch in _remove_escapes(text[:MAX_TEXT_CHARACTERS]).split():
         yield _list_terms_cached(stretch) if len(stretch) <= _MAX_CACHED_STRETCH else _list_terms(stretch)
 
 
-def _without_escapes(text: str) -> str:
+def _remove_escapes(text: str) -> str:
     return ESCAPES.sub(" ", text) if "\\" in text else text
 
 
 def _list_terms(stretch: str) -> tuple[TermEntry, ...]:
-    """Return the terms of the tokens in a stretch of text, the marks of a token first, each with whether it is a word."""
+    """Return the terms of the tokens in a stretch of text. The marks of a token come before its words."""
     entries: list[TermEntry] = []
     for token in TOKEN.findall(stretch):
         terms = _terms_of_token(token)
@@ -716,7 +735,7 @@ def _list_terms(stretch: str) -> tuple[TermEntry, ...]:
 
 
 _list_terms_cached = lru_cache(_CACHED_TOKENS)(_list_terms)
-"""Cached version for short stretches, which recur."""
+"""Cached version for short stretches of text, which often recur."""
 
 
 @lru_cache(_CACHED_TOKENS)
@@ -724,7 +743,7 @@ def _terms_of_token(token: str) -> Terms:
     """Return the terms of one token. Cached because tokens recur."""
     marks: set[str] = set()
     stems: set[str] = set()
-    if len(token) <= MAX_TOKEN:
+    if len(token) <= MAX_TOKEN_CHARACTERS:
         _add_terms(token, marks, stems)
     return Terms(frozenset(marks), frozenset(stems))
 
@@ -750,8 +769,8 @@ def _add_word(word: str, marks: set[str], stems: set[str]) -> None:
     folded = word.casefold()
     if len(word) > 1 and not (word.islower() or word.isupper() or word.istitle()):
         marks.add(folded)
-    elif len(folded) >= 4 and folded not in GRAMMAR:
-        stems.add(stem(folded))
+    elif len(folded) >= 4 and folded not in FUNCTION_WORDS:
+        stems.add(reduce_to_stem(folded))
 
 
 def _add_figure(figure: str, marks: set[str]) -> None:
@@ -766,7 +785,7 @@ def _add_rounded(token: str, marks: set[str]) -> None:
         return
     digits = match[1].replace(",", "").replace(".", "").strip("0")
     if len(digits) in (1, 2) and (match[2] or not match[1].isdigit() or len(match[1]) > 2):
-        marks.add(f"{ROUNDED}{digits:0<2}")
+        marks.add(f"{ROUNDED_PREFIX}{digits:0<2}")
 
 
 def _add_part(part: str, marks: set[str], stems: set[str]) -> None:
@@ -786,16 +805,16 @@ class _SpokenTerm(NamedTuple):
     first: int
 
 
-def _lacks_ground(figure: float, text: str) -> bool:
-    """Return whether an output has figures from which this one cannot be computed."""
-    figures = _parse_figures(text, MAX_FIGURES + 1)
-    return 2 <= len(figures) <= MAX_FIGURES and not is_computed(figure, figures)
+def _is_unfounded(figure: float, text: str) -> bool:
+    """Return whether an output has figures, and this figure cannot be computed from them."""
+    figures = _parse_figures(text, MAX_OUTPUT_FIGURES + 1)
+    return 2 <= len(figures) <= MAX_OUTPUT_FIGURES and not is_computed(figure, figures)
 
 
 def _parse_figures(text: str, limit: int) -> list[float]:
-    """Return the first `limit` figures of a text, without times."""
+    """Return the first `limit` figures of a text. Times are left out."""
     figures = []
-    for match in NUMBER.finditer(TIME.sub(" ", ESCAPES.sub(" ", text[:MAX_TEXT]))):
+    for match in NUMBER.finditer(TIME.sub(" ", ESCAPES.sub(" ", text[:MAX_TEXT_CHARACTERS]))):
         plain = match[0].replace(",", "")
         if plain.isascii() and plain.count(".") <= 1 and len(plain) <= 15:
             figures.append(float(plain))
@@ -804,24 +823,24 @@ def _parse_figures(text: str, limit: int) -> list[float]:
     return figures
 
 
-def is_judged(output: Json, call: Json) -> bool:
-    """Return whether an output of this kind has to be used in the answer."""
+def needs_use(output: Json, call: Json) -> bool:
+    """Return whether an answer has to use an output of this kind."""
     tool = output.get("tool")
     arguments = call.get("arguments")
     if not isinstance(tool, str) or tool.casefold() in NO_USE_NEEDED or is_polling(tool, arguments):
         return False
-    if skill_files(tool, arguments) or has_failed(output) or output.get("tool_status") == "running":
+    if find_skill_files(tool, arguments) or has_failed(output) or output.get("tool_status") == "running":
         return False
     text = output.get("result")
-    return isinstance(text, str) and 0 < len(text) <= MAX_TEXT and not _TRUNCATION.search(text)
+    return isinstance(text, str) and 0 < len(text) <= MAX_TEXT_CHARACTERS and not _TRUNCATION.search(text)
 
 
-def named_skills(question: str, skills: frozenset[str]) -> list[str]:
-    """Return the skills that a user's message asks for, in order."""
+def find_named_skills(question: str, skills: frozenset[str]) -> list[str]:
+    """Return the skills that a user's message asks for, in order; none if the agent's skills are unknown."""
     if not skills:
         return []
     skill_by_command = {_command_name(name): name.casefold() for name in sorted(skills)}
-    text = question[:MAX_QUESTION]
+    text = question[:MAX_QUESTION_CHARACTERS]
     slash_command = _SLASH_COMMAND.match(text)
     mentions = [slash_command[1]] if slash_command else [match[1] for match in _DOLLAR_SKILL.finditer(text)]
     mentions += [match[1] for match in _SKILL_PHRASE.finditer(text)]
@@ -838,24 +857,26 @@ def _command_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")[:32]
 
 
-def skill_files(tool: Any, arguments: Any) -> list[str]:
-    """Return the names of the skills whose SKILL.md a call reads. The folder has the skill's name."""
+def find_skill_files(tool: Any, arguments: Any) -> list[str]:
+    """Return the names of the skills whose SKILL.md a call reads. The folder of the file has the skill's name."""
     if not isinstance(arguments, dict) or _casefold(tool) in {"write", "edit", "apply_patch"}:
         return []
     texts = [
-        value for value in arguments.values() if isinstance(value, str) and len(value) <= MAX_QUESTION and _may_name_file(value)
+        value
+        for value in arguments.values()
+        if isinstance(value, str) and len(value) <= MAX_QUESTION_CHARACTERS and _may_name_file(value)
     ]
     return [match[1].casefold() for text in texts for match in _SKILL_FILE.finditer(text)]
 
 
 def _may_name_file(text: str) -> bool:
-    """Prefilter: return whether a text may name a skill's file. The pattern is slow: it tries some sixty lengths at each character."""
+    """Prefilter: return whether a text may name a skill's file. The pattern is slow, because it tries many lengths at each character."""
     return not text.isascii() or "skill.md" in text.lower()
 
 
 def has_failed(output: Json, call: Json | None = None) -> bool:
-    """Return whether an output is a failure. A search command without results has not failed."""
-    if output.get("is_error") is True or output.get("tool_status") in _FAILED:
+    """Return whether an output reports a failure. A search command without results has not failed."""
+    if output.get("is_error") is True or output.get("tool_status") in _FAILED_STATUSES:
         return True
     code = output.get("exit_code")
     if not code:
@@ -865,13 +886,13 @@ def has_failed(output: Json, call: Json | None = None) -> bool:
     return not (code == 1 and isinstance(command, str) and _SEARCH_COMMAND.match(command))
 
 
-def claimed_figures(answer: str) -> list[str]:
+def find_claimed_figures(answer: str) -> list[str]:
     """Return the figures of at least 10 that an answer states.
 
-    Times, years, durations (which an agent derives from dates), identifiers and quoted code do not count.
+    Times, years, identifiers and quoted code do not count, nor do durations, which an agent derives from dates.
     """
     figures = []
-    text = answer[:MAX_TEXT]
+    text = answer[:MAX_TEXT_CHARACTERS]
     text = _TIME_SPAN.sub(" ", _QUOTED_CODE.sub(" ", text) if "`" in text else text)
     for token in TOKEN.findall(text):
         if not NUMBER.fullmatch(token) or TIME.fullmatch(token):
@@ -883,27 +904,32 @@ def claimed_figures(answer: str) -> list[str]:
     return figures
 
 
-def states(text: str, figure: str) -> bool:
-    """Return whether the text has the figure, with or without thousands separators, and not as part of another figure."""
+def states_figure(text: str, figure: str) -> bool:
+    """Return whether the text has the figure, with or without thousands separators, but not as part of another figure."""
     return occurs(figure, text)
 
 
 def is_computed(figure: float, figures: Sequence[float]) -> bool:
     """Return whether the figure may have been computed from these figures.
 
-    It may be a count, sum, mean, difference, ratio or share, possibly in another unit.
+    It may be a count, sum, mean, difference or percentage, possibly in another unit. The figures may be a table of up to _MAX_COLUMNS
+    columns, read row by row.
     """
-    plain = [float(len(figures)), float(len(figures) - 1), *figures]
+    values = [float(len(figures)), float(len(figures) - 1), *figures]
     for width in range(1, _MAX_COLUMNS + 1):
-        columns = (figures[start::width] for start in range(min(width, len(figures))))
-        plain += (value for column in columns for value in (sum(column), sum(column) / len(column), float(len(column))))
-    if any(_is_about(figure, value / unit) or _is_about(figure, value * unit) for value in plain for unit in _UNITS):
-        return True
-    pairs = [pair for pair in combinations(figures[:MAX_PAIRED], 2) if pair[0] and pair[1]]
-    if any(_is_about(figure, abs(first - second)) for first, second in pairs):
-        return True
-    ratios = (quotient for first, second in pairs for quotient in (first / second, second / first))
-    return any(_is_about(figure, 100 * ratio) for ratio in ratios if 0.1 < ratio < 1)
+        for start in range(min(width, len(figures))):
+            column = figures[start::width]
+            values += [sum(column), sum(column) / len(column), float(len(column))]
+    for value in values:
+        if any(_is_about(figure, value / unit) or _is_about(figure, value * unit) for unit in _UNITS):
+            return True
+    for first, second in combinations(figures[:MAX_PAIRED_FIGURES], 2):
+        if not first or not second:
+            continue
+        ratio = min(first, second) / max(first, second)
+        if _is_about(figure, abs(first - second)) or (0.1 < ratio < 1 and _is_about(figure, 100 * ratio)):
+            return True
+    return False
 
 
 def _is_about(figure: float, value: float) -> bool:
@@ -912,37 +938,40 @@ def _is_about(figure: float, value: float) -> bool:
 
 
 def reports_trouble(output: str) -> bool:
-    """Return whether a line of an output reports trouble, as in a log. `0 errors` does not."""
-    if not any(word in output for word in _ALARM_WORDS):
+    """Return whether a line of an output reports trouble, as lines of logs do. `0 errors` is no trouble."""
+    if not any(word in output for word in _ALARM_SUBSTRINGS):
         return False
-    lines = ESCAPES.sub("\n", output).splitlines()[-MAX_LINES:]
-    return any(_ALARM_PATTERN.search(line[:_MAX_LINE]) and not _NO_ALARM_PATTERN.search(line[:_MAX_LINE]) for line in lines)
+    lines = ESCAPES.sub("\n", output).splitlines()[-MAX_TROUBLE_LINES:]
+    return any(
+        _ALARM_PATTERN.search(line[:_MAX_LINE_CHARACTERS]) and not _NO_ALARM_PATTERN.search(line[:_MAX_LINE_CHARACTERS])
+        for line in lines
+    )
 
 
 def reassures(answer: str) -> bool:
     """Return whether an answer says that all is well and names no trouble."""
-    text = answer[:MAX_TEXT]
+    text = answer[:MAX_TEXT_CHARACTERS]
     return bool(_REASSURANCE.search(text)) and not _TROUBLE_WORDS.search(_DENIED_TROUBLE.sub(" ", text))
 
 
 class Terms(NamedTuple):
-    """The terms of a text: `marks` are figures and identifiers, `stems` are those of other words."""
+    """The terms of a text. `marks` are figures and identifiers, `stems` are the stems of other words."""
 
     marks: frozenset[str]
     stems: frozenset[str]
 
 
-def terms_of(text: str) -> Terms:
-    """Return the terms of the first MAX_TEXT characters."""
-    return _terms_of_start(text[:MAX_TEXT])
+def find_terms(text: str) -> Terms:
+    """Return the terms of the first MAX_TEXT_CHARACTERS characters."""
+    return _terms_of_start(text[:MAX_TEXT_CHARACTERS])
 
 
 @lru_cache(_CACHED_TEXTS)
 def _terms_of_start(text: str) -> Terms:
-    """Return the terms of a text. Cached because an answer is checked for several reasons."""
+    """Return the terms of a text. Cached because an answer is searched for several outputs."""
     marks: set[str] = set()
     stems: set[str] = set()
-    for token in set(TOKEN.findall(_without_escapes(text))):
+    for token in set(TOKEN.findall(_remove_escapes(text))):
         own = _terms_of_token(token)
         marks |= own.marks
         stems |= own.stems
@@ -954,14 +983,14 @@ def occurs(mark: str, folded: str) -> bool:
     return _stands_alone(mark, folded) or any(_stands_alone(form, folded) for form in _spell_mark(mark)[1:])
 
 
-def folded(text: str) -> str:
-    """Return the text prepared for term searches: cut, without escapes, case-folded."""
-    return _without_escapes(text[:MAX_TEXT]).casefold()
+def fold_case(text: str) -> str:
+    """Return the start of a text prepared for term searches: without escapes and case-folded."""
+    return _remove_escapes(text[:MAX_TEXT_CHARACTERS]).casefold()
 
 
-def stem(word: str) -> str:
-    """Return the stem of a word: without its ending, at most five letters."""
-    for ending in _ENDINGS:
+def reduce_to_stem(word: str) -> str:
+    """Return the stem of a word: the first five letters of the word without its suffix."""
+    for ending in _SUFFIXES:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             word = word[: -len(ending)]
             break

@@ -48,7 +48,7 @@ from streams.sources.lines import (
     read_lines,
     value_fault,
 )
-from streams.sources.openclaw.events import shortened
+from streams.sources.openclaw.events import shorten_event
 from streams.sources.openclaw.reader import Transcript
 from streams.sources.source import FileSource, LineFault, Reading, ReadingBuilder, ReadingContext, SessionRange
 
@@ -183,7 +183,7 @@ def _transcript(lines: Iterable[Line], name: str) -> Session:
     # No redaction: the text is only shown in the user's own terminal.
     unredacted = Redactor(RedactionSettings(enabled=False))
     context = ReadingContext("", "", None, datetime(2000, 1, 1, tzinfo=UTC), timedelta.max, unredacted)
-    transcript = Transcript(context, session_id=name, sink=lambda event, _: events.append(shortened(event)))
+    transcript = Transcript(context, session_id=name, sink=lambda event, _: events.append(shorten_event(event)))
     transcript.read(lines)
     return Session(transcript.session_id, events, 1, tuple(transcript.faults))
 

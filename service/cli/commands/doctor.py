@@ -31,7 +31,7 @@ from service.setup.workspace import CATCH_UP, opened_store, stages_behind, utc_n
 from service.text.formats import counted, plain
 from streams.kafka.topics import COLLECTOR
 from streams.log.log import log_folder
-from streams.sources.openclaw.storage import PLUGIN, STATE_VARIABLE, OpenClawState, look_at_state, state_folders
+from streams.sources.openclaw.storage import PLUGIN, STATE_VARIABLE, OpenClawState, read_state, state_folders
 from streams.sources.transcript_sources import OPENCLAW, SOURCES
 
 SHOWN_UNUSED = 8
@@ -268,7 +268,7 @@ def _look_at_access(settings: Settings) -> Iterator[Finding]:
 def _look_for_transcripts(settings: Settings) -> Iterator[Finding]:
     folders = state_folders()
     for folder in folders:
-        yield from _openclaw(settings, look_at_state(folder))
+        yield from _openclaw(settings, read_state(folder))
     if not folders:
         yield Finding("OpenClaw", "note", "no state folder here", f"name the folder, or set {STATE_VARIABLE}")
     for source in SOURCES.values():

@@ -1,23 +1,23 @@
 # ruff: noqa: S608 - statements are built from names of our own
-"""Facts about a session from outside its lines: origin, channel, skills, context size, and copied entries.
+"""Facts about a session from outside its lines: its origin, channel, skills, context window, and copied entries.
 
 In a database:
 
-1. Since 2026.7.2 a database has `session_windows`, a row per session, and `session_nodes`, a row per conversation. Older files have
+1. Since 2026.7.2 a database has `session_windows` with a row per session, and `session_nodes` with a row per conversation. Older files have
    neither.
-2. A fork or a rewind copies entries, with their ids, into another session. The columns for this are often empty (2026.9.6 leaves `reason`
-   and `previous_session_id` of a rewound session null), so the ids decide: an entry belongs to the oldest session that has it, and is a
-   copy in the others.
-3. The entry of a conversation (`entry_json`) has the skills of its current session and the size of its model's context.
+2. A fork or a rewind copies entries with their ids into another session. The columns that should say so are often empty (2026.9.6 leaves
+   `reason` and `previous_session_id` of a rewound session null), so the ids decide: an entry belongs to the oldest session that has it, and
+   is a copy in the others.
+3. The entry of a conversation (`entry_json`) has the skills of its current session and the size of the model's context window.
 
 Beside a transcript in a file:
 
-4. `<name>.trajectory.jsonl` is the trajectory of the session's runs. If `OPENCLAW_TRAJECTORY_DIR` moved it elsewhere, it is not read,
-   because a path in a file may point anywhere.
-5. `sessions.json` has the entry of each conversation by its key, as in rule 3.
+4. `<name>.trajectory.jsonl` is the trajectory of the session's runs. If `OPENCLAW_TRAJECTORY_DIR` puts it elsewhere, it is not read, because
+   a path in a file may point anywhere.
+5. `sessions.json` has the entries of the conversations (rule 3) by their keys.
 6. A fork, and the successor written by a compaction, start with a copy of another transcript, which their header names as `parentSession`.
-   Common entries count in the older transcript. If it is missing, the copy counts.
-7. `<name>.jsonl.reset.<time>` and `….deleted.<time>` are transcripts set aside by OpenClaw, and count.
+   Common entries count in the older transcript. If that is missing, the copy counts.
+7. `<name>.jsonl.reset.<time>` and `….deleted.<time>` are transcripts that OpenClaw archived. They count.
 """
 
 from __future__ import annotations
@@ -34,74 +34,76 @@ import msgspec
 
 from schemas.bounds import has_surrogates
 from streams.sources.lines import Line, decode_line, read_lines
-from streams.sources.openclaw.trajectory import Fill, Trajectory
+from streams.sources.openclaw.trajectory import ContextWindow, Trajectory
 
 WINDOWS, NODES, IDENTITIES = "session_windows", "session_nodes", "transcript_event_identities"
 _GROUPS = frozenset({"group", "channel"})
 _TAG_BY_KEY_PART = {":subagent:": "subagent", ":cron:": "cron", ":heartbeat": "heartbeat", ":acp:": "acp"}
+"""Tag of a conversation by the part of its key that tells who started it."""
 _SHARED_KEY_PARTS = (":group:", ":channel:")
-"""Parts of the key of a conversation shared by several people. `_TAG_BY_KEY_PART`: the part that tells who began it, with its tag."""
-MAX_ENTRY = 16 * 1024 * 1024
-"""Bytes of the largest conversation entry that is read."""
-_WINDOW_COLUMNS = ("session_id", "session_key", "chat_type", "spawned_by")
+"""Parts of the keys of conversations that several people share."""
+MAX_ENTRY_BYTES = 16 * 1024 * 1024
+"""Maximum size of a conversation entry that is read."""
+_FACT_COLUMNS = ("session_id", "session_key", "chat_type", "spawned_by")
 _COPIES = f"""
 WITH repeated AS (SELECT event_id FROM {IDENTITIES} GROUP BY event_id HAVING count(*) > 1)
 SELECT event_id, session_id FROM {IDENTITIES} JOIN repeated USING (event_id) JOIN {WINDOWS} USING (session_id)
 ORDER BY event_id, {WINDOWS}.created_at, session_id
 """
-"""The sessions of each entry that is in several, oldest first."""
+"""Selects the sessions of each entry that is in several sessions, oldest first."""
 TRAJECTORY = ".trajectory.jsonl"
 """Suffix of trajectory files."""
 CHECKPOINT = ".checkpoint."
-"""Part of the name of a copy made before a compaction: `<session id>.checkpoint.<id>.jsonl`."""
+"""Part of the name of a copy that was made before a compaction: `<session id>.checkpoint.<id>.jsonl`."""
 SESSIONS = "sessions.json"
 """Name of the file with the entries of the conversations."""
-MAX_SESSIONS = 256 * 1024 * 1024
-"""Bytes of the largest SESSIONS file that is read."""
-_SET_ASIDE = re.compile(r"\.jsonl\.(?:reset|deleted)\.[0-9TZ.:-]{1,40}\Z")
+MAX_SESSIONS_BYTES = 256 * 1024 * 1024
+"""Maximum size of a SESSIONS file that is read."""
+_ARCHIVED_NAME = re.compile(r"\.jsonl\.(?:reset|deleted)\.[0-9TZ.:-]{1,40}\Z")
 Json = dict[str, Any]
 
 
-class Window(NamedTuple):
-    """Known facts about one session.
+class SessionFacts(NamedTuple):
+    """The known facts about one session.
 
-    `tags` apply to all its exchanges. `multi_user`: several people take part. `inherited` are the ids of entries copied from another
-    session. `skills` are the names of the agent's skills. `fill` is the size of the context.
+    `tags` apply to all its exchanges. `multi_user` is True if several people take part. `inherited` are the ids of entries copied from
+    another session. `skills` are the names of the agent's skills.
     """
 
     tags: frozenset[str] = frozenset()
     multi_user: bool = False
     inherited: frozenset[str] = frozenset()
     skills: tuple[str, ...] = ()
-    fill: Fill | None = None
+    context_window: ContextWindow | None = None
 
 
-def read_windows(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, Window]:
-    """Read the windows of a database by session id; empty if it has no such table."""
+def read_stored_facts(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, SessionFacts]:
+    """Return the facts about the sessions in a database, by session id; empty if it has no table with them."""
     if WINDOWS not in tables or not {"session_id", "session_key"} <= tables[WINDOWS]:
         return {}
-    columns = ", ".join(name if name in tables[WINDOWS] else f"NULL AS {name}" for name in _WINDOW_COLUMNS)
-    copied = _read_copied(connection, tables)
+    columns = ", ".join(name if name in tables[WINDOWS] else f"NULL AS {name}" for name in _FACT_COLUMNS)
+    copied = _read_copied_ids(connection, tables)
     entries = _read_entries(connection, tables)
-    windows = {}
+    facts_by_session = {}
     for row in connection.execute(f"SELECT {columns} FROM {WINDOWS}"):
         session, key, chat, spawned_by = (_decode_text(value) for value in row)
-        window = window_of(key, chat, spawned_by, entries.get(session))
-        windows[session] = window._replace(inherited=frozenset(copied.get(session, ())))
-    return windows
+        facts = build_session_facts(key, chat, spawned_by, entries.get(session))
+        facts_by_session[session] = facts._replace(inherited=frozenset(copied.get(session, ())))
+    return facts_by_session
 
 
-def _read_copied(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
+def _read_copied_ids(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
     """Return the ids of the entries that each session copied from an older one."""
     if not {"session_id", "event_id"} <= tables.get(IDENTITIES, frozenset()) or "created_at" not in tables[WINDOWS]:
         return {}
-    first: bytes | None = None
-    copied: dict[str, list[str]] = {}
-    for event, session in connection.execute(_COPIES):
-        if event == first:
-            copied.setdefault(_decode_text(session), []).append(_decode_text(event))
-        first = event
-    return copied
+    previous_id: bytes | None = None
+    copied_ids: dict[str, list[str]] = {}
+    for entry_id, session in connection.execute(_COPIES):
+        # The first row of an entry is its own session; the following ones are copies.
+        if entry_id == previous_id:
+            copied_ids.setdefault(_decode_text(session), []).append(_decode_text(entry_id))
+        previous_id = entry_id
+    return copied_ids
 
 
 def _decode_text(value: bytes | None) -> str:
@@ -109,10 +111,10 @@ def _decode_text(value: bytes | None) -> str:
 
 
 def _read_entries(connection: sqlite3.Connection, tables: Mapping[str, frozenset[str]]) -> dict[str, SessionEntry]:
-    """Return the entries of the conversations by current session id; unreadable ones are ignored."""
+    """Return the entries of conversations by current session id. Unreadable ones are ignored."""
     if not {"current_session_id", "entry_json"} <= tables.get(NODES, frozenset()):
         return {}
-    statement = f"SELECT current_session_id, CAST(entry_json AS BLOB) FROM {NODES} WHERE length(CAST(entry_json AS BLOB)) <= {MAX_ENTRY}"
+    statement = f"SELECT current_session_id, CAST(entry_json AS BLOB) FROM {NODES} WHERE length(CAST(entry_json AS BLOB)) <= {MAX_ENTRY_BYTES}"
     entries = {}
     for session, body in connection.execute(statement):
         try:
@@ -129,13 +131,13 @@ class Skill(msgspec.Struct):
 
 
 class Snapshot(msgspec.Struct):
-    """The skills that a session was given."""
+    """The skills of a session when it started."""
 
     skills: list[Skill] = []
 
 
 class SessionEntry(msgspec.Struct, rename="camel"):
-    """The fields read from a conversation's entry. The others, prompts and reports, may have megabytes."""
+    """The fields that are read from a conversation's entry. The other fields, prompts and reports, may have megabytes."""
 
     session_id: str | None = None
     chat_type: str | None = None
@@ -146,41 +148,42 @@ class SessionEntry(msgspec.Struct, rename="camel"):
     skills_snapshot: Snapshot | None = None
 
 
-def window_of(key: str, chat: str, spawned_by: str, entry: SessionEntry | None) -> Window:
-    """Return the facts about a session given the key of its conversation, its chat type, its spawner and its entry."""
+def build_session_facts(key: str, chat: str, spawned_by: str, entry: SessionEntry | None) -> SessionFacts:
+    """Return the facts about a session, given the key of its conversation, its chat type, its spawner and its entry."""
     tags = {tag for part, tag in _TAG_BY_KEY_PART.items() if part in key}
     if spawned_by:
         tags.add("subagent")
     multi_user = chat in _GROUPS or any(part in key for part in _SHARED_KEY_PARTS)
     if entry is None:
-        return Window(frozenset(tags), multi_user)
+        return SessionFacts(frozenset(tags), multi_user)
     snapshot = entry.skills_snapshot.skills if entry.skills_snapshot is not None else []
     names = sorted({skill.name for skill in snapshot if skill.name and not has_surrogates(skill.name)})
     size = entry.context_tokens
     provider, model = (value if isinstance(value, str) else None for value in (entry.model_provider, entry.model))
-    fill = Fill(size, provider, model) if type(size) is int and size > 0 else None
-    return Window(frozenset(tags), multi_user, skills=tuple(names), fill=fill)
+    context_window = ContextWindow(size, provider, model) if type(size) is int and size > 0 else None
+    return SessionFacts(frozenset(tags), multi_user, skills=tuple(names), context_window=context_window)
 
 
-def is_set_aside(name: str) -> bool:
-    """Return whether a name is that of a transcript set aside by a reset or a deletion."""
-    return _SET_ASIDE.search(name) is not None
+def is_archived(name: str) -> bool:
+    """Return whether a file of this name is a transcript that a reset or a deletion archived."""
+    return _ARCHIVED_NAME.search(name) is not None
 
 
-def stem_of(name: str) -> str:
-    """Return the name of a transcript without its suffix, which may mark it as set aside."""
-    suffix = _SET_ASIDE.search(name)
+def transcript_stem(name: str) -> str:
+    """Return the name of a transcript without its suffix and without the mark of an archived transcript."""
+    suffix = _ARCHIVED_NAME.search(name)
     return name.removesuffix(".jsonl") if suffix is None else name[: suffix.start()]
 
 
 def trajectory_beside(transcript: Path) -> Path:
     """Return the path of a transcript's trajectory, which need not exist."""
-    return transcript.with_name(stem_of(transcript.name) + TRAJECTORY)
+    return transcript.with_name(transcript_stem(transcript.name) + TRAJECTORY)
 
 
 def read_trajectory(transcript: Path) -> Trajectory:
     """Return the trajectory beside a transcript; an empty one if it is missing or unreadable."""
-    trajectory, file = Trajectory(), trajectory_beside(transcript)
+    trajectory = Trajectory()
+    file = trajectory_beside(transcript)
     if file == transcript or file.is_symlink() or not file.is_file():
         return trajectory
     with file.open("rb") as stream:
@@ -196,33 +199,33 @@ def read_header(transcript: Path) -> Json:
     return value if isinstance(value, dict) and value.get("type") == "session" else {}
 
 
-def read_window(transcript: Path, header: Json) -> Window:
-    """Read the window of a transcript in a file."""
-    session = header.get("id") if isinstance(header.get("id"), str) else stem_of(transcript.name)
+def read_facts_beside(transcript: Path, header: Json) -> SessionFacts:
+    """Return the facts about the session of a transcript file."""
+    session = header.get("id") if isinstance(header.get("id"), str) else transcript_stem(transcript.name)
     file = transcript.with_name(SESSIONS)
     try:
         stat = file.stat()
     except OSError:
-        window_arguments = None
+        entry_arguments = None
     else:
-        window_arguments = _read_session_file(file, stat.st_mtime_ns, stat.st_size).get(str(session))
-    window = Window() if window_arguments is None else window_of(*window_arguments)
-    return window._replace(inherited=frozenset(_inherited_ids(transcript, header)))
+        entry_arguments = _read_session_file(file, stat.st_mtime_ns, stat.st_size).get(str(session))
+    facts = SessionFacts() if entry_arguments is None else build_session_facts(*entry_arguments)
+    return facts._replace(inherited=frozenset(_inherited_ids(transcript, header)))
 
 
 @functools.lru_cache(maxsize=16)
-def _read_session_file(file: Path, _modified: int, size: int) -> dict[str, _WindowArguments]:
-    """Return the conversation entries by current session id; unreadable ones are ignored."""
-    if size > MAX_SESSIONS or file.is_symlink():
+def _read_session_file(file: Path, _modified: int, size: int) -> dict[str, _EntryArguments]:
+    """Return the arguments of `build_session_facts` by current session id. Unreadable entries are ignored."""
+    if size > MAX_SESSIONS_BYTES or file.is_symlink():
         return {}
     try:
         listed = msgspec.json.decode(file.read_bytes(), type=dict[str, msgspec.Raw])
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
-    entries: dict[str, _WindowArguments] = {}
+    entries: dict[str, _EntryArguments] = {}
     for key, body in listed.items():
         try:
-            entry = msgspec.json.decode(body, type=SessionEntry) if len(memoryview(body)) <= MAX_ENTRY else SessionEntry()
+            entry = msgspec.json.decode(body, type=SessionEntry) if len(memoryview(body)) <= MAX_ENTRY_BYTES else SessionEntry()
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
         if entry.session_id is not None:
@@ -243,7 +246,7 @@ def _inherited_ids(transcript: Path, header: Json) -> Iterator[str]:
 
 
 def _find_parent(transcript: Path, named: Any) -> Path | None:
-    """Return the parent file that a header names, always in the same folder."""
+    """Return the parent file that a header names. It is always looked up in the transcript's own folder."""
     if not isinstance(named, str) or not named or "\0" in named:
         return None
     # A state folder copied from Windows has Windows paths.
@@ -251,14 +254,14 @@ def _find_parent(transcript: Path, named: Any) -> Path | None:
     if not name.endswith(".jsonl"):
         return None
     folder = transcript.parent
-    candidates = [folder / name, *sorted(file for file in folder.glob(f"{glob.escape(name)}.*") if is_set_aside(file.name))]
+    candidates = [folder / name, *sorted(file for file in folder.glob(f"{glob.escape(name)}.*") if is_archived(file.name))]
     return next((file for file in candidates if file != transcript and not file.is_symlink() and file.is_file()), None)
 
 
 def _age_key(header: Json, file: Path) -> tuple[str, str]:
-    """Return the sort key of transcripts: start time, then name.
+    """Return the sort key of a transcript: its start time, then its name.
 
-    A total order ensures that no two transcripts are copies of each other.
+    The order is total, so that no two transcripts are copies of each other.
     """
     return str(header.get("timestamp") or ""), file.name
 
@@ -274,4 +277,4 @@ class _IdOnly(msgspec.Struct):
     id: str | None = None
 
 
-_WindowArguments = tuple[str, str, str, SessionEntry]
+_EntryArguments = tuple[str, str, str, SessionEntry]

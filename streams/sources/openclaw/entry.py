@@ -1,14 +1,14 @@
-"""One line of a transcript as an entry with checked types and a time.
+"""The entry of a transcript's line, with checked types and a time.
 
-1. Every entry has a `type` and an `id`. `parentId` is the entry it follows: if absent, the latest one; if null, the entry starts a new tree.
-2. A line with fields of other types is set aside whole. Evidence is never guessed from it.
-3. Half a surrogate pair becomes U+FFFD in a text. An entry with one in an id is set aside, because two ids could become one.
-4. An entry's time is its ISO timestamp, else its message's time in milliseconds since 1970, else the time of the previous entry.
+1. Every entry has a `type` and an `id`. `parentId` names the entry that it follows. If it is absent, the entry follows the latest one; if it is
+   null, the entry starts a new tree.
+2. A line with a field of the wrong type is rejected as a whole. Evidence is never guessed from it.
+3. A lone surrogate in a text becomes U+FFFD. An entry with one in an id is rejected, because two ids could become equal.
+4. The time of an entry is its ISO timestamp, else the time of its message in milliseconds since 1970, else the time of the previous entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -24,18 +24,17 @@ from streams.sources.openclaw.text import MIRROR_MODEL
 
 Json = dict[str, Any]
 MAX_TOKENS = 2**53
-"""Largest token count: the largest integer that every JSON reader keeps exactly."""
+"""Maximum of a token count: the largest integer that every JSON reader keeps exactly."""
 TURN_END = "turn_end"
-"""Kind of an entry that ends a turn. It has no events; other dialects create it."""
+"""Kind of an entry that ends a turn. OpenClaw has none; other dialects create it. It has no events."""
 _NO_BLOCKS: list[Json] = []
-_NO_MESSAGE: Any = ({}, _NO_BLOCKS, None, "", _NO_BLOCKS, None, None, False)
 _IDS = ("id", "parentId")
-_KINDS = frozenset({"message", "session", "model_change", "thinking_level_change", "compaction", "leaf", "custom"})
-"""The most frequent types, which skip the full check."""
+_COMMON_KINDS = frozenset({"message", "session", "model_change", "thinking_level_change", "compaction", "leaf", "custom"})
+"""The most frequent types. Entries of these types skip the full check."""
 
 
 class Usage(NamedTuple):
-    """Token counts of one message. `read` includes prompt cache reads and writes."""
+    """The token counts of one message. `plain` are the input tokens outside the prompt cache."""
 
     plain: int
     cache_read: int
@@ -44,25 +43,25 @@ class Usage(NamedTuple):
 
     @property
     def read(self) -> int:
-        """Tokens the model read."""
+        """Tokens that the model read, including cache reads and writes."""
         return self.plain + self.cache_read + self.cache_write
 
     @property
     def total(self) -> int:
-        """Tokens read and written."""
+        """Tokens that the model read and wrote."""
         return self.read + self.output
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One checked entry. `linked`: it has a parentId; `side`: it is beside the conversation.
+    """An entry with checked fields.
 
-    `at` is None if the entry has no time. `role`, `blocks` and `message` belong to entries of type message; `blocks` is the content as a
-    list, a plain string being one text block. `digest` identifies the content; if None, the line does. `is_copy`: the entry is known to be
-    copied from another session.
+    `linked` is True if the entry has a parentId, `side` if it is beside the conversation, `is_copy` if it is known to be copied from another
+    session. `at` is None if it has no time. `role`, `message` and `blocks` belong to entries of type message; `blocks` is the content as a
+    list, in which a string is one text block. `digest` identifies the content; if it is None, the line identifies it.
 
-    The other fields are derived from a message: `text` of its text blocks (of a user message without text, media placeholders), `calls`
-    (its tool call blocks), and for an assistant `stop` (a message that calls a tool without a reason stopped for the tool), `usage` (None if
-    missing, or zero beside content) and `is_mirror` (a copy of a delivered message).
+    The other fields are derived from the message. `text` joins its text blocks; a user message without text has media placeholders. `calls`
+    are its tool call blocks. An assistant message also has `stop` (`toolUse` if it calls a tool without a reason), `usage` (None if it is
+    missing, or zero although the message has content) and `is_mirror` (it copies a delivered message).
     """
 
     kind: str
@@ -84,7 +83,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     is_mirror: bool
 
 
-def entry_of(
+def build_entry(
     kind: str,
     entry_id: str,
     *,
@@ -98,17 +97,34 @@ def entry_of(
     digest: bytes | None = None,
     is_copy: bool = False,
 ) -> Entry:
-    """Return the entry with these checked fields; see `Entry`."""
+    """Return the entry with these checked fields, and the fields derived from its message (see `Entry`)."""
     role = message.get("role")
-    text, calls = _text_and_calls(blocks, role)
+    text, calls = _read_text_and_calls(blocks, role)
     stop, usage, is_mirror = _read_ending(message, blocks, calls) if role == "assistant" else (None, None, False)
-    fixed = (kind, entry_id, parent, linked, side, at, body, role, message, blocks, digest, is_copy)
-    return Entry(*fixed, text, calls, stop, usage, is_mirror)
+    return Entry(
+        kind=kind,
+        id=entry_id,
+        parent=parent,
+        linked=linked,
+        side=side,
+        at=at,
+        body=body,
+        role=role,
+        message=message,
+        blocks=blocks,
+        digest=digest,
+        is_copy=is_copy,
+        text=text,
+        calls=calls,
+        stop=stop,
+        usage=usage,
+        is_mirror=is_mirror,
+    )
 
 
-def _text_and_calls(blocks: list[Json], role: str | None) -> tuple[str, list[Json]]:
-    """Return the text of the text blocks (of a user message without text, media placeholders), and the tool call blocks."""
-    if len(blocks) == 1 and blocks[0].get("type") == "text":  # as most
+def _read_text_and_calls(blocks: list[Json], role: str | None) -> tuple[str, list[Json]]:
+    """Return the text of a message, and its tool call blocks."""
+    if len(blocks) == 1 and blocks[0].get("type") == "text":  # the usual case
         text = blocks[0].get("text")
         return (text if isinstance(text, str) else ""), []
     texts: list[str] = []
@@ -128,42 +144,56 @@ def _text_and_calls(blocks: list[Json], role: str | None) -> tuple[str, list[Jso
 
 
 def _read_ending(message: Json, blocks: list[Json], calls: list[Json]) -> tuple[str | None, Usage | None, bool]:
-    """Return the stop reason of an assistant message, its usage, and whether it is a mirror of a delivered message."""
-    stop, usage = message.get("stopReason"), counts_of(message.get("usage"))
+    """Return the stop reason of an assistant message, its usage, and whether it mirrors a delivered message."""
+    stop = message.get("stopReason")
     if not isinstance(stop, str):
         stop = "toolUse" if calls else None
+    usage = read_counts(message.get("usage"))
     if usage is not None and blocks and not any(usage):
-        usage = None
+        usage = None  # zero usage of a message with content means that the usage is missing
     return stop, usage, message.get("model") == MIRROR_MODEL
 
 
 def read_entry(body: Json, *, is_whole: bool = False) -> Entry | Problem:
-    """Return the entry of a decoded line, or why there is none. `is_whole`: no text holds half a surrogate pair."""
-    kind, entry_id, parent = body.get("type"), body.get("id"), body.get("parentId")
-    is_plain = type(kind) is str and kind in _KINDS and type(entry_id) is str and is_plain_identifier(entry_id, MAX_ID)
-    if not is_plain or not (parent is None or (type(parent) is str and parent.isascii())):
-        problem = _envelope_problem(body)
+    """Return the entry of a decoded line, or the reason why it has none. `is_whole`: no text of the line holds a lone surrogate."""
+    if not _has_plain_envelope(body):
+        problem = _find_envelope_problem(body)
         if problem is not None:
             return problem
     if not is_whole:
-        body = mended_body(body)
-    get = body.get
-    message, blocks, role, text, calls, stop, usage, is_mirror = _NO_MESSAGE
-    if kind == "message":
-        checked = _message_blocks(get("message"))
-        if isinstance(checked, Problem):
-            return checked
-        message, blocks = body["message"], checked
-        role = message["role"]
-        text, calls = _text_and_calls(blocks, role)
-        if role == "assistant":
-            stop, usage, is_mirror = _read_ending(message, blocks, calls)
-    at, linked, side = _entry_time(body, message), "parentId" in body, get("appendMode") == "side"
-    fixed = (body["type"], body["id"], get("parentId"), linked, side, at, body, role, message, blocks, None, False)
-    return Entry(*fixed, text, calls, stop, usage, is_mirror)
+        body = repair_body(body)
+    message: Json = {}
+    blocks: list[Json] = _NO_BLOCKS
+    if body["type"] == "message":
+        checked_blocks = _read_message_blocks(body.get("message"))
+        if isinstance(checked_blocks, Problem):
+            return checked_blocks
+        message = body["message"]
+        blocks = checked_blocks
+    return build_entry(
+        body["type"],
+        body["id"],
+        parent=body.get("parentId"),
+        linked="parentId" in body,
+        side=body.get("appendMode") == "side",
+        at=_read_time(body, message),
+        body=body,
+        message=message,
+        blocks=blocks,
+    )
 
 
-def _envelope_problem(body: Json) -> Problem | None:
+def _has_plain_envelope(body: Json) -> bool:
+    """Return whether the envelope is certainly valid. This quick check accepts most lines."""
+    kind = body.get("type")
+    entry_id = body.get("id")
+    parent = body.get("parentId")
+    has_plain_id = type(entry_id) is str and is_plain_identifier(entry_id, MAX_ID)
+    has_plain_parent = parent is None or (type(parent) is str and parent.isascii())
+    return type(kind) is str and kind in _COMMON_KINDS and has_plain_id and has_plain_parent
+
+
+def _find_envelope_problem(body: Json) -> Problem | None:
     for name in ("type", "id"):
         value = body.get(name)
         if value is None:
@@ -181,69 +211,68 @@ def _envelope_problem(body: Json) -> Problem | None:
     return None
 
 
-def _message_blocks(message: Any) -> list[Json] | Problem:
+def _read_message_blocks(message: Any) -> list[Json] | Problem:
     if type(message) is not dict:
         return Problem("wrong_type", f"message: is {json_type(message)}, not an object")
     role = message.get("role")
     if type(role) is not str:
         return Problem("wrong_type", f"message.role: is {json_type(role)}, not a string")
-    return blocks_of("message.content", message.get("content"))
+    return read_blocks("message.content", message.get("content"))
 
 
-def _entry_time(body: Json, message: Json) -> datetime | None:
+def _read_time(body: Json, message: Json) -> datetime | None:
+    """Return the time of an entry; None if neither the line nor its message has a valid time."""
     for source in (body, message):
         value = source.get("timestamp")
         if isinstance(value, (str, int, float)):
             try:
-                at = parse_timestamp(value)
+                return parse_timestamp(value)
             except ValueError:
                 continue
-            return at
     return None
 
 
-def mended_body(body: Json) -> Json:
-    """Return the line with U+FFFD in place of each half of a surrogate pair; the same object if there is none."""
+def repair_body(body: Json) -> Json:
+    """Return the line with U+FFFD in place of each lone surrogate. A line without any is returned unchanged."""
     try:
         msgspec.json.encode(body)
     except UnicodeEncodeError:
-        mended_value: Json = mended(body)
-        return mended_value
+        repaired: Json = mended(body)
+        return repaired
     return body
 
 
-def content_of(line: bytes) -> bytes:
-    """Return the content of a readable line, independent of the order of its members."""
+def canonical_content(line: bytes) -> bytes:
+    """Return the content of a readable line in a form that does not depend on the order of its members."""
     return msgspec.json.encode(mended(decode_json(line)), order="deterministic")
 
 
-def counts_of(usage: Any) -> Usage | None:
+def read_counts(usage: Any) -> Usage | None:
     """Return the token counts of a usage in OpenClaw's form; None for any other value."""
     if type(usage) is not dict or "input" not in usage:
         return None
-    get: Callable[[str], Any] = usage.get
-    plain, read, written, output = get("input"), get("cacheRead"), get("cacheWrite"), get("output")
-    # If the bitwise OR is in range, each number is.
-    are_whole = type(plain) is int and type(read) is int and type(written) is int and type(output) is int
-    if are_whole and 0 <= plain | read | written | output < MAX_TOKENS:
-        return Usage(plain, read, written, output)
-    return Usage(_count(plain), _count(read), _count(written), _count(output))
+    return Usage(
+        plain=_read_count(usage["input"]),
+        cache_read=_read_count(usage.get("cacheRead")),
+        cache_write=_read_count(usage.get("cacheWrite")),
+        output=_read_count(usage.get("output")),
+    )
 
 
-def _count(value: Any) -> int:
-    """Return a token count; 0 for a value that is not one."""
-    if type(value) is int or type(value) is float:
-        return int(min(value, MAX_TOKENS)) if value >= 0 else 0
+def _read_count(value: Any) -> int:
+    """Return a token count; 0 for any other value."""
+    if (type(value) is int or type(value) is float) and value >= 0:
+        return int(min(value, MAX_TOKENS))
     return 0
 
 
 def has_bad_time(entry: Entry) -> bool:
-    """Return whether the entry has a time that cannot be read."""
+    """Return whether the entry has a timestamp that cannot be read."""
     return entry.at is None and (entry.body.get("timestamp") is not None or entry.message.get("timestamp") is not None)
 
 
-def blocks_of(name: str, content: Any) -> list[Json] | Problem:
-    """Return content as a list of blocks, a string being one text block; a Problem if it is neither."""
+def read_blocks(name: str, content: Any) -> list[Json] | Problem:
+    """Return the content of a message as a list of blocks; a string becomes one text block. `name` is its field, for problems."""
     if content is None:
         return _NO_BLOCKS
     if isinstance(content, str):

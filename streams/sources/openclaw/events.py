@@ -1,14 +1,18 @@
-"""Runtime events of a transcript's entry, and the events of a session as records.
+"""The runtime events of a transcript's entries, and their records.
 
-toolCall → tool_call; toolResult → tool_output; a result of memory_search or memory_get → memory_event too (no hits is a miss);
-usage → token_usage; an assistant message that ended in error or was aborted → error_event; another one after an error →
-retry_event, before the others; compaction → context_event; a change of model, thinking level or a reset → state_transition.
+- toolCall → tool_call
+- toolResult → tool_output; a result of memory_search or memory_get also → memory_event (a miss if it has no hits)
+- usage → token_usage
+- an assistant message that ended in an error or was aborted → error_event; the next one after an error → retry_event, before its other events
+- compaction → context_event
+- a change of the model or the thinking level, and a reset → state_transition
+
 Calls without a result and results without a call are events, too. A transcript does not say whether an output was used, so no event does.
 
-Since 2026.9 most tools are called through one, `tool_call {id, args}`, which keeps the model's prompt small. Such a call and its result are
-reported under the inner tool, with `via` naming the wrapper.
+Since 2026.9 most tools are called through a wrapper, `tool_call {id, args}`, which keeps the model's prompt small. The call and its result are
+reported under the inner tool, and `via` names the wrapper.
 
-Records are redacted, cut, and numbered in order.
+Records are redacted first, then cut, and numbered in order.
 """
 
 from __future__ import annotations
@@ -26,30 +30,35 @@ from streams.sources.openclaw.entry import Entry
 from streams.sources.openclaw.text import cut
 from streams.sources.source import ReadingContext
 
-MAX_RESULT = 16 * 1024
-"""Characters of a tool's result that an event carries."""
-MAX_ARGUMENTS = 64 * 1024
-"""Characters of a call's arguments, as canonical JSON, beyond which they are cut."""
+MAX_RESULT_CHARACTERS = 16 * 1024
+"""Characters kept of a tool's result."""
+MAX_ARGUMENTS_CHARACTERS = 64 * 1024
+"""Characters kept of a call's arguments, as canonical JSON."""
 MAX_NAME = 256
-"""Characters of the longest name of a tool or model that an event carries."""
+"""Characters kept of the name of a tool or model."""
 WRAPPER = "tool_call"
-"""Tool through which the tools of the catalogue are called."""
+"""The tool through which other tools are called."""
 Json = dict[str, Any]
-Names = tuple[tuple[str, str], ...]
-"""Pairs of a source field and the event field it is copied to."""
+FieldNames = tuple[tuple[str, str], ...]
+"""Pairs of a field of the source and the event field that it is copied to."""
 _SELECTORS = ("id", "name")
 _ARGUMENTS = ("args", "arguments")
 _NO_CALLS: Mapping[str, str] = {}
 _MEMORY_TOOLS = frozenset({"memory_search", "memory_get"})
 _MAX_PARSED = 1024 * 1024
 _EMPTY_RECALLS = ("", "[]", "{}", "null", "no results", "no results.", "no matches", "no matches.")
-_CALL_FIELDS: Names = (("name", "tool"), ("id", "tool_call_id"))
-_OUTPUT_FIELDS: Names = (("toolName", "tool"), ("toolCallId", "tool_call_id"))
-_STATUS_FIELDS: Names = (("status", "tool_status"),)
-_MEASURE_FIELDS: Names = (("exitCode", "exit_code"), ("durationMs", "duration_ms"))
-_MODEL_FIELDS: Names = (("provider", "provider"), ("model", "model"))
-_FAILURE_FIELDS: Names = (("errorMessage", "message"), *_MODEL_FIELDS)
-_USAGE_FIELDS: Names = (("input", "input"), ("output", "output"), ("cacheRead", "cache_read"), ("cacheWrite", "cache_write"))
+_CALL_FIELDS: FieldNames = (("name", "tool"), ("id", "tool_call_id"))
+_OUTPUT_FIELDS: FieldNames = (("toolName", "tool"), ("toolCallId", "tool_call_id"))
+_STATUS_FIELDS: FieldNames = (("status", "tool_status"),)
+_MEASURE_FIELDS: FieldNames = (("exitCode", "exit_code"), ("durationMs", "duration_ms"))
+_MODEL_FIELDS: FieldNames = (("provider", "provider"), ("model", "model"))
+_FAILURE_FIELDS: FieldNames = (("errorMessage", "message"), *_MODEL_FIELDS)
+_USAGE_FIELDS: FieldNames = (
+    ("input", "input"),
+    ("output", "output"),
+    ("cacheRead", "cache_read"),
+    ("cacheWrite", "cache_write"),
+)
 _COMPACTION_FIELDS = {"tokensBefore": "tokens_before", "firstKeptEntryId": "first_kept_entry_id", "summary": "summary"}
 _TRANSITIONS: dict[str, Json] = {
     "model_change": {"provider": "provider", "modelId": "model"},
@@ -57,11 +66,13 @@ _TRANSITIONS: dict[str, Json] = {
     "reset": {"firstKeptEntryId": "first_kept_entry_id"},
 }
 _COPIED_TYPES = frozenset({str, int, float})
+_FAILURES = frozenset({"error", "aborted"})
+"""Stop reasons of failed messages."""
 _TEXT_LIMITS = {
-    "result": MAX_RESULT,
-    "summary": MAX_RESULT,
-    "message": MAX_RESULT,
-    "arguments": MAX_ARGUMENTS,
+    "result": MAX_RESULT_CHARACTERS,
+    "summary": MAX_RESULT_CHARACTERS,
+    "message": MAX_RESULT_CHARACTERS,
+    "arguments": MAX_ARGUMENTS_CHARACTERS,
     "exchange_id": 4 * MAX_NAME,
 }
 _TRUSTED_FIELDS = frozenset(
@@ -70,16 +81,16 @@ _TRUSTED_FIELDS = frozenset(
         *("timestamp", "usage", "source", "told_by"),
     }
 )
-"""Fields without secrets: ids, and values that the reader wrote."""
+"""Fields that hold no secrets: ids, and values that the reader wrote itself."""
 
 
 def events_of(entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str] = _NO_CALLS) -> list[Json]:
-    """Return the events of one entry in order, without ids; texts are whole.
+    """Return the events of one entry in order, without ids and with uncut texts.
 
-    `wrapped` is the inner tool of each earlier wrapped call, by call id.
+    `wrapped` has the inner tools of earlier wrapped calls, by call id.
     """
     if entry.kind == "message":
-        reader = _BY_ROLE.get(entry.role or "")
+        reader = _EVENT_READERS.get(entry.role or "")
         events = reader(entry, wrapped) if reader else []
         return [{"event": "retry_event", "action": "retry"}, *events] if is_retry else events
     transition = _TRANSITIONS.get(entry.kind)
@@ -91,22 +102,22 @@ def events_of(entry: Entry, *, is_retry: bool, wrapped: Mapping[str, str] = _NO_
 
 
 def _select_fields(source: Json, fields: Json) -> Json:
-    """Return the fields of `source` that are texts or numbers, under their event names."""
+    """Return those of the fields that are texts or numbers, under their event names."""
     selected: Json = {}
     _copy_fields(selected, source, tuple(fields.items()))
     return selected
 
 
-def _copy_fields(event: Json, source: Json, fields: Names) -> None:
-    """Copy the fields of `source` that are texts or numbers into an event, under their event names."""
-    for theirs, ours in fields:
-        value = source.get(theirs)
+def _copy_fields(event: Json, source: Json, fields: FieldNames) -> None:
+    """Copy those of the fields that are texts or numbers into an event, under their event names."""
+    for source_name, event_name in fields:
+        value = source.get(source_name)
         if type(value) in _COPIED_TYPES:
-            event[ours] = value
+            event[event_name] = value
 
 
-def shortened(event: Json) -> Json:
-    """Return the event with its long texts cut and the cut marked. Redact before: a cut could halve a secret."""
+def shorten_event(event: Json) -> Json:
+    """Return the event with its long texts cut and the cuts marked. Redact it first, because a cut could split a secret."""
     short = {name: _shorten_text(name, value) if type(value) is str else value for name, value in event.items()}
     if event.get("arguments") is not None:
         short["arguments"] = _shorten_arguments(event["arguments"])
@@ -119,12 +130,12 @@ def _shorten_text(name: str, text: str) -> str:
 
 
 def _shorten_arguments(arguments: Any) -> Any:
-    """Return the arguments of a call; cut JSON text if they are long."""
-    # The fast encoder does not sort keys; it only decides whether the slow one is needed.
-    if len(msgspec.json.encode(arguments)) <= MAX_ARGUMENTS:
+    """Return the arguments of a call, as cut JSON text if they are long."""
+    # The fast encoder does not sort keys, so it only tells whether the slow one is needed.
+    if len(msgspec.json.encode(arguments)) <= MAX_ARGUMENTS_CHARACTERS:
         return arguments
     text = canonical_json(arguments)
-    return arguments if len(text) <= MAX_ARGUMENTS else cut(text, MAX_ARGUMENTS)
+    return arguments if len(text) <= MAX_ARGUMENTS_CHARACTERS else cut(text, MAX_ARGUMENTS_CHARACTERS)
 
 
 def wrapped_calls(entry: Entry) -> dict[str, str]:
@@ -138,9 +149,9 @@ def wrapped_calls(entry: Entry) -> dict[str, str]:
 
 
 def _inner_call(block: Json) -> tuple[str, Any] | None:
-    """Return the inner tool of a wrapped call and its arguments; None for any other call.
+    """Return the inner tool of a wrapped call and its arguments; None if the call is not wrapped.
 
-    Small models put the arguments beside the selector instead of under `args`, which OpenClaw accepts.
+    Small models put the arguments beside the selector instead of under `args`. OpenClaw accepts both.
     """
     wrapper = block.get("arguments")
     if block.get("name") != WRAPPER or not isinstance(wrapper, dict):
@@ -148,13 +159,15 @@ def _inner_call(block: Json) -> tuple[str, Any] | None:
     selector = next((name for name in _SELECTORS if isinstance(wrapper.get(name), str) and wrapper[name]), None)
     if selector is None:
         return None
-    beside = {name: value for name, value in wrapper.items() if name not in (selector, *_ARGUMENTS)}
-    arguments = next((wrapper[name] for name in _ARGUMENTS if isinstance(wrapper.get(name), dict)), beside)
-    return wrapper[selector].rpartition(":")[2] or wrapper[selector], arguments
+    arguments = next((wrapper[name] for name in _ARGUMENTS if isinstance(wrapper.get(name), dict)), None)
+    if arguments is None:
+        arguments = {name: value for name, value in wrapper.items() if name not in (selector, *_ARGUMENTS)}
+    tool = wrapper[selector].rpartition(":")[2]
+    return tool or wrapper[selector], arguments
 
 
 def call_event(block: Json) -> Json:
-    """Return the event of a call of a tool: a block with `id`, `name` and `arguments`."""
+    """Return the event of a tool call, given its block with `id`, `name` and `arguments`."""
     call: Json = {"event": "tool_call"}
     _copy_fields(call, block, _CALL_FIELDS)
     inner = _inner_call(block) if block.get("name") == WRAPPER else None
@@ -166,24 +179,25 @@ def call_event(block: Json) -> Json:
 
 
 def output_events(message: Json, text: str, wrapped: Mapping[str, str]) -> list[Json]:
-    """Return the events of a tool's result: a message with `toolCallId`, `toolName`, `isError` and `details`, and its text."""
-    details = message.get("details")
-    details = details if isinstance(details, dict) else {}
+    """Return the events of a tool's result, given its message with `toolCallId`, `toolName`, `isError` and `details`, and its text."""
+    details: Any = message.get("details")
+    if not isinstance(details, dict):
+        details = {}
     output: Json = {"event": "tool_output"}
     _copy_fields(output, message, _OUTPUT_FIELDS)
     inner = wrapped.get(output.get("tool_call_id", "")) if output.get("tool") == WRAPPER else None
     if inner is not None:
         output |= {"tool": inner, "via": WRAPPER}
         result = details.get("result")
-        inside = result.get("details") if isinstance(result, dict) else None
-        details = inside if isinstance(inside, dict) else details
+        inner_details = result.get("details") if isinstance(result, dict) else None
+        if isinstance(inner_details, dict):
+            details = inner_details
     output["is_error"] = message.get("isError") is True
     if details:
-        for theirs, ours in _MEASURE_FIELDS:
-            value = details.get(theirs)
-            if type(value) is int or type(value) is float:
-                output[ours] = value
-        # Not `status`: that event field says whether the agent used the output, which a tool must not set.
+        for source_name, event_name in _MEASURE_FIELDS:
+            if _is_number(details.get(source_name)):
+                output[event_name] = details[source_name]
+        # The event field `status` tells whether the agent used the output. A tool must not set it.
         _copy_fields(output, details, _STATUS_FIELDS)
     output["result"] = text
     if output.get("tool") not in _MEMORY_TOOLS:
@@ -216,7 +230,7 @@ def _parse_json(text: str) -> Any:
 
 
 class SessionEvents:
-    """The raw events of one session in order. Texts are uncut."""
+    """The raw events of one session in order, with uncut texts."""
 
     def __init__(self, context: ReadingContext, agent: str | None) -> None:
         self._context = context
@@ -228,13 +242,13 @@ class SessionEvents:
         self._events.append((raw, at))
 
     def records(self, session_id: str) -> list[AgentEvent]:
-        """Return the record of each event."""
-        return [self._record(raw, seq, at, session_id) for seq, (raw, at) in enumerate(self._events)]
+        """Return the records of the events."""
+        return [self._build_record(raw, seq, at, session_id) for seq, (raw, at) in enumerate(self._events)]
 
-    def _record(self, raw: Json, seq: int, at: datetime, session_id: str) -> AgentEvent:
+    def _build_record(self, raw: Json, seq: int, at: datetime, session_id: str) -> AgentEvent:
         redact = self._context.redactor.redact_json
         clean = {name: value if name in _TRUSTED_FIELDS else redact(value)[0] for name, value in raw.items()}
-        event = normalise_event(shortened(clean), seq)
+        event = normalise_event(shorten_event(clean), seq)
         return to_record(
             event,
             connection=self._context.connection,
@@ -250,25 +264,25 @@ class SessionEvents:
 
 def _assistant_events(entry: Entry, _wrapped: Mapping[str, str]) -> list[Json]:
     events = [call_event(block) for block in entry.calls]
-    usage, message = entry.usage, entry.message
-    if usage is not None and not entry.is_mirror:
-        usage_event = {"event": "token_usage", "usage": _usage_counts(message["usage"], sum(usage))}
+    message = entry.message
+    if entry.usage is not None and not entry.is_mirror:
+        usage_event = {"event": "token_usage", "usage": _usage_counts(message["usage"], entry.usage.total)}
         _copy_fields(usage_event, message, _MODEL_FIELDS)
         events.append(usage_event)
-    if entry.stop == "error" or entry.stop == "aborted":  # noqa: PLR1714 - as most have ended otherwise, a tuple costs more
-        failed: Json = {"event": "error_event", "action": entry.stop}
-        _copy_fields(failed, message, _FAILURE_FIELDS)
-        events.append(failed)
+    if entry.stop in _FAILURES:
+        error_event: Json = {"event": "error_event", "action": entry.stop}
+        _copy_fields(error_event, message, _FAILURE_FIELDS)
+        events.append(error_event)
     return events
 
 
-def _usage_counts(counted: Json, total: int) -> Json:
+def _usage_counts(usage: Json, total: int) -> Json:
+    """Return the token counts and the cost of a usage, under their event names."""
     counts: Json = {"total": total}
-    for theirs, ours in _USAGE_FIELDS:
-        value = counted.get(theirs)
-        if type(value) is int or type(value) is float:
-            counts[ours] = value
-    cost = counted.get("cost")
+    for source_name, event_name in _USAGE_FIELDS:
+        if _is_number(usage.get(source_name)):
+            counts[event_name] = usage[source_name]
+    cost = usage.get("cost")
     if isinstance(cost, dict) and _is_number(cost.get("total")):
         counts["cost_usd"] = cost["total"]
     return counts
@@ -282,7 +296,7 @@ def _result_events(entry: Entry, wrapped: Mapping[str, str]) -> list[Json]:
     return output_events(entry.message, entry.text, wrapped)
 
 
-_BY_ROLE: dict[str, Callable[[Entry, Mapping[str, str]], list[Json]]] = {
+_EVENT_READERS: dict[str, Callable[[Entry, Mapping[str, str]], list[Json]]] = {
     "assistant": _assistant_events,
     "toolResult": _result_events,
 }

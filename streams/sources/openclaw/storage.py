@@ -1,31 +1,30 @@
 # ruff: noqa: S608 - statements are built from names of our own
-"""OpenClaw's state on disk: its folder, and transcripts kept in SQLite.
+"""OpenClaw's state on disk: its state folder, and its transcripts in SQLite.
 
-The database of an agent, `<root>/agents/<agent>/agent/openclaw-agent.sqlite`, is opened read-only. Its tables, not a version number, tell
-what it holds. A file without these tables has only login state and no transcripts:
+The database of an agent, `<root>/agents/<agent>/agent/openclaw-agent.sqlite`, is opened read-only. Its tables, not a version number, determine
+how it is read. A database with none of these tables has only login state and no transcripts:
 
-1. `transcript_events`: a row is a line, as text in `event_json` or, since 2026.9, as zstd in `event_zstd`.
-2. `session_transcript_archives`: rows removed by a reset or a deletion, as a JSONL file in a blob.
-3. `session_transcript_cold_archives`: idle sessions, as a compressed file of records in a blob or beside the database, in
+1. `transcript_events`: each row is a line, as text in `event_json` or, since 2026.9, as zstd in `event_zstd`.
+2. `session_transcript_archives`: the rows removed by a reset or a deletion, as a JSONL file in a blob.
+3. `session_transcript_cold_archives`: idle sessions, as a compressed file of records. The file is in a blob, or beside the database in
    `<agent>/sessions/cold/`. Only its records of kind `event` are lines.
 
-Archives are read first, oldest first. An entry in two of these tables counts once. Compressed content is read in bounded memory. An
-archive that does not match its digest is set aside whole.
+Archives are read first, oldest first. An entry in two of these tables counts once. Compressed content is read in bounded memory. An archive
+that does not match its digest is rejected as a whole.
 
-The configuration in the state folder, `openclaw.json`, may have comments and include other files. It is read as plain JSON; if it is not,
-its contents are unknown.
+The configuration in the state folder, `openclaw.json`, may have comments and include other files. It is only read if it is plain JSON.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -34,15 +33,17 @@ import msgspec
 from schemas.bounds import MAX_ID
 from schemas.errors import InputError
 from streams.sources.lines import MAX_FAULT_BODY_BYTES, MAX_LINE_BYTES, Line, Problem, is_linked, line_fault, read_lines
-from streams.sources.openclaw.companions import Window, read_windows
+from streams.sources.openclaw.companions import SessionFacts, read_stored_facts
 from streams.sources.openclaw.reader import read_session
-from streams.sources.openclaw.trajectory import SKIPPED, Trajectory
+from streams.sources.openclaw.trajectory import SKIPPED_KINDS, Trajectory
 from streams.sources.source import EVERY_SESSION, LineFault, Reading, ReadingContext, SessionRange
 from streams.sources.zstd import zstd
 
 DATABASE = "openclaw-agent.sqlite"
 """Name of the database with an agent's transcripts."""
-EVENTS, ARCHIVES, COLD = "transcript_events", "session_transcript_archives", "session_transcript_cold_archives"
+EVENTS = "transcript_events"
+ARCHIVES = "session_transcript_archives"
+COLD = "session_transcript_cold_archives"
 SOURCES = {
     EVENTS: frozenset({"session_id", "seq", "event_json"}),
     ARCHIVES: frozenset({"session_id", "generation", "encoding", "archive_blob", "archive_sha256", "created_at"}),
@@ -52,11 +53,11 @@ SOURCES = {
 TRAJECTORY_EVENTS = "trajectory_runtime_events"
 TRAJECTORY_COLUMNS = frozenset({"session_id", "seq", "event_json"})
 """Table of the trajectories of sessions, and the columns that are read."""
-MAX_COMPRESSED = 64 * 1024 * 1024
-"""Bytes of the largest archive that is loaded. OpenClaw's own limit for a row is 4 MiB."""
-MAX_ARCHIVE = 2 * 1024 * 1024 * 1024
-"""Bytes of the largest archive after decompression."""
-# Of a row that is too long, only the start is loaded.
+MAX_ARCHIVE_BYTES = 64 * 1024 * 1024
+"""Maximum size of an archive that is loaded. OpenClaw's own limit for a row is 4 MiB."""
+MAX_UNPACKED_BYTES = 2 * 1024 * 1024 * 1024
+"""Maximum size of an archive after decompression."""
+# Only the start of a row is loaded if the row is too long.
 _BOUNDED_TEXT = (
     "CAST(CASE WHEN length(CAST(event_json AS BLOB)) <= :longest THEN event_json ELSE substr(event_json, 1, :kept) END AS BLOB)"
 )
@@ -71,7 +72,7 @@ _EVENT_STATEMENTS = {
 """Statement by whether rows may be compressed."""
 _TRAJECTORY_STATEMENT = (
     f"SELECT {_BOUNDED_TEXT}, length(CAST(event_json AS BLOB)) FROM {TRAJECTORY_EVENTS} WHERE session_id = :session "
-    + "".join(f'AND instr(substr(event_json, 1, 512), \'"type":"{kind}"\') = 0 ' for kind in SKIPPED)
+    + "".join(f'AND instr(substr(event_json, 1, 512), \'"type":"{kind}"\') = 0 ' for kind in SKIPPED_KINDS)
     + "ORDER BY seq"
 )
 _ARCHIVE_STATEMENT = f"""
@@ -86,17 +87,19 @@ STATE_FOLDERS = ("~/.openclaw", "~/.clawdbot")
 STATE_VARIABLE = "OPENCLAW_STATE_DIR"
 PLUGIN = "driftline"
 """Id of the plugin in OpenClaw's configuration."""
-JSONL, FIRST_SQLITE, CURRENT_SQLITE = "JSONL files", "SQLite, first form", "SQLite, current form"
-MAX_CONFIG = 4 * 1024 * 1024
-"""Bytes of the largest configuration that is read."""
+JSONL = "JSONL files"
+FIRST_SQLITE = "SQLite, first form"
+CURRENT_SQLITE = "SQLite, current form"
+MAX_CONFIG_BYTES = 4 * 1024 * 1024
+"""Maximum size of a configuration that is read."""
 _VERSION = re.compile(r"[\w.+-]{1,64}")
 
 
 def find_databases(path: Path) -> list[Path]:
     """Return the databases with transcripts at a path, sorted: the file itself, or all `agents/<agent>/agent/openclaw-agent.sqlite`.
 
-    Files with only login state and symbolic links below a directory are left out. A file that cannot be opened is listed, so that reading
-    it reports why. Raises InputError if the path itself is a file that cannot be opened.
+    Below a directory, databases with only login state and symbolic links are left out. A file that cannot be opened is included, so that
+    reading it reports the reason. Raises InputError if the path is a file that cannot be opened.
     """
     if path.is_file():
         return [path] if _has_transcripts(path) else []
@@ -108,21 +111,21 @@ def find_databases(path: Path) -> list[Path]:
 def _has_transcripts(path: Path) -> bool:
     try:
         with closing(_open_database(path)) as connection:
-            return not _tables_of(connection).keys().isdisjoint(SOURCES)
+            return not _list_tables(connection).keys().isdisjoint(SOURCES)
     except sqlite3.Error as error:
-        raise _not_readable(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     connection.text_factory = bytes
-    # The file is untrusted: nothing that it defines may run.
+    # The file is untrusted, so code in its schema must not run.
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA query_only = ON")
     return connection
 
 
-def _tables_of(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
+def _list_tables(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
     """Return the column names of each table."""
     statement = (
         "SELECT tables.name, columns.name FROM sqlite_schema AS tables JOIN pragma_table_info(tables.name) AS columns "
@@ -134,7 +137,7 @@ def _tables_of(connection: sqlite3.Connection) -> dict[str, frozenset[str]]:
     return {table: frozenset(columns) for table, columns in columns_by_table.items()}
 
 
-def _not_readable(path: Path, error: sqlite3.Error) -> InputError:
+def _unreadable_error(path: Path, error: sqlite3.Error) -> InputError:
     return InputError(f"{path}: cannot be read as a SQLite database ({error})", hint="Check the file and its permissions.")
 
 
@@ -146,23 +149,25 @@ def _may_have_transcripts(path: Path) -> bool:
 
 
 def session_ranges(path: Path, count: int) -> list[SessionRange]:
-    """Return at most `count` ranges of about equal size, which together cover every session, including future ones.
+    """Return at most `count` ranges of about equal size, which together cover all sessions, future ones included.
 
-    A file that cannot be read is one range, so that reading it reports why.
+    A file that cannot be read is one range, so that reading it reports the reason.
     """
     try:
         with closing(_open_database(path)) as connection:
-            names = [_name(one) for one in _list_sessions(connection, _tables_of(connection), EVERY_SESSION)]
+            names = [
+                _session_text(session_id) for session_id in _list_sessions(connection, _list_tables(connection), EVERY_SESSION)
+            ]
     except sqlite3.Error:
         names = []
     step = max(1, -(-len(names) // count))
     # The database orders ids by their bytes.
     bounds = sorted(names, key=lambda name: name.encode("utf-8", "surrogateescape"))[step::step]
-    return [SessionRange(first, end) for first, end in pairwise([None, *bounds, None])]
+    return [SessionRange(first, end) for first, end in itertools.pairwise([None, *bounds, None])]
 
 
-def _name(session: object) -> str:
-    """Return an id as text from which the same bytes can be restored."""
+def _session_text(session: object) -> str:
+    """Return a session id as text that can be encoded to the same bytes."""
     return session.decode("utf-8", "surrogateescape") if isinstance(session, bytes) else str(session)
 
 
@@ -174,24 +179,24 @@ def _list_sessions(connection: sqlite3.Connection, tables: dict[str, frozenset[s
         return []
     rows = connection.execute(f"{' UNION '.join(parts)} ORDER BY session_id")
     first, end = (None if bound is None else bound.encode("utf-8", "surrogateescape") for bound in within)
-    ids = ((row[0], _name(row[0]).encode("utf-8", "surrogateescape")) for row in rows)
+    ids = ((row[0], _session_text(row[0]).encode("utf-8", "surrogateescape")) for row in rows)
     return [session for session, name in ids if (first is None or name >= first) and (end is None or name < end)]
 
 
 def read_database(path: Path, context: ReadingContext, sessions: SessionRange = EVERY_SESSION) -> Iterator[Reading]:
-    """Yield one reading per session of the range, by session id; none if the file has only login state.
+    """Yield a reading for each session of the range, ordered by session id; none if the file has only login state.
 
-    All sessions are read from one snapshot, so that a session forked meanwhile does not count copied entries as its own.
+    All sessions are read from one snapshot. Otherwise a session that is forked meanwhile would count copied entries as its own.
 
-    A fault's line is the position of the row in its session. Raises InputError if the file is not a SQLite database, or if a transcript
-    table has an unknown form.
+    The line number of a fault is the position of the row in its session. Raises InputError if the file is not a SQLite database, or if a
+    table of transcripts lacks a column.
     """
     try:
         with closing(_open_database(path)) as connection:
             connection.execute("BEGIN")
-            tables = _tables_of(connection)
-            _check_form(path, tables)
-            windows = read_windows(connection, tables)
+            tables = _list_tables(connection)
+            _check_columns(path, tables)
+            facts_by_session = read_stored_facts(connection, tables)
             for session in _list_sessions(connection, tables, sessions):
                 rows = _SessionRows(path, connection, tables, session)
                 trajectory = Trajectory()
@@ -201,19 +206,19 @@ def read_database(path: Path, context: ReadingContext, sessions: SessionRange = 
                     rows.lines(),
                     context,
                     session_id=name[:MAX_ID],
-                    agent=_agent_of(path),
+                    agent=_find_agent(path),
                     follows_header=False,
-                    window=windows.get(name, Window()),
+                    facts=facts_by_session.get(name, SessionFacts()),
                     trajectory=trajectory,
                 )
                 reading.faults += rows.faults
                 yield reading
     except sqlite3.Error as error:
-        raise _not_readable(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
-def _check_form(path: Path, tables: dict[str, frozenset[str]]) -> None:
-    """Raise InputError for a table that lacks a column: reading only the other tables would hide its sessions."""
+def _check_columns(path: Path, tables: dict[str, frozenset[str]]) -> None:
+    """Raise InputError if a table lacks a column. Reading only the other tables would hide its sessions."""
     for table, columns in (*SOURCES.items(), (TRAJECTORY_EVENTS, TRAJECTORY_COLUMNS)):
         missing = sorted(columns - tables.get(table, columns))
         if missing:
@@ -233,18 +238,16 @@ class _SessionRows:
         self._path = path
         self._connection = connection
         self._tables = tables
-        # Ids come back as bytes from the text factory; the comparison needs them as text again.
+        # The text factory returns ids as bytes, but the statements compare them as text.
         self._session = session.decode("utf-8", "surrogateescape") if isinstance(session, bytes) else session
 
     def lines(self) -> Iterator[Line]:
         """Yield the lines in order, numbered from 1 across all tables."""
-        number = 0
-        for read in (self._archived, self._cold, self._rows):
-            for line in read():
-                number += 1
-                yield msgspec.structs.replace(line, number=number)
+        lines = itertools.chain(self._read_archives(), self._read_cold_archives(), self._read_events())
+        for number, line in enumerate(lines, start=1):
+            yield msgspec.structs.replace(line, number=number)
 
-    def _rows(self) -> Iterator[Line]:
+    def _read_events(self) -> Iterator[Line]:
         if EVENTS not in self._tables:
             return
         statement = _EVENT_STATEMENTS["event_zstd" in self._tables[EVENTS]]
@@ -261,61 +264,63 @@ class _SessionRows:
                 yield Line(number, text, len(text), ended=True)
 
     def trajectory(self) -> Iterator[Line]:
-        """Yield the lines of the session's trajectory, without those that only repeat prompts and contexts."""
+        """Yield the lines of the session's trajectory, except those that only repeat prompts and contexts."""
         if TRAJECTORY_EVENTS not in self._tables:
             return
         values = {"session": self._session, "longest": MAX_LINE_BYTES, "kept": MAX_FAULT_BODY_BYTES}
         for number, (body, size) in enumerate(self._connection.execute(_TRAJECTORY_STATEMENT, values), start=1):
             yield Line(number, body or b"null", size or 0, ended=True)
 
-    def _archived(self) -> Iterator[Line]:
-        for generation, encoding, blob, digest in self._archives(ARCHIVES, _ARCHIVE_STATEMENT):
-            where = f"{ARCHIVES}, generation {_decode_text(generation)}"
-            yield from self._read_archive(where, blob, digest, read_lines, compressed=_decode_text(encoding) == "zstd")
+    def _read_archives(self) -> Iterator[Line]:
+        for generation, encoding, blob, digest in self._select_archives(ARCHIVES, _ARCHIVE_STATEMENT):
+            location = f"{ARCHIVES}, generation {_decode_text(generation)}"
+            yield from self._read_archive(location, blob, digest, read_lines, compressed=_decode_text(encoding) == "zstd")
 
-    def _cold(self) -> Iterator[Line]:
-        for name, storage, kept, digest in self._archives(COLD, _COLD_STATEMENT):
-            blob = self._cold_file(_decode_text(name)) if _decode_text(storage) == "file" else kept
+    def _read_cold_archives(self) -> Iterator[Line]:
+        for name, storage, kept, digest in self._select_archives(COLD, _COLD_STATEMENT):
+            blob = self._read_cold_file(_decode_text(name)) if _decode_text(storage) == "file" else kept
             yield from self._read_archive(f"{COLD}, {_decode_text(name)}", blob, digest, _read_records, compressed=True)
 
-    def _archives(self, table: str, statement: str) -> list[tuple[Any, ...]]:
+    def _select_archives(self, table: str, statement: str) -> list[tuple[Any, ...]]:
         """Return the session's rows in a table of archives; none if the table does not exist."""
         if table not in self._tables:
             return []
-        return self._connection.execute(statement, {"session": self._session, "largest": MAX_COMPRESSED}).fetchall()
+        return self._connection.execute(statement, {"session": self._session, "largest": MAX_ARCHIVE_BYTES}).fetchall()
 
     def _read_archive(
-        self, where: str, blob: bytes | None, digest: bytes, read: Callable[[BinaryIO], Iterator[Line]], *, compressed: bool
+        self, location: str, blob: bytes | None, digest: bytes, read: Callable[[BinaryIO], Iterator[Line]], *, compressed: bool
     ) -> Iterator[Line]:
-        """Yield the lines of an archive, up to the first damage."""
-        stream = self._open_archive(where, blob, digest, compressed=compressed)
+        """Yield the lines of an archive, up to the first damaged byte."""
+        stream = self._open_archive(location, blob, digest, compressed=compressed)
         if stream is None:
             return
         try:
             yield from read(stream)
         except (EOFError, zstd.ZstdError, _TooLargeError) as error:
-            self._add_fault(0, "archive_damaged", f"{where}: cannot be decompressed ({error})", b"")
+            self._add_fault(0, "archive_damaged", f"{location}: cannot be decompressed ({error})", b"")
 
-    def _cold_file(self, name: str) -> bytes | None:
+    def _read_cold_file(self, name: str) -> bytes | None:
         """Return a cold archive beside the database; None if it is missing, too large, or has an unsafe name."""
         agent = self._path.resolve().parent.parent
         file = agent / "sessions" / "cold" / name
-        if Path(name).name != name or not file.is_file() or file.is_symlink() or file.stat().st_size > MAX_COMPRESSED:
+        if Path(name).name != name or not file.is_file() or file.is_symlink() or file.stat().st_size > MAX_ARCHIVE_BYTES:
             return None
         return file.read_bytes()
 
-    def _open_archive(self, where: str, blob: bytes | None, digest: bytes, *, compressed: bool) -> BinaryIO | None:
-        """Open an archive; None, with a fault, if it is missing or does not match its digest."""
+    def _open_archive(self, location: str, blob: bytes | None, digest: bytes, *, compressed: bool) -> BinaryIO | None:
+        """Open an archive. If it is missing or does not match its digest, add a fault and return None."""
         if blob is None:
-            detail = f"{where}: is missing, or has more than {MAX_COMPRESSED} bytes; restore it from a backup and import again"
+            detail = (
+                f"{location}: is missing or larger than {MAX_ARCHIVE_BYTES} bytes; restore it from a backup and import again"
+            )
             self._add_fault(0, "archive_missing", detail, b"")
             return None
         if hashlib.sha256(blob).hexdigest() != _decode_text(digest):
-            self._add_fault(0, "archive_damaged", f"{where}: its bytes do not match the registered digest", blob)
+            self._add_fault(0, "archive_damaged", f"{location}: does not match its stored digest", blob)
             return None
         stream: BinaryIO = io.BytesIO(blob)
         if compressed:
-            stream = cast("BinaryIO", io.BufferedReader(_BoundedReader(zstd.ZstdFile(stream), MAX_ARCHIVE)))
+            stream = cast("BinaryIO", io.BufferedReader(_BoundedReader(zstd.ZstdFile(stream), MAX_UNPACKED_BYTES)))
         return stream
 
     def _add_fault(self, number: int, reason: str, detail: str, body: bytes) -> None:
@@ -323,20 +328,23 @@ class _SessionRows:
 
 
 def _decompress(compressed: bytes) -> bytes:
-    """Return the text of a compressed row. Raises zstd.ZstdError if the row is not one whole frame, _TooLargeError beyond MAX_LINE_BYTES bytes."""
+    """Return the text of a compressed row.
+
+    Raises zstd.ZstdError if the row is not exactly one frame, and _TooLargeError if the text exceeds MAX_LINE_BYTES.
+    """
     decompressor = zstd.ZstdDecompressor()
     text = decompressor.decompress(compressed, max_length=MAX_LINE_BYTES + 1)
     if len(text) > MAX_LINE_BYTES:
-        raise _TooLargeError(f"it holds more than {MAX_LINE_BYTES} bytes")
+        raise _TooLargeError(f"more than {MAX_LINE_BYTES} bytes")
     if not decompressor.eof:
-        raise zstd.ZstdError("it was cut off")
+        raise zstd.ZstdError("the data is cut off")
     if decompressor.unused_data:
-        raise zstd.ZstdError("other bytes follow its end")
+        raise zstd.ZstdError("other bytes follow the data")
     return text
 
 
 class _TooLargeError(Exception):
-    """A row or archive exceeds its limit after decompression."""
+    """The decompressed size of a row or archive exceeds its limit."""
 
 
 def _decode_text(value: bytes | str) -> str:
@@ -344,7 +352,7 @@ def _decode_text(value: bytes | str) -> str:
 
 
 def _read_records(stream: BinaryIO) -> Iterator[Line]:
-    """Yield the lines of a cold archive: the texts of its `event` records. An unreadable record is yielded as it is, and becomes a fault."""
+    """Yield the lines of a cold archive: the texts of its `event` records. An unreadable record is yielded unchanged and becomes a fault."""
     for line in read_lines(stream):
         try:
             record = msgspec.json.decode(line.body, type=_ColdRecord)
@@ -366,34 +374,34 @@ class _ColdRecord(msgspec.Struct):
 
 
 class _BoundedReader(io.RawIOBase):
-    """A decompressed stream with a limit, because a small archive can expand to any size."""
+    """A decompressed stream with a maximum size, because a small archive can expand to any size."""
 
-    def __init__(self, stream: zstd.ZstdFile, bound: int) -> None:
+    def __init__(self, stream: zstd.ZstdFile, max_bytes: int) -> None:
         self._stream = stream
-        self._remaining = bound
+        self._remaining = max_bytes
 
     def readable(self) -> bool:
         """Return True."""
         return True
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Fill the buffer; 0 at the end."""
+        """Fill the buffer and return the number of bytes; 0 at the end."""
         data = self._stream.read1(len(buffer))
         self._remaining -= len(data)
         if self._remaining < 0:
-            raise _TooLargeError(f"it holds more than {MAX_ARCHIVE} bytes")
+            raise _TooLargeError(f"more than {MAX_UNPACKED_BYTES} bytes")
         buffer[: len(data)] = data
         return len(data)
 
 
-def _agent_of(path: Path) -> str | None:
-    """Return the agent whose folder contains the file; None if it is elsewhere."""
+def _find_agent(path: Path) -> str | None:
+    """Return the agent whose folder contains the file; None if the file is not in an agent's folder."""
     parents = path.resolve().parents
     return parents[1].name if len(parents) > 2 and parents[0].name == "agent" and parents[2].name == "agents" else None
 
 
 class Plugin(NamedTuple):
-    """The plugin's settings in the configuration; None if unknown. `url` is its delivery address."""
+    """The plugin's settings in OpenClaw's configuration; None if unknown. `url` is its delivery address."""
 
     is_on: bool | None
     reads_conversations: bool | None = None
@@ -401,7 +409,7 @@ class Plugin(NamedTuple):
 
 
 class OpenClawState(NamedTuple):
-    """A state folder: `forms` are the storage forms of its transcripts, `unreadable` the databases that cannot be opened."""
+    """A state folder. `forms` are the storage forms of its transcripts, `unreadable` are messages about databases that cannot be opened."""
 
     folder: Path
     version: str | None
@@ -412,15 +420,15 @@ class OpenClawState(NamedTuple):
 
 
 def state_folders() -> list[Path]:
-    """Return the state folders of this machine's user: the one the environment names, else those in the home folder."""
-    named = os.environ.get(STATE_VARIABLE)
-    folders = [Path(named)] if named else [Path(folder).expanduser() for folder in STATE_FOLDERS]
+    """Return the state folders of the current user: the one named by the environment, else those in the home folder."""
+    configured = os.environ.get(STATE_VARIABLE)
+    folders = [Path(configured)] if configured else [Path(folder).expanduser() for folder in STATE_FOLDERS]
     return [folder for folder in folders if (folder / "agents").is_dir()]
 
 
-def look_at_state(folder: Path) -> OpenClawState:
+def read_state(folder: Path) -> OpenClawState:
     """Read a state folder."""
-    config = _configuration(folder / "openclaw.json")
+    config = _read_configuration(folder / "openclaw.json")
     versions, forms, unreadable = set(), set(), []
     for path in sorted(folder.glob(f"agents/*/agent/{DATABASE}")):
         try:
@@ -438,15 +446,15 @@ def look_at_state(folder: Path) -> OpenClawState:
         version=_newest_version(versions) or _nonempty_text(_member_at(config, "meta", "lastTouchedVersion")),
         forms=tuple(form for form in (CURRENT_SQLITE, FIRST_SQLITE, JSONL) if form in forms),
         agents=sum(path.is_dir() for path in (folder / "agents").iterdir()),
-        plugin=_plugin(config),
+        plugin=_read_plugin(config),
         unreadable=tuple(unreadable),
     )
 
 
-def _configuration(path: Path) -> Any:
-    """Return the configuration; an empty one if the file is missing, None if it is too large or not plain JSON."""
+def _read_configuration(path: Path) -> Any:
+    """Return the configuration: empty if the file is missing, None if it is too large or not plain JSON."""
     try:
-        if path.stat().st_size > MAX_CONFIG:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
             return None
         return msgspec.json.decode(path.read_bytes())
     except FileNotFoundError:
@@ -456,13 +464,13 @@ def _configuration(path: Path) -> Any:
 
 
 def _describe_database(path: Path) -> tuple[str | None, bool] | None:
-    """Return the version of OpenClaw that wrote a database, if known, and whether its form is the current one.
+    """Return the version of OpenClaw that wrote a database (None if unknown), and whether the database has the current form.
 
-    None if it has no transcripts. Raises InputError if it cannot be opened.
+    Return None if it has no transcripts. Raises InputError if it cannot be opened.
     """
     try:
         with closing(_open_database(path)) as connection:
-            tables = _tables_of(connection)
+            tables = _list_tables(connection)
             if tables.keys().isdisjoint(SOURCES):
                 return None
             version = None
@@ -471,7 +479,7 @@ def _describe_database(path: Path) -> tuple[str | None, bool] | None:
                 version = row[0].decode("utf-8", "replace") if row and isinstance(row[0], bytes) else None
             return version, ARCHIVES in tables
     except sqlite3.Error as error:
-        raise _not_readable(path, error) from error
+        raise _unreadable_error(path, error) from error
 
 
 def _newest_version(versions: set[str | None]) -> str | None:
@@ -490,7 +498,7 @@ def _member_at(value: Any, *names: str) -> Any:
     return value
 
 
-def _plugin(config: Any) -> Plugin:
+def _read_plugin(config: Any) -> Plugin:
     if config is None:
         return Plugin(None)
     entry = _member_at(config, "plugins", "entries", PLUGIN)

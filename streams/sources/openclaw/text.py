@@ -1,12 +1,12 @@
-"""Text that a gateway wraps around messages: removed before judging, or recognised as noise.
+"""Text that a gateway adds to messages: metadata is removed before judging, and messages of the program are tagged.
 
-1. A user message may begin with blocks of metadata: a line `Conversation info (untrusted metadata):`, a line
-   `Sender (untrusted metadata):` or any line that ends in the mark `⟦openclaw:ctx⟧`, each followed by a fenced JSON document;
-   then a stamp such as `[Sat 2026-04-18 22:09 GMT-3] `. Only such leading blocks are removed, in order.
+1. A user message may start with blocks of metadata. A block is a header line and a fenced JSON document. The header is
+   `Conversation info (untrusted metadata):`, `Sender (untrusted metadata):`, or a line that ends in the mark `⟦openclaw:ctx⟧`. A time stamp
+   such as `[Sat 2026-04-18 22:09 GMT-3] ` may follow. Only these leading parts are removed.
 2. An unclosed fence, and everything after it, is kept.
 3. Heartbeat prompts and their answers, deliberate silence, messages between sessions, scheduled runs and mirrors of delivered messages are
-   noise: they are tagged, not dropped. An answer is noise only if it consists of nothing but the token, so that an agent cannot hide an
-   answer behind it.
+   noise. They are tagged, not dropped. An answer is noise only if it consists of nothing but a silence token, so that an agent cannot hide
+   an answer behind one.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ import msgspec
 import re2
 
 CONTEXT_MARK = "⟦openclaw:ctx⟧"
-"""End of the header line of a metadata block in newer versions."""
+"""End of the header line of a metadata block, in newer versions."""
 MIRROR_MODEL = "delivery-mirror"
-"""Model name on the mirror of a message delivered to a channel."""
+"""Model name of a message that mirrors a message delivered to a channel."""
 
 _HEADERS = frozenset({"Conversation info (untrusted metadata):", "Sender (untrusted metadata):"})
 _MAX_HEADER = 256
 _MAX_METADATA = 64 * 1024
 _FENCE = "```"
-_SILENT = {"HEARTBEAT_OK": "heartbeat", "NO_REPLY": "no_reply"}
-_PREFIXES = {
+_SILENCE_TAGS = {"HEARTBEAT_OK": "heartbeat", "NO_REPLY": "no_reply"}
+_TAG_BY_PREFIX = {
     "[Inter-session message]": "inter_session",
     "[cron:": "cron",
     "Read HEARTBEAT.md": "heartbeat",
     "[OpenClaw heartbeat poll]": "heartbeat",
 }
-_BEGINNINGS = tuple(_PREFIXES)
+_TAGGED_PREFIXES = tuple(_TAG_BY_PREFIX)
 _HEARTBEAT_LINE = "\nRead HEARTBEAT.md"
 _HEARTBEAT_END = "reply HEARTBEAT_OK"
 
 
-def _stamp_pattern() -> Any:
+def _compile_stamp() -> Any:
     options = re2.Options()
     options.log_errors = False
     return re2.compile(
@@ -45,11 +45,11 @@ def _stamp_pattern() -> Any:
     )
 
 
-_STAMP = _stamp_pattern()
+_STAMP = _compile_stamp()
 
 
 class Unwrapped(NamedTuple):
-    """A user message without its wrapping. `multi_user`: the wrapping says that several users take part."""
+    """A user message without its metadata. `multi_user` is True if the metadata says that several users take part."""
 
     text: str
     multi_user: bool
@@ -57,43 +57,47 @@ class Unwrapped(NamedTuple):
 
 def unwrap(text: str) -> Unwrapped:
     """Remove the leading metadata blocks and the stamp from a user message, in linear time."""
-    if "\n" not in text and not text.startswith("["):  # a block has lines, and a stamp begins with a bracket
+    if "\n" not in text and not text.startswith("["):  # a block has several lines, and a stamp starts with a bracket
         return Unwrapped(text, False)
-    start, multi_user = 0, False
-    while (block := _metadata_block(text, start)) is not None:
+    start = 0
+    multi_user = False
+    while True:
+        block = _find_metadata_block(text, start)
+        if block is None:
+            break
         start, metadata = block
-        multi_user = multi_user or _names_a_group(metadata)
-    rest = text[start:]
-    # Without a block, leading spaces belong to the user's text.
-    body = rest.lstrip() if start else rest
+        multi_user = multi_user or _is_group_metadata(metadata)
+    # Without a block, leading white space belongs to the user's text.
+    body = text[start:].lstrip() if start else text
     stamp = _STAMP.match(body) if body.startswith("[") else None
     if stamp is not None:
         body = body[stamp.end() :]
     return Unwrapped(body, multi_user)
 
 
-def _metadata_block(text: str, start: int) -> tuple[int, str] | None:
+def _find_metadata_block(text: str, start: int) -> tuple[int, str] | None:
     """Return the end and the JSON text of the metadata block at `start`, after optional white space; None if there is none."""
-    begin = start
-    while begin < len(text) and text[begin] in " \t\r\n":
-        begin += 1
-    line_end = text.find("\n", begin, begin + _MAX_HEADER)
-    if line_end < 0:
+    header_start = start
+    while header_start < len(text) and text[header_start] in " \t\r\n":
+        header_start += 1
+    header_end = text.find("\n", header_start, header_start + _MAX_HEADER)
+    if header_end < 0:
         return None
-    header = text[begin:line_end].strip()
-    if header not in _HEADERS and not header.endswith(CONTEXT_MARK):
+    header = text[header_start:header_end].strip()
+    is_marked = header.endswith(CONTEXT_MARK)
+    if header not in _HEADERS and not is_marked:
         return None
-    fence_end = text.find("\n", line_end + 1, line_end + 1 + _MAX_HEADER)
-    if fence_end < 0 or not text[line_end + 1 : fence_end].strip().startswith(_FENCE):
-        # A marked header may precede prose: only its line is wrapping.
-        return (line_end + 1, "") if header.endswith(CONTEXT_MARK) else None
-    close = text.find("\n" + _FENCE, fence_end)
-    if close < 0:
+    fence_end = text.find("\n", header_end + 1, header_end + 1 + _MAX_HEADER)
+    if fence_end < 0 or not text[header_end + 1 : fence_end].strip().startswith(_FENCE):
+        # If prose follows a marked header, only the header line is metadata.
+        return (header_end + 1, "") if is_marked else None
+    json_end = text.find("\n" + _FENCE, fence_end)
+    if json_end < 0:
         return None
-    return close + 1 + len(_FENCE), text[fence_end + 1 : close]
+    return json_end + 1 + len(_FENCE), text[fence_end + 1 : json_end]
 
 
-def _names_a_group(metadata: str) -> bool:
+def _is_group_metadata(metadata: str) -> bool:
     if "is_group_chat" not in metadata or len(metadata) > _MAX_METADATA:
         return False
     try:
@@ -106,29 +110,32 @@ def _names_a_group(metadata: str) -> bool:
 def question_tags(text: str) -> set[str]:
     """Return the tags that follow from an unwrapped user message."""
     tags = set[str]()
-    if text.startswith(_BEGINNINGS):
-        tags = {tag for prefix, tag in _PREFIXES.items() if text.startswith(prefix)}
+    if text.startswith(_TAGGED_PREFIXES):
+        tags = {tag for prefix, tag in _TAG_BY_PREFIX.items() if text.startswith(prefix)}
     if _HEARTBEAT_LINE in text or text[-_MAX_HEADER:].rstrip(" .\n").endswith(_HEARTBEAT_END):
         tags.add("heartbeat")
     return tags
 
 
 def answer_tags(response: str) -> set[str]:
-    """Return the tags that follow from a response that is nothing but a silence token."""
-    if len(response) > _MAX_HEADER or "_" not in response:  # every token has one
+    """Return the tag of a response that is nothing but a silence token; no tag for any other response."""
+    if len(response) > _MAX_HEADER or "_" not in response:  # every token has an underscore
         return set()
-    tag = _SILENT.get(response.strip(" \t\r\n*_`."))
+    tag = _SILENCE_TAGS.get(response.strip(" \t\r\n*_`."))
     return {tag} if tag else set()
 
 
 def cut(text: str, limit: int) -> str:
-    """Return the text, cut at `limit` characters with the cut marked."""
+    """Return the text, cut at `limit` characters. The cut is marked."""
     return text if len(text) <= limit else f"{text[:limit]}[cut: {len(text) - limit} more characters]"
 
 
 def cut_bytes(text: str, limit: int) -> str:
-    """Return the text, cut at `limit` bytes of UTF-8 between characters, with the cut marked."""
-    if len(text) * 4 <= limit or len(encoded := text.encode()) <= limit:
+    """Return the text, cut at `limit` bytes of UTF-8, between two characters. The cut is marked."""
+    if len(text) * 4 <= limit:  # UTF-8 takes at most four bytes per character
+        return text
+    encoded = text.encode()
+    if len(encoded) <= limit:
         return text
     return cut(text, len(encoded[:limit].decode("utf-8", "ignore")))
 

@@ -15,7 +15,7 @@ from audit.redaction import Redactor, texts_in
 from schemas.bounds import MAX_DEPTH, MAX_ID, MAX_LABEL, is_too_deep
 from schemas.records import Span
 from streams.sources.exchange_builder import MAX_TEXT_BYTES
-from streams.sources.openclaw.events import MAX_ARGUMENTS, MAX_RESULT
+from streams.sources.openclaw.events import MAX_ARGUMENTS_CHARACTERS, MAX_RESULT_CHARACTERS
 from streams.sources.openclaw.text import cut, cut_bytes
 from streams.sources.otlp.reading import TRUNCATED, FactReader
 from streams.sources.otlp.span_facts import Rating, SpanFacts, ToolCall, ToolResult
@@ -238,7 +238,7 @@ def _is_too_deep(arguments: Any) -> bool:
 def _encode(facts: SpanFacts) -> str:
     """Return the facts as JSON that fits into a message. Cuts come after redaction, because a cut could halve a secret."""
     content = msgspec.json.encode(facts, order="sorted")
-    if len(content) <= MAX_RESULT and not facts.ratings:
+    if len(content) <= MAX_RESULT_CHARACTERS and not facts.ratings:
         return content.decode()  # shorter than the smallest limit of a text
     for divisor in _TEXT_DIVISORS:
         content = msgspec.json.encode(_shorten(facts, divisor), order="sorted")
@@ -256,7 +256,7 @@ def _shorten(facts: SpanFacts, divisor: int) -> SpanFacts:
         results=tuple(_shorten_result(result, divisor) for result in facts.results),
         called=None if facts.called is None else _shorten_call(facts.called, divisor),
         returned=None if facts.returned is None else _shorten_result(facts.returned, divisor),
-        error=None if facts.error is None else cut(facts.error, MAX_RESULT // divisor),
+        error=None if facts.error is None else cut(facts.error, MAX_RESULT_CHARACTERS // divisor),
         ratings=tuple(_shorten_rating(rating, divisor) for rating in facts.ratings[:MAX_RATINGS]),
     )
     return (
@@ -272,19 +272,19 @@ def _changed_texts(short: SpanFacts, facts: SpanFacts) -> list[bool]:
 def _shorten_call(call: ToolCall, divisor: int) -> ToolCall:
     if (
         call.arguments is None
-        or len(text := msgspec.json.encode(call.arguments, order="sorted").decode()) <= MAX_ARGUMENTS // divisor
+        or len(text := msgspec.json.encode(call.arguments, order="sorted").decode()) <= MAX_ARGUMENTS_CHARACTERS // divisor
     ):
         return call
-    return msgspec.structs.replace(call, arguments=cut(text, MAX_ARGUMENTS // divisor))
+    return msgspec.structs.replace(call, arguments=cut(text, MAX_ARGUMENTS_CHARACTERS // divisor))
 
 
 def _shorten_result(result: ToolResult, divisor: int) -> ToolResult:
-    return msgspec.structs.replace(result, output=cut(result.output, MAX_RESULT // divisor))
+    return msgspec.structs.replace(result, output=cut(result.output, MAX_RESULT_CHARACTERS // divisor))
 
 
 def _shorten_rating(rating: Rating, divisor: int) -> Rating:
     names = {name: _short_name(getattr(rating, name)) for name in ("label", "response_id")}
-    why = None if rating.explanation is None else cut(rating.explanation, MAX_ARGUMENTS // divisor)
+    why = None if rating.explanation is None else cut(rating.explanation, MAX_ARGUMENTS_CHARACTERS // divisor)
     return msgspec.structs.replace(rating, name=rating.name[:MAX_ID], explanation=why, **names)
 
 

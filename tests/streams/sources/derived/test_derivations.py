@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 
 from streams.sources import derived_evidence
 from streams.sources.derived_evidence import (
-    MAX_EXCHANGE,
-    MAX_TEXT,
+    MAX_EXCHANGE_CHARACTERS,
+    MAX_TEXT_CHARACTERS,
     OUTPUT_USE,
     SKILL_USE,
     ExchangeEvidence,
-    SessionTexts,
-    claimed_figures,
+    SessionFigures,
+    find_claimed_figures,
+    find_named_skills,
+    find_skill_files,
+    find_terms,
     is_computed,
-    named_skills,
     occurs,
     reassures,
     reports_trouble,
-    skill_files,
-    terms_of,
 )
 
 CONFIG = '{"listen": "0.0.0.0:7443", "workers": 24, "retention_days": 198}'
@@ -41,18 +41,18 @@ class Talk:
     """One exchange under the rules, written down call by call."""
 
     def __init__(self, question: str = "Which port does it use?", **more: Any) -> None:
-        self.session = more.pop("session", None) or SessionTexts()
+        self.session = more.pop("session", None) or SessionFigures()
         self.read: set[str] = more.pop("read", set())
-        self.evidence = ExchangeEvidence(question, self.session, skills=more.pop("skills", SKILLS), read=self.read)
+        self.evidence = ExchangeEvidence(question, self.session, skills=more.pop("skills", SKILLS), read_skills=self.read)
         self._count = 0
 
     def tool(self, result: str, tool: str = "exec", arguments: Any = None, **output: Any) -> Talk:
         """Add a call and its output."""
         self._count += 1
         call_id = f"call{self._count}"
-        self.evidence.called({"event": "tool_call", "tool": tool, "tool_call_id": call_id, "arguments": arguments or {}})
+        self.evidence.add_call({"event": "tool_call", "tool": tool, "tool_call_id": call_id, "arguments": arguments or {}})
         given = {"event": "tool_output", "tool": tool, "tool_call_id": call_id, "is_error": False, "result": result, **output}
-        self.evidence.returned(given, f"entry{self._count}.use")
+        self.evidence.add_output(given, f"entry{self._count}.use")
         return self
 
     def says(self, text: str) -> Talk:
@@ -62,7 +62,7 @@ class Talk:
 
     def over(self) -> list[dict[str, Any]]:
         """Return the derived events."""
-        return self.evidence.over()
+        return self.evidence.derive_events()
 
     def reasons(self) -> list[str]:
         """Return why outputs count as unused."""
@@ -155,7 +155,7 @@ def test_an_answer_about_something_else_passes_prose_over() -> None:
         pytest.param({"result": "ok 17"}, id="a confirmation of two terms"),
         pytest.param({"result": ""}, id="nothing"),
         pytest.param({"result": f"{CONFIG} [truncated 400 lines]"}, id="cut by the tool"),
-        pytest.param({"result": CONFIG + "x7 " * MAX_TEXT}, id="too long to be read whole"),
+        pytest.param({"result": CONFIG + "x7 " * MAX_TEXT_CHARACTERS}, id="too long to be read whole"),
     ],
 )
 def test_what_needs_no_use_is_not_judged(change: dict[str, Any]) -> None:
@@ -183,9 +183,9 @@ def test_all_outputs_after_the_last_used_one_are_told() -> None:
 @pytest.mark.parametrize("where", ["question", "argument", "earlier text", "earlier exchange"])
 def test_a_figure_that_was_known_before_is_no_claim(where: str) -> None:
     """The figure comes from an earlier text."""
-    session = SessionTexts()
+    session = SessionFigures()
     if where == "earlier exchange":
-        Talk("The port is 8080.", session=session).says("Noted.").evidence.hand_over()
+        Talk("The port is 8080.", session=session).says("Noted.").evidence.add_to_session()
     talk = Talk("Is it 8080?" if where == "question" else "Which port?", session=session)
     if where == "earlier text":
         talk.says("I think it is 8080.")
@@ -205,7 +205,7 @@ def test_a_term_that_was_known_before_is_no_trace_of_the_output() -> None:
 
 def test_a_session_too_long_to_remember_has_no_figure_from_nowhere() -> None:
     """The figure may be in a part that is no longer in memory."""
-    session = SessionTexts()
+    session = SessionFigures()
     for _ in range(9):
         session.add(["x" * 1024 * 1024])
 
@@ -214,7 +214,7 @@ def test_a_session_too_long_to_remember_has_no_figure_from_nowhere() -> None:
 
 def test_an_exchange_too_long_is_not_judged() -> None:
     """Memory is bounded, and nothing uncertain is reported."""
-    talk = Talk().says("y" * (MAX_EXCHANGE + 1)).tool(CONFIG)
+    talk = Talk().says("y" * (MAX_EXCHANGE_CHARACTERS + 1)).tool(CONFIG)
 
     assert talk.says("It uses port 8080.").reasons() == []
 
@@ -308,15 +308,15 @@ def test_skill_events_say_by_which_rule_they_were_derived() -> None:
 
 def test_names_are_compared_as_commands_have_them() -> None:
     """OpenClaw turns `image-tools` into `image_tools`."""
-    assert named_skills("/image_tools resize", SKILLS) == ["image-tools"]
-    assert named_skills("Use the image-tools skill and the proofread skill", SKILLS) == ["image-tools"]
-    assert named_skills("Use the image-tools skill. Then use the proofread skill", SKILLS) == ["image-tools", "proofread"]
+    assert find_named_skills("/image_tools resize", SKILLS) == ["image-tools"]
+    assert find_named_skills("Use the image-tools skill and the proofread skill", SKILLS) == ["image-tools"]
+    assert find_named_skills("Use the image-tools skill. Then use the proofread skill", SKILLS) == ["image-tools", "proofread"]
 
 
 def test_writing_a_skill_is_no_reading_of_it() -> None:
     """An agent that creates a skill does not follow it."""
-    assert skill_files("write", {"path": "skills/new/SKILL.md"}) == []
-    assert skill_files("exec", {"command": "cat skills/new/SKILL.md"}) == ["new"]
+    assert find_skill_files("write", {"path": "skills/new/SKILL.md"}) == []
+    assert find_skill_files("exec", {"command": "cat skills/new/SKILL.md"}) == ["new"]
 
 
 @pytest.mark.parametrize(
@@ -332,20 +332,20 @@ def test_writing_a_skill_is_no_reading_of_it() -> None:
 )
 def test_figures_and_identifiers_are_marks(text: str, marks: set[str]) -> None:
     """Each part of a joined token may be a mark as well."""
-    assert marks <= terms_of(text).marks
+    assert marks <= find_terms(text).marks
 
 
 def test_words_are_compared_by_their_stems() -> None:
     """`adapters` matches `adapter`; function words match nothing."""
-    assert terms_of("The adapters were late").stems == terms_of("adapter lately").stems
-    assert not terms_of("there were those which would have been").stems
+    assert find_terms("The adapters were late").stems == find_terms("adapter lately").stems
+    assert not find_terms("there were those which would have been").stems
 
 
 def test_claims_are_figures_from_ten_that_are_no_times_years_or_code() -> None:
     """Only the remaining figures are statements of the answer."""
     answer = "In 2026, at 14:30, 3 of `head -n 20` took 45 minutes; 1,250 rows on port 8080, 12.5 % of v2.3.1."
 
-    assert claimed_figures(answer) == ["1250", "8080", "12.5"]
+    assert find_claimed_figures(answer) == ["1250", "8080", "12.5"]
 
 
 def test_troubles_are_lines_of_logs() -> None:
@@ -388,8 +388,8 @@ def test_any_exchange_is_judged_the_same_twice_and_tells_each_output_at_most_onc
             elif kind == "tool":
                 talk.tool(text, "exec", {"command": text})
             else:
-                talk.evidence.called({"event": "tool_call", "arguments": [text, None, {"x": [text]}], "tool": None})
-                talk.evidence.returned(
+                talk.evidence.add_call({"event": "tool_call", "arguments": [text, None, {"x": [text]}], "tool": None})
+                talk.evidence.add_output(
                     {"event": "tool_output", "tool": 7, "result": None, "tool_call_id": [text]}, "broken.use"
                 )
         return talk.over()
@@ -428,9 +428,9 @@ def test_any_exchange_is_judged_the_same_twice_and_tells_each_output_at_most_onc
 )
 def test_hostile_texts_take_linear_time(unit: str) -> None:
     """Slow patterns fail on rows of one character: twice the text must not take four times as long."""
-    text = unit * (MAX_TEXT * 4 // len(unit))
+    text = unit * (MAX_TEXT_CHARACTERS * 4 // len(unit))
     begun = time.process_time()
-    Talk(text).tool(text[:MAX_TEXT], "exec", {"command": text}).says(text).over()
+    Talk(text).tool(text[:MAX_TEXT_CHARACTERS], "exec", {"command": text}).says(text).over()
 
     assert time.process_time() - begun < 1.5
 
@@ -438,7 +438,7 @@ def test_hostile_texts_take_linear_time(unit: str) -> None:
 @given(st.text(alphabet=string.printable, max_size=200))
 def test_terms_are_folded_and_never_empty(text: str) -> None:
     """Otherwise they could not be compared."""
-    terms = terms_of(text)
+    terms = find_terms(text)
 
     assert all(term and term == term.casefold() for term in terms.marks | terms.stems)
 
@@ -449,15 +449,15 @@ FIGURES = st.text(st.sampled_from("0123456789.,ab _-"), max_size=24)
 @given(FIGURES, st.from_regex(r"[1-9][0-9]{0,5}(\.[0-9]{1,2})?", fullmatch=True))
 def test_a_figure_is_remembered_where_it_is_found(text: str, figure: str) -> None:
     """The index must give the same answer as a search of every text."""
-    texts = SessionTexts()
+    texts = SessionFigures()
     texts.add([text])
     assert occurs(figure, text) != texts.lacks(figure)
 
 
 def test_a_session_that_states_too_much_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """An incomplete memory could make any figure look unsupported."""
-    monkeypatch.setattr(derived_evidence, "MAX_REMEMBERED", 100)
-    texts = SessionTexts()
+    monkeypatch.setattr(derived_evidence, "MAX_SESSION_FIGURES", 100)
+    texts = SessionFigures()
     texts.add([" ".join(map(str, range(1000, 1200)))])
     assert not texts.lacks("77")
     texts.add(["12"])

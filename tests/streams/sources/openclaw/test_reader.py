@@ -18,7 +18,7 @@ from audit.redaction import Redactor
 from schemas.bounds import NOT_UNICODE
 from schemas.errors import InputError
 from streams.sources.lines import Line
-from streams.sources.openclaw.companions import Window
+from streams.sources.openclaw.companions import SessionFacts
 from streams.sources.openclaw.reader import find_transcripts, read_session, read_transcript
 from streams.sources.source import Reading, ReadingContext
 
@@ -310,12 +310,12 @@ def test_what_is_wrong_with_a_copied_line_is_told_where_it_was_written_first(con
     """A fork starts with another session's lines, often without their parents: each fault would be repeated for every fork."""
     lines = [Line(1, json.dumps(_message("u2", "u1", "user", "Two?")).encode(), 1, ended=True)]
 
-    def faults(window: Window) -> list[str]:
-        reading = read_session(lines, context, session_id="s", agent=None, window=window)
+    def faults(window: SessionFacts) -> list[str]:
+        reading = read_session(lines, context, session_id="s", agent=None, facts=window)
         return [fault.reason for fault in reading.faults]
 
-    assert faults(Window(inherited=frozenset({"u2"}))) == []
-    assert faults(Window()) == ["unknown_parent"]
+    assert faults(SessionFacts(inherited=frozenset({"u2"}))) == []
+    assert faults(SessionFacts()) == ["unknown_parent"]
 
 
 def test_a_turn_without_text_says_what_it_was(read: Read) -> None:

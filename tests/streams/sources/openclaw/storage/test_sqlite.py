@@ -229,14 +229,14 @@ def test_an_archive_that_holds_too_much_is_read_in_bounded_memory(
     tmp_path: Path, context: ReadingContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few bytes may expand to terabytes."""
-    monkeypatch.setattr(storage, "MAX_ARCHIVE", 1_000_000)
+    monkeypatch.setattr(storage, "MAX_UNPACKED_BYTES", 1_000_000)
     path = _database(tmp_path, [ARCHIVES])
     _archive(path, "s-1", [*_lines("plain"), *[" " * 1_000] * 2_000])
 
     (reading,) = read_database(path, context)
 
     assert [fault.reason for fault in reading.faults] == ["archive_damaged"]
-    assert "holds more than" in reading.faults[0].detail
+    assert "more than" in reading.faults[0].detail
     assert reading.exchanges != []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streams.sources.openclaw.storage import CURRENT_SQLITE, FIRST_SQLITE, JSONL, Plugin, look_at_state, state_folders
+from streams.sources.openclaw.storage import CURRENT_SQLITE, FIRST_SQLITE, JSONL, Plugin, read_state, state_folders
 
 PLUGIN: dict[str, Any] = {
     "enabled": True,
@@ -53,14 +53,14 @@ def database(root: Path, agent: str, version: str | None, *tables: str) -> None:
 )
 def test_the_configuration_says_whether_the_plugin_is_on(tmp_path: Path, entry: Any, plugin: Plugin) -> None:
     """Without the plugin nothing arrives until an import. A plugin without access to conversations is the most common mistake."""
-    assert look_at_state(configured(tmp_path, entry)).plugin == plugin
+    assert read_state(configured(tmp_path, entry)).plugin == plugin
 
 
 def test_plugins_that_are_switched_off_together_are_off(tmp_path: Path) -> None:
     """One switch overrides all entries."""
     root = configured(tmp_path, PLUGIN)
     (root / "openclaw.json").write_text(json.dumps({"plugins": {"enabled": False, "entries": {"driftline": PLUGIN}}}), "utf-8")
-    assert Plugin(is_on=False) == look_at_state(root).plugin
+    assert Plugin(is_on=False) == read_state(root).plugin
 
 
 @pytest.mark.parametrize("text", ["// a comment\n{}", "{", "\x00", "[" * 100_000])
@@ -68,7 +68,7 @@ def test_a_configuration_that_is_no_plain_json_is_not_guessed_at(tmp_path: Path,
     """OpenClaw accepts comments and includes; a false 'not on' would advise installing what is already there."""
     root = configured(tmp_path, PLUGIN)
     (root / "openclaw.json").write_text(text, "utf-8")
-    assert Plugin(None) == look_at_state(root).plugin
+    assert Plugin(None) == read_state(root).plugin
 
 
 def test_the_newest_version_and_every_form_are_told(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_the_newest_version_and_every_form_are_told(tmp_path: Path) -> None:
     database(root, "fresh", "2026.10.1")
     (root / "agents" / "old" / "sessions").mkdir(parents=True)
     (root / "agents" / "old" / "sessions" / "a.jsonl").write_text("{}\n", "utf-8")
-    state = look_at_state(root)
+    state = read_state(root)
     assert state.version == "2026.9.6"
     assert state.forms == (CURRENT_SQLITE, FIRST_SQLITE, JSONL)
     assert state.agents == 4
@@ -88,7 +88,7 @@ def test_the_newest_version_and_every_form_are_told(tmp_path: Path) -> None:
 def test_without_a_database_the_configuration_tells_the_version(tmp_path: Path) -> None:
     """Transcript files have no version of OpenClaw."""
     root = configured(tmp_path, None, meta={"lastTouchedVersion": "2026.6.11"})
-    assert look_at_state(root).version == "2026.6.11"
+    assert read_state(root).version == "2026.6.11"
 
 
 def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_database_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     broken = root / "agents" / "broken" / "agent" / "openclaw-agent.sqlite"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"SQLite format 3\x00 and then garbage" * 50)
-    state = look_at_state(root)
+    state = read_state(root)
     assert state.version == "2026.9.6"
     assert str(broken) in " ".join(state.unreadable)
 
