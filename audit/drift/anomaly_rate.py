@@ -1,17 +1,17 @@
-"""Anomaly spikes: has the rate of anomalous exchanges risen in the last two weeks, compared with the days before the rise.
+"""Anomaly spikes: has the rate of anomalous exchanges risen in the last two weeks, compared with the days before the rise?
 
 The baseline is always the days before the spike, so a spike never becomes its own baseline. Each of the last `DAYS` days may be the first
 day of a spike. Given the total number of anomalies, the number since that day is binomial (Przyborowski and Wilenski 1940, the conditional
-test of two Poisson rates). If the rate rose by one of `RATIOS` it is binomial too, so the ratio of both probabilities, averaged, is an
-e-value; the sum over the days is evidence as in `audit.drift.change_detector`. Anomalies come in bunches by session: if days vary more than
-independent exchanges would, the evidence is reduced accordingly.
+test of two Poisson rates). If the rate rose by one of `RATIOS`, this number is also binomial, so the ratio of the two probabilities,
+averaged over `RATIOS`, is an e-value. The sum over the days is the evidence, as in `audit.drift.change_detector`. Anomalies are clustered by
+session: if days vary more than independent exchanges would, the evidence is reduced accordingly.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import NamedTuple
@@ -23,15 +23,15 @@ DAYS = 14
 HISTORY_DAYS = 90
 """UTC days that are used, the day of the check included."""
 REFERENCE_DAYS = 7
-"""Fewest days with exchanges before a spike."""
+"""Minimum number of days with exchanges before a spike."""
 CRITICAL = 3.0
-"""The ratio to the rate before from which on a spike is critical."""
-FEWEST_ANOMALIES = 2
-"""Fewest anomalies of a spike: a single one is shown as an anomaly by itself."""
+"""Ratio of the rate to the rate before from which on a spike is critical."""
+MIN_ANOMALIES = 2
+"""Minimum number of anomalies of a spike: a single one is shown as an anomaly by itself."""
 RATIOS = (1.5, 2.0, 3.0, 5.0)
-"""The factors by which the rate may have risen, all with the same weight."""
+"""Factors by which the rate may have risen, all with the same weight."""
 SUSPECTED = 150.0
-"""Evidence that raises an alarm: at most one false alarm a year, see `docs/decisions/0052-spikes.md`."""
+"""Evidence that raises an alarm: at most one false alarm per year, see `docs/decisions/0052-spikes.md`."""
 CONFIRMED = 1_000_000.0
 """Evidence from which on a spike is confirmed."""
 
@@ -53,10 +53,10 @@ class Spike:
     first_day: date
     """The most probable first day."""
     anomalies: int
-    """Since the first day."""
+    """The number of anomalies since the first day."""
     exchanges: int
     rate: float
-    """Anomalies per exchange since then, 0 to 1."""
+    """Anomalies per exchange since the first day, 0 to 1."""
     start: date
     """First day of the baseline."""
     anomalies_before: int
@@ -111,24 +111,27 @@ def anomaly_spike(days: Iterable[Day], as_of: date) -> Spike | None:
         for index in range(REFERENCE_DAYS, len(days_with_exchanges))
         if days_with_exchanges[index].day >= first_candidate_day
     ]
-    terms = [_log_evidence(sums[index], sums[-1]) for index in starts]
-    total = _log_sum(terms)
+    log_evidence = {start: _log_evidence(sums[start], sums[-1]) for start in starts}
+    total = _log_sum(log_evidence.values())
     if total < math.log(SUSPECTED):
         return None
-    likeliest_start = starts[max(range(len(terms)), key=terms.__getitem__)]
-    spike = _spike(days_with_exchanges, likeliest_start, sums, total)
-    return spike if spike.anomalies >= FEWEST_ANOMALIES else None
+    likeliest_start = max(starts, key=log_evidence.__getitem__)
+    spike = _describe_spike(days_with_exchanges, likeliest_start, sums, total)
+    return spike if spike.anomalies >= MIN_ANOMALIES else None
 
 
-def _spike(days: Sequence[Day], index: int, sums: Sequence[_Sums], total: float) -> Spike:
-    before = sums[index]
-    anomalies, exchanges = sums[-1].anomalies - before.anomalies, sums[-1].exchanges - before.exchanges
-    rate, rate_before = anomalies / exchanges, before.anomalies / before.exchanges
-    # Without an anomaly before, the rate is taken to be at most one per exchanges seen, not 0.
-    expected = rate_before or 1 / before.exchanges
+def _describe_spike(days: Sequence[Day], start: int, sums: Sequence[_Sums], total: float) -> Spike:
+    """Describe the spike that begins with the day of index `start`; `total` is the log evidence."""
+    before = sums[start]
+    anomalies = sums[-1].anomalies - before.anomalies
+    exchanges = sums[-1].exchanges - before.exchanges
+    rate = anomalies / exchanges
+    rate_before = before.anomalies / before.exchanges
+    # Without an anomaly before, the true rate need not be 0: one anomaly in all those exchanges is assumed.
+    expected = max(before.anomalies, 1) / before.exchanges
     return Spike(
         severity="critical" if rate >= CRITICAL * expected else "warning",
-        first_day=days[index].day,
+        first_day=days[start].day,
         anomalies=anomalies,
         exchanges=exchanges,
         rate=rate,
@@ -144,7 +147,8 @@ def _spike(days: Sequence[Day], index: int, sums: Sequence[_Sums], total: float)
 
 def _log_evidence(before: _Sums, total: _Sums) -> float:
     """Return the log of the ratio of probabilities of the late anomalies, with and without a rise of their rate."""
-    late, share = total.anomalies - before.anomalies, 1 - before.exchanges / total.exchanges
+    late = total.anomalies - before.anomalies
+    share = 1 - before.exchanges / total.exchanges
     terms = []
     for ratio in RATIOS:
         # With the ratio r, the expected share of late anomalies is r s / (r s + 1 - s) instead of s.
@@ -153,8 +157,8 @@ def _log_evidence(before: _Sums, total: _Sums) -> float:
     return _log_sum(terms) - math.log(len(RATIOS))
 
 
-def _log_sum(terms: Sequence[float]) -> float:
-    """Return log(sum(exp(term))) without overflow."""
+def _log_sum(terms: Collection[float]) -> float:
+    """Return log(sum(exp(term))) without overflow; minus infinity without terms."""
     largest = max(terms, default=-math.inf)
     if math.isinf(largest):
         return largest

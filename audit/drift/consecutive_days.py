@@ -1,7 +1,7 @@
 """Drift by runs of days: three or more consecutive days with scores whose averages are off the baseline on the same side.
 
-The rule compares the average of a day with the standard deviation of single scores. An average of n scores varies √n times less
-than one score, so the rule only finds large changes, and never one below one sigma. It is kept because it is simple;
+The rule compares the average of a day with the standard deviation of single scores. The standard deviation of an average of n scores
+is √n times smaller, so the rule only finds large changes, and never one below one sigma. It is kept because it is simple;
 `audit.drift.change_detector` finds small changes.
 """
 
@@ -15,9 +15,10 @@ from typing import Literal
 
 DAYS = 7
 """UTC days that are used, the day of the check included."""
-SHORTEST_RUN = 3
-SMALLEST_SIGMA = 0.01
-"""Smallest standard deviation of a baseline that is assumed, in points of the score."""
+MIN_RUN_DAYS = 3
+"""Minimum number of days of a run."""
+MIN_SIGMA = 0.01
+"""Minimum standard deviation of a baseline that is assumed, in points of the score."""
 CRITICAL = 2.0
 """Sigma beyond which a drift is critical."""
 
@@ -41,7 +42,7 @@ class Drift:
     direction: Direction
     severity: Severity
     days: tuple[DailyAverage, ...]
-    """All days of the run, in order, not only the three that made it one."""
+    """All days of the run in order, including those after the third."""
     deviation: float
     """The largest distance of a day's average from the mean, in sigma, positive."""
 
@@ -53,12 +54,16 @@ def consecutive_days(days: Sequence[DailyAverage], mean: float, stddev: float, a
     one sigma, or on the other side, ends it. `mean` and `stddev` are those of the baseline, unrounded.
     """
     first = as_of - timedelta(days=DAYS - 1)
-    seen = sorted(
-        (daily for daily in days if daily.average is not None and first <= daily.day <= as_of), key=lambda daily: daily.day
-    )
-    sigma = max(stddev, SMALLEST_SIGMA)
-    runs = [(side, tuple(run)) for side, run in groupby(seen, key=lambda daily: _side(daily, mean, sigma))]
-    return tuple(_drift(side, run, mean, sigma) for side, run in runs if side is not None and len(run) >= SHORTEST_RUN)
+    scored = [daily for daily in days if daily.average is not None and first <= daily.day <= as_of]
+    scored.sort(key=lambda daily: daily.day)
+    sigma = max(stddev, MIN_SIGMA)
+    drifts = []
+    for side, group in groupby(scored, key=lambda daily: _side(daily, mean, sigma)):
+        run = tuple(group)
+        if side is not None and len(run) >= MIN_RUN_DAYS:
+            deviation = max(abs(_distance(daily, mean, sigma)) for daily in run)
+            drifts.append(Drift(side, severity_of(deviation), run, deviation))
+    return tuple(drifts)
 
 
 def severity_of(deviation: float) -> Severity:
@@ -67,6 +72,7 @@ def severity_of(deviation: float) -> Severity:
 
 
 def _side(daily: DailyAverage, mean: float, sigma: float) -> Direction | None:
+    """Return the side of the baseline on which a day lies; None within one sigma."""
     distance = _distance(daily, mean, sigma)
     if abs(distance) <= 1:
         return None
@@ -74,9 +80,5 @@ def _side(daily: DailyAverage, mean: float, sigma: float) -> Direction | None:
 
 
 def _distance(daily: DailyAverage, mean: float, sigma: float) -> float:
+    """Return the distance of a day's average from the mean in sigma; 0 for a day without scores."""
     return 0.0 if daily.average is None else (daily.average - mean) / sigma
-
-
-def _drift(direction: Direction, run: tuple[DailyAverage, ...], mean: float, sigma: float) -> Drift:
-    deviation = max(abs(_distance(one, mean, sigma)) for one in run)
-    return Drift(direction, severity_of(deviation), run, deviation)

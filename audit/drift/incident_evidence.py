@@ -1,10 +1,10 @@
-"""Evidence of an incident: what moved, what each rule observed, its baseline, and the queries that reproduce it.
+"""Evidence of an incident: the changed series, each rule's observations, the baseline, and the queries that reproduce them.
 
-The watch builds an `Evidence`, an incident stores it as JSON in `metadata`, and everything that shows an incident reads it back
-with `evidence_of`. The outline for lists and charts is the same JSON with only the members `moved` and `rules`.
+The watch builds an `Evidence`, an incident stores it as JSON in `metadata`, and pages, commands and alerts read it back with
+`evidence_of`. The outline for lists and charts is the same JSON with only the members `moved` and `rules`.
 
-The observations of the leading series are stored beside the list `moved`, because records of versions before that list have
-them there. Such a record is read as a list of one. Unreadable or erased entries are left out.
+The observations of the leading series are stored beside the list `moved`, because older records have no such list, only these
+observations. They are read as a list of one series. Unreadable or erased entries are left out.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from audit.drift.watched_series import DOWN, DRIFT, MEAN, SEVERITIES, SPIKE, SPR
 from audit.fingerprints import canonical_json
 from schemas.records import Incident
 
-MOVED_TOO = "moved_too"
-"""Stands for a rule: the series raised no alarm of its own."""
-NO_LABELS, TOO_FEW, EVERYWHERE, FOUND = "no_labels", "too_few_sessions", "everywhere", "found"
-"""States of the slices: no label divides the exchanges; too few sessions; no slice stands out; one does."""
-FEWEST = 3
-"""Fewest exchanges or runs since the change that are mentioned."""
-FEWEST_SESSIONS = 3
-"""Fewest sessions on each side for the variance of a dimension."""
-CERTAIN = 3.0
-"""Standard errors from which on a share has risen or a dimension has moved."""
+ALSO_CHANGED = "moved_too"
+"""Takes the place of a rule's name if the series raised no alarm of its own."""
+NO_LABELS, TOO_FEW, EVERYWHERE, STANDS_OUT = "no_labels", "too_few_sessions", "everywhere", "found"
+"""States of the slices: no label divides the exchanges; too few sessions; no slice stands out; a slice stands out."""
+_STATES = (NO_LABELS, TOO_FEW, EVERYWHERE, STANDS_OUT)
+MIN_COUNT = 3
+"""Minimum number of exchanges or runs since the change that are mentioned."""
+MIN_SESSIONS = 3
+"""Minimum number of sessions on each side for the variance of a dimension."""
+SIGNIFICANT_ERRORS = 3.0
+"""A change of a share or of a dimension is significant beyond this many standard errors."""
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Scalar = str | int | float | bool | None
 
@@ -46,7 +47,7 @@ class Level(NamedTuple):
 
 
 class Day(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A day that a rule saw: its average, or its anomalies, and of how many."""
+    """A day that a rule observed: its average or its anomalies, and the number of its scores or exchanges."""
 
     day: date
     count: int = 0
@@ -55,7 +56,7 @@ class Day(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The numbers that a rule saw; each rule has its own."""
+    """The numbers that a rule observed; each rule fills some of them."""
 
     days: list[Day] | None = None
     first_day: date | None = None
@@ -103,8 +104,8 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     """The rules and thresholds of the diagnoses."""
 
 
-class Sighting(Numbers, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a rule saw of a series, now or when it last saw the change."""
+class Observation(Numbers, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A rule's observation of a series, of now or of the last time that the rule found the change."""
 
     since: date
     until: date
@@ -115,8 +116,8 @@ class Sighting(Numbers, frozen=True, kw_only=True, rename="camel", omit_defaults
     confirmed: bool | None = None
 
 
-class Moved(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A series that moved in an incident."""
+class ChangedSeries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A series that changed in an incident."""
 
     series_name: str = msgspec.field(name="series")
     tier: str | None
@@ -125,53 +126,53 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     kind: str
     name: str
     before: float | None = msgspec.field(name="from")
-    """None if the rule did not observe it, and for a spread."""
+    """The level before; None if the rule did not observe it, and for a spread."""
     after: float | None = msgspec.field(name="to")
     since: date
     interval: tuple[date, date]
-    """The days that may be the first day of the change."""
+    """The days that may be the first day of the change, as first and last."""
     until: date
-    """The last day on which any rule observed it."""
+    """The last day on which any rule observed the change."""
     severity: str
     """The worst severity so far."""
     rule: str
     """The leading rule."""
     confirmed: bool
     fell_too: bool
-    """True if it raised no alarm of its own."""
+    """True if the series raised no alarm of its own."""
     leads: bool
-    rules: dict[str, Sighting] = {}
+    rules: dict[str, Observation] = {}
     """The observations of each rule."""
 
     @property
     def key(self) -> Key:
-        """The series that moved, and its direction."""
+        """The name of the series, and the direction of its change."""
         return _key(self.tier, self.direction, self.agent)
 
     @property
     def series(self) -> Series:
-        """The series that moved, its direction and what moved."""
+        """The series, the direction of its change, and the kind of change."""
         return Series(self.key, self.kind)
 
     @property
     def is_worse(self) -> bool:
-        """True if it moved for the worse."""
+        """True if the series changed for the worse."""
         return self.series.is_worse
 
     @property
-    def seen(self) -> Sighting:
-        """The observation of the leading rule."""
-        return self.rules.get(self.rule) or next(iter(self.rules.values()))
+    def observation(self) -> Observation:
+        """The observation of the leading rule; without one, that of the first rule."""
+        return leading_observation(self.rule, self.rules)
 
     @property
     def level(self) -> Level | None:
         """The level before and after; None if the rule did not observe it, and for a spread."""
-        return None if self.kind == SPREAD else level_of(self.rule, self.direction, self.seen)
+        return level_of(self.series, self.rule, self.observation)
 
 
-def moved_series(
+def build_changed_series(
     series: Series,
-    rules: dict[str, Sighting],
+    rules: dict[str, Observation],
     *,
     rule: str,
     severity: str,
@@ -179,12 +180,10 @@ def moved_series(
     interval: tuple[date, date],
     fell_too: bool = False,
     leads: bool = False,
-) -> Moved:
-    """Return the entry of a series that moved, with the days and levels that its rules observed."""
-    level = (
-        None if series.kind == SPREAD else level_of(rule, series.key.direction, rules.get(rule) or next(iter(rules.values())))
-    )
-    return Moved(
+) -> ChangedSeries:
+    """Return the entry of a changed series, with the days and levels that its rules observed."""
+    level = level_of(series, rule, leading_observation(rule, rules))
+    return ChangedSeries(
         series_name=series.key.series,
         tier=series.key.tier,
         agent=series.key.agent,
@@ -193,9 +192,9 @@ def moved_series(
         name=series.name,
         before=None if level is None else level.before,
         after=None if level is None else level.after,
-        since=min(sighting.since for sighting in rules.values()),
+        since=min(observation.since for observation in rules.values()),
         interval=interval,
-        until=max(sighting.until for sighting in rules.values()),
+        until=max(observation.until for observation in rules.values()),
         severity=severity,
         rule=rule,
         confirmed=confirmed,
@@ -205,19 +204,35 @@ def moved_series(
     )
 
 
-def level_of(rule: str, direction: str | None, seen: Sighting) -> Level | None:
-    """Return the levels and the standard deviation from a rule's observation; None if it has none."""
-    if rule == "consecutive_days":
-        if seen.mean is None or seen.stddev is None or seen.deviation is None:
-            return None
-        off = seen.deviation * seen.stddev
-        return Level(seen.mean, seen.mean + (off if direction == UP else -off), seen.stddev)
-    if rule == "rate_ratio":
-        before, after = seen.baseline_rate, seen.rate
-        return None if before is None or after is None else Level(before, after, max(after * (1 - after), 0.0) ** 0.5)
-    if rule not in ("sequential", "runs", MOVED_TOO) or seen.mean_before is None or seen.mean_after is None:
+def leading_observation(rule: str, rules: dict[str, Observation]) -> Observation:
+    """Return the observation of a rule; if it has none, that of the first rule. There must be at least one."""
+    return rules.get(rule) or next(iter(rules.values()))
+
+
+def level_of(series: Series, rule: str, observation: Observation) -> Level | None:
+    """Return the level of a series before and after from a rule's observation; None if the rule observes none, and for a spread."""
+    if series.kind == SPREAD:
         return None
-    return Level(seen.mean_before, seen.mean_after, seen.sigma or 0.0)
+    if rule == "consecutive_days":
+        return _level_off_baseline(observation, series.key.direction)
+    if rule == "rate_ratio":
+        return _level_of_rate(observation)
+    if rule not in ("sequential", "runs", ALSO_CHANGED) or observation.mean_before is None or observation.mean_after is None:
+        return None
+    return Level(observation.mean_before, observation.mean_after, observation.sigma or 0.0)
+
+
+def _level_off_baseline(observation: Observation, direction: str | None) -> Level | None:
+    if observation.mean is None or observation.stddev is None or observation.deviation is None:
+        return None
+    distance = observation.deviation * observation.stddev
+    return Level(observation.mean, observation.mean + (distance if direction == UP else -distance), observation.stddev)
+
+
+def _level_of_rate(observation: Observation) -> Level | None:
+    if observation.baseline_rate is None or observation.rate is None:
+        return None
+    return Level(observation.baseline_rate, observation.rate, max(observation.rate * (1 - observation.rate), 0.0) ** 0.5)
 
 
 class BaselineNumbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -235,7 +250,7 @@ class BaselineNumbers(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An exchange that moved the mean, or a usual one from before."""
+    """An exchange that changed the mean, or one from before the change for comparison."""
 
     score_id: str
     session_id: str
@@ -252,7 +267,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A run that moved a series."""
+    """A run that changed the mean of a series."""
 
     run_id: str
     session_id: str
@@ -268,7 +283,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of something before a change and since it, of how many."""
+    """The number of exchanges or runs with a property, before a change and since it, and the number of all of them."""
 
     before: Natural
     after: Natural
@@ -277,33 +292,33 @@ class Count(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The name of the check, reason, failure or sampling reason; empty for any."""
+        """The name of the check, reason or failure; empty for a count without a name."""
         return ""
 
-    def has_risen(self, *, is_fall: bool = False, fewest: int = FEWEST) -> bool:
+    def has_risen(self, *, is_fall: bool = False, min_count: int = MIN_COUNT) -> bool:
         """Return whether the share since the change is significantly above that before, or below it if `is_fall`.
 
-        False without a time before, for fewer than `fewest`, and for counts that exceed their total.
+        False if one side is empty, if the larger share has fewer than `min_count`, and for counts that exceed their total.
         """
         before, after, all_before, all_after = self.before, self.after, self.all_before, self.all_after
         if is_fall:
             before, after, all_before, all_after = after, before, all_after, all_before
-        if not all_before or not all_after or after < fewest or before > all_before or after > all_after:
+        if not all_before or not all_after or after < min_count or before > all_before or after > all_after:
             return False
         common = (before + after) / (all_before + all_after)
         error = math.sqrt(common * (1 - common) * (1 / all_before + 1 / all_after))
-        return after / all_after - before / all_before > CERTAIN * error
+        return after / all_after - before / all_before > SIGNIFICANT_ERRORS * error
 
 
 class ReasonCount(Count, frozen=True, kw_only=True):
-    """Exchanges in which something was found wrong."""
+    """Exchanges in which the judge found a fault, by its kind and reason."""
 
     kind: str = ""
     reason: str = ""
 
     @property
     def name(self) -> str:
-        """The reason; empty for a kind without further names."""
+        """The reason; empty for a kind without reasons."""
         return self.reason
 
 
@@ -342,7 +357,7 @@ class SamplingCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dimension(msgspec.Struct, frozen=True, kw_only=True):
-    """The judge's scores of a dimension before and since."""
+    """The judge's scores of a dimension before the change and since it."""
 
     dimension: str
     judged_before: int
@@ -356,22 +371,24 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def change(self) -> float:
-        """The change of its mean; 0 if unknown."""
+        """The change of the mean; 0 if unknown."""
         return 0.0 if self.mean_before is None or self.mean_after is None else self.mean_after - self.mean_before
 
     @property
-    def errors_off(self) -> float | None:
-        """The change of its mean in standard errors; None with too few sessions."""
+    def z_score(self) -> float | None:
+        """The change of the mean in standard errors; None with too few sessions."""
         if self.mean_before is None or self.mean_after is None:
             return None
-        if min(self.sessions_before, self.sessions_after) < FEWEST_SESSIONS:
+        if min(self.sessions_before, self.sessions_after) < MIN_SESSIONS:
             return None
         return self.change / max(math.hypot(self.error_before or 0.0, self.error_after or 0.0), 1e-4)
 
-    def has_moved(self, direction: str | None) -> bool:
-        """Return whether its mean moved significantly in a direction (None: any)."""
-        off = self.errors_off
-        return off is not None and abs(off) > CERTAIN and direction in (UP if off > 0 else DOWN, None)
+    def has_changed(self, direction: str | None) -> bool:
+        """Return whether the mean changed significantly in a direction (None: any)."""
+        z_score = self.z_score
+        if z_score is None or abs(z_score) <= SIGNIFICANT_ERRORS:
+            return False
+        return direction is None or direction == (UP if z_score > 0 else DOWN)
 
 
 class Amount(msgspec.Struct, frozen=True):
@@ -397,7 +414,8 @@ class SliceName(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def name(self) -> str:
         """The slice in plain words."""
-        return f"{self.label}: {({NOT_GIVEN: 'not given', OTHER: 'other values'}).get(self.kind, self.value)}"
+        value = {NOT_GIVEN: "not given", OTHER: "other values"}.get(self.kind, self.value)
+        return f"{self.label}: {value}"
 
 
 class SliceRow(SliceName, frozen=True, rename="camel"):
@@ -432,8 +450,8 @@ class ChangedMix(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     slices: list[SliceRow] = []
 
 
-class WhichPart(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the traffic that moved."""
+class SliceFindings(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the traffic that explains the change."""
 
     state: str
     slices: list[SliceRow] = []
@@ -451,31 +469,38 @@ class WhichPart(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse an unknown state, and one that the slices contradict."""
-        if self.state not in (NO_LABELS, TOO_FEW, EVERYWHERE, FOUND) or (self.state == FOUND and not self.slices):
-            raise ValueError("no such state")
+        if self.state not in _STATES:
+            raise ValueError(f"the state {self.state!r} is unknown; expected one of {', '.join(_STATES)}")
+        if self.state == STANDS_OUT and not self.slices:
+            raise ValueError(f"the state {self.state!r} requires slices")
 
     @property
     def found(self) -> SliceRow | None:
         """The slice that stands out; None without one."""
-        return self.slices[0] if self.state == FOUND and self.slices and self.slices[0].stands_out else None
+        return self.slices[0] if self.state == STANDS_OUT and self.slices[0].stands_out else None
 
     @property
-    def back_to(self) -> SliceRow | None:
-        """The value to go back to, which most exchanges had before, if they were scored; None without one."""
+    def rollback_target(self) -> SliceRow | None:
+        """The slice that most exchanges had before, as the value to go back to.
+
+        None if no slice stands out, or if that slice is no single value or was not scored.
+        """
         usual = self.usual
-        is_usable = usual is not None and usual.kind == VALUE and usual.mean_before is not None
-        return usual if self.found is not None and is_usable else None
+        if self.found is None or usual is None or usual.kind != VALUE or usual.mean_before is None:
+            return None
+        return usual
 
     @property
     def listed(self) -> list[SliceRow]:
         """The slices that explain most, with the one to go back to, which explains little because it did not change."""
+        target = self.rollback_target
         names = {(row.label, row.kind, row.value) for row in self.slices}
-        back = self.back_to
-        is_missing = back is not None and (back.label, back.kind, back.value) not in names
-        return [*self.slices[:1], back, *self.slices[1:]] if back is not None and is_missing else self.slices
+        if target is None or (target.label, target.kind, target.value) in names:
+            return self.slices
+        return [*self.slices[:1], target, *self.slices[1:]]
 
 
-class Deployed(msgspec.Struct, frozen=True, kw_only=True):
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
     """A deployment on one of the days on which a change may have begun."""
 
     label: str
@@ -507,7 +532,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What the anchors say of the cause, with the numbers that it rests on; empty if the question does not arise."""
+    """The cause according to the anchors, with the numbers behind it; empty if anchors do not apply to the series."""
 
     cause: str | msgspec.UnsetType | None = msgspec.UNSET
     reason: str | None = None
@@ -519,11 +544,11 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     judge_interval: tuple[float | None, float | None] | None = None
     tier_change: float | None = None
     tiers: dict[str, Cause] | None = None
-    """The result of each tier, if several were asked."""
+    """The result of each tier, if several tiers changed."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The evidence of an incident; what a rule has no use for is empty."""
+    """The evidence of an incident; members that do not apply to the rule are empty."""
 
     rule: str | None = None
     note: str | None = None
@@ -532,8 +557,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     policies: dict[str, list[str]] = {}
     """Digests of the policies before and after."""
     sampling_mix: list[SamplingCount] = []
-    slices: WhichPart | None = None
-    deployments: list[Deployed] = []
+    slices: SliceFindings | None = None
+    deployments: list[Deployment] = []
     exchanges: list[Exchange] = []
     """Exchanges with the largest effect, the largest first."""
     runs: list[Run] = []
@@ -545,55 +570,56 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     flags: list[FlagCount] = []
     queries: list[Query] = []
     cause: Cause = Cause()
-    rules: dict[str, Sighting] = {}
+    rules: dict[str, Observation] = {}
     """The observations of the leading series by rule."""
-    moved: list[Moved] = []
-    """The series that moved, the leading one first."""
+    moved: list[ChangedSeries] = []
+    """The changed series, the leading one first."""
     decided_sizes: dict[str, float | None] = {}
-    """The size of the change at the time of a person's decision, by rule, and by series and rule."""
+    """The size of the change when a person decided on it, by rule, and by series and rule."""
 
-    def lead_of(self, incident: Incident) -> Series:
-        """The leading series of the incident."""
+    def lead_series(self, incident: Incident) -> Series:
+        """Return the leading series of the incident."""
         kind = next((entry.kind for entry in self.moved if entry.leads), MEAN)
         return Series(_key(incident.tier, incident.direction, incident.agent), kind)
 
-    def seen_by(self, rule: str) -> Sighting | None:
-        """The observation of the leading rule, else that of another rule; None without any."""
-        return self.rules.get(rule) or next(iter(self.rules.values()), None)
+    def observation_of(self, rule: str) -> Observation | None:
+        """Return the observation of a rule; if it has none, that of the first rule; None without any."""
+        return leading_observation(rule, self.rules) if self.rules else None
 
 
 _decode = msgspec.json.Decoder(Evidence).decode
 
 
 def evidence_of(incident: Incident) -> Evidence:
-    """Read the evidence of an incident of any version; empty if it cannot be read."""
+    """Return the evidence of an incident of any version; empty if it cannot be read."""
     try:
         evidence = _decode(incident.metadata)
     except ValueError:
-        evidence = _convert(incident.metadata)
-    of_lead, moved = _in_order(evidence.rules), []
+        evidence = _decode_leniently(incident.metadata)
+    lead_rules = _drop_reversed(evidence.rules)
+    moved = []
     for entry in evidence.moved:
-        rules = of_lead if entry.leads else _in_order(entry.rules)
+        rules = lead_rules if entry.leads else _drop_reversed(entry.rules)
         if rules and entry.severity in SEVERITIES:
             moved.append(msgspec.structs.replace(entry, rules=rules))
-    lead = evidence.lead_of(incident)
-    if of_lead and not any(entry.series == lead for entry in moved):
-        moved.append(_only_one(incident, lead, of_lead))
+    lead = evidence.lead_series(incident)
+    if lead_rules and not any(entry.series == lead for entry in moved):
+        moved.append(_build_lead(incident, lead, lead_rules))
     moved.sort(key=lambda entry: entry.series != lead)
-    return msgspec.structs.replace(evidence, rules=of_lead, moved=moved)
+    return msgspec.structs.replace(evidence, rules=lead_rules, moved=moved)
 
 
 def _key(tier: str | None, direction: str | None, agent: str | None) -> Key:
     return Key(SPIKE if tier is None else DRIFT, tier, direction, agent)
 
 
-def _in_order(rules: dict[str, Sighting]) -> dict[str, Sighting]:
+def _drop_reversed(rules: dict[str, Observation]) -> dict[str, Observation]:
     """Drop observations that end before they begin."""
-    return {rule: seen for rule, seen in rules.items() if seen.since <= seen.until}
+    return {rule: observation for rule, observation in rules.items() if observation.since <= observation.until}
 
 
 def members_of(evidence: Evidence) -> dict[str, Any]:
-    """Return the members of evidence as JSON values."""
+    """Return the members of evidence as JSON values. The leading series' observations are in `rules` only."""
     members: dict[str, Any] = msgspec.to_builtins(evidence)
     for entry in members["moved"]:
         if entry["leads"]:
@@ -602,15 +628,15 @@ def members_of(evidence: Evidence) -> dict[str, Any]:
 
 
 def evidence_json(evidence: Evidence) -> str:
-    """Write evidence as an incident stores it."""
+    """Return evidence as the JSON that an incident stores."""
     return canonical_json(members_of(evidence))
 
 
-def _only_one(incident: Incident, lead: Series, rules: dict[str, Sighting]) -> Moved:
-    """Return the series of an incident from before the list `moved`."""
+def _build_lead(incident: Incident, lead: Series, rules: dict[str, Observation]) -> ChangedSeries:
+    """Return the only series of an older incident, which has no list `moved`."""
     rule = incident.rule if incident.rule in rules else next(iter(rules))
     since = rules[rule].since
-    return moved_series(
+    return build_changed_series(
         lead,
         rules,
         rule=rule,
@@ -621,36 +647,37 @@ def _only_one(incident: Incident, lead: Series, rules: dict[str, Sighting]) -> M
     )
 
 
-def _convert(text: str) -> Evidence:
-    """Convert evidence that strict reading refuses, such as evidence with NaN, without the unreadable parts."""
+def _decode_leniently(text: str) -> Evidence:
+    """Decode evidence that the strict decoder refuses, such as evidence with NaN, without the unreadable parts."""
     try:
         document = json.loads(text, parse_constant=lambda _: None)
     except ValueError:
         return Evidence()
-    return next(_readable(document, Evidence), Evidence())
+    return next(_convert(document, Evidence), Evidence())
 
 
-def _readable(value: Any, kind: Any) -> Iterator[Any]:
+def _convert(value: Any, target: Any) -> Iterator[Any]:
     """Yield a JSON value converted to a type, without its unreadable parts; nothing if it has another form."""
     try:
-        whole = msgspec.convert(value, kind)
-    except ValueError:  # of another form, or a text that is no Unicode
-        yield from _readable_parts(value, kind)
+        converted = msgspec.convert(value, target)
+    except ValueError:  # another form, or a string that is not valid Unicode
+        yield from _convert_parts(value, target)
     else:
-        yield whole
+        yield converted
 
 
-def _readable_parts(value: Any, kind: Any) -> Iterator[Any]:
-    for option in (kind, *get_args(kind)):
+def _convert_parts(value: Any, target: Any) -> Iterator[Any]:
+    """Yield a JSON list or object with each of its parts converted by itself. Of a union, the first option that fits is used."""
+    for option in (target, *get_args(target)):
         if isinstance(value, list) and get_origin(option) is list:
-            yield [item for part in value for item in _readable(part, get_args(option)[0])]
+            yield [item for part in value for item in _convert(part, get_args(option)[0])]
             return
         if isinstance(value, dict) and get_origin(option) is dict:
-            yield {name: item for name, part in value.items() for item in _readable(part, get_args(option)[1])}
+            yield {name: item for name, part in value.items() for item in _convert(part, get_args(option)[1])}
             return
         if isinstance(value, dict) and isinstance(option, type) and issubclass(option, msgspec.Struct):
             fields = [field for field in msgspec.structs.fields(option) if field.encode_name in value]
-            members = {field.name: item for field in fields for item in _readable(value[field.encode_name], field.type)}
-            with contextlib.suppress(TypeError, ValueError):  # it lacks what makes it one
+            members = {field.name: item for field in fields for item in _convert(value[field.encode_name], field.type)}
+            with contextlib.suppress(TypeError, ValueError):  # a required field is missing
                 yield option(**members)
             return

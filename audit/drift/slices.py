@@ -1,28 +1,29 @@
 """Slices: decompose a difference of two weighted means by the values of each label.
 
 1. A label cuts the exchanges into slices. Before and after, slice g has the share p0, p1 of the weight and the mean m0, m1; M0 and M1
-   are the means of all. With p and m as the averages of both sides, the change is, exactly,
+   are the means of all exchanges. With p and m as the averages of both sides, the change is exactly
 
-       M1 - M0  =  sum over g of  (p1 - p0) (m - M0)   the mix moved
-                 + sum over g of  p (m1 - m0)          inside the slice it moved
+       M1 - M0  =  sum over g of  (p1 - p0) (m - M0)   change of the mix
+                 + sum over g of  p (m1 - m0)          change within the slice
 
    This is Kitagawa's decomposition (E. Kitagawa 1955, "Components of a difference between two rates", JASA 50), which Oaxaca and Blinder
-   also found. The mix is measured from M0, so a slice that grew contributes by how it differs from the usual mean, and a slice that shrank
+   also found. The mix is measured from M0, so a slice that grew contributes by its difference from the usual mean, and a slice that shrank
    hardly contributes. Since shares add up to 1, this choice changes no sum. A slice that is missing on one side takes its mean from the
-   other.
+   other side.
 2. Intervals are Student's, 95 %. A session is a cluster, because its exchanges are not independent. Variances are in closed form, by
-   linearization: what a session adds to a share, a mean or their product is linear in its weight and total, within the slice and overall.
+   linearization: a session's contribution to a share, a mean or their product is linear in its weight and total, within the slice and
+   overall.
    Degrees of freedom are Welch's, by the sessions of the slice on each side.
 3. Slices of all labels are ranked by f_within² / p + 2 f_mix² / |p1 - p0|, where f is the explained part of the change, in its direction.
-   The first term is the log likelihood ratio of "only this slice moved, by the same amount throughout", relative to "everything moved": of
-   two slices that explain equally much, the smaller one is the better explanation. The second term is the same for the share that moved;
-   it counts twice, because the mix seldom moves together with the mean by chance.
-4. The mix changed, rather than the slices, if the change inside all slices of a label is significantly less than half of the total. Slices
-   with few sessions are pooled. An agent that came or went is part of the mix if others stayed; so is history that was imported later, also
-   if live exchanges begin where it ends. For any other label, a value on one side only may be a new state of the same agent, such as a
-   build, and counts as a change inside.
+   The first term is the log likelihood ratio of "only this slice changed, by the same amount throughout", relative to "everything changed":
+   of two slices that explain equally much, the smaller one is the better explanation. The second term is the same for the changed share. It
+   counts twice, because the mix seldom changes together with the mean by chance.
+4. The mix changed, rather than the slices, if the change within all slices of a label is significantly less than half of the total. Slices
+   with few sessions are pooled. An agent that appeared or disappeared is part of the mix if other agents stayed. History that was imported
+   later is also part of the mix, even if live exchanges begin where it ends. For any other label, a value on one side only may be a new
+   state of the same agent, such as a build, and counts as a change within.
 5. A slice stands out if it explains significantly more than its share: its part less p (M1 - M0) is above 0, with a Bonferroni correction
-   for the number of slices tried. If no slice stands out, the change is everywhere.
+   for the number of slices. If no slice stands out, the change is everywhere.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 VALUE, NOT_GIVEN, OTHER = "value", "not_given", "other"
-"""Kinds of slices: one value, exchanges without the label, and all values beyond the first `MOST_VALUES`."""
-MOST_VALUES = 50
-FEWEST_SESSIONS = 3
-"""Fewest sessions on each side; with fewer, the variance cannot be estimated."""
+"""Kinds of slices: one value, exchanges without the label, and all values beyond the first `MAX_VALUES`."""
+MAX_VALUES = 50
+MIN_SESSIONS = 3
+"""Minimum number of sessions on each side; with fewer, the variance cannot be estimated."""
 MIX_FACTOR = 2.0
 AGENT, ARRIVAL = "agent", "arrival"
 """The label of the agent, and the label of whether an exchange was received at once (`live`) or more than a day later (`later`)."""
-SMALLEST_COMMON = 0.1
-"""Smallest share, on either side, of the slices that exist on both sides; with less, the sides cannot be compared."""
-EXPLAINS = 0.5
-"""Share of the change inside the slices from which on it is attributed to them rather than to the mix."""
-MIX_SHOWN = 5
-"""Most slices that are listed with a mix."""
+MIN_COMMON_SHARE = 0.1
+"""Minimum share, on either side, of the slices that exist on both sides; below this, the sides cannot be compared."""
+MAX_WITHIN_SHARE = 0.5
+"""Maximum share of the change within the slices for which the mix explains the change."""
+MAX_MIX_SLICES = 5
+"""Maximum number of slices that are listed with a mix."""
 _MIX_ORDER = {ARRIVAL: 0, AGENT: 1}
 _ARRIVAL_LABELS = frozenset(_MIX_ORDER)
-"""Labels whose values may come and go without a change of the others."""
+"""Labels whose values may appear and disappear without a change of the others."""
 _NORMAL = NormalDist()
-_WIDTH = _NORMAL.inv_cdf(0.975)
+_QUANTILE = _NORMAL.inv_cdf(0.975)
 _ERROR_RATE = 0.05
 
 
@@ -68,7 +69,7 @@ _LIVE = Key(ARRIVAL, VALUE, "live")
 
 
 class Moments(NamedTuple):
-    """Sums over the sessions of one side: w and t are a session's weight and weight x score in the slice, W and T those overall."""
+    """Sums over the sessions of one side: w and t are a session's weight and weight x score in the slice, W and T are those overall."""
 
     sessions: int
     """Sessions with exchanges in the slice."""
@@ -88,7 +89,7 @@ class Moments(NamedTuple):
     """Sum of t T."""
 
 
-NOTHING = Moments(0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+NO_MOMENTS = Moments(0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 class Part(NamedTuple):
@@ -128,10 +129,10 @@ class Mix:
 
     label: str
     within: Part
-    """The change inside all slices together."""
+    """The change within all slices together."""
     all_better: bool
-    """True if every slice with enough sessions moved against the change, and their sum did so significantly."""
-    moved: tuple[Slice, ...]
+    """True if every slice with enough sessions changed in the opposite direction, and their sum did so significantly."""
+    changed: tuple[Slice, ...]
     """The slices whose shares changed most, the largest change first."""
 
 
@@ -143,7 +144,7 @@ class Explanation:
     slices: tuple[Slice, ...]
     """All slices, the best explanation first."""
     tried: int
-    """The number of slices with different exchanges."""
+    """The number of slices compared; slices with the same exchanges count once."""
     mix: Mix | None = None
     """The label whose shares explain the change, if one does."""
 
@@ -155,8 +156,20 @@ class Explanation:
         return self.change.amount * (1.0 - self.slices[0].explained)
 
 
+class _Coefficients(NamedTuple):
+    """The coefficients of an amount that is linear in a slice's share, its mean and the overall mean."""
+
+    share: float
+    mean: float
+    overall_mean: float
+
+    def plus(self, other: _Coefficients) -> _Coefficients:
+        """Return the coefficients of the sum of two amounts."""
+        return _Coefficients(self.share + other.share, self.mean + other.mean, self.overall_mean + other.overall_mean)
+
+
 class _SliceSide(NamedTuple):
-    """A slice on one side of the change, and everything on that side."""
+    """A slice on one side of the change, and all exchanges on that side."""
 
     moments: Moments
     all: Moments
@@ -173,17 +186,16 @@ class _SliceSide(NamedTuple):
     def overall_mean(self) -> float:
         return self.all.t / self.all.w
 
-    def variance(self, of_share: float, of_mean: float, of_overall: float) -> float:
-        """Return the variance of a sum of the share, the mean and the overall mean with these coefficients."""
+    def variance(self, coefficients: _Coefficients) -> float:
+        """Return the variance of the amount with these coefficients."""
         if self.all.sessions < 2:
             return 0.0
         own, total = self.moments, self.all
-        mean = self.mean or 0.0
-        per_mean = of_mean / own.w if own.w > 0 else 0.0
-        a = of_share / total.w - per_mean * mean
-        b = per_mean
-        c = -(of_share * self.share + of_overall * self.overall_mean) / total.w
-        d = of_overall / total.w
+        # A session adds a w + b t + c W + d T to the amount.
+        b = coefficients.mean / own.w if own.w > 0 else 0.0
+        a = coefficients.share / total.w - b * (self.mean or 0.0)
+        c = -(coefficients.share * self.share + coefficients.overall_mean * self.overall_mean) / total.w
+        d = coefficients.overall_mean / total.w
         squares = a * a * own.ww + b * b * own.tt + c * c * total.ww + d * d * total.tt
         crossed = (
             a * b * own.wt + a * c * own.w_all + a * d * own.wt_all + b * c * own.tw_all + b * d * own.t_all + c * d * total.wt
@@ -198,23 +210,32 @@ class _Uncertainty(NamedTuple):
     freedom: float
 
     @classmethod
-    def of(
-        cls, before: _SliceSide, after: _SliceSide, first: tuple[float, float, float], second: tuple[float, float, float]
-    ) -> _Uncertainty:
-        """Compute the uncertainty of an amount with these coefficients on both sides, with Welch's degrees of freedom."""
-        sides = [
-            (side.variance(*coefficients), max(1, (side.moments.sessions or side.all.sessions) - 1))
-            for side, coefficients in ((before, first), (after, second))
-        ]
-        variance = sum(term for term, _ in sides)
-        welch_denominator = sum(term * term / freedom for term, freedom in sides)
+    def from_terms(cls, terms: Iterable[tuple[float, int]]) -> _Uncertainty:
+        """Add up independent variances, each with its degrees of freedom; those of the sum are Welch's."""
+        variance = welch_denominator = 0.0
+        for term, freedom in terms:
+            variance += term
+            welch_denominator += term * term / freedom
         return cls(variance, max(1.0, variance * variance / welch_denominator) if welch_denominator > 0 else math.inf)
 
-    def half_width(self, width: float) -> float:
-        """Return half the width of the interval; `width` is a normal quantile, which Fisher's expansion turns into Student's."""
-        wider = (width**3 + width) / (4 * self.freedom)
-        wider += (5 * width**5 + 16 * width**3 + 3 * width) / (96 * self.freedom**2)
-        return (width + wider) * math.sqrt(self.variance)
+    @classmethod
+    def from_sides(
+        cls, before: _SliceSide, after: _SliceSide, of_before: _Coefficients, of_after: _Coefficients
+    ) -> _Uncertainty:
+        """Return the uncertainty of an amount with these coefficients on both sides."""
+        return cls.from_terms(
+            (side.variance(coefficients), max(1, (side.moments.sessions or side.all.sessions) - 1))
+            for side, coefficients in ((before, of_before), (after, of_after))
+        )
+
+    def half_width(self, quantile: float) -> float:
+        """Return half the width of the interval for a normal quantile, which Fisher's expansion turns into Student's."""
+        correction = (quantile**3 + quantile) / (4 * self.freedom)
+        correction += (5 * quantile**5 + 16 * quantile**3 + 3 * quantile) / (96 * self.freedom**2)
+        return (quantile + correction) * math.sqrt(self.variance)
+
+
+_OVERALL_MEAN = _Coefficients(0.0, 0.0, 1.0)
 
 
 def explain(
@@ -228,7 +249,7 @@ def explain(
     `totals` are the moments of all scores before and after. Labels with a single slice are left out. `versions` are the labels whose
     values are states of an agent, such as its version or model: a change of their shares is not a change of the mix.
     """
-    if min(side.sessions for side in totals) < FEWEST_SESSIONS or min(side.w for side in totals) <= 0:
+    if min(side.sessions for side in totals) < MIN_SESSIONS or min(side.w for side in totals) <= 0:
         return None
     all_before, all_after = (_SliceSide(side, side) for side in totals)
     change = all_after.overall_mean - all_before.overall_mean
@@ -237,14 +258,14 @@ def explain(
 
     pairs = _pair_sides(before, after, totals)
     groups = _group_identical(pairs)
-    width = _NORMAL.inv_cdf(1 - _ERROR_RATE / 2 / max(1, len(groups)))
+    quantile = _NORMAL.inv_cdf(1 - _ERROR_RATE / 2 / max(1, len(groups)))
     slices = [
-        _explain_slice(key, *pairs[key], width, same_as=tuple(sorted(set(keys) - {key}))) for keys in groups for key in keys
+        _explain_slice(key, *pairs[key], quantile, same_as=tuple(sorted(set(keys) - {key}))) for keys in groups for key in keys
     ]
     # Scores are compared to nine decimals, so that equal explanations are sorted by name.
     slices.sort(key=lambda item: (-round(item.score, 9), item.key))
     return Explanation(
-        change=_part(change, _Uncertainty.of(all_before, all_after, (0, 0, 1), (0, 0, 1))),
+        change=_build_part(change, _Uncertainty.from_sides(all_before, all_after, _OVERALL_MEAN, _OVERALL_MEAN)),
         slices=tuple(slices),
         tried=len(groups),
         mix=_find_mix(pairs, slices, change, versions),
@@ -262,9 +283,9 @@ def _group_identical(pairs: Mapping[Key, tuple[_SliceSide, _SliceSide]]) -> list
 def _find_mix(
     pairs: Mapping[Key, tuple[_SliceSide, _SliceSide]], slices: Sequence[Slice], change: float, versions: Collection[str]
 ) -> Mix | None:
-    """Return the label whose shares explain the change.
+    """Return the label whose shares explain the change, or None.
 
-    If several labels do, arrivals come first, then agents, then the label that leaves the least change inside its slices.
+    If several labels do, arrivals come first, then agents, then the label with the smallest change within its slices.
     """
     by_label: dict[str, list[tuple[_SliceSide, _SliceSide]]] = defaultdict(list)
     for key, sides in pairs.items():
@@ -272,46 +293,49 @@ def _find_mix(
             by_label[key.label].append(sides)
 
     starts_live = _LIVE in pairs and pairs[_LIVE][0].mean is None
-    width = _NORMAL.inv_cdf(1 - _ERROR_RATE / max(1, len(by_label)))
+    quantile = _NORMAL.inv_cdf(1 - _ERROR_RATE / max(1, len(by_label)))
     sign = math.copysign(1.0, change)
-    mixes = []
-    for label, sides_of_label in by_label.items():
-        pooled = _pool_small(sides_of_label)
+    ranked_mixes = []
+    for label, label_sides in by_label.items():
+        pooled = _pool_small(label_sides)
         common = [pair for pair in pooled if all(side.mean is not None for side in pair)]
         within, uncertainty = _sum_within(pooled, counts_new=not _is_arrival(label, common, starts_live=starts_live))
-        if sign * within + uncertainty.half_width(width) >= EXPLAINS * abs(change):
+        if sign * within + uncertainty.half_width(quantile) >= MAX_WITHIN_SHARE * abs(change):
             continue
         mean_pairs = [_fill_missing_means(before.mean, after.mean) for before, after in common]
-        is_certain = sign * within + uncertainty.half_width(_WIDTH) < 0
+        is_significant = sign * within + uncertainty.half_width(_QUANTILE) < 0
         mix = Mix(
             label=label,
-            within=_part(within, uncertainty),
-            all_better=is_certain and all(sign * (after - before) < 0 for before, after in mean_pairs),
-            moved=_most_moved([item for item in slices if item.key.label == label]),
+            within=_build_part(within, uncertainty),
+            all_better=is_significant and all(sign * (after - before) < 0 for before, after in mean_pairs),
+            changed=_select_most_changed([item for item in slices if item.key.label == label]),
         )
-        mixes.append((_MIX_ORDER.get(label, len(_MIX_ORDER)), sign * within, mix))
-    return min(mixes, key=lambda ranked: ranked[:2])[2] if mixes else None
+        ranked_mixes.append((_MIX_ORDER.get(label, len(_MIX_ORDER)), sign * within, mix))
+    if not ranked_mixes:
+        return None
+    _, _, best = min(ranked_mixes, key=lambda ranked: ranked[:2])
+    return best
 
 
 def _is_arrival(label: str, common: Sequence[tuple[_SliceSide, _SliceSide]], *, starts_live: bool) -> bool:
-    """Return whether slices that are on one side only have come or gone, and so are part of the mix.
+    """Return whether slices on one side only have appeared or disappeared, and so are part of the mix.
 
-    `common` are the label's slices on both sides. `starts_live` is true if imported history ends where live exchanges begin: then the
-    levels of two sources meet, whatever the agents did. The opposite order counts as a change, because records may arrive late for the same
-    reason that changed them.
+    `common` are the label's slices on both sides. `starts_live` is true if imported history ends where live exchanges begin: the two sources
+    may then have different levels although no agent changed. The opposite order counts as a change, because records may arrive late for the
+    same reason that changed them.
     """
     if label not in _ARRIVAL_LABELS:
         return False
     if label == ARRIVAL and starts_live:
         return True
     common_share = min(sum(pair[index].share for pair in common) for index in (0, 1))
-    return common_share >= SMALLEST_COMMON
+    return common_share >= MIN_COMMON_SHARE
 
 
-def _most_moved(slices: Sequence[Slice]) -> tuple[Slice, ...]:
+def _select_most_changed(slices: Sequence[Slice]) -> tuple[Slice, ...]:
     """Return the slices whose shares changed most, the largest change first."""
     ranked = sorted(slices, key=lambda item: (-abs(item.share_after - item.share_before), item.key))
-    return tuple(ranked[:MIX_SHOWN])
+    return tuple(ranked[:MAX_MIX_SLICES])
 
 
 def _pool_small(sides: Sequence[tuple[_SliceSide, _SliceSide]]) -> list[tuple[_SliceSide, _SliceSide]]:
@@ -319,39 +343,40 @@ def _pool_small(sides: Sequence[tuple[_SliceSide, _SliceSide]]) -> list[tuple[_S
     small = [
         pair
         for pair in sides
-        if all(side.moments.w > 0 for side in pair) and any(side.moments.sessions < FEWEST_SESSIONS for side in pair)
+        if all(side.moments.w > 0 for side in pair) and any(side.moments.sessions < MIN_SESSIONS for side in pair)
     ]
     if not small:
         return list(sides)
-    pooled = [
-        _SliceSide(Moments(*map(sum, zip(*(pair[index].moments for pair in small), strict=True))), small[0][index].all)
-        for index in (0, 1)
-    ]
-    return [*(pair for pair in sides if pair not in small), (pooled[0], pooled[1])]
+    pooled = _add_sides([before for before, _ in small]), _add_sides([after for _, after in small])
+    return [*(pair for pair in sides if pair not in small), pooled]
+
+
+def _add_sides(sides: Sequence[_SliceSide]) -> _SliceSide:
+    """Return several slices of one side as a single slice."""
+    columns = zip(*(side.moments for side in sides), strict=True)
+    return _SliceSide(Moments(*map(sum, columns)), sides[0].all)
 
 
 def _sum_within(sides: Iterable[tuple[_SliceSide, _SliceSide]], *, counts_new: bool) -> tuple[float, _Uncertainty]:
-    """Return the change inside slices and its uncertainty; with `counts_new`, slices on one side only count as well."""
-    amount, variance, welch_denominator = 0.0, 0.0, 0.0
+    """Return the change within slices and its uncertainty; with `counts_new`, slices on one side only count as well."""
+    amount = 0.0
+    terms = []
     for before, after in sides:
-        filled0, filled1 = _fill_missing_means(before.mean, after.mean)
+        _, mean_after = _fill_missing_means(before.mean, after.mean)
         if before.mean is not None and after.mean is not None:
             share = (before.share + after.share) / 2
-            amount += share * (filled1 - filled0)
+            amount += share * (after.mean - before.mean)
         elif counts_new:
             share = after.share - before.share
-            amount += share * (filled1 - before.overall_mean)
+            amount += share * (mean_after - before.overall_mean)
         else:
             continue
         for side in (before, after):
             freedom = side.moments.sessions - 1
             if freedom > 0:
-                term = side.variance(0.0, share, 0.0) * side.moments.sessions / freedom
-                variance += term
-                welch_denominator += term * term / freedom
-    return amount, _Uncertainty(
-        variance, max(1.0, variance * variance / welch_denominator) if welch_denominator > 0 else math.inf
-    )
+                variance = side.variance(_Coefficients(0.0, share, 0.0)) * side.moments.sessions / freedom
+                terms.append((variance, freedom))
+    return amount, _Uncertainty.from_terms(terms)
 
 
 def _pair_sides(
@@ -363,43 +388,48 @@ def _pair_sides(
     for key in keys:
         slices_per_label[key.label] += 1
     return {
-        key: (_SliceSide(before.get(key, NOTHING), totals[0]), _SliceSide(after.get(key, NOTHING), totals[1]))
+        key: (_SliceSide(before.get(key, NO_MOMENTS), totals[0]), _SliceSide(after.get(key, NO_MOMENTS), totals[1]))
         for key in keys
         if slices_per_label[key.label] > 1
     }
 
 
-def _explain_slice(key: Key, before: _SliceSide, after: _SliceSide, width: float, same_as: tuple[Key, ...]) -> Slice:
+def _explain_slice(key: Key, before: _SliceSide, after: _SliceSide, quantile: float, same_as: tuple[Key, ...]) -> Slice:
+    """Decompose the part of one slice; it stands out beyond this normal quantile."""
     change = after.overall_mean - before.overall_mean
-    mean0, mean1 = before.mean, after.mean
-    filled0, filled1 = _fill_missing_means(mean0, mean1)
+    mean_before, mean_after = _fill_missing_means(before.mean, after.mean)
     share = (before.share + after.share) / 2
     share_change = after.share - before.share
-    mean_change = filled1 - filled0
-    level = (filled0 + filled1) / 2 - before.overall_mean
-    mix, within = share_change * level, share * mean_change
-    # The weight of each mean in the average of both; 1 if the other side has no mean.
-    mean_weight0, mean_weight1 = (0.5 if mean1 is not None else 1.0, 0.5 if mean0 is not None else 1.0)
-    within_weight = share if mean0 is not None and mean1 is not None else 0.0
-    of_mix0, of_mix1 = (-level, share_change * mean_weight0, -share_change), (level, share_change * mean_weight1, 0.0)
-    of_within0, of_within1 = (mean_change / 2, -within_weight, 0.0), (mean_change / 2, within_weight, 0.0)
+    mean_change = mean_after - mean_before
+    level = (mean_before + mean_after) / 2 - before.overall_mean
+    mix = share_change * level
+    within = share * mean_change
     excess = mix + within - share * change
-    of_excess0 = _add_coefficients(of_mix0, of_within0, (-change / 2, 0.0, share))
-    of_excess1 = _add_coefficients(of_mix1, of_within1, (-change / 2, 0.0, -share))
-    uncertainty = _Uncertainty.of(before, after, of_excess0, of_excess1)
+
+    # The weight of each mean in the average of both; 1 if the other side has no mean.
+    weight_before = 0.5 if after.mean is not None else 1.0
+    weight_after = 0.5 if before.mean is not None else 1.0
+    within_weight = share if before.mean is not None and after.mean is not None else 0.0
+    mix_before = _Coefficients(-level, share_change * weight_before, -share_change)
+    mix_after = _Coefficients(level, share_change * weight_after, 0.0)
+    within_before = _Coefficients(mean_change / 2, -within_weight, 0.0)
+    within_after = _Coefficients(mean_change / 2, within_weight, 0.0)
+    excess_before = mix_before.plus(within_before).plus(_Coefficients(-change / 2, 0.0, share))
+    excess_after = mix_after.plus(within_after).plus(_Coefficients(-change / 2, 0.0, -share))
+    excess_uncertainty = _Uncertainty.from_sides(before, after, excess_before, excess_after)
     return Slice(
         key=key,
         share_before=before.share,
         share_after=after.share,
-        mean_before=mean0,
-        mean_after=mean1,
+        mean_before=before.mean,
+        mean_after=after.mean,
         exchanges_before=before.moments.exchanges,
         exchanges_after=after.moments.exchanges,
-        mix=_part(mix, _Uncertainty.of(before, after, of_mix0, of_mix1)),
-        within=_part(within, _Uncertainty.of(before, after, of_within0, of_within1)),
+        mix=_build_part(mix, _Uncertainty.from_sides(before, after, mix_before, mix_after)),
+        within=_build_part(within, _Uncertainty.from_sides(before, after, within_before, within_after)),
         explained=(mix + within) / change,
         score=_score_term(within / change, share) + MIX_FACTOR * _score_term(mix / change, abs(share_change)),
-        stands_out=math.copysign(1.0, change) * excess > max(uncertainty.half_width(width), 1e-9),
+        stands_out=math.copysign(1.0, change) * excess > max(excess_uncertainty.half_width(quantile), 1e-9),
         same_as=same_as,
     )
 
@@ -413,17 +443,13 @@ def _fill_missing_means(before: float | None, after: float | None) -> tuple[floa
     return before, after
 
 
-def _add_coefficients(*coefficients: tuple[float, float, float]) -> tuple[float, float, float]:
-    shares, means, overall_means = zip(*coefficients, strict=True)
-    return sum(shares), sum(means), sum(overall_means)
-
-
 def _score_term(explained: float, share: float) -> float:
+    """Return one term of the rank of a slice, from the explained fraction of the change and the slice's share; see 3. above."""
     if share <= 0:
         return 0.0
     return max(0.0, explained) ** 2 / share
 
 
-def _part(amount: float, uncertainty: _Uncertainty) -> Part:
-    half_width = uncertainty.half_width(_WIDTH)
+def _build_part(amount: float, uncertainty: _Uncertainty) -> Part:
+    half_width = uncertainty.half_width(_QUANTILE)
     return Part(amount, amount - half_width, amount + half_width)

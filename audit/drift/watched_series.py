@@ -9,21 +9,23 @@ DRIFT, SPIKE = "drift", "anomaly_spike"
 UP, DOWN = "up", "down"
 VERBS = {UP: "rose", DOWN: "fell"}
 """The verb of a title for each direction."""
-RISING_IS_BAD = ("unsafe", "failure:")
+_FAILURE = "failure:"
+RISING_IS_BAD = ("unsafe", _FAILURE)
 """Prefixes of the names of series for which a rise is bad."""
 MEAN, SPREAD, FURTHER = "mean", "spread", "further"
-"""What moved: the mean, the spread, or the mean again in the same direction while the first change's incident is open."""
+"""Kinds of change: of the mean, of the spread, or of the mean again in the same direction while the first change's incident is open."""
 WARNING, CRITICAL = "warning", "critical"
 SEVERITIES = (WARNING, CRITICAL)
 """In ascending order."""
 TIERS = {"tier1": "Tier 1", "tier2": "Tier 2", "tier2_5": "Tier 2.5", "tier3": "Tier 3"}
-"""The everyday names of the tiers by their columns."""
+"""The displayed names of the tiers by their columns."""
+_NAMES = {**TIERS, "trust": "Trust", "unsafe": "Unsafe runs", "": "Anomalies"}
 _BOUNDS: Mapping[str, tuple[float, float]] = {"tier3": (1.0, 5.0), "trust": (0.0, 100.0)}
 """The ends of scales other than 0 to 1."""
 
 
 class Key(NamedTuple):
-    """A series of a project or of one of its agents, and the direction in which it moved."""
+    """A series of a project or of one of its agents, and the direction of its change."""
 
     type: str
     tier: str | None
@@ -40,42 +42,44 @@ class Key(NamedTuple):
 
     @property
     def is_worse(self) -> bool:
-        """True if it moved for the worse: down if high is good, up if low is good."""
+        """True if the change is for the worse: down if high is good, up if low is good."""
         rising_is_bad = self.type == SPIKE or (self.tier or "").startswith(RISING_IS_BAD)
         return (self.direction == UP) == rising_is_bad
 
 
 class Series(NamedTuple):
-    """A series of an incident with its direction and what moved."""
+    """A series of an incident, with the direction and the kind of its change."""
 
     key: Key
     kind: str = MEAN
 
     @property
     def is_worse(self) -> bool:
-        """True if it moved for the worse; a wider spread is always worse."""
+        """True if the change is for the worse; a wider spread is always worse."""
         return self.key.direction == UP if self.kind == SPREAD else self.key.is_worse
 
     @property
     def name(self) -> str:
-        """The everyday name of the series."""
-        tier, agent = self.key.tier or "", self.key.agent
-        kind, _, failure = tier.partition(":")
-        name = TIERS.get(tier) or {
-            "trust": "Trust",
-            "unsafe": "Unsafe runs",
-            "failure": f"Failures of type {failure.replace('_', ' ')}",
-            "": "Anomalies",
-        }.get(kind, tier)
-        figure = {SPREAD: f"Spread of {name}", FURTHER: f"{name}, further"}.get(self.kind, name)
-        return figure if agent is None else f"{figure} ({agent})"
+        """The displayed name of the series."""
+        name = _series_name(self.key.tier or "")
+        if self.kind == SPREAD:
+            name = f"Spread of {name}"
+        elif self.kind == FURTHER:
+            name = f"{name}, further"
+        return name if self.key.agent is None else f"{name} ({self.key.agent})"
+
+
+def _series_name(series: str) -> str:
+    if series.startswith(_FAILURE):
+        return f"Failures of type {series.removeprefix(_FAILURE).replace('_', ' ')}"
+    return _NAMES.get(series, series)
 
 
 def bounds_of(series: str | None) -> tuple[float, float]:
-    """Return the least and the greatest possible value of a series."""
+    """Return the lowest and the highest possible value of a series."""
     return _BOUNDS.get(series or "", (0.0, 1.0))
 
 
-def worse(severity: str, than: str) -> bool:
+def is_more_severe(severity: str, other: str) -> bool:
     """Return whether one severity is above another."""
-    return SEVERITIES.index(severity) > SEVERITIES.index(than)
+    return SEVERITIES.index(severity) > SEVERITIES.index(other)

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from audit.drift.consecutive_days import DAYS
-from audit.drift.incident_evidence import Day, Exchange, Moved, Run, SamplingCount, WhichPart, evidence_of
+from audit.drift.incident_evidence import ChangedSeries, Day, Exchange, Run, SamplingCount, SliceFindings, evidence_of
 from audit.times import iso_time
 from schemas.records import Incident
 from service.cli.terminal import SEVERITY_STYLES, table
@@ -160,7 +160,7 @@ def state_words(incident: Incident | IncidentAnswer) -> str:
     return f"{incident.status}{why}" + (f" by {plain(person, 64)}" if person else "")
 
 
-def _moved_table(moved: Sequence[Moved]) -> RenderableType:
+def _moved_table(moved: Sequence[ChangedSeries]) -> RenderableType:
     cells = [
         [
             change.name,
@@ -182,7 +182,7 @@ def _days_table(days: Sequence[Day]) -> RenderableType:
     return table(["day", *numbers], cells, right=numbers)
 
 
-def _slices_table(which: WhichPart) -> RenderableType:
+def _slices_table(which: SliceFindings) -> RenderableType:
     cells = [
         [
             row.name,

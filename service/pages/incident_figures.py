@@ -16,11 +16,11 @@ from analytics.queries import query_rows
 from analytics.sums.daily import query_days
 from audit.drift.anomaly_rate import CRITICAL as CRITICAL_RATE
 from audit.drift.anomaly_rate import DAYS as RATE_DAYS
-from audit.drift.anomaly_rate import FEWEST_ANOMALIES, HISTORY_DAYS
+from audit.drift.anomaly_rate import HISTORY_DAYS, MIN_ANOMALIES
 from audit.drift.anomaly_rate import SUSPECTED as SUSPECTED_RATE
 from audit.drift.change_detector import SUSPECTED
-from audit.drift.consecutive_days import CRITICAL, DAYS, SHORTEST_RUN, SMALLEST_SIGMA
-from audit.drift.incident_evidence import MOVED_TOO, Evidence, Moved, Sighting, evidence_of
+from audit.drift.consecutive_days import CRITICAL, DAYS, MIN_RUN_DAYS, MIN_SIGMA
+from audit.drift.incident_evidence import ALSO_CHANGED, ChangedSeries, Evidence, Observation, evidence_of
 from audit.drift.watched_series import DOWN, SPREAD, TIERS, UP
 from schemas.lazy import duckdb
 from schemas.records import Incident
@@ -56,15 +56,15 @@ RULE_EXPLANATIONS: Mapping[str, str] = {
         "day's sessions in the same way."
     ),
     "consecutive_days": (
-        f"Within {DAYS} days, the averages of at least {SHORTEST_RUN} consecutive days with scores are more than one standard deviation "
+        f"Within {DAYS} days, the averages of at least {MIN_RUN_DAYS} consecutive days with scores are more than one standard deviation "
         f"away from the baseline's mean, all on the same side. The standard deviation is that of single scores, and at least "
-        f"{SMALLEST_SIGMA:g}. More than {CRITICAL:g} standard deviations are critical. This rule is simple, but finds only large changes."
+        f"{MIN_SIGMA:g}. More than {CRITICAL:g} standard deviations are critical. This rule is simple, but finds only large changes."
     ),
     "rate_ratio": (
         f"For each of the last {RATE_DAYS} days, this rule computes how much more likely the number of anomalies is if their rate rose on "
         f"that day than if it stayed the same, and adds up these ratios. The earlier rate comes from the days before, up to "
         f"{HISTORY_DAYS}. Evidence of {SUSPECTED_RATE:g} to 1 is a spike. Chance alone causes about one spike per year. More than "
-        f"{CRITICAL_RATE:g} times the earlier rate is critical. A spike has at least {FEWEST_ANOMALIES} anomalies. Anomalies that cluster "
+        f"{CRITICAL_RATE:g} times the earlier rate is critical. A spike has at least {MIN_ANOMALIES} anomalies. Anomalies that cluster "
         "in a few sessions count for less."
     ),
     "runs": (
@@ -96,59 +96,67 @@ class Figure(NamedTuple):
     note: str = ""
 
 
-def list_figures(rule: str, sighting: Sighting) -> list[Figure]:
+def list_figures(rule: str, observation: Observation) -> list[Figure]:
     """Return the numbers behind a rule's finding; empty for a rule that this version does not know."""
-    return list(_FIGURE_LISTS[rule](sighting)) if rule in _FIGURE_LISTS else []
+    return list(_FIGURE_LISTS[rule](observation)) if rule in _FIGURE_LISTS else []
 
 
-def _list_spread_figures(sighting: Sighting) -> Iterator[Figure]:
-    yield Figure("Spread before", number(sighting.spread_before, 3), f"{number(sighting.sessions_before)} sessions")
-    yield Figure("Spread after", number(sighting.spread_after, 3), f"{number(sighting.sessions_after)} sessions")
-    yield _build_first_day_figure(sighting)
-    yield Figure("Evidence", format_odds(sighting.log_evidence), f"alarm at {_ALARM_ODDS} to 1")
+def _list_spread_figures(observation: Observation) -> Iterator[Figure]:
+    yield Figure("Spread before", number(observation.spread_before, 3), f"{number(observation.sessions_before)} sessions")
+    yield Figure("Spread after", number(observation.spread_after, 3), f"{number(observation.sessions_after)} sessions")
+    yield _build_first_day_figure(observation)
+    yield Figure("Evidence", format_odds(observation.log_evidence), f"alarm at {_ALARM_ODDS} to 1")
 
 
-def _list_evidence_figures(sighting: Sighting) -> Iterator[Figure]:
-    if sighting.spread_before is not None:
-        yield from _list_spread_figures(sighting)
+def _list_evidence_figures(observation: Observation) -> Iterator[Figure]:
+    if observation.spread_before is not None:
+        yield from _list_spread_figures(observation)
         return
-    before = f"{number(sighting.scores_before)} scores, {number(sighting.sessions_before)} sessions{_format_baseline_start(sighting)}"
-    yield Figure("Mean before", number(sighting.mean_before, 3), before)
-    after = f"{number(sighting.scores_after)} scores, {number(sighting.sessions_after)} sessions"
-    yield Figure("Mean after", number(sighting.mean_after, 3), after)
-    yield _build_change_figure(sighting)
-    yield _build_first_day_figure(sighting)
-    yield Figure("Sigma", number(sighting.sigma, 3), "spread of one session's mean")
-    yield Figure("Evidence", format_odds(sighting.log_evidence), f"alarm at {_ALARM_ODDS} to 1")
+    before = f"{number(observation.scores_before)} scores, {number(observation.sessions_before)} sessions{_format_baseline_start(observation)}"
+    yield Figure("Mean before", number(observation.mean_before, 3), before)
+    after = f"{number(observation.scores_after)} scores, {number(observation.sessions_after)} sessions"
+    yield Figure("Mean after", number(observation.mean_after, 3), after)
+    yield _build_change_figure(observation)
+    yield _build_first_day_figure(observation)
+    yield Figure("Sigma", number(observation.sigma, 3), "spread of one session's mean")
+    yield Figure("Evidence", format_odds(observation.log_evidence), f"alarm at {_ALARM_ODDS} to 1")
 
 
-def _list_run_figures(sighting: Sighting) -> Iterator[Figure]:
+def _list_run_figures(observation: Observation) -> Iterator[Figure]:
     yield Figure(
-        "Mean before", number(sighting.mean_before, 3), f"{number(sighting.runs_before)} runs{_format_baseline_start(sighting)}"
+        "Mean before",
+        number(observation.mean_before, 3),
+        f"{number(observation.runs_before)} runs{_format_baseline_start(observation)}",
     )
-    yield Figure("Mean after", number(sighting.mean_after, 3), f"{number(sighting.runs_after)} runs")
-    yield _build_change_figure(sighting)
-    yield _build_first_day_figure(sighting)
-    yield Figure("Evidence", format_odds(sighting.log_evidence), f"alarm at {number(SUSPECTED * (sighting.series or 1))} to 1")
+    yield Figure("Mean after", number(observation.mean_after, 3), f"{number(observation.runs_after)} runs")
+    yield _build_change_figure(observation)
+    yield _build_first_day_figure(observation)
+    yield Figure(
+        "Evidence", format_odds(observation.log_evidence), f"alarm at {number(SUSPECTED * (observation.series or 1))} to 1"
+    )
 
 
-def _list_day_figures(sighting: Sighting) -> Iterator[Figure]:
-    yield Figure("Baseline mean", number(sighting.mean, 3), f"{number(sighting.baseline_scores)} scores")
-    yield Figure("Standard deviation", number(sighting.stddev, 3), "of single scores")
-    yield Figure("Farthest day", f"{number(sighting.deviation, 1)} \u03c3", "off the mean")
-    yield Figure("Days in a row", NOTHING if sighting.days is None else number(len(sighting.days)), f"alarm at {SHORTEST_RUN}")
+def _list_day_figures(observation: Observation) -> Iterator[Figure]:
+    yield Figure("Baseline mean", number(observation.mean, 3), f"{number(observation.baseline_scores)} scores")
+    yield Figure("Standard deviation", number(observation.stddev, 3), "of single scores")
+    yield Figure("Farthest day", f"{number(observation.deviation, 1)} \u03c3", "off the mean")
+    yield Figure(
+        "Days in a row", NOTHING if observation.days is None else number(len(observation.days)), f"alarm at {MIN_RUN_DAYS}"
+    )
 
 
-def _list_rate_figures(sighting: Sighting) -> Iterator[Figure]:
-    yield Figure("Rate now", share(sighting.rate), f"{number(sighting.anomalies)} of {number(sighting.exchanges)} exchanges")
-    yield Figure("Rate before", share(sighting.baseline_rate), f"of {number(sighting.baseline_exchanges)} exchanges")
-    ratio = f"{sighting.ratio:.1f}" if isinstance(sighting.ratio, float) else NOTHING
+def _list_rate_figures(observation: Observation) -> Iterator[Figure]:
+    yield Figure(
+        "Rate now", share(observation.rate), f"{number(observation.anomalies)} of {number(observation.exchanges)} exchanges"
+    )
+    yield Figure("Rate before", share(observation.baseline_rate), f"of {number(observation.baseline_exchanges)} exchanges")
+    ratio = f"{observation.ratio:.1f}" if isinstance(observation.ratio, float) else NOTHING
     yield Figure("Times as high", ratio, f"critical at {CRITICAL_RATE:g}")
-    if sighting.log_evidence is not None:  # earlier versions required twice the baseline's rate
-        yield Figure("Evidence", format_odds(sighting.log_evidence), f"alarm at {SUSPECTED_RATE:g} to 1")
+    if observation.log_evidence is not None:  # earlier versions required twice the baseline's rate
+        yield Figure("Evidence", format_odds(observation.log_evidence), f"alarm at {SUSPECTED_RATE:g} to 1")
 
 
-_FIGURE_LISTS: Mapping[str, Callable[[Sighting], Iterator[Figure]]] = {
+_FIGURE_LISTS: Mapping[str, Callable[[Observation], Iterator[Figure]]] = {
     "sequential": _list_evidence_figures,
     "consecutive_days": _list_day_figures,
     "rate_ratio": _list_rate_figures,
@@ -169,23 +177,23 @@ def format_odds(log_evidence: float | None) -> str:
     return f"{number(round(ratio, -rounded_digits))} to 1"
 
 
-def _build_change_figure(sighting: Sighting) -> Figure:
+def _build_change_figure(observation: Observation) -> Figure:
     interval = ""
-    if sighting.change_interval is not None:
-        low, high = sighting.change_interval
+    if observation.change_interval is not None:
+        low, high = observation.change_interval
         interval = f"95 %: {number(low, 3)} to {number(high, 3)}"
-    return Figure("Change", number(sighting.change, 3), interval)
+    return Figure("Change", number(observation.change, 3), interval)
 
 
-def _build_first_day_figure(sighting: Sighting) -> Figure:
-    days = sighting.first_day_interval
+def _build_first_day_figure(observation: Observation) -> Figure:
+    days = observation.first_day_interval
     interval = "" if days is None else f"95 %: {days[0]} to {days[1]}"
-    return Figure("First day", NOTHING if sighting.first_day is None else f"{sighting.first_day}", interval)
+    return Figure("First day", NOTHING if observation.first_day is None else f"{observation.first_day}", interval)
 
 
-def _format_baseline_start(sighting: Sighting) -> str:
+def _format_baseline_start(observation: Observation) -> str:
     """Return the period that a change is compared with; empty for evidence of earlier versions."""
-    return "" if sighting.compared_since is None else f", {sighting.compared_since} until the change"
+    return "" if observation.compared_since is None else f", {observation.compared_since} until the change"
 
 
 Values = Mapping[str, float | None]
@@ -195,7 +203,7 @@ _LabelledValue = tuple[str, str, float]
 _DAY_LENGTH = len("2026-10-01")
 _AFTER_LABELS = "~"
 """Sorts after every label of the day that it is appended to."""
-_EVIDENCE_RULES = frozenset({"sequential", "runs", MOVED_TOO})
+_EVIDENCE_RULES = frozenset({"sequential", "runs", ALSO_CHANGED})
 """Rules that weigh evidence over many days."""
 MAX_CACHED_INCIDENTS = 256
 """Number of incidents whose parsed evidence is cached; a page shows at most half of this."""
@@ -244,23 +252,23 @@ def find_level_before(tier: str, incidents: Sequence[Incident]) -> tuple[date, f
     live = [incident for incident in incidents if is_live(incident)]
     for incident in sorted(live, key=lambda incident: incident.detected_at, reverse=True):
         for moved in _read_entries(incident, tier):
-            for rule, sighting in [(moved.rule, moved.seen), *moved.rules.items()]:
-                expected = expected_range(rule, sighting)
+            for rule, observation in [(moved.rule, moved.observation), *moved.rules.items()]:
+                expected = expected_range(rule, observation)
                 if expected is not None:
-                    return sighting.since, *expected
+                    return observation.since, *expected
     return None
 
 
-def expected_range(rule: str, sighting: Sighting) -> tuple[float, float] | None:
+def expected_range(rule: str, observation: Observation) -> tuple[float, float] | None:
     """Return the expected value and its sigma, which is 0 for a rule without one; None if the evidence has neither."""
     mean: float | None = None
     sigma: float | None = None
     if rule in _EVIDENCE_RULES:
-        mean, sigma = sighting.mean_before, sighting.sigma
+        mean, sigma = observation.mean_before, observation.sigma
     elif rule == "consecutive_days":
-        mean, sigma = sighting.mean, sighting.stddev
+        mean, sigma = observation.mean, observation.stddev
     elif rule == "rate_ratio":
-        mean = sighting.baseline_rate
+        mean = observation.baseline_rate
     return None if mean is None else (mean, sigma or 0.0)
 
 
@@ -269,37 +277,37 @@ def _sort_values(values: Values) -> list[_LabelledValue]:
     return sorted((label[:_DAY_LENGTH], label, value) for label, value in values.items() if value is not None)
 
 
-def _find_labels(entries: Iterable[Moved], values: Sequence[_LabelledValue]) -> frozenset[str]:
+def _find_labels(entries: Iterable[ChangedSeries], values: Sequence[_LabelledValue]) -> frozenset[str]:
     return frozenset(
         label
         for moved in entries
-        for rule, sighting in moved.rules.items()
-        for label in _find_labels_of_rule(moved.key.direction, rule, sighting, values)
+        for rule, observation in moved.rules.items()
+        for label in _find_labels_of_rule(moved.key.direction, rule, observation, values)
     )
 
 
 def _find_labels_of_rule(
-    direction: str | None, rule: str, sighting: Sighting, values: Sequence[_LabelledValue]
+    direction: str | None, rule: str, observation: Observation, values: Sequence[_LabelledValue]
 ) -> Iterator[str]:
     """Yield the labels of the values that a rule's finding covers and that show the incident."""
-    start = bisect_left(values, (f"{sighting.since}",))
-    end = bisect_left(values, (f"{sighting.until}{_AFTER_LABELS}",))
+    start = bisect_left(values, (f"{observation.since}",))
+    end = bisect_left(values, (f"{observation.until}{_AFTER_LABELS}",))
     covered = values[start:end]
-    expected = expected_range(rule, sighting)
+    expected = expected_range(rule, observation)
     if expected is None:
         yield from (label for _, label, _ in covered)
         return
     mean, sigma = expected
     # With many scores, a change can be smaller than one sigma.
-    min_deviation = min(sigma, abs(sighting.change or 0.0) / 2) if rule in _EVIDENCE_RULES else 0.0
-    flagged_days = {f"{day.day}" for day in sighting.days or ()} if rule == "consecutive_days" else None
+    min_deviation = min(sigma, abs(observation.change or 0.0) / 2) if rule in _EVIDENCE_RULES else 0.0
+    flagged_days = {f"{day.day}" for day in observation.days or ()} if rule == "consecutive_days" else None
     for day, label, value in covered:
         deviation = {UP: value - mean, DOWN: mean - value}.get(direction or "", abs(value - mean))
         if deviation > min_deviation and (flagged_days is None or day in flagged_days):
             yield label
 
 
-def _read_entries(incident: Incident, name: str, agent: str | None = None) -> list[Moved]:
+def _read_entries(incident: Incident, name: str, agent: str | None = None) -> list[ChangedSeries]:
     """Return an incident's changed series of a tier, or of a type without a tier: for an agent's runs, or for the whole project."""
     return [
         moved
@@ -309,7 +317,7 @@ def _read_entries(incident: Incident, name: str, agent: str | None = None) -> li
 
 
 @functools.lru_cache(maxsize=MAX_CACHED_INCIDENTS)
-def _read_changed_means(incident: Incident) -> tuple[Moved, ...]:
+def _read_changed_means(incident: Incident) -> tuple[ChangedSeries, ...]:
     """Return the series of an incident whose mean changed. The cache serves the charts and tiers of one page."""
     return tuple(moved for moved in evidence_of(incident).moved if moved.kind != SPREAD)
 
@@ -337,19 +345,19 @@ class DayValue:
 
 def draw_incident_chart(cursor: duckdb.DuckDBPyConnection, incident: Incident, now: datetime) -> Markup | None:
     """Return the chart of an incident's measure by day; None if its evidence has no days."""
-    sighting = evidence_of(incident).seen_by(incident.rule)
-    if sighting is None:
+    observation = evidence_of(incident).observation_of(incident.rule)
+    if observation is None:
         return None
-    last_midnight = datetime.combine(sighting.until, datetime.min.time(), UTC)
+    last_midnight = datetime.combine(observation.until, datetime.min.time(), UTC)
     end = now if is_live(incident) else min(now, last_midnight + _TIME_AFTER)
-    day_count = min(max((end.date() - sighting.since + _TIME_BEFORE).days + 1, 1), _MAX_CHART_DAYS)
+    day_count = min(max((end.date() - observation.since + _TIME_BEFORE).days + 1, 1), _MAX_CHART_DAYS)
     values = _read_values(cursor, {"project": incident.project, "as_of": end, "days": day_count}, incident)
     days = _list_days(min(values), max(values)) if values else []
     marks = _read_marks(cursor, incident, days)
     drawing = line(
-        _build_chart(incident, sighting, marks),
+        _build_chart(incident, observation, marks),
         [_build_point(incident.project, day, values.get(day)) for day in days],
-        band=_build_band(incident, sighting),
+        band=_build_band(incident, observation),
         marked=find_incident_days(incident, {f"{day}": row.value for day, row in values.items()}),
     )
     return drawing if marks or not days else drawing + _NO_MARKS_NOTE
@@ -387,14 +395,14 @@ def _read_marks(cursor: duckdb.DuckDBPyConnection, incident: Incident, days: lis
     return marks
 
 
-def _build_chart(incident: Incident, sighting: Sighting, marks: Sequence[Mark]) -> Chart:
+def _build_chart(incident: Incident, observation: Observation, marks: Sequence[Mark]) -> Chart:
     measure = "Anomalies" if incident.tier is None else tier_name(incident.tier)
     kind = "share of exchanges with an anomaly" if incident.tier is None else f"{_name_column(incident).lower()} by day"
     counted = "Exchanges" if incident.tier is None else "Scores"
     return Chart(
         key="days",
         title=f"{measure} by day",
-        words=f"{measure}, {kind}. Days that show the change are marked. It began on {sighting.since} and was last seen on {sighting.until}.",
+        words=f"{measure}, {kind}. Days that show the change are marked. It began on {observation.since} and was last seen on {observation.until}.",
         column=_name_column(incident),
         form=share if incident.tier is None or _is_share(incident) else None,
         limits=_LIMITS.get(incident.tier or "", (0.0, 1.0)),
@@ -433,7 +441,7 @@ def _read_anomaly_rates(cursor: duckdb.DuckDBPyConnection, params: Mapping[str, 
     }
 
 
-def _build_band(incident: Incident, sighting: Sighting) -> Band | None:
+def _build_band(incident: Incident, observation: Observation) -> Band | None:
     """Return the expected range."""
-    expected = expected_range(incident.rule, sighting)
+    expected = expected_range(incident.rule, observation)
     return None if expected is None else Band(*expected)

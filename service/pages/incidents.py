@@ -252,8 +252,8 @@ def _select_runs(evidence: Evidence) -> RunFilter | None:
         return None
     return RunFilter(
         agents=names,
-        since=min(sighting.since for sighting in sightings),
-        until=max(sighting.until for sighting in sightings),
+        since=min(observation.since for observation in sightings),
+        until=max(observation.until for observation in sightings),
     )
 
 
@@ -264,14 +264,14 @@ def _list_findings(incident: Incident, evidence: Evidence) -> list[RuleFinding]:
             rule=rule,
             name=RULE_NAMES.get(rule, rule),
             explanation=RULE_EXPLANATIONS.get(rule, ""),
-            title=sighting.title or "",
-            since=sighting.since,
-            until=sighting.until,
-            figures=list_figures(rule, sighting),
-            days=sighting.days or [],
+            title=observation.title or "",
+            since=observation.since,
+            until=observation.until,
+            figures=list_figures(rule, observation),
+            days=observation.days or [],
             leads=rule == incident.rule,
         )
-        for rule, sighting in evidence.rules.items()
+        for rule, observation in evidence.rules.items()
     ]
     return sorted(findings, key=lambda finding: (not finding.leads, finding.rule))
 
@@ -378,8 +378,8 @@ def _build_statements(incident: Incident, evidence: Evidence, query: NamedQuery)
     elif name == "incident_exchanges" and values["tier"] in (None, *TIERS):
         yield _build_exchanges_statement(values)
     elif name == "anomaly_spikes":
-        sighting = evidence.rules["rate_ratio"]
-        days = {"first": f"{sighting.since}", "last": f"{sighting.until}", "as_of": values["as_of"]}
+        observation = evidence.rules["rate_ratio"]
+        days = {"first": f"{observation.since}", "last": f"{observation.until}", "as_of": values["as_of"]}
         yield _ANOMALIES_SQL, {"project": values["project"], **days}
 
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from analytics.queries import query_rows
 from analytics.sums.daily import query_days
-from audit.drift.consecutive_days import SMALLEST_SIGMA
+from audit.drift.consecutive_days import MIN_SIGMA
 from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident, TierStatistics
 from service.pages.charts import Band, Chart, Mark, Point, bars, line, stacked_bars
@@ -167,7 +167,7 @@ def _draw_tier_trend(
     shown = find_shown_incidents(tier, incidents, values)
     drifted = merge_labels(shown)
     since, before, sigma = find_level_before(tier, incidents) or (None, None, None)
-    usual = None if before is None else Band(before, max(sigma or 0.0, SMALLEST_SIGMA))
+    usual = None if before is None else Band(before, max(sigma or 0.0, MIN_SIGMA))
     usually, moved = _freeze_baselines(held, since, window)
     statistics: list[TierStatistics | None] = [getattr(one, tier) if one else None for one in usually]
     remarks = [
@@ -234,7 +234,7 @@ def _build_band(statistics: TierStatistics | None) -> Band | None:
     """Return the band of a baseline; None without a spread, as for a single score."""
     if statistics is None or statistics.mean is None or statistics.count == 1:
         return None
-    return Band(statistics.mean, max(statistics.stddev or 0.0, SMALLEST_SIGMA))
+    return Band(statistics.mean, max(statistics.stddev or 0.0, MIN_SIGMA))
 
 
 def anomaly_days(stretch: Stretch, rows: Sequence[Row], spikes: Collection[str], past: Sequence[Row] | None = None) -> Markup:

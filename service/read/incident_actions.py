@@ -25,17 +25,17 @@ from audit.drift.incident_evidence import (
     NO_LABELS,
     TOO_FEW,
     Cause,
+    ChangedSeries,
     Count,
-    Deployed,
+    Deployment,
     Dimension,
     Evidence,
     Exchange,
-    Moved,
+    Observation,
     ReasonCount,
     Run,
-    Sighting,
+    SliceFindings,
     SliceRow,
-    WhichPart,
     evidence_of,
 )
 from audit.drift.slices import AGENT, ARRIVAL, VALUE
@@ -78,7 +78,7 @@ class IncidentFacts:
         return evidence_of(self.incident)
 
     @property
-    def changed_series(self) -> list[Moved]:
+    def changed_series(self) -> list[ChangedSeries]:
         """The changed series, the leading one first."""
         return self.evidence.moved
 
@@ -108,9 +108,9 @@ class IncidentFacts:
         return self.incident.tier in JUDGED_TIERS
 
     @property
-    def observation(self) -> Sighting | None:
+    def observation(self) -> Observation | None:
         """The observation of the rule that raised the incident."""
-        return self.evidence.seen_by(self.incident.rule)
+        return self.evidence.observation_of(self.incident.rule)
 
     @property
     def since(self) -> str | None:
@@ -131,7 +131,7 @@ class IncidentFacts:
         before = _format_scores(observation.scores_before, observation.sessions_before)
         return f"{after} since {self.since}, {before} before" if after and before else ""
 
-    def _format_run_counts(self, observation: Sighting) -> str:
+    def _format_run_counts(self, observation: Observation) -> str:
         after, before = observation.runs_after, observation.runs_before
         if after is None or before is None:
             return ""
@@ -167,11 +167,11 @@ class IncidentFacts:
     @cached_property
     def dimensions(self) -> list[Dimension]:
         """The dimensions that changed beyond chance in the incident's direction, largest change first."""
-        changed = [dimension for dimension in self.evidence.dimensions if dimension.has_moved(self.incident.direction)]
+        changed = [dimension for dimension in self.evidence.dimensions if dimension.has_changed(self.incident.direction)]
         return sorted(changed, key=lambda dimension: (-abs(dimension.change), dimension.dimension))
 
     @property
-    def slice_comparison(self) -> WhichPart | None:
+    def slice_comparison(self) -> SliceFindings | None:
         """The comparison of slices; None in evidence of versions that did not compare them."""
         return self.evidence.slices
 
@@ -190,12 +190,12 @@ class IncidentFacts:
     def compared_slices(self) -> list[ComparedSlice]:
         """The slice that stands out, and the one with most exchanges before the change; empty unless both exist."""
         comparison = self.slice_comparison
-        if comparison is None or comparison.found is None or comparison.back_to is None:
+        if comparison is None or comparison.found is None or comparison.rollback_target is None:
             return []
         is_new = self.new_version is not None
         return [
             ComparedSlice(comparison.found, "began with the change" if is_new else "stands out"),
-            ComparedSlice(comparison.back_to, "to go back to" if is_new and self.is_worse else "most exchanges before"),
+            ComparedSlice(comparison.rollback_target, "to go back to" if is_new and self.is_worse else "most exchanges before"),
         ]
 
     @property
@@ -217,9 +217,9 @@ class IncidentFacts:
         causes = self.cause.tiers or {self.incident.tier or "": self.cause}
         return [cause.reason for tier, cause in causes.items() if tier in JUDGED_TIERS and cause.reason is not None]
 
-    def select_changed(self, counts: Iterable[CountT], *, fewest: int = 3) -> list[CountT]:
+    def select_changed(self, counts: Iterable[CountT], *, min_count: int = 3) -> list[CountT]:
         """Return the counts whose share changed beyond chance: those that rose if the incident is for the worse, otherwise those that fell."""
-        return [count for count in counts if count.has_risen(is_fall=not self.is_worse, fewest=fewest)]
+        return [count for count in counts if count.has_risen(is_fall=not self.is_worse, min_count=min_count)]
 
 
 def _format_scores(scores: int | None, sessions: int | None) -> str:
@@ -261,7 +261,7 @@ def format_explained_share(row: SliceRow) -> str:
     return f"{min(row.explained, 1.0):.0%}"
 
 
-def describe_slices(comparison: WhichPart) -> str:
+def describe_slices(comparison: SliceFindings) -> str:
     """Describe the slice that stands out, or why none does, in one or two sentences."""
     if comparison.state == TOO_FEW:
         before = comparison.sessions.get("before", 0)
@@ -380,7 +380,7 @@ def _propose_rollback(facts: IncidentFacts) -> Action | None:
     new = facts.new_version
     if comparison is None or new is None or not facts.is_worse or facts.mix_explanation:
         return None
-    previous = comparison.back_to
+    previous = comparison.rollback_target
     levels = _describe_level(facts, new, new.mean_after, new.exchanges_after, "since the change")
     title = f"Roll back {new.label} from {new.value}"
     if previous is not None:
@@ -632,7 +632,7 @@ def _link_run(project: str, run: Run) -> Target:
     )
 
 
-def _link_deployments(deployments: Iterable[Deployed]) -> list[Target]:
+def _link_deployments(deployments: Iterable[Deployment]) -> list[Target]:
     """Return the links recorded with deployments that are safe to open."""
     return [
         Target(plain(deployment.name), deployment.link, plain(deployment.comment, MAX_NOTE_LENGTH))

@@ -19,7 +19,7 @@ from msgspec import Meta
 from msgspec.structs import asdict, replace
 
 from analytics.queries import query_records, query_rows
-from audit.drift.incident_evidence import Moved, evidence_of, members_of
+from audit.drift.incident_evidence import ChangedSeries, evidence_of, members_of
 from schemas.bounds import MAX_ID, NAME
 from schemas.codec.single_object import record_from
 from schemas.errors import InputError
@@ -82,7 +82,7 @@ class IncidentAnswer(Answer, frozen=True):
     agent: str | None
     first_day: Annotated[date | None, Meta(description="First day of the change.")]
     last_day: Annotated[date | None, Meta(description="Last day of the change, once it is over.")]
-    moved: Annotated[list[Moved], Meta(description="Series that changed, the leading one first.")]
+    moved: Annotated[list[ChangedSeries], Meta(description="Series that changed, the leading one first.")]
     baseline_id: str | None
     checked_at: Moment | None
     revision: int

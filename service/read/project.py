@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from analytics.queries import query_rows
 from analytics.sums.daily import query_days
-from audit.drift.anomaly_rate import FEWEST_ANOMALIES
+from audit.drift.anomaly_rate import MIN_ANOMALIES
 from audit.drift.watched_series import DOWN, SPIKE, TIERS, UP, Key, bounds_of
 from audit.policy import Policy, ProjectSettings, Sampling
 from schemas.lazy import duckdb
@@ -342,7 +342,7 @@ def _find_reasons(row: Row, recent: Recent, check: ProjectCheck) -> list[Reason]
         "open_incidents": bool(row["open_incidents"]),
         "unscored": recent.unscored_rate is not None and recent.unscored_rate >= UNSCORED,
         "unsafe_runs": bool(recent.unsafe_runs),
-        "anomalies": (recent.anomaly_rate or 0) >= ANOMALOUS and recent.anomalies >= FEWEST_ANOMALIES,
+        "anomalies": (recent.anomaly_rate or 0) >= ANOMALOUS and recent.anomalies >= MIN_ANOMALIES,
     }
     doubts: dict[Reason, bool] = {
         "too_few": recent.scores < ENOUGH and row["runs_with_evidence"] < ENOUGH,

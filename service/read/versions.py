@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from analytics.queries import query_rows
 from audit.comparison import Pair, share_difference
-from audit.drift.slices import FEWEST_SESSIONS, Moments, Part, explain
+from audit.drift.slices import MIN_SESSIONS, Moments, Part, explain
 from audit.drift.watched_series import TIERS
 from schemas.lazy import duckdb
 from service.text.answers import Answer, Moment
@@ -198,13 +198,13 @@ class AgentVersions:
 
     @property
     def _few(self) -> bool:
-        return any(one.row["sessions"] < FEWEST_SESSIONS for one in self.versions[:2])
+        return any(one.row["sessions"] < MIN_SESSIONS for one in self.versions[:2])
 
     def _scores(self, previous: Version) -> str:
         newest, name = self.newest, TIERS[self.tier]
         sizes = f"{_has_scores(newest)}, before {_has_scores(previous)}"
         if newest.mean is None or previous.mean is None or self.score_change is None:
-            return f"{name} of {sizes}; it takes {FEWEST_SESSIONS} sessions of each"
+            return f"{name} of {sizes}; it takes {MIN_SESSIONS} sessions of each"
         change = self.score_change
         interval = f"{signed(change.amount, 2)}, 95 %: {signed(change.low, 2)} to {signed(change.high, 2)}"
         return f"{name} {newest.mean:.2f}, before {previous.mean:.2f} ({interval}; {sizes})"

@@ -22,7 +22,7 @@ from typing import Annotated, Self
 import msgspec
 from msgspec import Meta
 
-from audit.drift.incident_evidence import EVERYWHERE, Count, Moved, SliceRow, evidence_of
+from audit.drift.incident_evidence import EVERYWHERE, ChangedSeries, Count, SliceRow, evidence_of
 from schemas.records import Incident
 from service.read.incident_actions import (
     Action,
@@ -176,7 +176,7 @@ def _explain_dimensions(facts: IncidentFacts) -> Iterator[Statement]:
 
 
 def _explain_failures(facts: IncidentFacts) -> Iterator[Statement]:
-    changed = facts.select_changed(facts.evidence.failures, fewest=2)[:MAX_NAMED_ITEMS]
+    changed = facts.select_changed(facts.evidence.failures, min_count=2)[:MAX_NAMED_ITEMS]
     if not changed:
         return
     first, *others = changed
@@ -290,7 +290,7 @@ REASON_KINDS = frozenset(
 """Kinds of statements that are reasons. All others are context."""
 
 
-def describe_levels(moved: Moved) -> str | None:
+def describe_levels(moved: ChangedSeries) -> str | None:
     """Return a changed series with its levels before and since the change; None without levels, as for a spread."""
     level = moved.level
     if level is None:

@@ -18,7 +18,7 @@ from analytics.queries import query_rows
 from audit.drift.change_detector import MIN_DAYS_BEFORE
 from audit.drift.incident_evidence import Evidence, evidence_of
 from audit.drift.series import REFERENCE_DAYS
-from audit.drift.watched_series import worse
+from audit.drift.watched_series import is_more_severe
 from audit.policy import Policy
 from schemas.lazy import duckdb
 from schemas.records import Baseline, BlindSpot, Incident, ProjectCheck
@@ -267,7 +267,7 @@ class Checker:
             made = record_of(one, project, as_of, evidence)
             if one.before is None:
                 opened.append(made)
-            elif made.status == OPEN and worse(made.severity, one.before.severity):
+            elif made.status == OPEN and is_more_severe(made.severity, one.before.severity):
                 worsened.append(made)
             else:
                 others.append(made)

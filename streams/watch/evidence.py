@@ -32,23 +32,23 @@ from analytics.queries import queries, query_rows
 from audit.anchors import FEWEST_ROUNDS, MIN_ANCHORS, Attribution, IncidentChange
 from audit.drift import incident_evidence as parts
 from audit.drift.incident_evidence import (
+    ALSO_CHANGED,
     EVERYWHERE,
-    FOUND,
-    MOVED_TOO,
     NO_LABELS,
+    STANDS_OUT,
     TOO_FEW,
     Cause,
     Evidence,
     Numbers,
+    SliceFindings,
     SliceName,
     SliceRow,
-    WhichPart,
 )
 from audit.drift.series import Cells, Flags
 from audit.drift.slices import (
     AGENT,
     ARRIVAL,
-    FEWEST_SESSIONS,
+    MIN_SESSIONS,
     NOT_GIVEN,
     OTHER,
     Mix,
@@ -259,7 +259,7 @@ def _build_companion(case: Case, key: Key, days: tuple[date, date], sides: tuple
     name, fell = TIERS[key.tier or ""], VERBS[key.direction or DOWN]
     return Finding(
         key=key,
-        rule=MOVED_TOO,
+        rule=ALSO_CHANGED,
         severity=WARNING,
         since=first,
         until=until,
@@ -400,7 +400,7 @@ def gather_runs(
     )
 
 
-def which_part(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any]) -> WhichPart:
+def which_part(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any]) -> SliceFindings:
     """Explain a change by slices, with the state of the answer; slices that explain nothing are left out.
 
     The parameters are those of the query `slices`: the project, the tier, and the time before and after.
@@ -420,7 +420,7 @@ def which_part(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any])
     explanation = explain(sides["before"], sides["after"], (whole["before"], whole["after"]), (*VERSIONS, "model"))
     if explanation is None:
         sessions = {side: moments.sessions for side, moments in whole.items()}
-        return WhichPart(state=TOO_FEW, sessions=sessions, needed=FEWEST_SESSIONS)
+        return SliceFindings(state=TOO_FEW, sessions=sessions, needed=MIN_SESSIONS)
     return _build_which_part(explanation, ends)
 
 
@@ -434,7 +434,7 @@ def _count_reasons(cursor: duckdb.DuckDBPyConnection, sides: Row) -> list[parts.
 def _compare_dimensions(cursor: duckdb.DuckDBPyConnection, of_tier: Row) -> list[parts.Dimension]:
     """Compare the dimensions of a tier, the largest move first."""
     dimensions = [parts.Dimension(**row) for row in query_rows(cursor, "dimension_change", of_tier)]
-    return sorted(dimensions, key=lambda dimension: (-abs(dimension.errors_off or 0.0), dimension.dimension))[:MOST]
+    return sorted(dimensions, key=lambda dimension: (-abs(dimension.z_score or 0.0), dimension.dimension))[:MOST]
 
 
 def _count_failures(
@@ -492,13 +492,13 @@ def _list_cut_days(finding: Finding) -> list[str]:
     return [f"{first + timedelta(days=number)}" for first, last in cut for number in range((last - first).days + 1)]
 
 
-def began_with(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding) -> list[parts.Deployed]:
+def began_with(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding) -> list[parts.Deployment]:
     """The deployments of the days on which a change may have begun: the interval of its first day, else the day it was first seen."""
     first, last = finding.first_days
     start = datetime.combine(first, time(), UTC)
     rows = deployments(cursor, project, start, datetime.combine(last, time(), UTC) + timedelta(days=1), MOST_DEPLOYMENTS)
     return [
-        parts.Deployed(
+        parts.Deployment(
             id=row["deployment_id"],
             label=row["label"],
             version=row["version"],
@@ -593,10 +593,10 @@ def _named_query(name: str, parameters: Mapping[str, Any]) -> parts.Query:
     return parts.Query(name=name, parameters=values, sql=queries()[name].text)
 
 
-def _build_which_part(explanation: SliceExplanation, ends: Mapping[SliceKey, datetime]) -> WhichPart:
+def _build_which_part(explanation: SliceExplanation, ends: Mapping[SliceKey, datetime]) -> SliceFindings:
     best = explanation.slices[0] if explanation.slices else None
-    state = NO_LABELS if best is None else FOUND if best.stands_out else EVERYWHERE
-    return WhichPart(
+    state = NO_LABELS if best is None else STANDS_OUT if best.stands_out else EVERYWHERE
+    return SliceFindings(
         state=state,
         change=_build_amount(explanation.change),
         tried=explanation.tried,
@@ -612,9 +612,9 @@ def _build_mix(mix: Mix, change: Part) -> parts.ChangedMix:
         label=mix.label,
         within=_build_amount(mix.within),
         all_better=mix.all_better,
-        slices=[_build_slice_row(part) for part in mix.moved],
+        slices=[_build_slice_row(part) for part in mix.changed],
         shares=", ".join(
-            f"{_name_value(part.key)} {part.share_before:.0%} → {part.share_after:.0%}" for part in mix.moved[:_NAMED]
+            f"{_name_value(part.key)} {part.share_before:.0%} → {part.share_after:.0%}" for part in mix.changed[:_NAMED]
         ),
         words=_describe_mix(mix, change),
     )
@@ -625,7 +625,7 @@ def _describe_mix(mix: Mix, change: Part) -> str:
         f"inside {'each agent' if mix.label == AGENT else f'each value of {mix.label}'}, all together, it moved by "
         f"{mix.within.amount:+.3f} (95 % interval {mix.within.low:+.3f} to {mix.within.high:+.3f})"
     )
-    if mix.label == ARRIVAL and all(part.mean_before is None or part.mean_after is None for part in mix.moved):
+    if mix.label == ARRIVAL and all(part.mean_before is None or part.mean_after is None for part in mix.changed):
         return (
             "History was added at another level: all exchanges before the change were imported later, and all since came when they "
             f"happened, so the change of {change.amount:+.3f} may be a gap between two sources."
@@ -637,7 +637,7 @@ def _describe_mix(mix: Mix, change: Part) -> str:
             f"{mix.within.high:+.3f}); with both together by {change.amount:+.3f}."
         )
     first = "The mix of agents changed" if mix.label == AGENT else f"The mix changed by {mix.label}"
-    new = [_name_value(part.key) for part in mix.moved[:_NAMED] if part.mean_before is None]
+    new = [_name_value(part.key) for part in mix.changed[:_NAMED] if part.mean_before is None]
     added = f" New: {', '.join(new)}." if new else ""
     if mix.all_better:
         way = "rose" if change.amount < 0 else "fell"

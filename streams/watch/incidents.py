@@ -38,9 +38,9 @@ from datetime import date, datetime, timedelta
 
 import msgspec
 
-from audit.drift.incident_evidence import Evidence, Moved, Sighting, evidence_json, evidence_of, moved_series
+from audit.drift.incident_evidence import ChangedSeries, Evidence, Observation, build_changed_series, evidence_json, evidence_of
 from audit.drift.series import Reference, Span, merge_spans
-from audit.drift.watched_series import DRIFT, FURTHER, MEAN, SEVERITIES, Key, Series, bounds_of, worse
+from audit.drift.watched_series import DRIFT, FURTHER, MEAN, SEVERITIES, Key, Series, bounds_of, is_more_severe
 from audit.fingerprints import stable_id
 from schemas.records import Incident
 from streams.watch.evidence import HISTORY, MIX, UNEXPLAINED, Explanation, MovedToo, combined, with_mix
@@ -80,7 +80,7 @@ class _Case:
 
     incident: Incident
     evidence: Evidence
-    moved: Mapping[Series, Moved]
+    moved: Mapping[Series, ChangedSeries]
 
     @classmethod
     def of(cls, incident: Incident) -> _Case:
@@ -90,7 +90,7 @@ class _Case:
 
     def has(self, series: Series) -> bool:
         """Tell whether a series moved in the incident; the leading one did, even if the evidence cannot be read."""
-        return series in self.moved or series == self.evidence.lead_of(self.incident)
+        return series in self.moved or series == self.evidence.lead_series(self.incident)
 
     @property
     def is_live(self) -> bool:
@@ -163,7 +163,7 @@ def _joined(series: Series, findings: Sequence[Finding], cases: Sequence[_Case])
 def _is_known(case: _Case, finding: Finding) -> bool:
     """Tell whether a person's decision covers another series of the same change."""
     incident = case.incident
-    if worse(finding.severity, incident.severity):
+    if is_more_severe(finding.severity, incident.severity):
         return False
     return incident.last_day is None or finding.since <= incident.last_day.date()
 
@@ -224,7 +224,12 @@ def _repeats(case: _Case, series: Series, finding: Finding) -> bool:
     incident, moved = case.incident, case.moved.get(series)
     if incident.last_day is not None and incident.status == RESOLVED:
         return finding.since <= incident.last_day.date()
-    if moved is None or finding.known_level or finding.since > moved.until + DAY or worse(finding.severity, moved.severity):
+    if (
+        moved is None
+        or finding.known_level
+        or finding.since > moved.until + DAY
+        or is_more_severe(finding.severity, moved.severity)
+    ):
         return False
     size = _decided_size(case.evidence, series, finding.rule)
     return size is None or finding.size < MUCH_LARGER * size
@@ -261,7 +266,7 @@ class Due:
 
     lead: Finding
     """The finding that tells of it, or one of those that were made now where another tells of it still."""
-    moved: tuple[Moved, ...]
+    moved: tuple[ChangedSeries, ...]
     """The series that moved, now and before."""
     leads: Series
     """The series that tells of it."""
@@ -273,7 +278,7 @@ class Due:
     """The cause according to the anchors, agent or judge, or the reason why it is not known."""
 
     @property
-    def alarms(self) -> list[Moved]:
+    def alarms(self) -> list[ChangedSeries]:
         """The series that raised an alarm."""
         return [one for one in self.moved if not one.fell_too]
 
@@ -303,7 +308,7 @@ class Due:
     def tells(self) -> bool:
         """True if the new findings describe it: its title and description are made again."""
         before = self.before
-        goes_on = before is not None and self.evidence.lead_of(before) == self.leads
+        goes_on = before is not None and self.evidence.lead_series(before) == self.leads
         return self.is_about_lead and (not goes_on or before is None or before.rule == self.lead.rule)
 
 
@@ -325,7 +330,7 @@ def _due(group: Group, cause_of: CauseOf, moved_too: MovedToo) -> Due:
     moved = merged(evidence.moved, group.findings)
     lead = _lead(group.findings, before, moved)
     leads = lead.series
-    was = None if before is None else evidence.lead_of(before)
+    was = None if before is None else evidence.lead_series(before)
     if was is not None and any(one.series == was for one in moved) and not _outranks(leads, was, moved):
         leads = was
         own = [one for one in group.findings if one.series == was]
@@ -342,14 +347,14 @@ def _rule(incident: Incident | None) -> str | None:
     return None if incident is None else incident.rule
 
 
-def _lead(findings: Sequence[Finding], before: Incident | None, moved: Sequence[Moved]) -> Finding:
+def _lead(findings: Sequence[Finding], before: Incident | None, moved: Sequence[ChangedSeries]) -> Finding:
     """The finding that tells of a change: of the worst confirmed series, by the rule that told before, else by the first one."""
     best = max(findings, key=lambda one: _rank(one.series, moved))
     of_series = [one for one in findings if one.series == best.series]
     return next((one for one in of_series if one.rule == _rule(before)), of_series[0])
 
 
-def _rank(series: Series, moved: Sequence[Moved]) -> tuple[bool, int, bool, float]:
+def _rank(series: Series, moved: Sequence[ChangedSeries]) -> tuple[bool, int, bool, float]:
     """Return the key that decides which series leads.
 
     Confirmed series come first, then the more severe, then those that moved the whole project by a sigma. Last comes the larger
@@ -363,7 +368,7 @@ def _rank(series: Series, moved: Sequence[Moved]) -> tuple[bool, int, bool, floa
     return found.confirmed, SEVERITIES.index(found.severity), series.key.agent is None and off >= 1, off
 
 
-def _outranks(series: Series, other: Series, moved: Sequence[Moved]) -> bool:
+def _outranks(series: Series, other: Series, moved: Sequence[ChangedSeries]) -> bool:
     """Tell whether a series is worse than the one that leads; not by numbers alone, which change every hour."""
     return _rank(series, moved)[:2] > _rank(other, moved)[:2]
 
@@ -461,7 +466,7 @@ def _title(made: Due, explanation: Explanation) -> str:
 
 
 def _described(made: Due, evidence: Evidence, explanation: Explanation) -> str:
-    others = [one.seen.title or "" for one in made.moved if one.series != made.leads]
+    others = [one.observation.title or "" for one in made.moved if one.series != made.leads]
     also = f"Also changed: {'; '.join(one for one in others if one)}." if any(others) else None
     parts = [
         made.lead.description,
@@ -480,7 +485,7 @@ def _metadata(made: Due, evidence: Evidence) -> str:
     return evidence_json(found)
 
 
-def _listed(moved: Sequence[Moved], lead: Series) -> list[Moved]:
+def _listed(moved: Sequence[ChangedSeries], lead: Series) -> list[ChangedSeries]:
     """Return the series that moved, the leading one first and marked, those without an alarm last."""
     marked = [msgspec.structs.replace(one, leads=one.series == lead) for one in moved]
     return sorted(marked, key=lambda one: (not one.leads, one.fell_too))
@@ -511,7 +516,7 @@ def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
     """Tell whether another revision would say something new that is worth one."""
     if before.checked_at is not None and as_of < before.checked_at:
         return False  # a look back, or a clock that was set back: what was seen later is not to be undone
-    earlier, lead = made.evidence.moved, made.evidence.lead_of(before)
+    earlier, lead = made.evidence.moved, made.evidence.lead_series(before)
     if _ends(earlier) != _ends(made.moved):
         return True
     if not is_live(before):
@@ -524,12 +529,12 @@ def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
     return aged and (changed or made.explanation.numbers != made.evidence.cause)
 
 
-def _ends(moved: Iterable[Moved]) -> dict[Series, dict[str, date]]:
+def _ends(moved: Iterable[ChangedSeries]) -> dict[Series, dict[str, date]]:
     """The last day that each rule sees of each series that raised an alarm."""
     return {one.series: {name: seen.until for name, seen in one.rules.items()} for one in moved if not one.fell_too}
 
 
-def merged(before: Iterable[Moved], findings: Iterable[Finding]) -> list[Moved]:
+def merged(before: Iterable[ChangedSeries], findings: Iterable[Finding]) -> list[ChangedSeries]:
     """Merge new findings into the series that moved.
 
     A series keeps its days and its worst severity; those that only moved along are as of now.
@@ -540,11 +545,11 @@ def merged(before: Iterable[Moved], findings: Iterable[Finding]) -> list[Moved]:
     return list(moved.values())[:MOST_MOVED]
 
 
-def _with(earlier: Moved | None, finding: Finding) -> Moved:
+def _with(earlier: ChangedSeries | None, finding: Finding) -> ChangedSeries:
     rules = {} if earlier is None else dict(earlier.rules)
     rules[finding.rule] = _sighting(finding, rules.get(finding.rule))
     if earlier is None:
-        return moved_series(
+        return build_changed_series(
             finding.series,
             rules,
             rule=finding.rule,
@@ -553,7 +558,7 @@ def _with(earlier: Moved | None, finding: Finding) -> Moved:
             interval=finding.first_days,
             fell_too=finding.fell_too,
         )
-    return moved_series(
+    return build_changed_series(
         earlier.series,
         rules,
         rule=earlier.rule,
@@ -563,9 +568,9 @@ def _with(earlier: Moved | None, finding: Finding) -> Moved:
     )
 
 
-def _sighting(finding: Finding, earlier: Sighting | None) -> Sighting:
+def _sighting(finding: Finding, earlier: Observation | None) -> Observation:
     """Return what the rule of a finding saw, with the days that it saw before and that have left its window."""
-    seen = Sighting(
+    seen = Observation(
         **msgspec.structs.asdict(finding.numbers),
         severity=finding.severity,
         since=finding.since,
@@ -613,7 +618,7 @@ def open_changes_of(known: Iterable[Incident]) -> dict[str, OpenChange]:
     return {series: change._replace(further_since=further.get(series)) for series, change in changes.items()}
 
 
-def _first_day(moved: Moved) -> date:
+def _first_day(moved: ChangedSeries) -> date:
     """The first day that is cut out."""
     return min(moved.since, max(moved.interval[0], moved.since - DAY))
 

@@ -39,7 +39,7 @@ from datetime import UTC, date, datetime, time, timedelta
 
 import msgspec
 
-from audit.drift.incident_evidence import Level, Moved, evidence_of
+from audit.drift.incident_evidence import ChangedSeries, Level, evidence_of
 from audit.drift.watched_series import SPIKE, TIERS
 from schemas.lazy_numpy import np
 from schemas.records import Incident
@@ -189,14 +189,14 @@ class DayLevel:
     """Of how many independent units, weights taken into account."""
 
 
-Levels = Callable[[Moved], Sequence[DayLevel] | None]
+Levels = Callable[[ChangedSeries], Sequence[DayLevel] | None]
 """Returns the days of a series, oldest first; None if it has no level that can be measured."""
 
 
 def levels_of(measured: Measured | None, runs: ProjectRuns | None) -> Levels:
     """The levels of the series of one project; None for its scores or its runs if it has none of the last days."""
 
-    def levels(moved: Moved) -> Sequence[DayLevel] | None:
+    def levels(moved: ChangedSeries) -> Sequence[DayLevel] | None:
         tier = moved.key.tier
         if tier is not None and tier not in TIERS:
             return None if runs is None else _run_levels(runs, moved, tier)
@@ -209,10 +209,10 @@ def levels_of(measured: Measured | None, runs: ProjectRuns | None) -> Levels:
     return levels
 
 
-def _run_levels(runs: ProjectRuns, moved: Moved, series: str) -> list[DayLevel] | None:
+def _run_levels(runs: ProjectRuns, moved: ChangedSeries, series: str) -> list[DayLevel] | None:
     """The days of a series of an agent's runs; None if it has none of late, or other rules diagnosed them than those of the change."""
     agent = next((agent for agent in runs.agents if agent.agent == moved.key.agent), None)
-    if agent is None or moved.seen.made_with not in (None, agent.made_by):
+    if agent is None or moved.observation.made_with not in (None, agent.made_by):
         return None
     return [DayLevel(day, mean, count) for day, (mean, count) in agent.days(series).items()]
 
@@ -263,7 +263,9 @@ def last_day_of(incident: Incident, levels: Levels, as_of: datetime) -> date | N
     return max(ended) if ended and len(ended) == len(last_days) else None
 
 
-def _last_day_of_series(moved: Moved, incident: Incident, days: Sequence[DayLevel] | None, as_of: datetime) -> date | None:
+def _last_day_of_series(
+    moved: ChangedSeries, incident: Incident, days: Sequence[DayLevel] | None, as_of: datetime
+) -> date | None:
     today, level = as_of.date(), moved.level
     opened_again = incident.decided_at.date() if incident.status == OPEN and incident.decided_at else None
     if days is None or level is None:

@@ -81,7 +81,7 @@ def _build_run_finding(
         title=f"{name} {VERBS[run.direction]} to {farthest:.2f} from {mean:.2f}: {length} days in a row",
         description=(
             f"From {first} to {last} the daily averages of {name} were {length} times in a row more than one standard deviation "
-            f"({max(stddev, consecutive_days.SMALLEST_SIGMA):.3f}) {side} the baseline of {mean:.3f} ({statistics.count} scores); "
+            f"({max(stddev, consecutive_days.MIN_SIGMA):.3f}) {side} the baseline of {mean:.3f} ({statistics.count} scores); "
             f"the farthest was {farthest:.3f}, {run.deviation:.1f} standard deviations off."
         ),
         numbers=Numbers(

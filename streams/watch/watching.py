@@ -260,7 +260,7 @@ class Watch:
 def _alarmed(incident: Incident) -> set[Series]:
     """The series that raised an alarm in an incident; the one that leads did."""
     evidence = evidence_of(incident)
-    return {one.series for one in evidence.moved if not one.fell_too} | {evidence.lead_of(incident)}
+    return {one.series for one in evidence.moved if not one.fell_too} | {evidence.lead_series(incident)}
 
 
 def _reviewer(who: str, entered_by: str | None) -> str:

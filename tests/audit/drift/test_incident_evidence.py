@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from support.builders import incident
 
-from audit.drift.incident_evidence import Evidence, FlagCount, Sighting, evidence_json, evidence_of, moved_series
+from audit.drift.incident_evidence import Evidence, FlagCount, Observation, build_changed_series, evidence_json, evidence_of
 from audit.drift.watched_series import DOWN, DRIFT, Key, Series
 from schemas.records import Incident
 
@@ -32,9 +32,9 @@ def carrying(evidence: Any, **fields: Any) -> Incident:
 
 def test_what_is_written_is_read_back() -> None:
     """The rules of the leading series are beside the list, those of other series in their entries."""
-    rules = {"sequential": msgspec.convert(SEEN, Sighting)}
+    rules = {"sequential": msgspec.convert(SEEN, Observation)}
     moved = [
-        moved_series(
+        build_changed_series(
             Series(Key(DRIFT, tier, DOWN)),
             rules,
             rule="sequential",

@@ -20,7 +20,7 @@ from support.watch_histories import ended_run, fallen, history, put, steady
 
 from analytics.snapshots import copy_database
 from analytics.store.store import Outbox, Store
-from audit.drift.incident_evidence import Sighting
+from audit.drift.incident_evidence import Observation
 from schemas.records import Alert, Incident
 from service.cli.main import run
 from service.pages.incident_figures import RULE_EXPLANATIONS, RULE_NAMES, format_odds, list_figures
@@ -628,7 +628,7 @@ def test_the_pages_lead_to_the_sign_in(call: Call, store: Store) -> None:
 def test_every_rule_is_explained() -> None:
     """Users can only judge an incident if its rule is explained."""
     assert {*ALL_RULES, RUNS} == set(RULE_EXPLANATIONS) == set(RULE_NAMES)
-    assert all(list_figures(rule, Sighting(since=NOW.date(), until=NOW.date())) for rule in RULE_NAMES)
+    assert all(list_figures(rule, Observation(since=NOW.date(), until=NOW.date())) for rule in RULE_NAMES)
 
 
 @given(st.floats(-1e6, 1e6))
