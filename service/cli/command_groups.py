@@ -33,7 +33,7 @@ GROUPS = (
             "demo": Command("demo.command.demo", "Audit a synthetic fleet: offline, no key, about a minute.", TRIAL),
             "doctor": Command("doctor.doctor", "Check the configuration and suggest fixes."),
             "serve": Command(
-                "serving.serve", "Run the server: accept records over HTTP, score them, serve the API and the pages."
+                "serving.serve", "Run the server: accept records over HTTP, score them, and serve the API and the pages."
             ),
             "help": Command("helping.help_on", "Explain a command, or the exit codes."),
             "completion": Command("helping.completion", "Print the shell completion script."),
@@ -43,10 +43,10 @@ GROUPS = (
         "Bring records in",
         {
             "import": Command("importing.imports_app", "Import transcripts of agents, their events, or tables of exchanges."),
-            "connections": Command("access.connections_app", "Connections that send records, and their tokens."),
+            "connections": Command("access.connections_app", "Manage connections, which send records, and their tokens."),
             "dead-letters": Command("dead_letters.letters_app", "List, show and retry rejected records."),
             "deployments": Command(
-                "deployments.deployments_app", "Record and list deployments: charts mark them, and incidents name them."
+                "deployments.deployments_app", "Record and list deployments, which charts mark and incidents name."
             ),
         },
     ),
@@ -60,7 +60,7 @@ GROUPS = (
             "costs": Command("listing.costs", "Show judging costs by session, project, day or model."),
             "diagnose": Command("diagnosing.diagnose", "Diagnose sessions without a database."),
             "finalize": Command("finished_runs.finalize", "End a session manually and diagnose it."),
-            "tune": Command("policy.tune", "Fit the detectors' thresholds to an agent's runs."),
+            "tune": Command("policy.tune", "Propose detector thresholds that fit an agent's runs."),
             "sql": Command("querying.sql", "Run a SQL statement or a named query over the database."),
             "banner": Command("projects.banner", "Print the banner that an agent sees when a session begins."),
         },
@@ -68,28 +68,33 @@ GROUPS = (
     CommandGroup(
         "Find drift, gate a build",
         {
-            "projects": Command("projects.projects", "List the projects, the worst first: health, last days, what changed."),
+            "projects": Command("projects.projects", "List the projects, worst health first: reason, last days, changes."),
             "incidents": Command(
-                "incidents.incidents_app", "Incidents of drift and anomaly spikes: list, show, decide, assign, comment."
+                "incidents.incidents_app", "List, show, decide, assign and comment on incidents of drift and anomaly spikes."
             ),
             "check-drift": Command("incidents.check_drift", "Check for drift and anomaly spikes, and record incidents."),
             "check": Command("finished_runs.check", "Gate a build on the readiness or trust of runs."),
             "alerts": Command("alerts.alerts_app", "Test the alert channels, and list alerts."),
             "anchors": Command(
-                "anchors.anchors_app", "Anchors: exchanges judged repeatedly, to tell a changed judge from a changed agent."
+                "anchors.anchors_app",
+                "Choose and judge anchors, exchanges that are judged repeatedly to tell a changed judge from a changed agent.",
             ),
         },
     ),
     CommandGroup(
         "Judge and evaluate",
         {
-            "rejudge": Command("rejudging.rejudge", "Judge exchanges that stayed unscored."),
+            "rejudge": Command("rejudging.rejudge", "Judge unscored exchanges."),
             "evaluate": Command("evaluating.evaluate", "Evaluate finished sessions against test cases."),
-            "evaluations": Command("evaluations.evaluations", "List evaluations, show one, or sum them up by case or model."),
-            "review": Command("reviewing.review_app", "Review exchanges yourself: show the next one, score it."),
-            "agreement": Command("reviewing.agreement", "Show how far people and the judge agree."),
+            "evaluations": Command(
+                "evaluations.evaluations", "List evaluations, show one, or summarise them by case, model or people."
+            ),
+            "review": Command("reviewing.review_app", "Show the next exchange to review, and record your score."),
+            "agreement": Command("reviewing.agreement", "Show the agreement of people and the judge."),
             "replay": Command("replaying.replay", "Score history again, into a separate file."),
-            "replays": Command("replaying.replays", "List the replays of a database, and whether their scores match."),
+            "replays": Command(
+                "replaying.replays", "List the replays of a database, and whether their scores match the live ones."
+            ),
             "compare": Command("comparing.compare", "Compare two scorings of the same exchanges."),
             "simulate-judge": Command(
                 "simulator.command.simulate_judge", "Serve a simulated judge on this machine, without a key.", TRIAL
@@ -101,9 +106,9 @@ GROUPS = (
         {
             "export": Command("copying.export", "Write every topic's table as a Parquet file."),
             "export-runs": Command("finished_runs.export", "Write every run as files."),
-            "backup": Command("copying.backup", "Copy the database and its tokens, also while a server is running."),
+            "backup": Command("copying.backup", "Copy the database and its tokens. A server may be running."),
             "retention": Command("database.retention_app", "Delete records that are past their retention."),
-            "erase": Command("database.erase", "Erase all records of a session or a connection for good."),
+            "erase": Command("database.erase", "Erase all records of a session or a connection permanently."),
             "compact": Command("database.compact", "Shrink a closed database."),
             "rebuild": Command("database.rebuild", "Recompute all derived records with the current rules."),
         },
@@ -111,10 +116,10 @@ GROUPS = (
     CommandGroup(
         "Administer",
         {
-            "policy": Command("policy.policy_app", "The policy that governs auditing."),
-            "operators": Command("access.operators_app", "Operators who read and decide, and their tokens."),
+            "policy": Command("policy.policy_app", "Check the policy that governs auditing."),
+            "operators": Command("access.operators_app", "Manage operators, who read and decide, and their tokens."),
             "worker": Command("serving.worker", "Run stages on Kafka."),
-            "topics": Command("topics.topics_app", "The topics on Kafka: create, describe, check."),
+            "topics": Command("topics.topics_app", "Create, describe and check the topics on Kafka."),
         },
     ),
 )

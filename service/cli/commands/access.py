@@ -20,13 +20,13 @@ from service.setup.workspace import utc_now
 from service.text.answers import document
 from service.text.formats import MISSING, counted
 
-connections_app = typer.Typer(no_args_is_help=True, help="Connections that send records, and their tokens.")
-operators_app = typer.Typer(no_args_is_help=True, help="Operators who read and decide, and their tokens.")
+connections_app = typer.Typer(no_args_is_help=True, help="Manage connections, which send records, and their tokens.")
+operators_app = typer.Typer(no_args_is_help=True, help="Manage operators, who read and decide, and their tokens.")
 
 Holding = ConnectionAccess | OperatorAccess
 SHOWN_LENGTH = 64
 """Characters of a typed name that are kept."""
-Name = Annotated[str, typer.Argument(metavar="NAME", help="a-z, 0-9, _ . - and at most 63 characters.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of at most 63 characters: a-z, 0-9, _ . -")]
 Lasts = Annotated[
     int | None, typer.Option("--expires", metavar="DAYS", min=1, max=3650, help="Days after which the token expires.")
 ]
@@ -40,11 +40,13 @@ Grace = Annotated[
 def add_connection(
     name: Name,
     project: OfProject,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Agent of all its records.")] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="NAME", help="Agent of all records from this connection.")
+    ] = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a connection, whose records are of one project, and print its token, once."""
+    """Add a connection, which sends records of one project. Its token is printed once."""
     with _opened(database) as access, _kept(access, "connections add", name, project):
         token = access.add(Holder("connection", name, project, agent))
     _show_token(name, token, as_json=as_json)
@@ -62,9 +64,9 @@ def add_operator(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add an operator, for one project or all, and print the token, once.
+    """Add an operator for one project or all. The token is printed once.
 
-    Scopes: read; review (human scores, decisions on incidents); query (own SQL; needs access to every project); admin.
+    Scopes: read; review (human scores and decisions on incidents); query (SQL statements; needs access to every project); admin.
     """
     granted: frozenset[str] = frozenset(SCOPES) - ({"query"} if project else set())
     if scopes is not None:
@@ -79,14 +81,14 @@ def add_operator(
 def _add_common(app: typer.Typer, kind: Kind) -> None:
     """Add the commands that connections and operators share."""
 
-    @app.command("list", help=f"List the {kind}s by name and the state of their tokens; no token is shown.")
+    @app.command("list", help=f"List the {kind}s by name, with the state of their tokens. Secrets are not shown.")
     def show(database: Database = None, as_json: AsJson = False) -> None:
         with _opened(database) as access:
             holders: Sequence[Holding] = connections(access) if kind == "connection" else operators(access)
         show_rows(holders, _table, as_json=as_json, none=f"no {kind} yet (driftline {kind}s add)", document=document)
 
     @app.command(
-        "rotate", help="Print a new token, once; the old one stays valid until it is revoked or its grace period ends."
+        "rotate", help="Print a new token once. The old token stays valid until it is revoked or its grace period ends."
     )
     def rotate(
         name: Name, grace: Grace = None, expires: Lasts = None, database: Database = None, as_json: AsJson = False
@@ -95,10 +97,10 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
             token = access.rotate(kind, name, None if grace is None else timedelta(hours=grace), _days(expires))
         _show_token(name, token, as_json=as_json)
 
-    @app.command("revoke", help=f"Revoke one token ({MARK}_PREFIX), or every token of NAME, at once.")
+    @app.command("revoke", help=f"Revoke one token ({MARK}_PREFIX) or all tokens of NAME, with immediate effect.")
     def revoke(
         which: Annotated[
-            str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Name that holds the tokens, or the prefix of one token.")
+            str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Name of the holder, or prefix of one token.")
         ],
         database: Database = None,
         as_json: AsJson = False,

@@ -48,7 +48,7 @@ Status = Annotated[
 
 
 @alerts_app.command("test")
-@fails_when("a channel refuses the message")
+@fails_when("a channel rejects the message")
 def try_channels(as_json: AsJson = False) -> None:
     """Send a test message to each configured channel, without retries."""
     channels = channels_of(settings_of())

@@ -24,7 +24,8 @@ from streams.engine.engine import Engine
 from streams.upkeep.anchors import candidates, choose, named, run_round, withdraw
 
 anchors_app = typer.Typer(
-    no_args_is_help=True, help="Anchors: exchanges judged repeatedly, to tell a changed judge from a changed agent."
+    no_args_is_help=True,
+    help="Choose and judge anchors, exchanges that are judged repeatedly to tell a changed judge from a changed agent.",
 )
 
 
@@ -52,13 +53,14 @@ def add_anchors(
     exchanges: Annotated[list[str] | None, typer.Argument(metavar="[EXCHANGE…]", help="Ids of exchanges.")] = None,
     connection: Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Connection of the exchanges.")] = None,
     count: Annotated[
-        int | None, typer.Option(min=1, max=500, help="Without ids: number to choose, spread over the judge's scores.")
+        int | None,
+        typer.Option(min=1, max=500, help="Without ids: number of exchanges to choose, spread over the judge's scores."),
     ] = None,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Choose anchors: the named exchanges, or the number that the policy sets. Each round costs up to one session's cap."""
+    """Choose anchors: the given exchanges, or as many as the policy sets. Each round costs at most one session's cap."""
     if exchanges and count is not None:
         raise InputError("give either exchanges or --count", hint="Leave one of them out.")
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
@@ -86,7 +88,7 @@ def withdraw_anchor(
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop judging an anchor; its results so far are kept."""
+    """Stop judging an anchor. Its results are kept."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
         withdrawn = asyncio.run(withdraw(workspace.publisher, project, anchor_id, getpass.getuser()))
@@ -100,7 +102,7 @@ def withdraw_anchor(
 
 @anchors_app.command("run")
 def run_anchors(project: OfProject, database: Database = None, policy: PolicyFile = None, as_json: AsJson = False) -> None:
-    """Judge the anchors again now and wait for it. If a server has the database, its judge does it."""
+    """Judge the anchors again, and wait for the results. If a server has the database, its judge is used."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
         with working("judging the anchors again"):

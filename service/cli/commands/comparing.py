@@ -38,14 +38,14 @@ from streams.replay.plan import LIVE, folder_of, outcome_in
 
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="A", help="Label of a replay, or live (the database's own scores).")],
-    second: Annotated[str, typer.Argument(metavar="B", help="Label to compare with; changes are B minus A.")],
+    first: Annotated[str, typer.Argument(metavar="A", help="Label of a replay, or live for the scores in the database.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="Label to compare with. Changes are B minus A.")],
     project: Project = None,
     top: Annotated[int, typer.Option(min=0, max=1000, help="Number of most-changed exchanges to show.")] = 5,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two scorings of the same exchanges: mean shifts with intervals, states, the largest moves, cost."""
+    """Compare two scorings of the same exchanges: changes of means with intervals, states, largest changes, cost."""
     settings = settings_of(database)
     sides = [side_of(label, settings.database) for label in (first, second)]
     with contextlib.ExitStack() as stack:

@@ -26,10 +26,10 @@ def backup(
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy the database and its tokens to a folder, consistent as of one moment, also while a server is running.
+    """Copy the database and its tokens to a folder, as a consistent snapshot. A server may be running.
 
-    The copy holds everything that was accepted before. To restore it, stop the server, move the database and all files that begin
-    with its name away, and copy the files of the backup there. Replays are not copied: they can be made again.
+    The copy contains everything that was accepted before the command. To restore it, stop the server, move away the database and all
+    files whose names begin with its name, and copy the backup's files to that place. Replays are not copied; run them again.
     """
     settings = settings_of(database, policy)
     with open_workspace(settings) as workspace, growing("copying the database", _size(settings), lambda: begun(folder)):
@@ -47,23 +47,25 @@ def _size(settings: Settings) -> int:
 
 
 LastDay = Annotated[
-    datetime | None, typer.Option("--until", metavar="DAY", formats=["%Y-%m-%d"], help="Up to and including this UTC day.")
+    datetime | None, typer.Option("--until", metavar="DAY", formats=["%Y-%m-%d"], help="Only up to and including this UTC day.")
 ]
 
 
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the files; created if missing.")],
-    by: Annotated[str | None, typer.Option(metavar="project,day", help="Write latest revisions by project and day.")] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="project,day", help="Write the latest revisions by project and day.")
+    ] = None,
     project: Project = None,
     since: Since = None,
     until: LastDay = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write every topic's table as a Parquet file: all revisions, with topic, partition and offset, times in UTC.
+    """Write every topic's table as a Parquet file, with all revisions, topic, partition and offset. Times are in UTC.
 
-    With --by project,day: the latest revisions, as TABLE/project=…/day=…/*.parquet, of whole UTC days. --project, --since and --until
-    need it.
+    With --by project,day, write only the latest revisions, as TABLE/project=…/day=…/*.parquet, by UTC day. --project, --since and
+    --until need --by.
     """
     _check(by, selected=any(value is not None for value in (project, since, until)))
     start = since_of(since)

@@ -45,10 +45,10 @@ def rebuild(
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete everything derived (scores, diagnoses, …) and compute it again from the stored input, by the present rules.
+    """Delete all derived records, such as scores and diagnoses, and compute them again from the stored input with the current rules.
 
-    With --kafka: delete the stored records that the topics still hold and read them from the topics again; records that retention removed
-    from the topics are kept. Without a database, one is made from the topics.
+    With --kafka, the stored records are deleted and read again from the topics. Records that retention has removed from the topics are
+    kept. If there is no database, the command creates one from the topics.
     """
     settings = settings_of(database, policy, kafka=kafka)
     if settings.kafka is not None:
@@ -110,16 +110,16 @@ ERASE_THERE = "A server holds the database: erase through it (POST /api/audit/er
 @retention_app.command("run")
 def retention_run(
     days: Annotated[
-        int | None, typer.Option("--days", min=1, max=3650, metavar="N", help="Days to keep; overrides the policy.")
+        int | None, typer.Option("--days", min=1, max=3650, metavar="N", help="Number of days to keep; overrides the policy.")
     ] = None,
     database: Database = None,
     policy: PolicyFile = None,
     as_of: AsOf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete exchanges, events and scores past their retention, and their dependent records; baselines and incidents stay.
+    """Delete exchanges, events and scores that are past their retention, and their dependent records. Baselines and incidents are kept.
 
-    A server does this once a day. The file does not shrink (driftline compact).
+    A running server does this once a day. The file does not shrink; use `driftline compact` for that.
     """
     opened = open_workspace(settings_of(database, policy), now=clock_of(as_of))
     with opened as workspace, working("deleting records past their retention"):
@@ -144,13 +144,15 @@ def retention_run(
 def erase(
     connection: Annotated[str, typer.Option("--connection", metavar="NAME", help="Connection of the records.")],
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session of the connection.")] = None,
-    comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Reason; stored with the erasure.")] = None,
+    comment: Annotated[
+        str | None, typer.Option("--comment", metavar="TEXT", help="Reason, which is stored with the erasure.")
+    ] = None,
     yes: Yes = False,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Erase all records of a session or a connection for good, and compact the file. Later records of it are refused."""
+    """Erase all records of a session or a connection permanently, and compact the file. Later records of it are rejected."""
     if not connection or session == "":
         raise InputError(f"{'--session' if connection else '--connection'} is empty", hint="Name the records to erase.")
     settings = settings_of(database, policy)
@@ -178,7 +180,7 @@ def erase(
 
 
 def compact(database: Database = None, as_json: AsJson = False) -> None:
-    """Shrink a closed database: write it again beside itself without the free space, and replace it in one step."""
+    """Shrink a closed database: write a copy without free space, and replace the file in one step."""
     path: Path = settings_of(database).database
     require_database(path)
     before, after = _compacted(path)

@@ -47,10 +47,13 @@ from streams.log.dead_letters import Return, Stays, is_whole
 
 letters_app = typer.Typer(no_args_is_help=True, help="List, show and retry rejected records.")
 Stage = Annotated[
-    str | None, typer.Option("--stage", metavar="NAME", help="Only records refused by this stage, e.g. decoding.")
+    str | None, typer.Option("--stage", metavar="NAME", help="Only records rejected by this stage, for example decoding.")
 ]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="CODE", help="Only for this reason, e.g. unknown_schema.")]
-Source = Annotated[str | None, typer.Option("--source", metavar="NAME", help="Only from this topic or file.")]
+Reason = Annotated[
+    str | None,
+    typer.Option("--reason", metavar="CODE", help="Only records rejected for this reason, for example unknown_schema."),
+]
+Source = Annotated[str | None, typer.Option("--source", metavar="NAME", help="Only records from this topic or file.")]
 
 
 @letters_app.command("list")
@@ -64,7 +67,7 @@ def list_letters(
     kafka: Kafka = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count the open dead letters by stage and reason, and list them, newest first. `--since`: when they were set aside."""
+    """Count the open dead letters by stage and reason, and list them, newest first. --since applies to the time of rejection."""
     filters = _filters(stage, reason, source, since)
     with letter_box(settings_of(database, kafka=kafka)) as box:
         cursor, chosen = box.store.cursor(), vars(filters)
@@ -79,13 +82,13 @@ def list_letters(
 
 @letters_app.command("show")
 def show_letter(
-    start: Annotated[str, typer.Argument(metavar="ID", help="Id of the letter, or a unique beginning of it.")],
-    raw: Annotated[bool, typer.Option("--raw", help="Write the stored bytes unchanged, and nothing else.")] = False,
+    start: Annotated[str, typer.Argument(metavar="ID", help="Id of the dead letter, or its unique beginning.")],
+    raw: Annotated[bool, typer.Option("--raw", help="Write only the stored bytes, unchanged.")] = False,
     database: Database = None,
     kafka: Kafka = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one dead letter: its source, the reason, what a retry would do, and its bytes."""
+    """Show one dead letter: its source, the reason, the expected result of a retry, and its bytes."""
     with letter_box(settings_of(database, kafka=kafka)) as box:
         stored = letter_of(box.store, start)
         (way,) = box.ways_back([stored.letter])
@@ -98,9 +101,11 @@ def show_letter(
 
 
 @letters_app.command("retry")
-@fails_when("a letter stays")
+@fails_when("a dead letter cannot be retried")
 def retry_letters(
-    starts: Annotated[list[str] | None, typer.Argument(metavar="[ID…]", help="Ids of letters, or their beginnings.")] = None,
+    starts: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID…]", help="Ids of dead letters, or their unique beginnings.")
+    ] = None,
     stage: Stage = None,
     reason: Reason = None,
     source: Source = None,
@@ -111,10 +116,10 @@ def retry_letters(
     kafka: Kafka = None,
     as_json: AsJson = False,
 ) -> None:
-    """Retry dead letters, oldest first: put them back where they came from, and say why others stay.
+    """Retry dead letters, oldest first: publish them again to their topic, and report why others cannot be retried.
 
-    A letter can be retried if its bytes are whole and unredacted, and this version can read them. No judge is asked, except by a
-    server that has the database and a judge.
+    A dead letter can be retried if its bytes are complete and unredacted, and this version can read them. No judge is called, unless a
+    server with a judge has the database.
     """
     filters = _filters(stage, reason, source, since)
     if bool(starts) == (filters != Filters()):

@@ -35,9 +35,7 @@ from service.text.window import moment_of
 from streams.log.admission import EncodedRecords, encode_validated
 from streams.upkeep.annotations import DEFAULT_LABEL, TOPIC, deployment, known_already
 
-deployments_app = typer.Typer(
-    no_args_is_help=True, help="Record and list deployments: charts mark them, and incidents name them."
-)
+deployments_app = typer.Typer(no_args_is_help=True, help="Record and list deployments, which charts mark and incidents name.")
 
 
 @deployments_app.command("add")
@@ -45,22 +43,24 @@ def add_deployment(
     version: Annotated[str, typer.Argument(metavar="VERSION", help="The deployed version.")],
     project: OfProject,
     label: Annotated[
-        str, typer.Option("--label", metavar="NAME", help="Label of the exchanges whose value is the version.")
+        str, typer.Option("--label", metavar="NAME", help="Label of exchanges that holds the version.")
     ] = DEFAULT_LABEL,
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="NAME", help="Agent that was deployed; all by default.")
+        str | None, typer.Option("--agent", metavar="NAME", help="The deployed agent; all agents by default.")
     ] = None,
     at: Annotated[
         str | None,
         typer.Option(
-            "--at", metavar="TIME", help="When, as for --since; now by default, unless this version is already the newest."
+            "--at",
+            metavar="TIME",
+            help="Time of the deployment, in the format of --since. By default now; then the newest version is not recorded again.",
         ),
     ] = None,
     by: Annotated[
-        str | None, typer.Option("--by", metavar="WHO", help="Name of the person who deployed it; you by default.")
+        str | None, typer.Option("--by", metavar="WHO", help="Name of the person who deployed it; your account by default.")
     ] = None,
-    comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="What changed.")] = None,
-    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Link to more about it.")] = None,
+    comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Description of the change.")] = None,
+    url: Annotated[str | None, typer.Option("--url", metavar="URL", help="Link to more information.")] = None,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,

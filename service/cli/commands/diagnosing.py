@@ -21,7 +21,7 @@ from service.text.formats import counted, plain
 from service.write.input_files import SESSION_FORMAT, STANDARD_INPUT, check_input_stream, find_input_files
 from streams.sources.event_files import read_sessions
 
-FILES = "Sessions as JSON lines, a session.json, or an OpenClaw transcript; - reads standard input."
+FILES = "Sessions as JSON lines, a session.json or an OpenClaw transcript; - for standard input."
 
 
 @fails_when("a line or a file cannot be read")
@@ -29,9 +29,9 @@ def diagnose(
     files: Annotated[list[str], typer.Argument(metavar="FILE…", help=FILES)],
     as_json: AsJson = False,
 ) -> None:
-    """Diagnose sessions without a database: one diagnosis per session, in the order of the input.
+    """Diagnose sessions without a database. Print one diagnosis per session, in the order of the input.
 
-    Sessions given event by event come last. An unreadable line is reported with its file and number; the rest is diagnosed.
+    Sessions given as single events come last. An unreadable line is reported with its file and number, and the others are diagnosed.
     """
     report = FaultReport()
     for document in diagnose_files(files, report):

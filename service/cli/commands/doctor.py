@@ -54,7 +54,7 @@ def doctor(
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check the configuration: what is set, what is missing and what to do."""
+    """Check the configuration, and suggest what to fix."""
     settings = settings_of(database, policy)
     findings = [finding for look in LOOKS for finding in look(settings)]
     if as_json:

@@ -57,11 +57,11 @@ from streams.judging.call_budget import StoppedError
 Sessions = Annotated[
     list[str] | None, typer.Option("--session", metavar="ID", help="Evaluate this finished session; may be repeated.")
 ]
-Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Sessions with this tag; may be repeated.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="Only sessions with this tag; may be repeated.")]
 OfConnection = Annotated[str | None, typer.Option("--connection", metavar="NAME", help="Connection of the named sessions.")]
 Server = Annotated[
     str | None,
-    typer.Option("--server", metavar="URL", help="Evaluate on this server; the token is read from DRIFTLINE_TOKEN."),
+    typer.Option("--server", metavar="URL", help="Evaluate on this server. The token is read from DRIFTLINE_TOKEN."),
 ]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Allow sending the token unencrypted over http:// to another machine.")
@@ -100,12 +100,14 @@ class Agreement:
         return True
 
 
-@fails_when("an evaluation has no score, or one below --fail-under, or you decline")
+@fails_when("an evaluation has no score or a score below --fail-under, or you decline")
 def evaluate(
     case: Annotated[
-        list[Path], typer.Option("--case", metavar="FILE", help="Case file, or a folder of them; may be repeated.")
+        list[Path], typer.Option("--case", metavar="FILE", help="Case file, or a folder of case files; may be repeated.")
     ],
-    profile: Annotated[Path, typer.Option("--profile", metavar="FILE", help="Profile: judges, repetitions, thresholds.")],
+    profile: Annotated[
+        Path, typer.Option("--profile", metavar="FILE", help="Profile file with judges, repetitions and thresholds.")
+    ],
     session: Sessions = None,
     connection: OfConnection = None,
     tag: Tags = None,
@@ -115,7 +117,7 @@ def evaluate(
     judge_run: Annotated[
         list[str] | None, typer.Option("--judge-run", metavar="ID", help="Only this judge run of the profile; may be repeated.")
     ] = None,
-    folder: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Write the results into this folder.")] = None,
+    folder: Annotated[Path | None, typer.Option("-o", metavar="DIR", help="Write the results to this folder.")] = None,
     output: OutputFormat = Output.TABLE,
     fail_under: Annotated[
         float | None, typer.Option("--fail-under", min=LOWEST, max=HIGHEST, help="Fail if a score is below this.")
@@ -129,9 +131,9 @@ def evaluate(
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate finished sessions against test cases: deterministic checks, and a judge that scores six dimensions.
+    """Evaluate finished sessions against test cases, with deterministic checks and a judge that scores six dimensions.
 
-    The sessions that ended last are evaluated first. Earlier evaluations are reused.
+    Sessions that ended last are evaluated first. Existing evaluations are reused.
     """
     as_json = wants_json(output, as_json=as_json)
     if server is not None and (database is not None or policy is not None):

@@ -72,10 +72,13 @@ def evaluations(
     evaluation_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Evaluation to show in full.")] = None,
     project: Project = None,
     case: Annotated[str | None, typer.Option("--case", metavar="ID", help="Only this case.")] = None,
-    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Only agents on this model.")] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="Only runs of agents with this model.")] = None,
     session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
     by: Annotated[
-        By | None, typer.Option("--by", help="case: over time; model: models compared; people: beside human scores.")
+        By | None,
+        typer.Option(
+            "--by", help="case: quality over time. model: comparison of models. people: comparison with human scores."
+        ),
     ] = None,
     unit: Annotated[Unit, typer.Option("--unit", help="Period of --by case.")] = Unit.WEEK,
     since: Since = None,
@@ -84,7 +87,7 @@ def evaluations(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """List evaluations, newest first; show one in full; or sum them up by case, by model or beside human scores."""
+    """List evaluations, newest first. With an id, show that evaluation. With --by, summarise by case, model or people."""
     as_json = wants_json(output, as_json=as_json)
     start = since_of(since)
     if by is not None and (model is not None or session is not None or since is not None):

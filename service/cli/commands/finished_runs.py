@@ -55,12 +55,14 @@ Verdict = dict[str, Any]
 
 
 def run(
-    session: Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session, or of the run (run_001) in --project.")],
+    session: Annotated[
+        str, typer.Argument(metavar="SESSION", help="Id of the session, or of a run in --project, for example run_001.")
+    ],
     project: Project = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show one run: verdict, chain of causes, evidence, remedies, and the turns in which each cause lies."""
+    """Show one run: verdict, chain of causes, evidence, remedies, and the turns of each cause."""
     with opened_to_show(database, project) as workspace:
         runs = list(runs_named(workspace.store, session, project))
         if not runs:
@@ -107,7 +109,7 @@ def wrap_quality(
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how well sessions were wrapped up, newest first: version, changelog, learnings, next session, commit."""
+    """Show the quality of session wrap-ups, newest first: version, changelog, learnings, next session, commit."""
     start = since_of(since)
     with open_workspace(settings_of(database, policy)) as workspace:
         require_known(workspace, project)
@@ -117,7 +119,7 @@ def wrap_quality(
     show_rows(shown, wrap_table, as_json=as_json, none=none, limit=limit, document=document)
 
 
-@fails_when("a run is below the given readiness or trust, or a file holds what cannot be read")
+@fails_when("a run is below the required readiness or trust, or a file cannot be read completely")
 def check(
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE…]", help="Diagnose these files instead of stored runs.")
@@ -133,7 +135,7 @@ def check(
         typer.Option(
             min=0,
             max=100,
-            help=f"Lowest trust score that passes. No run has less than {LOWEST_TRUST}, so a lower value fails none.",
+            help=f"Lowest trust score that passes. The trust of a run is never below {LOWEST_TRUST}.",
         ),
     ] = 0,
     session: Annotated[
@@ -145,8 +147,10 @@ def check(
 ) -> None:
     """Gate a build on the readiness or trust of runs.
 
-    By default a run fails that is unsafe_for_production, as one critical failure makes it while its trust may still be 90. Runs of exchanges
-    alone are left out, unless --session names them: a run without evidence passes no gate. Nothing to check is an error (exit 2).
+    By default, a run fails if it is unsafe_for_production. One critical failure makes a run unsafe, even if its trust is 90.
+
+    Runs without runtime events are skipped unless --session names them; then they fail for lack of evidence. If there is no run to
+    check, the exit code is 2.
     """
     gate, report, left_out = Gate.of(min_trust, min_readiness), FaultReport(), 0
     if files:

@@ -19,12 +19,12 @@ def help_on(
         list[str] | None,
         typer.Argument(
             metavar="[COMMAND…]",
-            help=f"Command to explain, such as `incidents list`; or {EXIT_CODES}.",
+            help=f"Command to explain, for example `incidents list`, or {EXIT_CODES}.",
             autocompletion=completed((EXIT_CODES, *COMMANDS)),
         ),
     ] = None,
 ) -> None:
-    """Explain a command, or the exit codes of all of them; without a name, list every command."""
+    """Explain a command or the exit codes. Without a name, list all commands."""
     if words == [EXIT_CODES]:
         out.print(table(["code", "meaning"], [[str(int(code)), meaning] for code, meaning in MEANINGS.items()]))
         return
@@ -34,11 +34,11 @@ def help_on(
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help=f"{', '.join(Shell)}.")],
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help=f"One of {', '.join(Shell)}.")],
 ) -> None:
-    """Print the script that lets a shell complete commands, options and values, such as names of projects.
+    """Print the script with which a shell completes commands, options and values such as project names.
 
-    For bash, put into ~/.bashrc: source <(driftline completion bash). For zsh, into ~/.zshrc after compinit: source <(driftline
-    completion zsh). For fish: driftline completion fish > ~/.config/fish/completions/driftline.fish.
+    For bash, add this line to ~/.bashrc: source <(driftline completion bash). For zsh, add this line to ~/.zshrc after compinit:
+    source <(driftline completion zsh). For fish, run: driftline completion fish > ~/.config/fish/completions/driftline.fish.
     """
     print_text(script_of(shell))

@@ -85,15 +85,15 @@ from streams.watch.rounds import recent_projects
 from streams.watch.watching import AT_ONCE, PROBLEMS, Change, Changed, Person, Watch, change
 
 incidents_app = typer.Typer(
-    no_args_is_help=True, help="Incidents of drift and anomaly spikes: list, show, decide, assign, comment."
+    no_args_is_help=True, help="List, show, decide, assign and comment on incidents of drift and anomaly spikes."
 )
-IncidentId = Annotated[str, typer.Argument(metavar="INCIDENT", help="Id of the incident, or its beginning.")]
+IncidentId = Annotated[str, typer.Argument(metavar="INCIDENT", help="Id of the incident, or its unique beginning.")]
 Who = Annotated[
-    str | None, typer.Option("--by", metavar="NAME", help="Name of the person who decides; your account by default.")
+    str | None, typer.Option("--by", metavar="NAME", help="Name of the person who makes the change; your account by default.")
 ]
 Reason = Annotated[
     str | None,
-    typer.Option("--reason", "--comment", metavar="TEXT", help="Reason. Required; asked for on a terminal."),
+    typer.Option("--reason", "--comment", metavar="TEXT", help="Reason. Required; a terminal prompts for it."),
 ]
 GIVE_REASON = 'Give the reason in a few words: --reason "new prompt". It is shown with the incident.'
 SEARCHED = 100_000
@@ -101,8 +101,8 @@ SEARCHED = 100_000
 NAMED = 10
 """Incidents that a failing_incidents gate names."""
 FAIL_ON_HELP = (
-    "Fail if there is such an incident, new or old; may be repeated. open: not acknowledged; live: open or acknowledged; "
-    "confirmed, critical: a live one that is."
+    "Fail if there is an incident of this kind, new or old; may be repeated. open: not acknowledged. live: open or acknowledged. "
+    "confirmed: live and confirmed. critical: live and critical."
 )
 
 
@@ -115,21 +115,29 @@ class Filters:
         typer.Option(
             "--status",
             metavar="STATE",
-            help=f"Only incidents in this state, may be repeated: {', '.join(STATUSES)}.",
+            help=f"Only incidents in this state: {', '.join(STATUSES)}; may be repeated.",
             autocompletion=completed(STATUSES),
         ),
     ] = None
     confirmed: Annotated[
-        bool | None, typer.Option("--confirmed/--suspected", help="Only confirmed or only suspected ones.")
+        bool | None, typer.Option("--confirmed/--suspected", help="Only confirmed or only suspected incidents.")
     ] = None
     kind: Annotated[
         str | None,
-        typer.Option("--type", metavar="TYPE", help=f"Only {' or '.join(TYPES)}.", autocompletion=completed(TYPES)),
+        typer.Option(
+            "--type",
+            metavar="TYPE",
+            help=f"Only incidents of this type: {' or '.join(TYPES)}.",
+            autocompletion=completed(TYPES),
+        ),
     ] = None
     severity: Annotated[
         str | None,
         typer.Option(
-            "--severity", metavar="LEVEL", help=f"Only {' or '.join(SEVERITIES)}.", autocompletion=completed(SEVERITIES)
+            "--severity",
+            metavar="LEVEL",
+            help=f"Only incidents of this severity: {' or '.join(SEVERITIES)}.",
+            autocompletion=completed(SEVERITIES),
         ),
     ] = None
     agent: Annotated[
@@ -137,7 +145,8 @@ class Filters:
         typer.Option("--agent", metavar="NAME", help="Only incidents whose leading series or evidence names this agent."),
     ] = None
     assignee: Annotated[
-        str | None, typer.Option("--assignee", metavar="NAME", help="Only incidents assigned to this person; me, or nobody.")
+        str | None,
+        typer.Option("--assignee", metavar="NAME", help="Only incidents assigned to this person, to me, or to nobody."),
     ] = None
     text: Annotated[
         str | None, typer.Option("--text", metavar="TEXT", help="Only incidents with this text in the title or description.")
@@ -155,7 +164,7 @@ class Filters:
 @incidents_app.command("list")
 @with_option_group
 def list_incidents(project: Project = None, *, filters: Filters) -> None:
-    """List the incidents of all projects, the one found last first, or in another order."""
+    """List the incidents of one project or all, newest first or in another order."""
     wanted = _build_filter(project, filters)
     with opened_to_show(filters.database, project) as workspace:
         listed = inbox(workspace.store.cursor(), wanted, None, filters.limit + 1).listed
@@ -170,7 +179,7 @@ def list_incidents(project: Project = None, *, filters: Filters) -> None:
 
 @incidents_app.command("show")
 def show_incident(incident: IncidentId, database: Database = None, as_json: AsJson = False) -> None:
-    """Show an incident with its evidence: days, numbers, the exchanges that moved it most, queries to reproduce it."""
+    """Show an incident with its evidence: days, numbers, the exchanges with the largest effect, and queries to reproduce it."""
     with opened_to_show(database) as workspace:
         record = _find_incident(workspace, incident)
         history = history_of(workspace.store.cursor(), record.incident_id)
@@ -197,17 +206,17 @@ def _add_decision(name: str, decision: str, summary: str, *, hidden: bool = Fals
 _add_decision(
     "acknowledge",
     ACKNOWLEDGED,
-    "Acknowledge an incident: it is assigned to you if unassigned, stays red, and does not change the baseline.",
+    "Acknowledge an incident. It is assigned to you if it is unassigned. It stays red, and the baseline does not change.",
 )
 _add_decision(
     "resolve",
     RESOLVED,
-    "Resolve a fixed incident. Its days do not count as normal; if the change persists, it is detected again.",
+    "Resolve a fixed incident. Its days do not count as normal. If the change persists, it is detected again.",
 )
 _add_decision(
     "new-normal",
     NEW_NORMAL,
-    "Resolve an incident as the new normal: comparisons start at the first day of the change.",
+    "Resolve an incident as the new normal. Later comparisons start at the first day of the change.",
 )
 _add_decision("accept", NEW_NORMAL, "Resolve an incident as the new normal (the name in earlier versions).", hidden=True)
 _add_decision("dismiss", DISMISSED, "Dismiss an unimportant incident. The same change opens no new incident.")
@@ -217,16 +226,16 @@ _add_decision("reopen", OPEN, "Reopen an incident.")
 @incidents_app.command("assign")
 def assign(
     incident: IncidentId,
-    assignee: Annotated[str, typer.Argument(metavar="NAME", help="An operator who may see the project; me, or nobody.")],
+    assignee: Annotated[str, typer.Argument(metavar="NAME", help="An operator who may see the project, or me, or nobody.")],
     by: Who = None,
     reason: Annotated[
-        str | None, typer.Option("--reason", "--comment", metavar="TEXT", help="Why; shown with the incident.")
+        str | None, typer.Option("--reason", "--comment", metavar="TEXT", help="Reason, which is shown with the incident.")
     ] = None,
     database: Database = None,
     as_of: AsOf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Assign an incident to a person, or to no one. Its state does not change."""
+    """Assign an incident to a person, or to nobody. Its state does not change."""
     reason_text = None if reason is None else _require_reason(reason)
     with _open_to_write(database, as_of) as workspace:
         record, who = _find_incident(workspace, incident), by or getpass.getuser()
@@ -242,7 +251,7 @@ def comment(
     by: Who = None,
     reason: Annotated[
         str | None,
-        typer.Option("--comment", "--reason", metavar="TEXT", help="The comment. Required; asked for on a terminal."),
+        typer.Option("--comment", "--reason", metavar="TEXT", help="The comment. Required; a terminal prompts for it."),
     ] = None,
     database: Database = None,
     as_of: AsOf = None,
@@ -285,7 +294,7 @@ def check_drift(
 ) -> None:
     """Check for drift and anomaly spikes: compute baselines that are due, apply the rules, and record incidents.
 
-    A server does this on its own. With `--fail-on` it gates a build.
+    A running server does this by itself. With --fail-on, the command gates a build.
     """
     kinds = fail_on or []
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:

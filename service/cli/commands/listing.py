@@ -43,7 +43,7 @@ def runs(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs, the one that ended last first: readiness level, trust score, primary failure, tool calls."""
+    """List the runs, newest first by their end: readiness level, trust score, primary failure, tool calls."""
     start = since_of(since)
     with opened_to_show(database, project) as workspace:
         runs = runs_of(workspace.store, project, newest=limit + 1)
@@ -62,7 +62,7 @@ def scores(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the scores, newest exchange first: the tiers, why each was sampled or not, anomalies."""
+    """List the scores, newest exchange first: tiers, sampling reasons, anomalies."""
     start = since_of(since)
     with opened_to_show(database, project) as workspace:
         wanted = ScoreFilter(session=session, anomalies=anomalies, limit=limit + 1)
@@ -109,7 +109,7 @@ GROUPS = {
 
 
 def costs(
-    by: Annotated[By, typer.Option("--by", help="Group to sum by; a day is the UTC day of the judge's answer.")] = By.PROJECT,
+    by: Annotated[By, typer.Option("--by", help="What to group by. A day is the UTC day of the judge's answer.")] = By.PROJECT,
     project: Project = None,
     since: Since = None,
     until: Until = None,
@@ -117,9 +117,9 @@ def costs(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what judging cost: calls, tokens and money by session, project, day or model.
+    """Show the cost of judging: calls, tokens and money by session, project, day or model.
 
-    Days are listed newest first, all others most expensive first. `--since` and `--until` choose by the time of the judge's answer.
+    Days are listed newest first, other groups by cost, highest first. --since and --until apply to the time of the judge's answer.
     """
     start, end = since_of(since), until_of(until)
     with opened_to_show(database, project) as workspace:

@@ -39,7 +39,7 @@ IntoProject = Annotated[
     typer.Option(
         "--project",
         metavar="NAME",
-        help="Project to file under [DRIFTLINE_PROJECT, default].",
+        help="Project under which to store records [DRIFTLINE_PROJECT, default].",
         autocompletion=project_names,
     ),
 ]
@@ -51,7 +51,7 @@ Until = Annotated[
     str | None,
     typer.Option("--until", metavar="TIME", help="Only before this time: an age (24h, 7d), a date, or a time (UTC)."),
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000_000, help="At most this many.")]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=10_000_000, help="Maximum number of entries.")]
 SHOWN = 50
 """Rows that a list shows without `--limit`."""
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts: one document, or one per line.")]
@@ -60,7 +60,7 @@ AsOf = Annotated[
     typer.Option(
         "--as-of",
         metavar="TIME",
-        help="Use this time as now; sessions idle for longer than the session gap count as ended.",
+        help="Use this time as the present. Sessions that are idle for longer than the session gap count as ended.",
     ),
 ]
 
@@ -81,12 +81,12 @@ ChosenJudge = Annotated[
     typer.Option(
         "--judge",
         metavar="JUDGE",
-        help="live, none, or auto: live if there is a key [DRIFTLINE_JUDGE, auto].",
+        help="live, none, or auto, which is live if there is an API key [DRIFTLINE_JUDGE, auto].",
         autocompletion=completed(("auto", "live", "none")),
     ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Skip confirmation of costs and of irreversible actions.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the actions and their cost without running them.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation of costs and of irreversible actions.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the actions and their cost, and do nothing.")]
 
 
 def settings_of(database: Path | None = None, policy: Path | None = None, **given: Any) -> Settings:

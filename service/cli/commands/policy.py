@@ -37,7 +37,7 @@ from service.setup.judge_setup import OTHERS, PRICE_HINT, unpriced_note
 from service.setup.workspace import Workspace, open_workspace
 from service.text.formats import MISSING, counted, plain
 
-policy_app = typer.Typer(no_args_is_help=True, help="The policy that governs auditing.")
+policy_app = typer.Typer(no_args_is_help=True, help="Check the policy that governs auditing.")
 
 
 def tune(
@@ -47,19 +47,19 @@ def tune(
     ] = None,
     share: Annotated[
         float,
-        typer.Option(min=0, max=0.5, help="Share of runs that a proposed threshold may flag: 0.01 is one in a hundred."),
+        typer.Option(min=0, max=0.5, help="Share of runs that a proposed threshold may flag; 0.01 is one in a hundred."),
     ] = 0.01,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Number of days of runs to use.")] = 90,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Number of days whose runs are used.")] = 90,
     limit: Limit = 10_000,
     database: Database = None,
     policy: PolicyFile = None,
     as_of: AsOf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit the detectors' thresholds to an agent's runs: how many runs each flags, and the value that would flag hardly any.
+    """Propose detector thresholds that fit an agent's runs, with the number of runs that each threshold flags now and then.
 
-    It uses an agent's newest runs, prints lines for the policy, and changes nothing. A proposal takes the history for normal, except for the days of confirmed
-    incidents, which are left out: look first at the runs that it no longer flags.
+    The command reads an agent's newest runs, prints lines for the policy, and changes nothing. It skips the days of confirmed incidents
+    and treats all other history as normal, so review the runs that a proposal would no longer flag.
     """
     with open_workspace(settings_of(database, policy), now=clock_of(as_of)) as workspace:
         require_known(workspace, project)
@@ -170,7 +170,7 @@ def policy_check(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Policy file or methodology file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Check a policy file and each methodology it names, or one methodology; show the settings in force per project."""
+    """Check a policy file with its methodologies, or one methodology, and show the settings in force per project."""
     document, shown, note = _methodology(file) if is_methodology(file) else _policy(file)
     if note:
         err.say(f"note: {note}. {PRICE_HINT}", style="yellow")

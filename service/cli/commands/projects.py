@@ -45,14 +45,15 @@ def projects(
         str | None, typer.Option("--health", metavar="STATE", help=f"Only projects in this state: {', '.join(WORST)}.")
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", metavar="DAY", help="Figures of the 7 days up to this UTC day; today by default.")
+        str | None,
+        typer.Option("--until", metavar="DAY", help="Show the 7 days up to and including this UTC day; today by default."),
     ] = None,
     limit: Limit = SHOWN,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the projects, the worst first: their health and why, their last days, and what changed."""
+    """List the projects, worst health first: reason, last days, changes."""
     if health is not None and health not in WORST:
         raise typer.BadParameter(f"must be one of {', '.join(WORST)}", param_hint="--health")
     try:

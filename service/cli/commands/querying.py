@@ -86,21 +86,24 @@ def sql(
     listed: Annotated[bool, typer.Option("--list", help="List the named queries and their parameters.")] = False,
     project: Project = None,
     as_of: Annotated[
-        str | None, typer.Option("--as-of", metavar="TIME", help="Parameter as_of of a query; the present by default.")
+        str | None, typer.Option("--as-of", metavar="TIME", help="Value of a query's parameter as_of; the present by default.")
     ] = None,
     values: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another parameter of a query; null for no value.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Value of another parameter of a query; null for no value. May be repeated."
+        ),
     ] = None,
     limit: Limit = 1000,
     form: Annotated[Form, typer.Option("--format", help="Format of the output.")] = Form.TABLE,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the answer to a file.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the rows to a file.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a SQL statement over the database, or one of the queries that come with the program, and show the rows.
+    """Run a SQL statement or a named query over the database, and show the rows.
 
-    The database is opened read-only, without access to files or the network.
+    The database is opened read-only, without access to other files or the network. --list shows the named queries.
     """
     if listed:
         _list(as_json=as_json)

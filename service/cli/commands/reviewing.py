@@ -21,7 +21,7 @@ from service.text.answers import document
 from service.text.formats import MISSING, plain
 from streams.upkeep.annotations import REVIEWS, human_score, require_human_scores
 
-review_app = typer.Typer(no_args_is_help=True, help="Review exchanges yourself: show the next one, score it.")
+review_app = typer.Typer(no_args_is_help=True, help="Show the next exchange to review, and record your score.")
 Rater = Annotated[str | None, typer.Option("--rater", metavar="NAME", help="Name of the reviewer; your account by default.")]
 _SHOWN = 4000
 
@@ -31,12 +31,12 @@ def review_next(
     project: OfProject,
     rater: Rater = None,
     skip: Annotated[list[str] | None, typer.Option("--skip", metavar="SCORE", help="Skip this score; may be repeated.")] = None,
-    blind: Annotated[bool, typer.Option("--blind", help="Hide the judge's verdict, so that it cannot bias yours.")] = False,
+    blind: Annotated[bool, typer.Option("--blind", help="Hide the judge's verdict, which could bias yours.")] = False,
     database: Database = None,
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the exchange most worth reviewing: anomalies first, then those the judge was unsure of or has not scored."""
+    """Show the next exchange to review: anomalies first, then exchanges that the judge was unsure of or has not scored."""
     with open_workspace(settings_of(database, policy)) as workspace:
         require_known(workspace, project)
         require_human_scores(workspace.policy, project)
@@ -53,8 +53,8 @@ def review_next(
 
 @review_app.command("score")
 def review_score(
-    score_id: Annotated[str, typer.Argument(metavar="SCORE", help="Id of the judge's score, as `review next` shows it.")],
-    value: Annotated[int, typer.Argument(metavar="1…5", min=1, max=5, help="1 is worst, 5 is best.")],
+    score_id: Annotated[str, typer.Argument(metavar="SCORE", help="Id of the judge's score, as shown by `review next`.")],
+    value: Annotated[int, typer.Argument(metavar="1…5", min=1, max=5, help="From 1 (worst) to 5 (best).")],
     project: OfProject,
     comment: Annotated[str | None, typer.Option("--comment", metavar="TEXT", help="Comment on the score.")] = None,
     rater: Rater = None,
@@ -62,7 +62,7 @@ def review_score(
     policy: PolicyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Record a human score. It stands beside the judge's; the newest score of each reviewer counts."""
+    """Record a human score beside the judge's. The newest score of each reviewer counts."""
     with open_workspace(settings_of(database, policy), writes=True) as workspace:
         require_known(workspace, project)
         require_human_scores(workspace.policy, project)
@@ -84,7 +84,7 @@ def agreement(
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far people and the judge agree: weighted kappa and bias with intervals, per reviewer and overall."""
+    """Show the agreement of people and the judge: weighted kappa and bias with intervals, per reviewer and overall."""
     with open_workspace(settings_of(database)) as workspace, contextlib.closing(workspace.store.cursor()) as cursor:
         require_known(workspace, project)
         answer = project_agreement(cursor, project)

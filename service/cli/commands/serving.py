@@ -31,28 +31,31 @@ JUDGES = {
 
 def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on [DRIFTLINE_HOST, 127.0.0.1].")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; 0 takes a free one [DRIFTLINE_PORT, 8377].")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0 chooses a free one [DRIFTLINE_PORT, 8377].")] = None,
     judge: ChosenJudge = None,
     name: Annotated[
-        list[str] | None, typer.Option("--name", metavar="HOST", help="Host name that the server answers to; may be repeated.")
+        list[str] | None,
+        typer.Option("--name", metavar="HOST", help="Host name under which the server accepts requests; may be repeated."),
     ] = None,
-    expose: Annotated[bool, typer.Option("--expose", help="Allow --host to be an address beyond loopback.")] = False,
+    expose: Annotated[
+        bool, typer.Option("--expose", help="Allow an address for --host that other machines can reach.")
+    ] = False,
     kafka: Kafka = None,
     as_of: Annotated[
         str | None,
         typer.Option(
             "--as-of",
             metavar="TIME",
-            help="Start the clock at this time, to look at old records; nothing is checked for drift.",
+            help="Start the server's clock at this time, to look at old records. No drift checks run.",
         ),
     ] = None,
     database: Database = None,
     policy: PolicyFile = None,
 ) -> None:
-    """Run the server: take exchanges and events over HTTP, score them in the background, serve the API and the pages.
+    """Run the server: accept exchanges and events over HTTP, score them in the background, and serve the API and the pages.
 
-    With --kafka it produces records to the topics for workers to score, and stores every topic in the database. Stops at SIGTERM or
-    Ctrl-C.
+    With --kafka, the server writes records to Kafka's topics, workers score them, and the server stores the topics in the database.
+    Press Ctrl-C or send SIGTERM to stop it.
     """
     from service.server.server_lifecycle import serve as run_server  # noqa: PLC0415 - the web framework takes half a second to load
 
@@ -79,17 +82,19 @@ def worker(
         typer.Option(
             "--stages",
             metavar="NAMES",
-            help=f"Stages to run, separated by commas; `{COLLECTOR}` reads the topics of an OpenTelemetry Collector "
+            help=f"Stages to run, separated by commas. `{COLLECTOR}` reads the topics of an OpenTelemetry Collector "
             f"[{','.join(STAGES)}].",
         ),
     ] = ",".join(STAGES),
-    processes: Annotated[int, typer.Option("--processes", "-c", metavar="N", min=1, max=256, help="Processes to run [1].")] = 1,
+    processes: Annotated[
+        int, typer.Option("--processes", "-c", metavar="N", min=1, max=256, help="Number of processes [1].")
+    ] = 1,
     kafka: Kafka = None,
     policy: PolicyFile = None,
     judge: ChosenJudge = None,
     child: Annotated[bool, typer.Option("--child", hidden=True)] = False,
 ) -> None:
-    """Run stages on Kafka: read their topics, score, diagnose and evaluate, produce the results. Stops at SIGTERM or Ctrl-C."""
+    """Run stages on Kafka: read topics, score, diagnose and evaluate, and write the results. Press Ctrl-C or send SIGTERM to stop."""
     settings = settings_of(None, policy, kafka=kafka, judge=judge)
     names = _named(stages)
     wanted = [stage for stage in TOPOLOGY if stage.name in names]

@@ -21,7 +21,7 @@ from streams.kafka.topics import COLLECTOR, DEFAULT_PARTITIONS, REPLICATION, TOP
 if TYPE_CHECKING:
     from streams.kafka.administration import Mismatch, TopicAdministration
 
-topics_app = typer.Typer(no_args_is_help=True, help="The topics on Kafka: create, describe, check.")
+topics_app = typer.Typer(no_args_is_help=True, help="Create, describe and check the topics on Kafka.")
 
 Partitions = Annotated[
     int | None,
@@ -53,7 +53,7 @@ def create(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create missing topics; existing ones are not changed. The Collector makes its own."""
+    """Create missing topics. Existing topics are not changed. An OpenTelemetry Collector creates its own topics."""
     with administration_of(settings_of(kafka=kafka)) as administration:
         made = administration.create(partitions, replication)
         mismatches = administration.check(partitions)
@@ -68,7 +68,7 @@ def create(
 
 @topics_app.command("describe")
 def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
-    """Show the topics of the cluster: Driftline's, then those of an OpenTelemetry Collector that the worker reads."""
+    """Show Driftline's topics, and the topics of an OpenTelemetry Collector that workers read."""
     settings = settings_of(kafka=kafka)
     with administration_of(settings) as administration:
         states, collected = administration.describe(), topics_of_collector(settings, administration)
@@ -97,7 +97,7 @@ def describe(kafka: Kafka = None, as_json: AsJson = False) -> None:
 @topics_app.command("check")
 @fails_when("a topic is missing or misconfigured")
 def check(kafka: Kafka = None, partitions: Partitions = None, as_json: AsJson = False) -> None:
-    """Check for missing or misconfigured topics, and show those of an OpenTelemetry Collector. Nothing is changed."""
+    """Check for missing or misconfigured topics, and show the topics of an OpenTelemetry Collector. Nothing is changed."""
     settings = settings_of(kafka=kafka)
     with administration_of(settings) as administration:
         mismatches, collected = administration.check(partitions), topics_of_collector(settings, administration)

@@ -35,7 +35,7 @@ MAY_DIFFER = {
     "--as-of", "--host", "--dry-run", "--interval", "--list", "--until", "--project",
 }  # fmt: skip
 """Options whose help may differ between commands."""
-PROJECTS = {"Only this project.", "The project.", "Project to file under [DRIFTLINE_PROJECT, default]."}
+PROJECTS = {"Only this project.", "The project.", "Project under which to store records [DRIFTLINE_PROJECT, default]."}
 """What `--project` may say: it filters, it is needed, or it files."""
 
 
