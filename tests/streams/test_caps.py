@@ -51,11 +51,11 @@ def exchanges(session: str, text: str, turns: int = 30) -> list[Exchange]:
 
 def spent_by_session(store: Store) -> dict[str, int]:
     """Return the nano-USD per session by the scores, and by the judgements."""
-    found: list[dict[str, int]] = [{}, {}]
-    for place, table in enumerate(("log.scores", "judgements")):
+    spending: list[dict[str, int]] = [{}, {}]
+    for index, table in enumerate(("log.scores", "judgements")):
         for session, cost in store.cursor().execute(f"SELECT session_id, cost_usd FROM {table}").fetchall():
-            found[place][session] = found[place].get(session, 0) + nano_of(cost or 0)
-    scores, judgements = found
+            spending[index][session] = spending[index].get(session, 0) + nano_of(cost or 0)
+    scores, judgements = spending
     assert scores == {session: judgements.get(session, 0) for session in scores}
     return scores
 
@@ -77,7 +77,7 @@ def judged(store: Store, api: httpx2.AsyncBaseTransport, sessions: dict[str, lis
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_a_small_cap_is_used_nearly_to_its_end(store: Store, kind: str) -> None:
+def test_a_small_cap_is_used_almost_completely(store: Store, kind: str) -> None:
     """A call refused despite sufficient budget leaves an exchange unjudged."""
     cap = 0.03
     judged(store, CountingApi(TOKENIZERS["by script"]), {"s": exchanges("s", TEXTS[kind])}, cap)
@@ -88,7 +88,7 @@ def test_a_small_cap_is_used_nearly_to_its_end(store: Store, kind: str) -> None:
 
 @pytest.mark.parametrize("tokens", TOKENIZERS)
 @pytest.mark.parametrize("counts", [True, False], ids=["counted", "not counted"])
-def test_no_cap_is_passed_whatever_the_texts_and_the_tokenizer(store: Store, *, tokens: str, counts: bool) -> None:
+def test_no_cap_is_exceeded_whatever_the_texts_and_the_tokenizer(store: Store, *, tokens: str, counts: bool) -> None:
     """With concurrent sessions and one token per byte, the spending never exceeds the cap, and the sums agree."""
     cap = 0.04
     sessions = {kind: exchanges(kind, text, 12) for kind, text in TEXTS.items()}
@@ -115,7 +115,7 @@ class Unanswering(CountingApi):
         raise AssertionError
 
 
-def test_a_call_that_was_cut_off_is_charged_by_its_own_prompt(store: Store) -> None:
+def test_an_interrupted_call_is_charged_by_its_own_prompt(store: Store) -> None:
     """A restart must charge running calls at their maximum cost, not more and not less."""
     exchange = build.exchange("s", 1, TEXTS["English"])
     question = tier2_question(exchange, policy_of().for_project(exchange.project))
@@ -159,7 +159,7 @@ class Overloaded(CountingApi):
         return httpx2.Response(529, headers={"retry-after": self._wait}, json=body)
 
 
-def test_a_stop_charges_nothing_for_a_call_that_was_refused(store: Store) -> None:
+def test_a_stop_charges_nothing_for_a_refused_call(store: Store) -> None:
     """An overloaded API bills nothing, so a stop must not charge the reservation."""
     slept = asyncio.Event()
 
@@ -188,12 +188,12 @@ def test_a_stop_charges_nothing_for_a_call_that_was_refused(store: Store) -> Non
             await engine.wait_until_drained()
 
     asyncio.run(again())
-    asked = rows(store, "judgements WHERE purpose = 'tier2'", "outcome", "outcome")
-    assert asked == [("answered",), ("interrupted",)]
+    judgements = rows(store, "judgements WHERE purpose = 'tier2'", "outcome", "outcome")
+    assert judgements == [("answered",), ("interrupted",)]
     spent_by_session(store)
 
 
-def test_a_question_that_waits_for_its_turn_does_not_hold_up_a_stop(store: Store) -> None:
+def test_a_waiting_question_does_not_delay_a_stop(store: Store) -> None:
     """During an API's pause of ten minutes, questions can wait for the restart."""
 
     async def work() -> None:
@@ -220,7 +220,7 @@ def test_a_question_that_waits_for_its_turn_does_not_hold_up_a_stop(store: Store
     [({}, (20, 125)), ({"judge_deadline": 600.0}, (20, 605)), ({"stop_grace": 3.0}, (3, 3))],
     ids=["as it comes", "slow judge", "as somebody wants it"],
 )
-def test_a_stop_waits_for_a_call_as_long_as_it_may_take(given: dict[str, float], expected: tuple[float, float]) -> None:
+def test_a_stop_waits_for_a_call_up_to_its_maximum_duration(given: dict[str, float], expected: tuple[float, float]) -> None:
     """An interrupted call is charged in full and repeated."""
     settings = Settings(**given)  # type: ignore[arg-type]
     assert (settings.client_grace, settings.judge_grace) == expected

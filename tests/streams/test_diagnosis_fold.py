@@ -45,11 +45,13 @@ def any_event(chance: random.Random, session: str, number: int) -> AgentEvent:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_columns_fold_to_what_events_fold_to(seed: int) -> None:
+def test_folding_columns_equals_folding_events(seed: int) -> None:
     """The prefilter must only drop events that the fold ignores."""
     chance = random.Random(seed)
     events = [any_event(chance, f"s{chance.randrange(3)}", number) for number in range(400)]
     expected: dict[str, SessionEvidence] = {}
     fold_columns(expected, [fold_row(f"local/{one.session_id}", one, one.seq) for one in events], reference_limit=100)
-    found = DiagnosisStep(Policy())(build.batch("agent-events", events), {})
-    assert {key: msgspec.msgpack.decode(state, type=DiagnosisState).evidence for key, state in found.states.items()} == expected
+    diagnoses = DiagnosisStep(Policy())(build.batch("agent-events", events), {})
+    assert {
+        key: msgspec.msgpack.decode(state, type=DiagnosisState).evidence for key, state in diagnoses.states.items()
+    } == expected

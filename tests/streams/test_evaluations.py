@@ -123,10 +123,10 @@ def test_a_session_can_be_named_with_its_connection(store: Store) -> None:
     with pytest.raises(InputError, match="session 's1' is in several connections") as caught:
         chosen(store, sessions=["s2", "s1"])
     assert caught.value.hint == "Name one: north/s1, local/s1."
-    (found,) = finished_sessions(store.cursor(), Wanted(sessions=["north/s1"]))
-    assert found.connection == "north"
-    assert found.project == "shop"
-    assert found.ended_at == START + timedelta(hours=1, seconds=4)
+    (finished,) = finished_sessions(store.cursor(), Wanted(sessions=["north/s1"]))
+    assert finished.connection == "north"
+    assert finished.project == "shop"
+    assert finished.ended_at == START + timedelta(hours=1, seconds=4)
     assert chosen(store, sessions=["s1"], project="shop") == ["s1"]
 
 
@@ -152,7 +152,7 @@ def test_an_id_with_a_slash_is_found_as_it_is(store: Store) -> None:
         ({"sessions": ["x" * 500]}, f"there is no session '{'x' * 100}'", "driftline runs"),
     ],
 )
-def test_what_cannot_be_selected_is_refused_in_words(store: Store, wanted: Any, words: str, hint: str) -> None:
+def test_an_invalid_selection_is_refused_with_a_message(store: Store, wanted: Any, words: str, hint: str) -> None:
     """Evaluating the wrong sessions would cost money."""
     filled(store, *session("round", 5, connection="anchors", project="anchors.ops"))
     with pytest.raises(InputError) as caught:
@@ -161,7 +161,7 @@ def test_what_cannot_be_selected_is_refused_in_words(store: Store, wanted: Any, 
     assert hint in caught.value.hint
 
 
-def test_a_run_is_what_the_tables_hold_of_its_session(store: Store) -> None:
+def test_a_run_contains_the_stored_data_of_its_session(store: Store) -> None:
     """Turns are ordered by event time, steps by the log; trust and causes come from the diagnosis."""
     filled(
         store,
@@ -169,11 +169,11 @@ def test_a_run_is_what_the_tables_hold_of_its_session(store: Store) -> None:
         ("agent-events", event("s1", 0, event="tool_call", tool="rotate", args={"key": "main"})),
         ("agent-events", event("s1", 1, event="tool_output", tool="rotate", output="done")),
     )
-    found = {
+    fields = {
         one.run.session_id: one for one in read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted()), Policy())
     }
 
-    run = found["s1"].run
+    run = fields["s1"].run
     assert [turn.agent_response for turn in run.turns] == ["It is done.", "And tested."]
     assert [step.tool for step in run.steps] == ["rotate", "rotate"]
     assert run.model == SONNET
@@ -181,11 +181,11 @@ def test_a_run_is_what_the_tables_hold_of_its_session(store: Store) -> None:
     assert run.project == "ops"
     assert run.trust is None
     assert run.is_whole
-    assert [one.warnings for one in found.values()] == [()] * 3
-    assert {name: len(one.run.steps) for name, one in found.items()} == {"s1": 2, "s2": 0, "s3": 0}
+    assert [one.warnings for one in fields.values()] == [()] * 3
+    assert {name: len(one.run.steps) for name, one in fields.items()} == {"s1": 2, "s2": 0, "s3": 0}
 
 
-def test_reading_several_sessions_at_once_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_several_sessions_together_changes_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of sessions read together affects only the speed."""
     sessions = finished_sessions(store.cursor(), Wanted())
     together = list(read_runs(store.cursor(), sessions, Policy()))
@@ -197,7 +197,7 @@ def test_reading_several_sessions_at_once_changes_nothing(store: Store, monkeypa
     assert together == one_by_one == list(read_runs(store.cursor(), sessions, Policy()))
 
 
-def test_a_huge_session_is_read_at_both_ends_and_says_so(store: Store) -> None:
+def test_the_middle_of_a_huge_session_is_skipped_with_a_note(store: Store) -> None:
     """A session of half a gigabyte must not end the process, and its run must say that it is incomplete."""
     calls = [
         ("agent-events", event("s1", number, event="tool_call", tool=f"t{number}", args={"x": "y" * 900}))
@@ -206,55 +206,55 @@ def test_a_huge_session_is_read_at_both_ends_and_says_so(store: Store) -> None:
     filled(store, *calls)
     limits = Limits(event_bytes=2_500, events=6, exchanges=2, exchange_bytes=10)
 
-    (found,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy(), limits)
-    steps = [(step.tool, bool(step.arguments)) for step in found.run.steps if isinstance(step, ToolCall)]
+    (session_run,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy(), limits)
+    steps = [(step.tool, bool(step.arguments)) for step in session_run.run.steps if isinstance(step, ToolCall)]
 
     assert steps == [("t0", True), ("t1", False), ("t2", False), ("t7", False), ("t8", False), ("t9", True)]
-    assert not found.run.is_whole
+    assert not session_run.run.is_whole
     size = sum(len(record.payload) for _, record in calls)
-    texts, events, payloads = found.warnings
+    texts, events, payloads = session_run.warnings
     assert "33 bytes" in texts
     assert "10 events: 4 " in events
     assert f"{size} bytes" in payloads
 
 
-def test_a_payload_that_is_no_event_costs_nobody_the_run(store: Store) -> None:
+def test_an_invalid_payload_does_not_lose_the_run(store: Store) -> None:
     """An invalid payload from another producer is read as far as possible."""
     broken = msgspec.structs.replace(event("s1", 0, event="tool_call", tool="rotate"), payload="{]")
     filled(store, ("agent-events", broken))
-    (found,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy())
-    assert [step.tool for step in found.run.steps] == ["rotate"]
-    (warning,) = found.warnings
+    (session_run,) = read_runs(store.cursor(), finished_sessions(store.cursor(), Wanted(sessions=["s1"])), Policy())
+    assert [step.tool for step in session_run.run.steps] == ["rotate"]
+    (warning,) = session_run.warnings
     assert warning.startswith("1 of the run's events ")
 
 
-def test_each_session_is_held_against_each_case_by_each_plan(store: Store) -> None:
+def test_each_session_is_evaluated_by_each_case_and_plan(store: Store) -> None:
     """Requests are ordered by session end, case and plan; repetitions number the runs of a model."""
     cases, plans = [case(), case(case_id="other")], [plan(), plan(judge_run_id="once", repetitions=1)]
-    found = prepared(store, *plans, cases=cases)
+    preparation = prepared(store, *plans, cases=cases)
 
-    asked = [(one.session_id, one.case_id, one.judge_run_id, one.repetition) for one in found.requests]
+    order = [(one.session_id, one.case_id, one.judge_run_id, one.repetition) for one in preparation.requests]
     expected = [
         (name, case_id, judge_run, repetition)
         for name, repetition in (("s1", 1), ("s2", 1), ("s3", 2))
         for case_id in ("rotate-key", "other")
         for judge_run in ("thrice", "once")
     ]
-    assert asked == expected
-    assert [found.order[one.evaluation_id] for one in found.requests] == list(range(12))
-    assert found.sessions == 3
-    assert tuple(found.taken_up) == ()
-    assert tuple(found.reused) == ()
-    assert found == prepared(store, *plans, cases=cases), "the same evidence, the same requests"
+    assert order == expected
+    assert [preparation.order[one.evaluation_id] for one in preparation.requests] == list(range(12))
+    assert preparation.sessions == 3
+    assert tuple(preparation.taken_up) == ()
+    assert tuple(preparation.reused) == ()
+    assert preparation == prepared(store, *plans, cases=cases), "the same evidence, the same requests"
 
 
-def test_plans_that_measure_alike_are_one_evaluation(store: Store) -> None:
+def test_plans_with_equal_measurements_are_one_evaluation(store: Store) -> None:
     """A name does not change the score, so it does not cost a second one."""
-    found = prepared(store, plan(), plan(judge_run_id="again"))
-    assert [one.judge_run_id for one in found.requests] == ["thrice"] * 3
+    preparation = prepared(store, plan(), plan(judge_run_id="again"))
+    assert [one.judge_run_id for one in preparation.requests] == ["thrice"] * 3
 
 
-def test_what_was_not_read_of_a_run_is_a_warning_of_its_evaluation(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unread_parts_of_a_run_are_a_warning_of_its_evaluation(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A score must show what it is based on."""
     monkeypatch.setattr(reading.read_runs, "__defaults__", (Limits(exchange_bytes=10),))
     (request,) = prepared(store, sessions=["s1"]).requests
@@ -272,19 +272,19 @@ def test_what_was_not_read_of_a_run_is_a_warning_of_its_evaluation(store: Store,
         ),
     ],
 )
-def test_what_cannot_be_told_apart_or_kept_is_refused(store: Store, given: Any, words: str) -> None:
+def test_an_ambiguous_or_oversized_selection_is_refused(store: Store, given: Any, words: str) -> None:
     """Two results with the same name would overwrite each other."""
     with pytest.raises(InputError, match=words):
         prepared(store, *given.get("plans", ()), cases=given.get("cases", ()))
 
 
-def test_what_is_completed_is_reused_and_nobody_is_asked(store: Store) -> None:
+def test_a_completed_evaluation_is_reused_without_a_call(store: Store) -> None:
     """The same inputs give the same evaluation, numbered as in the current selection."""
     first = prepared(store)
     evaluated(store, first.requests, Examiner())
 
-    again = prepared(store, sessions=["s3"])
-    (reused,) = again.reused
+    repeated = prepared(store, sessions=["s3"])
+    (reused,) = repeated.reused
     assert isinstance(reused, Evaluated)
     request = first.requests[2]
     assert reused.reused is True
@@ -293,29 +293,29 @@ def test_what_is_completed_is_reused_and_nobody_is_asked(store: Store) -> None:
     assert reused.evaluation.evaluation_id == request.evaluation_id
     assert reused.evaluation.final_score == 7.0
     assert reused.evaluation.repetition == 1
-    assert again.requests == []
-    assert again.taken_up == []
-    assert again.estimate == Estimate(reused=1)
+    assert repeated.requests == []
+    assert repeated.taken_up == []
+    assert repeated.estimate == Estimate(reused=1)
     assert len(prepared(store).reused) == 3
     assert len(prepared(store, plan(HAIKU, judge={"judge_id": "x", "model": SONNET})).requests) == 3, (
         "another judge, another score"
     )
 
 
-def test_a_failed_evaluation_is_asked_for_again_and_answers_are_kept(store: Store) -> None:
+def test_a_failed_evaluation_is_requested_again_and_keeps_its_answers(store: Store) -> None:
     """Only failed questions are paid for again."""
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner("provider_error"))
 
-    (again,) = prepared(store, sessions=["s1"]).requests
-    assert again.attempt == 1
-    assert len(again.earlier_judgements) == 3
-    evaluated(store, [again], Examiner("answered", "provider_error", "answered"))
+    (request,) = prepared(store, sessions=["s1"]).requests
+    assert request.attempt == 1
+    assert len(request.earlier_judgements) == 3
+    evaluated(store, [request], Examiner("answered", "provider_error", "answered"))
     partly = prepared(store, sessions=["s1"])
-    (known,) = partly.reused
-    assert known.evaluation.status == "completed"
-    assert known.evaluation.successful_iterations == 2
-    assert known.evaluation.revision == 1
-    assert WARNING in known.evaluation.warnings
+    (reused,) = partly.reused
+    assert reused.evaluation.status == "completed"
+    assert reused.evaluation.successful_iterations == 2
+    assert reused.evaluation.revision == 1
+    assert WARNING in reused.evaluation.warnings
 
     retried = prepared(store, sessions=["s1"], retry_failed=True)
     (third,) = retried.requests
@@ -325,79 +325,79 @@ def test_a_failed_evaluation_is_asked_for_again_and_answers_are_kept(store: Stor
     judge = Examiner()
     evaluated(store, [third], judge)
     assert len(judge.asked) == 1
-    (known,) = prepared(store, sessions=["s1"], retry_failed=True).reused
-    assert known.evaluation.successful_iterations == 3
-    assert known.evaluation.revision == 2
+    (reused,) = prepared(store, sessions=["s1"], retry_failed=True).reused
+    assert reused.evaluation.successful_iterations == 3
+    assert reused.evaluation.revision == 2
 
 
-def test_what_was_answered_for_another_evaluation_of_the_run_is_taken_over(store: Store) -> None:
+def test_answers_of_another_evaluation_of_the_run_are_reused(store: Store) -> None:
     """Another aggregation is another evaluation that reuses the answers; more repetitions ask only the new ones."""
     evaluated(store, [], Examiner())  # exchanges are scored before, so that outcomes are those of the evaluation
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner("answered", "provider_error", "answered"))
 
     wider = plan(judge_run_id="five", method="mean", repetitions=5, dimension_policies={"task": {"policy": "weighted"}})
-    found = prepared(store, wider, sessions=["s1"])
-    assert found.estimate.answered == 2
-    assert found.estimate.calls == 3
-    assert len(found.requests[0].earlier_judgements) == 2
+    preparation = prepared(store, wider, sessions=["s1"])
+    assert preparation.estimate.answered == 2
+    assert preparation.estimate.calls == 3
+    assert len(preparation.requests[0].earlier_judgements) == 2
     judge = Examiner()
-    evaluated(store, found.requests, judge)
+    evaluated(store, preparation.requests, judge)
     assert len(judge.asked) == 3
-    (known,) = prepared(store, wider, sessions=["s1"]).reused
-    assert known.evaluation.successful_iterations == 5
-    assert known.evaluation.cost_usd == pytest.approx(3 * 0.0015)
+    (reused,) = prepared(store, wider, sessions=["s1"]).reused
+    assert reused.evaluation.successful_iterations == 5
+    assert reused.evaluation.cost_usd == pytest.approx(3 * 0.0015)
 
     recorded = plan(judge={"judge_id": "x", "model": HAIKU, "type": "recorded"}, repetitions=4)
     (request,) = prepared(store, recorded, sessions=["s1"]).requests
     evaluated(store, [request], judge)
-    (known,) = prepared(store, recorded, sessions=["s1"]).reused
+    (reused,) = prepared(store, recorded, sessions=["s1"]).reused
     assert len(judge.asked) == 3
-    assert known.evaluation.successful_iterations == 4
-    assert known.evaluation.cost_usd == 0.0
-    assert known.evaluation.evaluated_at == AT
+    assert reused.evaluation.successful_iterations == 4
+    assert reused.evaluation.cost_usd == 0.0
+    assert reused.evaluation.evaluated_at == AT
 
 
-def test_an_answer_is_taken_over_within_its_session_only(store: Store) -> None:
+def test_an_answer_is_reused_within_its_session_only(store: Store) -> None:
     """Two sessions with the same texts are separate runs."""
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
     assert prepared(store, plan(method="mean"), sessions=["s3"]).estimate.answered == 0
 
 
-def test_a_real_judge_takes_nothing_from_a_simulated_one(store: Store) -> None:
+def test_a_real_judge_reuses_nothing_from_a_simulated_one(store: Store) -> None:
     """Scores of a simulated judge must not pass for real ones; real answers may always be reused."""
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner(simulated=True))
     assert prepared(store, sessions=["s1"]).estimate.reused == 1
-    for thing in (plan(), plan(method="mean")):
-        asked = prepared(store, thing, sessions=["s1"], takes_simulated=False)
-        assert asked.estimate.reused == 0
-        assert asked.estimate.answered == 0
-        assert asked.estimate.calls == 3
+    for variant in (plan(), plan(method="mean")):
+        preparation = prepared(store, variant, sessions=["s1"], takes_simulated=False)
+        assert preparation.estimate.reused == 0
+        assert preparation.estimate.answered == 0
+        assert preparation.estimate.calls == 3
 
     judge = Examiner()
     evaluated(store, prepared(store, sessions=["s1"], takes_simulated=False).requests, judge)
     assert len(judge.asked) == 3
     for takes_simulated in (True, False):
-        (known,) = prepared(store, sessions=["s1"], takes_simulated=takes_simulated).reused
-        assert known.evaluation.revision == 1
-        assert known.evaluation.simulated is False
-        assert len(known.evaluation.judgement_ids) == 3
+        (reused,) = prepared(store, sessions=["s1"], takes_simulated=takes_simulated).reused
+        assert reused.evaluation.revision == 1
+        assert reused.evaluation.simulated is False
+        assert len(reused.evaluation.judgement_ids) == 3
 
 
 def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
     """A failed attempt must not hide a paid score; a later successful attempt replaces it."""
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner(simulated=True))
-    (again,) = prepared(store, sessions=["s1"], takes_simulated=False).requests
-    evaluated(store, [again], Examiner("provider_error"))
+    (request,) = prepared(store, sessions=["s1"], takes_simulated=False).requests
+    evaluated(store, [request], Examiner("provider_error"))
     with closing(store.cursor()) as cursor:
         add_temporary_views(cursor)
-        shown = "SELECT revision, status, final_score FROM evaluations"
-        assert cursor.execute(shown).fetchall() == [(0, "completed", 7.0)]
-        assert cursor.execute(f"{shown.split('FROM', maxsplit=1)[0]} FROM log.counted_evaluations(NULL)").fetchall() == [
+        query = "SELECT revision, status, final_score FROM evaluations"
+        assert cursor.execute(query).fetchall() == [(0, "completed", 7.0)]
+        assert cursor.execute(f"{query.split('FROM', maxsplit=1)[0]} FROM log.counted_evaluations(NULL)").fetchall() == [
             (0, "completed", 7.0)
         ]
         assert cursor.execute("SELECT score FROM evaluated_runs").fetchall() == [(7.0,)]
         assert [(run.revision, run.final_score) for run in evaluation_page(cursor, None, limit=9)] == [(0, 7.0)]
-        state = evaluation_state(cursor, again.evaluation_id)
+        state = evaluation_state(cursor, request.evaluation_id)
         assert state is not None
         answer = state.answer
         assert answer.evaluation is not None
@@ -405,15 +405,15 @@ def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
         assert answer.failed_attempt == 1
         assert answer.evaluation.revision == 0
 
-    (known,) = prepared(store, sessions=["s1"]).reused
-    assert known.evaluation.revision == 0
+    (reused,) = prepared(store, sessions=["s1"]).reused
+    assert reused.evaluation.revision == 0
     (third,) = prepared(store, sessions=["s1"], takes_simulated=False).requests
     assert third.attempt == 2
     evaluated(store, [third], Examiner())
-    (known,) = prepared(store, sessions=["s1"]).reused
-    assert known.evaluation.revision == 2
-    assert known.evaluation.status == "completed"
-    assert known.evaluation.simulated is False
+    (reused,) = prepared(store, sessions=["s1"]).reused
+    assert reused.evaluation.revision == 2
+    assert reused.evaluation.status == "completed"
+    assert reused.evaluation.simulated is False
 
 
 def test_a_failed_evaluation_of_a_longer_run_hides_no_finished_one(store: Store) -> None:
@@ -424,39 +424,41 @@ def test_a_failed_evaluation_of_a_longer_run_hides_no_finished_one(store: Store)
     evaluated(store, [longer], Examiner("provider_error"))
     with closing(store.cursor()) as cursor:
         add_temporary_views(cursor)
-        found = cursor.execute("SELECT status FROM log.counted_evaluations(NULL) UNION ALL SELECT status FROM evaluated_runs")
-        assert found.fetchall() == [("completed",)] * 2
+        statuses = cursor.execute(
+            "SELECT status FROM log.counted_evaluations(NULL) UNION ALL SELECT status FROM evaluated_runs"
+        )
+        assert statuses.fetchall() == [("completed",)] * 2
 
 
-def test_another_price_of_the_agent_s_model_makes_no_other_evaluation(store: Store) -> None:
+def test_another_model_price_makes_no_new_evaluation(store: Store) -> None:
     """A changed price does not change the run: the result is reused and shown at current prices."""
     filled(store, *session("told", 4, input_tokens=500, output_tokens=100))
     request = prepared(store, sessions=["told"]).requests[0]
     evaluated(store, [request], Examiner())
     rates = {"input": 1_000.0, "output": 1_000.0, "source": "an offer", "read_on": "2026-10-01"}
     dear = Policy.model_validate({"prices": {SONNET: rates}})
-    (known,) = prepare(store, dear, [case()], [plan()], "Judge it.", Wanted(sessions=["told"]), AT).reused
+    (reused,) = prepare(store, dear, [case()], [plan()], "Judge it.", Wanted(sessions=["told"]), AT).reused
     assert request.run_cost_usd is None
-    assert known.evaluation.run_cost_usd == 0.6
+    assert reused.evaluation.run_cost_usd == 0.6
 
 
-def test_what_was_asked_for_and_not_answered_is_taken_up(store: Store) -> None:
+def test_an_unanswered_request_is_resumed(store: Store) -> None:
     """A killed process leaves its requests in the log."""
     first = prepared(store)
     filled(store, *(("evaluation-requests", one) for one in first.requests[:2]))
 
-    again = prepared(store)
-    assert [one.request_id for one in first.requests[:2]] == [one.request_id for one in again.taken_up]
-    assert again.requests == [first.requests[2]]
-    assert again.estimate.evaluations == 3
-    assert again.estimate.taken_up == 2
-    assert again.estimate.calls == 9
-    assert again.to_evaluate == [*again.requests, *again.taken_up]
+    resumed = prepared(store)
+    assert [one.request_id for one in first.requests[:2]] == [one.request_id for one in resumed.taken_up]
+    assert resumed.requests == [first.requests[2]]
+    assert resumed.estimate.evaluations == 3
+    assert resumed.estimate.taken_up == 2
+    assert resumed.estimate.calls == 9
+    assert resumed.to_evaluate == [*resumed.requests, *resumed.taken_up]
     other = prepared(store, sessions=["s3"]).estimate
     assert (other.evaluations, other.taken_up, other.left_over) == (1, 0, 2), "whoever judges next makes those, too"
 
 
-def test_a_dead_letter_is_asked_for_anew_where_no_stage_of_this_store_has_passed_it(store: Store) -> None:
+def test_a_dead_letter_is_requested_again_if_no_stage_of_this_store_has_passed_it(store: Store) -> None:
     """The position of Kafka workers is unknown here, so a dead letter would otherwise be waited for at every call."""
     first, second = prepared(store, sessions=["s1", "s2"]).requests
     letter = DeadLetter(
@@ -465,25 +467,25 @@ def test_a_dead_letter_is_asked_for_anew_where_no_stage_of_this_store_has_passed
     )  # fmt: skip
     filled(store, ("evaluation-requests", first), ("evaluation-requests", second), ("dead-letters", letter))
 
-    found = prepared(store, sessions=["s1", "s2"])
-    assert [(one.evaluation_id, one.attempt) for one in found.requests] == [(first.evaluation_id, 1)]
-    assert found.taken_up == [second]
+    preparation = prepared(store, sessions=["s1", "s2"])
+    assert [(one.evaluation_id, one.attempt) for one in preparation.requests] == [(first.evaluation_id, 1)]
+    assert preparation.taken_up == [second]
     assert prepared(store, sessions=["s3"]).estimate.left_over == 1
 
 
-def test_what_is_taken_up_rests_on_what_its_request_carries(store: Store) -> None:
+def test_a_resumed_request_uses_only_the_answers_that_it_carries(store: Store) -> None:
     """A continued request is unchanged: answers given elsewhere since then are not reused, and are paid for."""
     mean, last = plan(method="mean"), plan(judge_run_id="four", repetitions=4)
     (before,) = prepared(store, mean, sessions=["s1"]).requests
     evaluated(store, prepared(store, sessions=["s1"]).requests, Examiner())
     filled(store, ("evaluation-requests", before), ("evaluation-requests", *prepared(store, last, sessions=["s1"]).requests))
-    found = prepared(store, mean, last, sessions=["s1"])
-    assert [len(one.earlier_judgements) for one in found.taken_up] == [0, 3]
-    assert found.estimate.answered == 3
-    assert found.estimate.calls == 4
+    preparation = prepared(store, mean, last, sessions=["s1"])
+    assert [len(one.earlier_judgements) for one in preparation.taken_up] == [0, 3]
+    assert preparation.estimate.answered == 3
+    assert preparation.estimate.calls == 4
 
 
-def test_what_the_stage_could_not_get_over_is_asked_for_anew(store: Store) -> None:
+def test_a_request_that_became_a_dead_letter_is_requested_again(store: Store) -> None:
     """Otherwise a request that became a dead letter would be waited for forever."""
     request = prepared(store, sessions=["s1"]).requests[0]
     filled(store, ("evaluation-requests", request))
@@ -491,13 +493,13 @@ def test_what_the_stage_could_not_get_over_is_asked_for_anew(store: Store) -> No
         transaction.set_watermark(EVALUATION.name, EVALUATION.source, 1)
     assert stage_progress(store, EVALUATION).position == 1
 
-    found = prepared(store, sessions=["s1"])
-    assert found.taken_up == []
-    assert [one.attempt for one in found.requests] == [1]
-    assert next_attempt(request, 1, ()).request_id == found.requests[0].request_id
+    preparation = prepared(store, sessions=["s1"])
+    assert preparation.taken_up == []
+    assert [one.attempt for one in preparation.requests] == [1]
+    assert next_attempt(request, 1, ()).request_id == preparation.requests[0].request_id
 
 
-def test_an_estimate_is_of_what_will_be_asked(store: Store) -> None:
+def test_an_estimate_covers_the_questions_to_be_asked(store: Store) -> None:
     """The user must know in advance the expected and maximum cost, and the questions that are not asked."""
     live = prepared(store, sessions=["s1"]).estimate
     assert live.evaluations == 1
@@ -518,7 +520,7 @@ def test_an_estimate_is_of_what_will_be_asked(store: Store) -> None:
     assert Estimate(evaluations=1, not_asked=3) == poor
 
 
-def test_a_price_that_nobody_knows_is_said(store: Store) -> None:
+def test_an_unknown_price_is_reported(store: Store) -> None:
     """Under a cap such a model is not asked; without a cap it is, at an unknown cost, not at zero."""
     capped = prepared(store, plan("house-model"), sessions=["s1"]).estimate
     assert capped.calls == 0

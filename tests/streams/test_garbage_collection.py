@@ -25,8 +25,8 @@ def collector() -> Iterator[None]:
 def collections(objects: int) -> int:
     """Create this number of lasting objects; return the number of young collections meanwhile."""
     before = gc.get_stats()[0]["collections"]
-    kept: list[list[int]] = [[] for _ in range(objects)]
-    assert len(kept) == objects
+    cycles: list[list[int]] = [[] for _ in range(objects)]
+    assert len(cycles) == objects
     return gc.get_stats()[0]["collections"] - before
 
 
@@ -38,7 +38,7 @@ def test_a_server_collects_few_objects_at_a_time() -> None:
     assert collections(20_000) >= 15
 
 
-def test_code_that_was_loaded_late_is_not_looked_through_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_loaded_late_are_frozen_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Polars and numpy load with the first flush, after the freeze at startup."""
     asyncio.run(LoadedCode().run())  # so that no module of asyncio is loaded for the first time below
     task = LoadedCode()
@@ -52,8 +52,8 @@ def test_code_that_was_loaded_late_is_not_looked_through_again(monkeypatch: pyte
     asyncio.run(task.run())
     assert gc.get_freeze_count() > frozen + len(late) // 2
 
-    again = gc.get_freeze_count()
-    kept = [[number] for number in range(1_000)]
+    frozen_count = gc.get_freeze_count()
+    survivors = [[number] for number in range(1_000)]
     asyncio.run(task.run())
-    assert gc.get_freeze_count() <= again
-    assert len(kept) == len(late)
+    assert gc.get_freeze_count() <= frozen_count
+    assert len(survivors) == len(late)

@@ -78,13 +78,13 @@ def carried_through(
 ) -> tuple[list[tuple[str, Record]], dict[str, bytes]]:
     """Return a step's records for consecutive batches, and the states after the last."""
     states: dict[str, bytes] = {}
-    answered = []
+    outputs = []
     for batch in batches:
         keys = {key for _, key, _ in batch.records()}
         outcome = step(batch, {key: state for key, state in states.items() if key in keys})
         states |= outcome.states
-        answered += outcome.records
-    return answered, states
+        outputs += outcome.records
+    return outputs, states
 
 
 def run_in_batches(step: Step, topic: str, records: Sequence[Record], cuts: Sequence[int] = ()) -> list[tuple[str, Record]]:
@@ -94,31 +94,29 @@ def run_in_batches(step: Step, topic: str, records: Sequence[Record], cuts: Sequ
 
 
 @given(EVENT_TOPICS, CUTS)
-def test_diagnoses_do_not_depend_on_how_the_topic_is_cut(records: list[Record], cuts: list[int]) -> None:
+def test_diagnoses_do_not_depend_on_batch_boundaries(records: list[Record], cuts: list[int]) -> None:
     """Batch sizes depend on the load; evidence must not."""
     step = DiagnosisStep(Policy())
     assert run_in_batches(step, "agent-events", records) == run_in_batches(step, "agent-events", records, cuts)
 
 
 @given(EXCHANGE_TOPICS, CUTS)
-def test_sampling_decisions_do_not_depend_on_how_the_topic_is_cut(records: list[Record], cuts: list[int]) -> None:
+def test_sampling_decisions_do_not_depend_on_batch_boundaries(records: list[Record], cuts: list[int]) -> None:
     """The last turns are kept in the state, which is encoded between batches."""
     step = IntakeStep(Policy())
     assert run_in_batches(step, "exchanges", records) == run_in_batches(step, "exchanges", records, cuts)
 
 
 @given(EXCHANGE_TOPICS, CUTS)
-def test_intake_decides_alike_on_records_and_on_columns_with_and_without_their_bytes(
-    records: list[Record], cuts: list[int]
-) -> None:
+def test_intake_decides_alike_on_records_and_on_columns(records: list[Record], cuts: list[int]) -> None:
     """Records in one process, columns with original bytes in a worker, and columns of a table give the same scores and states."""
     step = IntakeStep(Policy())
     columns = [build.batch("exchanges", part, offset) for offset, part in parts_of(records, cuts)]
     delivered = [build.batch("exchanges", part, offset, delivered=True) for offset, part in parts_of(records, cuts)]
     single = [RecordBatch(list(batch.records())) for batch in columns]
-    whole = [build.batch("exchanges", records, delivered=True)]
+    complete = [build.batch("exchanges", records, delivered=True)]
     expected = carried_through(step, columns)
-    assert [carried_through(step, batches) for batches in (delivered, single, whole)] == [expected] * 3
+    assert [carried_through(step, batches) for batches in (delivered, single, complete)] == [expected] * 3
 
 
 @pytest.mark.parametrize(
@@ -132,9 +130,9 @@ def test_a_redelivery_changes_nothing(
 ) -> None:
     """Delivery between stages is at least once, so the state has the last offset seen."""
     records = data.draw(topics)
-    again = data.draw(st.integers(0, len(records) - 1))
+    repeated_index = data.draw(st.integers(0, len(records) - 1))
     first = step(build.batch(topic, records), {})
-    second = step(build.batch(topic, records[again:], first_offset=again), first.states)
+    second = step(build.batch(topic, records[repeated_index:], first_offset=repeated_index), first.states)
     assert second.records == []
     assert first.states == first.states | second.states
 
@@ -155,7 +153,7 @@ def test_a_session_s_diagnosis_does_not_depend_on_other_sessions(records: list[R
 
 
 @given(EXCHANGE_TOPICS)
-def test_every_exchange_gets_exactly_one_decision_and_at_most_one_revision_of_it(records: list[Record]) -> None:
+def test_every_exchange_gets_one_decision_and_at_most_one_revision(records: list[Record]) -> None:
     """Each exchange gets a task or a score at once; all but first turns may get another as one of the last turns."""
     answers = [record for _, record in run_in_batches(IntakeStep(Policy()), "exchanges", records)]
     firsts = sorted(
@@ -179,7 +177,7 @@ def test_the_last_turns_become_tasks_when_the_session_closes() -> None:
     assert last == [8, 9, 10]
 
 
-def test_a_state_from_before_last_turns_were_all_kept_is_read() -> None:
+def test_a_state_from_before_last_turns_were_kept_is_readable() -> None:
     """After an upgrade during a session, the old state has the skipped turns, but not the sampled ones."""
     sampling = [10, [[8, 8, [8, "s1:7", 0, encode(build.exchange("s1", 7))]], [9, 9, None], [10, 10, None]]]
     state = msgspec.msgpack.encode([sampling, 10])
@@ -191,13 +189,13 @@ def test_a_state_from_before_last_turns_were_all_kept_is_read() -> None:
     ] == [("s1:7", 1, "last_turns", 1.0)]
 
 
-def test_a_project_that_is_switched_off_is_not_scored() -> None:
+def test_a_disabled_project_is_not_scored() -> None:
     """`enabled: false` means no score and no task for any record."""
     policy = Policy.model_validate({"projects": {"ops": {"enabled": False}}})
     assert run_in_batches(IntakeStep(policy), "exchanges", [build.exchange("s1", 0), build.closing("s1", 1)]) == []
 
 
-def test_without_a_judge_the_judged_tiers_are_unscored_with_the_reason() -> None:
+def test_without_a_judge_the_judged_tiers_are_unscored_with_a_reason() -> None:
     """Unscored is a state, not a number: a tier that was not judged must not look passed."""
     exchange = build.exchange("s1", 0, agent_thinking="Let me see.")
     [(_, task)] = run_in_batches(IntakeStep(Policy()), "exchanges", [exchange])
@@ -230,20 +228,20 @@ def test_an_end_without_new_events_gives_no_second_diagnosis() -> None:
     assert [record.closed_reason for _, record in answers] == ["session_end"]  # type: ignore[attr-defined]
 
 
-def test_a_session_that_goes_on_is_diagnosed_again_with_the_next_revision() -> None:
+def test_a_continued_session_is_diagnosed_again_with_the_next_revision() -> None:
     """The later diagnosis covers all events."""
     records: list[Record] = [build.event("s1", 0, event="decision"), build.closing("s1", 1)]
     records += [build.event("s1", 2, event="memory_event", action="miss"), build.closing("s1", 3)]
     answers = run_in_batches(DiagnosisStep(Policy()), "agent-events", records)
-    seen = [(record.revision, record.event_count, record.primary_failure_type) for _, record in answers]  # type: ignore[attr-defined]
-    assert seen == [(0, 1, None), (1, 2, "memory_degradation")]
+    diagnoses = [(record.revision, record.event_count, record.primary_failure_type) for _, record in answers]  # type: ignore[attr-defined]
+    assert diagnoses == [(0, 1, None), (1, 2, "memory_degradation")]
 
 
-def test_evidence_is_kept_small_in_records_while_counts_stay_exact() -> None:
+def test_evidence_in_records_is_bounded_while_counts_stay_exact() -> None:
     """A loop of ten thousand calls must fit into a message."""
     call = {"event": "tool_call", "tool": "exec", "args": {"command": "ls"}}
-    one = build.event("s1", 0, **call)
-    events: list[AgentEvent] = [msgspec.structs.replace(one, seq=number, event_id=f"e{number}") for number in range(10_000)]
+    event = build.event("s1", 0, **call)
+    events: list[AgentEvent] = [msgspec.structs.replace(event, seq=number, event_id=f"e{number}") for number in range(10_000)]
     [(_, diagnosis)] = run_in_batches(DiagnosisStep(Policy()), "agent-events", [*events, build.closing("s1", 1)])
     [loop, _cost] = diagnosis.failure_causes  # type: ignore[attr-defined]
     assert loop.evidence_count == 10_000

@@ -13,7 +13,7 @@ from streams.process import STOP, handled, handled_in_loop
 
 
 @pytest.mark.parametrize("number", STOP)
-def test_a_signal_is_heard_while_the_context_is_open(number: signal.Signals) -> None:
+def test_a_signal_is_handled_while_the_context_is_open(number: signal.Signals) -> None:
     """Work that is asked to stop finishes its current step."""
     before, heard = signal.getsignal(number), []
     with handled(heard.append):
@@ -23,7 +23,7 @@ def test_a_signal_is_heard_while_the_context_is_open(number: signal.Signals) -> 
 
 
 @pytest.mark.parametrize("number", STOP)
-def test_a_loop_hears_a_signal_while_the_context_is_open(number: signal.Signals) -> None:
+def test_a_loop_handles_a_signal_while_the_context_is_open(number: signal.Signals) -> None:
     """The handler runs between two steps of the event loop, so that it may set events."""
     before = signal.getsignal(number)
 
@@ -37,7 +37,7 @@ def test_a_loop_hears_a_signal_while_the_context_is_open(number: signal.Signals)
     assert signal.getsignal(number) == before
 
 
-def test_a_signal_that_was_ignored_is_ignored_again() -> None:
+def test_an_ignored_signal_is_ignored_again_afterwards() -> None:
     """A shell starts background jobs with Ctrl-C ignored, and this must hold after a loop has run."""
 
     async def work() -> None:
@@ -52,7 +52,7 @@ def test_a_signal_that_was_ignored_is_ignored_again() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_loop_outside_of_the_main_thread_works_without_signals() -> None:
+def test_a_loop_outside_the_main_thread_works_without_signals() -> None:
     """A caller that embeds Driftline in a thread keeps its own handlers."""
     ended = []
 

@@ -83,7 +83,7 @@ def run(
         return asyncio.run(asyncio.wait_for(over(store), 60)), store
 
 
-def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while(failures: Failures) -> None:
+def test_an_append_error_fails_the_call_and_marks_the_log_unhealthy(failures: Failures) -> None:
     """The sender gets an error and may retry; its retry shows whether the log works again."""
     now = [100.0]
 
@@ -102,7 +102,7 @@ def test_what_a_caller_brings_fails_at_once_and_counts_as_trouble_for_a_while(fa
     assert run(work, lambda: now[0])[0] == ("the log did not accept a record", "", "")
 
 
-def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together(failures: Failures) -> None:
+def test_records_of_one_event_loop_turn_are_committed_together(failures: Failures) -> None:
     """A commit is synced to disk, which takes as long for one record as for a hundred."""
 
     async def work(engine: Engine) -> None:
@@ -113,18 +113,18 @@ def test_what_comes_in_one_turn_of_the_event_loop_is_committed_together(failures
     assert [count for count in failures.groups if count] == [5, 5]
 
 
-def test_a_submission_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_submission_does_not_affect_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failure together, each submission is tried alone."""
     encode = Engine._build_commit
 
-    def fragile(engine: Engine, group: Sequence[Submission], *rest: Any) -> Commit:
+    def fragile(engine: Engine, group: Sequence[Submission], *arguments: Any) -> Commit:
         if any(record.exchange_id == "s:3" for one in group for record in one.records.get("exchanges", ())):  # type: ignore[attr-defined]
             raise ZeroDivisionError("ours")
-        return encode(engine, group, *rest)
+        return encode(engine, group, *arguments)
 
     async def work(engine: Engine) -> list[str]:
-        sent = (engine.ingest_exchange(build.exchange("s", number)) for number in range(1, 6))
-        answers = await asyncio.gather(*sent, return_exceptions=True)
+        exchanges = (engine.ingest_exchange(build.exchange("s", number)) for number in range(1, 6))
+        answers = await asyncio.gather(*exchanges, return_exceptions=True)
         return ["failed" if isinstance(answer, BaseException) else answer.outcome for answer in answers]
 
     monkeypatch.setattr(Engine, "_build_commit", fragile)
@@ -136,7 +136,7 @@ async def commit_position(engine: Engine) -> None:
     await engine._retry(engine._submit, Submission(commit=Commit(positions={"diagnosis": {0: 0}})))
 
 
-def test_what_a_stage_made_is_submitted_until_the_log_takes_it(failures: Failures) -> None:
+def test_a_stage_record_is_retried_until_the_log_accepts_it(failures: Failures) -> None:
     """The record was paid for, and a full disk is temporary."""
 
     async def work(engine: Engine) -> None:
@@ -147,7 +147,7 @@ def test_what_a_stage_made_is_submitted_until_the_log_takes_it(failures: Failure
     assert failures.errors == []
 
 
-def test_a_fault_of_ours_is_not_tried_again(failures: Failures) -> None:
+def test_a_bug_is_not_retried(failures: Failures) -> None:
     """A bug would fail forever and block its session."""
 
     async def work(engine: Engine) -> None:
@@ -160,7 +160,7 @@ def test_a_fault_of_ours_is_not_tried_again(failures: Failures) -> None:
 
 
 @pytest.mark.parametrize("failure", [FULL, DEAD])
-def test_what_cannot_be_waited_for_any_longer_is_left_to_the_next_start(failures: Failures, failure: Exception) -> None:
+def test_a_record_that_cannot_be_committed_is_left_to_the_next_start(failures: Failures, failure: Exception) -> None:
     """This holds for a stop and for a database that must be reopened."""
 
     async def work(engine: Engine) -> None:
@@ -175,7 +175,7 @@ def test_what_cannot_be_waited_for_any_longer_is_left_to_the_next_start(failures
     run(work)
 
 
-def test_a_database_that_gave_up_is_said_and_waits_end(failures: Failures) -> None:
+def test_a_broken_database_is_reported_and_ends_every_wait(failures: Failures) -> None:
     """The process has to end, and no caller may wait indefinitely."""
 
     async def work(engine: Engine) -> tuple[bool, bool, str]:
@@ -193,7 +193,7 @@ def test_a_database_that_gave_up_is_said_and_waits_end(failures: Failures) -> No
     assert "must be reopened" in error
 
 
-def test_an_exchange_whose_score_the_log_did_not_take_at_first_is_scored_all_the_same(failures: Failures) -> None:
+def test_an_exchange_is_scored_although_its_first_commit_failed(failures: Failures) -> None:
     """The exchange must not become a dead letter, and scoring must continue without a restart."""
 
     async def work(engine: Engine) -> tuple[int, int]:
@@ -207,7 +207,7 @@ def test_an_exchange_whose_score_the_log_did_not_take_at_first_is_scored_all_the
     assert failures.errors == []
 
 
-def test_a_stage_that_the_tables_stopped_goes_on_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stage_resumes_by_itself_after_the_tables_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a judge, a temporarily full disk only delays scoring."""
     sound = engine_module.read_next_batch
     errors = [FULL, FULL]

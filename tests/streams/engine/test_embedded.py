@@ -82,7 +82,7 @@ def test_running_again_reads_nothing(store: Store) -> None:
     assert runner.run() == 0
 
 
-def test_delivering_twice_changes_nothing(store: Store) -> None:
+def test_a_redelivery_changes_nothing(store: Store) -> None:
     """Repeated deliveries are recognised by their identities."""
     runner = runner_of(store)
     for _ in range(2):
@@ -94,7 +94,7 @@ def test_delivering_twice_changes_nothing(store: Store) -> None:
     assert store.count("scores") == 30
 
 
-def test_another_content_under_a_known_id_is_set_aside_once(store: Store) -> None:
+def test_a_conflicting_record_becomes_one_dead_letter(store: Store) -> None:
     """It becomes exactly one dead letter, wherever in a delivery it is."""
     runner = runner_of(store)
     runner.publish(accepted_of("agent-events", [build.event("s1", 0, event="tool_call", tool="exec")]))
@@ -105,22 +105,22 @@ def test_another_content_under_a_known_id_is_set_aside_once(store: Store) -> Non
         exchanges = [build.exchange("s1", 0), build.exchange("s1", 0, content_digest="1" * 16)]
         accepted = accepted_of("agent-events", delivery)
         accepted.extend(accepted_of("exchanges", exchanges))
-        done = runner.publish(accepted)
-        assert done["agent-events"].conflicts == [number]
-        assert done["exchanges"].conflicts == [1]
-        assert done["dead-letters"].written == {"dead_letters": 2} if number == 0 else done["dead-letters"].known == 2
+        outcome = runner.publish(accepted)
+        assert outcome["agent-events"].conflicts == [number]
+        assert outcome["exchanges"].conflicts == [1]
+        assert outcome["dead-letters"].written == {"dead_letters": 2} if number == 0 else outcome["dead-letters"].known == 2
     rows = store.cursor().execute("SELECT source, reason, detail, body::VARCHAR FROM dead_letters ORDER BY source").fetchall()
     assert [row[:2] for row in rows] == [("agent-events", "conflicting_id"), ("exchanges", "conflicting_id")]
     assert "event_id 'event_0': " in rows[0][2]
     assert "hunter2" not in rows[0][3]
 
 
-def test_conflicts_are_counted_with_the_dead_letters_that_came_along(store: Store) -> None:
+def test_conflicts_are_counted_together_with_new_dead_letters(store: Store) -> None:
     """An import reports these numbers."""
     accepted = accepted_of("exchanges", [build.exchange("s1", 1, occurred_at=datetime(1970, 1, 1, tzinfo=UTC))])
     accepted.extend(accepted_of("exchanges", [build.exchange("s1", 0), build.exchange("s1", 0, content_digest="1" * 16)]))
-    done = runner_of(store).publish(accepted)
-    assert done["dead-letters"].written == {"dead_letters": 2}
+    outcome = runner_of(store).publish(accepted)
+    assert outcome["dead-letters"].written == {"dead_letters": 2}
     assert store.count("dead_letters") == 2
 
 
@@ -133,12 +133,12 @@ def test_batch_size_does_not_change_what_is_derived(positions: int) -> None:
             runner = runner_of(store, size)
             fill(runner)
             runner.run()
-            found = {name: table(store, name) for name in derived_tables()}
-        expected = expected or found
-        assert all(expected[name].equals(found[name]) for name in derived_tables())
+            derived = {name: table(store, name) for name in derived_tables()}
+        expected = expected or derived
+        assert all(expected[name].equals(derived[name]) for name in derived_tables())
 
 
-def test_what_is_derived_can_be_made_again_from_the_sources(store: Store) -> None:
+def test_derived_tables_can_be_rebuilt_from_the_sources(store: Store) -> None:
     """The derived tables are a cache: the same evidence gives the same results."""
     runner = runner_of(store)
     fill(runner)
@@ -151,7 +151,7 @@ def test_what_is_derived_can_be_made_again_from_the_sources(store: Store) -> Non
     assert all(before[name].height for name in derived_tables())
 
 
-def test_a_session_that_breaks_a_step_is_set_aside_and_stops_no_other(
+def test_a_session_that_breaks_a_step_becomes_dead_letters_and_stops_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The records of a failing session become dead letters with their offsets; the others are diagnosed."""
@@ -177,7 +177,7 @@ def test_a_session_that_breaks_a_step_is_set_aside_and_stops_no_other(
     assert letters["example"] == "ValueError: poison"
 
 
-def test_a_record_that_may_not_be_written_is_set_aside_redacted(store: Store) -> None:
+def test_a_rejected_record_is_stored_redacted(store: Store) -> None:
     """Rejected records are kept without their secrets."""
     bad = build.exchange("s1", 0, occurred_at=datetime(1970, 1, 1, tzinfo=UTC), user_message="password=hunter2-hunter2")
     runner = runner_of(store)
@@ -204,20 +204,20 @@ def test_progress_is_reported_stage_by_stage(store: Store) -> None:
     """Long work reports its progress."""
     runner = runner_of(store)
     fill(runner)
-    seen: list[StageProgress] = []
-    runner.run(seen.append)
-    assert [(one.stage, one.position, one.end) for one in seen] == [
+    reports: list[StageProgress] = []
+    runner.run(reports.append)
+    assert [(one.stage, one.position, one.end) for one in reports] == [
         ("intake", 33, 33),
         ("scoring", 30, 30),
         ("diagnosis", 33, 33),
     ]
 
 
-def test_every_stage_reads_a_topic_and_writes_to_topics_that_exist() -> None:
+def test_every_stage_reads_and_writes_existing_topics() -> None:
     """The names in the topology are those of the schemas."""
     names = ("Exchange", "AgentEvent", "ScoringTask", "Score", "Diagnosis", "EvaluationRequest", "Evaluation")
-    known = {topic for name in names for topic in schema_of(name).topics}
-    assert {stage.source for stage in TOPOLOGY} | {sink for stage in TOPOLOGY for sink in stage.sinks} <= known
+    schema_topics = {topic for name in names for topic in schema_of(name).topics}
+    assert {stage.source for stage in TOPOLOGY} | {sink for stage in TOPOLOGY for sink in stage.sinks} <= schema_topics
     assert tuple(sorted(derived_tables())) == ("diagnoses", "evaluations", "scores", "scoring_tasks")
 
 
@@ -244,7 +244,7 @@ def test_a_failed_stage_commits_nothing(store: Store, monkeypatch: pytest.Monkey
     assert counts == [(0,), (0,)]
 
 
-def test_an_exchange_that_is_too_large_to_be_carried_on_is_set_aside(store: Store) -> None:
+def test_an_oversized_exchange_becomes_a_dead_letter(store: Store) -> None:
     """A scoring task contains the whole exchange and must itself fit into a message."""
     runner = runner_of(store)
     texts = {"fits": 980_000, "does_not": 995_000}
@@ -267,7 +267,7 @@ def test_a_state_may_be_larger_than_a_message(store: Store) -> None:
     runner.publish(accepted_of("exchanges", [build.closing("s1", 11)]))
     runner.publish(accepted_of("agent-events", [build.closing("s1", 11)]))
     runner.run()
-    found = store.cursor().execute("SELECT sampling_reason FROM scores ORDER BY turn_number").fetchall()
-    assert found == [("last_turns",)] * 3
+    reasons = store.cursor().execute("SELECT sampling_reason FROM scores ORDER BY turn_number").fetchall()
+    assert reasons == [("last_turns",)] * 3
     assert store.cursor().execute("SELECT event_count FROM diagnoses").fetchall() == [(50_000,)]
     assert store.count("dead_letters") == 0

@@ -86,22 +86,22 @@ async def take_all(engine: Engine, sessions: list[list[Exchange]]) -> None:
 
 def nano_sum(store: Store, table: str) -> int:
     """Return the sum of a table's costs in nano-USD; of scores, the current ones."""
-    found = store.cursor().execute(f"SELECT cost_usd FROM {table} WHERE cost_usd IS NOT NULL").fetchall()
-    return sum(nano_of(cost) for (cost,) in found)
+    costs = store.cursor().execute(f"SELECT cost_usd FROM {table} WHERE cost_usd IS NOT NULL").fetchall()
+    return sum(nano_of(cost) for (cost,) in costs)
 
 
-def test_an_exchange_is_durable_and_decided_when_it_is_taken(store: Store) -> None:
+def test_an_exchange_is_durable_and_decided_when_take_exchange_returns(store: Store) -> None:
     """The answer to the sender matches the log."""
 
     async def work() -> None:
         async with engine_over(store) as engine:
-            taken = await engine.ingest_exchange(build.exchange("s", 1, "I can't."))
-            assert taken.outcome == "written"
-            assert taken.sampled is True
-            assert taken.reason == "first_turns"
-            assert taken.tier1_flags == ("constraint_disclosure",)
-            assert taken.anomaly is True
-            assert taken.capped is False
+            result = await engine.ingest_exchange(build.exchange("s", 1, "I can't."))
+            assert result.outcome == "written"
+            assert result.sampled is True
+            assert result.reason == "first_turns"
+            assert result.tier1_flags == ("constraint_disclosure",)
+            assert result.anomaly is True
+            assert result.capped is False
             await engine.flush()
             assert store.count("exchanges") == 1
             assert store.count("scoring_tasks") == 1
@@ -109,45 +109,45 @@ def test_an_exchange_is_durable_and_decided_when_it_is_taken(store: Store) -> No
     run(work())
 
 
-def test_the_same_again_is_known_with_the_first_outcome_and_other_content_is_a_conflict(store: Store) -> None:
+def test_a_repetition_gets_the_first_outcome_and_other_content_is_a_conflict(store: Store) -> None:
     """A repeated webhook gets the same answer; a contradicting one gets a conflict."""
 
     async def work() -> None:
         async with engine_over(store, policy_of(sampling={"always_score_first": 0})) as engine:  # type: ignore[arg-type]
             exchange = build.exchange("s2", 1)
             first = await engine.ingest_exchange(exchange)
-            again = await engine.ingest_exchange(exchange)
+            repetition = await engine.ingest_exchange(exchange)
             other = await engine.ingest_exchange(build.exchange("s2", 1, content_digest="f" * 16))
             assert first.outcome == "written"
-            assert again.outcome == "known"
+            assert repetition.outcome == "known"
             assert other.outcome == "conflict"
-            assert first.sampled == again.sampled
-            assert first.reason == again.reason
-            assert first.tier1_score == again.tier1_score
-            assert again.sampled is False
-            assert again.reason == "sampling_skip"
+            assert first.sampled == repetition.sampled
+            assert first.reason == repetition.reason
+            assert first.tier1_score == repetition.tier1_score
+            assert repetition.sampled is False
+            assert repetition.reason == "sampling_skip"
             assert store.count("exchanges") == 1
 
     run(work())
 
 
-def test_a_hundred_senders_at_once_each_hear_of_their_own_exchange(store: Store) -> None:
+def test_each_of_a_hundred_concurrent_senders_gets_its_own_outcome(store: Store) -> None:
     """A group commit must give each sender its own outcome."""
 
     async def work() -> None:
         async with engine_over(store) as engine:
             exchanges = [build.exchange(f"s{number}", 1, "I can't." if number % 2 else "Done.") for number in range(100)]
             repeated = [*exchanges, *exchanges[:20]]
-            taken = await asyncio.gather(*map(engine.ingest_exchange, repeated))
-            assert [bool(number % 2) for number in [*range(100), *range(20)]] == [one.anomaly for one in taken]
-            assert [one.outcome for one in taken].count("written") == 100
+            results = await asyncio.gather(*map(engine.ingest_exchange, repeated))
+            assert [bool(number % 2) for number in [*range(100), *range(20)]] == [one.anomaly for one in results]
+            assert [one.outcome for one in results].count("written") == 100
             await engine.flush()
             assert store.count("exchanges") == 100
 
     run(work())
 
 
-def test_what_may_not_be_written_is_refused_and_nothing_is_taken(store: Store) -> None:
+def test_an_invalid_exchange_is_refused_and_not_stored(store: Store) -> None:
     """The error names the invalid field."""
 
     async def work() -> None:
@@ -161,7 +161,7 @@ def test_what_may_not_be_written_is_refused_and_nothing_is_taken(store: Store) -
     run(work())
 
 
-def test_a_full_queue_takes_no_exchange(store: Store) -> None:
+def test_a_full_queue_refuses_exchanges(store: Store) -> None:
     """A 503 is better than a queue that grows until the process dies."""
 
     async def work() -> None:
@@ -173,7 +173,7 @@ def test_a_full_queue_takes_no_exchange(store: Store) -> None:
     run(work())
 
 
-def test_without_a_judge_everything_but_tier_1_is_unscored(store: Store) -> None:
+def test_without_a_judge_only_tier_1_is_scored(store: Store) -> None:
     """Without a key, a user gets Tier 1 and the reason why the other tiers are unscored."""
 
     async def work() -> None:
@@ -189,7 +189,7 @@ def test_without_a_judge_everything_but_tier_1_is_unscored(store: Store) -> None
     ) == [("unscored", "no_judge", "no_judge", "no_judge")]
 
 
-def test_a_judge_scores_and_every_cent_is_in_a_score(store: Store, simulator: RunningJudge) -> None:
+def test_the_costs_of_the_scores_add_up_to_the_ledger(store: Store, simulator: RunningJudge) -> None:
     """The ledger's total equals the sum of the scores' costs, and no reservation remains."""
 
     async def work() -> None:
@@ -213,7 +213,7 @@ def test_a_judge_scores_and_every_cent_is_in_a_score(store: Store, simulator: Ru
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_replay_from_what_was_recorded_gives_the_same_bytes(store: Store, seed: int) -> None:
+def test_a_replay_from_recorded_topics_gives_the_same_bytes(store: Store, seed: int) -> None:
     """The topics alone give the same scores, without a judge, a clock or randomness."""
     policy = policy_of(cost_cap_per_session=0.06)
 
@@ -265,17 +265,17 @@ def copy_judgements(source: Store, target: Store) -> None:
 def shuffled(sessions: list[list[Exchange]], seed: int) -> Iterator[EncodedRecords]:
     """Return the exchanges in another interleaving and in random batches; each session keeps its order."""
     chance = random.Random(seed)
-    left = [list(session) for session in sessions]
-    while any(left):
+    remaining = [list(session) for session in sessions]
+    while any(remaining):
         part = EncodedRecords()
         for _ in range(chance.randrange(1, 12)):
-            if waiting := [session for session in left if session]:
+            if waiting := [session for session in remaining if session]:
                 part.add("exchanges", encode(chance.choice(waiting).pop(0)))
         yield part
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_session_passes_its_cap_with_64_exchanges_in_flight_and_random_outcomes(seed: int) -> None:
+def test_no_session_exceeds_its_cap_with_64_concurrent_exchanges(seed: int) -> None:
     """The cap must hold with many concurrent calls."""
     recorded: list[Record] = []
 
@@ -319,7 +319,7 @@ class CostlyJudge:
         """Do nothing: no connection is open."""
 
 
-def test_what_a_session_has_spent_counts_before_the_tables_show_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unflushed_spending_counts_toward_the_cap(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task may be read while the previous task's state is only in the write-ahead log."""
     monkeypatch.setattr(judging_partition, "WINDOW_TASKS", 1)  # the second is read when the first is done
 
@@ -348,7 +348,7 @@ def tasks(count: int) -> list[Any]:
     return [record for _, record in outcome.records]
 
 
-def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_and_made_again(store: Store) -> None:
+def test_an_interrupted_call_is_charged_in_full_and_repeated(store: Store) -> None:
     """It may have been billed, so the score and the cap include its cost."""
 
     async def first() -> None:
@@ -382,20 +382,20 @@ def test_a_call_that_was_cut_off_by_the_end_of_the_process_is_charged_in_full_an
     assert rows(store, "scores", SCORE_COLUMNS) == before
 
 
-def test_a_cap_of_nothing_means_no_paid_call_at_all(store: Store, simulator: RunningJudge) -> None:
+def test_a_cap_of_zero_allows_no_paid_call(store: Store, simulator: RunningJudge) -> None:
     """A cap of 0 is a valid choice, and the sender is informed."""
 
     async def work() -> None:
         requests = simulator.requests
         async with engine_over(store, policy_of(cost_cap_per_session=0.0), live_judge(simulator.base_url)) as engine:
-            taken = await engine.ingest_exchange(build.exchange("s", 1))
-            assert taken.capped is True
-            assert taken.spent_usd == 0.0
-            assert taken.cap_usd == 0.0
+            result = await engine.ingest_exchange(build.exchange("s", 1))
+            assert result.capped is True
+            assert result.spent_usd == 0.0
+            assert result.cap_usd == 0.0
             await engine.wait_until_drained()
-            again = await engine.ingest_exchange(build.exchange("s", 1))
-            assert again.outcome == "known"
-            assert again.capped is True
+            repetition = await engine.ingest_exchange(build.exchange("s", 1))
+            assert repetition.outcome == "known"
+            assert repetition.capped is True
         assert requests == simulator.requests
 
     run(work())
@@ -404,7 +404,7 @@ def test_a_cap_of_nothing_means_no_paid_call_at_all(store: Store, simulator: Run
     ]
 
 
-def test_what_stayed_unscored_can_be_judged_later_under_the_same_id(store: Store, simulator: RunningJudge) -> None:
+def test_an_unscored_exchange_can_be_judged_later_under_the_same_id(store: Store, simulator: RunningJudge) -> None:
     """A key may be added later: the unscored exchanges can then be judged, once."""
 
     async def without() -> None:
@@ -416,9 +416,9 @@ def test_what_stayed_unscored_can_be_judged_later_under_the_same_id(store: Store
             store, judge=live_judge(simulator.base_url), now=TickingClock(NOW + timedelta(days=1))
         ) as engine:
             first = await engine.rejudge(None, "no_judge", 100)
-            again = await engine.rejudge(None, "no_judge", 100)
+            rejudged = await engine.rejudge(None, "no_judge", 100)
             await engine.wait_until_drained()
-            return first, again
+            return first, rejudged
 
     run(without())
     assert run(later()) == (4, 0)
@@ -435,17 +435,17 @@ def test_the_last_turns_are_judged_when_the_session_is_finalized(store: Store, s
     async def work() -> tuple[bool, bool]:
         async with engine_over(store, judge=live_judge(simulator.base_url)) as engine:
             await take_all(engine, [dialogue("s", 8)])
-            known = await engine.finalize("local", "s")
+            is_known = await engine.finalize("local", "s")
             unknown = await engine.finalize("local", "nobody")
             await engine.wait_until_drained()
-            return known, unknown
+            return is_known, unknown
 
     assert run(work()) == (True, False)
     last = store.cursor().execute("SELECT turn_number, sampling_reason, revision FROM scores ORDER BY 1").fetchall()
     assert last[5:] == [(6, "last_turns", 1), (7, "last_turns", 1), (8, "last_turns", 1)]
 
 
-def test_memory_holds_the_states_of_so_many_sessions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_holds_a_bounded_number_of_session_states(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory must stay bounded over months; sessions whose states were dropped continue where they were."""
     monkeypatch.setattr(engine_module, "MAX_CACHED_SESSIONS", 5)
 
@@ -481,7 +481,7 @@ class PausedJudge:
 
 
 @pytest.mark.parametrize("closes_early", [True, False])
-def test_a_last_turn_that_was_a_routine_sample_is_judged_in_full_and_pays_for_no_answer_twice(
+def test_a_routine_sample_that_becomes_a_last_turn_is_judged_in_full_without_paying_twice(
     store: Store, simulator: RunningJudge, closes_early: bool
 ) -> None:
     """It was a routine sample until the session closed: Tier 2 has its answer, or will have, and Tier 3 is opened by its new reason.
@@ -510,12 +510,12 @@ def test_a_last_turn_that_was_a_routine_sample_is_judged_in_full_and_pays_for_no
         (0, "routine_sample", 1 / 3, "skipped_gate", "routine"),
         (1, "last_turns", 1.0, "scored", "last_turns"),
     ]
-    (asked, different) = rows(store, "judgements", "count(*), count(DISTINCT fingerprint)")[0]
-    assert asked == different, "an answer was paid for twice"
+    (judgement_count, different) = rows(store, "judgements", "count(*), count(DISTINCT fingerprint)")[0]
+    assert judgement_count == different, "an answer was paid for twice"
     assert nano_sum(store, "judgements") == nano_sum(store, "scores")
 
 
-def test_a_request_for_a_routine_sample_leaves_it_one_of_the_last(store: Store, simulator: RunningJudge) -> None:
+def test_rejudging_a_routine_sample_keeps_it_a_last_turn(store: Store, simulator: RunningJudge) -> None:
     """The exchange was unscored and then rejudged before the session closed: its weight must not stay three."""
 
     async def without() -> None:
@@ -533,11 +533,11 @@ def test_a_request_for_a_routine_sample_leaves_it_one_of_the_last(store: Store, 
 
     run(without())
     run(later())
-    found = store.cursor().execute("SELECT revision, sampling_reason FROM log.scores WHERE turn_number = 10 ORDER BY 1")
-    assert found.fetchall() == [(0, "routine_sample"), (1, "routine_sample"), (2, "last_turns")]
+    scores = store.cursor().execute("SELECT revision, sampling_reason FROM log.scores WHERE turn_number = 10 ORDER BY 1")
+    assert scores.fetchall() == [(0, "routine_sample"), (1, "routine_sample"), (2, "last_turns")]
 
 
-def test_an_exchange_that_cannot_be_scored_is_set_aside_and_stops_no_other(
+def test_an_exchange_that_cannot_be_scored_becomes_a_dead_letter_and_stops_no_other(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A bug in one exchange affects only that exchange, whose bytes are kept."""
@@ -573,7 +573,7 @@ class BrokenJudge:
         """Do nothing: no connection is open."""
 
 
-def test_a_fault_in_the_judge_is_an_outcome_and_charged_in_full(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_in_the_judge_is_an_outcome_charged_in_full(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """It is unknown whether the call was sent."""
 
     async def work() -> None:

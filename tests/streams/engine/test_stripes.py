@@ -7,33 +7,33 @@ import asyncio
 from service.web.context import Stripes
 
 
-def test_calls_with_one_name_take_turns() -> None:
+def test_calls_with_the_same_name_run_one_after_another() -> None:
     """The second of two batches of a session must see the writes of the first."""
 
     async def work() -> list[str]:
-        stripes, seen = Stripes(8), list[str]()
+        stripes, order = Stripes(8), list[str]()
 
         async def call(name: str) -> None:
             async with stripes.held(["session", name]):
-                seen.append(f"{name} begins")
+                order.append(f"{name} begins")
                 await asyncio.sleep(0)
-                seen.append(f"{name} ends")
+                order.append(f"{name} ends")
 
         await asyncio.gather(call("a"), call("b"))
-        return seen
+        return order
 
     assert asyncio.run(work()) == ["a begins", "a ends", "b begins", "b ends"]
 
 
-def test_calls_with_the_same_names_in_another_order_do_not_wait_for_each_other() -> None:
+def test_calls_with_the_same_names_in_different_order_do_not_deadlock() -> None:
     """Otherwise each would hold a lock that the other needs."""
 
     async def work() -> None:
         stripes, names = Stripes(4), [f"s{number}" for number in range(20)]
 
-        async def call(wanted: list[str]) -> None:
+        async def call(names: list[str]) -> None:
             for _ in range(10):
-                async with stripes.held(wanted):
+                async with stripes.held(names):
                     await asyncio.sleep(0)
 
         async with asyncio.timeout(30):

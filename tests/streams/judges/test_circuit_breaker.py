@@ -102,54 +102,54 @@ def ask_all(time: Time, api: httpx2.AsyncBaseTransport, questions: list[Question
 
 @pytest.mark.parametrize("kind", GARBAGE)
 @pytest.mark.parametrize("minutes", [1, 60])
-def test_garbage_gets_a_bounded_number_of_calls_and_what_waits_is_answered_afterwards(
+def test_unreadable_answers_limit_the_calls_until_the_judge_recovers(
     kind: str, minutes: int, build_question: Build, message: Build, purse_for: Build
 ) -> None:
     """Each of these calls is paid for: without the breaker, a small server made 2,850 in a minute."""
     time = Time()
     api = Recovering(time, minutes * 60, GARBAGE[kind](message), message(GOOD))
     verdicts = ask_all(time, api, [build_question(fingerprint=f"{number:064}") for number in range(QUESTIONS)], purse_for)
-    lost = [verdict for verdict in verdicts if verdict.outcome != "answered"]
+    unanswered = [verdict for verdict in verdicts if verdict.outcome != "answered"]
     probes = 1 + minutes * 60 / MAX_PAUSE_SECONDS + 4  # a minute, two, four and eight come before the longest pause
     assert len(api.garbage_at) <= MOST_CALLS * (MAX_UNREADABLE + CONCURRENCY + probes)
-    assert MAX_UNREADABLE <= len(lost) <= MAX_UNREADABLE + CONCURRENCY + probes
-    assert all(verdict.attempts and verdict.error for verdict in lost), "an answer that was paid for is recorded as one"
-    assert len([verdict for verdict in verdicts if verdict.answer == GOOD]) == QUESTIONS - len(lost)
+    assert MAX_UNREADABLE <= len(unanswered) <= MAX_UNREADABLE + CONCURRENCY + probes
+    assert all(verdict.attempts and verdict.error for verdict in unanswered), "an answer that was paid for is recorded as one"
+    assert len([verdict for verdict in verdicts if verdict.answer == GOOD]) == QUESTIONS - len(unanswered)
     assert time.seconds <= minutes * 60 + MAX_PAUSE_SECONDS + 300
 
 
-def test_a_model_that_cannot_be_read_holds_up_no_other(build_question: Build, message: Build, purse_for: Build) -> None:
+def test_an_unreadable_model_does_not_delay_the_others(build_question: Build, message: Build, purse_for: Build) -> None:
     """Projects may use different models."""
     time = Time()
     bad = [build_question(fingerprint=f"{number:064}") for number in range(40)]
     good = [build_question(fingerprint=f"{number:064}", model="claude-haiku-5-5") for number in range(40, 60)]
-    answered: list[float] = []
+    answer_times: list[float] = []
 
     class Noting(Recovering):
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             if b"claude-haiku-5-5" in request.content:
-                answered.append(time.seconds)
+                answer_times.append(time.seconds)
                 return message(GOOD)
             return await super().handle_async_request(request)
 
     api = Noting(time, 3600, message("No."), message(GOOD))
     ask_all(time, api, bad + good, purse_for)
-    assert len(answered) >= 20
-    assert max(answered) < FIRST_PAUSE_SECONDS
+    assert len(answer_times) >= 20
+    assert max(answer_times) < FIRST_PAUSE_SECONDS
 
 
-def test_a_readable_answer_begins_the_count_anew(build_question: Build, message: Build, judge_with: Build) -> None:
+def test_a_readable_answer_resets_the_count(build_question: Build, message: Build, judge_with: Build) -> None:
     """A model that fails now and then must not be paused."""
     spoilt = [message("No."), message("No."), message("No.")]
     often = [message("No."), message("No.")]
     responses = [*spoilt, *often * (MAX_UNREADABLE - 2), message(GOOD), *often * (MAX_UNREADABLE - 1), message(GOOD)]
-    asked = judge_with(*responses)
-    verdicts = asked.ask(*(build_question(fingerprint=f"{number:064}") for number in range(2 * MAX_UNREADABLE)))
+    judge = judge_with(*responses)
+    verdicts = judge.ask(*(build_question(fingerprint=f"{number:064}") for number in range(2 * MAX_UNREADABLE)))
     assert [verdict.outcome for verdict in verdicts].count("answered") == 2
-    assert not [seconds for seconds in asked.clock.slept if seconds > FIRST_PAUSE_SECONDS / 2]
+    assert not [seconds for seconds in judge.clock.slept if seconds > FIRST_PAUSE_SECONDS / 2]
 
 
-def test_pauses_grow_to_the_longest_and_begin_anew_after_an_answer() -> None:
+def test_pauses_grow_to_a_maximum_and_restart_after_an_answer() -> None:
     """An hour of unreadable answers costs a handful of calls, and a later failure starts with a short pause again."""
     time = Time()
     breaker = CircuitBreaker(time.judge_clock)
@@ -174,7 +174,7 @@ def test_pauses_grow_to_the_longest_and_begin_anew_after_an_answer() -> None:
     assert not breaker.is_paused("m")
 
 
-def test_what_waits_for_a_judge_that_cannot_be_read_survives_a_stop_and_is_scored_by_the_next_start() -> None:
+def test_questions_waiting_for_an_unreadable_judge_survive_a_restart() -> None:
     """Clock questions have no reservation, so a stop neither waits for the pause nor loses a task; paid calls are recorded."""
     with Store(None) as store, running() as simulator:
         paused = asyncio.Event()

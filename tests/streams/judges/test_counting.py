@@ -55,34 +55,34 @@ def test_no_prompt_has_more_tokens_than_its_bounds(
     """Tokens billed beyond the reservation would pass the cap."""
     question = question_of(text)
     repair = None if repaired is None else Repair(repaired, ("score: missing",))
-    asked = build_request(question, RequestOptions(output_mode, cache_minimum=512), BOUNDARY, repair)
+    request = build_request(question, RequestOptions(output_mode, cache_minimum=512), BOUNDARY, repair)
     api = CountingApi(tokens)
-    (found,) = bounds_of(api, (question, asked))
+    (bound,) = bounds_of(api, (question, request))
 
     async def billed() -> int:
         async with open_client(None, "http://127.0.0.1:9", call_seconds=5, connections=1, transport=api) as client:
-            return (await client.messages.create(**asked)).usage.input_tokens
+            return (await client.messages.create(**request)).usage.input_tokens
 
     used = asyncio.run(billed())
-    assert all(used <= one.tokens for one in found)
-    assert all(one.written <= one.tokens for one in found)
-    assert sorted(found, key=lambda one: -one.tokens) == found
+    assert all(used <= one.tokens for one in bound)
+    assert all(one.written <= one.tokens for one in bound)
+    assert sorted(bound, key=lambda one: -one.tokens) == bound
 
 
 @given(TEXTS)
-def test_a_text_counts_as_many_tokens_as_its_longest_form_has_bytes(text: str) -> None:
+def test_a_text_is_bounded_by_the_bytes_of_its_longest_normal_form(text: str) -> None:
     """A normalising tokenizer turns one ligature into eighteen letters, which an adversary may use."""
     assert len(text.encode("utf-8", "surrogatepass")) <= byte_tokens(text)
     assert byte_tokens("\ufdfa") == 33
 
 
-def test_what_stays_the_same_is_counted_once() -> None:
+def test_unchanged_parts_are_counted_once() -> None:
     """A count is free, but takes as long as a call."""
     api = CountingApi(TOKENIZERS["four characters a token"])
-    asked = [(one, build_request(one, RequestOptions(), BOUNDARY)) for one in map(question_of, ("a", "b", "c"))]
-    found = bounds_of(api, *asked)
-    assert api.counted == 1 + len(asked), "the instructions once, and each prompt because its nearest bound was asked for"
-    for (question, _), (first, nearest) in zip(asked, found, strict=True):
+    requests = [(one, build_request(one, RequestOptions(), BOUNDARY)) for one in map(question_of, ("a", "b", "c"))]
+    bounds = bounds_of(api, *requests)
+    assert api.counted == 1 + len(requests), "the instructions once, and each prompt because its nearest bound was asked for"
+    for (question, _), (first, nearest) in zip(requests, bounds, strict=True):
         assert nearest.tokens < first.tokens < question.texts_size / 2
 
 
@@ -117,19 +117,19 @@ def _lost() -> httpx2.Response:
     ],
     ids=["unknown", "overloaded", "html", "null", "too few", "nothing", "unreachable"],
 )
-def test_where_nobody_counts_each_byte_counts_and_the_server_is_left_alone(answer: Callable[[], httpx2.Response]) -> None:
+def test_without_token_counts_each_byte_counts_as_a_token(answer: Callable[[], httpx2.Response]) -> None:
     """Compatible servers may lack the count or return an impossible one; the cap must hold anyway."""
     api, question = Refusing(answer), question_of("It is done.")
-    asked = build_request(question, RequestOptions(cache_minimum=512), BOUNDARY)
+    request = build_request(question, RequestOptions(cache_minimum=512), BOUNDARY)
     most = question.texts_size + OVERHEAD_TOKENS
-    assert [[PromptBound(most, most)]] * 2 == bounds_of(api, (question, asked), (question, asked))
+    assert [[PromptBound(most, most)]] * 2 == bounds_of(api, (question, request), (question, request))
     assert api.requests == 1
 
 
-def test_a_model_that_used_more_than_was_counted_is_not_believed_again() -> None:
+def test_counts_of_a_model_that_used_more_tokens_than_counted_are_ignored() -> None:
     """A proxy may count and bill with different tokenizers."""
     api, question = CountingApi(TOKENIZERS["four characters a token"]), question_of("It is done.")
-    asked = build_request(question, RequestOptions(cache_minimum=10**6), BOUNDARY)
+    request = build_request(question, RequestOptions(cache_minimum=10**6), BOUNDARY)
     most = question.texts_size + OVERHEAD_TOKENS
-    assert bounds_of(api, (question, asked), distrusted=question.model) == [[PromptBound(most, most)]]
+    assert bounds_of(api, (question, request), distrusted=question.model) == [[PromptBound(most, most)]]
     assert api.counted == 0

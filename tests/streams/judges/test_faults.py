@@ -107,8 +107,10 @@ def _check(fault: Fault, question: Question, verdict: Verdict, budget: Any) -> N
     if verdict.outcome == "answered":
         assert not isinstance(question.read(verdict.answer or ""), Invalid)
         assert verdict.simulated
-    sent = verdict.attempts if fault.outcomes != TIMEOUT else len(budget.settled)  # a deadline may strike before a call is sent
-    settled = {"nothing": [], "all": [budget.amount] * sent}.get(fault.charged)
+    call_count = (
+        verdict.attempts if fault.outcomes != TIMEOUT else len(budget.settled)
+    )  # a deadline may strike before a call is sent
+    settled = {"nothing": [], "all": [budget.amount] * call_count}.get(fault.charged)
     assert settled is None or settled == budget.settled
     if fault.charged == "usage":
         assert budget.settled
@@ -159,7 +161,7 @@ def test_the_key_is_in_no_log(simulator: RunningJudge, purse_for: Callable[..., 
     assert KEY[-8:] not in caplog.text
 
 
-def test_a_compressed_response_is_bounded_by_what_it_unpacks_to(
+def test_the_limit_of_a_compressed_response_applies_to_its_unpacked_size(
     build_question: Callable[..., Any], purse_for: Callable[..., Any]
 ) -> None:
     """A megabyte of zeros is a kilobyte on the wire, so the size must be counted after decompression."""

@@ -26,9 +26,9 @@ Build = Callable[..., Any]
 
 def test_a_question_becomes_one_call_and_one_answered_verdict(judge_with: Build, build_question: Build, message: Build) -> None:
     """The ordinary case: the request, and all fields of a judgement."""
-    asked = judge_with(message())
-    (verdict,) = asked.ask(build_question())
-    (body,) = asked.api.bodies
+    judge = judge_with(message())
+    (verdict,) = judge.ask(build_question())
+    (body,) = judge.api.bodies
     assert body.keys() == {"model", "max_tokens", "system", "messages", "output_config"}
     assert body["system"] == [{"type": "text", "text": build_question().instructions, "cache_control": {"type": "ephemeral"}}]
     assert body["output_config"] == {"format": {"type": "json_schema", "schema": build_question().schema}}
@@ -41,44 +41,42 @@ def test_a_question_becomes_one_call_and_one_answered_verdict(judge_with: Build,
     assert verdict.model == "claude-haiku-4-5"
     assert verdict.stop_reason == "end_turn"
     assert verdict.simulated is False
-    assert asked.budgets[0].usages == [Usage(100, 20, 0, 7)]
-    assert asked.api.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert judge.budgets[0].usages == [Usage(100, 20, 0, 7)]
+    assert judge.api.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
-def test_each_request_has_a_boundary_of_its_own(judge_with: Build, build_question: Build, message: Build) -> None:
+def test_each_request_has_its_own_boundary(judge_with: Build, build_question: Build, message: Build) -> None:
     """A reused boundary could be known to the author of a later text."""
-    asked = judge_with(message())
-    asked.ask(build_question(), build_question())
-    contents = {body["messages"][0]["content"] for body in asked.api.bodies}
+    judge = judge_with(message())
+    judge.ask(build_question(), build_question())
+    contents = {body["messages"][0]["content"] for body in judge.api.bodies}
     assert len(contents) == 2
     assert all(content.endswith("Give a score from 0 to 1.") for content in contents)
 
 
 @pytest.mark.parametrize(("minimum", "marked"), [(None, True), (100, True), (4096, False)])
-def test_a_prefix_too_short_to_be_cached_is_not_marked(minimum: int | None, marked: bool, build_question: Build) -> None:
+def test_a_prefix_too_short_for_the_cache_is_not_marked(minimum: int | None, marked: bool, build_question: Build) -> None:
     """An ignored cache mark is free, but it makes the estimated costs wrong."""
     system = build_request(build_question(), RequestOptions(cache_minimum=minimum), "b")["system"][0]
     assert ("cache_control" in system) == marked
 
 
-def test_thinking_is_switched_off_only_where_a_model_thinks_by_default(
+def test_thinking_is_disabled_only_for_models_that_think_by_default(
     judge_with: Build, build_question: Build, message: Build
 ) -> None:
     """Older models and compatible servers may not know the parameter."""
     for off in (False, True):
-        asked = judge_with(message(), traits=(None, off))
-        asked.ask(build_question())
-        assert asked.api.bodies[0].get("thinking") == ({"type": "disabled"} if off else None)
+        judge = judge_with(message(), traits=(None, off))
+        judge.ask(build_question())
+        assert judge.api.bodies[0].get("thinking") == ({"type": "disabled"} if off else None)
 
 
-def test_half_a_surrogate_pair_in_a_text_is_sent_as_something_else(
-    judge_with: Build, build_question: Build, message: Build
-) -> None:
+def test_a_lone_surrogate_is_replaced_in_the_request(judge_with: Build, build_question: Build, message: Build) -> None:
     """UTF-8 cannot encode it, and an agent's text must not make its own judging fail."""
-    asked = judge_with(message())
-    (verdict,) = asked.ask(build_question(task="Score \ud800 this."))
+    judge = judge_with(message())
+    (verdict,) = judge.ask(build_question(task="Score \ud800 this."))
     assert verdict.outcome == "answered"
-    assert asked.api.bodies[0]["messages"][0]["content"].endswith("Score ? this.")
+    assert judge.api.bodies[0]["messages"][0]["content"].endswith("Score ? this.")
 
 
 def text_blocks(*texts: str) -> list[dict[str, Any]]:
@@ -119,7 +117,7 @@ def test_an_answer_is_read_from_all_blocks(
         [{"type": "thinking", "thinking": GOOD, "signature": "x"}],
     ],
 )
-def test_blocks_that_contradict_each_other_are_no_answer(
+def test_contradicting_blocks_are_an_invalid_answer(
     content: list[dict[str, Any]], judge_with: Build, build_question: Build, message: Build
 ) -> None:
     """Choosing one of two scores would be a guess."""
@@ -138,83 +136,85 @@ def test_blocks_that_contradict_each_other_are_no_answer(
         ({"content": [{"type": "text", "text": " \n"}]}, "invalid", " \n"),
     ],
 )
-def test_an_answer_that_is_none_is_not_asked_for_again(
+def test_an_invalid_stop_is_not_retried(
     *, fields: dict[str, Any], outcome: str, answer: str | None, judge_with: Build, build_question: Build, message: Build
 ) -> None:
     """Each is a named failure of the judge, never a score; the call was made, so its usage is charged."""
-    asked = judge_with(message(**fields))
-    (verdict,) = asked.ask(build_question())
+    judge = judge_with(message(**fields))
+    (verdict,) = judge.ask(build_question())
     assert verdict.outcome == outcome
     assert verdict.answer == answer
     assert verdict.attempts == 1
     assert verdict.error
-    assert asked.budgets[0].usages == [Usage(100, 20, 0, 7)]
+    assert judge.budgets[0].usages == [Usage(100, 20, 0, 7)]
 
 
-def test_a_server_without_structured_output_is_asked_with_the_schema_in_the_prompt(
+def test_a_server_without_structured_output_gets_the_schema_in_the_prompt(
     judge_with: Build, build_question: Build, message: Build, error: Build
 ) -> None:
     """Compatible servers may reject the parameter; the rejection is free, and is remembered."""
     refused = error(400, "output_config: Extra inputs are not permitted")
-    asked = judge_with(refused, message(f"```json\n{GOOD}\n```"))
-    verdicts = asked.ask(build_question(), build_question())
+    judge = judge_with(refused, message(f"```json\n{GOOD}\n```"))
+    verdicts = judge.ask(build_question(), build_question())
     assert [(one.outcome, one.answer, one.attempts) for one in verdicts] == [("answered", GOOD, 2), ("answered", GOOD, 1)]
-    assert ["output_config" in body for body in asked.api.bodies] == [True, False, False]
+    assert ["output_config" in body for body in judge.api.bodies] == [True, False, False]
     schema = '{"properties":{"score":{"type":"number"}},"required":["score"],"type":"object"}'
-    assert asked.api.bodies[1]["messages"][0]["content"].endswith(schema)
-    assert asked.api.bodies[0]["system"] == asked.api.bodies[1]["system"]
-    assert [(budget.reserved, len(budget.settled)) for budget in asked.budgets] == [(1, 1), (1, 1)]
+    assert judge.api.bodies[1]["messages"][0]["content"].endswith(schema)
+    assert judge.api.bodies[0]["system"] == judge.api.bodies[1]["system"]
+    assert [(budget.reserved, len(budget.settled)) for budget in judge.budgets] == [(1, 1), (1, 1)]
 
 
-def test_json_in_prose_is_taken_and_the_schema_goes_into_the_next_prompt(
+def test_json_within_prose_is_accepted_and_the_next_prompt_has_the_schema(
     judge_with: Build, build_question: Build, message: Build
 ) -> None:
     """The recorded text is the one that was parsed, so that a replay parses the same."""
-    asked = judge_with(message(f"Here you are: {GOOD} I hope it helps."))
-    verdicts = asked.ask(build_question(), build_question())
+    judge = judge_with(message(f"Here you are: {GOOD} I hope it helps."))
+    verdicts = judge.ask(build_question(), build_question())
     assert [(one.outcome, one.answer, one.attempts) for one in verdicts] == [("answered", GOOD, 1)] * 2
-    assert ["output_config" in body for body in asked.api.bodies] == [True, False]
+    assert ["output_config" in body for body in judge.api.bodies] == [True, False]
 
 
-def test_prose_is_asked_again_with_the_schema_then_mended_once_then_invalid(
+def test_prose_is_asked_again_with_the_schema_then_repaired_once_then_invalid(
     judge_with: Build, build_question: Build, message: Build
 ) -> None:
     """Each step costs a call, so a model that never complies must not use up the session's budget."""
-    asked = judge_with(message("I would rather not say."))
-    (verdict,) = asked.ask(build_question())
+    judge = judge_with(message("I would rather not say."))
+    (verdict,) = judge.ask(build_question())
     assert verdict.outcome == "invalid"
     assert verdict.answer == "I would rather not say."
     assert verdict.attempts == 3
     assert len(verdict.attempt_errors) == 3
-    assert [[turn["role"] for turn in body["messages"]] for body in asked.api.bodies] == [
+    assert [[turn["role"] for turn in body["messages"]] for body in judge.api.bodies] == [
         ["user"],
         ["user"],
         ["user", "assistant", "user"],
     ]
-    assert asked.budgets[0].reserved == 3
-    assert len(asked.budgets[0].settled) == 3
+    assert judge.budgets[0].reserved == 3
+    assert len(judge.budgets[0].settled) == 3
     assert Usage(300, 60, 0, 21) == verdict.usage
 
 
-def test_a_wrong_answer_is_sent_back_once_with_what_is_wrong(judge_with: Build, build_question: Build, message: Build) -> None:
+def test_an_answer_that_violates_the_schema_is_sent_back_once_with_the_problems(
+    judge_with: Build, build_question: Build, message: Build
+) -> None:
     """Most wrong answers need a small repair; the last turn is the user's, because a prefilled answer is rejected."""
-    asked = judge_with(message('{"score": 7.0}'), message())
-    (verdict,) = asked.ask(build_question())
+    judge = judge_with(message('{"score": 7.0}'), message())
+    (verdict,) = judge.ask(build_question())
     assert verdict.outcome == "answered"
     assert verdict.answer == GOOD
     assert verdict.attempts == 2
     (error,) = verdict.attempt_errors
     assert "score: not from 0 to 1" in error
-    turns = asked.api.bodies[1]["messages"]
+    turns = judge.api.bodies[1]["messages"]
     assert turns[1]["content"] == '{"score": 7.0}'
     assert "- score: not from 0 to 1" in turns[2]["content"]
-    assert "output_config" in asked.api.bodies[1]
+    assert "output_config" in judge.api.bodies[1]
 
 
 @example(answer="x" * 5000, problems=["y" * 300] * 12)
 @example(answer="\u6f22" * 5000, problems=["\u5b57"])
 @given(answer=st.text(min_size=1, max_size=5000), problems=st.lists(st.text(max_size=300), min_size=1, max_size=12))
-def test_a_repair_keeps_within_what_was_reserved(build_question: Build, answer: str, problems: list[str]) -> None:
+def test_a_repair_stays_within_its_reservation(build_question: Build, answer: str, problems: list[str]) -> None:
     """The reservation counts one token per byte; half of our own text must pay for the repair."""
     question = build_question()
     plain = build_request(question, RequestOptions(OutputMode.IN_PROMPT), "b")["messages"]
@@ -224,9 +224,7 @@ def test_a_repair_keeps_within_what_was_reserved(build_question: Build, answer: 
     assert sum(len(turn["content"].encode()) for turn in mended[1:]) <= own // 2 + 200
 
 
-def test_an_answer_beyond_all_measure_is_not_kept_nor_sent_back(
-    judge_with: Build, build_question: Build, message: Build
-) -> None:
+def test_an_oversized_answer_is_neither_kept_nor_sent_back(judge_with: Build, build_question: Build, message: Build) -> None:
     """A judgement must fit into a record, and a repair into a prompt."""
     (verdict,) = judge_with(message("x" * 100_000)).ask(build_question())
     assert verdict.outcome == "invalid"
@@ -234,43 +232,43 @@ def test_an_answer_beyond_all_measure_is_not_kept_nor_sent_back(
     assert len(verdict.answer or "") == 65_536
 
 
-def test_what_fails_for_a_while_is_tried_again_and_costs_nothing(
+def test_a_temporary_error_is_retried_and_costs_nothing(
     judge_with: Build, build_question: Build, message: Build, error: Build, clock: Any
 ) -> None:
     """The API does not bill errors; the backoff grows, and each failure is recorded."""
-    asked = judge_with(error(529, "Overloaded"), error(500, "oops"), error(409, "locked"), message())
-    (verdict,) = asked.ask(build_question())
+    judge = judge_with(error(529, "Overloaded"), error(500, "oops"), error(409, "locked"), message())
+    (verdict,) = judge.ask(build_question())
     assert verdict.outcome == "answered"
     assert verdict.attempts == 4
     assert verdict.attempt_errors == ("overloaded: Overloaded", "HTTP 500: oops", "HTTP 409: locked")
     assert clock.slept == [0.5, 1.0, 2.0]
-    assert asked.budgets[0].reserved == 1
-    assert asked.budgets[0].usages == [Usage(100, 20, 0, 7)]
+    assert judge.budgets[0].reserved == 1
+    assert judge.budgets[0].usages == [Usage(100, 20, 0, 7)]
 
 
 def test_the_number_of_calls_is_bounded(judge_with: Build, build_question: Build, error: Build) -> None:
     """A provider that is down must not block a session indefinitely."""
-    asked = judge_with(error(503, "down"), max_attempts=3)
-    (verdict,) = asked.ask(build_question())
+    judge = judge_with(error(503, "down"), max_attempts=3)
+    (verdict,) = judge.ask(build_question())
     assert verdict.outcome == "provider_error"
     assert verdict.error == "HTTP 503: down"
     assert verdict.attempts == 3
-    assert asked.budgets[0].reserved == 1
-    assert asked.budgets[0].settled == []
+    assert judge.budgets[0].reserved == 1
+    assert judge.budgets[0].settled == []
 
 
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404])
-def test_what_will_fail_again_is_not_tried_again(status: int, judge_with: Build, build_question: Build, error: Build) -> None:
+def test_a_permanent_error_is_not_retried(status: int, judge_with: Build, build_question: Build, error: Build) -> None:
     """Retries do not fix a wrong key, whatever the server says about retrying."""
-    asked = judge_with(error(status, headers={"x-should-retry": "true"}))
-    (verdict,) = asked.ask(build_question())
+    judge = judge_with(error(status, headers={"x-should-retry": "true"}))
+    (verdict,) = judge.ask(build_question())
     assert verdict.outcome == "provider_error"
     assert verdict.attempts == 1
-    assert asked.budgets[0].settled == []
+    assert judge.budgets[0].settled == []
 
 
 @pytest.mark.parametrize(("status", "hint", "attempts"), [(500, "false", 1), (413, "true", 4), (413, "", 1)])
-def test_a_server_may_say_whether_to_try_again(
+def test_a_server_may_decide_about_the_retry(
     *, status: int, hint: str, attempts: int, judge_with: Build, build_question: Build, error: Build
 ) -> None:
     """The server knows more about the failure than the status shows."""
@@ -280,7 +278,7 @@ def test_a_server_may_say_whether_to_try_again(
 
 
 @pytest.mark.parametrize("headers", [{"retry-after": "30"}, {"retry-after": "30", "retry-after-ms": "30000"}])
-def test_a_rate_limit_is_waited_out(
+def test_a_rate_limit_delays_the_retry(
     *, headers: dict[str, str], judge_with: Build, build_question: Build, message: Build, error: Build, clock: Any
 ) -> None:
     """Retrying before the server's delay would make it worse."""
@@ -290,19 +288,19 @@ def test_a_rate_limit_is_waited_out(
     assert clock.slept == [30.0]
 
 
-def test_a_rate_limit_beyond_the_deadline_ends_this_question_and_the_next_waits_for_its_turn(
+def test_a_rate_limit_beyond_the_deadline_ends_the_question_and_delays_the_next(
     judge_with: Build, build_question: Build, message: Build, error: Build, clock: Any
 ) -> None:
     """The session is judged later: a backlog must not become unscored while the API demands a pause."""
-    asked = judge_with(error(429, headers={"retry-after": "300"}), message())
-    first, second = asked.ask(build_question(), build_question())
+    judge = judge_with(error(429, headers={"retry-after": "300"}), message())
+    first, second = judge.ask(build_question(), build_question())
     assert first.outcome == "provider_error"
     assert first.error == "rate limited: retry after 300 s"
     assert first.attempts == 1
     assert second.outcome == "answered"
     assert second.attempts == 1
     assert 290 < sum(clock.slept) <= 300
-    assert [(budget.reserved, len(budget.settled)) for budget in asked.budgets] == [(1, 0), (1, 1)]
+    assert [(budget.reserved, len(budget.settled)) for budget in judge.budgets] == [(1, 0), (1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -317,27 +315,27 @@ def test_a_rate_limit_beyond_the_deadline_ends_this_question_and_the_next_waits_
         (httpx2.WriteError("reset"), "provider_error", True),
     ],
 )
-def test_only_a_call_that_cannot_have_begun_is_free(
+def test_only_a_call_that_cannot_have_started_is_free(
     fault: Exception, outcome: str, billed: bool, judge_with: Build, build_question: Build
 ) -> None:
     """Once a request was sent, an answer may have been generated and billed without being received."""
-    asked = judge_with(fault, max_attempts=2)
-    (verdict,) = asked.ask(build_question())
+    judge = judge_with(fault, max_attempts=2)
+    (verdict,) = judge.ask(build_question())
     assert verdict.outcome == outcome
     assert verdict.attempts == 2
-    budget = asked.budgets[0]
+    budget = judge.budgets[0]
     assert ([budget.amount] * 2 if billed else []) == budget.settled
 
 
-def test_the_error_of_a_gateway_may_hide_an_answer_that_was_paid_for(
+def test_a_gateway_error_is_charged_because_it_may_hide_an_answer(
     judge_with: Build, build_question: Build, error: Build
 ) -> None:
     """A 504 of the API itself is not billed; one of a proxy does not show what the API did."""
     page = httpx2.Response(504, html="<h1>Gateway time-out</h1>")
     for response, billed in ((page, 1), (error(504), 0)):
-        asked = judge_with(response, max_attempts=1)
-        asked.ask(build_question())
-        assert billed == len(asked.budgets[0].settled)
+        judge = judge_with(response, max_attempts=1)
+        judge.ask(build_question())
+        assert billed == len(judge.budgets[0].settled)
 
 
 @pytest.mark.parametrize(
@@ -359,12 +357,12 @@ def test_the_error_of_a_gateway_may_hide_an_answer_that_was_paid_for(
 )
 def test_an_unreadable_answer_is_an_outcome_charged_in_full(content: bytes, judge_with: Build, build_question: Build) -> None:
     """Status 200 means that the call was made and paid for; repeating it would pay twice."""
-    asked = judge_with(httpx2.Response(200, content=content, headers={"content-type": "application/json"}))
-    (verdict,) = asked.ask(build_question())
+    judge = judge_with(httpx2.Response(200, content=content, headers={"content-type": "application/json"}))
+    (verdict,) = judge.ask(build_question())
     assert verdict.outcome == "provider_error"
     assert verdict.attempts == 1
     assert (verdict.error or "").startswith("unreadable answer: ")
-    assert asked.budgets[0].usages == [None]
+    assert judge.budgets[0].usages == [None]
 
 
 @pytest.mark.parametrize(
@@ -381,13 +379,13 @@ def test_an_unreadable_answer_is_an_outcome_charged_in_full(content: bytes, judg
         {"input_tokens": 5, "output_tokens": 5, "cache_read_input_tokens": "7"},
     ],
 )
-def test_usage_that_is_no_usage_is_unknown(usage: Any, judge_with: Build, build_question: Build, message: Build) -> None:
+def test_invalid_usage_counts_as_unknown(usage: Any, judge_with: Build, build_question: Build, message: Build) -> None:
     """The answer counts, its cost is unknown, and invalid usage must not break the record."""
-    asked = judge_with(message(usage=usage))
-    (verdict,) = asked.ask(build_question())
+    judge = judge_with(message(usage=usage))
+    (verdict,) = judge.ask(build_question())
     assert verdict.outcome == "answered"
     assert verdict.usage is None
-    assert asked.budgets[0].usages == [None]
+    assert judge.budgets[0].usages == [None]
 
 
 @pytest.mark.parametrize(("calls", "outcome", "attempts"), [(0, "cost_cap", 0), (1, "cost_cap", 1), (2, "invalid", 2)])
@@ -395,22 +393,22 @@ def test_every_call_needs_a_reservation(
     *, calls: int, outcome: str, attempts: int, judge_with: Build, build_question: Build, message: Build
 ) -> None:
     """The cap also holds for repairs."""
-    asked = judge_with(message('{"score": 7.0}'))
-    (verdict,) = asked.ask(build_question(), calls=calls)
+    judge = judge_with(message('{"score": 7.0}'))
+    (verdict,) = judge.ask(build_question(), calls=calls)
     assert verdict.outcome == outcome
     assert verdict.attempts == attempts
-    assert len(asked.api.requests) == attempts
+    assert len(judge.api.requests) == attempts
 
 
-def test_words_of_a_server_are_short_and_hold_no_secret(judge_with: Build, build_question: Build, error: Build) -> None:
+def test_error_messages_of_a_server_are_shortened_and_redacted(judge_with: Build, build_question: Build, error: Build) -> None:
     """Error messages are recorded and shown; they may repeat the key or contain terminal sequences."""
-    said = f"bad key {KEY}\x1b[31m\u202e\nAuthorization: Bearer abcdefghijklmnopqrstuvwxyz012345 " + "x" * 10_000
-    (verdict,) = judge_with(error(401, said)).ask(build_question())
-    words = verdict.error or ""
-    assert words.startswith("unauthorized: bad key [key] [31m Authorization: ")
-    assert "abcdefghijklmnopqrstuvwxyz" not in words
-    assert len(words) <= 220
-    assert words.isprintable()
+    response_text = f"bad key {KEY}\x1b[31m\u202e\nAuthorization: Bearer abcdefghijklmnopqrstuvwxyz012345 " + "x" * 10_000
+    (verdict,) = judge_with(error(401, response_text)).ask(build_question())
+    error_message = verdict.error or ""
+    assert error_message.startswith("unauthorized: bad key [key] [31m Authorization: ")
+    assert "abcdefghijklmnopqrstuvwxyz" not in error_message
+    assert len(error_message) <= 220
+    assert error_message.isprintable()
 
 
 @pytest.mark.parametrize(
@@ -426,37 +424,37 @@ def test_a_simulated_answer_is_marked(
 
 def test_a_redirect_is_not_followed(judge_with: Build, build_question: Build) -> None:
     """The texts of an exchange must go to the configured address alone."""
-    asked = judge_with(httpx2.Response(307, headers={"location": "http://127.0.0.2:9/v1/messages"}))
-    (verdict,) = asked.ask(build_question())
+    judge = judge_with(httpx2.Response(307, headers={"location": "http://127.0.0.2:9/v1/messages"}))
+    (verdict,) = judge.ask(build_question())
     assert verdict.outcome == "provider_error"
-    assert len(asked.api.requests) == 1
+    assert len(judge.api.requests) == 1
 
 
 async def _never(_request: httpx2.Request) -> Any:
     await asyncio.Event().wait()
 
 
-def test_the_deadline_holds_over_everything(judge_with: Build, build_question: Build) -> None:
+def test_the_deadline_covers_everything(judge_with: Build, build_question: Build) -> None:
     """A silent server costs one deadline; each call that may have been made is charged in full."""
-    asked = judge_with(_never, deadline=0.2)
-    (verdict,) = asked.ask(build_question())
+    judge = judge_with(_never, deadline=0.2)
+    (verdict,) = judge.ask(build_question())
     assert verdict.outcome == "timeout"
-    budget = asked.budgets[0]
+    budget = judge.budgets[0]
     assert verdict.attempts == len(verdict.attempt_errors) == len(budget.settled) == budget.reserved
     assert set(budget.settled) == {budget.amount}
 
 
-def test_one_call_may_not_take_the_whole_deadline(judge_with: Build, build_question: Build, message: Build, clock: Any) -> None:
+def test_one_call_cannot_use_up_the_deadline(judge_with: Build, build_question: Build, message: Build, clock: Any) -> None:
     """A hanging call is given up early enough for another one, and charged in full."""
     clock.jitter = 0.0
-    asked = judge_with(_never, message(), deadline=1.0)
-    (verdict,) = asked.ask(build_question())
+    judge = judge_with(_never, message(), deadline=1.0)
+    (verdict,) = judge.ask(build_question())
     assert verdict.outcome == "answered"
     assert verdict.attempt_errors == ("no answer in time",)
-    assert asked.budgets[0].usages == [None, Usage(100, 20, 0, 7)]
+    assert judge.budgets[0].usages == [None, Usage(100, 20, 0, 7)]
 
 
-def test_a_cancellation_from_outside_is_raised_and_charged(build_question: Build, purse_for: Build, clock: Any) -> None:
+def test_a_cancelled_call_is_charged_in_full(build_question: Build, purse_for: Build, clock: Any) -> None:
     """At shutdown the outcome of running calls is unknown, so they are charged in full."""
     began = asyncio.Event()
 
@@ -481,9 +479,7 @@ def test_a_cancellation_from_outside_is_raised_and_charged(build_question: Build
     assert asyncio.run(run()) == (0, [0])
 
 
-def test_an_error_of_the_purse_is_raised_and_gives_the_slot_back(
-    judge_with: Build, build_question: Build, message: Build
-) -> None:
+def test_an_error_of_the_budget_is_raised_and_frees_the_slot(judge_with: Build, build_question: Build, message: Build) -> None:
     """A failing store is not a failure of the judge, and calls must not continue without a record."""
 
     class Broken:
@@ -522,20 +518,20 @@ def test_an_error_of_the_purse_is_raised_and_gives_the_slot_back(
         ("smart\u2019quote", None, "printable ASCII", "Copy"),
     ],
 )
-def test_what_cannot_work_is_refused_at_start_up(key: str | None, url: str | None, message: str, hint: str) -> None:
+def test_invalid_settings_are_refused_at_startup(key: str | None, url: str | None, message: str, hint: str) -> None:
     """Invalid settings must fail at startup, not at the first call, and the error must not contain a secret."""
     with pytest.raises(SettingsError, match=message) as refused:
         open_live_judge(key, url, lambda _model: (None, False))
     assert hint in refused.value.hint
-    shown = f"{refused.value} {refused.value.hint}"
-    assert "secret" not in shown
-    assert KEY not in shown
+    full_message = f"{refused.value} {refused.value.hint}"
+    assert "secret" not in full_message
+    assert KEY not in full_message
 
 
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:11434", "http://localhost:8000/", "http://[::1]:8000", "https://llm.example/proxy"]
 )
-def test_a_server_that_imitates_the_api_needs_no_key(url: str) -> None:
+def test_a_compatible_server_needs_no_key(url: str) -> None:
     """Local servers need no key, but the client refuses requests without one."""
     asyncio.run(open_live_judge(None, url, lambda _model: (None, False)).aclose())
 

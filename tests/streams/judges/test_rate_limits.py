@@ -39,7 +39,7 @@ def run(task: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(task)
 
 
-def test_no_more_calls_are_under_way_than_the_limit() -> None:
+def test_concurrent_calls_never_exceed_the_limit() -> None:
     """The limit keeps the provider from rejecting all calls, so it must hold in every order of events."""
 
     async def scenario() -> tuple[int, int]:
@@ -60,7 +60,7 @@ def test_no_more_calls_are_under_way_than_the_limit() -> None:
     assert run(scenario()) == (3, 0)
 
 
-def test_who_waits_longest_is_next() -> None:
+def test_the_longest_waiting_call_is_next() -> None:
     """A worker that asks continuously must not starve the others."""
 
     async def scenario() -> list[int]:
@@ -85,7 +85,7 @@ def test_who_waits_longest_is_next() -> None:
 @pytest.mark.parametrize(
     "order", [("cancel", "release"), ("release", "cancel"), ("cancel", "", "release"), ("release", "", "cancel")]
 )
-def test_a_cancelled_wait_loses_no_slot(order: tuple[str, ...]) -> None:
+def test_a_cancelled_wait_keeps_its_slot_available(order: tuple[str, ...]) -> None:
     """A deadline may pass before, during or after a slot is granted; lost slots would stop all judging."""
 
     async def scenario() -> tuple[bool, int]:
@@ -110,7 +110,7 @@ def test_a_cancelled_wait_loses_no_slot(order: tuple[str, ...]) -> None:
     assert run(scenario()) == (order != ("release", "", "cancel"), 0)
 
 
-def test_the_limit_halves_once_a_round_and_grows_back() -> None:
+def test_the_limit_halves_once_per_round_and_grows_back() -> None:
     """Sixteen calls rejected together count once, and the limit must grow back."""
     clock = HandClock()
     limiter = Limiter(16, clock.judge_clock)
@@ -127,7 +127,7 @@ def test_the_limit_halves_once_a_round_and_grows_back() -> None:
     assert limiter.limit == 16
 
 
-def test_growth_lets_the_next_ones_in() -> None:
+def test_a_rising_limit_admits_waiting_calls() -> None:
     """A caller that waits because of a low limit must proceed as soon as the limit rises."""
 
     async def scenario() -> int:
@@ -144,7 +144,7 @@ def test_growth_lets_the_next_ones_in() -> None:
     assert run(scenario()) == 2
 
 
-def test_a_pause_holds_everybody_back_until_it_ends() -> None:
+def test_a_pause_delays_every_call_until_it_ends() -> None:
     """A pause that one call learns about applies to all calls with the key."""
     clock = HandClock()
     limiter = Limiter(2, clock.judge_clock)
@@ -156,7 +156,7 @@ def test_a_pause_holds_everybody_back_until_it_ends() -> None:
     assert limiter.paused_until is None
 
 
-def test_a_pause_beyond_the_deadline_is_told_at_once() -> None:
+def test_a_pause_beyond_the_deadline_is_reported_at_once() -> None:
     """Clock beyond the deadline would only block the session."""
     clock = HandClock()
     limiter = Limiter(2, clock.judge_clock)
@@ -166,7 +166,7 @@ def test_a_pause_beyond_the_deadline_is_told_at_once() -> None:
     assert limiter.in_flight == 0
 
 
-def test_a_pause_that_begins_while_somebody_queues_holds_for_them_too() -> None:
+def test_a_pause_also_delays_queued_calls() -> None:
     """Most calls are in the queue when a provider demands a pause."""
 
     async def scenario() -> tuple[float | None, int]:
@@ -182,7 +182,7 @@ def test_a_pause_that_begins_while_somebody_queues_holds_for_them_too() -> None:
     assert run(scenario()) == (200.0, 0)
 
 
-def test_no_pause_is_endless() -> None:
+def test_the_length_of_a_pause_is_bounded() -> None:
     """A server that demands a pause of a year must not disable judging."""
     clock = HandClock()
     limiter = Limiter(1, clock.judge_clock)
@@ -207,7 +207,7 @@ def test_no_pause_is_endless() -> None:
         ({"retry-after": "later"}, None),
     ],
 )
-def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], seconds: float | None) -> None:
+def test_every_form_of_retry_after_is_parsed(headers: dict[str, str], seconds: float | None) -> None:
     """A misread delay would cause a burst of calls or an idle hour."""
     assert retry_after(headers, lambda: NOON) == seconds
 
@@ -247,7 +247,7 @@ def test_an_empty_allowance_pauses_until_its_reset(headers: dict[str, str], seco
         | st.sampled_from(["0", "9" * 400, "1e999", DATE, "0001-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59"]),
     )
 )
-def test_no_header_can_break_the_reading(headers: dict[str, str]) -> None:
+def test_invalid_headers_are_ignored(headers: dict[str, str]) -> None:
     """Headers may come from any server: invalid ones count as missing, never as negative times."""
     after = retry_after(headers, lambda: NOON)
     assert after is None or after >= 0

@@ -29,13 +29,13 @@ def question(**fields: Any) -> Question:
 @pytest.mark.parametrize("repair", [None, BROKEN])
 def test_a_verbatim_question_is_sent_byte_for_byte(output_mode: OutputMode, repair: Repair | None) -> None:
     """The prompt files show exactly what was sent, so nothing may be added."""
-    sent = build_request(question(user_prompt=VIEW, system_prompt="Judge."), RequestOptions(output_mode), "boundary", repair)
-    assert sent["messages"][0] == {"role": "user", "content": VIEW}
-    assert sent["system"][0]["text"] == "Judge."
-    assert ("output_config" in sent) == (output_mode is OutputMode.STRUCTURED)
+    request = build_request(question(user_prompt=VIEW, system_prompt="Judge."), RequestOptions(output_mode), "boundary", repair)
+    assert request["messages"][0] == {"role": "user", "content": VIEW}
+    assert request["system"][0]["text"] == "Judge."
+    assert ("output_config" in request) == (output_mode is OutputMode.STRUCTURED)
 
 
-def test_a_repair_comes_after_the_message_and_leaves_it_as_it_is() -> None:
+def test_a_repair_follows_the_unchanged_message() -> None:
     """The problems are sent in separate turns."""
     turns = build_request(question(), RequestOptions(), "boundary", BROKEN)["messages"]
     assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
@@ -44,23 +44,23 @@ def test_a_repair_comes_after_the_message_and_leaves_it_as_it_is() -> None:
 
 
 @given(answer=st.text(min_size=1, max_size=3_000), problems=st.lists(st.text(max_size=200), min_size=1, max_size=12))
-def test_a_verbatim_question_and_its_repair_keep_within_what_is_reserved(answer: str, problems: list[str]) -> None:
+def test_a_verbatim_question_and_its_repair_stay_within_the_reservation(answer: str, problems: list[str]) -> None:
     """The worst case counts one token per byte of system prompt, message and schema; half of our own text pays for a repair."""
-    asked = question(system_prompt="Judge the run. " * 200)
-    turns = build_request(asked, RequestOptions(OutputMode.IN_PROMPT), "b", Repair(answer, tuple(problems)))["messages"]
+    verbatim = question(system_prompt="Judge the run. " * 200)
+    turns = build_request(verbatim, RequestOptions(OutputMode.IN_PROMPT), "b", Repair(answer, tuple(problems)))["messages"]
     answer_json = sum(len(turn["content"].encode()) for turn in turns[1:])
-    words = asked.texts_size - len(asked.content("b").encode())
-    assert answer_json <= words // 2 + 200
-    assert len(asked.instructions.encode()) + len(turns[0]["content"].encode()) < asked.texts_size + OVERHEAD_TOKENS
+    added_bytes = verbatim.texts_size - len(verbatim.content("b").encode())
+    assert answer_json <= added_bytes // 2 + 200
+    assert len(verbatim.instructions.encode()) + len(turns[0]["content"].encode()) < verbatim.texts_size + OVERHEAD_TOKENS
 
 
-def test_any_other_question_has_its_fences_and_its_schema(build_question: Callable[..., Question]) -> None:
+def test_any_other_question_has_fences_and_a_schema(build_question: Callable[..., Question]) -> None:
     """Only questions marked as verbatim are sent that way."""
-    asked = build_question()
-    plain = build_request(asked, RequestOptions(OutputMode.IN_PROMPT), "b0")["messages"][0]["content"]
+    built = build_question()
+    plain = build_request(built, RequestOptions(OutputMode.IN_PROMPT), "b0")["messages"][0]["content"]
     assert plain.startswith("<agent_response b0>")
     assert "keeps this JSON schema" in plain
-    verbatim = build_request(replace(asked, verbatim=True), RequestOptions(OutputMode.IN_PROMPT), "b0")["messages"][0][
+    verbatim = build_request(replace(built, verbatim=True), RequestOptions(OutputMode.IN_PROMPT), "b0")["messages"][0][
         "content"
     ]
-    assert asked.materials[0].literal == verbatim
+    assert built.materials[0].literal == verbatim

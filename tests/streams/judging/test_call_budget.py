@@ -40,7 +40,7 @@ class RepairingJudge:
 
 
 @pytest.mark.parametrize(("calls", "expected"), [(1.7, False), (1.9, True)])
-def test_a_second_call_is_made_only_where_a_crash_would_not_pass_the_cap(calls: float, expected: bool) -> None:
+def test_a_second_call_is_made_only_if_a_crash_would_stay_under_the_cap(calls: float, expected: bool) -> None:
     """If the process dies, both calls are charged in full. At 1.8 times the worst case, a short answer still fits."""
 
     async def work(cap: float) -> tuple[list[int], float]:
@@ -103,7 +103,7 @@ def test_a_batched_question_is_reserved_charged_and_recorded_as_such() -> None:
     assert price.cost(Usage(100, 10), batched=True) == nano_of(judgement.cost_usd or 0) == ledger.spent
 
 
-def test_a_reservation_of_before_is_used_before_another_one_is_made() -> None:
+def test_an_existing_reservation_is_used_before_a_new_one() -> None:
     """The batch of a killed process already has a reservation, which must be settled once."""
     ledger, records = Ledger(None), list[Record]()
     judging_task = _judging_task(ledger, batched=True)
@@ -141,7 +141,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return groups
 
 
-def test_records_of_one_turn_of_the_event_loop_are_one_transaction(groups: list[list[str]]) -> None:
+def test_records_of_one_event_loop_turn_are_one_transaction(groups: list[list[str]]) -> None:
     """Records share a commit, and each is in the tables before its call continues."""
 
     async def publish(store: Store) -> None:
@@ -178,7 +178,7 @@ def test_every_call_learns_that_its_record_is_not_durable(groups: list[list[str]
     assert groups == [["full", "beside"], ["later"]]
 
 
-def test_a_record_is_written_though_its_caller_is_gone(groups: list[list[str]]) -> None:
+def test_a_record_is_written_although_its_caller_is_gone(groups: list[list[str]]) -> None:
     """The call may have been made: without its record it would be paid for again."""
 
     async def publish(store: Store) -> None:

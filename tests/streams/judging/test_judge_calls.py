@@ -10,12 +10,12 @@ from support import builders as build
 from streams.judging.judging_partition import JudgeCalls
 
 
-def test_trouble_is_told_when_it_changes_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_logged_when_it_changes_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
     """A long outage is logged once, and its end once; reservations are ignored."""
     calls = JudgeCalls()
-    said = ["timeout", "timeout", "provider_error", "answered", "answered"]
+    outcomes = ["timeout", "timeout", "provider_error", "answered", "answered"]
     with caplog.at_level(logging.INFO, logger="streams.judging.judging_partition"):
-        for number, outcome in enumerate(said):
+        for number, outcome in enumerate(outcomes):
             calls.note(build.reservation("s", number))
             error = None if outcome == "answered" else "no answer in 60 s"
             calls.note(build.judgement("s", number, outcome=outcome, error=error, cost_usd=0.001 if error is None else None))

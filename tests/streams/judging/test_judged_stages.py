@@ -112,8 +112,8 @@ def evaluate_all(
 
 def nano(store: Store, table: str, where: str = "true") -> int:
     """Return the sum of a table's costs in nano-USD."""
-    found = store.cursor().execute(f"SELECT cost_usd FROM {table} WHERE cost_usd IS NOT NULL AND {where}").fetchall()
-    return sum(nano_of(cost) for (cost,) in found)
+    costs = store.cursor().execute(f"SELECT cost_usd FROM {table} WHERE cost_usd IS NOT NULL AND {where}").fetchall()
+    return sum(nano_of(cost) for (cost,) in costs)
 
 
 def check_rebuild(store: Store, policy: Policy | None = None) -> None:
@@ -124,7 +124,7 @@ def check_rebuild(store: Store, policy: Policy | None = None) -> None:
     assert {table: rows(store, table, columns) for table, columns in tables.items()} == before
 
 
-def test_exchanges_and_runs_are_judged_side_by_side_and_every_cent_is_in_its_result(store: Store) -> None:
+def test_exchanges_and_runs_are_judged_concurrently_and_pay_separately(store: Store) -> None:
     """Scores and evaluations are paid for separately; their sums equal the recorded costs."""
 
     async def work() -> None:
@@ -144,7 +144,7 @@ def test_exchanges_and_runs_are_judged_side_by_side_and_every_cent_is_in_its_res
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_rebuild_gives_the_same_evaluations_whatever_the_judge_did(store: Store, seed: int) -> None:
+def test_a_rebuild_gives_the_same_evaluations(store: Store, seed: int) -> None:
     """Results depend on the topics alone: not on a judge, a clock or randomness."""
     policy = policy_of(cost_cap_per_session=0.05)
 
@@ -162,39 +162,39 @@ def test_a_rebuild_gives_the_same_evaluations_whatever_the_judge_did(store: Stor
     check_rebuild(store, policy)
 
 
-def test_each_evaluation_has_a_cap_of_its_own_and_the_session_s_money_is_left_alone(store: Store) -> None:
+def test_each_evaluation_has_its_own_cap(store: Store) -> None:
     """A cap in a profile applies to one evaluation; the session's exchanges have their own budget."""
     cap = 0.045
 
     async def work() -> None:
         async with engine_over(store, policy_of(cost_cap_per_session=0.0), MoodyJudge(3, answer)) as engine:
             await evaluate(engine, several(2, 4, cost_cap_usd=cap, repetitions=9))
-            again = [next_attempt(one, 1, ()) for one in several(2, 4, cost_cap_usd=cap, repetitions=9)]
-            await evaluate(engine, again)
+            requests = [next_attempt(one, 1, ()) for one in several(2, 4, cost_cap_usd=cap, repetitions=9)]
+            await evaluate(engine, requests)
 
     run(work())
     spent = "SELECT sum(cost_usd) FROM judgements GROUP BY subject_id"
-    found = [nano_of(total) for (total,) in store.cursor().execute(spent).fetchall()]
-    assert len(found) == 8
-    assert nano_of(cap) / 2 < max(found) <= nano_of(cap)
+    totals = [nano_of(total) for (total,) in store.cursor().execute(spent).fetchall()]
+    assert len(totals) == 8
+    assert nano_of(cap) / 2 < max(totals) <= nano_of(cap)
     assert {"cost_cap"} < {
         outcome for (outcome,) in store.cursor().execute("SELECT unnest(iterations).outcome FROM evaluations").fetchall()
     }
 
 
-def test_no_price_under_a_cap_is_no_call(store: Store) -> None:
+def test_a_call_without_a_known_price_is_refused_under_a_cap(store: Store) -> None:
     """Under a cap, a call without a known price is forbidden; without a cap it is allowed."""
     judge = CountingJudge()
     unpriced = {"model": "somebody-else-s-model", "repetitions": 1}
     evaluate_all(store, [wanted("s", "capped", **unpriced), wanted("s", "free", **unpriced, cost_cap_usd=None)], judge)
-    found = (
+    answers = (
         store.cursor().execute("SELECT case_id, status, iterations[1].outcome, cost_usd FROM evaluations ORDER BY 1").fetchall()
     )
-    assert found == [("capped", "failed", "unknown_price", 0.0), ("free", "completed", "answered", None)]
+    assert answers == [("capped", "failed", "unknown_price", 0.0), ("free", "completed", "answered", None)]
     assert judge.asked.total() == 1
 
 
-def test_without_a_judge_an_evaluation_fails_and_says_why(store: Store) -> None:
+def test_without_a_judge_an_evaluation_fails_with_a_reason(store: Store) -> None:
     """The evaluation fails with a reason, and can be requested again."""
     evaluate_all(store, [wanted("s", "case")], None)
     expected = [("failed", None, ["no_judge"] * 3)]
@@ -203,7 +203,7 @@ def test_without_a_judge_an_evaluation_fails_and_says_why(store: Store) -> None:
     check_rebuild(store)
 
 
-def test_an_import_asks_no_judge(store: Store) -> None:
+def test_an_import_calls_no_judge(store: Store) -> None:
     """Imports and rebuilds may not pay for calls, so they evaluate from recorded answers."""
     with store.transaction() as transaction:
         transaction.append(EVALUATION.source, [build.encode(wanted("s", "case"))])
@@ -212,17 +212,17 @@ def test_an_import_asks_no_judge(store: Store) -> None:
     assert store.count("judgements") == 0
 
 
-def test_the_same_request_again_changes_nothing(store: Store) -> None:
+def test_a_repeated_request_changes_nothing(store: Store) -> None:
     """A caller may safely repeat a request."""
     judge = CountingJudge()
 
     async def work() -> None:
         async with engine_over(store, judge=judge) as engine:
             await evaluate(engine, several())
-            again = await engine.publish(EVALUATION.source, several())
-            assert again.written == 0
-            assert again.known == 6
-            assert again.conflicts == []
+            repeated = await engine.publish(EVALUATION.source, several())
+            assert repeated.written == 0
+            assert repeated.known == 6
+            assert repeated.conflicts == []
             await engine.wait_until_drained()
 
     run(work())
@@ -230,7 +230,7 @@ def test_the_same_request_again_changes_nothing(store: Store) -> None:
     assert len(rows(store, "evaluations")) == 6
 
 
-def test_another_attempt_asks_what_failed_and_nothing_else(store: Store) -> None:
+def test_another_attempt_asks_only_the_failed_questions(store: Store) -> None:
     """A recorded answer counts in every attempt."""
     broken: list[str] = []
 
@@ -251,7 +251,7 @@ def test_another_attempt_asks_what_failed_and_nothing_else(store: Store) -> None
     check_rebuild(store)
 
 
-def test_what_a_batch_was_answered_before_is_not_asked_again(store: Store) -> None:
+def test_answers_of_a_batch_are_not_asked_again(store: Store) -> None:
     """The judgements of a batch are recorded before the request exists."""
     first, judge = wanted("s", "case"), CountingJudge()
 
@@ -259,8 +259,8 @@ def test_what_a_batch_was_answered_before_is_not_asked_again(store: Store) -> No
         async with engine_over(store, judge=judge) as engine:
             judging_task = EVALUATION.open(first, Policy(), (), batched=True)
             fields = {"session_id": "s", "subject_id": first.evaluation_id}
-            said = canonical_json(evaluated.answer(5))
-            await engine.publish("judgements", [evaluated.judgement(next(judging_task.judging()), said, **fields)])
+            answer_text = canonical_json(evaluated.answer(5))
+            await engine.publish("judgements", [evaluated.judgement(next(judging_task.judging()), answer_text, **fields)])
             await evaluate(engine, [first])
 
     run(work())
@@ -269,15 +269,15 @@ def test_what_a_batch_was_answered_before_is_not_asked_again(store: Store) -> No
     assert rows(store, "evaluations", "status, successful_iterations") == [("completed", 3)]
 
 
-def test_an_answer_that_another_evaluation_got_to_the_same_question_counts_and_costs_nothing(store: Store) -> None:
+def test_an_answer_reused_from_another_evaluation_costs_nothing(store: Store) -> None:
     """A reused answer was paid for elsewhere: only calls made here are charged to this cap and shown in this result."""
     first, judge = wanted("s", "case"), CountingJudge()
     question = next(EVALUATION.open(first, Policy(), ()).judging())
-    said = canonical_json(evaluated.answer(5))
-    known = evaluated.judgement(question, said, session_id="s", subject_id="other", subject_revision=4, cost_usd=0.9)
-    request = next_attempt(first, 0, [known])
+    answer_text = canonical_json(evaluated.answer(5))
+    earlier = evaluated.judgement(question, answer_text, session_id="s", subject_id="other", subject_revision=4, cost_usd=0.9)
+    request = next_attempt(first, 0, [earlier])
     assert EVALUATION.open(request, Policy(), ()).ledger.spent == 0
-    assert tuple(EVALUATION.open(request, Policy(), ()).taken_over) == (known,)
+    assert tuple(EVALUATION.open(request, Policy(), ()).taken_over) == (earlier,)
 
     evaluate_all(store, [request], judge)
     assert len(judge.asked) == 2
@@ -285,17 +285,17 @@ def test_an_answer_that_another_evaluation_got_to_the_same_question_counts_and_c
     ((status, answers, ids, result),) = rows(store, "evaluations", "status, successful_iterations, judgement_ids, result")
     assert status == "completed"
     assert answers == 3
-    assert ids[0] == known.judgement_id
+    assert ids[0] == earlier.judgement_id
     assert nano(store, "evaluations") == nano(store, "judgements") > 0
-    shown = EvaluationResult.model_validate_json(str(result)).judge_result.iterations
+    iterations = EvaluationResult.model_validate_json(str(result)).judge_result.iterations
     assert [
-        (shown[0].taken_over_from, shown[0].attempts, shown[0].cost_usd, shown[0].answer),
-        *((one.taken_over_from, one.attempts) for one in shown[1:]),
-    ] == [("other", 0, 0.0, said), (None, 1), (None, 1)]
+        (iterations[0].taken_over_from, iterations[0].attempts, iterations[0].cost_usd, iterations[0].answer),
+        *((one.taken_over_from, one.attempts) for one in iterations[1:]),
+    ] == [("other", 0, 0.0, answer_text), (None, 1), (None, 1)]
     check_rebuild(store)
 
 
-def test_what_no_batch_has_answered_is_a_failed_iteration_and_is_not_asked_call_by_call(store: Store) -> None:
+def test_a_question_missing_in_a_batch_fails_instead_of_a_single_call(store: Store) -> None:
     """Single calls cost twice as much as a batch, and the estimate did not include them."""
     batched = wanted("s", "case", judge={"judge_id": "x", "model": "claude-haiku-4-5", "type": "batch"})
     poor = wanted("s", "other", judge={"judge_id": "x", "model": "claude-haiku-4-5", "type": "batch"}, cost_cap_usd=0.000001)
@@ -335,7 +335,7 @@ def outcomes(store: Store) -> list[tuple[object, ...]]:
     return rows(store, "evaluations", "evaluation_id, revision, status, final_score, successful_iterations, dimensions")
 
 
-def test_killed_after_any_commit_no_answer_is_asked_for_twice(store: Store) -> None:
+def test_a_kill_after_any_commit_repeats_no_answered_question(store: Store) -> None:
     """An interrupted call is charged in full and repeated; a recorded answer is not requested again."""
     requests = several(1, 2)
     evaluate_all(store, requests, CountingJudge())
@@ -344,7 +344,7 @@ def test_killed_after_any_commit_no_answer_is_asked_for_twice(store: Store) -> N
         judge = CountingJudge()
         with Store(None) as other:
             ends.append(run(killed(other, judge, len(ends), requests)))
-            answered = {fingerprint for (fingerprint,) in rows(other, "judgements", "fingerprint")}
+            answered_fingerprints = {fingerprint for (fingerprint,) in rows(other, "judgements", "fingerprint")}
             before = Counter(judge.asked)
 
             async def second(other: Store = other, judge: Judge = judge) -> None:
@@ -353,7 +353,7 @@ def test_killed_after_any_commit_no_answer_is_asked_for_twice(store: Store) -> N
 
             run(second())
             assert outcomes(other) == expected
-            assert all(judge.asked[one] == before[one] for one in answered)
+            assert all(judge.asked[one] == before[one] for one in answered_fingerprints)
             assert judge.asked.total() <= 7
             assert other.cursor().execute(OPEN).fetchall() == []
             assert nano(other, "evaluations") == nano(other, "judgements")
@@ -368,13 +368,13 @@ async def killed(store: Store, judge: Judge, lives: int, requests: Sequence[Eval
     await engine.publish(EVALUATION.source, requests)
     ends = [asyncio.create_task(engine.died.wait()), asyncio.create_task(engine.wait_until_drained())]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)  # type: ignore[type-var]
-    for one in ends:
-        one.cancel()
+    for commit_count in ends:
+        commit_count.cancel()
     await engine.stop(grace=0)
     return engine.died.is_set()
 
 
-def test_a_stop_in_the_middle_lets_the_call_end_and_the_next_start_goes_on(store: Store) -> None:
+def test_a_stop_lets_the_running_call_end_and_the_next_start_continues(store: Store) -> None:
     """An orderly stop must not waste a paid call."""
     gate, began = asyncio.Event(), asyncio.Event()
 
@@ -404,7 +404,9 @@ def test_a_stop_in_the_middle_lets_the_call_end_and_the_next_start_goes_on(store
     assert rows(store, "evaluations", "status, successful_iterations") == [("completed", 3)]
 
 
-def test_a_request_that_cannot_be_read_is_set_aside_and_can_go_back(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_request_becomes_a_dead_letter_that_can_be_requeued(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     """A bad request affects no other, with or without a judge; putting it back is another attempt."""
     broken = msgspec.structs.replace(wanted("s", "broken"), profile='{"profile_id": 1}')
     evaluate_all(store, [broken, wanted("s", "sound")], CountingJudge())
@@ -422,7 +424,7 @@ def test_a_request_that_cannot_be_read_is_set_aside_and_can_go_back(store: Store
 @pytest.mark.parametrize(
     "said", [{}, {"session_id": "s", "outcome": "refused"}, {"session_id": "s", "purpose": "tier3"}], ids=str
 )
-def test_what_a_request_carries_must_be_of_its_evaluation_or_answer_its_session_s_questions(
+def test_a_request_may_carry_only_judgements_of_its_own_evaluation(
     store: Store, caplog: pytest.LogCaptureFixture, said: dict[str, str]
 ) -> None:
     """A judgement of another run must not score this one, and failures elsewhere must not count here."""
@@ -433,7 +435,7 @@ def test_what_a_request_carries_must_be_of_its_evaluation_or_answer_its_session_
     assert rows(store, "dead_letters", "reason") == [("stage_failed",)]
 
 
-def test_an_erased_session_is_asked_about_no_more(store: Store) -> None:
+def test_an_erased_session_is_no_longer_judged(store: Store) -> None:
     """The request contains the session's texts: after an erasure no further call is made and no result is kept."""
 
     class Interrupted(CountingJudge):
@@ -460,7 +462,7 @@ def test_an_erased_session_is_asked_about_no_more(store: Store) -> None:
     assert judge.asked.total() == 3
 
 
-def test_every_judged_stage_is_in_the_topology_and_its_tasks_have_names_of_their_own() -> None:
+def test_every_judged_stage_is_in_the_topology_with_distinct_task_ids() -> None:
     """The topology and the judged stages must agree."""
     assert [stage.judged for stage in TOPOLOGY if stage.judged is not None] == list(JUDGED)
     assert len(JUDGED) == len({stage.queue for stage in JUDGED}) == len({stage.source for stage in JUDGED})

@@ -37,54 +37,54 @@ def answer(turn: int) -> Judgement:
 
 def after(tasks: Sequence[tuple[int, str]]) -> tuple[KeptCalls, ...]:
     """Return the kept calls after these answered tasks."""
-    kept: tuple[KeptCalls, ...] = ()
+    kept_calls: tuple[KeptCalls, ...] = ()
     for turn, reason in tasks:
-        kept = kept_after(kept, task(turn, reason), [answer(turn)], POLICY)
-    return kept
+        kept_calls = kept_after(kept_calls, task(turn, reason), [answer(turn)], POLICY)
+    return kept_calls
 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from(REASONS)), max_size=20))
-def test_the_answers_of_the_newest_turns_that_may_be_last_are_kept(tasks: list[tuple[int, str]]) -> None:
+def test_answers_of_the_newest_possible_last_turns_are_kept(tasks: list[tuple[int, str]]) -> None:
     """Whichever turns turn out to be last, their answers are available, each turn once."""
     eligible = sorted({turn for turn, reason in tasks if reason not in {"first_turns", "sampling_disabled"}})
-    kept = after(tasks)
-    assert [f"s:{turn}" for turn in eligible[-2:]] == [one.subject_id for one in kept]
-    state = STATE.decode(msgspec.msgpack.encode(JudgedState(1, 2, kept)))
+    kept_calls = after(tasks)
+    assert [f"s:{turn}" for turn in eligible[-2:]] == [one.subject_id for one in kept_calls]
+    state = STATE.decode(msgspec.msgpack.encode(JudgedState(1, 2, kept_calls)))
     for turn in range(31):
         assert ([answer(turn)] if turn in eligible[-2:] else []) == state.recorded_of(f"s:{turn}")
 
 
-def test_nothing_is_kept_of_a_session_that_has_closed() -> None:
+def test_a_closed_session_keeps_no_answers() -> None:
     """States of millions of closed sessions are kept, so they must be small."""
     assert after([(6, "routine_sample"), (7, "disagreement"), (8, LAST), (9, LAST)]) == ()
 
 
-def test_what_comes_after_a_last_turn_stays() -> None:
+def test_answers_after_a_last_turn_are_kept() -> None:
     """Last turns come in order, and the answers of the next one are still needed."""
-    kept = after([(7, "routine_sample"), (8, "disagreement"), (7, LAST)])
-    assert [one.subject_id for one in kept] == ["s:8"]
+    kept_calls = after([(7, "routine_sample"), (8, "disagreement"), (7, LAST)])
+    assert [one.subject_id for one in kept_calls] == ["s:8"]
 
 
-def test_a_task_without_an_answer_takes_nothing_away() -> None:
+def test_a_task_without_an_answer_removes_nothing() -> None:
     """Without a judge, earlier paid answers are kept."""
-    kept = after([(7, "routine_sample")])
-    assert kept_after(kept, task(7, "routine_sample"), (), POLICY) == kept
+    kept_calls = after([(7, "routine_sample")])
+    assert kept_after(kept_calls, task(7, "routine_sample"), (), POLICY) == kept_calls
 
 
-def test_no_session_s_answers_grow_a_state_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_answers_never_exceed_the_bound_of_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state beyond the topic's limit would stop the whole session; repeating a question is cheap."""
     monkeypatch.setattr(judged_stages, "KEPT_BYTES", len(encode(answer(7))) + 10)
     assert [one.subject_id for one in after([(7, "routine_sample"), (8, "routine_sample")])] == ["s:8"]
 
 
-def test_a_state_that_holds_no_judgement_costs_no_worker() -> None:
+def test_an_invalid_kept_judgement_does_not_stop_a_worker() -> None:
     """A state topic may hold arbitrary bytes: at worst a question is asked again."""
-    kept = (KeptCalls(7, "s:7", (b"\xff\x00", b"", encode(build.exchange("s", 7)), encode(answer(7)))),)
-    assert JudgedState(1, 0, kept).recorded_of("s:7") == [answer(7)]
+    kept_calls = (KeptCalls(7, "s:7", (b"\xff\x00", b"", encode(build.exchange("s", 7)), encode(answer(7)))),)
+    assert JudgedState(1, 0, kept_calls).recorded_of("s:7") == [answer(7)]
 
 
-def test_a_state_of_before_is_read() -> None:
+def test_a_state_of_the_previous_version_is_readable() -> None:
     """During a rolling upgrade, both versions must read both formats."""
     assert JudgedState(7, 8) == STATE.decode(msgspec.msgpack.encode([7, 8]))
     newer = msgspec.msgpack.encode([7, 8, [], "what a later version adds"])

@@ -102,89 +102,89 @@ class Work:
         await came(lambda: not self.partition.sessions)
 
 
-def test_a_session_keeps_its_order_and_waits_for_no_other() -> None:
+def test_a_session_keeps_its_order_and_delays_no_other() -> None:
     """A slow call delays only its session, whose spending must be known before its next exchange."""
 
     async def work() -> None:
-        one = Work()
-        one.put(("a", "wait"), ("a", "1"), ("b", "1"), ("b", "2"))
-        await came(lambda: len(one.partition.sessions) == 1)
-        assert one.begun == [("a", "wait"), ("b", "1"), ("b", "2")]
-        assert "a" in one.partition.sessions
-        assert "b" not in one.partition.sessions
-        one.release.set()
-        await one.idle()
-        assert one.begun[3:] == [("a", "1")]
-        one.put(("b", "3"))
-        await one.idle()
-        assert one.begun[4:] == [("b", "3")]
+        queue = Work()
+        queue.put(("a", "wait"), ("a", "1"), ("b", "1"), ("b", "2"))
+        await came(lambda: len(queue.partition.sessions) == 1)
+        assert queue.begun == [("a", "wait"), ("b", "1"), ("b", "2")]
+        assert "a" in queue.partition.sessions
+        assert "b" not in queue.partition.sessions
+        queue.release.set()
+        await queue.idle()
+        assert queue.begun[3:] == [("a", "1")]
+        queue.put(("b", "3"))
+        await queue.idle()
+        assert queue.begun[4:] == [("b", "3")]
 
     run(work())
 
 
-def test_at_the_end_nothing_is_begun_and_what_is_under_way_gets_its_time() -> None:
+def test_at_the_end_running_tasks_get_time_and_no_new_one_starts() -> None:
     """A paid call is worth waiting a few seconds for."""
 
     async def work() -> None:
-        one = Work()
-        one.put(("a", "wait"), ("a", "1"), ("b", "wait"))
-        await came(lambda: len(one.begun) == 2)
-        ending = asyncio.create_task(one.partition.end(10))
+        queue = Work()
+        queue.put(("a", "wait"), ("a", "1"), ("b", "wait"))
+        await came(lambda: len(queue.begun) == 2)
+        ending = asyncio.create_task(queue.partition.end(10))
         await asyncio.sleep(0)
-        one.put(("c", "1"))
-        one.release.set()
+        queue.put(("c", "1"))
+        queue.release.set()
         await ending
-        assert one.begun == [("a", "wait"), ("b", "wait")]
-        assert "a" in one.partition.sessions
-        assert "b" not in one.partition.sessions
-        assert "c" in one.partition.sessions
+        assert queue.begun == [("a", "wait"), ("b", "wait")]
+        assert "a" in queue.partition.sessions
+        assert "b" not in queue.partition.sessions
+        assert "c" in queue.partition.sessions
 
     run(work())
 
 
-def test_what_takes_longer_is_given_up() -> None:
+def test_a_task_that_takes_too_long_at_the_end_is_abandoned() -> None:
     """A process must end in time; the next one continues."""
 
     async def work() -> None:
-        one = Work()
-        one.put(("a", "wait"))
-        await came(lambda: bool(one.begun))
-        await one.partition.end(0)
-        assert "a" in one.partition.sessions
-        assert one.failures == []
+        queue = Work()
+        queue.put(("a", "wait"))
+        await came(lambda: bool(queue.begun))
+        await queue.partition.end(0)
+        assert "a" in queue.partition.sessions
+        assert queue.failures == []
 
     run(work())
 
 
-def test_an_item_that_is_stopped_ends_everything_quietly_and_a_fault_is_told() -> None:
+def test_a_stopped_task_ends_quietly_and_a_bug_is_raised() -> None:
     """Continuing after a bug would lose the task; continuing after a stop would waste calls."""
 
     async def work() -> None:
         for item, failures in (("stop", []), ("fail", [ZeroDivisionError])):
-            one = Work()
-            one.put(("a", item), ("a", "1"))
-            await came(lambda one=one: one.partition.is_closed)
-            one.put(("a", "2"), ("b", "1"))
-            await one.partition.end(1)
-            assert one.begun == [("a", item)]
-            assert failures == [type(error) for error in one.failures]
+            queue = Work()
+            queue.put(("a", item), ("a", "1"))
+            await came(lambda one=queue: one.partition.is_closed)
+            queue.put(("a", "2"), ("b", "1"))
+            await queue.partition.end(1)
+            assert queue.begun == [("a", item)]
+            assert failures == [type(error) for error in queue.failures]
 
     run(work())
 
 
-def test_what_came_first_is_begun_first_as_far_as_its_session_is_free() -> None:
+def test_the_earliest_task_of_a_free_session_starts_first() -> None:
     """The committed offset waits for the earliest task, so later tasks must not overtake it."""
 
     async def work() -> None:
-        one = Work(TaskSlots(1))
-        one.put(("a", "1"), ("a", "2"), ("b", "3"), ("a", "4"), ("c", "5"), ("b", "6"))
-        await one.idle()
-        assert [item for _, item in one.begun] == list("123456")
+        queue = Work(TaskSlots(1))
+        queue.put(("a", "1"), ("a", "2"), ("b", "3"), ("a", "4"), ("c", "5"), ("b", "6"))
+        await queue.idle()
+        assert [item for _, item in queue.begun] == list("123456")
 
     run(work())
 
 
-def test_queues_that_share_turns_begin_no_more_than_there_are_and_one_after_the_other() -> None:
+def test_partitions_share_a_limited_number_of_slots_fairly() -> None:
     """All partitions share one judge."""
 
     async def work() -> None:
@@ -206,22 +206,22 @@ def test_queues_that_share_turns_begin_no_more_than_there_are_and_one_after_the_
     run(work())
 
 
-def test_a_turn_can_end_before_its_item_does() -> None:
+def test_a_slot_may_be_released_before_its_task_ends() -> None:
     """While a result is written, the judge may work on another task; the session still waits."""
 
     async def work() -> None:
-        one = Work(TaskSlots(1))
-        one.put(("a", "early"), ("a", "1"), ("b", "1"))
-        await came(lambda: len(one.partition.sessions) == 1)
-        assert one.begun == [("a", "early"), ("b", "1")]
-        one.release.set()
-        await one.idle()
-        assert one.begun[-1] == ("a", "1")
+        queue = Work(TaskSlots(1))
+        queue.put(("a", "early"), ("a", "1"), ("b", "1"))
+        await came(lambda: len(queue.partition.sessions) == 1)
+        assert queue.begun == [("a", "early"), ("b", "1")]
+        queue.release.set()
+        await queue.idle()
+        assert queue.begun[-1] == ("a", "1")
 
     run(work())
 
 
-def test_a_queue_that_ends_gives_its_turns_back_even_where_nothing_was_begun() -> None:
+def test_a_closed_queue_returns_unused_slots() -> None:
     """A lost slot would be missing for all partitions until the process ends."""
 
     async def work() -> None:
@@ -239,16 +239,16 @@ def test_a_queue_that_ends_gives_its_turns_back_even_where_nothing_was_begun() -
     run(work())
 
 
-def test_every_turn_comes_back_also_of_tasks_that_were_done_before() -> None:
+def test_every_slot_is_returned_even_for_finished_tasks() -> None:
     """Losing a slot with each task would use up all slots, and judging would stop."""
 
     async def work() -> None:
         slots = TaskSlots(4)
-        one = Work(slots)
-        one.release.set()
+        queue = Work(slots)
+        queue.release.set()
         for items in ([("a", "1")] * 8, [("a", "early"), ("a", "1")] * 4):
-            one.put(*items)
-            await one.idle()
+            queue.put(*items)
+            await queue.idle()
         waiting = Work(slots)
         waiting.put(*((f"b{number}", "wait") for number in range(6)))
         await came(lambda: len(waiting.begun) == 4)

@@ -84,9 +84,7 @@ def tiers(store: Store) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("how", ["the judge fails", "there is no judge", "the cap is too small"])
-def test_a_verdict_that_was_paid_for_outlives_a_second_judging_that_fails(
-    store: Store, simulator: RunningJudge, how: str
-) -> None:
+def test_a_paid_verdict_survives_a_failed_rejudging(store: Store, simulator: RunningJudge, how: str) -> None:
     """Tier 2 was refused, Tier 3 answered: rejudging Tier 2 must keep the answer and the cost of Tier 3."""
     simulator.reset("refusal,answer")
     run(take(store, simulator, 1))
@@ -103,7 +101,7 @@ def test_a_verdict_that_was_paid_for_outlives_a_second_judging_that_fails(
     assert total(store, "scores") == total(store, "judgements") > 0
 
 
-def test_what_a_cap_left_out_can_be_judged_once_there_is_money(store: Store, simulator: RunningJudge) -> None:
+def test_exchanges_skipped_by_a_cap_can_be_judged_after_it_is_raised(store: Store, simulator: RunningJudge) -> None:
     """After the cap is raised in the policy, the skipped exchanges can be requested by that reason."""
     run(take(store, simulator, 1, policy=policy_of(cost_cap_per_session=0.001)))
     assert run(rejudge(store, simulator)) == 0
@@ -112,7 +110,7 @@ def test_what_a_cap_left_out_can_be_judged_once_there_is_money(store: Store, sim
 
 
 @pytest.mark.parametrize("changed", [{"methodology": "tilt"}, {"judge_model": "claude-haiku-5-5"}])
-def test_money_is_counted_by_exchange_whatever_is_asked_now(
+def test_costs_are_counted_by_exchange_whatever_the_methodology(
     store: Store, simulator: RunningJudge, changed: dict[str, object]
 ) -> None:
     """Another methodology or judge asks other questions, but the cost of the old ones still counts."""
@@ -135,7 +133,7 @@ def test_money_is_counted_by_exchange_whatever_is_asked_now(
     assert rows(store, "scores", "* EXCLUDE (_offset)") == before
 
 
-def test_a_rebuild_that_was_cut_short_is_finished_without_paying(store: Store, simulator: RunningJudge) -> None:
+def test_an_interrupted_rebuild_is_completed_without_paying(store: Store, simulator: RunningJudge) -> None:
     """A server that starts after an interrupted rebuild must not pay for judging history."""
     runner = runner_over(store)
     run(take_unjudged(store, 4))
@@ -156,7 +154,7 @@ async def take_unjudged(store: Store, turns: int) -> None:
         await engine.wait_until_drained()
 
 
-def test_a_request_that_came_to_nothing_blocks_nobody(store: Store, simulator: RunningJudge) -> None:
+def test_a_request_without_effect_blocks_no_later_one(store: Store, simulator: RunningJudge) -> None:
     """Requests of a disabled project have no effect; when it is enabled again, the exchange can be requested."""
     run(take_unjudged(store, 1))
     off = Policy(projects={"ops": ProjectSettings(enabled=False)})
@@ -165,7 +163,7 @@ def test_a_request_that_came_to_nothing_blocks_nobody(store: Store, simulator: R
     assert tiers(store)[0][0] == "scored"
 
 
-def test_a_replay_sets_the_same_one_exchange_aside(
+def test_a_replay_makes_the_same_dead_letter(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A failing exchange affects only itself, with or without a judge, and the session's spending is the same."""
@@ -194,7 +192,7 @@ def last_task(store: Store) -> ScoringTask:
     return task
 
 
-def test_a_task_that_is_judged_again_carries_what_was_recorded_before(store: Store, simulator: RunningJudge) -> None:
+def test_a_rejudged_task_carries_the_recorded_judgements(store: Store, simulator: RunningJudge) -> None:
     """A worker without a database gives the same score, byte by byte, and pays for no answer again."""
     simulator.reset("refusal,answer")
     run(take(store, simulator, 1))
@@ -212,7 +210,7 @@ def test_a_task_that_is_judged_again_carries_what_was_recorded_before(store: Sto
     assert nano_of(score.cost_usd) == total(store, "judgements") > judging_task.ledger.spent > 0
 
 
-def test_answers_are_carried_before_failures_and_new_failures_before_old_ones(store: Store) -> None:
+def test_a_task_carries_answers_before_failures_and_newest_failures_first(store: Store) -> None:
     """The size of a record is limited, so the least informative parts are dropped first."""
     fields = {"connection": "local", "subject_id": "s:1", "answer": "x" * 300_000}
     recorded = [
@@ -228,7 +226,7 @@ def test_answers_are_carried_before_failures_and_new_failures_before_old_ones(st
 
 
 @pytest.mark.parametrize("foreign", [build.judgement("s", 2), build.exchange("s", 1)])
-def test_a_task_that_carries_something_foreign_is_refused(foreign: Record) -> None:
+def test_a_task_with_a_foreign_judgement_is_refused(foreign: Record) -> None:
     """A verdict on another exchange must not become part of this score."""
     [(_, task)] = IntakeStep(Policy())(build.batch("exchanges", [build.exchange("s", 1)]), {}).records
     task = msgspec.structs.replace(task, earlier_judgements=(encode(foreign),))

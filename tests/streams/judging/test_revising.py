@@ -80,7 +80,7 @@ def calls(store: Store) -> int:
     return len(rows(store, "judgements", "judgement_id"))
 
 
-def test_a_turn_that_goes_on_is_one_exchange_that_is_judged_again(store: Store, simulator: RunningJudge) -> None:
+def test_a_continued_turn_is_one_exchange_that_is_judged_again(store: Store, simulator: RunningJudge) -> None:
     """The cost of the first revision is part of the score's cost."""
     run(tell(store, simulator, turn(1, "I ask first."), turn(2, "Fine.")))
     before = calls(store)
@@ -100,7 +100,7 @@ def test_a_turn_that_goes_on_is_one_exchange_that_is_judged_again(store: Store, 
     assert len(set(costs)) == 1
 
 
-def test_a_turn_is_judged_again_only_where_the_judge_reads_something_else(store: Store, simulator: RunningJudge) -> None:
+def test_a_revision_is_judged_again_only_if_the_judged_text_changed(store: Store, simulator: RunningJudge) -> None:
     """Tokens and tags are not judged, so earlier answers remain valid."""
     run(tell(store, simulator, turn(1, "Done.")))
     before = calls(store)
@@ -112,24 +112,24 @@ def test_a_turn_is_judged_again_only_where_the_judge_reads_something_else(store:
     assert run(tell(store, simulator, turn(1, "Done.", input_tokens=80))) == 0
 
 
-def test_a_turn_that_was_not_sampled_stays_so_and_is_looked_at_by_the_rules_again(store: Store) -> None:
+def test_an_unsampled_turn_stays_unsampled_and_tier_1_checks_it_again(store: Store) -> None:
     """Tier 1 checks the newest revision of every exchange."""
     run(tell(store, None, turn(1, "It is done."), policy=SKIPS))
     assert run(tell(store, None, turn(1, "I ask, and it is done."), policy=SKIPS)) == 1
-    told = "revision, disposition, turn_number, sampling_probability, evidence_digest"
-    assert current(store, "scores", told) == [(1, "sampling_skip", 1, None, "digest of I ask, and it is done.")]
+    columns = "revision, disposition, turn_number, sampling_probability, evidence_digest"
+    assert current(store, "scores", columns) == [(1, "sampling_skip", 1, None, "digest of I ask, and it is done.")]
 
 
-def test_the_end_of_its_session_judges_the_last_revision(store: Store, simulator: RunningJudge) -> None:
+def test_the_end_of_a_session_judges_the_last_revision(store: Store, simulator: RunningJudge) -> None:
     """The session's state has the last revision."""
     policy = policy_of(sampling={"alwaysScoreFirst": 0, "alwaysScoreLast": 1, "routineInterval": 10_000})
     run(tell(store, simulator, turn(1, "I ask."), policy=policy))
     run(tell(store, simulator, turn(1, "Done."), policy=policy, end=True))
-    told = "sampling_reason, disposition, evidence_digest"
-    assert current(store, "scores", told) == [("last_turns", "scored", "digest of Done.")]
+    columns = "sampling_reason, disposition, evidence_digest"
+    assert current(store, "scores", columns) == [("last_turns", "scored", "digest of Done.")]
 
 
-def test_a_revision_passes_no_cap(store: Store, simulator: RunningJudge) -> None:
+def test_a_revision_stays_within_the_cap(store: Store, simulator: RunningJudge) -> None:
     """The cost of the first revision counts for the session's cap."""
     policy = policy_of(cost_cap_per_session=0.02)
     for number in range(8):
@@ -153,7 +153,7 @@ def test_time_and_session_stay_those_of_the_first_revision(store: Store) -> None
         assert current(store, table, "exchanges") == [(1,)]
 
 
-def test_a_turn_that_is_withdrawn_is_gone_and_so_is_its_score(store: Store, simulator: RunningJudge) -> None:
+def test_a_withdrawn_turn_disappears_with_its_score(store: Store, simulator: RunningJudge) -> None:
     """The exchange turned out to be part of another one; its judging costs remain."""
     run(tell(store, simulator, turn(1, "One."), turn(2, "Two.")))
     paid = calls(store)
@@ -181,23 +181,23 @@ def test_a_rebuild_makes_the_same_scores(store: Store, simulator: RunningJudge, 
     assert rows(store, "scores", "* EXCLUDE (_offset)") == before
 
 
-def test_a_whole_turn_that_is_told_again_is_known(store: Store) -> None:
+def test_a_redelivered_revision_is_known(store: Store) -> None:
     """A delivery after the revision has the same content as the revision."""
     run(tell(store, None, turn(1, "I ask.")))
     run(tell(store, None, turn(1, "Done.")))
-    done = [runner_published(store, one) for one in (turn(1, "Done."), turn(1, "I ask."), turn(1, "Something else."))]
-    assert done == [(1, 0), (1, 0), (0, 1)]
+    counts = [runner_published(store, one) for one in (turn(1, "Done."), turn(1, "I ask."), turn(1, "Something else."))]
+    assert counts == [(1, 0), (1, 0), (0, 1)]
 
 
 def runner_published(store: Store, exchange: Exchange) -> tuple[int, int]:
     """Deliver an exchange; return the numbers of known and conflicting records."""
     accepted = EncodedRecords()
     accepted.add("exchanges", encode_validated(exchange))
-    done = runner_over(store).publish(accepted)["exchanges"]
-    return done.known, len(done.conflicts)
+    outcome = runner_over(store).publish(accepted)["exchanges"]
+    return outcome.known, len(outcome.conflicts)
 
 
-def test_a_source_may_refuse_to_revise(store: Store) -> None:
+def test_a_source_may_disallow_revisions(store: Store) -> None:
     """A new version of a reader must not change history."""
     run(tell(store, None, turn(1, "Done.")))
     changed = turn(1, "Done, it seems.")
@@ -206,7 +206,7 @@ def test_a_source_may_refuse_to_revise(store: Store) -> None:
     assert revisions.revised == 0
 
 
-def test_a_revision_waits_until_its_exchange_is_decided_on(store: Store) -> None:
+def test_a_revision_waits_for_the_decision_on_its_exchange(store: Store) -> None:
     """A revision needs the decided turn, unless the project is not audited and there is no decision."""
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(turn(1, "I ask."))])

@@ -28,7 +28,7 @@ class Asking:
         self._begun.append(self._name)
 
 
-def test_turns_go_round_however_many_one_of_them_asks_for() -> None:
+def test_slots_rotate_among_partitions_whatever_their_backlog() -> None:
     """A partition with a long backlog must not occupy the judge."""
     slots, begun = TaskSlots(3), list[str]()
     for name, count in {"a": 100, "b": 4, "c": 4}.items():
@@ -39,7 +39,7 @@ def test_turns_go_round_however_many_one_of_them_asks_for() -> None:
     assert begun == list("aaa" + "abc" * 3)
 
 
-def test_no_more_is_begun_than_there_are_turns() -> None:
+def test_no_more_tasks_start_than_there_are_slots() -> None:
     """Tasks started beyond the limit would only wait for the judge."""
     slots, begun = TaskSlots(2), list[str]()
     Asking("a", slots, begun).ask(5)
@@ -48,7 +48,7 @@ def test_no_more_is_begun_than_there_are_turns() -> None:
         slots.release()
 
 
-def test_who_withdraws_has_no_turn_and_costs_the_others_none() -> None:
+def test_a_withdrawn_request_gets_no_slot_and_costs_none() -> None:
     """A revoked partition must start no further task here."""
     slots, begun = TaskSlots(1), list[str]()
     leaving, staying = Asking("leaving", slots, begun), Asking("staying", slots, begun)

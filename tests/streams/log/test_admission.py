@@ -48,12 +48,15 @@ def letter_of(body: bytes, *, source: str = "a.jsonl", detail: str = "broken", s
         {"args": ["--password", SECRET]},
     ],
 )
-def test_a_body_of_json_is_redacted_by_its_keys_even_when_it_is_broken_off(value: dict[str, Any]) -> None:
+def test_a_truncated_json_body_is_redacted_by_its_keys(value: dict[str, Any]) -> None:
     """An invalid line may contain secrets, too."""
-    whole = json.dumps({"a": 1, **value}).encode()
-    kept = json.loads(letter_of(whole).body)
+    full_body = json.dumps({"a": 1, **value}).encode()
+    kept = json.loads(letter_of(full_body).body)
     assert set(kept) == {"a", *value}
-    assert all(b"hunter" not in letter_of(body).body for body in (whole, whole[:-1], b"x" + whole, whole.rstrip(b']}"')))
+    assert all(
+        b"hunter" not in letter_of(body).body
+        for body in (full_body, full_body[:-1], b"x" + full_body, full_body.rstrip(b']}"'))
+    )
 
 
 def test_a_body_that_holds_no_secret_is_kept() -> None:
@@ -65,7 +68,7 @@ def test_a_body_that_holds_no_secret_is_kept() -> None:
         assert hashlib.sha256(body).hexdigest() == letter.digest
 
 
-def test_a_secret_between_bytes_that_are_no_text_is_taken_out() -> None:
+def test_a_secret_between_binary_bytes_is_redacted() -> None:
     """In an encoded record, texts are surrounded by such bytes."""
     letter = letter_of(b"\xc3\x01\x00\x80 password=hunter2-hunter2 \xfe")
     assert b"hunter2" not in letter.body
@@ -73,14 +76,14 @@ def test_a_secret_between_bytes_that_are_no_text_is_taken_out() -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"password":"hunter2","password":null}', b'{"a":"pass\\u0077ord=hunter2-hunter2"}'])
-def test_json_is_kept_as_it_was_understood(body: bytes) -> None:
+def test_a_json_body_is_stored_as_parsed(body: bytes) -> None:
     """Parts that a JSON parser ignores may hold a secret that would not be checked."""
     assert b"hunter2" not in letter_of(body).body
 
 
 @pytest.mark.parametrize("size", [MAX_BODY_BYTES * 2, MAX_REDACTED_BYTES + 1])
 @pytest.mark.parametrize("border", range(-len(KEY) - 12, 13, 4))
-def test_a_key_on_the_border_of_what_is_kept_is_recognised(border: int, size: int) -> None:
+def test_a_key_at_the_truncation_limit_is_redacted(border: int, size: int) -> None:
     """A truncated key no longer matches a pattern, but reveals most of the key."""
     start = b"x " * ((MAX_BODY_BYTES + border) // 2)
     letter = letter_of((start + b" " + KEY.encode() + b" ").ljust(size, b"y"))
@@ -90,7 +93,7 @@ def test_a_key_on_the_border_of_what_is_kept_is_recognised(border: int, size: in
 
 
 @pytest.mark.parametrize("length", range(5, len(KEY), 4))
-def test_a_key_that_the_source_has_cut_in_two_is_left_out(length: int) -> None:
+def test_a_key_truncated_by_its_source_is_removed(length: int) -> None:
     """A source that truncates lines may cut within a key."""
     letter = letter_of(b"see " + KEY[:length].encode(), size=1000)
     assert letter.body == b"see "
@@ -106,6 +109,6 @@ def test_source_and_reason_are_redacted() -> None:
 
 
 @pytest.mark.parametrize("body", [b"[" * 100_000, b'{"a":' * 1000 + b"1" + b"}" * 1000, b"9" * 5000, b'"\\ud800"'])
-def test_hostile_bodies_are_set_aside_as_text(body: bytes) -> None:
+def test_hostile_bodies_are_stored_as_text(body: bytes) -> None:
     """Deep nesting, endless numbers and broken characters must not break the dead letter as well."""
     assert letter_of(body).body

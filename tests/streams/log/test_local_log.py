@@ -59,11 +59,11 @@ def rows(store: Store, statement: str) -> list[tuple[Any, ...]]:
     return store.cursor().execute(statement).fetchall()
 
 
-def by_the_runner(topic: str, sent: Sequence[Record], *statements: str) -> tuple[list[tuple[Any, ...]], ...]:
+def by_the_runner(topic: str, records: Sequence[Record], *statements: str) -> tuple[list[tuple[Any, ...]], ...]:
     """Return the rows of statements after publishing the records one by one without a log, then running the stages."""
     with Store(None) as store:
         runner = EmbeddedRunner(store, policy_of(), Redactor(Policy().redaction), TickingClock())
-        for record in sent:
+        for record in records:
             accepted = EncodedRecords()
             accepted.add(topic, encode(record))
             runner.publish(accepted)
@@ -144,13 +144,13 @@ def copy_of(store: Store, to: Path) -> None:
     assert store.path is not None
     shutil.copy(store.path, to)
     for beside in (".wal",):
-        if (one := store.path.with_name(store.path.name + beside)).exists():
-            shutil.copy(one, to.with_name(to.name + beside))
+        if (beside_path := store.path.with_name(store.path.name + beside)).exists():
+            shutil.copy(beside_path, to.with_name(to.name + beside))
     shutil.copytree(log_folder(store.path), log_folder(to))
     (log_folder(to) / "LOCK").unlink()
 
 
-def test_an_exchange_is_durable_before_the_tables_have_it(store: Store, copied: Path) -> None:
+def test_an_exchange_is_durable_before_it_is_in_the_tables(store: Store, copied: Path) -> None:
     """A 201 promises durability: after a kill before the first flush, the next process shows every record."""
 
     async def work() -> None:
@@ -169,7 +169,7 @@ def test_an_exchange_is_durable_before_the_tables_have_it(store: Store, copied: 
         assert recover_closed(later) == 0, "it lands once"
 
 
-def test_a_clean_stop_leaves_no_stage_behind(store: Store) -> None:
+def test_a_clean_stop_completes_every_stage(store: Store) -> None:
     """After a clean stop, the last records are scored and diagnosed, and a replay may begin."""
 
     async def work() -> None:
@@ -182,7 +182,7 @@ def test_a_clean_stop_leaves_no_stage_behind(store: Store) -> None:
     assert store.count("scores") == TURNS
 
 
-def test_a_clean_stop_leaves_no_log_behind(store: Store) -> None:
+def test_a_clean_stop_leaves_no_log_files(store: Store) -> None:
     """A copy of a stopped server's database file must be complete."""
 
     async def work() -> None:
@@ -200,7 +200,7 @@ def test_a_clean_stop_leaves_no_log_behind(store: Store) -> None:
     sizes=st.lists(st.integers(1, 5), min_size=12, max_size=12),
     repeats=st.lists(st.tuples(st.integers(0, 11), st.booleans()), max_size=4),
 )
-def test_the_log_changes_nothing_of_what_is_decided(
+def test_the_log_does_not_change_decisions(
     tmp_path_factory: pytest.TempPathFactory,
     empty_file: Path,
     order: Sequence[tuple[str, int]],
@@ -208,16 +208,16 @@ def test_the_log_changes_nothing_of_what_is_decided(
     repeats: Sequence[tuple[int, bool]],
 ) -> None:
     """However records are split into calls, answers and rows equal those without a log."""
-    sent = [build.exchange(*one) for one in order]
-    for place, differs in repeats:
-        sent.append(build.exchange(*order[place], **({"response": "Something else."} if differs else {})))
+    records = [build.exchange(*one) for one in order]
+    for position, differs in repeats:
+        records.append(build.exchange(*order[position], **({"response": "Something else."} if differs else {})))
 
     async def taken_by(store: Store) -> list[object]:
         answers: list[object] = []
         async with engine_over(store, policy_of()) as engine:
             start = 0
-            for size in [*sizes, len(sent)]:
-                answers += await engine.ingest_exchanges(sent[start : start + size]) if sent[start : start + size] else []
+            for size in [*sizes, len(records)]:
+                answers += await engine.ingest_exchanges(records[start : start + size]) if records[start : start + size] else []
                 start += size
             await engine.wait_until_drained()
         # What a repetition says of the cap depends on whether its exchange is scored by then.
@@ -231,10 +231,10 @@ def test_the_log_changes_nothing_of_what_is_decided(
     path = Path(shutil.copy(empty_file, tmp_path_factory.mktemp("law") / "store.duckdb"))
     in_memory = outcome(None)
     assert in_memory == outcome(path)
-    assert in_memory[1:] == by_the_runner("exchanges", sent, SCORES, EXCHANGES)
+    assert in_memory[1:] == by_the_runner("exchanges", records, SCORES, EXCHANGES)
 
 
-def test_a_repetition_that_comes_with_its_first_has_the_same_answer(store: Store) -> None:
+def test_a_duplicate_within_one_call_gets_the_full_answer(store: Store) -> None:
     """A duplicate within one call gets the full answer even before the first is in the tables."""
 
     async def work() -> None:
@@ -248,7 +248,7 @@ def test_a_repetition_that_comes_with_its_first_has_the_same_answer(store: Store
     run(work())
 
 
-def test_tasks_that_wait_are_scored_before_those_that_come_later(store: Store) -> None:
+def test_pending_tasks_are_scored_before_later_ones(store: Store) -> None:
     """A session's tasks are scored in order: an overtaking task would mark earlier ones as done."""
 
     async def with_a_judge() -> None:
@@ -271,7 +271,7 @@ def test_tasks_that_wait_are_scored_before_those_that_come_later(store: Store) -
     assert scored == [("s", [f"s:{number}" for number in range(1, 6)]), ("t", ["t:1"])]
 
 
-def test_every_record_is_durable_before_the_tables_have_it(store: Store, copied: Path) -> None:
+def test_every_record_is_durable_before_it_is_in_the_tables(store: Store, copied: Path) -> None:
     """Events and heartbeats are as durable as exchanges."""
     connection = build.exchange("s", 1).connection
     sign = Heartbeat(connection=connection, project="p", agent="a", session_id="s", occurred_at=NOW, ingested_at=NOW)
@@ -298,7 +298,7 @@ def test_every_record_is_durable_before_the_tables_have_it(store: Store, copied:
     sizes=st.lists(st.tuples(st.integers(1, 3), st.booleans()), min_size=8, max_size=8),
     repeats=st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=4),
 )
-def test_the_log_changes_nothing_of_what_is_told_of_events(
+def test_the_log_does_not_change_answers_about_events(
     tmp_path_factory: pytest.TempPathFactory,
     empty_file: Path,
     order: Sequence[tuple[str, int]],
@@ -306,35 +306,35 @@ def test_the_log_changes_nothing_of_what_is_told_of_events(
     repeats: Sequence[tuple[int, bool]],
 ) -> None:
     """However events are split into calls and flushes, answers, rows and diagnoses equal those without a log."""
-    sent = [build.event(*one) for one in order]
-    sent += [build.event(*order[place], **({"type": "another"} if differs else {})) for place, differs in repeats]
+    records = [build.event(*one) for one in order]
+    records += [build.event(*order[place], **({"type": "another"} if differs else {})) for place, differs in repeats]
 
     async def taken_by(store: Store) -> list[object]:
         answers: list[object] = []
         async with engine_over(store, policy_of(), now=lambda: NOW) as engine:
             start = 0
-            for size, lands in [*sizes, (len(sent), True)]:
-                answers.append(await engine.publish("agent-events", sent[start : start + size]))
+            for size, lands in [*sizes, (len(records), True)]:
+                answers.append(await engine.publish("agent-events", records[start : start + size]))
                 start += size
                 if lands:
                     await engine.flush()
             await engine.flush()
-            assert await engine.finalize(sent[0].connection, "a")
+            assert await engine.finalize(records[0].connection, "a")
         return answers
 
     def outcome(path: Path | None) -> tuple[object, ...]:
         with Store(path) as store:
             answers = run(taken_by(store))
             runner_of(store).run()
-            found = [rows(store, f"SELECT * FROM log.{table} ORDER BY _offset") for table in ("agent_events", "diagnoses")]
-            assert found[1]
-            return answers, *found
+            tables = [rows(store, f"SELECT * FROM log.{table} ORDER BY _offset") for table in ("agent_events", "diagnoses")]
+            assert tables[1]
+            return answers, *tables
 
     path = Path(shutil.copy(empty_file, tmp_path_factory.mktemp("law") / "store.duckdb"))
     assert outcome(None) == outcome(path)
 
 
-def test_a_request_to_judge_again_rests_on_what_was_recorded(store: Store) -> None:
+def test_a_request_to_rejudge_uses_recorded_answers(store: Store) -> None:
     """Without a judge, new exchanges stay unscored, and judged ones keep their recorded answers."""
     exchange = build.exchange("s", 1)
     request = JudgingRequest(
@@ -367,7 +367,7 @@ def test_a_request_to_judge_again_rests_on_what_was_recorded(store: Store) -> No
     assert first == second
 
 
-def test_decisions_are_flushed_beside_what_a_judge_said_before(store: Store) -> None:
+def test_decisions_are_flushed_beside_earlier_judgements(store: Store) -> None:
     """A commit without records from outside must not shift the offsets of later records."""
 
     async def work() -> None:
@@ -381,7 +381,7 @@ def test_decisions_are_flushed_beside_what_a_judge_said_before(store: Store) -> 
     assert_nothing_is_there_twice(store)
 
 
-def test_what_is_read_back_at_once_is_in_the_tables(store: Store) -> None:
+def test_erasures_and_incidents_are_in_the_tables_at_once(store: Store) -> None:
     """An erasure applies from its acknowledgement, and an incident is derived from the previous one."""
 
     async def work() -> None:
@@ -393,7 +393,7 @@ def test_what_is_read_back_at_once_is_in_the_tables(store: Store) -> None:
     run(work())
 
 
-def test_a_flush_that_fails_is_said_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_flush_is_reported_and_retried(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A temporarily full disk only delays flushing: no accepted record is lost, and the health check shows the problem."""
 
     def full(*_: object, **__: object) -> None:
@@ -417,7 +417,7 @@ def test_a_flush_that_fails_is_said_and_tried_again(store: Store, monkeypatch: p
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_what_comes_during_a_flush_is_taken_at_once_and_flushed_after_it(
+def test_records_that_arrive_during_a_flush_are_accepted_and_flushed_next(
     store: Store, copied: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """Senders do not wait for a slow flush, and a kill during it neither loses nor duplicates records."""
@@ -439,9 +439,9 @@ def test_what_comes_during_a_flush_is_taken_at_once_and_flushed_after_it(
             await engine.ingest_exchanges(turns("s", 4)[3:])
             flushing = asyncio.create_task(engine.flush())
             await asyncio.to_thread(has_begun.wait, 60)
-            taken = [await engine.ingest_exchange(exchange) for exchange in turns("s")[4:]]
-            taken += [await engine.ingest_exchange(build.exchange("t", 1))]
-            assert [answer.outcome for answer in taken] == ["written"] * 3
+            results = [await engine.ingest_exchange(exchange) for exchange in turns("s")[4:]]
+            results += [await engine.ingest_exchange(build.exchange("t", 1))]
+            assert [answer.outcome for answer in results] == ["written"] * 3
             copy_of(store, copied)
             may_end.set()
             await flushing
@@ -458,7 +458,7 @@ def test_what_comes_during_a_flush_is_taken_at_once_and_flushed_after_it(
             assert rows(store, statement) == rows(later, statement)
 
 
-def test_a_log_that_cannot_be_written_takes_nothing_and_recovers(store: Store) -> None:
+def test_an_unwritable_log_accepts_nothing_and_recovers(store: Store) -> None:
     """The sender gets an error and retries; a full disk needs no restart."""
     folder = log_folder(store.path or Path())
 
@@ -474,7 +474,7 @@ def test_a_log_that_cannot_be_written_takes_nothing_and_recovers(store: Store) -
     assert store.count("exchanges") == 1
 
 
-def test_a_session_that_is_erased_before_it_lands_is_not_landed(store: Store, copied: Path) -> None:
+def test_pending_records_of_an_erased_session_are_not_flushed(store: Store, copied: Path) -> None:
     """An erasure also covers pending records; other sessions are flushed with unchanged decisions."""
 
     async def work() -> None:
@@ -493,16 +493,16 @@ def test_a_session_that_is_erased_before_it_lands_is_not_landed(store: Store, co
         assert not rows(later, "SELECT key FROM log.stage_state WHERE key LIKE '%gone'")
 
 
-def test_commits_that_the_tables_have_are_left_out_by_their_number(store: Store) -> None:
+def test_commits_already_in_the_tables_are_skipped_by_their_number(store: Store) -> None:
     """A kill between the commit of the rows and the deletion of the entries must not duplicate rows."""
     log = local_log(store)
     log.recover()
     run(log.append(commit_of(build.exchange("s", 1)), {}))
     write_commits(store, *log.pending)
     killed(log)
-    with closing(local_log(store)) as again:
-        assert again.recover() == 0
-        assert not again.waiting()
+    with closing(local_log(store)) as reopened:
+        assert reopened.recover() == 0
+        assert not reopened.waiting()
     assert store.count("exchanges") == 1
 
 
@@ -521,7 +521,7 @@ def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
     assert "Restore the matching database" in refused.value.hint
 
 
-def test_a_log_that_is_deleted_after_a_clean_stop_is_not_missed(store: Store) -> None:
+def test_a_log_deleted_after_a_clean_stop_is_not_missed(store: Store) -> None:
     """After a clean stop the tables have everything, so the file alone is a complete copy."""
 
     async def work(session: str) -> str:
@@ -535,7 +535,7 @@ def test_a_log_that_is_deleted_after_a_clean_stop_is_not_missed(store: Store) ->
     assert store.count("exchanges") == 2 * TURNS
 
 
-def test_a_damaged_log_is_refused_and_left_as_it_is(store: Store, copied: Path) -> None:
+def test_a_damaged_log_is_refused_and_left_unchanged(store: Store, copied: Path) -> None:
     """A damaged log must not be read in part, and its bytes are needed for a repair."""
     log = local_log(store)
     log.read()
@@ -571,7 +571,7 @@ class LandingJudge:
         """Do nothing: no connection is open."""
 
 
-def test_a_call_whose_answer_is_in_the_log_is_not_charged_as_interrupted(store: Store, copied: Path) -> None:
+def test_a_call_with_a_pending_answer_is_not_charged_as_interrupted(store: Store, copied: Path) -> None:
     """Reservations are settled only after the flush, or a kill would charge the call twice."""
     judge = LandingJudge()
 
@@ -595,7 +595,7 @@ def test_a_call_whose_answer_is_in_the_log_is_not_charged_as_interrupted(store: 
         assert [outcome for (outcome,) in rows(later, "SELECT DISTINCT outcome FROM log.judgements")] == ["answered"]
 
 
-def test_a_reader_sees_what_was_answered(store: Store, tmp_path: Path) -> None:
+def test_a_reader_sees_acknowledged_records(store: Store, tmp_path: Path) -> None:
     """An acknowledged exchange can be read at once, without waiting for the next flush."""
 
     async def work() -> int:
@@ -608,7 +608,7 @@ def test_a_reader_sees_what_was_answered(store: Store, tmp_path: Path) -> None:
     assert run(work()) == TURNS
 
 
-def test_a_commit_that_fails_and_is_durable_lands_nothing_twice(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_that_fails_after_its_commit_writes_nothing_twice(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call must be charged once, even if the flush fails between the commit and the deletion."""
 
     async def work() -> None:
@@ -630,7 +630,7 @@ def test_a_commit_that_fails_and_is_durable_lands_nothing_twice(store: Store, mo
     assert_nothing_is_there_twice(store)
 
 
-def test_two_stops_at_once_land_once(store: Store) -> None:
+def test_two_concurrent_stops_flush_once(store: Store) -> None:
     """Pressing Ctrl-C twice must not flush twice."""
 
     async def work() -> None:
@@ -645,7 +645,7 @@ def test_two_stops_at_once_land_once(store: Store) -> None:
     assert_nothing_is_there_twice(store)
 
 
-def test_a_judgement_stays_where_an_exchange_beside_it_is_erased(store: Store) -> None:
+def test_erasing_an_exchange_keeps_judgements_of_other_sessions(store: Store) -> None:
     """A commit covers many sessions: erasing one must not drop records of the others."""
     log = local_log(store)
     log.recover()
@@ -660,7 +660,7 @@ def test_a_judgement_stays_where_an_exchange_beside_it_is_erased(store: Store) -
     assert store.end_of("exchanges") == 1, "its offset is given to nobody else"
 
 
-def test_what_a_killed_server_of_0_2_0_left_is_taken_over(tmp_path: Path) -> None:
+def test_the_log_of_a_killed_server_0_2_0_is_taken_over(tmp_path: Path) -> None:
     """Entries of version 0.2.0 have another format: an upgrade after a crash must neither lose, duplicate nor re-decide records."""
     with tarfile.open(KILLED) as packed:
         packed.extractall(tmp_path, filter="data")

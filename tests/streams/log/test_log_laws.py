@@ -33,7 +33,7 @@ def opened_over(store: Store) -> Opened:
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("place", ["memory", "file"])
-def test_a_local_log_keeps_the_law(tmp_path: Path, place: str, law: Callable[[Store, Opened], Awaitable[None]]) -> None:
+def test_a_local_log_obeys_the_law(tmp_path: Path, place: str, law: Callable[[Store, Opened], Awaitable[None]]) -> None:
     """The engine relies on these laws with every log."""
     if place == "memory" and law is what_was_appended_survives_a_kill:
         pytest.skip("a database in memory does not survive a kill")

@@ -74,8 +74,8 @@ def observed(place: int, attributes: Mapping[str, Any], events: tuple[Event, ...
 
 def records_together(spans: list[Observed], owner: SpanOwner, redactor: Redactor) -> list[Span]:
     """Return the records of spans admitted together."""
-    found = admitted(iter(spans), lambda _: owner, labels_of(Policy()), redactor, build.START)
-    return [one.record for one in found if isinstance(one, AdmittedSpan)]
+    records = admitted(iter(spans), lambda _: owner, labels_of(Policy()), redactor, build.START)
+    return [one.record for one in records if isinstance(one, AdmittedSpan)]
 
 
 @settings(max_examples=examples(150), deadline=None)
@@ -84,7 +84,7 @@ def records_together(spans: list[Observed], owner: SpanOwner, redactor: Redactor
     st.sampled_from([None, "agent", " agent "]),
     st.booleans(),
 )
-def test_a_span_among_others_has_the_record_that_it_has_alone(
+def test_spans_admitted_together_give_the_same_records_as_alone(
     given_spans: list[tuple[dict[str, Any], bool]], agent: str | None, is_hiding: bool
 ) -> None:
     """The prefilter for hundreds of spans must not miss a secret, a length or a depth."""
@@ -98,7 +98,7 @@ def test_a_span_among_others_has_the_record_that_it_has_alone(
     assert together == [alone[one.span_id] for one in together]
 
 
-def test_calls_beyond_the_most_are_cut_in_whichever_way() -> None:
+def test_calls_beyond_the_maximum_are_truncated() -> None:
     """A message with too many calls is truncated to what a record may hold, with a note."""
     call = {"type": "tool_call", "id": "c", "name": "run", "arguments": {}}
     attributes = {

@@ -14,14 +14,14 @@ from schemas.records import Score
 BORDER = "2026-10-01T09:10:00Z"
 
 
-def test_the_past_is_worth_replaying(database: Path) -> None:
+def test_the_recorded_history_is_varied_enough(database: Path) -> None:
     """The history must contain failures, revisions, several tiers and costs, or the tests would prove nothing."""
     with_all = contents(database)
     assert all(with_all[table] for table in with_all), {table: len(rows) for table, rows in with_all.items()}
 
 
 @pytest.mark.parametrize(("workers", "window"), [("1", 2000), ("1", 60), ("3", 2000)])
-def test_scores_are_the_live_ones_however_the_work_is_split(
+def test_scores_equal_the_live_ones_however_the_work_is_split(
     driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch, workers: str, window: int
 ) -> None:
     """Scores must not depend on the number of processes or the size of windows."""
@@ -46,7 +46,7 @@ def test_parquet_gives_the_same(driftline: Command, database: Path, tmp_path: Pa
     assert database.exists()
 
 
-def test_without_any_judge_nothing_recorded_is_used(driftline: Command, database: Path) -> None:
+def test_without_a_judge_recorded_answers_are_not_used(driftline: Command, database: Path) -> None:
     """The results of the rules alone need no answers and cost nothing."""
     document = replay(driftline, "--judge", "none", "--label", "rules", "--workers", "1")
     assert not document["equal"]
@@ -56,7 +56,9 @@ def test_without_any_judge_nothing_recorded_is_used(driftline: Command, database
 
 
 @pytest.mark.parametrize(("option", "value"), [("--project", "shop"), ("--since", BORDER), ("--until", BORDER)])
-def test_a_part_of_the_past_is_scored_as_in_the_whole(driftline: Command, database: Path, option: str, value: str) -> None:
+def test_a_replay_of_a_part_scores_it_as_in_the_full_history(
+    driftline: Command, database: Path, option: str, value: str
+) -> None:
     """Sampling and budgets need a session from its beginning, even if only a part is scored."""
     within: dict[str, Callable[[Score], bool]] = {
         "--project": lambda score: score.project == value,
@@ -65,12 +67,12 @@ def test_a_part_of_the_past_is_scored_as_in_the_whole(driftline: Command, databa
     }
     document = replay(driftline, option, value, "--label", "part", "--workers", "1")
     assert document["equal"]
-    made = merged_scores_in(result(database, "part"))
-    assert 0 < len(made) < len(scores_in(database))
-    assert scores_in(database, within[option]) == made
+    replayed = merged_scores_in(result(database, "part"))
+    assert 0 < len(replayed) < len(scores_in(database))
+    assert scores_in(database, within[option]) == replayed
 
 
-def test_tables_that_a_sink_has_filled_are_read_partition_by_partition(driftline: Command, database: Path) -> None:
+def test_tables_filled_by_a_sink_are_read_partition_by_partition(driftline: Command, database: Path) -> None:
     """On Kafka each partition has its own offsets, with gaps."""
     with Store(database) as store:
         cursor = store.cursor()

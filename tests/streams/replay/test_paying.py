@@ -40,14 +40,14 @@ def simulator(monkeypatch: pytest.MonkeyPatch, driftline: Command) -> Iterator[R
 @pytest.fixture
 def judged(tmp_path: Path, simulator: RunningJudge) -> Path:
     """Return three sessions that the simulated judge scored live."""
-    said: list[Any] = [
+    exchanges: list[Any] = [
         build.exchange(session, turn, project="ops" if session != "c" else "shop", agent_thinking="The log says so.")
         for session in "abc"
         for turn in range(1, TURNS + 1)
     ]
 
     async def judge() -> Path:
-        return await asyncio.to_thread(scored_live, tmp_path / "driftline.duckdb", live_judge(simulator.base_url), said)
+        return await asyncio.to_thread(scored_live, tmp_path / "driftline.duckdb", live_judge(simulator.base_url), exchanges)
 
     path = asyncio.run(judge())
     simulator.reset("answer")
@@ -61,7 +61,7 @@ def policy_file(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_with_the_same_policy_everything_is_answered(driftline: Command, judged: Path, simulator: RunningJudge) -> None:
+def test_with_the_same_policy_every_question_is_answered(driftline: Command, judged: Path, simulator: RunningJudge) -> None:
     """Recorded answers cover every question, so a live judge is not called and the scores are the same."""
     document = replay(driftline, "--judge", "live", "--yes", "--workers", "1")
     assert simulator.requests == 0
@@ -71,7 +71,7 @@ def test_with_the_same_policy_everything_is_answered(driftline: Command, judged:
     assert judged.exists()
 
 
-def test_only_questions_that_a_policy_changes_are_paid_for(
+def test_only_questions_changed_by_a_policy_are_paid_for(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path
 ) -> None:
     """Only the project with another model has new questions."""
@@ -89,13 +89,13 @@ def test_only_questions_that_a_policy_changes_are_paid_for(
     assert expected["calls"] <= simulator.requests <= expected["calls"] + expected["tier3_open"]
     assert 0 < document["cost_usd"] <= expected["at_most_usd"]
     assert not document["equal"]
-    others = scores_in(judged, lambda score: score.project != "shop")
-    made = merged_scores_in(result(judged, "newer"))
-    assert len(made) == len(others) + TURNS
+    other_scores = scores_in(judged, lambda score: score.project != "shop")
+    replayed = merged_scores_in(result(judged, "newer"))
+    assert len(replayed) == len(other_scores) + TURNS
 
 
 @pytest.mark.parametrize("methodology", ["tilt", "prawduct"])
-def test_what_another_methodology_does_not_use_is_not_charged(
+def test_unused_live_costs_are_not_charged_under_another_methodology(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, methodology: str
 ) -> None:
     """Unscored exchanges must not carry the costs of the live scores, or a comparison would show a difference."""
@@ -106,18 +106,18 @@ def test_what_another_methodology_does_not_use_is_not_charged(
     with Store(judged) as store:
         rows = store.cursor().execute("SELECT judgement_id, cost_usd FROM judgements").fetchall()
     paid = {judgement: nano_of(cost) for judgement, cost in rows}
-    made = [decode(one) for one in merged_scores_in(result(judged, "other"))]
-    assert [sum(paid[judgement] for judgement in score.judgement_ids) for score in made] == [  # type: ignore[attr-defined]
+    replayed = [decode(one) for one in merged_scores_in(result(judged, "other"))]
+    assert [sum(paid[judgement] for judgement in score.judgement_ids) for score in replayed] == [  # type: ignore[attr-defined]
         nano_of(score.cost_usd or 0)  # type: ignore[attr-defined]
-        for score in made
+        for score in replayed
     ]
-    assert {bool(score.cost_usd) for score in made} == {True, False}  # type: ignore[attr-defined]
+    assert {bool(score.cost_usd) for score in replayed} == {True, False}  # type: ignore[attr-defined]
     code, out, err = driftline("compare", "live", "other", "--json")
     assert code == 0, err
     assert [row["changed"] for row in json.loads(out)["measures"] if row["tier"] == "cost"] == [0, 0]
 
 
-def test_nothing_is_paid_for_unless_somebody_says_yes(
+def test_nothing_is_paid_for_without_consent(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a terminal there is no consent."""
@@ -131,7 +131,7 @@ def test_nothing_is_paid_for_unless_somebody_says_yes(
     assert not result(judged, "newer").exists()
 
 
-def test_a_session_never_passes_its_cap(driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path) -> None:
+def test_a_session_never_exceeds_its_cap(driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path) -> None:
     """Live costs of other questions do not reduce the replay's cap, and the cap holds."""
     policy = policy_file(tmp_path, "defaults: {methodology: tilt, costCapPerSession: 0.03}")
     document = replay(driftline, "--judge", "live", "--policy", policy, "--yes", "--label", "capped", "--workers", "1")
@@ -144,7 +144,7 @@ def test_a_session_never_passes_its_cap(driftline: Command, judged: Path, simula
     assert nano_of(0.01) < max(spent.values()) <= nano_of(0.03)
 
 
-def test_batches_come_to_the_same_at_half_the_price(
+def test_batches_give_the_same_scores_at_half_the_price(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same questions are asked, and the deterministic judge gives the same answers."""
@@ -161,18 +161,18 @@ def test_batches_come_to_the_same_at_half_the_price(
     assert batch["cost_usd"] == pytest.approx(live["cost_usd"] / 2, rel=0.2)
 
 
-def test_a_batch_that_is_cut_short_is_taken_up_and_not_asked_again(
+def test_an_interrupted_batch_is_resumed_and_not_asked_again(
     driftline: Command, judged: Path, simulator: RunningJudge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch may take a day, and its answers are paid for."""
     monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, max_poll=0.05))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5}")
     arguments = ("--policy", policy, "--yes", "--workers", "1", "--judge", "batch", "--label", "cut")
-    judgement, made = DurableBudget.judgement, []
+    judgement, judgements = DurableBudget.judgement, []
 
     async def cut_short(self: DurableBudget, verdict: Verdict) -> Judgement:
-        made.append(verdict)
-        if len(made) == 5:
+        judgements.append(verdict)
+        if len(judgements) == 5:
             raise KeyboardInterrupt
         return await judgement(self, verdict)
 
@@ -186,7 +186,7 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_not_asked_again(
     assert len(scores_in(judged)) == document["scores"]
 
 
-def test_without_a_judge_it_says_what_to_set(driftline: Command, database: Path) -> None:
+def test_without_a_judge_the_error_says_what_to_set(driftline: Command, database: Path) -> None:
     """The error says what to set, before anything is read or written."""
     code, _, err = driftline("replay", "--judge", "live", "--yes")
     assert code == 2

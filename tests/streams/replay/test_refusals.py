@@ -41,7 +41,7 @@ from analytics.store.store import Store
         (["--db", "none.duckdb"], "there is no database at none.duckdb"),
     ],
 )
-def test_it_says_what_is_wrong(driftline: Command, database: Path, arguments: list[str], words: str) -> None:
+def test_a_refusal_says_what_is_wrong(driftline: Command, database: Path, arguments: list[str], words: str) -> None:
     """Nothing was started, so nothing needs cleaning up."""
     code, out, err = driftline("replay", *arguments)
     assert code == 2
@@ -50,7 +50,7 @@ def test_it_says_what_is_wrong(driftline: Command, database: Path, arguments: li
     assert not list(database.parent.glob("*.replays/*"))
 
 
-def test_a_database_that_is_in_use_is_named_with_the_ways_round_it(driftline: Command, database: Path) -> None:
+def test_a_database_in_use_is_refused_with_the_alternatives(driftline: Command, database: Path) -> None:
     """A server uses the file: without stopping it, the topics or an export can be replayed."""
     holding = "import sys, duckdb; held = duckdb.connect(sys.argv[1]); print(1, flush=True); sys.stdin.read()"
     with subprocess.Popen(
@@ -65,7 +65,7 @@ def test_a_database_that_is_in_use_is_named_with_the_ways_round_it(driftline: Co
     assert "--from topics" in err
 
 
-def test_a_table_that_is_no_export_is_named(driftline: Command, database: Path, tmp_path: Path) -> None:
+def test_a_table_that_is_not_an_export_is_refused(driftline: Command, database: Path, tmp_path: Path) -> None:
     """Other Parquet files lack the columns that a replay needs."""
     (tmp_path / "other").mkdir()
     with Store(database) as store:

@@ -40,9 +40,9 @@ def children() -> Iterator[Nursery]:
 
 def home(database: Path, **environment: str) -> Home:
     """Return the test's folder as a process sees it."""
-    found = Home(database.parent, POLICY, **environment)
-    found.environment["DRIFTLINE_DATABASE"] = str(database)
-    return found
+    test_home = Home(database.parent, POLICY, **environment)
+    test_home.environment["DRIFTLINE_DATABASE"] = str(database)
+    return test_home
 
 
 def kill_once(child: Child, condition: object, what: str) -> None:
@@ -53,7 +53,7 @@ def kill_once(child: Child, condition: object, what: str) -> None:
     child.kill()
 
 
-def test_a_replay_that_is_killed_pays_for_no_answer_twice(children: Nursery, database: Path) -> None:
+def test_a_killed_replay_pays_for_no_answer_twice(children: Nursery, database: Path) -> None:
     """Answers are recorded before they are used; interrupted calls are charged and repeated."""
     with running(latency=0.01) as judge:
         fleet = home(database, ANTHROPIC_BASE_URL=judge.base_url)
@@ -68,13 +68,13 @@ def test_a_replay_that_is_killed_pays_for_no_answer_twice(children: Nursery, dat
         calls = document["calls"]
         assert 0 < calls["interrupted"] <= 2 * 2 * 16
         assert judge.requests - calls["interrupted"] <= calls["answered"] <= judge.requests
-        again = children.run(fleet, *arguments, before=BEFORE)
-        assert document == json.loads(again[1])
-        assert again[0] == 0
+        resumed = children.run(fleet, *arguments, before=BEFORE)
+        assert document == json.loads(resumed[1])
+        assert resumed[0] == 0
         assert judge.requests == judge.requests
 
 
-def test_what_was_scored_before_a_kill_is_not_scored_again(children: Nursery, database: Path) -> None:
+def test_scores_from_before_a_kill_are_not_computed_again(children: Nursery, database: Path) -> None:
     """Scores, states and position are committed together, so nothing is lost or duplicated."""
     part = database.with_name(f"{database.name}.replays") / "killed.parts" / "part-0.duckdb"
     fleet = home(database)
@@ -87,7 +87,7 @@ def test_what_was_scored_before_a_kill_is_not_scored_again(children: Nursery, da
     assert scores_in(database) == merged_scores_in(result(database, "killed"))
 
 
-def test_a_complete_replay_is_shown_and_not_made_again(driftline: Command, database: Path) -> None:
+def test_a_complete_replay_is_shown_and_not_repeated(driftline: Command, database: Path) -> None:
     """Running a complete replay again shows its result."""
     first = replay(driftline, "--workers", "1", "--label", "once")
     before = result(database, "once").stat().st_mtime_ns
@@ -102,7 +102,7 @@ def test_a_complete_replay_is_shown_and_not_made_again(driftline: Command, datab
     ("arguments", "named"),
     [(["--project", "ops"], "--project"), (["--judge", "none"], "--judge"), (["--policy", "p.yaml"], "--policy")],
 )
-def test_a_label_stands_for_one_replay(
+def test_a_label_identifies_one_replay(
     driftline: Command, database: Path, tmp_path: Path, arguments: list[str], named: str
 ) -> None:
     """Two different replays under one label would be confused."""
@@ -123,7 +123,7 @@ def ended(*_: object, **__: object) -> NoReturn:
     raise EndedError
 
 
-def test_what_came_after_the_plan_is_not_read(driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_newer_than_the_plan_are_ignored(driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A replay that continues after a week scores its original history, without newer records."""
     before = scores_in(database)
     with monkeypatch.context() as patch:
@@ -136,7 +136,7 @@ def test_what_came_after_the_plan_is_not_read(driftline: Command, database: Path
     assert merged_scores_in(result(database, "old")) == before
 
 
-def test_a_result_is_there_whole_or_not_at_all(driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_complete_or_absent(driftline: Command, database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a result would look like another policy, and a kill after the merge must not leave the parts behind."""
     arguments = ("--label", "merged", "--workers", "1")
     parts = ReplayFiles(database, "merged").parts
@@ -157,7 +157,7 @@ def test_a_result_is_there_whole_or_not_at_all(driftline: Command, database: Pat
     assert not parts.exists()
 
 
-def test_one_process_works_on_a_label(driftline: Command, database: Path) -> None:
+def test_only_one_process_works_on_a_label(driftline: Command, database: Path) -> None:
     """Two processes would pay for the same answers."""
     files = ReplayFiles(database, "busy")
     files.parts.mkdir(parents=True)

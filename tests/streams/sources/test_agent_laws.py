@@ -69,7 +69,7 @@ def _put(value: Any, path: tuple[Any, ...], item: Any) -> None:
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_a_field_of_a_wrong_type_is_a_fault_or_missing_and_never_an_error(name: str, context: ReadingContext) -> None:
+def test_a_field_of_the_wrong_type_is_a_fault_or_missing(name: str, context: ReadingContext) -> None:
     """Each field of each kind of line is tried with each type; the other lines must be read as before."""
     lines = EVERYTHING[name][0]()
     kinds = {json.dumps([line["type"], sorted(map(str, _paths(line)))]): index for index, line in enumerate(lines)}
@@ -89,9 +89,7 @@ def test_a_field_of_a_wrong_type_is_a_fault_or_missing_and_never_an_error(name: 
 @pytest.mark.parametrize("name", EVERYTHING)
 @laws
 @given(data=st.data())
-def test_a_file_that_is_cut_anywhere_and_goes_on_gives_the_same_records(
-    name: str, context: ReadingContext, data: st.DataObject
-) -> None:
+def test_a_growing_file_cut_anywhere_gives_the_same_records(name: str, context: ReadingContext, data: st.DataObject) -> None:
     """Records of the first part of a file stay unchanged, or are listed as revisable."""
     lines: list[Any] = EVERYTHING[name][0]()
     garbage = data.draw(
@@ -102,12 +100,12 @@ def test_a_file_that_is_cut_anywhere_and_goes_on_gives_the_same_records(
     body = _body(lines)
     soon = replace(context, ingested_at=datetime(2026, 11, 3, 9, 5, tzinfo=UTC), session_gap=timedelta(minutes=30))
     part = _read(name, body[: data.draw(st.integers(0, len(body)))], soon)
-    whole = _read(name, body, soon)
-    assert part.events == whole.events[: len(part.events)]
-    bare = [replace_tags(exchange) for exchange in whole.exchanges]
-    assert all(replace_tags(exchange) in bare or exchange.exchange_id in whole.revisable for exchange in part.exchanges)
-    assert {exchange.exchange_id for exchange in part.exchanges} <= {exchange.exchange_id for exchange in whole.exchanges}
-    assert part.faults == whole.faults[: len(part.faults)]
+    complete = _read(name, body, soon)
+    assert part.events == complete.events[: len(part.events)]
+    bare = [replace_tags(exchange) for exchange in complete.exchanges]
+    assert all(replace_tags(exchange) in bare or exchange.exchange_id in complete.revisable for exchange in part.exchanges)
+    assert {exchange.exchange_id for exchange in part.exchanges} <= {exchange.exchange_id for exchange in complete.exchanges}
+    assert part.faults == complete.faults[: len(part.faults)]
 
 
 def replace_tags(exchange: Any) -> Any:
@@ -118,7 +116,7 @@ def replace_tags(exchange: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_lines_without_a_meaning_are_faults_that_name_their_line(name: str, context: ReadingContext) -> None:
+def test_meaningless_lines_are_faults_with_their_line_number(name: str, context: ReadingContext) -> None:
     """Huge, deep or malformed lines are reported, and the rest is read."""
     lines = EVERYTHING[name][0]()
     bad = {
@@ -136,7 +134,7 @@ def test_lines_without_a_meaning_are_faults_that_name_their_line(name: str, cont
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_a_kind_that_is_not_known_is_a_fault_once_a_file(name: str, context: ReadingContext) -> None:
+def test_an_unknown_kind_is_reported_once_per_file(name: str, context: ReadingContext) -> None:
     """A new version's lines need attention once, not a thousand times."""
     lines = EVERYTHING[name][0]()
     extra = [{"type": "novelty", "uuid": f"n{index}", "sessionId": "s", "payload": {}} for index in range(1000)]
@@ -147,7 +145,7 @@ def test_a_kind_that_is_not_known_is_a_fault_once_a_file(name: str, context: Rea
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_a_torn_last_line_waits_for_the_next_time(name: str, context: ReadingContext) -> None:
+def test_a_torn_last_line_waits_for_the_next_reading(name: str, context: ReadingContext) -> None:
     """The program has written only part of it."""
     body = _body(EVERYTHING[name][0]())
     reading = _read(name, body[:-10], context)
@@ -155,7 +153,7 @@ def test_a_torn_last_line_waits_for_the_next_time(name: str, context: ReadingCon
     assert reading.faults == []
 
 
-def test_a_message_of_three_thousand_lines_costs_no_more_than_its_size(context: ReadingContext) -> None:
+def test_a_message_of_three_thousand_lines_takes_linear_time(context: ReadingContext) -> None:
     """Each line repeats the message so far, up to a bound."""
     lines = claude_code_lines.Lines()
     lines.user("Well?")

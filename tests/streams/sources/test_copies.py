@@ -100,7 +100,7 @@ def test_a_shorter_copy_adds_nothing(context: ReadingContext, tmp_path: Path, pr
 
 @pytest.mark.parametrize("place", NAMES)
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_longer_copy_is_the_account_that_counts(context: ReadingContext, tmp_path: Path, program: str, place: str) -> None:
+def test_the_longer_copy_is_the_one_that_counts(context: ReadingContext, tmp_path: Path, program: str, place: str) -> None:
     """A sync may have left the older file under the session's own name."""
     source, folder, name, lines_of, head, turn = PROGRAMS[program]
     root, lines = tmp_path / "root", lines_of()
@@ -110,9 +110,7 @@ def test_a_longer_copy_is_the_account_that_counts(context: ReadingContext, tmp_p
 
 
 @pytest.mark.parametrize("program", ["openclaw", "claude-code"])
-def test_a_file_that_was_shortened_after_a_checkpoint_is_joined_with_it(
-    context: ReadingContext, tmp_path: Path, program: str
-) -> None:
+def test_a_shortened_file_is_joined_with_its_checkpoint(context: ReadingContext, tmp_path: Path, program: str) -> None:
     """A compaction may leave only the last entries in the session's own file; both files together are the session."""
     source, folder, name, lines_of, head, turn = PROGRAMS[program]
     root, lines = tmp_path / "root", lines_of()
@@ -121,9 +119,7 @@ def test_a_file_that_was_shortened_after_a_checkpoint_is_joined_with_it(
     _check(source, root, context)
 
 
-def test_a_checkpoint_with_an_id_of_its_own_is_a_copy_of_the_session_in_its_name(
-    context: ReadingContext, tmp_path: Path
-) -> None:
+def test_a_checkpoint_with_another_id_is_a_copy_of_the_session_in_its_name(context: ReadingContext, tmp_path: Path) -> None:
     """Some versions of OpenClaw start it with a header of another session and name no parent."""
     source, folder, name, lines_of, head, turn = PROGRAMS["openclaw"]
     root, lines = tmp_path / "root", lines_of()
@@ -137,14 +133,14 @@ def test_a_copy_with_new_uuids_keeps_the_ids_of_the_sessions_own_file(context: R
     """Records imported before the copy was made are recognised; only what the copy adds is new."""
     source, folder, name, _, _, turn = PROGRAMS["claude-code"]
     root, lines = tmp_path / "root", _claude_lines()
-    again = claude_code_lines.Lines("0d", prefix="again-")
+    copied_lines = claude_code_lines.Lines("0d", prefix="again-")
     for number, question in enumerate(QUESTIONS):
-        again.user(question)
-        again.said(f"msg_{number}", claude_code_lines.text(f"Answer {number}."))
+        copied_lines.user(question)
+        copied_lines.said(f"msg_{number}", claude_code_lines.text(f"Answer {number}."))
     own = root / folder / f"{name}.jsonl"
     _write(own, lines[: 2 * turn])
     [alone] = source.read(own, context, EVERY_SESSION)
-    _write(root / folder / "a-copy.jsonl", again.lines)
+    _write(root / folder / "a-copy.jsonl", copied_lines.lines)
     _check(source, root, context)
     [account] = source.session_files_in(source.files_in([root]))
     [joined] = source.read(account.path, replace(context, copies=account.copies), EVERY_SESSION)

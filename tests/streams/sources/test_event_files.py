@@ -55,7 +55,7 @@ EXPECTED = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_lines_gives_the_same_events(form: str, context: ReadingContext) -> None:
+def test_every_line_format_gives_the_same_events(form: str, context: ReadingContext) -> None:
     """The evidence must not depend on the form that the sender chose."""
     (reading,) = read_event_file(_stream(FORMS[form]), context)
     assert _summary(reading.events) == EXPECTED
@@ -67,7 +67,7 @@ def test_every_form_of_lines_gives_the_same_events(form: str, context: ReadingCo
 
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("form", DOCUMENTS)
-def test_a_document_is_read_whole_or_pretty(form: str, indent: int | None, tmp_path: Path, context: ReadingContext) -> None:
+def test_a_document_may_be_on_one_line_or_many(form: str, indent: int | None, tmp_path: Path, context: ReadingContext) -> None:
     """A session.json may be on one line or many; without a session id, the file's name is used."""
     file = tmp_path / "s.json"
     file.write_text(json.dumps(DOCUMENTS[form], indent=indent))
@@ -79,9 +79,7 @@ def test_a_document_is_read_whole_or_pretty(form: str, indent: int | None, tmp_p
     assert session.events == [CALL, OUTPUT]
 
 
-def test_sessions_are_counted_over_the_whole_file_and_over_batches(
-    context: ReadingContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_positions_count_over_the_file_and_over_batches(context: ReadingContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session's order must not depend on other lines or on batch boundaries."""
     monkeypatch.setattr(event_files, "BATCH", 3)
     lines = [{"session_id": f"s{i % 2}", **CALL} for i in range(8)]
@@ -91,7 +89,7 @@ def test_sessions_are_counted_over_the_whole_file_and_over_batches(
     assert [(event.session_id, event.seq) for event in events[:4]] == [("s0", 0), ("s1", 0), ("s0", 1), ("s1", 1)]
 
 
-def test_a_session_on_the_first_of_several_lines_is_no_document(context: ReadingContext) -> None:
+def test_a_session_object_followed_by_lines_is_not_a_document(context: ReadingContext) -> None:
     """The lines after it must be read as well."""
     session = json.dumps({"session_id": "s", "events": [CALL]})
     for between in ("\n", "\n\n", "\r\n \n"):
@@ -99,7 +97,7 @@ def test_a_session_on_the_first_of_several_lines_is_no_document(context: Reading
         assert [event.seq for event in reading.events] == [0, 1]
 
 
-def test_what_a_line_names_counts_before_the_reading_but_not_before_an_override(context: ReadingContext) -> None:
+def test_a_lines_own_names_override_the_reading_and_options_override_both(context: ReadingContext) -> None:
     """One file may hold several agents; `--agent` overrides all."""
     line = {"session_id": "s", "connection": "c2", "project": "web", "agent": "a", "event": CALL}
     for override, expected in ((None, "a"), ("b", "b")):
@@ -133,7 +131,7 @@ def test_what_a_line_names_counts_before_the_reading_but_not_before_an_override(
         ("[1]", "not_an_object", "array", 0),
     ],
 )
-def test_what_cannot_be_taken_is_a_fault_that_names_line_and_field(
+def test_an_invalid_event_is_a_fault_with_line_and_field(
     line: Any, reason: str, named: str, missing: int, context: ReadingContext
 ) -> None:
     """Nothing is dropped silently, and a rejected event keeps its position, so that correcting it moves no other."""
@@ -150,7 +148,7 @@ IDS = st.one_of(st.none(), st.sampled_from(["a", "a#2", "a#3", "event_1", 5, *so
 
 @settings(deadline=None, max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=st.lists(st.tuples(st.sampled_from(["s", "t"]), IDS), max_size=12), batch=st.integers(1, 4))
-def test_repeated_ids_become_those_of_a_diagnosis(events: list[tuple[str, Any]], batch: int, context: ReadingContext) -> None:
+def test_repeated_ids_are_renamed_as_in_a_diagnosis(events: list[tuple[str, Any]], batch: int, context: ReadingContext) -> None:
     """A second event with the same id is a separate event, and gets the same name in imports and diagnoses."""
     lines = [{"session_id": session, "event": "x", "event_id": name, "n": n} for n, (session, name) in enumerate(events)]
     with pytest.MonkeyPatch.context() as patch:
@@ -164,7 +162,7 @@ def test_repeated_ids_become_those_of_a_diagnosis(events: list[tuple[str, Any]],
     assert len(lines) == len({(record.session_id, record.event_id) for record in records})
 
 
-def test_a_bad_event_does_not_cost_a_session_its_diagnosis(context: ReadingContext) -> None:
+def test_an_invalid_event_does_not_cost_a_session_its_diagnosis(context: ReadingContext) -> None:
     """The fault is reported with its position; the other events keep the ids that an import gives them."""
     reports: list[tuple[int, str]] = []
     lines = [{"session_id": "s", "events": [CALL, 5, OUTPUT]}, {"session_id": "t", **CALL}, {"session_id": "t", "n": 1}]
@@ -174,12 +172,12 @@ def test_a_bad_event_does_not_cost_a_session_its_diagnosis(context: ReadingConte
     assert reports[0][1] == "events[1]: is a number, not an object"
     assert "neither an event nor a session" in reports[1][1]
     (reading,) = read_event_file(_stream(lines), context)
-    named = [(session.session_id, event.event_id) for session in sessions for event in normalise_session(session.events)]
-    assert named == [("s", "event_0"), ("s", "event_2"), ("t", "event_0"), ("t", "event_3")]
-    assert named == [(event.session_id, event.event_id) for event in reading.events]
+    event_ids = [(session.session_id, event.event_id) for session in sessions for event in normalise_session(session.events)]
+    assert event_ids == [("s", "event_0"), ("s", "event_2"), ("t", "event_0"), ("t", "event_3")]
+    assert event_ids == [(event.session_id, event.event_id) for event in reading.events]
 
 
-def test_an_event_that_is_refused_keeps_its_id_for_when_it_is_mended(context: ReadingContext) -> None:
+def test_a_corrected_event_keeps_the_id_of_its_position(context: ReadingContext) -> None:
     """Correcting a line and importing again must add its event and change no other."""
     lines = [{"session_id": "s", **CALL, "event_id": "a", "timestamp": time} for time in (None, "soon", None)]
     (before,) = read_event_file(_stream(lines), context)
@@ -189,13 +187,13 @@ def test_an_event_that_is_refused_keeps_its_id_for_when_it_is_mended(context: Re
 
 
 @pytest.mark.parametrize(("name", "expected"), [("runs/night.json", "night"), ("-", "standard input"), ("f", "f")])
-def test_a_session_without_a_name_is_called_as_its_file(name: str, expected: str) -> None:
+def test_a_session_without_a_name_is_named_after_its_file(name: str, expected: str) -> None:
     """An import gives the same name, in whatever folder the file is."""
     (session,) = read_sessions(io.BytesIO(json.dumps({"events": [CALL]}).encode()), name)
     assert session.session_id == expected
 
 
-def test_a_torn_last_line_is_left_for_the_next_time(context: ReadingContext) -> None:
+def test_a_torn_last_line_is_left_for_the_next_reading(context: ReadingContext) -> None:
     """The writer has not finished it."""
     stream = io.BytesIO(json.dumps({"session_id": "s", **CALL}).encode() + b'\n{"session_id": "s", "ev')
     (reading,) = read_event_file(stream, context)
@@ -204,7 +202,7 @@ def test_a_torn_last_line_is_left_for_the_next_time(context: ReadingContext) -> 
     assert reading.complete is False
 
 
-def test_many_bad_parts_of_one_line_cost_no_more_than_the_line(context: ReadingContext) -> None:
+def test_many_invalid_parts_of_one_line_are_stored_once(context: ReadingContext) -> None:
     """A fault keeps only its own part, so that a line of bad events is not stored once per event."""
     line = {"session_id": "s", "events": [{"event": "x", "timestamp": f"bad {i}"} for i in range(2_000)]}
     (reading,) = read_event_file(_stream([line]), context)
@@ -213,7 +211,7 @@ def test_many_bad_parts_of_one_line_cost_no_more_than_the_line(context: ReadingC
     assert max(len(fault.body) for fault in reading.faults) < 100
 
 
-def test_secrets_are_taken_out_of_payloads(context: ReadingContext) -> None:
+def test_secrets_in_payloads_are_redacted(context: ReadingContext) -> None:
     """The payload is stored and shown."""
     key = "AKIA" + "J7Q2M5X8R1T4W6Z9"
     line = {"session_id": "s", "event": "tool_call", "tool": "exec", "args": {"env": key}}
@@ -223,14 +221,14 @@ def test_secrets_are_taken_out_of_payloads(context: ReadingContext) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_sessions_for_a_diagnosis_are_whole(form: str) -> None:
+def test_sessions_for_a_diagnosis_are_complete(form: str) -> None:
     """Detectors need whole sessions, not lines."""
     sessions = list(read_sessions(_stream(FORMS[form]), "f"))
     assert [event for session in sessions for event in session.events] == [CALL, OUTPUT]
     assert {session.session_id for session in sessions} == {"s"}
 
 
-def test_a_transcript_is_recognised_and_gives_the_events_of_the_importer() -> None:
+def test_a_transcript_gives_the_same_events_as_the_importer() -> None:
     """`diagnose` and the import must see the same evidence."""
     corpus = Path(__file__).parents[2] / "corpus" / "openclaw" / "malformed_lines.jsonl"
     with corpus.open("rb") as stream:
@@ -242,7 +240,7 @@ def test_a_transcript_is_recognised_and_gives_the_events_of_the_importer() -> No
 
 
 @pytest.mark.parametrize("data", [b"", b"{\n", b"nonsense\n", b'{"event":"x"}\n', b"5", b'{"session_id":"s"'])
-def test_what_holds_no_session_is_an_error_that_names_the_line(data: bytes) -> None:
+def test_a_file_without_a_session_is_an_error_with_the_line(data: bytes) -> None:
     """A diagnosis of half a file would be wrong."""
     if not data:
         assert list(read_sessions(io.BytesIO(data), "f")) == []
@@ -251,7 +249,7 @@ def test_what_holds_no_session_is_an_error_that_names_the_line(data: bytes) -> N
         list(read_sessions(io.BytesIO(data), "f"))
 
 
-def test_a_file_that_cannot_be_opened_is_an_error_with_a_hint(tmp_path: Path, context: ReadingContext) -> None:
+def test_an_unreadable_file_is_an_error_with_a_hint(tmp_path: Path, context: ReadingContext) -> None:
     """Importing nothing silently would look like success."""
     with pytest.raises(InputError) as caught:
         list(read_event_file(tmp_path / "nowhere.jsonl", context))
@@ -269,7 +267,7 @@ BROKEN_IDS = {
 
 
 @pytest.mark.parametrize("what", BROKEN_IDS)
-def test_an_id_that_holds_half_a_surrogate_pair_is_a_fault_that_names_its_field(what: str, context: ReadingContext) -> None:
+def test_an_id_with_a_lone_surrogate_is_a_fault_with_its_field(what: str, context: ReadingContext) -> None:
     """Repaired, it would be the id of another session or event, and the records of both would become one."""
     line, field = BROKEN_IDS[what]
     (reading,) = read_event_file(_stream([line, {"session_id": "x\ufffd", **CALL}]), context)
@@ -281,7 +279,7 @@ def test_an_id_that_holds_half_a_surrogate_pair_is_a_fault_that_names_its_field(
 
 
 @pytest.mark.parametrize("indent", [None, 2])
-def test_texts_that_hold_half_a_surrogate_pair_are_repaired(indent: int | None, context: ReadingContext) -> None:
+def test_lone_surrogates_in_texts_are_repaired(indent: int | None, context: ReadingContext) -> None:
     """A cut text is no reason to lose an event, in a line or in a document."""
     event = {**CALL, "args": {"id": "x\ud800"}}
     text = json.dumps({"session_id": "s", "events": [event, event]}, indent=indent).encode()

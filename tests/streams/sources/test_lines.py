@@ -38,19 +38,19 @@ def _reasons(data: bytes) -> list[str]:
         (b'{"a":"' + b"[{" * 100 + b'"}', ""),
     ],
 )
-def test_a_line_is_one_object_or_says_why_not(line: bytes, reason: str) -> None:
+def test_a_line_is_an_object_or_a_fault(line: bytes, reason: str) -> None:
     """A line that is not a JSON object of bounded depth must be reported, not guessed at."""
     assert _reasons(line + b"\n") == [reason]
 
 
-def test_numbers_count_blank_lines_and_line_ends_do_not_matter() -> None:
+def test_line_numbers_count_blank_lines_whatever_the_line_ends() -> None:
     """A fault's number must match the line number in an editor."""
     lines = list(read_lines(io.BytesIO(b'{"a":1}\r\n\n  \n{"b":2}')))
     assert [(line.number, line.body, line.ended) for line in lines] == [(1, b'{"a":1}', True), (4, b'{"b":2}', False)]
 
 
 @pytest.mark.parametrize(("extra", "reason"), [(-1, ""), (0, ""), (1, "too_long"), (2, "too_long"), (5_000_000, "too_long")])
-def test_a_line_longer_than_the_limit_is_skipped_and_the_next_one_read(extra: int, reason: str) -> None:
+def test_a_line_over_the_limit_is_skipped_and_the_next_one_is_read(extra: int, reason: str) -> None:
     """A line of exactly the limit is read; a longer one affects no other line."""
     body = b'{"a":"' + b"x" * (MAX_LINE_BYTES - 8 + extra) + b'"}'
     assert _reasons(body + b'\n{"b":2}\n') == [reason, ""]
@@ -62,7 +62,7 @@ def test_a_line_longer_than_the_limit_is_skipped_and_the_next_one_read(extra: in
     assert len(fault.body) == MAX_FAULT_BODY_BYTES
 
 
-def test_a_line_without_end_is_not_loaded() -> None:
+def test_an_endless_line_is_not_loaded() -> None:
     """A huge line must not need as much memory."""
     size = 96 * 1024 * 1024
 
@@ -88,7 +88,7 @@ def test_a_line_without_end_is_not_loaded() -> None:
 
 
 @pytest.mark.parametrize(("data", "torn"), [(b'{"a":', True), (b'{"a":1}', False), (b'{"a":\n', False), (b"12", True)])
-def test_only_an_unended_line_that_is_no_object_is_torn(data: bytes, torn: bool) -> None:
+def test_only_an_incomplete_object_without_a_line_end_is_torn(data: bytes, torn: bool) -> None:
     """A whole object at the end of a file is complete even without a line break."""
     (line,) = read_lines(io.BytesIO(data))
     assert is_torn(line, decode_line(line)) == torn

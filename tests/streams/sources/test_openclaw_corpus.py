@@ -28,27 +28,29 @@ UNSAID = {
 
 
 def _shown(exchange: Any, expected: dict[str, Any]) -> dict[str, Any]:
-    shown = {name: getattr(exchange, name) for name in expected}
+    fields = {name: getattr(exchange, name) for name in expected}
     return {
-        name: list(v) if isinstance(v, tuple) else v.isoformat() if name == "occurred_at" else v for name, v in shown.items()
+        name: list(v) if isinstance(v, tuple) else v.isoformat() if name == "occurred_at" else v for name, v in fields.items()
     }
 
 
-def test_the_corpus_is_there() -> None:
+def test_the_corpus_is_not_empty() -> None:
     """With an empty corpus, every test below would pass."""
     assert len(NAMES) >= 20
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_transcript_gives_the_records_its_rules_ask_for(name: str, context: ReadingContext) -> None:
+def test_a_transcript_gives_the_records_required_by_the_rules(name: str, context: ReadingContext) -> None:
     """Each expectation follows from the rules; its `why` explains how."""
     expected = json.loads((CORPUS / f"{name}.expected.json").read_text(encoding="utf-8"))
     reading = read_transcript(CORPUS / f"{name}.jsonl", context)
     assert reading.session_ids == [expected["session_id"]]
     assert reading.complete == expected["complete"]
     assert [[fault.line, fault.reason] for fault in reading.faults] == expected["faults"]
-    wanted = [{**UNSAID, **exchange} for exchange in expected["exchanges"]]
-    assert [_shown(exchange, {**UNSAID, **want}) for exchange, want in zip(reading.exchanges, wanted, strict=True)] == wanted
+    expected_exchanges = [{**UNSAID, **exchange} for exchange in expected["exchanges"]]
+    assert [
+        _shown(exchange, {**UNSAID, **want}) for exchange, want in zip(reading.exchanges, expected_exchanges, strict=True)
+    ] == expected_exchanges
     assert [[event.event_id, event.event] for event in reading.events] == [[i, e] for i, e, _ in expected["events"]]
     for event, (_, _, fields) in zip(reading.events, expected["events"], strict=True):
         payload = json.loads(event.payload)
@@ -58,7 +60,7 @@ def test_a_transcript_gives_the_records_its_rules_ask_for(name: str, context: Re
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_columns_say_what_the_payload_says(name: str, context: ReadingContext) -> None:
+def test_columns_agree_with_the_payload(name: str, context: ReadingContext) -> None:
     """Detectors read columns and people read payloads, so they must agree."""
     reading = read_transcript(CORPUS / f"{name}.jsonl", context)
     assert list(range(len(reading.events))) == [event.seq for event in reading.events]

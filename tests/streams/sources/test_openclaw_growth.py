@@ -92,17 +92,17 @@ def _lasting(reading: Reading) -> tuple[dict[str, Any], list[Any]]:
     return exchanges, [msgspec.structs.replace(event, ingested_at=START) for event in reading.events]
 
 
-def _assert_handed_out_again(exchanges: dict[str, Any], whole: Reading) -> None:
+def _assert_handed_out_again(exchanges: dict[str, Any], complete: Reading) -> None:
     """Assert that each exchange of an earlier reading is in the whole reading, unchanged unless it is revisable."""
-    all_exchanges, _ = _lasting(whole)
+    all_exchanges, _ = _lasting(complete)
     assert exchanges.keys() <= all_exchanges.keys()
-    lasting = exchanges.keys() - whole.revisable
+    lasting = exchanges.keys() - complete.revisable
     assert {key: exchanges[key] for key in lasting} == {key: all_exchanges[key] for key in lasting}
 
 
 @laws
 @given(entries=transcripts(), data=st.data())
-def test_what_was_handed_out_once_stays_the_same_as_the_file_grows(
+def test_records_stay_the_same_as_the_file_grows(
     entries: list[dict[str, Any]], data: st.DataObject, read: Callable[..., Reading], context: ReadingContext
 ) -> None:
     """The importer reads repeatedly: a changed record would be a conflict, unless the reader lists it as revisable."""
@@ -110,15 +110,15 @@ def test_what_was_handed_out_once_stays_the_same_as_the_file_grows(
     now = datetime.fromisoformat(entries[min(length, len(entries) - 1)]["timestamp"])
     early = read(entries[:length], _at(context, now))
     exchanges, events = _lasting(early)
-    whole = read(entries)
-    _, all_events = _lasting(whole)
-    _assert_handed_out_again(exchanges, whole)
+    complete = read(entries)
+    _, all_events = _lasting(complete)
+    _assert_handed_out_again(exchanges, complete)
     assert events == all_events[: len(events)]
 
 
 @laws
 @given(entries=transcripts(), data=st.data())
-def test_damaged_lines_change_no_other_record(
+def test_a_damaged_line_changes_no_other_record(
     entries: list[dict[str, Any]], data: st.DataObject, read: Callable[..., Reading]
 ) -> None:
     """A bad line must not affect other records, and must be reported."""
@@ -126,17 +126,17 @@ def test_damaged_lines_change_no_other_record(
     rubbish = data.draw(st.lists(st.sampled_from(GARBAGE), min_size=1, max_size=4))
     for line in rubbish:
         damaged.insert(data.draw(st.integers(0, len(damaged))), line)
-    whole, reading = read(entries), read(damaged)
-    assert whole.exchanges == reading.exchanges
-    assert whole.events == reading.events
-    assert whole.complete == reading.complete
+    complete, reading = read(entries), read(damaged)
+    assert complete.exchanges == reading.exchanges
+    assert complete.events == reading.events
+    assert complete.complete == reading.complete
     assert len(rubbish) == len(reading.faults)
     assert [damaged[fault.line - 1] for fault in reading.faults] == [fault.body.decode() for fault in reading.faults]
 
 
 @laws
 @given(entries=transcripts(), data=st.data())
-def test_a_line_in_the_middle_of_being_written_is_not_there_yet(
+def test_a_partly_written_line_is_ignored(
     entries: list[dict[str, Any]], data: st.DataObject, read: Callable[..., Reading], context: ReadingContext
 ) -> None:
     """The gateway may be writing: half a line is not a fault, and silence must not end the answer that may be in it."""
@@ -149,7 +149,7 @@ def test_a_line_in_the_middle_of_being_written_is_not_there_yet(
     _assert_handed_out_again(_lasting(reading)[0], read(entries))
 
 
-def test_an_answer_that_ended_is_revised_when_the_line_being_written_adds_to_it(
+def test_a_finished_answer_is_revised_when_the_partial_line_completes_it(
     read: Callable[..., Reading],
 ) -> None:
     """An answer that ended counts at once. The reader does not know the torn line, so it says later that the exchange changed."""
@@ -158,23 +158,21 @@ def test_an_answer_that_ended_is_revised_when_the_line_being_written_adds_to_it(
         answer = _entry(1, "assistant", "e0", START) | mode
         addition = _entry(2, "assistant", "e1", START) | mode
         lines = [{"type": "session", "id": "s", "timestamp": START.isoformat()}, question, answer]
-        torn, whole = read([*lines, "{"], end=""), read([*lines, addition])
+        torn, complete = read([*lines, "{"], end=""), read([*lines, addition])
         assert [exchange.agent_response for exchange in torn.exchanges] == ["text 1"]
-        assert [exchange.agent_response for exchange in whole.exchanges] == ["text 2"]
-        assert whole.revisable == {exchange.exchange_id for exchange in torn.exchanges}
+        assert [exchange.agent_response for exchange in complete.exchanges] == ["text 2"]
+        assert complete.revisable == {exchange.exchange_id for exchange in torn.exchanges}
 
 
 @laws
 @given(entries=transcripts())
-def test_every_user_message_is_in_an_exchange_and_nothing_is_counted_twice(
-    entries: list[dict[str, Any]], read: Callable[..., Reading]
-) -> None:
+def test_every_user_message_is_in_exactly_one_exchange(entries: list[dict[str, Any]], read: Callable[..., Reading]) -> None:
     """A message without an answer is important evidence and must not be lost."""
     reading = read(entries)
-    asked = [entry["message"]["content"] for entry in entries if entry.get("message", {}).get("role") == "user"]
+    questions = [entry["message"]["content"] for entry in entries if entry.get("message", {}).get("role") == "user"]
     firsts = [exchange for exchange in reading.exchanges if "~" not in exchange.exchange_id]
-    assert asked == [exchange.user_message for exchange in firsts]
-    assert list(range(1, len(asked) + 1)) == [exchange.turn_number for exchange in firsts]
+    assert questions == [exchange.user_message for exchange in firsts]
+    assert list(range(1, len(questions) + 1)) == [exchange.turn_number for exchange in firsts]
     assert len(reading.events) == len({event.event_id for event in reading.events})
 
 
@@ -187,7 +185,7 @@ VALUES = st.recursive(
 
 @laws
 @given(entries=transcripts(), data=st.data())
-def test_whatever_stands_in_a_field_the_rest_is_read(
+def test_any_value_in_a_field_leaves_the_rest_readable(
     entries: list[dict[str, Any]], data: st.DataObject, read: Callable[..., Reading], context: ReadingContext
 ) -> None:
     """Transcripts may contain anything: each line gives records or a fault, never a crash."""
@@ -195,14 +193,14 @@ def test_whatever_stands_in_a_field_the_rest_is_read(
     for _ in range(data.draw(st.integers(1, 4))):
         entry = data.draw(st.sampled_from(changed))
         inner = entry["message"] if isinstance(entry.get("message"), dict) and data.draw(st.booleans()) else entry
-        place = inner
+        target = inner
         blocks = inner.get("content")
         if isinstance(blocks, list) and blocks and isinstance(blocks[0], dict) and data.draw(st.booleans()):
-            place = inner["content"][0] = dict(blocks[0])
+            target = inner["content"][0] = dict(blocks[0])
         field = data.draw(
-            st.sampled_from([*place, "details", "usage", "model", "provenance", "targetId", "appendMode", "arguments"])
+            st.sampled_from([*target, "details", "usage", "model", "provenance", "targetId", "appendMode", "arguments"])
         )
-        place[field] = data.draw(VALUES)
+        target[field] = data.draw(VALUES)
     reading = read(
         changed, ReadingContext("c", "p", None, context.ingested_at, context.session_gap, Redactor(RedactionSettings()))
     )

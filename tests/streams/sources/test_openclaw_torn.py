@@ -17,7 +17,7 @@ LINES = (
 )
 
 
-def test_silence_ends_no_exchange_while_its_answer_may_be_the_torn_line(tmp_path: Path, context: ReadingContext) -> None:
+def test_silence_does_not_end_an_exchange_with_a_torn_last_line(tmp_path: Path, context: ReadingContext) -> None:
     """The entries are weeks old, but the file may be a copy in progress."""
     path = tmp_path / "s1.jsonl"
     path.write_text(LINES)
@@ -27,12 +27,12 @@ def test_silence_ends_no_exchange_while_its_answer_may_be_the_torn_line(tmp_path
     assert reading.complete is False
 
 
-def test_what_a_writer_left_torn_is_reported_all_the_same(tmp_path: Path, context: ReadingContext) -> None:
+def test_an_abandoned_torn_line_is_reported(tmp_path: Path, context: ReadingContext) -> None:
     """A gateway that died in the middle of a line will not finish it; its last question must not be lost."""
     path = tmp_path / "s1.jsonl"
     path.write_text(LINES)
-    written = context.ingested_at - context.session_gap - timedelta(minutes=1)
-    os.utime(path, (written.timestamp(),) * 2)
+    modified_at = context.ingested_at - context.session_gap - timedelta(minutes=1)
+    os.utime(path, (modified_at.timestamp(),) * 2)
     reading = read_transcript(path, replace(context))
     assert [exchange.outcome for exchange in reading.exchanges] == ["no_response"]
     assert not reading.complete

@@ -57,12 +57,12 @@ class FixedJudge:
         if not await budget.reserve():
             return Verdict(outcome="cost_cap")
         self.asked += 1
-        said = simulated_answer(question.schema, {one.name: json.loads(one.literal) for one in question.materials})
-        for dimension in said.get("dimensions", {}).values():
+        answer = simulated_answer(question.schema, {one.name: json.loads(one.literal) for one in question.materials})
+        for dimension in answer.get("dimensions", {}).values():
             dimension["score"] = max(dimension["score"] * self.factor, 1.0 if question.purpose == "tier3" else 0.0)
         usage = Usage(self.tokens, 10)
         budget.spend(usage, question.model)
-        return Verdict(outcome="answered", answer=json.dumps(said), attempts=1, usage=usage)
+        return Verdict(outcome="answered", answer=json.dumps(answer), attempts=1, usage=usage)
 
     async def aclose(self) -> None:
         """Do nothing: no connection is open."""
@@ -95,17 +95,17 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 async def filled(engine: Engine, count: int = COUNT) -> None:
     """Ingest and judge exchanges of several sessions; two of them need Tier 2.5."""
     for number in range(count):
-        said = f"The backup of host {number} is healthy." + " I guess, sorry." * (number % 4)
+        answer = f"The backup of host {number} is healthy." + " I guess, sorry." * (number % 4)
         thinking = "I would rather say it is fine." if number < 2 else None
-        await engine.ingest_exchange(exchange(f"s{number}", 1, said, turn_number=9 + number, agent_thinking=thinking))
+        await engine.ingest_exchange(exchange(f"s{number}", 1, answer, turn_number=9 + number, agent_thinking=thinking))
     await engine.wait_until_drained()
 
 
 async def chosen(engine: Engine, count: int = COUNT) -> list[Anchor]:
     """Choose anchors among the judged exchanges."""
     with contextlib.closing(engine.store.cursor()) as cursor:
-        found = candidates(cursor, "ops", count)
-    return await choose(engine, "ops", found, "ann")
+        candidate_rows = candidates(cursor, "ops", count)
+    return await choose(engine, "ops", candidate_rows, "ann")
 
 
 def fell(first: datetime) -> IncidentChange:
@@ -119,19 +119,19 @@ def policy_of(**settings: Any) -> Policy:
     return Policy(projects={"ops": ProjectSettings.model_validate(values)})
 
 
-def test_a_round_is_judged_anew_by_every_tier(store: Store, clock: Clock, judge: FixedJudge) -> None:
+def test_a_round_is_judged_again_by_every_tier(store: Store, clock: Clock, judge: FixedJudge) -> None:
     """A round has its own ids, so that no recorded answer is reused, and does not appear in the project."""
 
     async def work() -> None:
         async with engine_over(store, policy_of(), judge, clock) as engine:
             await filled(engine)
             anchors = await chosen(engine)
-            asked = judge.asked
+            call_count = judge.asked
             begun = await run_round(engine, "ops")
             await engine.wait_until_drained()
             assert len(anchors) == COUNT
             assert begun.exchanges == COUNT
-            assert judge.asked - asked == 2 * COUNT + 2
+            assert judge.asked - call_count == 2 * COUNT + 2
 
     run(work())
     scored = rows(
@@ -142,7 +142,7 @@ def test_a_round_is_judged_anew_by_every_tier(store: Store, clock: Clock, judge:
     assert rows(store, "session_closings WHERE connection = 'anchors'", "count(*)") == [(1,)]
 
 
-def test_a_judge_that_became_harsher_is_told_from_an_agent_that_did_not(store: Store, clock: Clock, judge: FixedJudge) -> None:
+def test_a_harsher_judge_is_distinguished_from_a_worse_agent(store: Store, clock: Clock, judge: FixedJudge) -> None:
     """The same texts get other scores, so the judge changed and not the agent."""
 
     async def work() -> None:
@@ -160,15 +160,15 @@ def test_a_judge_that_became_harsher_is_told_from_an_agent_that_did_not(store: S
     run(work())
     changed_at = NOW + timedelta(days=6)
     with contextlib.closing(store.cursor()) as cursor:
-        found = changes(cursor, "ops")
-    assert found["tier2"].changed is True
-    assert found["tier2"].direction == "down"
-    assert found["tier2"].since == changed_at
+        change_rows = changes(cursor, "ops")
+    assert change_rows["tier2"].changed is True
+    assert change_rows["tier2"].direction == "down"
+    assert change_rows["tier2"].since == changed_at
     asked = fell(changed_at - timedelta(days=1))
     assert cause_of(store, "ops", "tier2", asked).cause == "judge"
     assert cause_of(store, "ops", "tier2", dataclasses.replace(asked, direction="up")).cause == "agent"
-    assert found["tier2_5"].changed is False
-    assert found["tier2_5"].anchors == 2
+    assert change_rows["tier2_5"].changed is False
+    assert change_rows["tier2_5"].anchors == 2
     reasons = {"tier2_5": "few_anchors", "tier1": "rules", None: "no_size"}
     assert reasons == {tier: cause_of(store, "ops", tier, asked).reason for tier in reasons}
     assert cause_of(store, "ops", "tier2", None).reason == "no_size"
@@ -190,10 +190,10 @@ def test_tiers_are_compared_on_their_own_scales(store: Store, clock: Clock, judg
 
     run(work())
     moved = dataclasses.replace(fell(NOW + timedelta(days=4)), size=1.2)
-    found = cause_of(store, "ops", "tier3", moved)
-    assert found.cause == "judge"
-    assert found.judge is not None
-    assert -2 < found.judge < -0.9
+    cause = cause_of(store, "ops", "tier3", moved)
+    assert cause.cause == "judge"
+    assert cause.judge is not None
+    assert -2 < cause.judge < -0.9
 
 
 def test_a_round_costs_at_most_the_cap_of_a_session(store: Store, clock: Clock, judge: FixedJudge) -> None:
@@ -215,7 +215,7 @@ def test_a_round_costs_at_most_the_cap_of_a_session(store: Store, clock: Clock, 
     assert spent[0] <= 0.02
 
 
-def test_a_round_begun_twice_within_a_minute_is_one(store: Store, clock: Clock, judge: FixedJudge) -> None:
+def test_two_rounds_within_a_minute_are_one(store: Store, clock: Clock, judge: FixedJudge) -> None:
     """A button may be pressed twice, or a periodic task restarted after a kill."""
 
     async def work() -> list[int]:
@@ -233,14 +233,14 @@ def test_a_round_begun_twice_within_a_minute_is_one(store: Store, clock: Clock, 
     assert rows(store, "exchanges WHERE connection = 'anchors'", "count(*)") == [(3,)]
 
 
-def test_an_anchor_is_withdrawn_and_can_come_back(store: Store, clock: Clock, judge: FixedJudge) -> None:
+def test_an_anchor_can_be_withdrawn_and_restored(store: Store, clock: Clock, judge: FixedJudge) -> None:
     """Each change records its author, and unknown anchors are reported as unknown."""
 
     async def work() -> None:
         async with engine_over(store, policy_of(), judge, clock) as engine:
             await filled(engine, 3)
-            first, *others = await chosen(engine, 3)
-            assert len(others) == len({one.anchor_id for one in others}) == 2
+            first, *other_anchors = await chosen(engine, 3)
+            assert len(other_anchors) == len({one.anchor_id for one in other_anchors}) == 2
             gone = await withdraw(engine, "ops", first.anchor_id, "bob")
             assert gone is not None
             assert gone.active is False
@@ -260,7 +260,7 @@ def test_an_anchor_is_withdrawn_and_can_come_back(store: Store, clock: Clock, ju
     run(work())
 
 
-def test_rounds_begin_when_they_are_due_and_only_with_a_judge(store: Store, clock: Clock, judge: FixedJudge) -> None:
+def test_rounds_start_when_due_and_only_with_a_judge(store: Store, clock: Clock, judge: FixedJudge) -> None:
     """This holds after a restart, because the time of the last round is in the tables."""
 
     async def count(engine: Engine) -> int:
@@ -290,7 +290,7 @@ def test_rounds_begin_when_they_are_due_and_only_with_a_judge(store: Store, cloc
     assert run(work()) == [0, 4, 4, 4, 4, 4, 8]
 
 
-def test_a_project_whose_round_cannot_begin_holds_up_no_other(
+def test_a_project_whose_round_cannot_start_delays_no_other(
     store: Store, clock: Clock, judge: FixedJudge, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unreadable anchor from an earlier version, in the first project by name, must not stop the others."""
@@ -313,7 +313,7 @@ def test_a_project_whose_round_cannot_begin_holds_up_no_other(
     assert "anchors of aaa could not be judged" in caplog.text
 
 
-def test_exchanges_are_named_by_their_ids(store: Store, clock: Clock, judge: FixedJudge) -> None:
+def test_exchanges_are_identified_by_connection_and_id(store: Store, clock: Clock, judge: FixedJudge) -> None:
     """An id on two connections is ambiguous, and an unknown id is an error."""
 
     async def work() -> None:
@@ -330,6 +330,6 @@ def test_exchanges_are_named_by_their_ids(store: Store, clock: Clock, judge: Fix
     run(work())
 
 
-def test_defaults_judge_nothing_until_somebody_chooses() -> None:
+def test_no_anchor_is_judged_until_one_is_chosen() -> None:
     """Rounds cost money."""
     assert Anchors() == Policy().for_project("ops").settings.anchors

@@ -121,7 +121,7 @@ def decisions(fleet: Fleet) -> list[tuple[object, ...]]:
     return fleet.rows("trace_assemblies", "revision, reason, spans, exchanges, revised_exchanges, state")
 
 
-def test_a_trace_settles_after_its_root(fleet: Fleet) -> None:
+def test_a_trace_is_assembled_after_its_root(fleet: Fleet) -> None:
     """Spans of a trace arrive in several requests, the root last; it is complete shortly afterwards."""
     fleet.send(tool(1), chat(2))
     fleet.send(agent(0))
@@ -139,7 +139,7 @@ def test_a_trace_settles_after_its_root(fleet: Fleet) -> None:
     ]  # type: ignore[arg-type, return-value]
 
 
-def test_each_span_that_comes_lets_it_wait_again(fleet: Fleet) -> None:
+def test_each_new_span_restarts_the_wait(fleet: Fleet) -> None:
     """Spans that arrive in time belong to the first revision."""
     fleet.send(agent(0))
     fleet.pass_by(SETTLE - timedelta(seconds=1))
@@ -159,9 +159,7 @@ def land_at(fleet: Fleet, partition: int, offset: int, *spans: Json) -> None:
         transaction.land("spans", {"Span": placed}, KnownIdentities())
 
 
-def test_a_span_that_lands_later_may_stand_before_the_others_on_its_partition(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_later_span_may_have_a_smaller_offset_on_its_partition(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """A span without a session is on another partition than its trace, and offsets of two partitions cannot be compared."""
     ends: dict[int, int] = {}
     monkeypatch.setattr(fleet.engine, "ends_in_tables", lambda _: ends)
@@ -174,7 +172,7 @@ def test_a_span_that_lands_later_may_stand_before_the_others_on_its_partition(
     assert decisions(fleet) == [(0, "settled", 3, 1, 0, "complete")]
 
 
-def test_a_trace_without_its_root_is_complete_when_it_is_idle(fleet: Fleet) -> None:
+def test_a_trace_without_a_root_is_assembled_when_idle(fleet: Fleet) -> None:
     """A killed process never sends the root."""
     fleet.send(chat(1, 0), tool(2, 0))
     fleet.pass_by(IDLE - timedelta(seconds=1))
@@ -207,21 +205,21 @@ def late_root() -> tuple[list[Json], list[Json]]:
 
 def test_a_root_that_ends_late_revises_the_turn(fleet: Fleet) -> None:
     """An approval may take longer than the idle time: the turn stays one exchange, whose tokens and call count once."""
-    first, rest = late_root()
+    first, late_spans = late_root()
     fleet.send(*first)
     fleet.pass_by(IDLE)
     assert fleet.current("exchanges", "user_message, agent_response, input_tokens") == [("question 2", "answer 2", 30)]
-    fleet.send(*rest)
+    fleet.send(*late_spans)
     fleet.pass_by(SETTLE)
     assert decisions(fleet) == [(0, "idle", 1, 1, 0, "complete"), (1, "settled", 4, 0, 1, "complete")]
-    told = "exchange_id, user_message, agent_response, input_tokens, output_tokens, revision"
-    assert fleet.current("exchanges", told) == [(f"{TRACE}:{span_id(2)}", "Refund it", "Refunded.", 44, 2, 1)]
+    columns = "exchange_id, user_message, agent_response, input_tokens, output_tokens, revision"
+    assert fleet.current("exchanges", columns) == [(f"{TRACE}:{span_id(2)}", "Refund it", "Refunded.", 44, 2, 1)]
     assert fleet.current("scores", "turn_number, revision, sampling_reason") == [(1, 1, "first_turns")]
     events = [event for (event,) in fleet.rows("agent_events", "event")]
     assert {event: events.count(event) for event in events} == {"token_usage": 2, "tool_call": 1, "tool_output": 1}
 
 
-def test_turns_that_turn_out_to_be_one_are_one(fleet: Fleet) -> None:
+def test_turns_that_turn_out_to_be_one_are_merged(fleet: Fleet) -> None:
     """Two agents of a workflow, separated by approvals, look like two turns until the workflow ends."""
     fleet.send(agent(1, 0, question="Refund it", answer="Let me ask."), chat(2, 1))
     fleet.pass_by(IDLE)
@@ -230,19 +228,19 @@ def test_turns_that_turn_out_to_be_one_are_one(fleet: Fleet) -> None:
     assert fleet.current("scores", "turn_number") == [(1,), (2,)]
     fleet.send(agent(0, question="Refund it", answer="Refunded."))
     fleet.pass_by(SETTLE)
-    told = "exchange_id, user_message, agent_response, input_tokens"
-    assert fleet.current("exchanges", told) == [(f"{TRACE}:{span_id(1)}", "Refund it", "Refunded.", 26)]
+    columns = "exchange_id, user_message, agent_response, input_tokens"
+    assert fleet.current("exchanges", columns) == [(f"{TRACE}:{span_id(1)}", "Refund it", "Refunded.", 26)]
     assert fleet.current("scores", "turn_number, revision") == [(1, 1)]
     assert fleet.rows("trace_assemblies", "revised_exchanges, withdrawn_exchanges") == [(0, 0), (0, 0), (1, 1)]
     assert fleet.counted() == [("exchanges", 1)]
 
 
-def test_a_turn_is_made_again_by_a_rebuild_as_it_is(fleet: Fleet) -> None:
+def test_a_rebuild_keeps_the_revisions_of_a_turn(fleet: Fleet) -> None:
     """The decisions on its revisions are in the log, so a rebuild gives the same scores."""
-    first, rest = late_root()
+    first, late_spans = late_root()
     fleet.send(*first)
     fleet.pass_by(IDLE)
-    fleet.send(*rest)
+    fleet.send(*late_spans)
     fleet.pass_by(SETTLE)
     before = fleet.rows("scores", "* EXCLUDE (_offset)")
     assert len(before) == 2
@@ -274,13 +272,13 @@ def test_a_kill_between_the_first_exchange_and_its_decision_makes_no_second_turn
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, killed_at: str
 ) -> None:
     """On Kafka the root may come while the process is down: the next one meets the trace whole, with an exchange that no decision tells of."""
-    first, rest = late_root()
+    first, late_spans = late_root()
     fleet.send(*first)
     with monkeypatch.context() as patched:
         patched.setattr(fleet.engine, "commit", as_on_kafka(fleet.engine, killed_at=killed_at))
         with pytest.raises(Killed):
             fleet.pass_by(IDLE)
-    fleet.send(*rest)
+    fleet.send(*late_spans)
     monkeypatch.setattr(fleet.engine, "commit", as_on_kafka(fleet.engine))
     fleet.assembler = TraceAssembler(fleet.engine)
     fleet.pass_by(SETTLE)
@@ -307,13 +305,13 @@ def test_an_evaluation_is_a_score_by_a_rater_of_its_name(fleet: Fleet) -> None:
     scores = (
         "SELECT reviewer, score, comment, exchange_id FROM log.reviews JOIN log.scores ON subject_id = score_id ORDER BY ALL"
     )
-    found = fleet.store.cursor().execute(scores).fetchall()
+    score_rows = fleet.store.cursor().execute(scores).fetchall()
 
     first, second = (f"{TRACE}:{span_id(number)}" for number in (0, 2))
-    assert found == [("faithfulness", 1, None, second), ("relevance", 4, "good: It answers.", first)]
+    assert score_rows == [("faithfulness", 1, None, second), ("relevance", 4, "good: It answers.", first)]
 
 
-def test_an_evaluation_off_the_scale_is_none(fleet: Fleet) -> None:
+def test_an_evaluation_outside_the_scale_is_ignored(fleet: Fleet) -> None:
     """7.5 of 10 read as a share would be a wrong score; the policy sets the scale."""
     fleet.send(agent(0, events=[rating("relevance", 7.5), rating("relevance", -0.1), rating("relevance", 1.0)]))
     fleet.pass_by(SETTLE)
@@ -332,7 +330,7 @@ def test_an_evaluation_counts_once_however_often_its_trace_is_assembled(fleet: F
     assert fleet.rows("reviews", "reviewer, score") == [("relevance", 3)]
 
 
-def test_nothing_more_is_made_of_a_trace_that_is_done(fleet: Fleet) -> None:
+def test_a_completed_trace_gives_no_more_records(fleet: Fleet) -> None:
     """The assembler checks every second."""
     fleet.send(agent(0), tool(1))
     for _ in range(5):
@@ -359,7 +357,7 @@ def test_a_kill_before_the_decision_changes_nothing(fleet: Fleet, monkeypatch: p
     assert [(*row[:3], 0, *row[4:]) for row in decisions(fleet)] == [(0, "settled", 3, 0, 0, "complete")]
 
 
-def test_the_next_look_at_a_backlog_does_not_wait_for_its_turn(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_is_processed_without_pauses(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """With many waiting spans, a pause after each round would leave a core idle."""
     monkeypatch.setattr(assembling, "TRACES_AT_ONCE", 1)
     fleet.send(agent(0), tool(1), agent(0, trace="1" * 32))
@@ -368,7 +366,7 @@ def test_the_next_look_at_a_backlog_does_not_wait_for_its_turn(fleet: Fleet, mon
     assert sorted(spans for _, _, spans, *_ in decisions(fleet)) == [1, 2]  # type: ignore[type-var]
 
 
-def test_the_stage_waits_for_spans_and_for_the_next_trace_to_be_complete(fleet: Fleet) -> None:
+def test_the_stage_waits_for_spans_and_for_the_next_complete_trace(fleet: Fleet) -> None:
     """The stage does not poll: it is poked for new spans, and has a timer for waiting traces."""
     pokes: list[str] = []
     fleet.engine.has_more = lambda: pokes.append("poked")
@@ -384,7 +382,7 @@ def test_the_stage_waits_for_spans_and_for_the_next_trace_to_be_complete(fleet: 
     assert SETTLE.total_seconds() - 1.5 == fleet.assembler.interval
 
 
-def test_a_restart_finds_the_traces_that_are_open(fleet: Fleet) -> None:
+def test_a_restart_finds_the_open_traces(fleet: Fleet) -> None:
     """A restart creates no second revision of completed traces."""
     fleet.send(agent(0), tool(1))
     fleet.pass_by(SETTLE)
@@ -400,7 +398,7 @@ def open_traces(fleet: Fleet) -> list[tuple[object, ...]]:
     return fleet.rows("stage_state WHERE stage = 'traces'", "key")
 
 
-def test_a_state_is_there_while_its_trace_is_open(fleet: Fleet) -> None:
+def test_a_state_exists_while_its_trace_is_open(fleet: Fleet) -> None:
     """States of completed traces must not fill the file."""
     fleet.send(agent(0), tool(1))
     fleet.look()
@@ -412,22 +410,22 @@ def test_a_state_is_there_while_its_trace_is_open(fleet: Fleet) -> None:
 
 def test_a_restart_reads_no_span_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Open traces are in the states; reading a day of spans again would take minutes."""
-    read: list[str] = []
+    queries: list[str] = []
     monkeypatch.setattr(
-        assembling, "query_rows", lambda cursor, name, *values: read.append(name) or query_rows(cursor, name, *values)
+        assembling, "query_rows", lambda cursor, name, *values: queries.append(name) or query_rows(cursor, name, *values)
     )
     fleet.look()
     fleet.send(agent(0), tool(1))
     fleet.look()
-    assert read == ["undecided_traces", "arrived_spans"]
+    assert queries == ["undecided_traces", "arrived_spans"]
     fleet.assembler = TraceAssembler(fleet.engine)
     fleet.look()
-    assert read == ["undecided_traces", "arrived_spans"]
+    assert queries == ["undecided_traces", "arrived_spans"]
     fleet.pass_by(SETTLE)
     assert decisions(fleet) == [(0, "settled", 2, 1, 0, "complete")]
 
 
-def test_a_database_of_before_there_were_states_goes_on(fleet: Fleet) -> None:
+def test_a_database_without_trace_states_is_upgraded(fleet: Fleet) -> None:
     """Completed traces stay unchanged; open ones and those with new spans are assembled."""
     late = agent(0, trace="2" * 32)
     fleet.send(agent(0), tool(1), late)
@@ -445,7 +443,7 @@ def test_a_database_of_before_there_were_states_goes_on(fleet: Fleet) -> None:
     assert len(fleet.current("exchanges", "exchange_id")) == 3
 
 
-def test_a_rebuild_decides_nothing_of_traces_again(fleet: Fleet) -> None:
+def test_a_rebuild_keeps_the_decisions_on_traces(fleet: Fleet) -> None:
     """Decisions are records; open traces stay open."""
     fleet.send(agent(0), tool(1))
     fleet.pass_by(SETTLE)
@@ -462,7 +460,7 @@ def test_a_rebuild_decides_nothing_of_traces_again(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("session", ["s1", None])
-def test_an_open_trace_of_an_erased_session_makes_nothing(fleet: Fleet, session: str | None) -> None:
+def test_an_open_trace_of_an_erased_session_gives_no_records(fleet: Fleet, session: str | None) -> None:
     """Its state is removed, too; other open traces are assembled."""
     other = agent(0, trace="1" * 32, attributes={"gen_ai.conversation.id": "other"})
     fleet.send(agent(0), tool(1), *([other] if session else []))
@@ -475,7 +473,7 @@ def test_an_open_trace_of_an_erased_session_makes_nothing(fleet: Fleet, session:
     assert open_traces(fleet) == []
 
 
-def test_spans_of_a_trace_that_was_deleted_are_told_of(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+def test_spans_of_a_deleted_trace_are_reported(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     """Spans from an exporter that was offline for two days cannot be assembled, and the reason must be visible."""
     counted: list[int] = []
     fleet.assembler = TraceAssembler(fleet.engine, counted.append)
@@ -495,7 +493,7 @@ def test_spans_of_a_trace_that_was_deleted_are_told_of(fleet: Fleet, caplog: pyt
     assert counted == [1]
 
 
-def test_a_trace_with_too_many_spans_is_set_aside(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_with_too_many_spans_is_a_dead_letter(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other trace of the round is assembled, and the large one becomes a single dead letter."""
     monkeypatch.setattr(assembling, "MAX_SPANS", 3)
     fleet.send(agent(0), tool(1), tool(2), tool(3), agent(0, trace="1" * 32))
@@ -505,14 +503,14 @@ def test_a_trace_with_too_many_spans_is_set_aside(fleet: Fleet, monkeypatch: pyt
     assert fleet.rows("dead_letters", "reason") == [(TOO_MANY,)]
 
 
-def test_a_trace_that_cannot_be_assembled_is_set_aside(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_cannot_be_assembled_is_a_dead_letter(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in one trace must not affect others."""
-    whole = assembling.assemble
+    assemble = assembling.assemble
 
     def faulty(records: list[Span], decision: Any) -> Any:
         if records[0].trace_id == "1" * 32:
             raise RuntimeError("a fault")
-        return whole(records, decision)
+        return assemble(records, decision)
 
     monkeypatch.setattr(assembling, "assemble", faulty)
     fleet.send(agent(0), agent(0, trace="1" * 32))
@@ -521,7 +519,7 @@ def test_a_trace_that_cannot_be_assembled_is_set_aside(fleet: Fleet, monkeypatch
     assert len(fleet.rows("dead_letters", "reason")) == 1
 
 
-def test_positions_are_unique_where_events_come_both_ways(fleet: Fleet) -> None:
+def test_positions_are_unique_if_events_arrive_both_ways(fleet: Fleet) -> None:
     """A plugin may send events of a session while its traces arrive."""
     own = [msgspec.structs.replace(event("s1", number, event_id=f"own-{number}"), connection="north") for number in range(3)]
     fleet.run(fleet.engine.publish("agent-events", own))
@@ -557,24 +555,24 @@ def test_spans_are_kept_for_a_day(fleet: Fleet) -> None:
     assert [row[0] for row in decisions(fleet)] == [0, 0]
 
 
-def test_ten_thousand_traces_at_once_take_bounded_memory(fleet: Fleet) -> None:
+def test_ten_thousand_concurrent_traces_take_bounded_memory(fleet: Fleet) -> None:
     """A Collector that was cut off sends what it kept: traces are assembled some hundred at a time."""
     count = 10_000
     for start in range(0, count, 1_000):
         fleet.send(*(agent(0, trace=f"{number + 1:032x}") for number in range(start, start + 1_000)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     fleet.pass_by(SETTLE)
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    added_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert count == len(decisions(fleet))
     assert count == len(fleet.rows("exchanges", "exchange_id"))
-    assert grown < 400_000, "kilobytes"
+    assert added_memory < 400_000, "kilobytes"
 
 
 def step(number: int, trace: str, sent: Sequence[Json], came: Json, **told: object) -> Json:
     """Return a request of a turn, in its own trace."""
     texts = {"gen_ai.input.messages": json.dumps(sent), "gen_ai.output.messages": json.dumps([came])}
-    made = chat(number, None, trace=trace, attributes={"session.id": "s1", **texts, **told})
-    return {**made, "endTimeUnixNano": str(int(made["startTimeUnixNano"]) + 500_000_000)}
+    span = chat(number, None, trace=trace, attributes={"session.id": "s1", **texts, **told})
+    return {**span, "endTimeUnixNano": str(int(span["startTimeUnixNano"]) + 500_000_000)}
 
 
 ASKED = {"role": "user", "parts": [{"type": "text", "content": "Which gate?"}]}
@@ -595,13 +593,11 @@ def parts_of_a_turn(first: int = 1, mark: str = "a") -> list[Json]:
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (0, 2, 1)])
 @pytest.mark.parametrize("wait", [SETTLE, timedelta(0)])
-def test_a_turn_whose_requests_have_traces_of_their_own_is_one_exchange(
-    fleet: Fleet, order: tuple[int, ...], wait: timedelta
-) -> None:
+def test_a_turn_with_a_trace_per_request_is_one_exchange(fleet: Fleet, order: tuple[int, ...], wait: timedelta) -> None:
     """This holds whether the parts arrive together or after earlier parts were assembled, and in any order."""
     parts = parts_of_a_turn()
-    for place in order:
-        fleet.send(parts[place])
+    for index in order:
+        fleet.send(parts[index])
         fleet.pass_by(wait)
     fleet.pass_by(SETTLE)
     current = "SELECT user_message, agent_response, input_tokens, session_id FROM log.current_exchanges"
@@ -611,7 +607,7 @@ def test_a_turn_whose_requests_have_traces_of_their_own_is_one_exchange(
     assert len(fleet.rows("agent_events WHERE event = 'token_usage'", "event")) == 2
 
 
-def test_the_next_turn_with_the_same_question_and_ids_is_another_exchange(fleet: Fleet) -> None:
+def test_a_later_turn_with_the_same_question_and_ids_is_another_exchange(fleet: Fleet) -> None:
     """Users repeat questions, and some servers number the calls of each answer from 1."""
     for part in (*parts_of_a_turn(), *parts_of_a_turn(10, "b")):
         fleet.send(part)
@@ -622,7 +618,7 @@ def test_the_next_turn_with_the_same_question_and_ids_is_another_exchange(fleet:
     assert len(fleet.rows("agent_events WHERE event = 'tool_output'", "event")) == 2
 
 
-def test_the_same_question_in_another_session_is_no_part(fleet: Fleet) -> None:
+def test_the_same_question_in_another_session_is_not_linked(fleet: Fleet) -> None:
     """Ids of calls are unique only within a sender."""
     first, _, last = parts_of_a_turn()
     fleet.send(first, step(3, "d" * 32, [ASKED, CALL, OUTPUT], ANSWER, **{"session.id": "s2"}), last)
@@ -631,11 +627,11 @@ def test_the_same_question_in_another_session_is_no_part(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("wait", [SETTLE, timedelta(0)])
-def test_two_instrumentors_of_a_process_tell_of_one_exchange(fleet: Fleet, wait: timedelta) -> None:
+def test_two_instrumentors_of_a_process_report_one_exchange(fleet: Fleet, wait: timedelta) -> None:
     """Each starts its own trace, one without the session: exchange, tokens and call must count once, in the session."""
     shared = {"gen_ai.response.id": "r1", "gen_ai.tool.call.id": None, "gen_ai.conversation.id": None}
-    for trace, named in (("b" * 32, {}), ("a" * 32, {"session.id": "s1"})):
-        around = agent(0, trace=trace, attributes={**shared, **named}, endTimeUnixNano=str(START + 60_000_000_000))
+    for trace, session in (("b" * 32, {}), ("a" * 32, {"session.id": "s1"})):
+        around = agent(0, trace=trace, attributes={**shared, **session}, endTimeUnixNano=str(START + 60_000_000_000))
         call = tool(1, trace=trace, attributes={**shared, "gen_ai.tool.call.arguments": "{}"})
         fleet.send(around, call, chat(2, trace=trace, attributes=shared))
         fleet.pass_by(wait)
@@ -651,7 +647,7 @@ def test_two_instrumentors_of_a_process_tell_of_one_exchange(fleet: Fleet, wait:
 
 def steps() -> list[tuple[timedelta, list[Json]]]:
     """Spans that come at a time: traces that settle, are late, tell of a new version, have a rating, and are parts of one turn."""
-    first, rest = late_root()
+    first, late_spans = late_root()
     of_versions = [
         agent(0, trace=mark * 32, attributes={"gen_ai.agent.version": version}) for mark, version in (("1", "1"), ("2", "2"))
     ]
@@ -659,7 +655,7 @@ def steps() -> list[tuple[timedelta, list[Json]]]:
         (timedelta(0), [*of_versions, tool(8, trace="1" * 32), *first]),
         (SETTLE, []),
         (IDLE, []),
-        (IDLE, [*rest, tool(9, trace="1" * 32), agent(0, trace="3" * 32, events=[rating("relevance", 0.5)])]),
+        (IDLE, [*late_spans, tool(9, trace="1" * 32), agent(0, trace="3" * 32, events=[rating("relevance", 0.5)])]),
         (IDLE, parts_of_a_turn()),
         (IDLE + SETTLE, []),
         (2 * IDLE, []),
@@ -716,24 +712,24 @@ APPEND = LocalLog.append
 MADE = ("deployments", "exchanges", "agent_events", "reviews", "trace_assemblies", "judging_requests", "scores", "dead_letters")
 
 
-def test_a_kill_between_any_two_appends_makes_the_same_records(
+def test_a_kill_between_any_two_appends_gives_the_same_records(
     empty_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records, states and positions are one entry of the log, written completely or not at all."""
 
     def lived(life: Life) -> dict[str, list[tuple[object, ...]]]:
-        file, left = Path(shutil.copy(empty_file, tmp_path / "fleet.duckdb")), steps()
+        file, remaining = Path(shutil.copy(empty_file, tmp_path / "fleet.duckdb")), steps()
         monkeypatch.setattr(LocalLog, "append", lambda log, commit, records: life.append(log, commit, records))  # noqa: PLW0108 - a method would not be bound to the log
-        while left:
+        while remaining:
             with Store(file) as store:
-                asyncio.run(life.live(store, left))
+                asyncio.run(life.live(store, remaining))
         with Store(file) as store:
             return {table: rows(store, table, "* EXCLUDE (_offset)") for table in MADE}
 
-    whole = Life([], is_written=True)
-    expected = lived(whole)
+    undisturbed = Life([], is_written=True)
+    expected = lived(undisturbed)
     assert all(expected[table] for table in MADE if table != "dead_letters")
-    for number in range(1, whole.appends + 1):
+    for number in range(1, undisturbed.appends + 1):
         assert lived(Life([number], is_written=True)) == expected, number
     assert lived(Life(range(1, 200, 3), is_written=True)) == expected
     assert lived(Life(range(1, 200, 2), is_written=False)) == expected

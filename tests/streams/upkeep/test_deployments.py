@@ -36,14 +36,14 @@ def told(version: str = "2.0", **fields: Any) -> Deployment:
     return deployment(**{"project": "ops", "version": version, "by": "ci", "now": END, "redactor": REDACTOR, **fields})
 
 
-def test_the_same_deployment_is_one_record(store: Store) -> None:
+def test_a_repeated_deployment_is_one_record(store: Store) -> None:
     """A pipeline that runs twice reports twice."""
     put(store, "deployments", [told(at=END)])
     put(store, "deployments", [told(at=END, comment="again")])
     assert len(deployments(store.cursor(), "ops")) == 1
 
 
-def test_without_a_time_the_newest_version_is_known_and_one_that_comes_back_is_not(store: Store) -> None:
+def test_without_a_time_the_current_version_is_known_and_a_rollback_is_new(store: Store) -> None:
     """A rollback is a deployment, too."""
     put(store, "deployments", [told("1", at=END - timedelta(days=2)), told("2", at=END - timedelta(days=1))])
     assert [row and row["version"] for row in (known_already(store, told("1")), known_already(store, told("2")))] == [None, "2"]
@@ -61,17 +61,19 @@ def test_without_a_time_the_newest_version_is_known_and_one_that_comes_back_is_n
         ({"comment": "x" * 2001}, "comment: has 2001 characters"),
     ],
 )
-def test_a_field_that_cannot_be_kept_is_named(fields: dict[str, Any], said: str) -> None:
+def test_an_invalid_field_is_named(fields: dict[str, Any], said: str) -> None:
     """The author of the pipeline must be able to find the field."""
     with pytest.raises(InputError, match=f"^{said}"):
         told(**fields)
 
 
-def test_secrets_are_taken_out() -> None:
+def test_secrets_are_redacted() -> None:
     """The URL of a pipeline may contain its token."""
-    made = told(comment="with AKIAIOSFODNN7EXAMPLE", url="https://example.org/?token=ghp_0123456789abcdefghijABCDEFGHIJ012345")
-    assert "AKIAIOSFODNN7" not in f"{msgspec.structs.asdict(made)}"
-    assert "ghp_0123456789" not in f"{msgspec.structs.asdict(made)}"
+    deployment = told(
+        comment="with AKIAIOSFODNN7EXAMPLE", url="https://example.org/?token=ghp_0123456789abcdefghijABCDEFGHIJ012345"
+    )
+    assert "AKIAIOSFODNN7" not in f"{msgspec.structs.asdict(deployment)}"
+    assert "ghp_0123456789" not in f"{msgspec.structs.asdict(deployment)}"
 
 
 def finding(interval: tuple[date, date] | None = None) -> Finding:
@@ -84,10 +86,10 @@ def finding(interval: tuple[date, date] | None = None) -> Finding:
     )  # fmt: skip
 
 
-def test_an_incident_names_the_deployments_within_its_first_days(store: Store) -> None:
+def test_an_incident_names_the_deployments_of_its_first_days(store: Store) -> None:
     """A release of the same day may be the cause, one of the week before is not."""
     days = [datetime(2026, 10, day, 23, 59, tzinfo=UTC) for day in (1, 2, 3, 4)]
     put(store, "deployments", [told(f"{at.day}", at=at) for at in days])
-    named = began_with(store.cursor(), "ops", finding((date(2026, 10, 2), date(2026, 10, 3))))
-    assert [one.version for one in named] == ["3", "2"]
+    deployments = began_with(store.cursor(), "ops", finding((date(2026, 10, 2), date(2026, 10, 3))))
+    assert [one.version for one in deployments] == ["3", "2"]
     assert [one.version for one in began_with(store.cursor(), "ops", finding())] == ["3"]

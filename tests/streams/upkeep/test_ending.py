@@ -58,17 +58,17 @@ def ended(store: Store, recorder: Recorder, names: list[str]) -> list[bool | Bas
     return asyncio.run(work())
 
 
-def test_sessions_that_end_at_the_same_time_are_ended_by_the_same_records(sessions: Store) -> None:
+def test_sessions_that_end_at_the_same_time_share_one_query(sessions: Store) -> None:
     """A query for each session took a sixth of the CPU time between spans and diagnoses."""
     recorder = Recorder()
-    told = ended(sessions, recorder, ["s0", "s1", "s2", "nobody", "s3", "s3"])
+    results = ended(sessions, recorder, ["s0", "s1", "s2", "nobody", "s3", "s3"])
 
-    assert told == [True, True, True, False, True, True]
+    assert results == [True, True, True, False, True, True]
     both = {"s0", "s1", "s2", "s3"}
     assert recorder.groups == [{"exchanges": both, "agent-events": both}]
 
 
-def test_a_session_that_cannot_be_ended_keeps_no_other_from_its_end(sessions: Store) -> None:
+def test_a_session_that_cannot_be_ended_delays_no_other(sessions: Store) -> None:
     """Sessions that end at the same time are independent."""
     fault = BoundsError("SessionClosed.agent: is too long")
     recorder = Recorder(fault, frozenset({"s2"}))
@@ -77,7 +77,7 @@ def test_a_session_that_cannot_be_ended_keeps_no_other_from_its_end(sessions: St
     assert sorted(name for group in recorder.groups for name in group["exchanges"]) == ["s0", "s1", "s3"]
 
 
-def test_every_caller_hears_that_the_broker_is_away(sessions: Store) -> None:
+def test_every_caller_learns_that_the_broker_is_unavailable(sessions: Store) -> None:
     """Without an error, a caller would assume that the session ended."""
     fault = BrokerError("Kafka does not answer")
 

@@ -50,7 +50,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_chore_is_done_at_the_start_and_again_after_its_interval() -> None:
+def test_a_task_runs_at_the_start_and_after_each_interval() -> None:
     """Work left by the last process must not wait for the first interval."""
 
     async def run() -> None:
@@ -64,7 +64,7 @@ def test_a_chore_is_done_at_the_start_and_again_after_its_interval() -> None:
     asyncio.run(run())
 
 
-def test_a_poke_has_it_run_soon_and_never_twice_at_a_time() -> None:
+def test_a_poke_triggers_a_run_and_runs_never_overlap() -> None:
     """Pokes come with every commit, so runs must not pile up behind a long one."""
 
     async def run() -> None:
@@ -89,7 +89,7 @@ def test_a_poke_has_it_run_soon_and_never_twice_at_a_time() -> None:
     asyncio.run(run())
 
 
-def test_a_failure_is_logged_and_holds_up_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_and_does_not_stop_the_task(caplog: pytest.LogCaptureFixture) -> None:
     """A busy database or a failing webhook may work the next time."""
 
     async def run() -> None:
@@ -104,7 +104,7 @@ def test_a_failure_is_logged_and_holds_up_nothing(caplog: pytest.LogCaptureFixtu
     assert "good failed" not in caplog.text
 
 
-def test_a_stop_lets_a_run_end_and_cuts_off_what_does_not() -> None:
+def test_a_stop_waits_for_a_run_up_to_a_limit() -> None:
     """A server must stop in time, and a run that is nearly finished should not be repeated."""
 
     async def run() -> None:

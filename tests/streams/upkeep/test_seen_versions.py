@@ -29,28 +29,28 @@ def seen(store: Store) -> SeenVersions:
     return SeenVersions(store, Redactor(RedactionSettings()))
 
 
-def test_the_first_version_is_no_deployment_and_each_new_one_is_one(seen: SeenVersions) -> None:
+def test_each_version_after_the_first_is_a_deployment(seen: SeenVersions) -> None:
     """The deployment time of the first version is unknown; alternating versions, as with a canary, count once each."""
-    told = [*seen.deployments([of_version(3, "2"), of_version(1, "1"), of_version(2, "1")], NOW)]
+    deployments = [*seen.deployments([of_version(3, "2"), of_version(1, "1"), of_version(2, "1")], NOW)]
     later = [*seen.deployments([of_version(4, "1"), of_version(5, "2"), of_version(6, "3")], NOW)]
 
-    assert [(one.version, one.occurred_at) for one in told] == [("2", NOW - timedelta(minutes=57))]
+    assert [(one.version, one.occurred_at) for one in deployments] == [("2", NOW - timedelta(minutes=57))]
     assert [one.version for one in later] == ["3"]
-    assert {(one.agent, one.label, one.deployed_by) for one in (*told, *later)} == {("cleo", "agent_version", "traces")}
+    assert {(one.agent, one.label, one.deployed_by) for one in (*deployments, *later)} == {("cleo", "agent_version", "traces")}
 
 
-def test_agents_and_labels_have_versions_of_their_own(seen: SeenVersions) -> None:
+def test_agents_and_labels_have_their_own_versions(seen: SeenVersions) -> None:
     """Another agent's release does not change this agent, and a tenant is not a version."""
-    told = [of_version(1, "1"), of_version(2, "2", agent="iris"), of_version(3, "2", label="prompt_version")]
-    told += [of_version(4, "a", label="tenant"), of_version(5, "b", label="tenant")]
+    exchanges = [of_version(1, "1"), of_version(2, "2", agent="iris"), of_version(3, "2", label="prompt_version")]
+    exchanges += [of_version(4, "a", label="tenant"), of_version(5, "b", label="tenant")]
 
-    assert [*seen.deployments(told, NOW)] == []
+    assert [*seen.deployments(exchanges, NOW)] == []
 
 
-def test_what_the_tables_know_is_seen(store: Store) -> None:
+def test_versions_in_the_tables_are_not_reported_again(store: Store) -> None:
     """A restart must not report all versions as new deployments."""
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(of_version(1, "1"))])
-    again = SeenVersions(store, Redactor(RedactionSettings()))
+    restarted = SeenVersions(store, Redactor(RedactionSettings()))
 
-    assert [one.version for one in again.deployments([of_version(2, "1"), of_version(3, "2")], NOW)] == ["2"]
+    assert [one.version for one in restarted.deployments([of_version(2, "1"), of_version(3, "2")], NOW)] == ["2"]

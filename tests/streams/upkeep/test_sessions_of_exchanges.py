@@ -66,12 +66,12 @@ def without_places(record: Diagnosis) -> Diagnosis:
 
 def diagnosed(records: Sequence[Record], cuts: Sequence[int] = ()) -> list[Diagnosis]:
     """Return the diagnoses of a topic that is cut into batches at these indexes."""
-    step, states, found = DiagnosisStep(POLICY), dict[str, bytes](), list[Diagnosis]()
+    step, states, diagnoses = DiagnosisStep(POLICY), dict[str, bytes](), list[Diagnosis]()
     for first, end in itertools.pairwise(sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})):
         outcome = step(build.batch("agent-events", records[first:end], first_offset=first), states)
         states |= outcome.states
-        found += [record for _, record in outcome.records if isinstance(record, Diagnosis)]
-    return found
+        diagnoses += [record for _, record in outcome.records if isinstance(record, Diagnosis)]
+    return diagnoses
 
 
 @given(CHOICES, AGENTS, SOURCES, AGENTS, st.lists(st.integers(1, 12), max_size=4))
@@ -81,13 +81,13 @@ def test_the_diagnosis_of_events_does_not_depend_on_ends_before_or_between_them(
     """A session may be closed before its events arrive: thresholds and agent still come from the events."""
     with_ends = [choice for choice in choices if choice != SESSION_END]
     events = [choice for choice in with_ends if choice != CLOSING]
-    found = diagnosed(topic(with_ends, agent, source, ended_by), cuts)
+    diagnoses = diagnosed(topic(with_ends, agent, source, ended_by), cuts)
     (expected,) = diagnosed(topic(events, agent, source, ended_by))
-    assert without_places(expected) == without_places(found[-1])
+    assert without_places(expected) == without_places(diagnoses[-1])
 
 
 @given(CHOICES, AGENTS, SOURCES, AGENTS, st.lists(st.integers(1, 12), max_size=4))
-def test_diagnoses_with_ends_anywhere_do_not_depend_on_how_the_topic_is_cut(
+def test_diagnoses_with_ends_do_not_depend_on_batch_boundaries(
     choices: list[int], agent: str | None, source: str | None, ended_by: str | None, cuts: list[int]
 ) -> None:
     """The first events may be in the batch of an earlier end, which must ignore them."""
@@ -96,23 +96,26 @@ def test_diagnoses_with_ends_anywhere_do_not_depend_on_how_the_topic_is_cut(
 
 
 @given(CHOICES)
-def test_revisions_count_up_and_only_a_session_without_events_has_no_trust(choices: list[int]) -> None:
+def test_revisions_increase_and_only_a_session_without_events_has_no_trust(choices: list[int]) -> None:
     """A session without evidence never scores 100, and never becomes a second run."""
-    found = diagnosed(topic(choices, "scout", None, "scout"))
-    assert list(range(len(found))) == [one.revision for one in found]
-    for one in found:
-        is_alone = one.event_count == 0
-        assert is_alone == (one.trust_score is None) == (one.readiness_level == "insufficient_evidence")
-        assert not (is_alone and (one.failure_causes or one.started_at or one.ended_at or one.cost_analysis.total_tokens))
+    diagnoses = diagnosed(topic(choices, "scout", None, "scout"))
+    assert list(range(len(diagnoses))) == [one.revision for one in diagnoses]
+    for diagnosis in diagnoses:
+        is_alone = diagnosis.event_count == 0
+        assert is_alone == (diagnosis.trust_score is None) == (diagnosis.readiness_level == "insufficient_evidence")
+        assert not (
+            is_alone
+            and (diagnosis.failure_causes or diagnosis.started_at or diagnosis.ended_at or diagnosis.cost_analysis.total_tokens)
+        )
 
 
-def test_an_end_that_is_no_later_gives_no_second_diagnosis_and_a_later_one_says_when() -> None:
+def test_a_repeated_end_gives_no_second_diagnosis_and_a_later_end_updates_it() -> None:
     """The same end may be recorded twice; a session that continues and ends again is one run with a later end."""
     ends = [build.closing("s1", number) for number in (5, 5, 4, 9)]
     assert [(one.revision, one.closed_at) for one in diagnosed(ends)] == [(0, ends[0].closed_at), (1, ends[3].closed_at)]
 
 
-def test_a_state_from_before_sessions_of_exchanges_became_runs_is_read() -> None:
+def test_a_state_from_before_runs_of_exchanges_is_readable() -> None:
     """A worker may be upgraded while sessions are open."""
     event = build.event("s1", 0, **RAW_EVENTS[1])
     before = DiagnosisStep(POLICY)(build.batch("agent-events", [event]), {}).states
@@ -184,23 +187,23 @@ def fleet(store: Store) -> Fleet:
 
 @pytest.mark.parametrize("end", ["idle", "finalize"])
 @pytest.mark.parametrize("order", list(itertools.permutations(["exchanges", "events", "end"])), ids="-".join)
-def test_a_session_is_one_run_of_its_events_whatever_comes_first(fleet: Fleet, order: tuple[str, ...], end: str) -> None:
+def test_a_session_is_one_run_of_its_events_in_any_order_of_arrival(fleet: Fleet, order: tuple[str, ...], end: str) -> None:
     """Exchanges and events are on two topics, so they and the ends may arrive in any order."""
     for part in (*order, "events", "exchanges", "idle"):
         fleet.take(end if part == "end" else part)
     (run,) = fleet.runs()
-    told = run["run_id"], run["event_count"], run["primary_failure_type"], run["agent"], run["exchanges_only"]
-    assert told == ("run_001", 2, "memory_degradation", "scout", False)
+    row = run["run_id"], run["event_count"], run["primary_failure_type"], run["agent"], run["exchanges_only"]
+    assert row == ("run_001", 2, "memory_degradation", "scout", False)
 
 
 @pytest.mark.parametrize("end", ["idle", "finalize"])
-def test_a_session_of_exchanges_alone_is_one_run_without_trust(fleet: Fleet, end: str) -> None:
+def test_a_session_with_only_exchanges_is_one_run_without_trust(fleet: Fleet, end: str) -> None:
     """It ended, so it is listed, without a score because there is no evidence, and it is the same after a rebuild."""
     for part in ("exchanges", end):
         fleet.take(part)
     (run,) = before = fleet.runs()
-    told = run["run_id"], run["agent"], run["trust_score"], run["readiness_level"], run["event_count"], run["exchanges_only"]
-    assert told == ("run_001", "guide", None, "insufficient_evidence", 0, True)
+    row = run["run_id"], run["agent"], run["trust_score"], run["readiness_level"], run["event_count"], run["exchanges_only"]
+    assert row == ("run_001", "guide", None, "insufficient_evidence", 0, True)
     assert run["started_at"] is None
     assert run["ended_at"] == build.START + timedelta(minutes=1)
     for part in ("idle", "exchanges", "rebuild", "idle"):
@@ -208,7 +211,7 @@ def test_a_session_of_exchanges_alone_is_one_run_without_trust(fleet: Fleet, end
         assert fleet.runs() == before
 
 
-def test_a_session_of_exchanges_that_goes_on_is_the_same_run_that_ended_later(fleet: Fleet) -> None:
+def test_a_continued_session_of_exchanges_is_the_same_run_with_a_later_end(fleet: Fleet) -> None:
     """The list is ordered by the ends of runs, and a second run would count the session twice."""
     for part in ("exchanges", "idle"):
         fleet.take(part)
@@ -222,7 +225,7 @@ def test_a_session_of_exchanges_that_goes_on_is_the_same_run_that_ended_later(fl
     assert [count for (count,) in fleet.store.cursor().execute("SELECT count(*) FROM log.diagnoses").fetchall()] == [2]
 
 
-def test_a_session_that_ended_before_it_could_be_a_run_becomes_one(fleet: Fleet) -> None:
+def test_a_session_ended_by_an_older_version_becomes_a_run(fleet: Fleet) -> None:
     """An older database has ends on the topic exchanges alone; the next check for idle sessions turns them into runs."""
     fleet.take("exchanges")
     fleet._publish("exchanges", [build.closing("s1", 9)])
@@ -232,7 +235,7 @@ def test_a_session_that_ended_before_it_could_be_a_run_becomes_one(fleet: Fleet)
     assert run["exchanges_only"] is True
 
 
-def test_anchors_are_no_runs(fleet: Fleet) -> None:
+def test_anchors_are_not_runs(fleet: Fleet) -> None:
     """Anchors check the judge, without an agent."""
     anchor = build.exchange("s1", 0, connection="anchors", project="anchors.ops")
     fleet._publish("exchanges", [anchor])

@@ -162,11 +162,11 @@ class Desk:
 
     def asked(self, numbers: Sequence[int], calls: int | None = None) -> list[BatchQuestion]:
         """Return the questions, each with a new call budget and its number as tag."""
-        found = []
+        questions = []
         for number in numbers:
             self.budgets[number] = self.purse_for(_question(number), calls, batched=True)
-            found.append(BatchQuestion(_question(number), self.budgets[number], number))
-        return found
+            questions.append(BatchQuestion(_question(number), self.budgets[number], number))
+        return questions
 
     def ask(
         self, numbers: Sequence[int], *, calls: int | None = None, stop: int | None = None, **limits: Any
@@ -178,9 +178,9 @@ class Desk:
             verdicts: dict[int, Verdict] = {}
             try:
                 async with aclosing(judge.ask_all(self.asked(numbers, calls))) as answers:
-                    async for asked, verdict in answers:
-                        assert asked.tag not in verdicts
-                        verdicts[asked.tag] = verdict
+                    async for question, verdict in answers:
+                        assert question.tag not in verdicts
+                        verdicts[question.tag] = verdict
                         if stop is not None and len(verdicts) >= stop:
                             break
             finally:
@@ -247,7 +247,7 @@ def test_a_batched_request_is_the_request_of_the_live_judge(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_becomes_of_one_request_is_the_outcome_of_one_question(kind: str, desk: Desk) -> None:
+def test_each_result_of_a_batch_affects_only_its_own_question(kind: str, desk: Desk) -> None:
     """Each fault of the simulated judge, between two valid requests, affects only its own question."""
     expected = OUTCOMES[kind]
     desk.simulator.reset(f"answer,{expected.script or kind},answer")
@@ -260,7 +260,7 @@ def test_what_becomes_of_one_request_is_the_outcome_of_one_question(kind: str, d
         assert 0 < budget.settled[0] < budget.amount
 
 
-def test_a_model_without_structured_output_is_asked_again_with_the_schema_in_the_prompt(desk: Desk) -> None:
+def test_a_model_without_structured_output_gets_the_schema_in_the_prompt(desk: Desk) -> None:
     """The rejection is free; without a second batch, all questions of an older model would be unscored."""
     desk.simulator.reset("no_structured")
     desk.transport = recording = Recording()
@@ -270,7 +270,7 @@ def test_a_model_without_structured_output_is_asked_again_with_the_schema_in_the
     assert all(1 == budget.reserved == len(budget.settled) for budget in desk.budgets.values())
 
 
-def test_batches_are_split_by_size_too(desk: Desk) -> None:
+def test_batches_are_split_by_size(desk: Desk) -> None:
     """The API refuses a batch of more than 256 MB as a whole."""
     desk.transport = recording = Recording()
     desk.ask(range(10), max_bytes=15_000)
@@ -280,21 +280,21 @@ def test_batches_are_split_by_size_too(desk: Desk) -> None:
     assert sum(len(body["requests"]) for body in recording.bodies) == 10
 
 
-def test_a_question_without_money_is_in_no_batch(desk: Desk) -> None:
+def test_a_question_over_the_cap_is_in_no_batch(desk: Desk) -> None:
     """A question that the cap forbids is not asked and reported; the others are asked."""
 
     async def run() -> dict[object, str]:
         judge = desk.judge()
-        asked = [*desk.asked([1, 2], calls=0), *desk.asked([3])]
-        found = {one.tag: verdict.outcome async for one, verdict in judge.ask_all(asked)}
+        questions = [*desk.asked([1, 2], calls=0), *desk.asked([3])]
+        outcomes = {one.tag: verdict.outcome async for one, verdict in judge.ask_all(questions)}
         await judge.aclose()
-        return found
+        return outcomes
 
     assert asyncio.run(run()) == {1: "cost_cap", 2: "cost_cap", 3: "answered"}
     assert desk.simulator.requests == 1
 
 
-def test_a_question_stands_once_in_what_is_asked(desk: Desk) -> None:
+def test_a_duplicate_question_is_rejected(desk: Desk) -> None:
     """One result cannot settle two call budgets."""
     with pytest.raises(ValueError, match="same fingerprint"):
         desk.ask([1, 1])
@@ -307,7 +307,7 @@ def test_a_question_stands_once_in_what_is_asked(desk: Desk) -> None:
     "fault", ["rate_limited:300", "overloaded*3", "error500", "html", "truncated_json", "drip", "hang", "reset"]
 )
 @pytest.mark.parametrize("before", ["", "answer,", "answer,answer,"])
-def test_a_fault_of_one_call_costs_neither_a_verdict_nor_money(before: str, fault: str, desk: Desk) -> None:
+def test_a_failed_api_call_loses_neither_a_verdict_nor_money(before: str, fault: str, desk: Desk) -> None:
     """This covers creating, polling and reading: after a call with an unknown outcome, the batch is searched for."""
     desk.simulator.reset("answer", batch_script=f"{before}{fault},answer")
     verdicts = desk.ask(range(5))
@@ -317,7 +317,7 @@ def test_a_fault_of_one_call_costs_neither_a_verdict_nor_money(before: str, faul
 
 
 @pytest.mark.parametrize("script", ["unauthorized", "answer,unauthorized", "overloaded"])
-def test_an_api_that_lets_nobody_in_is_an_error_and_loses_nothing(script: str, desk: Desk) -> None:
+def test_a_rejected_key_is_an_error_and_loses_nothing(script: str, desk: Desk) -> None:
     """A wrong key must not make thousands of exchanges unscored; the same command continues later."""
     desk.simulator.reset("answer", batch_script=script)
     with pytest.raises(JudgeUnavailableError) as raised:
@@ -329,30 +329,30 @@ def test_an_api_that_lets_nobody_in_is_an_error_and_loses_nothing(script: str, d
 
 
 @pytest.mark.parametrize("script", ["garbage", "html", "no_text"])
-def test_after_answers_that_cannot_be_read_no_further_batch_is_made(script: str, desk: Desk) -> None:
+def test_no_further_batch_is_created_after_unreadable_answers(script: str, desk: Desk) -> None:
     """A further batch of unreadable answers would be paid for; asked questions get verdicts, and the next run asks the rest."""
     desk.simulator.reset(script)
-    asked = 2 * MAX_UNREADABLE
-    answered: dict[int, Verdict] = {}
+    question_count = 2 * MAX_UNREADABLE
+    verdicts: dict[int, Verdict] = {}
 
     async def run() -> None:
         judge = desk.judge(max_requests=MAX_UNREADABLE, max_open=2)
         try:
-            async for one, verdict in judge.ask_all(desk.asked(range(100))):
-                answered[one.tag] = verdict
+            async for question, verdict in judge.ask_all(desk.asked(range(100))):
+                verdicts[question.tag] = verdict
         finally:
             await judge.aclose()
 
     with pytest.raises(JudgeUnavailableError, match="cannot be read"):
         asyncio.run(run())
-    assert asked == desk.simulator.requests == len(answered)
-    assert not [number for number, budget in desk.budgets.items() if number not in answered and budget.reserved]
+    assert question_count == desk.simulator.requests == len(verdicts)
+    assert not [number for number, budget in desk.budgets.items() if number not in verdicts and budget.reserved]
     desk.simulator.reset("answer")
-    rest = desk.ask(range(asked, 100))
-    assert Counter(verdict.outcome for verdict in rest.values()) == {"answered": 100 - asked}
+    remaining_verdicts = desk.ask(range(question_count, 100))
+    assert Counter(verdict.outcome for verdict in remaining_verdicts.values()) == {"answered": 100 - question_count}
 
 
-def test_a_batch_that_the_api_finds_wrong_is_an_outcome(desk: Desk) -> None:
+def test_a_rejected_batch_is_an_outcome(desk: Desk) -> None:
     """The requests are invalid, so repeating the command would always fail."""
     desk.simulator.reset("answer", batch_script="bad_request")
     verdicts = desk.ask(range(2))
@@ -361,7 +361,7 @@ def test_a_batch_that_the_api_finds_wrong_is_an_outcome(desk: Desk) -> None:
     assert desk.charged() == 0
 
 
-def test_results_that_stay_cut_off_are_charged_in_full_for_what_is_missing_alone(desk: Desk) -> None:
+def test_missing_results_of_a_truncated_download_are_charged_in_full(desk: Desk) -> None:
     """They were paid for, and the received part counts."""
     desk.simulator.reset("answer", batch_script="answer,answer,truncated_json")
     outcomes = Counter(verdict.outcome for verdict in desk.ask(range(10)).values())
@@ -390,23 +390,23 @@ def test_a_lost_batch_is_charged_in_full(desk: Desk) -> None:
 # Cancelling
 
 
-def test_what_is_cancelled_ends_at_no_cost_and_can_be_asked_again(desk: Desk) -> None:
+def test_a_cancelled_batch_costs_nothing_and_can_be_asked_again(desk: Desk) -> None:
     """After a cancellation, answered questions are paid for, and the others can be asked by another run."""
     desk.simulator.reset("answer", batch_seconds=3600.0)
 
     async def run() -> list[Verdict]:
         judge = desk.judge(max_requests=4, max_open=2)
-        found, asking = [], judge.ask_all(desk.asked(range(20)))
+        verdicts, asking = [], judge.ask_all(desk.asked(range(20)))
 
         async def collect() -> None:
-            found.extend([verdict async for _, verdict in asking])
+            verdicts.extend([verdict async for _, verdict in asking])
 
         collecting = asyncio.create_task(collect())
         await asyncio.to_thread(until, lambda: desk.simulator.batch_calls >= 5, "batches to be under way")
         judge.cancel()
         await collecting
         await judge.aclose()
-        return found
+        return verdicts
 
     verdicts = asyncio.run(run())
     assert Counter((verdict.outcome, verdict.error) for verdict in verdicts) == {("provider_error", CANCELLED): 20}
@@ -415,7 +415,7 @@ def test_what_is_cancelled_ends_at_no_cost_and_can_be_asked_again(desk: Desk) ->
     assert Counter(verdict.outcome for verdict in desk.ask(range(20)).values()) == {"answered": 20}
 
 
-def test_a_later_process_asks_anew_what_another_one_had_cancelled(desk: Desk) -> None:
+def test_a_batch_cancelled_by_another_process_is_asked_again(desk: Desk) -> None:
     """After an earlier cancellation, the new process wants answers, and nothing was paid for."""
     desk.simulator.reset("hang*2,answer")
     assert len(desk.ask(range(4), stop=1)) == 1
@@ -462,15 +462,15 @@ def test_a_question_is_asked_once_wherever_the_process_ends(journal: type[BatchJ
     assert asyncio.run(BatchJournal(desk.journal).unfinished()) == ()
 
 
-def test_what_was_answered_before_the_end_is_not_waited_for_again(desk: Desk) -> None:
+def test_questions_with_a_judgement_are_not_asked_again_after_a_restart(desk: Desk) -> None:
     """The next process asks only questions without a judgement, which the same batch answers."""
     first = desk.ask(range(6), stop=2)
-    rest = [number for number in range(6) if number not in first]
-    assert set(rest) == desk.ask(rest).keys()
+    remaining = [number for number in range(6) if number not in first]
+    assert set(remaining) == desk.ask(remaining).keys()
     assert desk.simulator.requests == 6
 
 
-def test_another_batch_of_the_same_size_is_not_taken_for_ours(desk: Desk) -> None:
+def test_another_runs_batch_of_the_same_size_is_not_adopted(desk: Desk) -> None:
     """Batches of two runs with the same key are told apart by the plan's id in each custom id."""
     other = Desk(desk.simulator, desk.journal.parent / "other", desk.clock, desk.purse_for)
     other.journal.parent.mkdir()
@@ -518,7 +518,7 @@ CHILD = """
         pytest.param("answer", 8, 5, id="in the results", marks=pytest.mark.slow),
     ],
 )
-def test_a_process_that_is_killed_pays_for_nothing_twice(
+def test_a_killed_process_pays_for_nothing_twice(
     batch_script: str, requests: int, calls: int, desk: Desk, tmp_path: Path
 ) -> None:
     """This uses a real kill -9 during a call, and a new process."""
@@ -543,7 +543,7 @@ def test_a_process_that_is_killed_pays_for_nothing_twice(
 # The journal and the results, by themselves
 
 
-def test_a_torn_line_of_the_journal_is_forgotten_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
+def test_a_torn_last_journal_line_is_ignored_and_other_damage_is_an_error(tmp_path: Path) -> None:
     """A kill may truncate the last line, before anything relies on it. Ignoring other damage would silently pay twice."""
     path = tmp_path / "journal"
     plan = BatchPlan(plan_id="0" * 16, fingerprints=("a", "b"), planned_at=datetime(2026, 11, 1, tzinfo=UTC))
@@ -560,7 +560,7 @@ def test_a_torn_line_of_the_journal_is_forgotten_and_a_damaged_one_is_an_error(t
 
 
 @given(fingerprint=st.binary(min_size=32, max_size=32), plan=st.binary(min_size=8, max_size=8))
-def test_a_custom_id_is_one_that_the_api_takes(fingerprint: bytes, plan: bytes) -> None:
+def test_custom_ids_are_accepted_by_the_api(fingerprint: bytes, plan: bytes) -> None:
     """Otherwise the API rejects the whole batch."""
     assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", custom_id(fingerprint.hex(), plan.hex()))
 
@@ -570,7 +570,7 @@ LINES = st.sampled_from([SOUND, b"", b"x", b"\xff", b"y" * 70, b'{"custom_id":"b
 
 
 @given(lines=st.lists(LINES), cuts=st.lists(st.integers(0, 500)), ended=st.booleans())
-def test_results_are_the_same_however_the_bytes_come(lines: list[bytes], cuts: list[int], ended: bool) -> None:
+def test_results_do_not_depend_on_how_the_bytes_are_split(lines: list[bytes], cuts: list[int], ended: bool) -> None:
     """Lines may arrive in pieces; an unreadable or too long line affects no other."""
     body = b"\n".join(lines) + (b"\n" if ended else b"")
     places = sorted({0, *(cut for cut in cuts if cut < len(body)), len(body)})

@@ -40,7 +40,7 @@ def _answers(reading: Reading) -> list[tuple[str, str, str]]:
     return [(exchange.user_message, exchange.agent_response, exchange.outcome) for exchange in reading.exchanges]
 
 
-def test_a_transcript_comes_to_these_exchanges(read_claude: Read) -> None:
+def test_a_transcript_gives_these_exchanges(read_claude: Read) -> None:
     """Each question has its answer, whatever the program wrote in between."""
     reading = read_claude(everything())
     assert reading.session_ids == [SESSION]
@@ -58,7 +58,7 @@ def test_a_transcript_comes_to_these_exchanges(read_claude: Read) -> None:
     assert [reading.exchanges[index].stop_reason for index in (0, 3, 4)] == ["end_turn", "aborted", "error"]
 
 
-def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(read_claude: Read) -> None:
+def test_every_event_names_its_source_and_its_exchange(read_claude: Read) -> None:
     """Thresholds depend on the source, and costs on the exchange."""
     reading = read_claude(everything())
     ids = {exchange.exchange_id for exchange in reading.exchanges}
@@ -68,7 +68,7 @@ def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(r
     assert len(payloads) == len({event.event_id for event in reading.events})
 
 
-def test_a_message_of_several_lines_uses_its_tokens_once(read_claude: Read) -> None:
+def test_a_message_of_several_lines_counts_its_tokens_once(read_claude: Read) -> None:
     """The program repeats the usage of a message on each of its lines."""
     reading = read_claude(everything())
     first = reading.exchanges[0]
@@ -77,7 +77,7 @@ def test_a_message_of_several_lines_uses_its_tokens_once(read_claude: Read) -> N
     assert [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")] == [122] * 4
 
 
-def test_a_usage_that_grows_from_line_to_line_counts_by_its_last_value(read_claude: Read) -> None:
+def test_a_growing_usage_counts_by_its_last_value(read_claude: Read) -> None:
     """Older versions wrote a line before the message was finished."""
     lines = Lines()
     lines.user("Well?")
@@ -101,7 +101,7 @@ def test_results_of_parallel_calls_leave_one_answer(read_claude: Read) -> None:
     assert sum(exchange.user_message == "Is the backup healthy?" for exchange in reading.exchanges) == 1
 
 
-def test_a_failed_request_is_an_error_and_what_follows_a_retry(read_claude: Read) -> None:
+def test_a_failed_request_is_an_error_and_the_next_one_a_retry(read_claude: Read) -> None:
     """The program records each request that it retries."""
     reading = read_claude(everything())
     assert [payload["message"] for payload in _payloads(reading, "error_event")] == [
@@ -112,7 +112,7 @@ def test_a_failed_request_is_an_error_and_what_follows_a_retry(read_claude: Read
     assert len(_payloads(reading, "retry_event")) == 1
 
 
-def test_a_compaction_and_changes_of_the_model_are_events(read_claude: Read) -> None:
+def test_compactions_and_model_changes_are_events(read_claude: Read) -> None:
     """The first model is an event as well, because a diagnosis needs to know it."""
     reading = read_claude(everything())
     assert [
@@ -121,7 +121,7 @@ def test_a_compaction_and_changes_of_the_model_are_events(read_claude: Read) -> 
     assert [payload["model"] for payload in _payloads(reading, "state_transition")] == ["claude-x", "claude-y"]
 
 
-def test_an_answer_that_ended_with_a_call_has_no_text(read_claude: Read) -> None:
+def test_an_answer_that_ends_with_a_call_has_no_text(read_claude: Read) -> None:
     """Text before a call is not an answer."""
     lines = Lines()
     lines.user("Well?")
@@ -130,7 +130,7 @@ def test_an_answer_that_ended_with_a_call_has_no_text(read_claude: Read) -> None
     assert _answers(read_claude(lines.lines)) == [("Well?", "", "no_response")]
 
 
-def test_a_slash_command_is_a_question_only_when_the_agent_answers_it(read_claude: Read) -> None:
+def test_a_slash_command_is_a_question_only_if_the_agent_answers_it(read_claude: Read) -> None:
     """The program answers some commands itself; the text of a command that the agent runs is meta."""
     lines = Lines()
     lines.user("<command-name>/clear</command-name>")
@@ -144,7 +144,7 @@ def test_a_slash_command_is_a_question_only_when_the_agent_answers_it(read_claud
     assert reading.exchanges[0].tags == ()
 
 
-def test_what_the_program_says_in_the_middle_of_an_answer_is_part_of_it(read_claude: Read) -> None:
+def test_program_texts_within_an_answer_belong_to_it(read_claude: Read) -> None:
     """A skill's text or a compaction summary must not split an exchange."""
     lines = Lines()
     lines.user("Well?")
@@ -158,7 +158,7 @@ def test_what_the_program_says_in_the_middle_of_an_answer_is_part_of_it(read_cla
 
 
 @pytest.mark.parametrize("prompt", ["And db4, please.", [{"type": "text", "text": "And db4, please."}]])
-def test_what_a_user_writes_while_the_agent_works_joins_the_question(read_claude: Read, prompt: Any) -> None:
+def test_a_message_sent_while_the_agent_works_joins_the_question(read_claude: Read, prompt: Any) -> None:
     """The program stores it as an attachment. Previously it was lost, and its answer belonged to the first question."""
     lines = Lines()
     lines.user("Is db3 well?")
@@ -174,7 +174,7 @@ def test_what_a_user_writes_while_the_agent_works_joins_the_question(read_claude
     assert [exchange.tags for exchange in reading.exchanges] == [()]
 
 
-def test_what_a_user_writes_after_an_answer_is_a_question_of_its_own(read_claude: Read) -> None:
+def test_a_message_sent_after_an_answer_is_a_new_question(read_claude: Read) -> None:
     """It was queued until the answer was finished."""
     lines = Lines()
     lines.user("Is db3 well?")
@@ -184,7 +184,7 @@ def test_what_a_user_writes_after_an_answer_is_a_question_of_its_own(read_claude
     assert [answer[:2] for answer in _answers(read_claude(lines.lines))] == [("Is db3 well?", "Yes."), ("And db4?", "No.")]
 
 
-def test_a_queued_notification_of_the_program_is_no_question(read_claude: Read) -> None:
+def test_a_queued_notification_is_not_a_question(read_claude: Read) -> None:
     """A finished background command reports in the same way, although nobody asked."""
     lines = Lines()
     lines.user("Start the build.")
@@ -201,7 +201,7 @@ def test_a_queued_notification_of_the_program_is_no_question(read_claude: Read) 
 
 
 @pytest.mark.parametrize("has_file", [True, False])
-def test_what_a_subagent_did_counts_in_its_own_file(tmp_path: Path, context: ReadingContext, *, has_file: bool) -> None:
+def test_a_subagents_work_counts_in_its_own_file(tmp_path: Path, context: ReadingContext, *, has_file: bool) -> None:
     """Some versions also write it into the session's file, so its tokens counted twice. Without its own file it counts there."""
     lines = Lines()
     lines.user("Find the fault.")
@@ -230,13 +230,13 @@ def test_what_a_subagent_did_counts_in_its_own_file(tmp_path: Path, context: Rea
     assert sum(exchange.input_tokens or 0 for exchange in exchanges) == 4 * 117
 
 
-def test_a_sidechain_in_the_file_of_its_session_is_tagged_and_moves_nothing(read_claude: Read) -> None:
+def test_a_sidechain_in_its_sessions_file_is_tagged_and_changes_nothing_else(read_claude: Read) -> None:
     """Older versions wrote a subagent's lines between those of the session."""
     lines = Lines()
-    asked = lines.user("Well?")
+    question = lines.user("Well?")
     lines.user("Look around.", parent=None, isSidechain=True)
     lines.said("s1", text("Nothing."), isSidechain=True)
-    lines.said("m1", text("Done."), parent=asked)
+    lines.said("m1", text("Done."), parent=question)
     reading = read_claude(lines.lines)
     assert [(exchange.user_message, exchange.tags) for exchange in reading.exchanges] == [
         ("Well?", ()),
@@ -244,7 +244,7 @@ def test_a_sidechain_in_the_file_of_its_session_is_tagged_and_moves_nothing(read
     ]
 
 
-def test_a_subagents_file_is_a_session_of_its_own(read_claude: Read) -> None:
+def test_a_subagents_file_is_its_own_session(read_claude: Read) -> None:
     """It names the session that started it, so two subagents would otherwise become one session."""
     lines = Lines(isSidechain=True, agentId="ab1")
     lines.user("Look around.")
@@ -254,7 +254,7 @@ def test_a_subagents_file_is_a_session_of_its_own(read_claude: Read) -> None:
     assert [exchange.tags for exchange in reading.exchanges] == [("subagent",)]
 
 
-def test_a_line_below_one_that_was_damaged_stands_where_that_stood(read_claude: Read) -> None:
+def test_a_child_of_a_damaged_line_takes_its_position(read_claude: Read) -> None:
     """The fault uses the program's name of the field."""
     lines: list[Any] = everything()
     lines[1] = {"type": "user", "message": "?", "uuid": 5}
@@ -288,7 +288,7 @@ def _with_head(session: str, head: str, own: Sequence[Line], copies: Sequence[Li
 @pytest.mark.parametrize("head", ["queued", "snapshots"])
 @pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
 @pytest.mark.parametrize("begins_at", [0, 2])
-def test_a_fork_counts_only_what_it_adds(
+def test_a_fork_counts_only_its_additions(
     tmp_path: Path, context: ReadingContext, names: tuple[str, str], head: str, begins_at: int
 ) -> None:
     """Copied lines keep their uuids and have no other mark; file names do not tell the age.
@@ -315,7 +315,7 @@ def test_a_fork_counts_only_what_it_adds(
     assert sum(event.event == "token_usage" for reading in readings for event in reading.events) == 3
 
 
-def test_sessions_of_one_folder_that_are_no_forks_are_not_compared(tmp_path: Path, context: ReadingContext) -> None:
+def test_unrelated_sessions_of_a_folder_are_not_compared(tmp_path: Path, context: ReadingContext) -> None:
     """A folder may have hundreds of sessions, and comparing each with all others would take too long."""
     folder = tmp_path / "projects" / "-srv"
     for number in range(3):
@@ -327,7 +327,7 @@ def test_sessions_of_one_folder_that_are_no_forks_are_not_compared(tmp_path: Pat
     assert [len(read_claude_code(path, context).exchanges) for path in find_claude_code(tmp_path)] == [1, 1, 1]
 
 
-def test_transcripts_are_found_by_place_or_by_content(tmp_path: Path) -> None:
+def test_transcripts_are_found_by_path_or_content(tmp_path: Path) -> None:
     """The folder has other JSON lines files as well."""
     projects = tmp_path / "projects"
     _write(projects / "-srv" / "a.jsonl", everything())
@@ -349,7 +349,7 @@ def test_transcripts_are_found_by_place_or_by_content(tmp_path: Path) -> None:
         ([{"type": "image", "source": {"type": "file", "file_id": "f"}}, {"type": "text", "text": "And this?"}], "And this?"),
     ],
 )
-def test_a_turn_without_text_says_what_it_was(read_claude: Read, blocks: list[Line], question: str) -> None:
+def test_a_turn_without_text_has_a_placeholder(read_claude: Read, blocks: list[Line], question: str) -> None:
     """An empty question would look like a lost one."""
     lines = Lines()
     lines.add("user", message={"role": "user", "content": blocks})

@@ -48,7 +48,7 @@ WHOLE = [("Which ports are open?", "22 and 80."), ("Close 80.", "Closed."), ("An
 
 @pytest.mark.parametrize("replays", [1, 3])
 @pytest.mark.parametrize("with_last", [True, False])
-def test_a_history_that_is_written_again_with_new_uuids_counts_once(
+def test_a_history_repeated_with_new_uuids_counts_once(
     tmp_path: Path, context: ReadingContext, replays: int, *, with_last: bool
 ) -> None:
     """A resumed session may repeat its history: calls and tokens were counted twice, and an answer was repeated in its text."""
@@ -68,23 +68,21 @@ def test_a_history_that_is_written_again_with_new_uuids_counts_once(
     assert sum(exchange.input_tokens or 0 for exchange in reading.exchanges) == 4 * 117
 
 
-def test_a_history_that_is_written_again_and_cut_anywhere_gives_the_same_records(
-    tmp_path: Path, context: ReadingContext
-) -> None:
+def test_a_repeated_history_cut_anywhere_gives_the_same_records(tmp_path: Path, context: ReadingContext) -> None:
     """A follower reads a replay while it is written."""
     lines = Lines()
     _tell(lines)
     _tell(lines)
     lines.user("And 443?")
     lines.said("msg_443", text("It was closed."), requestId="req_4")
-    whole = read_claude_code(_write(tmp_path / "a.jsonl", lines.lines), context)
-    events = list(whole.events)
+    complete = read_claude_code(_write(tmp_path / "a.jsonl", lines.lines), context)
+    events = list(complete.events)
     for count in range(len(lines.lines)):
         part = read_claude_code(_write(tmp_path / "a.jsonl", lines.lines[:count]), context)
         assert list(part.events) == events[: len(part.events)]
 
 
-def test_a_question_that_is_asked_twice_is_two_exchanges(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_question_asked_twice_is_two_exchanges(tmp_path: Path, context: ReadingContext) -> None:
     """Only a repeated answer is a repetition: people write `go on` more than once."""
     lines = Lines()
     for number in range(3):
@@ -98,7 +96,7 @@ def test_a_question_that_is_asked_twice_is_two_exchanges(tmp_path: Path, context
     assert _answers(reading) == [*steps, ("Go on.", ""), ("No, stop.", "Stopped.")]
 
 
-def test_a_history_in_a_later_transcript_with_new_uuids_counts_in_the_first(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_history_repeated_in_a_later_transcript_counts_in_the_first(tmp_path: Path, context: ReadingContext) -> None:
     """A fork by another program keeps only the ids of the model's messages."""
     first = Lines("s1", prefix="a")
     _tell(first)
@@ -120,7 +118,7 @@ def test_a_history_in_a_later_transcript_with_new_uuids_counts_in_the_first(tmp_
     assert kinds.count("token_usage") == 4
 
 
-def test_ids_that_a_gateway_makes_up_join_no_sessions(tmp_path: Path, context: ReadingContext) -> None:
+def test_message_ids_made_up_by_a_gateway_join_no_sessions(tmp_path: Path, context: ReadingContext) -> None:
     """Some gateways number the messages of each session from one."""
     folder = tmp_path / "projects" / "-srv"
     for number in range(2):
@@ -131,9 +129,7 @@ def test_ids_that_a_gateway_makes_up_join_no_sessions(tmp_path: Path, context: R
     assert [len(read_claude_code(path, context).exchanges) for path in find_claude_code(tmp_path)] == [1, 1]
 
 
-def test_a_block_that_is_written_again_with_more_tokens_counts_them_and_its_text_once(
-    tmp_path: Path, context: ReadingContext
-) -> None:
+def test_a_rewritten_block_counts_its_additional_tokens_and_its_text_once(tmp_path: Path, context: ReadingContext) -> None:
     """Some versions write a message while it grows; the last count is that of the whole message."""
     lines = Lines()
     lines.user("Well?")

@@ -54,8 +54,8 @@ class Log:
     def end(self, answer: str | None, *, is_error: bool = False, **fields: Any) -> None:
         """Add the result of a run of two messages."""
         usage = {"input_tokens": 20, "cache_read_input_tokens": 200, "cache_creation_input_tokens": 0, "output_tokens": 40}
-        given = {"usage": usage, "num_turns": 2, "duration_ms": 5000, "subtype": "success", **fields}
-        self.add("result", is_error=is_error, result=answer, **given)
+        result_fields = {"usage": usage, "num_turns": 2, "duration_ms": 5000, "subtype": "success", **fields}
+        self.add("result", is_error=is_error, result=answer, **result_fields)
 
     def whole_run(self, answer: str = "Two files.") -> None:
         """Add a run with a tool call."""
@@ -91,8 +91,8 @@ def test_a_run_is_a_session_with_its_final_answer(tmp_path: Path, later: Reading
     log = Log(has_times=has_times)
     log.whole_run()
     path = _write(tmp_path / "job.jsonl", log.lines)
-    written = datetime(2026, 11, 3, 12, tzinfo=UTC)
-    os.utime(path, (written.timestamp(), written.timestamp()))
+    run_time = datetime(2026, 11, 3, 12, tzinfo=UTC)
+    os.utime(path, (run_time.timestamp(), run_time.timestamp()))
     [reading] = _read(path, later)
     assert reading.session_ids == [f"{SESSION}.run-run1-000"]
     assert reading.faults == []
@@ -104,7 +104,7 @@ def test_a_run_is_a_session_with_its_final_answer(tmp_path: Path, later: Reading
     assert exchange.tags == ()
     assert exchange.input_tokens == 220
     assert exchange.output_tokens == 40
-    assert exchange.occurred_at == (datetime(2026, 11, 3, 9, 0, 1, tzinfo=UTC) if has_times else written)
+    assert exchange.occurred_at == (datetime(2026, 11, 3, 9, 0, 1, tzinfo=UTC) if has_times else run_time)
     assert sum(payload["usage"]["total"] for payload in _payloads(reading, "token_usage")) == 260
     assert len(_payloads(reading, "tool_call")) == len(_payloads(reading, "tool_output")) == 1
     [end] = [payload for payload in _payloads(reading, "state_transition") if payload["action"] == "run_result"]
@@ -113,7 +113,7 @@ def test_a_run_is_a_session_with_its_final_answer(tmp_path: Path, later: Reading
     assert end["duration_ms"] == 5000
 
 
-def test_runs_of_one_log_are_sessions_of_their_own(tmp_path: Path, later: ReadingContext) -> None:
+def test_runs_of_one_log_are_separate_sessions(tmp_path: Path, later: ReadingContext) -> None:
     """People append runs of one or several sessions to one file, some of them concurrent."""
     first, second, resumed = Log(), Log(OTHER, prefix="run2"), Log(prefix="run3")
     for log, answer in ((first, "One."), (second, "Two."), (resumed, "Three.")):
@@ -128,7 +128,7 @@ def test_runs_of_one_log_are_sessions_of_their_own(tmp_path: Path, later: Readin
     }
 
 
-def test_pieces_of_messages_add_nothing(tmp_path: Path, later: ReadingContext) -> None:
+def test_partial_messages_add_nothing(tmp_path: Path, later: ReadingContext) -> None:
     """`--include-partial-messages` also writes each message piece by piece."""
     log = Log()
     log.begin()
@@ -142,7 +142,7 @@ def test_pieces_of_messages_add_nothing(tmp_path: Path, later: ReadingContext) -
     assert reading.faults == []
 
 
-def test_a_run_that_failed_is_an_exchange_that_ended_in_an_error(tmp_path: Path, later: ReadingContext) -> None:
+def test_a_failed_run_is_an_exchange_that_ended_in_an_error(tmp_path: Path, later: ReadingContext) -> None:
     """A run may fail without a message about it."""
     log = Log()
     log.begin()
@@ -157,7 +157,7 @@ def test_a_run_that_failed_is_an_exchange_that_ended_in_an_error(tmp_path: Path,
     assert [payload["message"] for payload in _payloads(reading, "error_event")] == ["Reached maximum number of turns (1)"]
 
 
-def test_a_failure_that_a_message_tells_is_one_error(tmp_path: Path, later: ReadingContext) -> None:
+def test_a_failure_reported_by_a_message_is_one_error(tmp_path: Path, later: ReadingContext) -> None:
     """The result repeats what was shown instead of an answer; each retried request is a separate error."""
     log = Log()
     log.begin()
@@ -169,7 +169,7 @@ def test_a_failure_that_a_message_tells_is_one_error(tmp_path: Path, later: Read
     assert [payload["message"] for payload in _payloads(reading, "error_event")] == ["529 overloaded", "API Error: 529"]
 
 
-def test_a_prompt_that_is_repeated_is_the_question(tmp_path: Path, later: ReadingContext) -> None:
+def test_a_repeated_prompt_is_the_question(tmp_path: Path, later: ReadingContext) -> None:
     """With `--replay-user-messages` the program repeats the prompt."""
     log = Log()
     log.begin()
@@ -180,7 +180,7 @@ def test_a_prompt_that_is_repeated_is_the_question(tmp_path: Path, later: Readin
     assert [exchange.user_message for exchange in reading.exchanges] == ["How many files?"]
 
 
-def test_a_subagent_is_a_session_of_its_own_with_the_prompt_of_its_call(tmp_path: Path, later: ReadingContext) -> None:
+def test_a_subagent_is_its_own_session_with_the_prompt_of_its_call(tmp_path: Path, later: ReadingContext) -> None:
     """Its lines are mixed with those of the agent that started it."""
     log = Log()
     log.begin()
@@ -197,7 +197,7 @@ def test_a_subagent_is_a_session_of_its_own_with_the_prompt_of_its_call(tmp_path
     assert helper.session_ids == [f"{main.session_ids[0]}.agent-a1"]
 
 
-def test_a_log_of_the_result_alone_is_an_exchange(tmp_path: Path, later: ReadingContext) -> None:
+def test_a_log_with_only_the_result_is_an_exchange(tmp_path: Path, later: ReadingContext) -> None:
     """`--output-format json` prints only the result."""
     log = Log(has_times=False)
     log.end("Two files.")
@@ -208,9 +208,7 @@ def test_a_log_of_the_result_alone_is_an_exchange(tmp_path: Path, later: Reading
 
 
 @pytest.mark.parametrize("has_times", [True, False])
-def test_a_log_that_is_cut_anywhere_and_goes_on_gives_the_same_records(
-    tmp_path: Path, context: ReadingContext, *, has_times: bool
-) -> None:
+def test_a_growing_log_cut_anywhere_gives_the_same_records(tmp_path: Path, context: ReadingContext, *, has_times: bool) -> None:
     """A follower reads a log while it is written; a run without times is read when it has ended."""
     soon = replace(context, ingested_at=datetime.now(UTC), session_gap=timedelta(days=365))
     first, second = Log(has_times=has_times), Log(OTHER, prefix="run2", has_times=has_times)
@@ -224,14 +222,14 @@ def test_a_log_that_is_cut_anywhere_and_goes_on_gives_the_same_records(
         os.utime(_write(path, lines[:count]), (moment, moment))
         return {reading.session_ids[0]: list(reading.events) for reading in _read(path, soon) if reading.session_ids}
 
-    whole = events_of(len(lines))
+    complete = events_of(len(lines))
     for count in range(1, len(lines)):
         for session, events in events_of(count).items():
-            assert events == whole[session][: len(events)]
-            assert has_times or len(events) == len(whole[session])
+            assert events == complete[session][: len(events)]
+            assert has_times or len(events) == len(complete[session])
 
 
-def test_lines_that_are_none_are_set_aside_with_their_number(tmp_path: Path, later: ReadingContext) -> None:
+def test_invalid_lines_are_dead_letters_with_their_line_number(tmp_path: Path, later: ReadingContext) -> None:
     """The log of a job may contain shell output."""
     log = Log()
     log.whole_run()
@@ -242,7 +240,7 @@ def test_lines_that_are_none_are_set_aside_with_their_number(tmp_path: Path, lat
     assert sum(len(reading.session_ids) for reading in readings) == 1
 
 
-def test_logs_below_a_folder_are_found(tmp_path: Path) -> None:
+def test_logs_are_found_below_a_folder(tmp_path: Path) -> None:
     """Jobs leave them under any name."""
     log = Log()
     log.whole_run()
@@ -251,12 +249,12 @@ def test_logs_below_a_folder_are_found(tmp_path: Path) -> None:
     assert CLAUDE_CODE.find(tmp_path) == [path]
 
 
-def test_of_copies_of_a_log_the_most_complete_one_is_read(tmp_path: Path) -> None:
+def test_of_several_copies_of_a_log_the_most_complete_is_read(tmp_path: Path) -> None:
     """A copy made in the middle of a run lacks its end."""
     log = Log()
     log.whole_run()
-    part, whole = _write(tmp_path / "a.jsonl", log.lines[:-2]), _write(tmp_path / "b.jsonl", log.lines)
+    part, complete = _write(tmp_path / "a.jsonl", log.lines[:-2]), _write(tmp_path / "b.jsonl", log.lines)
     other = Log(OTHER, prefix="run2")
     other.whole_run()
     separate = _write(tmp_path / "c.jsonl", other.lines)
-    assert CLAUDE_CODE.session_files_in(CLAUDE_CODE.find(tmp_path)) == [(whole, (part,)), (separate, ())]
+    assert CLAUDE_CODE.session_files_in(CLAUDE_CODE.find(tmp_path)) == [(complete, (part,)), (separate, ())]

@@ -36,7 +36,7 @@ def _payloads(reading: Reading, event: str) -> list[dict[str, Any]]:
     return [json.loads(record.payload) for record in reading.events if record.event == event]
 
 
-def test_a_rollout_comes_to_these_exchanges(read_rollout: Read) -> None:
+def test_a_rollout_gives_these_exchanges(read_rollout: Read) -> None:
     """Each question has its answer; a turn that the program started itself is tagged."""
     reading = read_rollout(everything())
     assert reading.session_ids == [SESSION]
@@ -55,7 +55,7 @@ def test_a_rollout_comes_to_these_exchanges(read_rollout: Read) -> None:
     assert [exchange.stop_reason for exchange in reading.exchanges] == ["stop", "stop", "stop", "aborted", "error"]
 
 
-def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(read_rollout: Read) -> None:
+def test_every_event_names_its_source_and_its_exchange(read_rollout: Read) -> None:
     """Thresholds depend on the source, and costs on the exchange."""
     reading = read_rollout(everything())
     ids = {exchange.exchange_id for exchange in reading.exchanges}
@@ -66,7 +66,7 @@ def test_every_event_says_where_it_comes_from_and_to_which_exchange_it_belongs(r
     assert len(payloads) == len({event.event_id for event in reading.events})
 
 
-def test_a_usage_that_is_repeated_counts_once(read_rollout: Read) -> None:
+def test_a_repeated_usage_counts_once(read_rollout: Read) -> None:
     """The program repeats the last count with each tool output."""
     reading = read_rollout(everything())
     assert [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")] == [110, 220, 330, 165, 176]
@@ -77,25 +77,25 @@ def test_a_usage_that_is_repeated_counts_once(read_rollout: Read) -> None:
 
 
 @pytest.mark.parametrize("order", ["record first", "count first", "two at once", "records alone"])
-def test_a_response_that_two_kinds_of_lines_tell_counts_once(read_rollout: Read, order: str) -> None:
+def test_a_response_reported_by_two_kinds_of_lines_counts_once(read_rollout: Read, order: str) -> None:
     """Newer versions write a record of each response beside the count, and may drop the count."""
     lines = Lines()
     lines.turn("Which port?")
     lines.said("8080.")
     responses = [(100, 10), (40, 4)]
     if order == "two at once":
-        for read, written in responses:
-            _record_usage(lines, read, written)
-        for read, written in responses:
-            lines.usage(read, written)
+        for input_tokens, output_tokens in responses:
+            _record_usage(lines, input_tokens, output_tokens)
+        for input_tokens, output_tokens in responses:
+            lines.usage(input_tokens, output_tokens)
     else:
-        for read, written in responses:
+        for input_tokens, output_tokens in responses:
             if order == "count first":
-                lines.usage(read, written)
-            _record_usage(lines, read, written)
-            _record_usage(lines, read, written)  # with the same id
+                lines.usage(input_tokens, output_tokens)
+            _record_usage(lines, input_tokens, output_tokens)
+            _record_usage(lines, input_tokens, output_tokens)  # with the same id
             if order == "record first":
-                lines.usage(read, written)
+                lines.usage(input_tokens, output_tokens)
     reading = read_rollout(lines.lines)
     assert reading.faults == []
     assert [payload["usage"]["total"] for payload in _payloads(reading, "token_usage")] == [110, 44]
@@ -121,7 +121,7 @@ def _record_usage(lines: Lines, read: int, written: int) -> None:
     lines.add("token_usage_record", response_id=f"resp_{read}", turn_id="t", usage=usage, turn_token_usage=usage)
 
 
-def test_the_fill_of_the_context_is_told_in_percent(read_rollout: Read) -> None:
+def test_the_fill_of_the_context_is_a_percentage(read_rollout: Read) -> None:
     """It is the last usage relative to the window in the rollout."""
     reading = read_rollout(everything())
     fills = [event.saturation for event in reading.events if event.event == "context_event"]
@@ -131,7 +131,7 @@ def test_the_fill_of_the_context_is_told_in_percent(read_rollout: Read) -> None:
     assert compaction["summary"] == "So far: the disk is full."
 
 
-def test_the_end_of_a_command_is_told_by_code_and_duration(read_rollout: Read) -> None:
+def test_a_finished_command_has_its_exit_code_and_duration(read_rollout: Read) -> None:
     """What the program reports about a command takes precedence over the output for the model."""
     outputs = _payloads(read_rollout(everything()), "tool_output")
     assert [(output["tool"], output["is_error"], output["exit_code"], output.get("duration_ms")) for output in outputs] == [
@@ -153,7 +153,7 @@ def test_the_end_of_a_command_is_told_by_code_and_duration(read_rollout: Read) -
         (None, False, None),
     ],
 )
-def test_an_output_alone_tells_whether_the_call_failed(
+def test_without_a_report_the_output_shows_whether_the_call_failed(
     read_rollout: Read, output: Any, is_error: bool, code: int | None
 ) -> None:
     """Without the program's report, the head of the output decides; its text proves nothing."""
@@ -165,7 +165,7 @@ def test_an_output_alone_tells_whether_the_call_failed(
     assert [(output["is_error"], output.get("exit_code")) for output in outputs] == [(is_error, code)]
 
 
-def test_a_tool_of_a_namespace_is_named_with_it(read_rollout: Read) -> None:
+def test_a_tools_namespace_is_part_of_its_name(read_rollout: Read) -> None:
     """Two servers may have a tool of the same name."""
     lines = Lines()
     lines.turn("Well?")
@@ -175,7 +175,7 @@ def test_a_tool_of_a_namespace_is_named_with_it(read_rollout: Read) -> None:
     assert call["arguments"] == "{not json"
 
 
-def test_a_failure_ends_in_an_error_and_what_follows_is_a_retry(read_rollout: Read) -> None:
+def test_a_failure_ends_in_an_error_and_the_next_request_is_a_retry(read_rollout: Read) -> None:
     """A turn that reports its failure twice has one error."""
     lines = Lines()
     lines.turn("Well?")
@@ -187,7 +187,7 @@ def test_a_failure_ends_in_an_error_and_what_follows_is_a_retry(read_rollout: Re
     assert [payload["message"] for payload in _payloads(read_rollout(lines.lines), "error_event")] == ["502"]
 
 
-def test_an_answer_that_ended_with_a_call_has_no_text(read_rollout: Read) -> None:
+def test_an_answer_that_ends_with_a_call_has_no_text(read_rollout: Read) -> None:
     """Text before a call is not an answer."""
     lines = Lines()
     lines.turn("Well?")
@@ -199,7 +199,7 @@ def test_an_answer_that_ended_with_a_call_has_no_text(read_rollout: Read) -> Non
     ]
 
 
-def test_versions_without_ordinals_and_kinds_are_read_by_line_and_by_how_a_text_begins(read_rollout: Read) -> None:
+def test_old_versions_are_read_by_line_and_by_the_start_of_a_text(read_rollout: Read) -> None:
     """Earlier versions wrote the context as user texts."""
     lines = Lines(ordinals=False)
     lines.user("<environment_context>…</environment_context>", None)
@@ -213,7 +213,7 @@ def test_versions_without_ordinals_and_kinds_are_read_by_line_and_by_how_a_text_
     ]
 
 
-def test_an_answer_to_a_question_that_was_damaged_is_not_given_to_the_one_before(read_rollout: Read) -> None:
+def test_an_answer_to_a_damaged_question_does_not_answer_the_previous_one(read_rollout: Read) -> None:
     """The turn lines tell that it is another turn."""
     lines = Lines()
     lines.turn("One?")
@@ -240,7 +240,7 @@ def _write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def test_old_rollouts_are_read_compressed(tmp_path: Path, context: ReadingContext) -> None:
+def test_old_compressed_rollouts_are_read(tmp_path: Path, context: ReadingContext) -> None:
     """The program compresses them, and both files may exist meanwhile."""
     day = tmp_path / "sessions" / "2026" / "11" / "03"
     plain = "".join(json.dumps(line) + "\n" for line in everything()).encode()
@@ -255,7 +255,7 @@ def test_old_rollouts_are_read_compressed(tmp_path: Path, context: ReadingContex
     assert len(first.exchanges) == 5
 
 
-def test_a_compressed_rollout_that_is_none_is_refused_with_its_name(tmp_path: Path, context: ReadingContext) -> None:
+def test_an_invalid_compressed_rollout_is_refused_with_its_name(tmp_path: Path, context: ReadingContext) -> None:
     """One damaged file must not stop the others."""
     path = tmp_path / "rollout-a.jsonl.zst"
     path.write_bytes(b"no zstd")
@@ -263,22 +263,22 @@ def test_a_compressed_rollout_that_is_none_is_refused_with_its_name(tmp_path: Pa
         read_codex(path, context)
 
 
-def test_a_compressed_rollout_that_was_cut_off_is_read_up_to_there(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_truncated_compressed_rollout_is_read_up_to_the_cut(tmp_path: Path, context: ReadingContext) -> None:
     """A copy that is incomplete has whole lines already, and the rest may follow."""
     lines = [json.dumps(line) + "\n" for line in everything()]
-    head, rest = "".join(lines[:-2]).encode(), "".join(lines[-2:]).encode()
+    head, tail = "".join(lines[:-2]).encode(), "".join(lines[-2:]).encode()
     path = tmp_path / "rollout-a.jsonl.zst"
-    path.write_bytes(zstd.compress(head + rest[:20]) + zstd.compress(rest[20:])[:-8])
+    path.write_bytes(zstd.compress(head + tail[:20]) + zstd.compress(tail[20:])[:-8])
 
-    cut = read_codex(path, context)
-    path.write_bytes(zstd.compress(head + rest[:20]))
+    truncated = read_codex(path, context)
+    path.write_bytes(zstd.compress(head + tail[:20]))
     torn = read_codex(path, context)
 
-    assert cut == torn
-    assert cut.faults == []
-    assert cut.complete is False
-    assert cut.session_ids == [SESSION]
-    assert len(cut.exchanges) >= 3
+    assert truncated == torn
+    assert truncated.faults == []
+    assert truncated.complete is False
+    assert truncated.session_ids == [SESSION]
+    assert len(truncated.exchanges) >= 3
 
 
 def test_every_frame_of_a_compressed_rollout_is_read(tmp_path: Path, context: ReadingContext) -> None:
@@ -310,7 +310,7 @@ def test_a_compressed_bomb_is_read_in_bounded_memory(tmp_path: Path, context: Re
         (["<image name=[Image #1]>", "And this?", "</image>"], "And this?"),
     ],
 )
-def test_a_turn_without_text_says_what_it_was(read_rollout: Read, texts: list[str], question: str) -> None:
+def test_a_turn_without_text_has_a_placeholder(read_rollout: Read, texts: list[str], question: str) -> None:
     """Codex writes tags around an image, which are not the user's text."""
     lines = Lines()
     lines.event("task_started", turn_id="t")

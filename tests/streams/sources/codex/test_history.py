@@ -85,7 +85,7 @@ def _kinds(readings: dict[str, Reading]) -> list[str]:
 )
 @pytest.mark.parametrize("has_meta", [True, False])
 @pytest.mark.parametrize("kept", [None, 9])
-def test_a_copied_history_counts_in_the_session_that_has_it_first(
+def test_a_copied_history_counts_in_its_first_session(
     tmp_path: Path, context: ReadingContext, named: Json, kept: int | None, *, has_meta: bool
 ) -> None:
     """The copies have new times and ordinals and may be incomplete, but the same content."""
@@ -112,15 +112,15 @@ def test_a_copied_history_counts_in_the_session_that_has_it_first(
 @pytest.mark.parametrize(
     "places", [("a/2026/11/03/rollout-1.jsonl", "a/2026/11/04/rollout-2.jsonl"), ("rollout-2.jsonl", "rollout-1.jsonl")]
 )
-def test_a_parent_is_found_by_what_it_says_and_not_by_its_name(
+def test_a_parent_is_found_by_its_content_and_not_by_its_name(
     tmp_path: Path, context: ReadingContext, places: tuple[str, str]
 ) -> None:
     """People copy rollouts into other folders under other names."""
     parent, child = _parent(), _copy(_parent(), CHILD, forked_from_id=PARENT)
     _go_on(child)
-    for place, lines in zip(places, (parent, child), strict=True):
-        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place).write_text("".join(json.dumps(line) + "\n" for line in lines.lines), "utf-8")
+    for folder, lines in zip(places, (parent, child), strict=True):
+        (tmp_path / folder).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / folder).write_text("".join(json.dumps(line) + "\n" for line in lines.lines), "utf-8")
     readings = _read_all(tmp_path, context)
     assert _questions(readings[PARENT]) == ["Which disk is full?"]
     assert _questions(readings[CHILD]) == ["And the second?"]
@@ -137,7 +137,7 @@ def test_a_compressed_parent_is_compared_as_well(tmp_path: Path, context: Readin
     assert _questions(_read_all(tmp_path, context)[CHILD]) == ["And the second?"]
 
 
-def test_a_history_whose_first_session_is_gone_counts_in_the_oldest_copy(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_history_without_its_first_session_counts_in_the_oldest_copy(tmp_path: Path, context: ReadingContext) -> None:
     """A parent may have a hundred forks."""
     for minute, session in ((40, CHILD), (30, SIBLING)):
         copy = _copy(_parent(), session, minute=minute, forked_from_id=PARENT)
@@ -148,7 +148,7 @@ def test_a_history_whose_first_session_is_gone_counts_in_the_oldest_copy(tmp_pat
     assert _questions(readings[CHILD]) == ["And after 40?"]
 
 
-def test_a_subagent_that_copies_nothing_counts_whole(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_subagent_without_copied_history_counts_in_full(tmp_path: Path, context: ReadingContext) -> None:
     """It names its parent but starts with its own task."""
     child = Lines(parent_thread_id=PARENT)
     child.lines[0]["payload"]["id"] = CHILD
@@ -160,7 +160,7 @@ def test_a_subagent_that_copies_nothing_counts_whole(tmp_path: Path, context: Re
     assert {event.event for event in reading.events} == {"state_transition", "context_event", "token_usage"}
 
 
-def test_a_fork_that_asks_what_its_parent_asked_next_counts_its_own_answer(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_fork_that_repeats_its_parents_next_question_counts_its_own_answer(tmp_path: Path, context: ReadingContext) -> None:
     """People fork a session to ask the same question again."""
     parent = _parent()
     child = _copy(parent, CHILD, forked_from_id=PARENT)
@@ -172,16 +172,16 @@ def test_a_fork_that_asks_what_its_parent_asked_next_counts_its_own_answer(tmp_p
     assert [(exchange.user_message, exchange.agent_response) for exchange in exchanges] == [("Try again.", "Now it is empty.")]
 
 
-def test_a_fork_that_is_cut_anywhere_and_goes_on_gives_the_same_records(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_growing_fork_cut_anywhere_gives_the_same_records(tmp_path: Path, context: ReadingContext) -> None:
     """A follower reads a fork while its history is copied."""
     child = _copy(_parent(), CHILD, forked_from_id=PARENT)
     _go_on(child)
     _write(tmp_path, PARENT, _parent().lines)
     path = _write(tmp_path, CHILD, child.lines)
-    whole = list(read_codex(path, context).events)
+    complete = list(read_codex(path, context).events)
     for count in range(1, len(child.lines)):
         part = list(read_codex(_write(tmp_path, CHILD, child.lines[:count]), context).events)
-        assert part == whole[: len(part)]
+        assert part == complete[: len(part)]
 
 
 OLD = "5f00c0de-1111-4222-8333-444455556666"
@@ -235,7 +235,7 @@ def test_a_rollout_of_one_json_object_is_found_and_read(tmp_path: Path, context:
         read_codex(path, context)
 
 
-def test_a_log_of_codex_exec_is_refused_with_the_file_that_can_be_read(tmp_path: Path) -> None:
+def test_a_codex_exec_log_is_refused_with_the_file_to_use_instead(tmp_path: Path) -> None:
     """Every line was set aside as unknown, and the import found nothing."""
     path = tmp_path / "rollout-run.jsonl"
     path.write_text('{"type":"thread.started","thread_id":"a"}\n{"type":"turn.started"}\n', "utf-8")

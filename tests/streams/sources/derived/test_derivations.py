@@ -51,8 +51,8 @@ class Talk:
         self._count += 1
         call_id = f"call{self._count}"
         self.evidence.add_call({"event": "tool_call", "tool": tool, "tool_call_id": call_id, "arguments": arguments or {}})
-        given = {"event": "tool_output", "tool": tool, "tool_call_id": call_id, "is_error": False, "result": result, **output}
-        self.evidence.add_output(given, f"entry{self._count}.use")
+        payload = {"event": "tool_output", "tool": tool, "tool_call_id": call_id, "is_error": False, "result": result, **output}
+        self.evidence.add_output(payload, f"entry{self._count}.use")
         return self
 
     def says(self, text: str) -> Talk:
@@ -73,7 +73,7 @@ class Talk:
         return [(event["skill"], event["status"], event["action"]) for event in self.over() if event["event"] == "skill_event"]
 
 
-def test_a_figure_from_nowhere_shows_that_the_output_was_passed_over() -> None:
+def test_an_invented_figure_shows_that_the_output_was_ignored() -> None:
     """The file says 7443, the answer 8080: the event names output, rule and reason."""
     event = Talk().tool(CONFIG, "read", {"path": "config.json"}).says("It uses port 8080.").over()[0]
 
@@ -87,7 +87,7 @@ def test_a_figure_from_nowhere_shows_that_the_output_was_passed_over() -> None:
     assert event["terms"] >= 3
 
 
-def test_evidence_has_no_text_of_the_output() -> None:
+def test_evidence_contains_no_text_of_the_output() -> None:
     """Outputs may hold secrets, so only their number of terms is reported."""
     events = Talk().tool(CONFIG + ' "api_key": "sk-very-secret-0001"').says("It uses port 8080.").over()
 
@@ -116,19 +116,19 @@ def test_evidence_has_no_text_of_the_output() -> None:
         pytest.param(CONFIG, "NO_REPLY", id="silence"),
     ],
 )
-def test_a_good_answer_needs_no_figure_of_the_output(output: str, answer: str) -> None:
+def test_an_answer_that_uses_the_output_needs_no_figure_of_it(output: str, answer: str) -> None:
     """Using, computing, summarising and approving an output all show that it was read."""
     assert Talk("Please have a look.").tool(output).says(answer).reasons() == []
 
 
-def test_calling_a_log_full_of_errors_healthy_passes_it_over() -> None:
+def test_calling_a_log_full_of_errors_healthy_ignores_it() -> None:
     """The contradiction is evidence even without a figure."""
     log = LOG + "\n2026-11-21T03:40:00Z ingest[7] ERROR disk full on /backup3"
 
     assert Talk("Is it healthy?").tool(log).says("Yes, the backup is healthy.").reasons() == ["contradicted_alarm"]
 
 
-def test_an_answer_about_something_else_passes_prose_over() -> None:
+def test_an_answer_about_something_else_ignores_a_prose_output() -> None:
     """Output and answer are English prose without a common word."""
     notes = "Marta reported that the migration of the billing service slipped because the vendor delivered the adapters late."
     answer = (
@@ -158,7 +158,7 @@ def test_an_answer_about_something_else_passes_prose_over() -> None:
         pytest.param({"result": CONFIG + "x7 " * MAX_TEXT_CHARACTERS}, id="too long to be read whole"),
     ],
 )
-def test_what_needs_no_use_is_not_judged(change: dict[str, Any]) -> None:
+def test_outputs_that_need_no_use_are_not_judged(change: dict[str, Any]) -> None:
     """Each of these would be reported if it were an ordinary output."""
     ordinary: dict[str, Any] = {"result": CONFIG, "tool": "read", "arguments": {"path": "config.json"}}
 
@@ -166,14 +166,14 @@ def test_what_needs_no_use_is_not_judged(change: dict[str, Any]) -> None:
     assert Talk().tool(**(ordinary | change)).says("It uses port 8080.").reasons() == []
 
 
-def test_what_was_looked_at_on_the_way_is_no_failure() -> None:
+def test_outputs_before_the_last_used_one_are_no_failure() -> None:
     """Only outputs after the last used one are judged."""
     talk = Talk("Which port?").tool("alpha-77 beta-88 gamma-99 12345", "ls").tool(CONFIG, "read", {"path": "config.json"})
 
     assert talk.says("Port 7443, with 4096 connections.").reasons() == []
 
 
-def test_all_outputs_after_the_last_used_one_are_told() -> None:
+def test_every_output_after_the_last_used_one_is_reported() -> None:
     """Two unused sources are two failures, in order."""
     events = Talk().tool(CONFIG, "read").tool("load 93.5 71.2 66.1 on host cygnus-7", "exec").says("It uses port 8080.").over()
 
@@ -181,7 +181,7 @@ def test_all_outputs_after_the_last_used_one_are_told() -> None:
 
 
 @pytest.mark.parametrize("where", ["question", "argument", "earlier text", "earlier exchange"])
-def test_a_figure_that_was_known_before_is_no_claim(where: str) -> None:
+def test_a_figure_known_from_an_earlier_text_is_not_invented(where: str) -> None:
     """The figure comes from an earlier text."""
     session = SessionFigures()
     if where == "earlier exchange":
@@ -194,7 +194,7 @@ def test_a_figure_that_was_known_before_is_no_claim(where: str) -> None:
     assert talk.says("Port 8080.").reasons() == []
 
 
-def test_a_term_that_was_known_before_is_no_trace_of_the_output() -> None:
+def test_a_term_known_from_an_earlier_text_does_not_show_use() -> None:
     """The user named the file and the host, so repeating them does not show that the output was read."""
     talk = (
         Talk("Which port does cygnus-7 use?").tool("host cygnus-7: 7443 open, 24 workers, 198 days").says("cygnus-7 uses 8080.")
@@ -203,7 +203,7 @@ def test_a_term_that_was_known_before_is_no_trace_of_the_output() -> None:
     assert talk.reasons() == ["unsupported_figure"]
 
 
-def test_a_session_too_long_to_remember_has_no_figure_from_nowhere() -> None:
+def test_a_session_too_long_to_remember_has_no_invented_figure() -> None:
     """The figure may be in a part that is no longer in memory."""
     session = SessionFigures()
     for _ in range(9):
@@ -212,7 +212,7 @@ def test_a_session_too_long_to_remember_has_no_figure_from_nowhere() -> None:
     assert Talk(session=session).tool(CONFIG).says("It uses port 8080.").reasons() == []
 
 
-def test_an_exchange_too_long_is_not_judged() -> None:
+def test_an_exchange_that_is_too_long_is_not_judged() -> None:
     """Memory is bounded, and nothing uncertain is reported."""
     talk = Talk().says("y" * (MAX_EXCHANGE_CHARACTERS + 1)).tool(CONFIG)
 
@@ -229,7 +229,7 @@ def test_an_exchange_too_long_is_not_judged() -> None:
         "$proofread this",
     ],
 )
-def test_a_skill_that_was_asked_for_and_not_read_is_ignored(question: str) -> None:
+def test_a_requested_skill_that_was_not_read_is_ignored(question: str) -> None:
     """OpenClaw's agents must read SKILL.md before they act."""
     assert Talk(question).says("It reads well.").skills() == [("proofread", "ignored", "not_read")]
 
@@ -237,22 +237,22 @@ def test_a_skill_that_was_asked_for_and_not_read_is_ignored(question: str) -> No
 @pytest.mark.parametrize(
     "question", ["/status", "/imagine", "Which skills do you have?", "Use the best skill you have.", "$HOME is what?"]
 )
-def test_what_names_no_skill_of_the_agent_asks_for_none(question: str) -> None:
+def test_a_command_that_is_not_a_skill_requests_none(question: str) -> None:
     """A gateway command or a figure of speech is not a skill."""
     assert Talk(question).says("Hm.").skills() == []
 
 
-def test_without_the_list_of_skills_nothing_is_ignored() -> None:
+def test_without_a_list_of_skills_none_counts_as_ignored() -> None:
     """Without the list, a skill cannot be distinguished from a command."""
     assert Talk("/proofread my draft", skills=frozenset()).says("It reads well.").skills() == []
 
 
-def test_a_skill_that_is_there_and_not_used_is_no_failure() -> None:
+def test_an_available_skill_that_is_not_used_is_no_failure() -> None:
     """It is merely available."""
     assert Talk("How are you?").says("Fine, thanks.").skills() == []
 
 
-def test_a_skill_is_read_once_in_a_session() -> None:
+def test_a_skill_is_read_once_per_session() -> None:
     """Its instructions stay in the conversation."""
     first = Talk("/proofread a").tool("# Proofread", "read", {"path": "skills/proofread/SKILL.md"})
     assert first.says("Done.").skills() == []
@@ -278,7 +278,7 @@ def test_a_skill_whose_last_command_fails_has_failed() -> None:
     assert talk.says("I could not.").skills() == [("proofread", "failed", "commands_failed")]
 
 
-def test_a_search_without_hits_is_no_failed_command() -> None:
+def test_a_search_without_matches_is_no_failed_command() -> None:
     """Grep exits with 1 if it finds nothing."""
     talk = Talk("Check it.").tool("# Proofread", "read", {"path": "skills/proofread/SKILL.md"})
     talk.tool("", "exec", {"command": "grep -n DRAFT draft.md"}, exit_code=1)
@@ -286,34 +286,34 @@ def test_a_search_without_hits_is_no_failed_command() -> None:
     assert talk.says("No DRAFT is left.").skills() == []
 
 
-def test_commands_without_a_skill_are_no_failure_of_one() -> None:
+def test_a_failed_command_without_a_skill_fails_no_skill() -> None:
     """Only commands after a SKILL.md count."""
     assert Talk("Run it.").tool("boom", "exec", {"command": "false"}, exit_code=1).says("It failed.").skills() == []
 
 
-def test_a_skill_file_that_cannot_be_read_has_failed_unless_it_is_read_afterwards() -> None:
+def test_an_unreadable_skill_file_has_failed_unless_it_is_read_later() -> None:
     """A second attempt in another folder corrects it."""
     missing = Talk("Bills, please.").tool("not found", "read", {"path": "skills/invoicing/SKILL.md"}, is_error=True)
     assert missing.says("Sorry.").skills() == [("invoicing", "failed", "read_failed")]
 
-    found = Talk("Bills, please.").tool("not found", "read", {"path": "skills/invoicing/SKILL.md"}, is_error=True)
-    found.tool("# Invoicing", "read", {"path": "~/.openclaw/skills/invoicing/SKILL.md"})
-    assert found.says("Done.").skills() == []
+    talk = Talk("Bills, please.").tool("not found", "read", {"path": "skills/invoicing/SKILL.md"}, is_error=True)
+    talk.tool("# Invoicing", "read", {"path": "~/.openclaw/skills/invoicing/SKILL.md"})
+    assert talk.says("Done.").skills() == []
 
 
-def test_skill_events_say_by_which_rule_they_were_derived() -> None:
+def test_skill_events_name_the_rule_that_derived_them() -> None:
     """Derived events must not be mistaken for the agent's own."""
     assert [event["derived_by"] for event in Talk("/proofread x").says("No.").over()] == [SKILL_USE]
 
 
-def test_names_are_compared_as_commands_have_them() -> None:
+def test_skill_names_are_compared_as_commands() -> None:
     """OpenClaw turns `image-tools` into `image_tools`."""
     assert find_named_skills("/image_tools resize", SKILLS) == ["image-tools"]
     assert find_named_skills("Use the image-tools skill and the proofread skill", SKILLS) == ["image-tools"]
     assert find_named_skills("Use the image-tools skill. Then use the proofread skill", SKILLS) == ["image-tools", "proofread"]
 
 
-def test_writing_a_skill_is_no_reading_of_it() -> None:
+def test_writing_a_skill_does_not_read_it() -> None:
     """An agent that creates a skill does not follow it."""
     assert find_skill_files("write", {"path": "skills/new/SKILL.md"}) == []
     assert find_skill_files("exec", {"command": "cat skills/new/SKILL.md"}) == ["new"]
@@ -341,14 +341,14 @@ def test_words_are_compared_by_their_stems() -> None:
     assert not find_terms("there were those which would have been").stems
 
 
-def test_claims_are_figures_from_ten_that_are_no_times_years_or_code() -> None:
+def test_claims_are_figures_from_ten_that_are_not_times_years_or_code() -> None:
     """Only the remaining figures are statements of the answer."""
     answer = "In 2026, at 14:30, 3 of `head -n 20` took 45 minutes; 1,250 rows on port 8080, 12.5 % of v2.3.1."
 
     assert find_claimed_figures(answer) == ["1250", "8080", "12.5"]
 
 
-def test_troubles_are_lines_of_logs() -> None:
+def test_problem_words_count_only_in_log_lines() -> None:
     """Words of trouble in prose do not count."""
     assert reports_trouble("ok\n2026 ERROR disk full")
     assert not reports_trouble("An error budget is what it is. Terror. 0 errors\nfailed: 0")
@@ -367,7 +367,7 @@ def test_sums_means_and_differences_are_computed(figures: list[int]) -> None:
 
 
 @given(TEXTS, TEXTS, TEXTS)
-def test_repeating_a_figure_of_an_output_is_using_it(question: str, output: str, answer: str) -> None:
+def test_repeating_a_figure_of_an_output_uses_it(question: str, output: str, answer: str) -> None:
     """This holds whatever the other texts are."""
     talk = Talk(question, skills=frozenset()).tool(f"{output} 918273645 {output}").says(f"{answer} 918273645 {answer}")
 
@@ -375,9 +375,7 @@ def test_repeating_a_figure_of_an_output_is_using_it(question: str, output: str,
 
 
 @given(st.lists(st.tuples(st.sampled_from(["said", "tool", "broken"]), TEXTS), max_size=12), TEXTS)
-def test_any_exchange_is_judged_the_same_twice_and_tells_each_output_at_most_once(
-    parts: list[tuple[str, str]], question: str
-) -> None:
+def test_judging_is_deterministic_and_reports_each_output_at_most_once(parts: list[tuple[str, str]], question: str) -> None:
     """No text may break the rules, and no event id may repeat."""
 
     def judged() -> list[dict[str, Any]]:
@@ -447,14 +445,14 @@ FIGURES = st.text(st.sampled_from("0123456789.,ab _-"), max_size=24)
 
 
 @given(FIGURES, st.from_regex(r"[1-9][0-9]{0,5}(\.[0-9]{1,2})?", fullmatch=True))
-def test_a_figure_is_remembered_where_it_is_found(text: str, figure: str) -> None:
+def test_the_index_of_figures_agrees_with_a_full_search(text: str, figure: str) -> None:
     """The index must give the same answer as a search of every text."""
     texts = SessionFigures()
     texts.add([text])
     assert occurs(figure, text) != texts.lacks(figure)
 
 
-def test_a_session_that_states_too_much_knows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_with_too_many_figures_remembers_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """An incomplete memory could make any figure look unsupported."""
     monkeypatch.setattr(derived_evidence, "MAX_SESSION_FIGURES", 100)
     texts = SessionFigures()

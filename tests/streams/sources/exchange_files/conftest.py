@@ -33,14 +33,14 @@ def read_file(redacting: ReadingContext) -> Read:
 
     def read(path: Path, fields: Fields | None = None, context: ReadingContext = redacting) -> Reading:
         layout = profile_file(path, fields).layout(context.redactor)
-        whole = Reading()
+        reading = Reading()
         for part in read_exchange_file(path, context, layout, LABELS):
-            whole.exchanges += part.exchanges
-            whole.events += part.events
-            whole.faults += part.faults
-            whole.session_ids += part.session_ids
-            whole.skipped_traces += part.skipped_traces
-            whole.complete &= part.complete
-        return whole
+            reading.exchanges += part.exchanges
+            reading.events += part.events
+            reading.faults += part.faults
+            reading.session_ids += part.session_ids
+            reading.skipped_traces += part.skipped_traces
+            reading.complete &= part.complete
+        return reading
 
     return read

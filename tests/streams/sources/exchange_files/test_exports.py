@@ -41,14 +41,14 @@ def test_a_known_export_needs_no_mapping(read_file: Read, name: str) -> None:
 @pytest.mark.parametrize("names", [PHOENIX, LANGFUSE])
 def test_an_export_gives_the_same_records_in_every_format(read_file: Read, names: tuple[str, ...]) -> None:
     """Pandas writes Python lists into CSV, Parquet pads objects, and a bucket has other names: the records must be equal."""
-    first, *others = (read_file(EXPORTS / name) for name in names)
-    for other in others:
+    first, *other_readings = (read_file(EXPORTS / name) for name in names)
+    for other in other_readings:
         assert first.exchanges == other.exchanges
         assert first.events == other.events
 
 
 @pytest.mark.parametrize("name", [PHOENIX[0], LANGFUSE[0]])
-def test_calls_of_tools_and_tokens_come_as_events(read_file: Read, name: str) -> None:
+def test_tool_calls_and_tokens_of_an_export_are_events(read_file: Read, name: str) -> None:
     """A run of an export has evidence, not only a conversation."""
     reading = read_file(EXPORTS / name)
     kinds = [(event.session_id, event.event, event.tool) for event in reading.events]
@@ -60,7 +60,7 @@ def test_calls_of_tools_and_tokens_come_as_events(read_file: Read, name: str) ->
     assert reading.exchanges[0].output_tokens == 62
 
 
-def test_a_span_without_its_ids_costs_itself(tmp_path: Path, read_file: Read) -> None:
+def test_a_span_without_ids_is_one_dead_letter(tmp_path: Path, read_file: Read) -> None:
     """A row of an export may have been edited."""
     lines = (EXPORTS / "phoenix_spans.jsonl").read_text("utf-8").splitlines()
     broken = [
@@ -76,28 +76,28 @@ def test_a_span_without_its_ids_costs_itself(tmp_path: Path, read_file: Read) ->
     ]
 
 
-def test_spans_in_any_order_and_twice_give_the_same_records(tmp_path: Path, read_file: Read) -> None:
+def test_spans_in_any_order_and_repeated_give_the_same_records(tmp_path: Path, read_file: Read) -> None:
     """An export has the order of its query, and two exports may overlap."""
     lines = (EXPORTS / "phoenix_spans.jsonl").read_text("utf-8").splitlines()
-    whole = read_file(EXPORTS / "phoenix_spans.jsonl")
+    complete = read_file(EXPORTS / "phoenix_spans.jsonl")
     other = read_file(write_lines(tmp_path / "spans.jsonl", [*lines[::-1], *lines]))
-    assert whole.exchanges == other.exchanges
-    assert whole.events == other.events
+    assert complete.exchanges == other.exchanges
+    assert complete.events == other.events
 
 
-def test_a_trace_without_end_is_cut_and_said(read_file: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_trace_is_truncated_and_reported(read_file: Read, monkeypatch: pytest.MonkeyPatch) -> None:
     """A trace is assembled in memory, which a week-long loop must not fill."""
     monkeypatch.setattr(reading, "MAX_SPANS", 2)
-    cut = read_file(EXPORTS / "phoenix_spans.jsonl")
-    assert [fault.reason for fault in cut.faults] == ["too_many_spans"] * 2
-    assert len(cut.exchanges) == 3
+    truncated = read_file(EXPORTS / "phoenix_spans.jsonl")
+    assert [fault.reason for fault in truncated.faults] == ["too_many_spans"] * 2
+    assert len(truncated.exchanges) == 3
 
 
-def test_one_trace_downloaded_from_langfuse_is_read(tmp_path: Path, read_file: Read) -> None:
+def test_a_trace_downloaded_from_langfuse_is_read(tmp_path: Path, read_file: Read) -> None:
     """The trace page has a download button."""
     observations = [json.loads(line) for line in (EXPORTS / "langfuse_observations.jsonl").read_text("utf-8").splitlines()][:4]
-    for one in observations:
-        del one["sessionId"], one["traceName"]
+    for observation in observations:
+        del observation["sessionId"], observation["traceName"]
     trace = {
         "id": "t1",
         "timestamp": "2026-11-01T10:01:00Z",
@@ -114,7 +114,7 @@ def test_one_trace_downloaded_from_langfuse_is_read(tmp_path: Path, read_file: R
         assert texts_of(read_file(path).exchanges) == SAID[:1]
 
 
-def test_the_answer_of_an_api_is_read(tmp_path: Path, read_file: Read) -> None:
+def test_an_answer_of_an_api_is_read(tmp_path: Path, read_file: Read) -> None:
     """Its rows are in `data`."""
     rows = [json.loads(line) for line in (EXPORTS / "langfuse_observations.jsonl").read_text("utf-8").splitlines()]
     path = tmp_path / "answer.json"
@@ -122,7 +122,7 @@ def test_the_answer_of_an_api_is_read(tmp_path: Path, read_file: Read) -> None:
     assert texts_of(read_file(path).exchanges) == SAID
 
 
-def test_an_export_of_langfuse_is_not_taken_for_a_transcript() -> None:
+def test_a_langfuse_export_is_not_mistaken_for_a_transcript() -> None:
     """Claude Code uses the same name for sessions."""
     assert getattr(profile_file(EXPORTS / LANGFUSE[0]).export, "name", "") == "Langfuse observations"
 
@@ -137,7 +137,7 @@ def test_an_export_of_langfuse_is_not_taken_for_a_transcript() -> None:
         pytest.param({"promptTokens": 100, "completionTokens": "7.0", "totalTokens": 107}, id="columns"),
     ],
 )  # fmt: skip
-def test_langfuse_counts_tokens_of_a_cache_beside_its_input(tmp_path: Path, read_file: Read, usage: dict[str, object]) -> None:
+def test_cached_tokens_of_langfuse_are_added_to_its_input(tmp_path: Path, read_file: Read, usage: dict[str, object]) -> None:
     """Its counts are disjoint: `input` alone misses most of what an agent with a long prompt reads."""
     row = {
         "id": "o-1", "traceId": "t-1", "parentObservationId": None, "type": "GENERATION", "name": "answer",
@@ -160,7 +160,7 @@ def observation(trace: str, environment: str | None, **fields: object) -> str:
     )  # fmt: skip
 
 
-def test_evaluators_and_experiments_of_langfuse_are_no_agents(tmp_path: Path, read_file: Read) -> None:
+def test_evaluators_and_experiments_of_langfuse_are_not_agents(tmp_path: Path, read_file: Read) -> None:
     """A judge's questions are not a user's: scored as exchanges they would move the agent's scores."""
     internal = ("langfuse-llm-as-a-judge", "langfuse-code-eval", "langfuse-something-new", "sdk-experiment")
     lines = [
@@ -183,7 +183,7 @@ def test_evaluators_and_experiments_of_langfuse_are_no_agents(tmp_path: Path, re
 @pytest.mark.parametrize(
     "output", [{"object": "list", "data": [{"embedding": [0.5]}]}, {}, [], {"results": [{"relevance_score": 1}]}]
 )
-def test_whatever_a_helper_gave_costs_no_export(tmp_path: Path, read_file: Read, output: object) -> None:
+def test_helper_requests_do_not_break_an_export(tmp_path: Path, read_file: Read, output: object) -> None:
     """An embedding beside the answer gives no exchange and is not a fault."""
     question, answer = [{"role": "user", "content": "Is the pier open?"}], {"role": "assistant", "content": "Until dusk."}
     lines = [

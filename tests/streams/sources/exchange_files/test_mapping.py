@@ -59,7 +59,7 @@ ANYTHING = st.recursive(
 
 @settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.dictionaries(st.sampled_from("stqaln"), ANYTHING | st.datetimes()))
-def test_any_row_is_an_exchange_or_a_problem_that_names_a_field(redacting: ReadingContext, row: dict[str, Any]) -> None:
+def test_any_row_gives_an_exchange_or_a_problem_with_a_field(redacting: ReadingContext, row: dict[str, Any]) -> None:
     """A bad row may be set aside, but must never stop the import."""
     result = TableReader(Fields.model_validate(MAPPED), redacting).exchange(row)
     assert isinstance(result, Exchange) or (isinstance(result, Problem) and ":" in result.detail)
@@ -67,7 +67,7 @@ def test_any_row_is_an_exchange_or_a_problem_that_names_a_field(redacting: Readi
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.dictionaries(st.sampled_from([name for names in NAMES.values() for name in names]), ANYTHING), max_size=5))
-def test_a_proposal_names_columns_that_are_there(rows: list[dict[str, Any]]) -> None:
+def test_a_proposed_mapping_names_existing_columns(rows: list[dict[str, Any]]) -> None:
     """Profiling must not fail, whatever the columns contain."""
     for source in propose_sources(rows).values():
         assert any(find_value(row, source.column or "") is not None for row in rows)
@@ -79,9 +79,7 @@ def test_a_proposal_names_columns_that_are_there(rows: list[dict[str, Any]]) -> 
         st.sampled_from(sorted(NAMES)), st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=30)
     )
 )
-def test_a_mapping_that_was_written_is_read_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, columns: dict[str, str]
-) -> None:
+def test_a_saved_mapping_is_loaded_unchanged(tmp_path_factory: pytest.TempPathFactory, columns: dict[str, str]) -> None:
     """--map must read what --save-map writes, whatever the columns are called."""
     given_columns = {**dict.fromkeys(("session_id", "occurred_at", "user_message", "agent_response"), "x"), **columns}
     fields = Fields.model_validate(given_columns)
@@ -100,7 +98,7 @@ def test_a_mapping_that_was_written_is_read_as_it_was(
         (("request.messages", "response.output", "session.id", "start_time"), (TALK[:2], "Hello", "c", "2026-11-01 12:00:00")),
     ],
 )
-def test_a_mapping_is_proposed_by_the_names_that_people_use(
+def test_a_mapping_is_proposed_from_common_column_names(
     redacting: ReadingContext, columns: tuple[str, ...], values: tuple[Any, ...]
 ) -> None:
     """Most tables need no mapping."""
@@ -117,7 +115,7 @@ def test_a_mapping_is_proposed_by_the_names_that_people_use(
     assert exchange.occurred_at == NOON
 
 
-def test_a_time_that_could_be_two_is_not_proposed() -> None:
+def test_an_ambiguous_time_is_not_proposed() -> None:
     """The second of January is not the first of February, so the user has to decide."""
     row = {"question": "Hi", "answer": "Hello", "session": "s"}
     assert "occurred_at" not in propose_sources([{**row, "time": "01/02/2026 10:00"}])
@@ -143,20 +141,20 @@ def test_a_time_that_could_be_two_is_not_proposed() -> None:
         ("01.11.2026 13:00", {"format": "%d.%m.%Y %H:%M", "zone": "Europe/Berlin"}),
     ],
 )
-def test_a_time_is_read_as_its_source_says(value: Any, source: Mapping[str, Any]) -> None:
+def test_a_time_is_parsed_in_the_format_of_its_source(value: Any, source: Mapping[str, Any]) -> None:
     """Every export writes times differently."""
     assert time_in(value, TimeSource(column="t", **source)) == NOON
 
 
 @pytest.mark.parametrize("value", ["never", True, 5, 1e300, float("inf"), "99999999999999999999", "-1793534400", [1]])
 @pytest.mark.parametrize("source", [{}, {"unit": "nanoseconds"}, {"format": "%Y"}, {"zone": "Asia/Tokyo"}])
-def test_what_is_no_time_is_said(value: Any, source: Mapping[str, Any]) -> None:
+def test_an_invalid_time_is_reported(value: Any, source: Mapping[str, Any]) -> None:
     """A number that is not a time must not become a time in 1970."""
     with pytest.raises(ValueError, match=r"\w"):
         time_in(value, TimeSource(column="t", **source))
 
 
-def test_a_conversation_gives_its_last_question_and_the_answer_to_it() -> None:
+def test_a_conversation_column_gives_its_last_question_and_answer() -> None:
     """One column often has the whole conversation, as JSON or as a list."""
     for talk in (TALK, json.dumps(TALK), {"messages": TALK}):
         assert question_in(talk) == "Hi"
@@ -169,7 +167,7 @@ def test_a_conversation_gives_its_last_question_and_the_answer_to_it() -> None:
     assert question_in(3) == "3"
 
 
-def test_names_and_counts_are_what_they_look_like() -> None:
+def test_names_and_counts_are_converted_from_text_and_floats() -> None:
     """In CSV everything is text, and pandas writes whole numbers as floats."""
     assert name_in(7.0) == "7"
     assert name_in(" ") is None
@@ -210,7 +208,7 @@ def test_names_and_counts_are_what_they_look_like() -> None:
         ("- 1", "document"),
     ],
 )
-def test_a_mapping_with_a_mistake_is_refused_with_line_and_field(tmp_path: Path, text: str, words: str) -> None:
+def test_an_invalid_mapping_is_refused_with_line_and_field(tmp_path: Path, text: str, words: str) -> None:
     """A misspelled field must not be ignored silently."""
     path = tmp_path / "map.yaml"
     path.write_text(text)
@@ -234,7 +232,7 @@ def test_constants_and_paths_are_mapped(tmp_path: Path, read_file: Read) -> None
     assert [(label.name, label.value) for label in exchange.labels] == [("tenant", "acme")]
 
 
-def test_a_field_that_no_column_gives_is_named_with_what_to_do(tmp_path: Path, redacting: ReadingContext) -> None:
+def test_a_missing_required_column_is_reported_with_the_remedy(tmp_path: Path, redacting: ReadingContext) -> None:
     """A table without times is not a log of exchanges."""
     rows = [{name: value for name, value in row.items() if name != "timestamp"} for row in ROWS]
     with pytest.raises(InputError, match="no column gives occurred_at") as refused:
@@ -243,7 +241,7 @@ def test_a_field_that_no_column_gives_is_named_with_what_to_do(tmp_path: Path, r
     assert "--save-map" in refused.value.hint
 
 
-def test_a_column_that_is_empty_at_first_is_there(tmp_path: Path, read_file: Read) -> None:
+def test_a_column_that_is_empty_in_the_first_rows_is_found(tmp_path: Path, read_file: Read) -> None:
     """A table may have no token counts in its first rows."""
     path = tmp_path / "a.csv"
     path.write_text("s,t,q,a,n,l\n" + "s,1793534400,Hi,Hello,,\n" * 120 + "s,1793534400,Hi,Hello,7,acme\n")
@@ -276,15 +274,15 @@ def test_the_usage_of_an_answer_gives_all_tokens_without_a_mapping(
     """Anthropic's `input_tokens` alone are a fraction of what an agent with a long prompt reads."""
     row = {"session_id": "s", "timestamp": "2026-11-01T12:00:00Z", "question": "Hi", "answer": "Hello", "usage": usage}
     (exchange,) = read_file(write_lines(tmp_path / "rows.jsonl", [json.dumps(row)])).exchanges
-    named = {"session_id": "session_id", "occurred_at": "timestamp", "user_message": "question", "agent_response": "answer"}
-    mapping = Fields.model_validate({**named, "input_tokens": "usage", "output_tokens": "usage"})
+    columns = {"session_id": "session_id", "occurred_at": "timestamp", "user_message": "question", "agent_response": "answer"}
+    mapping = Fields.model_validate({**columns, "input_tokens": "usage", "output_tokens": "usage"})
     mapped = read_file(tmp_path / "rows.jsonl", mapping)
     results = [(one.input_tokens, one.output_tokens) for one in (exchange, *mapped.exchanges)]
     expected = tokens if "promptTokenCount" not in usage else (None, None)  # which no column of a count is named like
     assert results == [expected, tokens]
 
 
-def test_a_usage_that_contradicts_itself_is_set_aside() -> None:
+def test_a_contradictory_usage_is_a_dead_letter() -> None:
     """It is unknown which of its counts is wrong."""
     usage = {"input_tokens": 40, "cache_read_input_tokens": 30, "output_tokens": 7, "total_tokens": 5}
     with pytest.raises(ValueError, match="contradict"):
@@ -292,14 +290,14 @@ def test_a_usage_that_contradicts_itself_is_set_aside() -> None:
     assert output_tokens_in(usage) == 7
 
 
-def test_a_conversation_with_answers_is_preferred_to_one_with_questions_alone(tmp_path: Path, read_file: Read) -> None:
+def test_a_conversation_with_answers_is_preferred_to_questions_alone(tmp_path: Path, read_file: Read) -> None:
     """An export with `inputs.messages` and `outputs.messages` gave each question an empty answer."""
-    asked = [{"type": "human", "content": "Is the pier open?"}]
+    question = [{"type": "human", "content": "Is the pier open?"}]
     row = {
         "thread_id": "t-1",
         "start_time": "2026-11-18T10:00:00Z",
-        "inputs": json.dumps({"messages": asked}),
-        "outputs": json.dumps({"messages": [*asked, {"type": "ai", "content": "Until dusk."}]}),
+        "inputs": json.dumps({"messages": question}),
+        "outputs": json.dumps({"messages": [*question, {"type": "ai", "content": "Until dusk."}]}),
     }
     [exchange] = read_file(write_lines(tmp_path / "runs.jsonl", [row])).exchanges
     assert exchange.user_message == "Is the pier open?"
@@ -309,7 +307,7 @@ def test_a_conversation_with_answers_is_preferred_to_one_with_questions_alone(tm
 
 @pytest.mark.parametrize("kept_back", ["redacted-by-litellm", "<elided>"])
 @pytest.mark.parametrize("form", ["message", "text"])
-def test_texts_that_their_sender_kept_back_are_no_exchange(tmp_path: Path, read_file: Read, kept_back: str, form: str) -> None:
+def test_redacted_texts_are_not_an_exchange(tmp_path: Path, read_file: Read, kept_back: str, form: str) -> None:
     """A judge would score the placeholder, and all redacted exchanges would look equal."""
     rows = [
         {
@@ -337,7 +335,7 @@ def test_where_a_session_is_a_project_the_thread_is_the_conversation(tmp_path: P
     assert [exchange.session_id for exchange in reading.exchanges] == ["thread-1", "thread-2"]
 
 
-def test_what_a_helper_gave_is_set_aside_as_such(tmp_path: Path, read_file: Read) -> None:
+def test_helper_requests_are_set_aside_with_their_own_reason(tmp_path: Path, read_file: Read) -> None:
     """A proxy's log also has embeddings, rankings, and failed requests with an empty object as the answer."""
     answers: list[Any] = [
         {"choices": [{"message": {"role": "assistant", "content": "Until dusk."}}]},
@@ -346,9 +344,9 @@ def test_what_a_helper_gave_is_set_aside_as_such(tmp_path: Path, read_file: Read
         {},
         {"ok": True},
     ]
-    asked = [{"role": "user", "content": "Is the pier open?"}]
+    question = [{"role": "user", "content": "Is the pier open?"}]
     rows = [
-        {"id": f"r-{number}", "trace_id": "t", "startTime": 1_795_000_000 + number, "messages": asked, "response": answer}
+        {"id": f"r-{number}", "trace_id": "t", "startTime": 1_795_000_000 + number, "messages": question, "response": answer}
         for number, answer in enumerate(answers)
     ]
     reading = read_file(write_lines(tmp_path / "log.jsonl", rows))

@@ -50,7 +50,7 @@ def test_every_format_gives_the_same_exchanges(tmp_path: Path, read_file: Read) 
     assert first[0].connection == "conn"
 
 
-def test_the_nan_that_pandas_writes_for_what_is_missing_is_nothing(tmp_path: Path, read_file: Read) -> None:
+def test_nan_values_written_by_pandas_are_missing_values(tmp_path: Path, read_file: Read) -> None:
     """A column of integers with a gap becomes floats: one gap in four lost the tokens of all rows, and a session its id."""
     path = tmp_path / "pandas.parquet"
     rows = ", ".join(
@@ -66,7 +66,7 @@ def test_the_nan_that_pandas_writes_for_what_is_missing_is_nothing(tmp_path: Pat
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.json"])
-def test_a_packed_file_is_read_as_it_is(tmp_path: Path, read_file: Read, name: str, suffix: str) -> None:
+def test_a_compressed_file_is_read(tmp_path: Path, read_file: Read, name: str, suffix: str) -> None:
     """Exports are often compressed, and users should not have to decompress them."""
     plain = write_lines(tmp_path / name, ROWS) if name.endswith("jsonl") else write_table(tmp_path / name, ROWS)
     packed = tmp_path / f"{name}{suffix}"
@@ -77,11 +77,11 @@ def test_a_packed_file_is_read_as_it_is(tmp_path: Path, read_file: Read, name: s
 
 
 @pytest.mark.parametrize("name", ["cut.jsonl.gz", "cut.csv.zst"])
-def test_a_packed_file_that_was_cut_short_is_refused_as_one(tmp_path: Path, name: str) -> None:
+def test_a_truncated_compressed_file_is_refused(tmp_path: Path, name: str) -> None:
     """An incomplete download must not pass for a whole file."""
-    whole = write_lines(tmp_path / "whole.jsonl", ROWS * 500).read_bytes()
+    complete_file = write_lines(tmp_path / "whole.jsonl", ROWS * 500).read_bytes()
     path = tmp_path / name
-    path.write_bytes((gzip.compress if name.endswith("gz") else zstd.compress)(whole)[:40])
+    path.write_bytes((gzip.compress if name.endswith("gz") else zstd.compress)(complete_file)[:40])
     with pytest.raises(InputError, match=r"cannot be unpacked|is empty"):
         profile_file(path)
 
@@ -117,7 +117,7 @@ def test_a_file_of_another_format_is_refused_in_one_line(tmp_path: Path, name: s
     assert "\n" not in str(refused.value)
 
 
-def test_a_broken_row_costs_itself(tmp_path: Path, read_file: Read) -> None:
+def test_a_broken_row_affects_no_other(tmp_path: Path, read_file: Read) -> None:
     """The other rows are read, and the fault names the line."""
     wrong: list[dict[str, object]] = [{"timestamp": "yesterday"}, {"prompt": None}, {"prompt_tokens": 1.5}]
     broken = ["{", "[1]", *({**ROWS[0], "id": f"broken-{place}", **one} for place, one in enumerate(wrong))]
@@ -135,7 +135,7 @@ def test_a_broken_row_costs_itself(tmp_path: Path, read_file: Read) -> None:
     assert reading.faults[3].detail == "user_message: column prompt is empty"
 
 
-def test_a_broken_row_of_csv_is_named_by_its_first_line_and_kept(tmp_path: Path, read_file: Read) -> None:
+def test_a_broken_csv_row_is_reported_by_its_first_line(tmp_path: Path, read_file: Read) -> None:
     """Cells span several lines: the number is the one that an editor shows."""
     path = tmp_path / "rows.csv"
     path.write_text(
@@ -151,7 +151,7 @@ def test_a_broken_row_of_csv_is_named_by_its_first_line_and_kept(tmp_path: Path,
 
 
 @pytest.mark.parametrize("mark", [";", "\t", "|"])
-def test_any_usual_separator_of_csv_is_read(tmp_path: Path, read_file: Read, mark: str) -> None:
+def test_common_csv_separators_are_detected(tmp_path: Path, read_file: Read, mark: str) -> None:
     """Spreadsheets in some countries write semicolons."""
     path = tmp_path / "rows.csv"
     rows = [["session_id", "timestamp", "prompt", "response"], ["s", "2026-11-01T10:00:00Z", "a, b", "c"]]
@@ -160,7 +160,7 @@ def test_any_usual_separator_of_csv_is_read(tmp_path: Path, read_file: Read, mar
     assert exchange.user_message == "a, b"
 
 
-def test_bytes_that_are_no_text_cost_their_row(tmp_path: Path, read_file: Read) -> None:
+def test_invalid_bytes_affect_only_their_row(tmp_path: Path, read_file: Read) -> None:
     """A table saved in another encoding has a few of them."""
     path = tmp_path / "rows.csv"
     path.write_bytes(
@@ -171,7 +171,7 @@ def test_bytes_that_are_no_text_cost_their_row(tmp_path: Path, read_file: Read) 
     assert [(fault.line, fault.reason) for fault in reading.faults] == [(2, "not_utf8")]
 
 
-def test_the_newest_first_is_read_in_order_of_time(tmp_path: Path, read_file: Read) -> None:
+def test_a_newest_first_file_is_read_in_order_of_time(tmp_path: Path, read_file: Read) -> None:
     """Web pages export in this order; scored backwards, a session's first turns would be its last."""
     forward = read_file(write_lines(tmp_path / "a.jsonl", ROWS)).exchanges
     assert forward == read_file(write_lines(tmp_path / "b.jsonl", ROWS[::-1])).exchanges
@@ -182,7 +182,7 @@ def test_the_newest_first_is_read_in_order_of_time(tmp_path: Path, read_file: Re
     st.lists(st.sampled_from([{k: v for k, v in row.items() if k != "id"} for row in ROWS]), min_size=1, max_size=12),
     st.randoms(),
 )
-def test_ids_are_of_the_content_in_whatever_order_the_rows_come(
+def test_ids_depend_on_the_content_and_not_on_the_order_of_rows(
     tmp_path: Path, read_file: Read, rows: list[dict[str, object]], random: object
 ) -> None:
     """A later export has more rows in another order: common rows must be the same exchanges, and equal rows stay separate."""
@@ -195,23 +195,25 @@ def test_ids_are_of_the_content_in_whatever_order_the_rows_come(
     assert set(ids[0]) == set(ids[1])
 
 
-def test_a_torn_last_line_is_awaited_and_reported_once_the_file_is_left(
+def test_a_torn_last_line_is_awaited_and_reported_once_the_file_is_old(
     tmp_path: Path, read_file: Read, redacting: ReadingContext
 ) -> None:
     """It may still be written; a permanently cut line must not vanish silently."""
     path = write_lines(tmp_path / "rows.jsonl", ROWS)
     path.write_bytes(path.read_bytes()[:-20])
-    written = (redacting.ingested_at - timedelta(minutes=1)).timestamp()
-    os.utime(path, (written, written))
+    modified_at = (redacting.ingested_at - timedelta(minutes=1)).timestamp()
+    os.utime(path, (modified_at, modified_at))
     waiting = read_file(path)
-    left = read_file(path, context=dataclasses.replace(redacting, ingested_at=redacting.ingested_at + timedelta(hours=1)))
+    later_reading = read_file(
+        path, context=dataclasses.replace(redacting, ingested_at=redacting.ingested_at + timedelta(hours=1))
+    )
 
     assert len(waiting.exchanges) == len(ROWS) - 1
     assert waiting.complete is False
     assert waiting.faults == []
-    assert len(left.exchanges) == len(ROWS) - 1
-    assert left.complete is True
-    assert [fault.reason for fault in left.faults] == ["torn"]
+    assert len(later_reading.exchanges) == len(ROWS) - 1
+    assert later_reading.complete is True
+    assert [fault.reason for fault in later_reading.faults] == ["torn"]
 
 
 def test_secrets_are_in_no_record(tmp_path: Path, read_file: Read) -> None:
@@ -226,7 +228,7 @@ def test_secrets_are_in_no_record(tmp_path: Path, read_file: Read) -> None:
     assert len(reading.exchanges) == 1
 
 
-def test_an_array_that_breaks_off_gives_what_stands_before(tmp_path: Path, read_file: Read) -> None:
+def test_a_truncated_array_gives_its_complete_rows(tmp_path: Path, read_file: Read) -> None:
     """A nearly complete download of gigabytes is useful, but the cut is an error."""
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(ROWS * 1000)[:-100])
@@ -240,14 +242,14 @@ def test_a_million_rows_are_read_in_bounded_memory(tmp_path: Path) -> None:
     with duckdb.connect() as connection:
         columns = "'s-' || (i // 10) AS session_id, 1761991200 + 1000000 - i AS timestamp, 'question ' || i AS prompt, repeat('answer ', 20) AS response"
         connection.execute(f"COPY (SELECT {columns} FROM range(1000000) AS rows(i)) TO '{path}' (FORMAT parquet)")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", _COUNT, str(path)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=True,
     )
-    rows, first, peak = map(int, done.stdout.split())
+    rows, first, peak = map(int, process.stdout.split())
     assert rows == 1_000_000
     assert first == 999_999
     assert peak < MOST_MEGABYTES
@@ -290,7 +292,7 @@ def test_a_table_in_another_encoding_is_refused_as_such(tmp_path: Path, encoding
     assert "UTF-8" in str(raised.value.hint)
 
 
-def test_bytes_of_no_text_are_binary(tmp_path: Path) -> None:
+def test_binary_data_is_reported_as_binary(tmp_path: Path) -> None:
     """Advice to save an image as UTF-8 would not help."""
     path = tmp_path / "rows.csv"
     path.write_bytes(bytes(range(1, 256)) * 4)
@@ -298,7 +300,7 @@ def test_bytes_of_no_text_are_binary(tmp_path: Path) -> None:
         profile_file(path)
 
 
-def test_columns_of_one_name_that_differ_are_refused_by_name(tmp_path: Path) -> None:
+def test_different_columns_with_one_name_are_refused(tmp_path: Path) -> None:
     """Either may be the right one: using the last would score half of the table wrongly."""
     path = tmp_path / "rows.csv"
     path.write_text(f"{HEADER.strip()},answer\ns,{TIME},Hi,first,second\n")
@@ -306,7 +308,7 @@ def test_columns_of_one_name_that_differ_are_refused_by_name(tmp_path: Path) -> 
         profile_file(path)
 
 
-def test_columns_of_one_name_that_are_equal_are_one(tmp_path: Path, read_file: Read) -> None:
+def test_equal_columns_with_one_name_are_merged(tmp_path: Path, read_file: Read) -> None:
     """Pandas writes an index twice if it is also a column."""
     path = tmp_path / "rows.csv"
     path.write_text(f"session_id,{HEADER}s,s,{TIME},Hi,Hello\n")
@@ -316,7 +318,7 @@ def test_columns_of_one_name_that_are_equal_are_one(tmp_path: Path, read_file: R
 @pytest.mark.parametrize("mark", [";", ",", "\t", "|"])
 @pytest.mark.parametrize("form", ["sep={}\r\n", '"sep={}"\n', "\ufeffSEP={}\n"])
 @pytest.mark.parametrize("name", ["rows.csv", "rows"])
-def test_the_separator_that_a_spreadsheet_names_is_used(
+def test_the_separator_declared_by_a_spreadsheet_is_used(
     tmp_path: Path, read_file: Read, mark: str, form: str, name: str
 ) -> None:
     """Excel writes it into the first line if the country's list separator differs."""
@@ -329,7 +331,7 @@ def test_the_separator_that_a_spreadsheet_names_is_used(
 
 
 @pytest.mark.parametrize("encode", [lambda value: value, json.dumps], ids=["value", "json"])
-def test_a_turn_without_text_in_a_cell_is_its_placeholder(
+def test_a_turn_without_text_in_a_cell_has_a_placeholder(
     tmp_path: Path, read_file: Read, encode: Callable[[object], object]
 ) -> None:
     """A column of messages has the whole conversation: an earlier question does not belong to the new answer."""

@@ -56,13 +56,13 @@ def read(text: str, zone: str | None = None) -> datetime | None:
         pytest.param("1.7728167095e+18", HALF, id="nanoseconds with an exponent"),
     ],
 )
-def test_a_time_is_read_as_its_program_means_it(text: str, moment: datetime) -> None:
+def test_a_time_is_parsed_as_its_program_means_it(text: str, moment: datetime) -> None:
     """A standard database export should need no mapping."""
     assert read(text) == moment
 
 
 @pytest.mark.parametrize("zone", [None, "Asia/Tokyo"])
-def test_a_zone_in_the_text_wins_over_that_of_the_mapping(zone: str | None) -> None:
+def test_a_zone_in_the_text_overrides_that_of_the_mapping(zone: str | None) -> None:
     """The mapping's zone applies to times without one."""
     texts = ("2026-03-06 17:05:09 UTC", "Fri, 06 Mar 2026 18:05:09 +0100", "2026-03-06 18:05:09 Europe/Berlin")
     assert [read(text, zone) for text in texts] == [AT] * 3
@@ -79,7 +79,7 @@ def test_a_zone_in_the_text_wins_over_that_of_the_mapping(zone: str | None) -> N
         ("2026-10-25 02:30:00 CET", datetime(2026, 10, 25, 1, 30, tzinfo=UTC)),
     ],
 )
-def test_a_zone_of_the_mapping_says_what_a_text_leaves_open(text: str, moment: datetime) -> None:
+def test_a_zone_of_the_mapping_resolves_ambiguous_texts(text: str, moment: datetime) -> None:
     """`CET` alone is ambiguous; with a zone it even distinguishes the repeated hour in October."""
     assert read(text, BERLIN) == moment
 
@@ -109,14 +109,14 @@ def test_a_zone_of_the_mapping_says_what_a_text_leaves_open(text: str, moment: d
         pytest.param("Fri Mar 06 17:05:09 UTC 2026" + " " * 200 + "x", None, "form", id="a long text"),
     ],
 )  # fmt: skip
-def test_what_could_be_another_instant_is_refused_with_its_reason(text: str, zone: str | None, reason: str) -> None:
+def test_an_ambiguous_time_is_refused_with_its_reason(text: str, zone: str | None, reason: str) -> None:
     """A wrong time moves an exchange to another day unnoticed; a rejected one is reported with its value."""
     with pytest.raises(ValueError, match=reason):
         read(text, zone)
 
 
 @given(st.datetimes(min_value=EARLIEST.replace(tzinfo=None), max_value=(LATEST - timedelta(days=1)).replace(tzinfo=None)))
-def test_every_form_says_the_instant_that_was_written(at: datetime) -> None:
+def test_every_format_gives_the_instant_that_was_written(at: datetime) -> None:
     """This covers one and two digits, leap days and all weekdays."""
     plain, moment = f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond:06}", at.replace(tzinfo=UTC)
     assert [read(text) for text in (f"{plain} UTC", f"{plain}000 +0000 UTC m=+1.5", f"{plain.replace('.', ',')}")] == [
@@ -153,7 +153,7 @@ def test_a_table_with_such_times_needs_no_mapping(tmp_path: Path, read_file: Rea
     assert exchange.occurred_at == HALF
 
 
-def test_a_time_that_cannot_be_read_is_named_with_column_and_form(tmp_path: Path, redacting: ReadingContext) -> None:
+def test_an_unreadable_time_is_reported_with_column_and_format(tmp_path: Path, redacting: ReadingContext) -> None:
     """The user learns which column to map and what to write."""
     rows = "session_id,created,question,answer\ns-1,03/06/2026 17:05,Hi,Hello\n"
     with pytest.raises(InputError) as raised:

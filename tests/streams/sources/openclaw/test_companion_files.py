@@ -17,8 +17,8 @@ Json = dict[str, Any]
 
 def header(session: str, hour: int, parent: str | None = None) -> Json:
     """Return the first line of a transcript."""
-    named = {} if parent is None else {"parentSession": parent}
-    return {"type": "session", "version": 3, "id": session, "timestamp": f"2026-11-03T{hour:02}:00:00Z", **named}
+    header_fields = {} if parent is None else {"parentSession": parent}
+    return {"type": "session", "version": 3, "id": session, "timestamp": f"2026-11-03T{hour:02}:00:00Z", **header_fields}
 
 
 def said(name: str, role: str, hour: int) -> Json:
@@ -54,14 +54,14 @@ def asked(folder: Path, context: ReadingContext) -> list[str]:
 
 
 @pytest.mark.parametrize("parent", ["/srv/openclaw/agents/ops/sessions/z.jsonl", "C:\\openclaw\\sessions\\z.jsonl", "z.jsonl"])
-def test_what_a_fork_copied_counts_once(parent: str, sessions: Path, context: ReadingContext) -> None:
+def test_entries_copied_by_a_fork_count_once(parent: str, sessions: Path, context: ReadingContext) -> None:
     """The header names the source by its path on the machine that wrote it."""
     write(sessions / "z.jsonl", header("z", 9), *FIRST, *SECOND)
     write(sessions / "a.jsonl", header("a", 10, parent), *FIRST, *THIRD)
     assert asked(sessions, context) == ["q1", "q2", "q3"]
 
 
-def test_a_fork_of_a_fork_counts_what_is_its_own(sessions: Path, context: ReadingContext) -> None:
+def test_a_fork_of_a_fork_counts_only_its_additions(sessions: Path, context: ReadingContext) -> None:
     """Copies of copies must not count again."""
     write(sessions / "z.jsonl", header("z", 9), *FIRST)
     write(sessions / "y.jsonl", header("y", 10, "z.jsonl"), *FIRST, *SECOND)
@@ -69,14 +69,14 @@ def test_a_fork_of_a_fork_counts_what_is_its_own(sessions: Path, context: Readin
     assert asked(sessions, context) == ["q1", "q2", "q3"]
 
 
-def test_a_fork_whose_source_is_gone_counts_as_its_own(sessions: Path, context: ReadingContext) -> None:
+def test_a_fork_without_its_source_counts_in_full(sessions: Path, context: ReadingContext) -> None:
     """If the source was deleted before the first import, only the copy has the entries."""
     write(sessions / "a.jsonl", header("a", 10, "gone.jsonl"), *FIRST, *THIRD)
     assert asked(sessions, context) == ["q1", "q3"]
 
 
 @pytest.mark.parametrize("reason", ["deleted", "reset"])
-def test_a_transcript_that_was_put_aside_is_read_and_its_fork_counts_nothing_twice(
+def test_a_deleted_sessions_transcript_is_read_and_its_fork_counts_nothing_twice(
     reason: str, sessions: Path, context: ReadingContext
 ) -> None:
     """A deleted session disappears from the user's list, but what the agent did still counts."""
@@ -85,7 +85,7 @@ def test_a_transcript_that_was_put_aside_is_read_and_its_fork_counts_nothing_twi
     assert asked(sessions, context) == ["q1", "q2", "q3"]
 
 
-def test_two_that_name_each_other_hide_nothing(sessions: Path, context: ReadingContext) -> None:
+def test_two_transcripts_that_name_each_other_hide_nothing(sessions: Path, context: ReadingContext) -> None:
     """The older of the two is the source, whatever a header says."""
     write(sessions / "a.jsonl", header("a", 10, "z.jsonl"), *FIRST, *SECOND)
     write(sessions / "z.jsonl", header("z", 10, "a.jsonl"), *FIRST, *THIRD)
@@ -112,7 +112,7 @@ def test_a_header_leads_to_no_file_outside_its_folder(
         ("agent:ops:cron:nightly", {}, (("cron",), False)),
     ],
 )
-def test_the_entry_of_a_conversation_tells_who_began_it_and_where(
+def test_the_conversation_entry_tells_who_started_it_and_where(
     key: str, entry: Json, expected: tuple[tuple[str, ...], bool], sessions: Path, context: ReadingContext
 ) -> None:
     """In files as in a database, a scheduled run is not a person's question."""
@@ -122,14 +122,14 @@ def test_the_entry_of_a_conversation_tells_who_began_it_and_where(
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff", b'{"k":{"sessionId":7}}'])
-def test_entries_that_cannot_be_read_tell_nothing(content: bytes, sessions: Path, context: ReadingContext) -> None:
+def test_unreadable_conversation_entries_are_ignored(content: bytes, sessions: Path, context: ReadingContext) -> None:
     """The list is rewritten while the gateway runs; the transcript must be read anyway."""
     (sessions / "sessions.json").write_bytes(content)
     write(sessions / "z.jsonl", header("z", 9), *FIRST)
     assert asked(sessions, context) == ["q1"]
 
 
-def test_a_folder_that_was_copied_gives_the_same(sessions: Path, tmp_path: Path, context: ReadingContext) -> None:
+def test_a_copied_folder_gives_the_same_records(sessions: Path, tmp_path: Path, context: ReadingContext) -> None:
     """Backups are imported like the original folder."""
     write(sessions / "z.jsonl", header("z", 9), *FIRST, *SECOND)
     write(sessions / "a.jsonl", header("a", 10, str(sessions / "z.jsonl")), *FIRST, *THIRD)

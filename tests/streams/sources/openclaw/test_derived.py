@@ -81,7 +81,7 @@ def test_an_unused_output_is_an_event_of_its_exchange(read: Read) -> None:
     assert payload["derived_by"] == "output-use-1"
 
 
-def test_nothing_is_told_before_the_answer_is_over(read: Read, context: ReadingContext) -> None:
+def test_no_derived_event_is_reported_before_the_answer_is_over(read: Read, context: ReadingContext) -> None:
     """The agent may use the output in its next message, and an event cannot be withdrawn."""
     for length in range(1, len(_ignoring()) + 1):
         assert _derived(read(_ignoring()[:length], _at(context, 3))) == []
@@ -97,7 +97,7 @@ def test_the_next_message_of_the_user_ends_the_answer(read: Read, context: Readi
     assert [event.event_id for event in reading.events] == ["a1", "r1", "r1.use", "a3"]
 
 
-def test_an_answer_that_comes_back_to_the_output_later_has_used_it(read: Read) -> None:
+def test_an_answer_that_uses_the_output_later_has_used_it(read: Read) -> None:
     """A further message of the agent belongs to the same answer."""
     assert _derived(read([*_ignoring(), _says("a3", "a2", 4, "Sorry, it is 7443.")])) == []
 
@@ -108,19 +108,19 @@ def test_an_exchange_without_an_answer_is_not_judged(stop: str, read: Read) -> N
     assert _derived(read(_ignoring(stop))) == []
 
 
-def test_the_same_events_whatever_the_cuts(read: Read, context: ReadingContext) -> None:
+def test_derived_events_do_not_depend_on_the_cuts(read: Read, context: ReadingContext) -> None:
     """A followed file is read repeatedly as it grows."""
     entries = [*_ignoring(), _user("u2", "a2", 50, "Thanks"), _says("a3", "u2", 51, "Any time.")]
-    whole = [(event.seq, event.event_id) for event in read(entries).events]
+    complete = [(event.seq, event.event_id) for event in read(entries).events]
 
     for length in range(1, len(entries) + 1):
         for minute in (3, 33, 49, 51, 90):
             if minute >= [0, 0, 1, 1, 2, 50, 51][length - 1]:
-                seen = [(event.seq, event.event_id) for event in read(entries[:length], _at(context, minute)).events]
-                assert seen == whole[: len(seen)]
+                cut_events = [(event.seq, event.event_id) for event in read(entries[:length], _at(context, minute)).events]
+                assert cut_events == complete[: len(cut_events)]
 
 
-def test_a_wrapped_output_is_judged_as_that_of_the_tool_inside(read: Read) -> None:
+def test_a_wrapped_output_is_judged_like_that_of_the_inner_tool(read: Read) -> None:
     """A delivery through the wrapper needs no use, a file does."""
     for tool, expected in (("message", []), ("memory_get", [("output_use", "r1.use")])):
         entries = _ignoring()
@@ -148,7 +148,7 @@ def _asking() -> list[dict[str, Any]]:
     return [_user("u1", None, 0, "/proofread my draft"), _says("a1", "u1", 1, "It reads well.")]
 
 
-def test_which_skills_an_agent_has_is_told_by_its_store(tmp_path: Path, context: ReadingContext) -> None:
+def test_the_agents_store_tells_which_skills_it_has(tmp_path: Path, context: ReadingContext) -> None:
     """The snapshot in the conversation's node names them."""
     snapshot = json.dumps({"skillsSnapshot": {"skills": [{"name": "Proofread"}, {"name": "tmux"}]}})
     (reading,) = read_database(_store(tmp_path, _asking(), snapshot), context)
@@ -168,7 +168,7 @@ def test_which_skills_an_agent_has_is_told_by_its_store(tmp_path: Path, context:
         '{"skillsSnapshot": {"skills": [5, {"name": 7}]}}',
     ],
 )
-def test_a_store_that_names_no_skills_gives_no_ignored_ones(entry_json: str, tmp_path: Path, context: ReadingContext) -> None:
+def test_a_store_without_skills_gives_no_ignored_ones(entry_json: str, tmp_path: Path, context: ReadingContext) -> None:
     """Whatever is in its place, the session is read."""
     (reading,) = read_database(_store(tmp_path, _asking(), entry_json), context)
 

@@ -81,7 +81,7 @@ def test_the_agent_comes_from_the_path_unless_overridden(
     assert [(exchange.agent, exchange.session_id) for exchange in reading.exchanges] == [(expected, "77")]
 
 
-def test_secrets_are_gone_before_a_record_exists_and_before_anything_is_cut(read: Read, context: ReadingContext) -> None:
+def test_secrets_are_redacted_before_truncation(read: Read, context: ReadingContext) -> None:
     """A secret halved by a cut would no longer be recognised."""
     long = "x" * (16 * 1024 - 10)
     entries = [
@@ -110,7 +110,7 @@ def test_secrets_are_gone_before_a_record_exists_and_before_anything_is_cut(read
     assert exchange.raw_user_message is not None
 
 
-def test_long_texts_are_cut_and_say_so(read: Read) -> None:
+def test_long_texts_are_truncated_with_a_note(read: Read) -> None:
     """Records must stay small, whatever an agent prints."""
     entries = [
         _message("u1", None, "user", "q" * 300_000),
@@ -130,7 +130,7 @@ def test_long_texts_are_cut_and_say_so(read: Read) -> None:
     assert output["result"] == "r" * 16_384 + "[cut: 3616 more characters]"
 
 
-def test_the_digest_is_of_the_content_as_delivered(read: Read) -> None:
+def test_the_digest_covers_the_content_as_delivered(read: Read) -> None:
     """Equal content must have the same digest, whoever computes it."""
     (exchange,) = read(
         [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "Ho", stopReason="stop")]
@@ -138,7 +138,7 @@ def test_the_digest_is_of_the_content_as_delivered(read: Read) -> None:
     assert digest(canonical_json(["Hi", "Ho", None, "2026-11-03T09:00:00+00:00"])) == exchange.content_digest
 
 
-def test_an_exchange_is_held_back_until_it_is_over(read: Read, context: ReadingContext) -> None:
+def test_an_open_exchange_is_held_back(read: Read, context: ReadingContext) -> None:
     """Half an answer must not be scored. The open answer is reported with the time at which silence ends it."""
     entries = [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "One moment.", stopReason="toolUse")]
     at = datetime(2026, 11, 3, 9, tzinfo=UTC)
@@ -157,7 +157,7 @@ def test_an_exchange_is_held_back_until_it_is_over(read: Read, context: ReadingC
     assert early.open[0].reason != followed.open[0].reason
 
 
-def test_an_answer_that_ended_by_itself_counts_at_once(read: Read, context: ReadingContext) -> None:
+def test_a_finished_answer_counts_at_once(read: Read, context: ReadingContext) -> None:
     """An import right after a session used to find nothing. The file is read again until silence ends the turn."""
     entries = [_message("u1", None, "user", "Hi"), _message("a1", "u1", "assistant", "Hello.", stopReason="stop")]
     soon = dataclasses.replace(context, ingested_at=datetime(2026, 11, 3, 9, 0, 1, tzinfo=UTC))
@@ -181,7 +181,7 @@ def test_an_answer_that_ended_by_itself_counts_at_once(read: Read, context: Read
         (None, None, "2026-11-20T00:00:00+00:00", []),
     ],
 )
-def test_time_is_the_entrys_else_the_messages_else_that_of_the_reading(
+def test_the_time_is_that_of_the_entry_or_message_or_reading(
     stamp: str | None, message_stamp: int | None, expected: str, faults: list[str], read: Read
 ) -> None:
     """Event time decides the day on which an exchange counts."""
@@ -193,7 +193,7 @@ def test_time_is_the_entrys_else_the_messages_else_that_of_the_reading(
 
 
 @pytest.mark.parametrize("arguments", ["x" * 1_000, ["a", 1], {"deep": {"b": None}}, 5, False])
-def test_arguments_of_any_type_are_kept_whole(arguments: Any, read: Read) -> None:
+def test_arguments_of_any_type_are_kept_completely(arguments: Any, read: Read) -> None:
     """Two calls are equal only if all their arguments are."""
     call = [{"type": "toolCall", "name": "x", "arguments": arguments}]
     (event,) = read([_message("a1", None, "assistant", call)]).events
@@ -201,7 +201,7 @@ def test_arguments_of_any_type_are_kept_whole(arguments: Any, read: Read) -> Non
 
 
 @pytest.mark.parametrize("count", [2**63, -1, float("1e300"), True, "12", None, []])
-def test_token_counts_that_are_none_do_no_harm(count: Any, read: Read) -> None:
+def test_invalid_token_counts_are_ignored(count: Any, read: Read) -> None:
     """A count beyond a column's range would stop the import."""
     usage = {"input": count, "output": 3}
     reading = read(
@@ -212,7 +212,7 @@ def test_token_counts_that_are_none_do_no_harm(count: Any, read: Read) -> None:
     assert 0 <= (exchange.input_tokens or 0) <= 2**53
 
 
-def test_lone_surrogates_are_mended_not_lost(read: Read) -> None:
+def test_lone_surrogates_are_repaired(read: Read) -> None:
     """Gateways cut text within an emoji; the rest of the line is valid."""
     reading = read([json.dumps(_message("u1", None, "user", "cut \ud83d here"))])
     assert [exchange.user_message for exchange in reading.exchanges] == ["cut � here"]
@@ -220,16 +220,14 @@ def test_lone_surrogates_are_mended_not_lost(read: Read) -> None:
 
 
 @pytest.mark.parametrize(("entry_id", "parent", "field"), [("x\ud800", None, "id"), ("x", "x\ud800", "parentId")])
-def test_an_entry_id_that_holds_half_a_surrogate_pair_is_a_fault(
-    read: Read, entry_id: str, parent: str | None, field: str
-) -> None:
+def test_an_entry_id_with_a_lone_surrogate_is_a_fault(read: Read, entry_id: str, parent: str | None, field: str) -> None:
     """Repaired, it could equal another id, whose answer would be set aside as a repetition."""
     reading = read([json.dumps(_message(entry_id, parent, "user", "a")), json.dumps(_message("x\ufffd", None, "user", "b"))])
     assert [exchange.user_message for exchange in reading.exchanges] == ["b"]
     assert [(fault.line, fault.detail) for fault in reading.faults] == [(1, f"{field}: {NOT_UNICODE}")]
 
 
-def test_event_ids_stay_apart_when_entry_ids_hold_points(read: Read) -> None:
+def test_event_ids_stay_distinct_if_entry_ids_contain_dots(read: Read) -> None:
     """Entry ids are arbitrary: `a.1` may be an entry, or the second event of `a`."""
     call = {"type": "toolCall", "name": "x"}
     entries = [_message(name, None, "assistant", [call] * n) for name, n in (("a", 2), ("a.1", 1), ("a.1.0", 1), ("b", 1))]
@@ -258,7 +256,7 @@ def _zigzag(count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("shape", [_chain, _fan, _one_answer, _zigzag])
-def test_time_is_linear_in_the_length_of_a_session_whatever_its_shape(shape: Callable[[int], list[Any]], read: Read) -> None:
+def test_reading_takes_linear_time_whatever_the_shape_of_the_session(shape: Callable[[int], list[Any]], read: Read) -> None:
     """A malicious tree could make a walk quadratic or exhaust the stack."""
     began = time.process_time()
     reading = read(shape(20_000))
@@ -266,7 +264,7 @@ def test_time_is_linear_in_the_length_of_a_session_whatever_its_shape(shape: Cal
     assert reading.complete
 
 
-def test_branches_cannot_multiply_what_they_share(read: Read) -> None:
+def test_branches_do_not_multiply_shared_text(read: Read) -> None:
     """Each further answer repeats the question: a megabyte of file must not become gigabytes of records."""
     reading = read(_fan(3_000))
     assert sum(len(exchange.user_message) for exchange in reading.exchanges) < 17 * 1024 * 1024
@@ -274,7 +272,7 @@ def test_branches_cannot_multiply_what_they_share(read: Read) -> None:
     assert len(reading.exchanges) + len(reading.faults) == 3_000
 
 
-def test_exchange_ids_stay_apart_whatever_the_parts_hold(read: Read) -> None:
+def test_exchange_ids_stay_distinct_whatever_their_parts_contain(read: Read) -> None:
     """Ids are arbitrary: `a:b` of session `s` is not `b` of session `s:a`, and `u~a` is not the answer `a` to `u`."""
     ids = []
     for session, entry in (("s", "a:b"), ("s:a", "b"), ("s", "a%3Ab"), ("s%3Aa", "b"), ("f-1", "u1")):
@@ -286,9 +284,7 @@ def test_exchange_ids_stay_apart_whatever_the_parts_hold(read: Read) -> None:
     assert [exchange.exchange_id for exchange in reading.exchanges] == ["file:u", "file:u~a", "file:u%7Ea"]
 
 
-def test_a_file_that_cannot_be_read_is_listed_only_where_transcripts_lie(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_file_is_listed_only_in_a_transcript_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is reported when it is read; outside these folders it may be anything."""
     sessions = tmp_path / "agents" / "ops" / "sessions"
     sessions.mkdir(parents=True)
@@ -306,7 +302,7 @@ def test_a_file_that_cannot_be_read_is_listed_only_where_transcripts_lie(
     assert find_transcripts(tmp_path) == [sessions / "x.jsonl", tmp_path / "y.jsonl"]
 
 
-def test_what_is_wrong_with_a_copied_line_is_told_where_it_was_written_first(context: ReadingContext) -> None:
+def test_a_fault_in_a_copied_line_is_reported_where_it_was_written_first(context: ReadingContext) -> None:
     """A fork starts with another session's lines, often without their parents: each fault would be repeated for every fork."""
     lines = [Line(1, json.dumps(_message("u2", "u1", "user", "Two?")).encode(), 1, ended=True)]
 
@@ -318,7 +314,7 @@ def test_what_is_wrong_with_a_copied_line_is_told_where_it_was_written_first(con
     assert faults(SessionFacts()) == ["unknown_parent"]
 
 
-def test_a_turn_without_text_says_what_it_was(read: Read) -> None:
+def test_a_turn_without_text_has_a_placeholder(read: Read) -> None:
     """An image without text is a question."""
     picture = [{"type": "image", "data": "eA==", "mimeType": "image/png"}]
     lines = [_message("u", None, "user", picture), _message("a", "u", "assistant", "I see.", stopReason="stop")]

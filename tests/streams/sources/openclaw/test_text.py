@@ -18,16 +18,16 @@ STAMP = "[Sat 2026-04-18 22:09 GMT-3] "
 
 @settings(deadline=None)
 @given(blocks=st.lists(st.sampled_from([INFO, SENDER, MARKED])), stamp=st.sampled_from(["", STAMP]), text=st.text(max_size=80))
-def test_leading_blocks_come_off_in_any_number_and_order(blocks: list[str], stamp: str, text: str) -> None:
+def test_leading_blocks_are_removed_in_any_number_and_order(blocks: list[str], stamp: str, text: str) -> None:
     """Gateways send one block, both, or newer ones; the judge must always see the user's text."""
-    words = text.lstrip() or "words"
-    expected = unwrap(words).text if not stamp else words
-    assert unwrap("".join(blocks) + stamp + words).text == expected
+    expected_text = text.lstrip() or "words"
+    expected = unwrap(expected_text).text if not stamp else expected_text
+    assert unwrap("".join(blocks) + stamp + expected_text).text == expected
 
 
 @settings(deadline=None)
 @given(text=st.text())
-def test_text_without_wrapping_is_left_as_it_is(text: str) -> None:
+def test_text_without_wrapping_is_unchanged(text: str) -> None:
     """A user's text must reach the judge unchanged."""
     assert unwrap("q" + text).text == "q" + text
 
@@ -44,12 +44,12 @@ def test_text_without_wrapping_is_left_as_it_is(text: str) -> None:
         "",
     ],
 )
-def test_what_only_looks_like_wrapping_stays(text: str) -> None:
+def test_text_that_only_resembles_wrapping_is_kept(text: str) -> None:
     """Removing an unclosed fence, a header without one, or a bracket would lose text."""
     assert unwrap(text).text == text
 
 
-def test_a_marked_header_before_prose_loses_its_line_only() -> None:
+def test_a_marked_header_before_prose_loses_only_its_line() -> None:
     """Without a fence, only the header line is certain to be wrapping."""
     assert unwrap("Recent chat history: ⟦openclaw:ctx⟧\nAnna: hi").text == "Anna: hi"
 
@@ -58,7 +58,7 @@ def test_a_marked_header_before_prose_loses_its_line_only() -> None:
     ("metadata", "expected"),
     [('{"is_group_chat": true}', True), ('{"is_group_chat": "true"}', False), ("{is_group_chat", False)],
 )
-def test_a_group_chat_is_told_by_the_metadata(metadata: str, expected: bool) -> None:
+def test_metadata_marks_a_group_chat(metadata: str, expected: bool) -> None:
     """Several users take part only if the gateway says so."""
     wrapped = unwrap(f"Conversation info (untrusted metadata):\n```json\n{metadata}\n```\nHi")
     assert wrapped == ("Hi", expected)
@@ -93,18 +93,18 @@ def test_noise_is_recognised_in_questions(text: str, tags: set[str]) -> None:
         ("", set()),
     ],
 )
-def test_an_answer_is_noise_only_when_it_says_nothing_else(text: str, tags: set[str]) -> None:
+def test_an_answer_is_noise_only_if_it_says_nothing_else(text: str, tags: set[str]) -> None:
     """Otherwise an agent could hide an answer behind a token."""
     assert answer_tags(text) == tags
 
 
-def test_a_cut_is_shown_with_what_it_took() -> None:
+def test_a_truncation_shows_how_much_is_missing() -> None:
     """Readers must see that text is missing, and how much."""
     assert cut("abcde", 5) == "abcde"
     assert cut("abcdef", 4) == "abcd[cut: 2 more characters]"
 
 
-def test_a_text_is_cut_in_bytes_between_characters() -> None:
+def test_a_text_is_truncated_between_characters() -> None:
     """Messages are limited in bytes, and half a character is not valid text."""
     assert cut_bytes("añb", 4) == "añb"
     assert cut_bytes("añbc", 4) == "añb[cut: 1 more characters]"
@@ -132,7 +132,7 @@ def test_text_blocks_are_joined_and_others_left_out() -> None:
         "[Sat 2026-04-18 22:09 " * 50_000,
     ],
 )
-def test_hostile_wrapping_costs_no_more_than_reading_it(text: str) -> None:
+def test_hostile_wrapping_takes_linear_time(text: str) -> None:
     """The text is untrusted: no shape may take more than linear time."""
     began = time.process_time()
     unwrap(text)

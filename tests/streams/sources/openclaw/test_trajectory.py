@@ -83,7 +83,7 @@ def kinds(reading: Reading) -> list[tuple[str, str | None]]:
     return [(payload["event"], payload.get("action")) for payload in added(reading)]
 
 
-def test_what_both_accounts_say_counts_once(tmp_path: Path, context: ReadingContext) -> None:
+def test_entries_in_both_accounts_count_once(tmp_path: Path, context: ReadingContext) -> None:
     """The trajectory of a healthy run must not change any count."""
     call = message("c", 2, "assistant", stopReason="toolUse", usage=USAGE)
     call["message"]["content"] = [{"type": "toolCall", "id": "t-1", "name": "exec", "arguments": {"command": "ls"}}]
@@ -97,7 +97,7 @@ def test_what_both_accounts_say_counts_once(tmp_path: Path, context: ReadingCont
     assert added(read(tmp_path, context, [HEADER, QUESTION, call, result, ANSWER], trajectory)) == []
 
 
-def test_a_call_that_was_never_written_is_added_with_its_result(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_call_missing_in_the_transcript_is_added_with_its_result(tmp_path: Path, context: ReadingContext) -> None:
     """A gateway killed during a run may have recorded its calls in only one of the two."""
     trajectory = run_of(
         told("tool.call", 2, toolCallId="t-1", name="memory_search", args={"query": "zebra"}),
@@ -115,7 +115,7 @@ def test_a_call_that_was_never_written_is_added_with_its_result(tmp_path: Path, 
     assert {payload["source"] for payload in (call, output, memory)} == {"openclaw"}
 
 
-def test_a_call_inside_a_wrapped_one_is_the_one_that_the_transcript_tells(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_call_inside_a_wrapped_one_is_that_of_the_transcript(tmp_path: Path, context: ReadingContext) -> None:
     """The trajectory has both the wrapper's call and the inner call; the transcript's is already unwrapped."""
     call = message("c", 2, "assistant", stopReason="toolUse", usage=USAGE)
     wrapped = {"id": "memory_search", "args": {"query": "zebra"}}
@@ -143,7 +143,7 @@ def test_a_call_inside_a_wrapped_one_is_the_one_that_the_transcript_tells(tmp_pa
     ],
     ids=str,
 )
-def test_a_run_that_was_cut_off_is_a_failure_even_where_the_transcript_is_silent(
+def test_an_interrupted_run_is_a_failure_even_without_a_trace_in_the_transcript(
     end: Json, action: str, tmp_path: Path, context: ReadingContext
 ) -> None:
     """A run without any trace in the transcript is the one to look for."""
@@ -154,13 +154,13 @@ def test_a_run_that_was_cut_off_is_a_failure_even_where_the_transcript_is_silent
 
 
 @pytest.mark.parametrize("stop", ["aborted", "error"])
-def test_a_failure_that_the_transcript_tells_is_not_told_again(stop: str, tmp_path: Path, context: ReadingContext) -> None:
+def test_a_failure_in_the_transcript_is_not_reported_again(stop: str, tmp_path: Path, context: ReadingContext) -> None:
     """One timeout is one failure."""
-    written = message("a", 9, "assistant", stopReason=stop)
-    assert added(read(tmp_path, context, [HEADER, QUESTION, written], run_of(aborted=True, timedOut=True))) == []
+    entry = message("a", 9, "assistant", stopReason=stop)
+    assert added(read(tmp_path, context, [HEADER, QUESTION, entry], run_of(aborted=True, timedOut=True))) == []
 
 
-def test_failed_requests_that_were_tried_again_are_failures_and_retries(tmp_path: Path, context: ReadingContext) -> None:
+def test_retried_requests_are_failures_and_retries(tmp_path: Path, context: ReadingContext) -> None:
     """Since 2026.9 the transcript has only the last attempt: an overloaded provider would look healthy."""
     failed = [{"role": "assistant", "content": [], "stopReason": "error", "errorMessage": "529 overloaded"}]
     trajectory = run_of(
@@ -173,7 +173,7 @@ def test_failed_requests_that_were_tried_again_are_failures_and_retries(tmp_path
     assert added(reading)[0]["message"] == "529 overloaded"
 
 
-def test_usage_of_requests_that_the_transcript_lacks_is_added(tmp_path: Path, context: ReadingContext) -> None:
+def test_usage_missing_in_the_transcript_is_added(tmp_path: Path, context: ReadingContext) -> None:
     """Paid requests count, whether or not their answer was kept."""
     more = {"input": 150, "output": 30, "cacheRead": 1900, "cacheWrite": 5}
     trajectory = run_of(told("model.completed", 8, stopReason="stop", usage=more))
@@ -203,7 +203,7 @@ def test_messages_without_a_run_are_matched_by_their_times(tmp_path: Path, conte
         (120_000, {"contextTokens": 100_000}, None),
     ],
 )
-def test_the_fill_of_a_context_is_told_where_both_figures_are_known(
+def test_the_fill_of_a_context_is_reported_if_both_figures_are_known(
     tokens: int, entry: Json, expected: float | None, tmp_path: Path, context: ReadingContext
 ) -> None:
     """A guessed window would report nearly empty contexts as full."""
@@ -214,7 +214,7 @@ def test_the_fill_of_a_context_is_told_where_both_figures_are_known(
     assert [event.saturation for event in reading.events if event.saturation] == ([] if expected is None else [expected])
 
 
-def test_the_skills_of_a_session_are_named_once_for_each_set(tmp_path: Path, context: ReadingContext) -> None:
+def test_the_skills_of_a_session_are_listed_once_per_set(tmp_path: Path, context: ReadingContext) -> None:
     """An unused skill can only be detected if it is known to be available."""
     sets = [["deploy", "backup"], ["backup", "deploy"], ["deploy"]]
     trajectory = [
@@ -230,9 +230,7 @@ def test_the_skills_of_a_session_are_named_once_for_each_set(tmp_path: Path, con
     assert {payload["event"] for payload in payloads} == {"skills_available"}
 
 
-def test_the_snapshot_of_an_entry_names_the_skills_where_the_trajectory_was_shortened(
-    tmp_path: Path, context: ReadingContext
-) -> None:
+def test_an_entrys_snapshot_gives_the_skills_of_a_shortened_trajectory(tmp_path: Path, context: ReadingContext) -> None:
     """OpenClaw drops lists from a line that is too long."""
     trajectory = run_of(told("trace.metadata", 1, skills="[Truncated]"))
     entry = {"skillsSnapshot": {"skills": [{"name": "deploy"}]}}
@@ -240,7 +238,7 @@ def test_the_snapshot_of_an_entry_names_the_skills_where_the_trajectory_was_shor
     assert payload["skills"] == ["deploy"]
 
 
-def test_a_run_waits_until_its_transcript_is_written(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_run_waits_for_its_transcript(tmp_path: Path, context: ReadingContext) -> None:
     """The trajectory may be ahead of the transcript: entries about to be written must not count twice."""
     trajectory = run_of(aborted=True)
     soon = replace(context, ingested_at=START + timedelta(seconds=30))
@@ -251,7 +249,7 @@ def test_a_run_waits_until_its_transcript_is_written(tmp_path: Path, context: Re
     assert kinds(read(tmp_path, later, [HEADER, QUESTION], trajectory)) == [("error_event", "aborted")]
 
 
-def test_what_was_told_once_is_told_the_same_however_the_files_grow(tmp_path: Path, context: ReadingContext) -> None:
+def test_records_stay_the_same_as_the_files_grow(tmp_path: Path, context: ReadingContext) -> None:
     """Importing again must change nothing: ids and contents depend only on the run."""
     first = run_of(
         told("tool.call", 2, toolCallId="t-1", name="exec", args={}), told("model.completed", 8, usage=USAGE), aborted=True
@@ -264,7 +262,7 @@ def test_what_was_told_once_is_told_the_same_however_the_files_grow(tmp_path: Pa
 
 
 @pytest.mark.parametrize("run", ["r" * 10_000, "ä" * 250], ids=["long", "letters"])
-def test_an_id_of_a_run_of_any_length_gives_ids_that_can_be_kept(run: str, tmp_path: Path, context: ReadingContext) -> None:
+def test_run_ids_of_any_length_give_valid_ids(run: str, tmp_path: Path, context: ReadingContext) -> None:
     """Clients choose run ids."""
     reading = read(tmp_path, context, [HEADER, QUESTION], run_of(run=run, aborted=True))
     assert kinds(reading) == [("error_event", "aborted")]
@@ -279,7 +277,7 @@ def test_an_id_of_a_run_of_any_length_gives_ids_that_can_be_kept(run: str, tmp_p
         ('{"type":"session.ended","runId":"r","ts":"never","data":{}}', "trajectory_bad_timestamp"),
     ],
 )
-def test_a_damaged_line_costs_itself_alone_and_is_reported(
+def test_a_damaged_line_is_reported_and_affects_no_other(
     line: str, reason: str, tmp_path: Path, context: ReadingContext
 ) -> None:
     """Malformed lines are counted, never ignored."""
@@ -294,7 +292,7 @@ def test_prompts_are_never_read(tmp_path: Path, context: ReadingContext) -> None
     assert read(tmp_path, context, [HEADER, QUESTION, ANSWER], [huge, *run_of()]).faults == []
 
 
-def test_rows_of_a_database_are_read_as_lines_of_a_file(tmp_path: Path, context: ReadingContext) -> None:
+def test_database_rows_are_read_like_lines_of_a_file(tmp_path: Path, context: ReadingContext) -> None:
     """The storage form must not change the records."""
     trajectory = run_of(told("prompt.submitted", 1), told("model.completed", 8, usage=USAGE), aborted=True)
     expected = added(read(tmp_path / "files", context, [HEADER, QUESTION], trajectory))

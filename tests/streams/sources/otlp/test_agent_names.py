@@ -35,7 +35,7 @@ def exchange_of(name: str, **attributes: Any) -> Exchange:
         ("run", "run"),
     ],
 )
-def test_a_method_is_no_part_of_a_name(name: str, agent: str) -> None:
+def test_a_method_is_not_part_of_an_agents_name(name: str, agent: str) -> None:
     """`a.run` and `a.arun` must not be two agents. A framework's class name is not an agent, so the service is used."""
     assert exchange_of(name).agent == agent
 
@@ -59,6 +59,6 @@ def test_metadata_names_agent_and_session(write: Any) -> None:
 
 
 @pytest.mark.parametrize("metadata", ["[1, 2]", "{broken", "text", "null"])
-def test_metadata_of_another_shape_names_nobody(metadata: str) -> None:
+def test_metadata_of_another_shape_is_ignored(metadata: str) -> None:
     """Users may put anything into this attribute."""
     assert exchange_of("harbour", metadata=metadata).session_id == "s1"

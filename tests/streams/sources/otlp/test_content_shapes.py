@@ -86,7 +86,7 @@ def test_any_nesting_gives_the_question_and_answer_of_the_plain_form(data: st.Da
 
 @settings(max_examples=examples(100))
 @given(st.data())
-def test_a_span_says_so_too(data: st.DataObject) -> None:
+def test_a_span_attribute_may_have_any_content_shape(data: st.DataObject) -> None:
     """The attribute may be a text, a list of texts or an object."""
     request = data.draw(nested([data.draw(as_message("user", QUESTION))], ["messages"]))
     response = data.draw(nested([data.draw(as_message("assistant", ANSWER))], ["messages"]))
@@ -120,7 +120,7 @@ RESULTS = [
 
 
 @pytest.mark.parametrize("block", CALLS, ids=lambda block: next(iter(block)) + str(block.get("type", "")))
-def test_a_call_is_read_by_its_fields(block: Json) -> None:
+def test_a_call_is_recognised_by_its_fields(block: Json) -> None:
     """It may be in the content of a message, beside others, or alone in a list, as a value or as JSON."""
     expected = [ToolCall("book", "c1", {"seats": 2})]
     for value in ([{"role": "assistant", "content": [{"text": "Wait."}, block]}], [block], json.dumps([block])):
@@ -129,7 +129,7 @@ def test_a_call_is_read_by_its_fields(block: Json) -> None:
 
 
 @pytest.mark.parametrize("block", RESULTS, ids=lambda block: next(iter(block)) + str(block.get("type", "")))
-def test_an_output_is_read_by_its_fields(block: Json) -> None:
+def test_an_output_is_recognised_by_its_fields(block: Json) -> None:
     """Its text has no quotes or blocks, and the call's id is read."""
     for value in ([{"role": "user", "content": [block]}], [{"role": "user", "content": QUESTION}, block]):
         [result] = [result for message in messages_of(value) for result in message.results]
@@ -137,7 +137,7 @@ def test_an_output_is_read_by_its_fields(block: Json) -> None:
         assert result.call_id == "c1"
 
 
-def test_keys_that_are_null_are_not_there() -> None:
+def test_null_keys_are_ignored() -> None:
     """Gemini's library writes every key that a part may have."""
     nothing = dict.fromkeys(
         ("function_call", "function_response", "inline_data", "file_data", "thought", "toolUse", "reasoning")
@@ -171,7 +171,7 @@ def test_items_of_a_list_keep_their_own_roles() -> None:
         "Prediction(\n    answer='Hi'\n)",
     ],
 )
-def test_what_python_prints_of_an_object_is_nobodys_words(text: str) -> None:
+def test_a_python_repr_is_not_a_text(text: str) -> None:
     """A repr is recognised as a value, in a list and as a member; a text that only starts like one is a text."""
     assert is_repr(text)
     assert [] == messages_of(text) == messages_of({"messages": [text]}) == messages_of({"task": text})
@@ -212,12 +212,12 @@ def test_an_output_is_its_text(value: Any, text: str) -> None:
     ],
     ids=["deep", "long", "wide", "broken"],
 )
-def test_hostile_values_stay_bounded(value: Any) -> None:
+def test_hostile_values_are_read_within_bounds(value: Any) -> None:
     """They are read in part or not at all, without an error."""
     assert len(messages_of(value)) <= 1
 
 
-def test_nested_values_are_looked_at_to_a_depth() -> None:
+def test_nested_values_are_read_to_a_limited_depth() -> None:
     """A sender can nest holders, contents and envelopes without end."""
     value: Any = {"role": "user", "content": "deep"}
     for _ in range(400):
@@ -229,7 +229,7 @@ def test_nested_values_are_looked_at_to_a_depth() -> None:
     assert messages_of({"role": "user", "content": content})[0].text == ""
 
 
-def test_flat_names_of_thousands_of_steps_cost_no_stack() -> None:
+def test_flat_names_with_thousands_of_parts_use_no_stack() -> None:
     """Names are chosen by the sender."""
     assert unflattened({"p.0." + "a." * 20_000 + "z": 1, "p.0.role": "user"}, "p")[0]["role"] == "user"
 
@@ -246,12 +246,12 @@ def test_a_pair_of_role_and_text_is_a_message() -> None:
 @pytest.mark.parametrize(
     "text", ['"{where} is it?"', '"[1] says no"', '"quoted"', "[sic] or not", "{a}", "[1] says no", '{"a": 1} fails']
 )
-def test_a_text_in_quotes_or_brackets_stays_as_it_is(text: str) -> None:
+def test_a_text_in_quotes_or_brackets_is_unchanged(text: str) -> None:
     """Not everything that starts like JSON is JSON."""
     assert texts(text) == texts([{"role": "user", "content": text}]) == [("user", text)]
 
 
-def test_a_pasted_object_stays_json() -> None:
+def test_a_pasted_json_object_stays_json() -> None:
     """A user may paste JSON as a question."""
     pasted = '{"order": 12, "note": "late"}'
     assert texts([{"role": "user", "content": pasted}]) == [("user", pasted)]
@@ -280,7 +280,7 @@ MEDIA = [
 
 
 @pytest.mark.parametrize(("block", "placeholder"), MEDIA)
-def test_a_turn_of_what_is_no_text_is_its_placeholder(block: Json, placeholder: str) -> None:
+def test_a_turn_without_text_has_a_placeholder(block: Json, placeholder: str) -> None:
     """Otherwise an earlier question would precede the new answer. If there is a text, only the text is the question."""
     history = [{"role": "user", "content": "What does it cost?"}, {"role": "assistant", "content": "Four euros."}]
     for name in ("content", "parts"):
@@ -310,13 +310,13 @@ def test_each_kind_of_media_is_named_once() -> None:
     assert messages_of([{"role": "user", "content": blocks}])[0].text == "[image] [audio]"
 
 
-def test_what_a_voice_said_is_a_text() -> None:
+def test_a_voice_transcript_is_a_text() -> None:
     """LiveKit and realtime models send a transcript beside the audio."""
     block = {"type": "audio_content", "frame": [], "transcript": QUESTION}
     assert texts([{"role": "user", "content": [block]}]) == [("user", QUESTION)]
 
 
-def test_an_image_that_a_tool_took_is_no_turn_of_the_user() -> None:
+def test_an_image_from_a_tool_is_not_a_user_turn() -> None:
     """A message in the user's role with a tool's output is not the user's."""
     carried = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}, MEDIA[5][0]]}
     request = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": [CALLS[1]]}, carried]

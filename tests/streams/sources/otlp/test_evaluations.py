@@ -21,7 +21,7 @@ def assembly_of(*spans: Any, resource: dict[str, Any] | None = None) -> Assembly
 
 @pytest.mark.parametrize("environment", ["langfuse-llm-as-a-judge", "langfuse-evaluation", "langfuse-new", "sdk-experiment"])
 @pytest.mark.parametrize("is_on_resource", [False, True])
-def test_a_run_of_an_evaluator_makes_nothing_and_is_counted(environment: str, *, is_on_resource: bool) -> None:
+def test_a_run_of_an_evaluator_is_counted_and_gives_no_exchange(environment: str, *, is_on_resource: bool) -> None:
     """A judge's questions and answers would move the agent's scores."""
     marker = {"langfuse.environment": environment}
     span_attributes = {} if is_on_resource else marker
@@ -36,7 +36,7 @@ def test_a_run_of_an_evaluator_makes_nothing_and_is_counted(environment: str, *,
     assert unused.spans == 3
 
 
-def test_what_stands_within_an_evaluation_belongs_to_it() -> None:
+def test_spans_within_an_evaluation_belong_to_it() -> None:
     """Other instrumentors write their spans below the platform's."""
     assembly = assembly_of(span(0, attributes=JUDGE), agent(1, 0), chat(2, 1))
     assert assembly.exchanges == []
@@ -44,7 +44,7 @@ def test_what_stands_within_an_evaluation_belongs_to_it() -> None:
     assert assembly.decision.state == "evaluation"
 
 
-def test_an_evaluation_beside_a_turn_leaves_the_turn() -> None:
+def test_an_evaluation_beside_a_turn_keeps_the_turn() -> None:
     """An application may judge its own answer in the trace of the turn."""
     turn = [agent(0), chat(1), tool(2)]
     assembly = assembly_of(*turn, span(3, 0, attributes=JUDGE | {"gen_ai.operation.name": "chat"}), chat(4, 3))
@@ -54,7 +54,7 @@ def test_an_evaluation_beside_a_turn_leaves_the_turn() -> None:
 
 
 @pytest.mark.parametrize("environment", ["production", "default", "my-langfuse-tests", "sdk"])
-def test_other_environments_are_the_agents_own(environment: str) -> None:
+def test_other_environments_belong_to_the_agent(environment: str) -> None:
     """Langfuse reserves names that start with its own; all others are the user's."""
     assembly = assembly_of(agent(0, attributes={"langfuse.environment": environment}), chat(1))
     assert len(assembly.exchanges) == 1

@@ -48,7 +48,7 @@ def called(*spans: Json) -> list[tuple[Any, Any]]:
     return list(zip(arguments, outputs or [None] * len(arguments), strict=True))
 
 
-def test_f1_a_list_of_one_whole_answer_is_read() -> None:
+def test_f1_a_list_of_one_complete_answer_is_read() -> None:
     """OpenInference writes it for streamed chat completions; the response id is inside."""
     answer = {
         "id": "r-1",
@@ -64,7 +64,7 @@ def test_f1_a_list_of_one_whole_answer_is_read() -> None:
 
 
 @pytest.mark.parametrize("completion", [ANSWER, json.dumps([{"text": ANSWER}])], ids=["text", "blocks"])
-def test_f2_events_hold_blocks_without_types_and_messages_that_are_texts(completion: str) -> None:
+def test_f2_events_with_untyped_blocks_and_plain_texts_are_read(completion: str) -> None:
     """Strands writes them on the spans of its agent and of its requests."""
     events = [
         event("gen_ai.user.message", content=json.dumps([{"text": QUESTION}])),
@@ -77,7 +77,7 @@ def test_f2_events_hold_blocks_without_types_and_messages_that_are_texts(complet
         assert exchange.stop_reason == "end_turn"
 
 
-def test_f2_events_of_a_tools_span_are_its_arguments_and_its_output() -> None:
+def test_f2_events_of_a_tool_span_give_its_arguments_and_output() -> None:
     """No attribute has them."""
     events = [
         event("gen_ai.tool.message", role="tool", content='{"hour": 9}', id="c-1"),
@@ -99,7 +99,7 @@ ADK_CAME = {
 }
 
 
-def test_f3_google_adk_in_its_own_words() -> None:
+def test_f3_google_adk_attributes_are_read() -> None:
     """Requests, calls, outputs and the session are read; a thought is not an answer."""
     own = {"gen_ai.request.model": "g", "gcp.vertex.agent.session_id": "harbour"}
     chat = {**own, "gcp.vertex.agent.llm_request": json.dumps(ADK_SENT), "gcp.vertex.agent.llm_response": json.dumps(ADK_CAME)}
@@ -113,7 +113,7 @@ def test_f3_google_adk_in_its_own_words() -> None:
     assert called(*spans) == [({"hour": 9}, '{"result": "low"}')]
 
 
-def test_f3_what_adk_keeps_to_itself_is_no_content() -> None:
+def test_f3_placeholders_of_adk_are_no_content() -> None:
     """Without the opt-in, `{}` replaces requests, calls and outputs, and ids are made up."""
     chat = {"gen_ai.request.model": "g", "gcp.vertex.agent.llm_request": "{}", "gcp.vertex.agent.llm_response": "{}"}
     tool = {
@@ -129,7 +129,7 @@ def test_f3_what_adk_keeps_to_itself_is_no_content() -> None:
     assert {"arguments", "tool_call_id"}.isdisjoint(call)
 
 
-def test_f3_calls_that_adk_merges_are_no_other_call() -> None:
+def test_f3_calls_merged_by_adk_are_not_counted_again() -> None:
     """ADK writes one extra span for two parallel calls."""
     merged = {**TOOL, "gen_ai.tool.name": "(merged tools)", "gcp.vertex.agent.tool_call_args": "N/A"}
     chat = {"gen_ai.request.model": "g", "gcp.vertex.agent.llm_request": json.dumps(ADK_SENT)}
@@ -154,7 +154,7 @@ def test_f3_openinference_for_adk() -> None:
     assert called(span(0, attributes=root), span(1, 0, attributes=tool)) == [({"hour": 9}, '{"result":"low"}')]
 
 
-def test_f4_mastra_in_its_own_words() -> None:
+def test_f4_mastra_attributes_are_read() -> None:
     """The output of an agent's run is an object with a text."""
     run = {
         "gen_ai.operation.name": "invoke_agent",
@@ -171,7 +171,7 @@ def test_f4_mastra_in_its_own_words() -> None:
     assert question_and_answer(span(0, attributes=model)) == (QUESTION, ANSWER)
 
 
-def test_f5_a_models_answer_wins_over_a_repr() -> None:
+def test_f5_a_models_answer_takes_precedence_over_a_repr() -> None:
     """The repr of LlamaIndex's last event is not what the agent said."""
     root = {"openinference.span.kind": "CHAIN", "input.value": json.dumps({"user_msg": QUESTION}), "output.value": REPR}
     inner = {**CHAT, "gen_ai.input.messages": json.dumps(SENT), "gen_ai.output.messages": json.dumps(CAME)}
@@ -193,14 +193,14 @@ ENVELOPES = [
 
 @pytest.mark.parametrize("value", ENVELOPES)
 @pytest.mark.parametrize("name", ["gen_ai.tool.call.arguments", "input.value"])
-def test_f5_f6_f7_arguments_come_without_their_envelope(name: str, value: Json) -> None:
+def test_f5_f6_f7_arguments_are_unwrapped(name: str, value: Json) -> None:
     """A framework's calling convention is not what the model asked for."""
     for shape in (json.dumps(value), json.dumps(json.dumps(value)), value):
         [(arguments, _)] = called(span(0, attributes={**TOOL, name: shape, "gen_ai.tool.call.result": "low"}))
         assert arguments == {"hour": 9}
 
 
-def test_f7_a_positional_argument_keeps_its_envelope() -> None:
+def test_f7_a_positional_argument_stays_wrapped() -> None:
     """It has no name and would be lost."""
     positional = {"args": [9], "kwargs": {"unit": "m"}}
     assert positional == called(span(0, attributes={**TOOL, "input.value": json.dumps(positional)}))[0][0]
@@ -229,7 +229,7 @@ def test_f5_an_output_of_blocks_is_its_text() -> None:
     ],
     ids=["smolagents", "dspy", "autogen", "crewai", "decorated"],
 )
-def test_f6_the_question_is_what_the_root_was_called_with(given: Json, gave: str) -> None:
+def test_f6_the_question_is_the_input_of_the_root(given: Json, gave: str) -> None:
     """It is not the prompt that a framework builds from it."""
     root = {"openinference.span.kind": "AGENT", "input.value": json.dumps(given), "output.value": gave}
     prompt = {**CHAT, "gen_ai.input.messages": json.dumps([{"role": "user", "content": f"New task:\n{QUESTION}"}])}
@@ -267,14 +267,14 @@ def log(number: int, name: str, content: Any) -> Json:
     }
 
 
-def test_f8_a_logs_body_is_json() -> None:
+def test_f8_the_body_of_a_log_record_may_be_json() -> None:
     """Semantic Kernel logs messages with Python's logging."""
     choice = {"message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop", "index": 0}
     records = [log(1, "gen_ai.user.message", SENT[0]), log(2, "gen_ai.choice", choice)]
     assert question_and_answer(span(0, attributes=CHAT), records=records) == (QUESTION, ANSWER)
 
 
-def test_f9_an_empty_message_ends_no_search() -> None:
+def test_f9_an_empty_message_does_not_end_the_search() -> None:
     """LiteLLM writes calls elsewhere, and a message without parts."""
     attrs = {
         **CHAT,
@@ -287,7 +287,7 @@ def test_f9_an_empty_message_ends_no_search() -> None:
 
 
 @pytest.mark.parametrize("name", ["gen_ai.tool.call.result", "output.value", "mlflow.spanOutputs"])
-def test_f12_an_output_that_is_json_of_a_text_loses_its_quotes(name: str) -> None:
+def test_f12_a_json_string_output_loses_its_quotes(name: str) -> None:
     """Detectors search for the text; other JSON is unchanged."""
     assert called(span(0, attributes={**TOOL, "input.value": "{}", name: '"low"'}))[0][1] == "low"
     assert called(span(0, attributes={**TOOL, "input.value": "{}", name: '["low"]'}))[0][1] == '["low"]'
@@ -373,14 +373,14 @@ FAMILIES: dict[str, tuple[Json, list[Json]]] = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_of_attributes_tells_question_and_answer(family: str) -> None:
+def test_each_attribute_family_gives_question_and_answer(family: str) -> None:
     """Each family uses its own names."""
     attrs, events = FAMILIES[family]
     assert question_and_answer(span(0, attributes=attrs, events=events)) == (QUESTION, ANSWER)
 
 
 @pytest.mark.parametrize("family", ["mlflow", "genkit"])
-def test_a_family_tells_its_model(family: str) -> None:
+def test_each_attribute_family_gives_its_model(family: str) -> None:
     """The model has its own name in each family."""
     [exchange], _, _ = made_of(span(0, attributes=FAMILIES[family][0]))
     assert "m-1" in str(exchange.agent_model)
@@ -405,19 +405,19 @@ TOOLS = {
 
 
 @pytest.mark.parametrize("family", TOOLS)
-def test_a_family_tells_its_tools(family: str) -> None:
+def test_each_attribute_family_gives_its_tools(family: str) -> None:
     """Arguments and outputs are read."""
     assert called(span(0, attributes=TOOLS[family])) == [({"hour": 9}, "low")]
 
 
-def test_f1_an_answer_with_settings_of_its_reasoning_is_no_block() -> None:
+def test_f1_an_answer_with_reasoning_settings_is_not_a_block() -> None:
     """A Responses API answer has a member that blocks have as well."""
     answer = {"id": "r-1", "reasoning": {"effort": "low"}, "output": [{"type": "message", **CAME[0]}]}
     attrs = {"openinference.span.kind": "LLM", "input.value": json.dumps(SENT), "output.value": json.dumps([answer])}
     assert question_and_answer(span(0, attributes=attrs)) == (QUESTION, ANSWER)
 
 
-def test_f3_a_failed_call_that_adk_keeps_to_itself_has_the_words_of_its_span() -> None:
+def test_f3_a_failed_call_without_output_has_the_error_of_its_span() -> None:
     """ADK writes `<not specified>` if a tool raised before it returned anything."""
     tool = {**TOOL, "gcp.vertex.agent.tool_response": json.dumps({"result": "<not specified>"})}
     chat = {"gen_ai.request.model": "g", "gcp.vertex.agent.llm_request": json.dumps(ADK_SENT)}
@@ -428,7 +428,7 @@ def test_f3_a_failed_call_that_adk_keeps_to_itself_has_the_words_of_its_span() -
     assert output["is_error"] is True
 
 
-def test_f6_an_answer_that_a_tool_gives_is_the_answer() -> None:
+def test_f6_an_answer_given_by_a_tool_is_the_answer() -> None:
     """Smolagents' model can only answer by a tool, and a streamed run prints its steps in place of the answer."""
     root = {
         "openinference.span.kind": "AGENT",
@@ -439,7 +439,7 @@ def test_f6_an_answer_that_a_tool_gives_is_the_answer() -> None:
     assert question_and_answer(span(0, attributes=root), span(1, 0, attributes=final)) == (QUESTION, ANSWER)
 
 
-def test_f8_the_question_in_the_state_that_came_back_counts_where_a_repr_was_sent() -> None:
+def test_f8_the_question_comes_from_the_returned_state_if_a_repr_was_sent() -> None:
     """Haystack writes a repr of what it cannot encode as JSON, such as a callback."""
     request = "{'messages': [ChatMessage(_role=<ChatRole.USER: 'user'>, _content=[TextContent(text='Hi')])]}"
     state = {"messages": [{"role": one["role"], "content": [{"text": one["content"]}]} for one in (*SENT, *CAME)]}
@@ -448,7 +448,7 @@ def test_f8_the_question_in_the_state_that_came_back_counts_where_a_repr_was_sen
 
 
 @pytest.mark.parametrize("session", [None, "s-1"])
-def test_f9_a_request_that_waits_for_a_tool_is_no_exchange_of_its_own(session: str | None) -> None:
+def test_f9_a_request_that_waits_for_a_tool_is_not_an_exchange(session: str | None) -> None:
     """LiteLLM has a trace per request; without a session the answer cannot be found."""
     call = {"gen_ai.completion.0.function_call.name": "tide", "gen_ai.completion.0.function_call.arguments": "{}"}
     request = {"gen_ai.input.messages": json.dumps(SENT), **({"session.id": session} if session else {})}
@@ -457,7 +457,7 @@ def test_f9_a_request_that_waits_for_a_tool_is_no_exchange_of_its_own(session: s
     assert [event.event for event in events] == ["tool_call"]
 
 
-def test_two_spans_of_one_call_tell_it_together() -> None:
+def test_two_spans_of_one_call_are_merged() -> None:
     """AutoGen's span has the call's id, and OpenInference's around it the arguments and the output."""
     outer = {"openinference.span.kind": "TOOL", "tool.name": "tide", "input.value": '{"hour": 9}', "output.value": "low"}
     inner = {**TOOL, "gen_ai.tool.call.id": "c-1"}
@@ -479,7 +479,7 @@ def test_the_body_of_an_event_may_be_an_attribute() -> None:
     assert question_and_answer(span(0, attributes=CHAT, events=events)) == (QUESTION, ANSWER)
 
 
-def test_claude_code_tells_calls_and_tokens_without_an_answer() -> None:
+def test_claude_code_spans_give_calls_and_tokens_without_an_answer() -> None:
     """Its spans follow no convention and have no answer: calls and tokens count, and the trace is reported without content."""
     counts = {"input_tokens": 8, "output_tokens": 21, "cache_read_tokens": 7_000, "cache_creation_tokens": 0}
     tool = {"span.type": "tool", "tool_name": "Bash", "tool_use_id": "toolu_1", "full_command": "tide --now"}

@@ -38,18 +38,18 @@ def exchanges_of(*spans: Any) -> list[Exchange]:
 
 
 @pytest.mark.parametrize("value", ["Chat", "CHAT", "chat ", '"chat"'])
-def test_case_and_quotes_of_an_operation_do_not_matter(value: str) -> None:
+def test_case_and_quotes_of_an_operation_are_ignored(value: str) -> None:
     """SDKs write enumerations by name, by value and as JSON."""
     assert facts_of(**{"gen_ai.operation.name": value}).kind == "inference"
 
 
 @settings(max_examples=50, deadline=None)
 @given(known=st.sampled_from(VALUES), upper=st.lists(st.booleans(), min_size=40, max_size=40))
-def test_any_casing_of_a_known_value_says_the_same(known: tuple[str, str, str], upper: list[bool]) -> None:
+def test_any_case_of_a_known_value_means_the_same(known: tuple[str, str, str], upper: list[bool]) -> None:
     """`LLM`, `Llm` and `llm` all mean a request to a model."""
     attribute, value, kind = known
-    written = "".join(letter.upper() if up else letter for letter, up in zip(value, upper, strict=False))
-    assert kind == facts_of(**{attribute: written}).kind
+    mixed_case = "".join(letter.upper() if up else letter for letter, up in zip(value, upper, strict=False))
+    assert kind == facts_of(**{attribute: mixed_case}).kind
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_any_casing_of_a_known_value_says_the_same(known: tuple[str, str, str], 
         {"openinference.span.kind": "PROMPT", **TALK},
     ],
 )
-def test_a_span_with_a_model_and_messages_is_a_request_whatever_it_is_called(attributes: dict[str, Any]) -> None:
+def test_a_span_with_a_model_and_messages_is_a_request_whatever_its_operation(attributes: dict[str, Any]) -> None:
     """Every convention allows custom values; such a conversation was lost although the sender got a 200."""
     [exchange] = exchanges_of(span(0, attributes=attributes))
     assert exchange.user_message
     assert exchange.agent_response
 
 
-def test_an_unknown_value_leaves_the_word_to_the_next_attribute() -> None:
+def test_an_unknown_value_defers_to_the_next_attribute() -> None:
     """Two instrumentors may write to one span, one of them new."""
     assert facts_of(**{"traceloop.span.kind": "step", "gen_ai.operation.name": "execute_tool"}).kind == "tool"
 
@@ -90,7 +90,7 @@ def test_an_unknown_value_leaves_the_word_to_the_next_attribute() -> None:
         ({"gen_ai.operation.name": "run"}, "other"),
     ],
 )
-def test_signs_tell_a_tool_from_an_agent(attributes: dict[str, Any], kind: str) -> None:
+def test_tool_attributes_distinguish_a_tool_from_an_agent(attributes: dict[str, Any], kind: str) -> None:
     """Some SDKs write the agent's name on every span, including database queries."""
     assert facts_of(**attributes).kind == kind
 
@@ -99,12 +99,12 @@ def test_signs_tell_a_tool_from_an_agent(attributes: dict[str, Any], kind: str) 
     "value", ["aembedding", "ai.embed.doEmbed", "ai.rerank", "arerank", "text_embeddings", "amoderation", "run_evaluator"]
 )
 @pytest.mark.parametrize("attribute", ["gen_ai.operation.name", "ai.operationId", "llm.request.type"])
-def test_a_helper_is_known_by_its_task_in_whatever_form(attribute: str, value: str) -> None:
+def test_a_helper_request_is_recognised_by_its_task(attribute: str, value: str) -> None:
     """It also has a model and a text, and would be taken for a request."""
     assert facts_of(**{attribute: value, **TALK}).kind == "helper"
 
 
-def test_an_agent_is_created_without_asking_a_model() -> None:
+def test_creating_an_agent_is_not_a_request() -> None:
     """The operation has the names of an agent and a model."""
     assert (
         facts_of(**{"gen_ai.operation.name": "create_agent", "gen_ai.request.model": "m", "gen_ai.agent.name": "a"}).kind
@@ -112,7 +112,7 @@ def test_an_agent_is_created_without_asking_a_model() -> None:
     )
 
 
-def test_known_spans_beside_an_unknown_one_are_read_as_before() -> None:
+def test_an_unknown_span_does_not_affect_known_ones() -> None:
     """An unknown span must not affect others."""
     [exchange] = exchanges_of(agent(0), span(1, 0, attributes={"gen_ai.operation.name": "ponder"}), chat(2, 0), tool(3, 0))
     assert exchange.user_message == "Is it well?"

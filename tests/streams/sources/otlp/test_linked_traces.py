@@ -64,7 +64,7 @@ def steps() -> list[Json]:
     ]
 
 
-def test_a_turn_with_a_trace_for_each_request_is_one_exchange() -> None:
+def test_a_turn_with_a_trace_per_request_is_one_exchange() -> None:
     """Each trace gave an exchange with the same question."""
     assembly = made_of(*steps())
     [exchange] = assembly.exchanges
@@ -81,21 +81,21 @@ def test_a_turn_with_a_trace_for_each_request_is_one_exchange() -> None:
     assert len(payloads(assembly, "tool_call")) == 2
 
 
-def test_a_new_question_in_a_later_trace_is_a_turn_of_its_own() -> None:
+def test_a_new_question_in_a_later_trace_is_a_new_turn() -> None:
     """Call ids may repeat in each turn: the outputs belong to the turn."""
-    again = [
+    second_turn = [
         chat_request(7, "d" * 32, [QUESTION, answer("Gate 4"), QUESTION], calling("c1")),
         chat_request(
             9, "e" * 32, [QUESTION, answer("Gate 4"), QUESTION, calling("c1"), output("c1", "again")], answer("Still gate 4")
         ),
     ]
-    assembly = made_of(*steps(), *again)
+    assembly = made_of(*steps(), *second_turn)
     assert [exchange.agent_response for exchange in assembly.exchanges] == ["Gate 4", "Still gate 4"]
     assert [exchange.input_tokens for exchange in assembly.exchanges] == [30, 20]
     assert [payload["result"] for payload in payloads(assembly, "tool_output")] == ["result of c1", "result of c2", "again"]
 
 
-def test_a_tool_with_a_trace_of_its_own_is_the_call_of_the_request() -> None:
+def test_a_tool_with_its_own_trace_is_the_call_of_the_request() -> None:
     """Message and span report the same call."""
     own = tool(2, None, trace=B, attributes={"gen_ai.tool.call.id": "c1", "session.id": "s1"})
     assembly = made_of(chat_request(1, A, [QUESTION], calling("c1")), own)
@@ -104,7 +104,7 @@ def test_a_tool_with_a_trace_of_its_own_is_the_call_of_the_request() -> None:
 
 
 @pytest.mark.parametrize("ids", [True, False])
-def test_two_instrumentors_with_traces_of_their_own_tell_of_one_exchange(ids: bool) -> None:
+def test_two_instrumentors_with_their_own_traces_report_one_exchange(ids: bool) -> None:
     """Its tokens and calls count once, whether both have the response id or neither."""
     texts = {"gen_ai.input.messages": json.dumps([QUESTION]), "gen_ai.output.messages": json.dumps([answer("Gate 4")])}
     attributes = {**USAGE, **texts, "gen_ai.response.id": "r1" if ids else None}
@@ -127,7 +127,7 @@ def test_two_instrumentors_with_traces_of_their_own_tell_of_one_exchange(ids: bo
     assert len(payloads(assembly, "tool_output")) == 1
 
 
-def test_the_decision_is_of_the_trace_that_is_complete() -> None:
+def test_the_decision_belongs_to_the_complete_trace() -> None:
     """What another trace contributed is not counted again."""
     records = records_of([request(*steps())])
     decision = assemble(records, Decision("settled", NOW, trace_id=C)).decision
@@ -142,18 +142,18 @@ def kept(*spans: Json) -> list[Any]:
     return [kept_span(record) for record in records_of([request(*spans)])]
 
 
-def test_a_trace_with_both_sides_of_its_calls_needs_no_other() -> None:
+def test_a_trace_with_both_sides_of_its_calls_needs_no_search() -> None:
     """Most traces contain a whole turn, and need no search."""
-    whole = [
+    complete = [
         chat_request(1, A, [QUESTION], calling("c1")),
         chat_request(3, A, [QUESTION, calling("c1"), output("c1")], answer("Gate 4")),
     ]
-    assert not links_of(kept(*whole)).texts
+    assert not links_of(kept(*complete)).texts
     assert not links_of(kept(agent(0), chat(1))).texts
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_part_of_a_turn_is_linked_by_its_question_and_its_open_calls(number: int) -> None:
+def test_a_part_of_a_turn_is_linked_by_its_question_and_open_calls(number: int) -> None:
     """The texts are fragments of the stored contents of the other parts."""
     parts = records_of([request(*steps())])
     links = links_of([kept_span(parts[number])])
@@ -162,7 +162,7 @@ def test_a_part_of_a_turn_is_linked_by_its_question_and_its_open_calls(number: i
         assert any(text in other.content for text in links.texts)
 
 
-def test_a_request_is_told_twice_where_it_is_told_at_the_same_time() -> None:
+def test_a_request_reported_twice_at_the_same_time_counts_once() -> None:
     """The same answer may be given again in another turn."""
     recent: RecentRequests[str] = RecentRequests()
     first = ReportedRequest("r", NOW, NOW + timedelta(seconds=2))
@@ -192,14 +192,14 @@ def reported_request(trace: str, session: str | None, **attributes: Any) -> Repo
         ("s2", {"gen_ai.response.id": "r1"}, True),
     ],
 )
-def test_two_users_who_ask_the_same_are_two(session: str | None, attributes: Json, same: bool) -> None:
+def test_two_users_with_the_same_question_stay_apart(session: str | None, attributes: Json, same: bool) -> None:
     """A service desk gives the same answer to the same question many times a minute: texts alone must not join sessions."""
     recent: RecentRequests[str] = RecentRequests()
     assert list(recent.add([reported_request(A, "s1", **attributes)], "x")) == []
     assert list(recent.add([reported_request(B, session, **attributes)], "y")) == (["x"] if same else [])
 
 
-def test_linked_traces_in_any_order_make_the_same() -> None:
+def test_the_order_of_linked_traces_does_not_matter() -> None:
     """They arrive as they end."""
     records: list[Span] = records_of([request(*steps(), span(6, None, trace=A))])
     decision = Decision("settled", NOW, trace_id=A)

@@ -81,14 +81,14 @@ PLACES: dict[str, Span] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_no_record_tells_a_secret_of_its_span(place: str) -> None:
+def test_no_record_contains_a_secret_of_its_span(place: str) -> None:
     """A record goes to a topic that others read, and into a table that is exported."""
     record = PLACES[place]
     assert SECRET not in record.content + record.session_id
     assert "[SECRET:" in record.content
 
 
-def test_a_name_that_is_remembered_is_without_its_secret_each_time() -> None:
+def test_a_cached_name_is_redacted_each_time() -> None:
     """Names are cached: the redacted name must be returned each time."""
     redactor = Redactor(Policy().redaction)
     first, second = (redactor.redact_name(f"run {SECRET}") for _ in range(2))
@@ -96,7 +96,7 @@ def test_a_name_that_is_remembered_is_without_its_secret_each_time() -> None:
     assert SECRET not in first
 
 
-def test_a_random_id_keeps_its_shape_and_a_random_key_does_not() -> None:
+def test_a_random_id_is_kept_and_a_random_key_is_redacted() -> None:
     """Most ids are random and are not checked for passwords, but keys must be."""
     ids = ("call_Zx81kQw0Rb7mLp2VtYc9", "5f0f54b2-38a1-4c62-9b7f-4f0f9e1b7c11", "4bf92f3577b34da6a3ce929d0e0e4736")
     assert list(ids) == [REDACTOR.redact(one)[0] for one in ids]

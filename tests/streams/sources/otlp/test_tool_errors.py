@@ -53,14 +53,14 @@ def errors_of(*spans: Any) -> list[bool | None]:
 
 @pytest.mark.parametrize("result", FAILED)
 @pytest.mark.parametrize("name", ["gen_ai.tool.call.result", "output.value"])
-def test_a_result_that_says_it_failed_is_a_failure(result: Any, name: str) -> None:
+def test_a_result_that_reports_a_failure_is_a_failure(result: Any, name: str) -> None:
     """MCP, Strands, Vercel, Anthropic and JSON-RPC put it into the result and leave the span's status unset."""
     attributes = {"gen_ai.tool.call.result": None, name: json.dumps(result)}
     assert errors_of(agent(0), tool(1, 0, attributes=attributes)) == [True]
 
 
 @pytest.mark.parametrize("result", SUCCEEDED)
-def test_a_result_that_talks_of_errors_is_none(result: Any) -> None:
+def test_a_result_that_only_mentions_errors_is_no_failure(result: Any) -> None:
     """A tool that reads a log or a ticket returns other programs' errors."""
     assert failed_by_result(result) is not True
     if result not in (None, ""):
@@ -79,18 +79,18 @@ def test_a_result_that_talks_of_errors_is_none(result: Any) -> None:
         {"langfuse.observation.level": "ERROR"},
     ],
 )
-def test_attributes_of_a_span_say_that_its_tool_failed(attributes: dict[str, Any]) -> None:
+def test_span_attributes_mark_a_failed_tool(attributes: dict[str, Any]) -> None:
     """The result is only a sentence for the model."""
     assert errors_of(agent(0), tool(1, 0, attributes=attributes)) == [True]
 
 
 @pytest.mark.parametrize("attributes", [{"gen_ai.tool.status": "success"}, {"gen_ai.tool.is_error": False}, {"error.type": ""}])
-def test_attributes_that_say_a_tool_succeeded_are_no_failure(attributes: dict[str, Any]) -> None:
+def test_span_attributes_that_report_success_are_no_failure(attributes: dict[str, Any]) -> None:
     """Some SDKs write them on every span."""
     assert errors_of(agent(0), tool(1, 0, attributes=attributes)) == [False]
 
 
-def test_a_failure_without_a_result_tells_the_error() -> None:
+def test_a_failure_without_a_result_gives_the_error() -> None:
     """Otherwise a page would show an empty output."""
     attributes = {"gen_ai.tool.call.result": None, "error.type": "GateClosed"}
     assemblies = assembled(records_of([request(agent(0), tool(1, 0, attributes=attributes))]))
@@ -101,20 +101,20 @@ def test_a_failure_without_a_result_tells_the_error() -> None:
     assert payload["is_error"] is True
 
 
-def test_a_message_that_says_its_tool_failed_is_believed_over_a_span_that_does_not_say() -> None:
+def test_a_message_that_reports_a_failure_overrides_an_unset_span_status() -> None:
     """The span has only the text that the model saw; the message tells the outcome."""
     attributes = [
         {"role": "user", "parts": [{"type": "text", "content": "Open gate 4"}]},
         {"role": "assistant", "parts": [{"type": "tool_call", "id": "call-1", "name": "exec", "arguments": {"n": 1}}]},
         {"role": "tool", "content": [{"type": "tool_result", "tool_use_id": "call-1", "is_error": True, "content": "no"}]},
     ]
-    asked = chat(2, 0, attributes={"gen_ai.input.messages": json.dumps(attributes)})
-    assert errors_of(agent(0), tool(1, 0), asked) == [True]
+    request = chat(2, 0, attributes={"gen_ai.input.messages": json.dumps(attributes)})
+    assert errors_of(agent(0), tool(1, 0), request) == [True]
 
 
 @pytest.mark.parametrize("result", [result for result in FAILED if isinstance(result, dict)])
 @pytest.mark.parametrize("written", [lambda result: result, json.dumps])
-def test_a_result_in_a_message_that_says_it_failed_is_a_failure(result: Any, written: Any) -> None:
+def test_a_message_result_that_reports_a_failure_is_a_failure(result: Any, written: Any) -> None:
     """Without tool spans, the messages are all there is."""
     call = {"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "gate", "arguments": {}}]}
     parts = {"role": "tool", "parts": [{"type": "tool_call_response", "id": "c1", "response": written(result)}]}
@@ -135,13 +135,13 @@ def test_a_result_in_a_message_that_says_it_failed_is_a_failure(result: Any, wri
         max_leaves=20,
     )
 )
-def test_no_shape_of_a_result_raises(value: Any) -> None:
+def test_results_of_any_shape_raise_no_error(value: Any) -> None:
     """Results are untrusted JSON."""
     assert failed_by_result(value) in (True, False, None)
     assert failed_by_result(json.dumps(value)) == failed_by_result(value) or isinstance(value, str)
 
 
-def test_a_tools_name_is_that_of_its_object() -> None:
+def test_the_name_of_a_tool_is_that_of_its_object() -> None:
     """DSPy appends the method to the name."""
     span_of_tool = span(1, 0, name="number.__call__", attributes={"openinference.span.kind": "TOOL", "input.value": "{}"})
     [call] = [

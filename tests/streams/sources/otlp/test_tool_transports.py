@@ -45,7 +45,9 @@ def beside_all(spans: Sequence[KeptSpan]) -> set[str]:
 
 
 @given(st.lists(st.tuples(CALLS, st.integers(0, 5), st.integers(0, 3)), max_size=12))
-def test_it_is_what_looking_at_each_beside_all_finds(calls_and_times: list[tuple[ToolCall | None, int, int]]) -> None:
+def test_the_index_finds_the_same_transports_as_pairwise_comparison(
+    calls_and_times: list[tuple[ToolCall | None, int, int]],
+) -> None:
     """A transport counted as a separate call would double every MCP call."""
     spans = [tool(number, *arguments) for number, arguments in enumerate(calls_and_times)]
     assert beside_all(spans) == find_transports(spans)
@@ -82,11 +84,11 @@ def comparisons(count: int) -> int:
     return Counted.compared
 
 
-def test_a_trace_of_thousands_of_calls_is_looked_through_once() -> None:
+def test_a_trace_of_thousands_of_calls_is_compared_once() -> None:
     """With pairwise comparison, one trace of 20 000 calls would block the assembling of all others."""
-    few, many = comparisons(500), comparisons(4_000)
-    assert few > 500
-    assert many < 12 * few, "eight times as many spans, and their order"
+    few_comparisons, many_comparisons = comparisons(500), comparisons(4_000)
+    assert few_comparisons > 500
+    assert many_comparisons < 12 * few_comparisons, "eight times as many spans, and their order"
 
 
 SERVER, INTERNAL = 2, 1
@@ -111,7 +113,7 @@ def served(number: int, parent: int | None = None, *, kind: int = SERVER, **more
     ],
     ids=["alone", "below HTTP", "no server", "of a session", "in the agent's trace"],
 )
-def test_a_trace_of_a_server_of_tools_counts_no_call_again(spans: list[Json], calls: int) -> None:
+def test_a_trace_of_a_tool_server_counts_no_call_again(spans: list[Json], calls: int) -> None:
     """If the context is not propagated, the agent reports the call in another trace; the server became an agent with a run."""
     [assembly] = assembled(records_of([request(*spans)]))
     assert [event.event for event in assembly.events].count("tool_call") == calls

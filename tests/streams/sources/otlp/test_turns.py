@@ -32,12 +32,12 @@ def text(role: str, content: str) -> Json:
 
 def history(turns: list[tuple[str, str]], question: str) -> str:
     """Return the messages sent with a question after these turns."""
-    sent = [
+    spans = [
         message
         for earlier_question, earlier_answer in turns
         for message in (text("user", earlier_question), text("assistant", earlier_answer))
     ]
-    return json.dumps([*sent, text("user", question)])
+    return json.dumps([*spans, text("user", question)])
 
 
 def chat_span(number: int, parent: int | None, **attributes: Any) -> Json:
@@ -78,7 +78,7 @@ def talk(exchanges: list[Exchange]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("kind", ROOTS)
-def test_a_trace_of_a_conversation_has_an_exchange_for_each_turn(kind: str) -> None:
+def test_a_conversation_trace_has_one_exchange_per_turn(kind: str) -> None:
     """Its root stays open while the user thinks; it gave one exchange with the first question and the last answer."""
     spans = [turn_request(number + 1, 0, TURNS[:number], *TURNS[number]) for number in range(3)]
     exchanges, events = made_of(root(kind), *spans)
@@ -88,7 +88,7 @@ def test_a_trace_of_a_conversation_has_an_exchange_for_each_turn(kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["plain", "chain", "workflow", "strange"])
-def test_a_trace_of_a_conversation_of_agents_has_an_exchange_for_each_turn(kind: str) -> None:
+def test_a_trace_of_a_conversation_between_agents_has_one_exchange_per_turn(kind: str) -> None:
     """The agent's spans have only the last message; the same agent is asked something else."""
     spans = [brief(agent(number + 1, 0, question, answer)) for number, (question, answer) in enumerate(TURNS)]
     exchanges, _ = made_of(root(kind), *spans)
@@ -128,14 +128,14 @@ def test_several_agents_that_answer_one_message_are_one_exchange(kind: str) -> N
         assert talk(exchanges) == [(question, "It is refunded.")]
 
 
-def test_agents_that_run_side_by_side_are_one_exchange() -> None:
+def test_concurrent_agents_are_one_exchange() -> None:
     """A fan-out asks each of them something else."""
     parts = [long(agent(number, 0, f"Look at part {number}", f"Part {number} is fine")) for number in (1, 2, 3)]
     exchanges, _ = made_of(root("plain"), *parts)
     assert len(exchanges) == 1
 
 
-def test_a_root_that_tells_question_and_answer_is_whole() -> None:
+def test_a_root_with_question_and_answer_is_complete() -> None:
     """A loop that improves a draft sends it as the user's message; the root has the real question and answer."""
     draft, final = ("Write a poem", "Roses are read"), ("Mend the spelling", "Roses are red")
     spans = [turn_request(1, 0, [], *draft), turn_request(2, 0, [draft], *final)]
@@ -143,7 +143,7 @@ def test_a_root_that_tells_question_and_answer_is_whole() -> None:
     assert talk(exchanges) == [(draft[0], final[1])]
 
 
-def test_a_critique_by_another_model_is_no_message_of_the_user() -> None:
+def test_a_critique_by_another_model_is_not_a_user_message() -> None:
     """The critic's answer is sent to the writer in the user's role."""
     draft = ("Write a poem", "Roses are read")
     critic = brief(
@@ -159,14 +159,14 @@ def test_a_critique_by_another_model_is_no_message_of_the_user() -> None:
     assert talk(exchanges) == [("Write a poem", "Roses are red")]
 
 
-def test_a_window_over_a_long_conversation_has_its_turns_too() -> None:
+def test_a_window_over_a_long_conversation_has_its_turns() -> None:
     """Only the newest messages are sent, so their number stays the same."""
     spans = [turn_request(1, 0, TURNS[:1], *TURNS[1]), turn_request(2, 0, TURNS[1:2], *TURNS[2])]
     exchanges, _ = made_of(root("plain"), *spans)
     assert talk(exchanges) == TURNS[1:]
 
 
-def test_steps_of_a_program_are_no_turns() -> None:
+def test_steps_of_a_program_are_not_turns() -> None:
     """DSPy's chains have the same name and different prompts."""
     steps = []
     for number, (prompt, answer) in ((1, ("Think of a step", "Look it up")), (3, ("Answer now", "By an hour"))):
@@ -190,7 +190,7 @@ def test_a_loop_of_agents_is_one_turn() -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "chain", "strange"])
 @pytest.mark.parametrize("within", ["request", "chain"])
-def test_turns_without_a_history_are_told_apart_by_their_questions(kind: str, within: str) -> None:
+def test_turns_without_a_history_differ_by_their_questions(kind: str, within: str) -> None:
     """A provider may keep the history, so that only the newest message is sent."""
     spans = []
     for number, (question, answer) in enumerate(TURNS):
@@ -213,7 +213,7 @@ def test_prompts_of_one_call_or_agent_are_one_turn(kind: str) -> None:
     assert [exchange.agent_response for exchange in exchanges] == ["By an hour."]
 
 
-def test_no_depth_of_tools_is_too_deep() -> None:
+def test_tools_may_be_nested_to_any_depth() -> None:
     """Each tool is inside the previous one, with a request in the last."""
     depth = 1_500
     tools = [tool(number, number - 1 if number else None) for number in range(depth)]
@@ -221,7 +221,7 @@ def test_no_depth_of_tools_is_too_deep() -> None:
     assert talk(exchanges) == TURNS[:1]
 
 
-def test_a_turn_that_did_not_end_goes_on() -> None:
+def test_an_unfinished_turn_continues() -> None:
     """A framework that gives up after some steps asks for an answer with its own prompt in the user's role."""
     call = json.dumps([{"role": "assistant", "parts": [{"type": "tool_call", "id": "c1", "name": "exec", "arguments": {}}]}])
     first = brief(chat_span(1, 0, **{"gen_ai.input.messages": history([], "Is it late?"), "gen_ai.output.messages": call}))
@@ -230,7 +230,7 @@ def test_a_turn_that_did_not_end_goes_on() -> None:
     assert talk(exchanges) == [("Is it late?", "I do not know")]
 
 
-def test_an_agent_that_tells_its_question_is_whole() -> None:
+def test_an_agent_with_its_question_is_complete() -> None:
     """It failed before it could answer, after several attempts with its own prompts."""
     around = long(agent(0, None, "Is it late?", "", attributes={"gen_ai.output.messages": None}))
     spans = [turn_request(1, 0, [], "Is it late?", "{"), turn_request(2, 0, [("Is it late?", "{")], "That is no JSON", "}")]
@@ -239,26 +239,30 @@ def test_an_agent_that_tells_its_question_is_whole() -> None:
 
 
 @pytest.mark.parametrize("attributes", [{}, {"gen_ai.response.id": "r1"}])
-def test_two_instrumentors_of_one_trace_tell_of_one_request_and_one_call(attributes: Json) -> None:
+def test_two_instrumentors_of_one_trace_report_one_request_and_one_call(attributes: Json) -> None:
     """Both wrap the framework, and only one of them has the response id."""
-    sent = {
+    chat_attributes = {
         "gen_ai.input.messages": history([], "Is it late?"),
         "gen_ai.output.messages": messages("assistant", "No"),
         "gen_ai.response.id": None,
     }
     around = long(span(0, name="root", attributes=ROOTS["agent"]))
     call = tool(2, 0, attributes={"gen_ai.tool.call.id": None})
-    one = request(around, chat_span(1, 0, **sent), call, scope="openinference.instrumentation.langchain")
-    other = request(chat_span(3, 0, **{**sent, **attributes}), tool(4, 0), scope="opentelemetry.instrumentation.langchain")
+    langchain_request = request(
+        around, chat_span(1, 0, **chat_attributes), call, scope="openinference.instrumentation.langchain"
+    )
+    other = request(
+        chat_span(3, 0, **{**chat_attributes, **attributes}), tool(4, 0), scope="opentelemetry.instrumentation.langchain"
+    )
     at = {
-        name: one.request["resourceSpans"][0]["scopeSpans"][0]["spans"][1][name]
+        name: langchain_request.request["resourceSpans"][0]["scopeSpans"][0]["spans"][1][name]
         for name in ("startTimeUnixNano", "endTimeUnixNano")
     }
-    of_tool = one.request["resourceSpans"][0]["scopeSpans"][0]["spans"][2]
+    of_tool = langchain_request.request["resourceSpans"][0]["scopeSpans"][0]["spans"][2]
     request_span, tool_span = other.request["resourceSpans"][0]["scopeSpans"][0]["spans"]
     request_span.update(at)
     tool_span.update({name: of_tool[name] for name in ("startTimeUnixNano", "endTimeUnixNano", "attributes")})
-    [assembly] = assembled(records_of([one, other]))
+    [assembly] = assembled(records_of([langchain_request, other]))
     assert [exchange.input_tokens for exchange in assembly.exchanges] == [10]
     assert sorted(event.event for event in assembly.events) == ["token_usage", "tool_call", "tool_output"]
 
@@ -277,7 +281,7 @@ NAMED = ["generate_title", "ChatTitle", "summarize conversation", "update_memory
 @pytest.mark.parametrize("at", ["before", "after"])
 @pytest.mark.parametrize("kind", ["server", "chain", "agent"])
 @pytest.mark.parametrize("helper", [*HELPERS, *NAMED])
-def test_a_helpers_request_is_neither_question_nor_answer(helper: str, kind: str, at: str) -> None:
+def test_a_helper_request_is_neither_question_nor_answer(helper: str, kind: str, at: str) -> None:
     """A guardrail, an evaluator or a chat title asks a model as well, before or after the turn; its tokens are not the turn's."""
     question, answer = TURNS[0]
     number = 1 if at == "before" else 5
@@ -295,14 +299,14 @@ def test_a_helpers_request_is_neither_question_nor_answer(helper: str, kind: str
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_request_itself_may_be_named_after_its_task(name: str) -> None:
+def test_a_request_named_after_its_task_is_recognised(name: str) -> None:
     """There is no span around it."""
     exchanges, _ = made_of(root("server"), turn_request(1, 0, [], *TURNS[0]), brief(chat_span(2, 0, name=name)))
     assert talk(exchanges) == TURNS[:1]
 
 
 @pytest.mark.parametrize("operation", ["generate_title", "summarize_history", "memory_extraction"])
-def test_an_operation_that_is_a_helpers_task_is_no_request(operation: str) -> None:
+def test_a_helper_operation_is_not_a_request(operation: str) -> None:
     """The operation, not only the span's name, marks it as a helper."""
     helping = brief(chat_span(2, 0, **{"gen_ai.operation.name": operation}))
     exchanges, _ = made_of(root("plain"), turn_request(1, 0, [], *TURNS[0]), helping)
@@ -310,7 +314,7 @@ def test_an_operation_that_is_a_helpers_task_is_no_request(operation: str) -> No
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_what_is_named_after_a_helpers_task_and_is_all_there_is_was_asked_for(name: str) -> None:
+def test_a_helper_task_that_is_the_only_request_is_the_turn(name: str) -> None:
     """An agent that writes titles is no helper."""
     exchanges, _ = made_of(
         span(0, name=name, attributes=ROOTS["chain"]), turn_request(1, 0, [], "A title for my book?", "The Ferry")
@@ -319,7 +323,7 @@ def test_what_is_named_after_a_helpers_task_and_is_all_there_is_was_asked_for(na
 
 
 @pytest.mark.parametrize("name", ["summarize", "chat gpt-x", "answer_question", "agent", "entitle", "memorable"])
-def test_a_name_that_only_sounds_like_a_helper_is_none(name: str) -> None:
+def test_a_name_that_only_resembles_a_helper_is_not_one(name: str) -> None:
     """The last step of a search summarises the results: that is the answer."""
     assert not names_helper(name)
 
@@ -327,7 +331,7 @@ def test_a_name_that_only_sounds_like_a_helper_is_none(name: str) -> None:
 @pytest.mark.parametrize(
     "attributes", [{"gen_ai.operation.name": "embeddings"}, {"llm.request.type": "rerank"}, {"ai.operationId": "ai.embedMany"}]
 )
-def test_embeddings_and_reranking_alone_make_nothing(attributes: Json) -> None:
+def test_embeddings_and_reranking_alone_give_no_exchange(attributes: Json) -> None:
     """A job that indexes documents is not a session."""
     exchanges, events = made_of(
         span(0, attributes={**attributes, "gen_ai.request.model": "e", "gen_ai.prompt.0.content": "a", **USAGE})
@@ -336,7 +340,7 @@ def test_embeddings_and_reranking_alone_make_nothing(attributes: Json) -> None:
     assert events == []
 
 
-def test_a_request_that_serves_a_tool_does_not_answer_for_the_turn() -> None:
+def test_a_request_that_serves_a_tool_does_not_answer_the_turn() -> None:
     """An agent used as a tool has its own answer, and its tokens are the turn's."""
     inner = turn_request(3, 2, [], "Find the price", "It is 9 euro")
     exchanges, _ = made_of(root("chain"), turn_request(1, 0, [], "How much is it?", "Nine euro."), brief(tool(2, 0)), inner)
@@ -360,7 +364,7 @@ def test_a_handoff_is_one_call(called: str, name: str) -> None:
     assert payload["tool_call_id"] == "c1"
 
 
-def test_spans_of_two_traces_may_have_one_id() -> None:
+def test_spans_of_two_traces_may_share_an_id() -> None:
     """A span id is unique only within its trace: events of the second were taken for those of the first."""
     assemblies = assembled(records_of([request(chat(0, None)), request(chat(0, None, trace="b" * 32))]))
     assert len({event.event_id for assembly in assemblies for event in assembly.events}) == 2

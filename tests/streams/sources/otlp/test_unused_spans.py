@@ -27,7 +27,7 @@ def unused(state: str, example: str, spans: int = 1, scope: str = "tests") -> Un
     return UnusedSpans(state=state, scope=scope, example=example, spans=spans)
 
 
-def test_a_kind_that_is_not_understood_is_counted_with_what_it_says() -> None:
+def test_an_unknown_kind_is_counted_with_its_value() -> None:
     """The user learns which attribute to change, or which value to report."""
     spans = [span(number, attributes={"gen_ai.operation.name": "ponder"}) for number in range(3)]
     decision = decision_of(*spans, scope="litellm")
@@ -35,7 +35,7 @@ def test_a_kind_that_is_not_understood_is_counted_with_what_it_says() -> None:
     assert decision.unused_spans == (unused("unknown_kind", "gen_ai.operation.name = ponder", 3, "litellm"),)
 
 
-def test_a_request_without_texts_counts_although_its_tokens_are_used() -> None:
+def test_a_request_without_texts_is_counted_although_its_tokens_are_used() -> None:
     """Otherwise it would look like a lost trace."""
     decision = decision_of(
         span(0, name="chat m", attributes={**MODEL, "gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 4})
@@ -44,14 +44,14 @@ def test_a_request_without_texts_counts_although_its_tokens_are_used() -> None:
     assert decision.unused_spans == (unused("no_content", "chat m"),)
 
 
-def test_a_trace_of_helpers_alone_says_so() -> None:
+def test_a_trace_with_only_helper_requests_is_reported_as_such() -> None:
     """An indexing job embeds a thousand documents: no conversation is missing."""
     decision = decision_of(span(0, name="embed", attributes={**MODEL, "gen_ai.operation.name": "embeddings"}))
     assert decision.state == "helper"
     assert decision.unused_spans == (unused("helper", "embed"),)
 
 
-def test_spans_of_the_application_and_repetitions_are_told_apart() -> None:
+def test_application_spans_and_duplicates_are_counted_separately() -> None:
     """A database query was never meant to become an exchange."""
     spans = [
         agent(0),
@@ -67,7 +67,7 @@ def test_spans_of_the_application_and_repetitions_are_told_apart() -> None:
     assert set(decision.unused_spans) == expected
 
 
-def test_a_secret_in_an_unknown_value_is_not_shown() -> None:
+def test_a_secret_in_an_unknown_value_is_redacted() -> None:
     """The value comes from outside, and the example is shown on pages."""
     secret = "sk-ant-api03-" + "a1B2" * 12
     decision = decision_of(span(0, attributes={"gen_ai.operation.name": secret}))
@@ -76,7 +76,7 @@ def test_a_secret_in_an_unknown_value_is_not_shown() -> None:
     assert secret[:20] not in group.example
 
 
-def test_groups_are_bounded_and_what_can_be_acted_on_stays() -> None:
+def test_the_number_of_groups_is_bounded_and_actionable_ones_stay() -> None:
     """A sender can make up any number of scopes."""
     spans = [
         request(span(number, name="plain", attributes={"a": 1}), scope=f"scope {number}") for number in range(MAX_GROUPS + 9)
@@ -90,7 +90,7 @@ def test_groups_are_bounded_and_what_can_be_acted_on_stays() -> None:
 @settings(max_examples=30, deadline=None)
 @given(value=st.text(min_size=1, max_size=40).filter(lambda text: text.strip(' "')))
 @pytest.mark.parametrize("attribute", ["gen_ai.operation.name", "openinference.span.kind", "traceloop.span.kind"])
-def test_no_value_of_ones_own_loses_a_request_with_a_model_and_messages(attribute: str, value: str) -> None:
+def test_custom_values_lose_no_request_with_a_model_and_messages(attribute: str, value: str) -> None:
     """Conventions allow custom values: such a span is read as a request, or recognised as something else."""
     attributes = {
         attribute: value,

@@ -232,18 +232,18 @@ def test_a_count_means_the_same_in_every_dialect(dialect: str) -> None:
     assert usage_of(attributes) == UsageReading(expected, is_clear=True)
 
 
-def test_a_total_decides_between_readings() -> None:
+def test_a_total_decides_between_interpretations() -> None:
     """Some instrumentors wrote Anthropic's input without cache under a name that includes it."""
     total = {"llm.usage.total_tokens": READ + WRITTEN}
     assert [UsageReading(WANTED, is_clear=True)] * 2 == [usage_of({**counts, **total}) for counts in (INCLUSIVE, EXCLUSIVE)]
 
 
-def test_more_from_a_cache_than_was_read_stands_beside_it() -> None:
+def test_cached_tokens_beyond_the_input_are_added_to_it() -> None:
     """A part larger than the count cannot be included in it, even without a total."""
     counts = {"llm.token_count.prompt": 8, "llm.token_count.prompt_details.cache_read": 5_000, "llm.token_count.completion": 3}
-    read = Usage(5_008, 3, 5_000)
+    usage = Usage(5_008, 3, 5_000)
     totals = ({}, {"llm.token_count.total": 11}, {"llm.token_count.total": 5_011})
-    assert [UsageReading(read, is_clear=True)] * 3 == [usage_of({**counts, **total}) for total in totals]
+    assert [UsageReading(usage, is_clear=True)] * 3 == [usage_of({**counts, **total}) for total in totals]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_more_from_a_cache_than_was_read_stands_beside_it() -> None:
         pytest.param(None, Usage(None, None, 30, None), id="it fits two"),
     ],
 )
-def test_a_total_that_fits_no_single_reading_makes_the_usage_unclear(total: int | None, agreed: Usage) -> None:
+def test_a_total_that_fits_no_interpretation_makes_the_usage_unclear(total: int | None, agreed: Usage) -> None:
     """A guessed count looks like any other, so counts that depend on the reading are left empty."""
     both = {**INCLUSIVE, "gen_ai.usage.cache_read.input_tokens": 30, "gen_ai.usage.cache_creation.input_tokens": None}
     attributes = (
@@ -271,7 +271,7 @@ def test_a_total_that_fits_no_single_reading_makes_the_usage_unclear(total: int 
         ("9" * 5_000, None), (float("inf"), None), (float("nan"), None), (None, None), ([12], None),
     ],
 )  # fmt: skip
-def test_a_count_is_a_whole_number_that_may_be_a_text(value: Any, count: int | None) -> None:
+def test_a_count_is_a_whole_number_or_its_text(value: Any, count: int | None) -> None:
     """OTLP's JSON and some SDKs write numbers as texts; any other value is ignored without an error."""
     attributes = {"gen_ai.usage.input_tokens": value, "gen_ai.usage.output_tokens": 1}
     assert Usage(count, 1) == usage_of(attributes).counts
@@ -288,20 +288,20 @@ def test_a_count_is_a_whole_number_that_may_be_a_text(value: Any, count: int | N
         {LANGFUSE: {"unit": "TOKENS"}},
     ],
 )
-def test_counts_that_say_nothing_are_missing(attributes: dict[str, Any]) -> None:
+def test_zero_counts_are_missing(attributes: dict[str, Any]) -> None:
     """Some senders write zeros for a streamed answer without usage, which was not free."""
     values = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in attributes.items()}
     assert read_usage(values, present_in(values).token_conventions) is None
 
 
-def test_sums_stay_within_what_a_record_holds() -> None:
+def test_sums_stay_within_the_range_of_a_record() -> None:
     """A sum of a sender's counts must still fit a record."""
     assert (
         Usage(MAX_COUNT, None, MAX_COUNT) == usage_of({LANGFUSE: {"input": MAX_COUNT, "input_cached_tokens": MAX_COUNT}}).counts
     )
 
 
-def test_an_exchange_with_unclear_tokens_says_so() -> None:
+def test_an_exchange_with_unclear_tokens_is_tagged() -> None:
     """The exchange is tagged and has no count; its event has the clear counts. Another request does not make up a sum."""
     unclear = {**INCLUSIVE, "gen_ai.usage.output_tokens": WRITTEN, "gen_ai.usage.total_tokens": 5}
     records = records_of([request(agent(0), chat(1, attributes=unclear), chat(2))])

@@ -54,7 +54,7 @@ def _fill(path: Path, session: str, lines: Iterable[str | bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "branch_and_leaf", "wrapped_text", "memory", "repeated_ids"])
-def test_rows_give_the_records_of_the_same_lines(name: str, tmp_path: Path, context: ReadingContext) -> None:
+def test_rows_give_the_same_records_as_lines(name: str, tmp_path: Path, context: ReadingContext) -> None:
     """Moving an agent from files to SQLite must not change its records."""
     path = _database(tmp_path)
     file = CORPUS / f"{name}.jsonl"
@@ -68,7 +68,7 @@ def test_rows_give_the_records_of_the_same_lines(name: str, tmp_path: Path, cont
     assert {event.agent for event in reading.events} == {"ops"}
 
 
-def test_each_session_is_a_reading_under_the_name_of_its_rows(tmp_path: Path, context: ReadingContext) -> None:
+def test_each_session_is_a_reading_named_by_its_rows(tmp_path: Path, context: ReadingContext) -> None:
     """The row, not a copied header, names the session of an event."""
     path = _database(tmp_path)
     _fill(path, "b", ['{"type":"session","id":"other"}', '{"type":"reset","id":"r1"}'])
@@ -79,7 +79,7 @@ def test_each_session_is_a_reading_under_the_name_of_its_rows(tmp_path: Path, co
     assert [[event.session_id for event in reading.events] for reading in readings] == [["b"], ["ä"]]
 
 
-def test_bad_rows_are_faults_and_too_long_ones_are_not_loaded(tmp_path: Path, context: ReadingContext) -> None:
+def test_invalid_rows_are_faults_and_oversized_ones_are_not_loaded(tmp_path: Path, context: ReadingContext) -> None:
     """A row may be empty, binary, or a gigabyte long."""
     path = _database(tmp_path)
     rows: list[str | bytes] = ["{", b'{"a":"\xff"}', "x" * (MAX_LINE_BYTES + 1), '{"type":"reset","id":"r1"}']
@@ -118,7 +118,7 @@ def test_only_databases_with_transcripts_are_found(tmp_path: Path, context: Read
     assert list(read_database(tmp_path / "agents/login/agent/openclaw-agent.sqlite", context)) == []
 
 
-def test_what_is_no_database_is_listed_and_stops_no_other(tmp_path: Path, context: ReadingContext) -> None:
+def test_an_invalid_database_is_listed_and_stops_no_other(tmp_path: Path, context: ReadingContext) -> None:
     """A damaged file must not stop the import of a fleet, and must be reported."""
     damaged = _database(tmp_path, agent="damaged")
     damaged.write_bytes(b"no database" * 100)
@@ -132,10 +132,10 @@ def test_what_is_no_database_is_listed_and_stops_no_other(tmp_path: Path, contex
     "table",
     ["transcript_events", "session_transcript_archives", "session_transcript_cold_archives", "trajectory_runtime_events"],
 )
-def test_a_form_that_is_not_known_is_refused_with_a_way_out(table: str, tmp_path: Path, context: ReadingContext) -> None:
+def test_an_unknown_schema_is_refused_with_an_alternative(table: str, tmp_path: Path, context: ReadingContext) -> None:
     """Guessing columns would import nonsense, and importing only the other tables would hide sessions."""
-    known = [] if table == "transcript_events" else [EVENTS]
-    path = _database(tmp_path, [*known, f"CREATE TABLE {table} (session_id TEXT)"])
+    tables = [] if table == "transcript_events" else [EVENTS]
+    path = _database(tmp_path, [*tables, f"CREATE TABLE {table} (session_id TEXT)"])
     with pytest.raises(InputError, match=f"{table} has no column") as caught:
         list(read_database(path, context))
     assert str(path) in str(caught.value)
@@ -146,7 +146,7 @@ def _lines(name: str) -> list[str]:
     return (CORPUS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
 
 
-def test_compressed_rows_give_the_records_of_the_same_lines(tmp_path: Path, context: ReadingContext) -> None:
+def test_compressed_rows_give_the_same_records_as_lines(tmp_path: Path, context: ReadingContext) -> None:
     """OpenClaw compresses long rows since 2026.9, which must not change their records."""
     path = _database(tmp_path, [COMPRESSED_EVENTS])
     rows = [
@@ -170,7 +170,7 @@ _ROW = zstd.compress(b'{"type":"reset","id":"r0"}')
 
 
 @pytest.mark.parametrize("body", [b"no zstd", _bomb(MAX_LINE_BYTES + 1), b"", _ROW[:-3], _ROW + b"x", _ROW + _ROW])
-def test_a_row_that_cannot_be_decompressed_costs_itself_alone(body: bytes, tmp_path: Path, context: ReadingContext) -> None:
+def test_a_row_that_cannot_be_decompressed_affects_no_other(body: bytes, tmp_path: Path, context: ReadingContext) -> None:
     """A few bytes may expand to gigabytes, and must not end the session."""
     path = _database(tmp_path, [COMPRESSED_EVENTS])
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -193,7 +193,7 @@ def _archive(
 
 
 @pytest.mark.parametrize("encoding", ["identity", "zstd"])
-def test_an_archived_session_is_read_as_the_rows_were(encoding: str, tmp_path: Path, context: ReadingContext) -> None:
+def test_an_archived_session_is_read_like_its_rows(encoding: str, tmp_path: Path, context: ReadingContext) -> None:
     """Rows moved by a reset or a deletion still count."""
     path = _database(tmp_path, [EVENTS, ARCHIVES])
     _archive(path, "s-1", _lines("plain"), encoding=encoding)
@@ -215,7 +215,7 @@ def test_entries_in_an_archive_and_in_rows_count_once(tmp_path: Path, context: R
     assert reading.faults == []
 
 
-def test_an_archive_that_was_cut_off_before_it_was_registered_is_reported(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_truncated_archive_is_reported(tmp_path: Path, context: ReadingContext) -> None:
     """Its digest matches although the session is incomplete."""
     path = _database(tmp_path, [ARCHIVES])
     _archive(path, "s-1", _lines("plain"), cut_off=8)
@@ -225,7 +225,7 @@ def test_an_archive_that_was_cut_off_before_it_was_registered_is_reported(tmp_pa
     assert [fault.reason for fault in reading.faults] == ["archive_damaged"]
 
 
-def test_an_archive_that_holds_too_much_is_read_in_bounded_memory(
+def test_an_oversized_archive_is_read_in_bounded_memory(
     tmp_path: Path, context: ReadingContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few bytes may expand to terabytes."""
@@ -240,7 +240,7 @@ def test_an_archive_that_holds_too_much_is_read_in_bounded_memory(
     assert reading.exchanges != []
 
 
-def test_an_archive_that_was_changed_is_set_aside_whole(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_changed_archive_is_rejected_as_a_unit(tmp_path: Path, context: ReadingContext) -> None:
     """Content that does not match its digest is not evidence; the rows beside it are."""
     path = _database(tmp_path, [EVENTS, ARCHIVES])
     _archive(path, "s-1", _lines("plain"), digest="0" * 64)
@@ -252,7 +252,9 @@ def test_an_archive_that_was_changed_is_set_aside_whole(tmp_path: Path, context:
 
 
 @pytest.mark.parametrize("storage", ["file", "sqlite"])
-def test_a_cold_archive_is_read_from_the_file_or_from_beside_it(storage: str, tmp_path: Path, context: ReadingContext) -> None:
+def test_a_cold_archive_is_read_from_the_database_or_from_beside_it(
+    storage: str, tmp_path: Path, context: ReadingContext
+) -> None:
     """Idle sessions are moved out of the rows, and a late import must not miss them."""
     path = _database(tmp_path, [EVENTS, COLD])
     records = [{"kind": "header", "version": 1, "sessionId": "s-1", "generation": "g"}]
@@ -274,7 +276,7 @@ def test_a_cold_archive_is_read_from_the_file_or_from_beside_it(storage: str, tm
 
 
 @pytest.mark.parametrize("name", ["../../../secret.jsonl.zst", "missing.jsonl.zst"])
-def test_a_cold_archive_that_is_not_there_is_said_and_no_other_file_is_read(
+def test_a_missing_cold_archive_is_reported_and_no_other_file_is_read(
     name: str, tmp_path: Path, context: ReadingContext
 ) -> None:
     """The name is untrusted and must not lead out of its folder."""
@@ -287,19 +289,19 @@ def test_a_cold_archive_that_is_not_there_is_said_and_no_other_file_is_read(
     assert [fault.reason for fault in reading.faults] == ["archive_missing"]
 
 
-def test_what_a_fork_copied_counts_in_the_session_where_it_was_said(tmp_path: Path, context: ReadingContext) -> None:
+def test_entries_copied_by_a_fork_count_in_their_original_session(tmp_path: Path, context: ReadingContext) -> None:
     """A fork or a rewind starts with a copy of another session. Counted twice, all figures of the agent would be wrong."""
     path = _database(tmp_path, [EVENTS, WINDOWS, IDENTITIES])
     lines = _lines("plain")
     more = '{"type":"message","id":"own","timestamp":"2026-11-03T10:00:00Z","message":{"role":"user","content":"More?"}}'
     # The copy has the id that comes first: age decides, not the alphabet.
-    for session, created, held in (("z-source", 1, lines), ("a-fork", 2, [*lines, more])):
-        _fill(path, session, held)
+    for session, created, session_lines in (("z-source", 1, lines), ("a-fork", 2, [*lines, more])):
+        _fill(path, session, session_lines)
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute(
                 "INSERT INTO session_windows VALUES (?, ?, NULL, NULL, ?)", (session, f"agent:ops:{session}", created)
             )
-            ids = [(session, json.loads(line)["id"]) for line in held]
+            ids = [(session, json.loads(line)["id"]) for line in session_lines]
             connection.executemany("INSERT INTO transcript_event_identities VALUES (?, ?)", ids)
     fork, source = read_database(path, context)
     expected = read_transcript(CORPUS / "plain.jsonl", context)
@@ -320,7 +322,7 @@ def test_what_a_fork_copied_counts_in_the_session_where_it_was_said(tmp_path: Pa
         (("agent:ops:cron:nightly", None, None), (("cron",), False)),
     ],
 )
-def test_who_began_a_session_and_where_is_told_by_its_window(
+def test_the_session_window_tells_who_started_a_session_and_where(
     row: tuple[str, str | None, str | None], expected: tuple[tuple[str, ...], bool], tmp_path: Path, context: ReadingContext
 ) -> None:
     """A scheduled run or a subagent is not a person's question, and a group is not one person."""
@@ -340,7 +342,7 @@ def test_a_file_that_is_no_database_is_an_error(tmp_path: Path, context: Reading
         list(read_database(path, context))
 
 
-def test_a_view_in_place_of_the_table_is_not_run(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_view_in_place_of_a_table_is_not_queried(tmp_path: Path, context: ReadingContext) -> None:
     """A view is code by whoever made the file."""
     bomb = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT 's' AS session_id, i AS seq, '' AS event_json FROM n"
     path = _database(tmp_path, [f"CREATE VIEW transcript_events AS {bomb}"])
@@ -356,13 +358,15 @@ def test_ranges_cover_every_session_once(count: int, tmp_path: Path, context: Re
     for name in names:
         _fill(path, name, ['{"type":"reset","id":"r1"}'])
     ranges = session_ranges(path, count)
-    read = [reading.session_ids[0] for session_range in ranges for reading in read_database(path, context, session_range)]
-    assert [reading.session_ids[0] for reading in read_database(path, context)] == read
-    assert len(names) == len(read)
+    session_ids = [
+        reading.session_ids[0] for session_range in ranges for reading in read_database(path, context, session_range)
+    ]
+    assert [reading.session_ids[0] for reading in read_database(path, context)] == session_ids
+    assert len(names) == len(session_ids)
     assert len(ranges) <= count
 
 
-def test_a_session_that_comes_later_lies_in_a_range(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_session_added_later_is_in_a_range(tmp_path: Path, context: ReadingContext) -> None:
     """The gateway writes between planning and reading."""
     path = _database(tmp_path)
     for name in ("f", "k", "p"):
@@ -370,11 +374,13 @@ def test_a_session_that_comes_later_lies_in_a_range(tmp_path: Path, context: Rea
     ranges = session_ranges(path, 3)
     for name in ("a", "g", "z"):
         _fill(path, name, ['{"type":"reset","id":"r1"}'])
-    read = [reading.session_ids[0] for session_range in ranges for reading in read_database(path, context, session_range)]
-    assert read == ["a", "f", "g", "k", "p", "z"]
+    session_ids = [
+        reading.session_ids[0] for session_range in ranges for reading in read_database(path, context, session_range)
+    ]
+    assert session_ids == ["a", "f", "g", "k", "p", "z"]
 
 
-def test_a_database_is_read_as_it_was_at_one_moment(tmp_path: Path, context: ReadingContext) -> None:
+def test_a_database_is_read_as_of_one_moment(tmp_path: Path, context: ReadingContext) -> None:
     """A fork made during the reading would count its copies as its own."""
     path = _database(tmp_path, ["PRAGMA journal_mode = WAL", EVENTS])
     for name in ("a", "b"):

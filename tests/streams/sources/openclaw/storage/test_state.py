@@ -56,7 +56,7 @@ def test_the_configuration_says_whether_the_plugin_is_on(tmp_path: Path, entry: 
     assert read_state(configured(tmp_path, entry)).plugin == plugin
 
 
-def test_plugins_that_are_switched_off_together_are_off(tmp_path: Path) -> None:
+def test_plugins_disabled_together_are_off(tmp_path: Path) -> None:
     """One switch overrides all entries."""
     root = configured(tmp_path, PLUGIN)
     (root / "openclaw.json").write_text(json.dumps({"plugins": {"enabled": False, "entries": {"driftline": PLUGIN}}}), "utf-8")
@@ -64,14 +64,14 @@ def test_plugins_that_are_switched_off_together_are_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["// a comment\n{}", "{", "\x00", "[" * 100_000])
-def test_a_configuration_that_is_no_plain_json_is_not_guessed_at(tmp_path: Path, text: str) -> None:
+def test_a_configuration_that_is_not_plain_json_is_unknown(tmp_path: Path, text: str) -> None:
     """OpenClaw accepts comments and includes; a false 'not on' would advise installing what is already there."""
     root = configured(tmp_path, PLUGIN)
     (root / "openclaw.json").write_text(text, "utf-8")
     assert Plugin(None) == read_state(root).plugin
 
 
-def test_the_newest_version_and_every_form_are_told(tmp_path: Path) -> None:
+def test_the_newest_version_and_every_storage_form_are_reported(tmp_path: Path) -> None:
     """Agents unused since an update keep the old form."""
     root = configured(tmp_path, None)
     database(root, "main", "2026.9.6", "transcript_events", "session_transcript_archives")
@@ -85,7 +85,7 @@ def test_the_newest_version_and_every_form_are_told(tmp_path: Path) -> None:
     assert state.agents == 4
 
 
-def test_without_a_database_the_configuration_tells_the_version(tmp_path: Path) -> None:
+def test_without_a_database_the_configuration_gives_the_version(tmp_path: Path) -> None:
     """Transcript files have no version of OpenClaw."""
     root = configured(tmp_path, None, meta={"lastTouchedVersion": "2026.6.11"})
     assert read_state(root).version == "2026.6.11"
