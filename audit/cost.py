@@ -23,9 +23,9 @@ from audit.settings_files import Document
 NANO = 10**9
 """Nano-USD per USD."""
 OVERHEAD_TOKENS = 1000
-"""Most input tokens of a request beyond the texts of its question: roles, fences, what the API adds for a schema."""
-BYTES_A_TOKEN = 8
-"""Most bytes per token of a prompt on average; English prose has four to five."""
+"""Maximum input tokens of a request beyond the texts of its question: roles, fences, and the API's additions for a schema."""
+MAX_BYTES_PER_TOKEN = 8
+"""Maximum average of bytes per token of a prompt; English prose has four to five."""
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$"
 """The pattern of a model's name."""
 CacheLife = Literal["5m", "1h"]
@@ -58,28 +58,28 @@ class Request(Protocol):
 
     @property
     def texts_size(self) -> int:
-        """Most tokens of its texts: one per byte."""
+        """Maximum number of tokens of its texts: one per byte."""
 
     @property
     def max_tokens(self) -> int:
-        """Most tokens of the answer."""
+        """Maximum number of tokens of the answer."""
 
 
 class ShortRequest(Request, Protocol):
-    """A request whose answer may have fewer tokens if money is short."""
+    """A request whose answer may have fewer tokens if the budget is low."""
 
     @property
-    def least_tokens(self) -> int:
-        """Fewest tokens to ask for."""
+    def min_tokens(self) -> int:
+        """Minimum number of answer tokens to request."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptBound:
-    """Most tokens of the prompt of one call."""
+    """Maximum number of tokens of the prompt of one call."""
 
     tokens: int
     written: int
-    """Most of these that the prompt cache may write."""
+    """Maximum number of these tokens that may be written to the prompt cache."""
 
 
 class _PriceModel(BaseModel):
@@ -90,64 +90,73 @@ class Rates(_PriceModel):
     """The prices of tokens, in USD per million."""
 
     input: UsdPerMillion
-    """For what the model reads."""
+    """Price of input tokens."""
     output: UsdPerMillion
-    """For what it writes."""
+    """Price of output tokens."""
     batch_input: UsdPerMillion | None = None
-    """Through the batch API; None is unknown."""
+    """Price of input tokens through the batch API; None is unknown."""
     batch_output: UsdPerMillion | None = None
-    """Through the batch API; None is unknown."""
+    """Price of output tokens through the batch API; None is unknown."""
 
     def per_token(self, *, batched: bool) -> tuple[Fraction, Fraction] | None:
         """Return nano-USD per token of input and of output; None if unknown."""
-        pair = self._listed(batched=batched)
-        return None if pair is None else (_exactly(pair[0]) * 1000, _exactly(pair[1]) * 1000)
+        rates = self._usd_per_million(batched=batched)
+        if rates is None:
+            return None
+        input_rate, output_rate = rates
+        return _exact(input_rate) * 1000, _exact(output_rate) * 1000
 
-    def at_most(self, *, batched: bool) -> list[tuple[float, float]]:
-        """Return the rates that `per_token` may return.
+    def possible_rates(self, *, batched: bool) -> list[tuple[float, float]]:
+        """Return the rates, in USD per million tokens, at which a call may be charged.
 
-        A single call may later count as batched, but not the other way round.
+        A single call may be charged at batch rates, but a batched call is never charged at the rates of single calls if batch rates
+        are known.
         """
-        pairs = [self._listed(batched=True), self._listed(batched=False)]
-        upper_rates = [pair for pair in pairs if pair is not None]
-        return upper_rates[:1] if batched else upper_rates
+        single = self._usd_per_million(batched=False)
+        batch = self._usd_per_million(batched=True)
+        known = [rates for rates in (batch, single) if rates is not None]
+        return known[:1] if batched else known
 
-    def _listed(self, *, batched: bool) -> tuple[float, float] | None:
+    def _usd_per_million(self, *, batched: bool) -> tuple[float, float] | None:
         """Return USD per million tokens of input and of output; None if unknown."""
-        pair = (self.batch_input, self.batch_output) if batched else (self.input, self.output)
-        return None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
+        if not batched:
+            return self.input, self.output
+        if self.batch_input is None or self.batch_output is None:
+            return None
+        return self.batch_input, self.batch_output
 
 
 @lru_cache(maxsize=4096)
-def _exactly(number: float) -> Fraction:
+def _exact(number: float) -> Fraction:
     """Return a price exactly as written: 0.1 instead of the nearest binary fraction."""
     return Fraction(str(number))
 
 
 class PriceStep(Rates):
-    """Rates of a request with a long prompt; they hold for all of its tokens, the output too."""
+    """Rates of a request with a long prompt; they apply to all of its tokens, including the output."""
 
     above: Tokens
-    """Prompt tokens, the cached ones too, beyond which they hold."""
+    """Number of prompt tokens, including cached ones, above which the rates apply."""
 
 
 class CacheTerms(_PriceModel):
     """The terms of the prompt cache, as factors of the price of input."""
 
     minimum: Tokens | None = None
-    """Tokens of the smallest prefix that is cached; a shorter one is silently not. None is unknown."""
+    """Minimum tokens of a cached prefix; the API silently does not cache shorter ones. None is unknown."""
     write: Factor = 1.25
-    """For what is kept for five minutes."""
+    """For tokens that are cached for five minutes."""
     write_hour: Factor = 2.0
-    """For what is kept for an hour."""
+    """For tokens that are cached for an hour."""
     read: Factor = 0.1
+    """For tokens that are read from the cache."""
 
-    def writing(self, life: CacheLife) -> Fraction:
-        """Return the factor for a token that is written to the cache."""
-        return _exactly(self.write_factor(life))
+    def exact_write_factor(self, life: CacheLife) -> Fraction:
+        """Return the factor for a token that is written to the cache, as an exact fraction."""
+        return _exact(self.write_factor(life))
 
     def write_factor(self, life: CacheLife) -> float:
-        """The same as it is listed."""
+        """Return the factor for a token that is written to the cache."""
         return self.write if life == "5m" else self.write_hour
 
 
@@ -155,94 +164,102 @@ class ModelPrice(Rates):
     """The price of a model with its source, and other properties that the cost of a call depends on."""
 
     source: Annotated[str, StringConstraints(min_length=1, max_length=1000)]
-    """The place where the price was read."""
+    """The source of the price, such as the address of a page."""
     read_on: Annotated[date, Field(strict=False)]
-    """The day on which it was read."""
+    """The day on which the price was looked up."""
     steps: Annotated[tuple[PriceStep, ...], Field(max_length=16)] = ()
-    """Other rates for longer prompts, rising."""
+    """Other rates for longer prompts, in ascending order."""
     cache: CacheTerms = CacheTerms()
     switch_off_thinking: bool = False
     """True for a model that thinks by default: for judging, thinking is switched off."""
 
     @field_validator("steps")
     @classmethod
-    def _steps_rise(cls, steps: tuple[PriceStep, ...]) -> tuple[PriceStep, ...]:
+    def _require_ascending(cls, steps: tuple[PriceStep, ...]) -> tuple[PriceStep, ...]:
         bounds = [step.above for step in steps]
         if bounds != sorted(set(bounds)):
-            raise ValueError("each step must begin above the one before it")
+            raise ValueError("each step must have a larger `above` than the previous step")
         return steps
 
     @property
     def cache_minimum(self) -> int | None:
-        """Tokens of the smallest prefix that is cached; None if unknown."""
+        """Minimum tokens of a cached prefix; None if unknown."""
         return self.cache.minimum
 
     def cost(self, usage: Usage, *, batched: bool = False, cache_life: CacheLife = "5m") -> int | None:
         """Return the cost of one call in nano-USD, rounded up; None if the price is unknown."""
-        *_, rates = self._reached(usage.prompt_tokens)
-        tokens = rates.per_token(batched=batched)
-        if tokens is None:
+        *_, rates = self._rates_up_to(usage.prompt_tokens)
+        per_token = rates.per_token(batched=batched)
+        if per_token is None:
             return None
-        read = usage.input_tokens + usage.cache_write_tokens * self.cache.writing(cache_life)
-        read += usage.cache_read_tokens * _exactly(self.cache.read)
-        return math.ceil(read * tokens[0] + usage.output_tokens * tokens[1])
+        input_rate, output_rate = per_token
+        weighted_input = (
+            usage.input_tokens
+            + usage.cache_write_tokens * self.cache.exact_write_factor(cache_life)
+            + usage.cache_read_tokens * _exact(self.cache.read)
+        )
+        return math.ceil(weighted_input * input_rate + usage.output_tokens * output_rate)
 
-    def worst_case(self, texts_size: int, max_tokens: int, *, batched: bool = False, cache_life: CacheLife = "5m") -> int:
-        """Return the largest possible cost of one call in nano-USD; for a batched one at batch prices, if known.
+    def max_cost(self, texts_size: int, max_tokens: int, *, batched: bool = False, cache_life: CacheLife = "5m") -> int:
+        """Return the largest possible cost of one call in nano-USD; a batched call is charged at batch prices, if known.
 
         It assumes one token per byte of the texts, the overhead, the highest price of input, and every token of the answer.
         """
-        most = texts_size + OVERHEAD_TOKENS
-        return self.most(PromptBound(most, written=most), max_tokens, batched=batched, cache_life=cache_life)
+        tokens = texts_size + OVERHEAD_TOKENS
+        return self.max_prompt_cost(PromptBound(tokens, written=tokens), max_tokens, batched=batched, cache_life=cache_life)
 
-    def most(self, prompt: PromptBound, max_tokens: int, *, batched: bool = False, cache_life: CacheLife = "5m") -> int:
+    def max_prompt_cost(
+        self, prompt: PromptBound, max_tokens: int, *, batched: bool = False, cache_life: CacheLife = "5m"
+    ) -> int:
         """Return the largest possible cost in nano-USD of a call whose prompt and answer have at most these tokens."""
         factors = (self.cache.write_factor(cache_life), self.cache.read)
         return max(
-            _bound(*rates, *factors).nano(prompt, max_tokens)
-            for reached in self._reached(prompt.tokens)
-            for rates in reached.at_most(batched=batched)
+            _exact_bound(*pair, *factors).nano(prompt, max_tokens)
+            for rates in self._rates_up_to(prompt.tokens)
+            for pair in rates.possible_rates(batched=batched)
         )
 
-    def _reached(self, prompt_tokens: int) -> Iterator[Rates]:
-        """Return the rates for prompts up to this size, the actual one's last."""
+    def _rates_up_to(self, prompt_tokens: int) -> Iterator[Rates]:
+        """Yield the rates for prompts of up to this size in ascending order; the last ones are those of this size."""
         yield self
         yield from (step for step in self.steps if step.above < prompt_tokens)
 
 
 @lru_cache(maxsize=4096)
-def _bound(read_usd: float, answer_usd: float, write_factor: float, read_factor: float) -> _Bound:
+def _exact_bound(input_usd: float, output_usd: float, write_factor: float, read_factor: float) -> _CostBound:
     """Return the exact bound at these rates, in USD per million tokens, and these cache factors."""
-    highest = max(Fraction(1), _exactly(write_factor), _exactly(read_factor))
-    read, answered = _exactly(read_usd) * 1000, _exactly(answer_usd) * 1000
-    written = read * (highest - 1)
+    highest_factor = max(Fraction(1), _exact(write_factor), _exact(read_factor))
+    read = _exact(input_usd) * 1000
+    written = read * (highest_factor - 1)
+    answered = _exact(output_usd) * 1000
     divisor = math.lcm(read.denominator, written.denominator, answered.denominator)
-    return _Bound(int(read * divisor), int(written * divisor), int(answered * divisor), divisor)
+    return _CostBound(int(read * divisor), int(written * divisor), int(answered * divisor), divisor)
 
 
-class _Bound(NamedTuple):
-    """The largest possible cost of a call as whole numbers, whose sum is divided by `divisor`.
-
-    One number is per token read, one per token that is also written to the cache, and one per token of the answer.
-    """
+class _CostBound(NamedTuple):
+    """The largest possible cost of a call as whole numbers, whose sum is divided by `divisor`."""
 
     read: int
+    """Per token of the prompt."""
     written: int
+    """Additional cost per token that is written to the cache."""
     answered: int
+    """Per token of the answer."""
     divisor: int
 
     def nano(self, prompt: PromptBound, max_tokens: int) -> int:
         """Return the bound in nano-USD, rounded up."""
-        whole = self.read * prompt.tokens + self.written * prompt.written + self.answered * max_tokens
-        return -(-whole // self.divisor)
+        multiple = self.read * prompt.tokens + self.written * prompt.written + self.answered * max_tokens
+        return -(-multiple // self.divisor)
 
 
 @lru_cache(4096)
 def nano_of(usd: float) -> int:
     """Convert USD to the nearest nano-USD; inverse of `usd_of`. Raises ValueError or OverflowError for NaN and infinities."""
     numerator, denominator = usd.as_integer_ratio()
-    whole, rest = divmod(numerator * NANO, denominator)
-    return whole + (2 * rest > denominator or (2 * rest == denominator and whole % 2))
+    quotient, remainder = divmod(numerator * NANO, denominator)
+    rounds_up = 2 * remainder > denominator or (2 * remainder == denominator and quotient % 2 == 1)
+    return quotient + 1 if rounds_up else quotient
 
 
 def usd_of(nano: int) -> float:
@@ -252,10 +269,10 @@ def usd_of(nano: int) -> float:
 
 @cache
 def shipped_prices() -> Mapping[str, ModelPrice]:
-    """Return the shipped prices by every name of a model."""
+    """Return the shipped prices by the names of their models, including aliases."""
     with resources.as_file(resources.files("audit").joinpath("models.yaml")) as path:
-        listed = Document(path).validate(_PriceList).models
-    return {name: price for model, price in listed.items() for name in (model, *price.aliases)}
+        models = Document(path).validate(_PriceList).models
+    return {name: price for model, price in models.items() for name in (model, *price.aliases)}
 
 
 class _ListedModel(ModelPrice):
@@ -266,42 +283,46 @@ class _PriceList(_PriceModel):
     models: dict[str, _ListedModel]
 
 
-def price_of(model: str, own: Mapping[str, ModelPrice]) -> ModelPrice | None:
+def price_of(model: str, configured_prices: Mapping[str, ModelPrice]) -> ModelPrice | None:
     """Return the price of a model: the configured one under any of its names, else the shipped one; None if unknown.
 
     Properties of cache and thinking that the configured price omits are taken from the shipped one.
     """
     shipped = shipped_prices().get(model)
     if shipped is None:
-        return own.get(model)
+        return configured_prices.get(model)
     names = (model, *(name for name, price in shipped_prices().items() if price is shipped))
-    found = next((own[name] for name in names if name in own), None)
-    if found is None:
+    configured = next((configured_prices[name] for name in names if name in configured_prices), None)
+    if configured is None:
         return shipped
-    unsaid = {"cache", "switch_off_thinking"} - found.model_fields_set
-    return found.model_copy(update={name: getattr(shipped, name) for name in unsaid})
+    omitted = {"cache", "switch_off_thinking"} - configured.model_fields_set
+    return configured.model_copy(update={name: getattr(shipped, name) for name in omitted})
 
 
-def worst_case(question: Request, price: ModelPrice, *, batched: bool = False) -> int:
+def max_cost(question: Request, price: ModelPrice, *, batched: bool = False) -> int:
     """Return the largest possible cost in nano-USD of asking the question once, by itself or in a batch."""
-    return price.worst_case(question.texts_size, question.max_tokens, batched=batched)
+    return price.max_cost(question.texts_size, question.max_tokens, batched=batched)
 
 
-def least_case(question: ShortRequest, price: ModelPrice) -> int:
-    """Return the smallest budget in nano-USD worth trying: for a prompt that tokenizes well, and a short answer."""
-    return price.most(PromptBound(question.texts_size // BYTES_A_TOKEN, written=0), question.least_tokens)
+def min_budget(question: ShortRequest, price: ModelPrice) -> int:
+    """Return the smallest budget in nano-USD worth trying: enough for a prompt with few tokens and a short answer."""
+    prompt = PromptBound(question.texts_size // MAX_BYTES_PER_TOKEN, written=0)
+    return price.max_prompt_cost(prompt, question.min_tokens)
 
 
-def believable(usage: Usage | None, question: Request) -> bool:
+def is_plausible(usage: Usage | None, question: Request) -> bool:
     """Return whether one call of the question can have this usage: at least one token was read, and no more than possible.
 
     Servers that imitate the API may report nothing or zeros; implausible usage is charged at the largest possible cost.
     """
     if usage is None:
         return False
-    parts = (usage.input_tokens, usage.output_tokens, usage.cache_write_tokens, usage.cache_read_tokens)
-    within = usage.prompt_tokens <= question.texts_size + OVERHEAD_TOKENS and usage.output_tokens <= question.max_tokens
-    return within and min(parts) >= 0 and usage.prompt_tokens > 0
+    counts = (usage.input_tokens, usage.output_tokens, usage.cache_write_tokens, usage.cache_read_tokens)
+    return (
+        min(counts) >= 0
+        and 0 < usage.prompt_tokens <= question.texts_size + OVERHEAD_TOKENS
+        and usage.output_tokens <= question.max_tokens
+    )
 
 
 class Ledger:
@@ -329,13 +350,13 @@ class Ledger:
 
     def can_reserve(self, amount: int) -> bool:
         """Return whether the cap leaves room for an amount. With a cap of 0 there is room for free calls."""
-        return self._cap is None or self._spent + self._reserved + _amount(amount) <= self._cap
+        return self._cap is None or self._spent + self._reserved + _require_amount(amount) <= self._cap
 
     def reserve(self, amount: int) -> bool:
         """Reserve an amount; returns False without reserving if the cap leaves no room."""
         if not self.can_reserve(amount):
             return False
-        self._reserved += _amount(amount)
+        self._reserved += _require_amount(amount)
         return True
 
     def settle(self, amount: int, cost: int) -> None:
@@ -343,23 +364,23 @@ class Ledger:
 
         A call with an unknown outcome is charged its whole reservation.
         """
-        if _amount(cost) > amount:
-            raise ValueError(f"a call cost {cost} nano-USD and {amount} were reserved for it")
+        if _require_amount(cost) > amount:
+            raise ValueError(f"a call cost {cost} nano-USD, but only {amount} were reserved for it")
         self.release(amount)
         self._spent += cost
 
     def release(self, amount: int) -> None:
         """Release the reservation of a call that was not made or was free; raises ValueError for more than is reserved."""
-        if _amount(amount) > self._reserved:
-            raise ValueError(f"{amount} nano-USD to give back and {self._reserved} are reserved")
+        if _require_amount(amount) > self._reserved:
+            raise ValueError(f"cannot release {amount} nano-USD: only {self._reserved} are reserved")
         self._reserved -= amount
 
     def charge(self, cost: int) -> None:
-        """Add an earlier payment. It may exceed the cap."""
-        self._spent += _amount(cost)
+        """Add the cost of an earlier call. It may exceed the cap."""
+        self._spent += _require_amount(cost)
 
 
-def _amount(nano: int) -> int:
+def _require_amount(nano: int) -> int:
     if nano < 0:
         raise ValueError(f"an amount of money cannot be negative: {nano} nano-USD")
     return nano

@@ -25,7 +25,7 @@ import msgspec
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
-from audit.cost import usd_of, worst_case
+from audit.cost import max_cost, usd_of
 from audit.evaluation.cases import Case, Plan
 from audit.evaluation.evaluating import evaluation_request, next_attempt
 from audit.evaluation.questions import Terms, questions_of
@@ -97,7 +97,7 @@ def estimate_of(
         counts["unpriced"] += len(calls) if judging_task.price is None else 0
         if judging_task.price is not None and calls:
             price, batched = judging_task.price, judging_task.batched
-            worst = sum(worst_case(question, price, batched=batched) for question in calls)
+            worst = sum(max_cost(question, price, batched=batched) for question in calls)
             likely = sum(
                 estimate(question, price, cached=index > 0 or question.model in models, batched=batched).nano or 0
                 for index, question in enumerate(calls)

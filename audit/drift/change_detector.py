@@ -22,7 +22,7 @@ from datetime import date, datetime, timedelta
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from audit.comparison import apart, t_quantile, wilson
+from audit.comparison import newcombe_margins, t_quantile, wilson
 from audit.drift.change_evidence import (
     Contrast,
     LaterStretch,
@@ -598,7 +598,7 @@ def _size_interval_on_scale(scale: Scale, probabilities: Floats, quantile: float
     shares = probabilities[is_relevant] / probabilities[is_relevant].sum()
     before = Side(scale.before.mean[is_relevant], scale.before.size[is_relevant])
     after = Side(scale.after.mean[is_relevant], scale.after.size[is_relevant])
-    below, above = apart(
+    below, above = newcombe_margins(
         (before.mean, *wilson(before.mean, before.size, quantile)), (after.mean, *wilson(after.mean, after.size, quantile))
     )
     size = after.mean - before.mean

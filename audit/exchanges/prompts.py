@@ -130,7 +130,7 @@ class QuestionSize(NamedTuple):
 
     texts_size: int
     max_tokens: int
-    least_tokens: int
+    min_tokens: int
 
 
 class ExchangeQuestions:
@@ -368,7 +368,7 @@ def tier2_bound(exchange: Exchange, policy: ProjectPolicy) -> QuestionSize:
         question = tier2_question(msgspec.structs.replace(exchange, user_message="", agent_response=""), policy)
         flags_size = sum(len(check) + 2 for check in checks_of(methodology)) + _CUT_CHARACTERS
         _sizes_without_texts[methodology.digest] = QuestionSize(
-            question.texts_size + flags_size + 4 * _CUT_CHARACTERS, question.max_tokens, question.least_tokens
+            question.texts_size + flags_size + 4 * _CUT_CHARACTERS, question.max_tokens, question.min_tokens
         )
     bound = _sizes_without_texts[methodology.digest]
     texts_size = len(exchange.user_message.encode("utf-8", "surrogatepass")) + len(

@@ -109,7 +109,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         return "\n\n".join([*fenced, self.task])
 
     @property
-    def least_tokens(self) -> int:
+    def min_tokens(self) -> int:
         """Fewest tokens to ask for."""
         return self.max_tokens if self.short_answer is None else self.short_answer
 

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from analytics.queries import query_rows
-from audit.comparison import Pair, share_difference
+from audit.comparison import Ends, share_difference
 from audit.drift.slices import MIN_SESSIONS, Moments, Part, explain
 from audit.drift.watched_series import TIERS
 from schemas.lazy import duckdb
@@ -164,7 +164,7 @@ class AgentVersions:
         return Part(0.0, 0.0, 0.0) if explained is None else explained.change
 
     @cached_property
-    def unsafe_change(self) -> Pair | None:
+    def unsafe_change(self) -> Ends | None:
         """The interval of the change in the share of unsafe runs; None unless both versions have runs."""
         return None if self.previous is None else share_difference(self.previous.unsafe, self.newest.unsafe)
 

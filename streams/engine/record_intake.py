@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from analytics.queries import query_rows
 from analytics.store.store import Store
-from audit.cost import least_case, usd_of
+from audit.cost import min_budget, usd_of
 from audit.exchanges.outcomes import anomaly_reasons, score_id
 from audit.exchanges.prompts import tier2_bound, tier2_question
 from audit.exchanges.questions import COST_CAP
@@ -406,7 +406,7 @@ def _apply_cap(result: IngestResult, exchange: Exchange, project: ProjectPolicy,
     # Check the cheap bound first: it decides nearly all cases, and building the question takes as long as the rest of this result.
     capped = (
         price is not None
-        and least_case(tier2_bound(exchange, project), price) > remaining
-        and least_case(tier2_question(exchange, project), price) > remaining
+        and min_budget(tier2_bound(exchange, project), price) > remaining
+        and min_budget(tier2_question(exchange, project), price) > remaining
     )
     return replace(result, capped=capped, spent_usd=usd_of(spent), cap_usd=usd_of(project.cap))

@@ -36,7 +36,7 @@ import httpx2
 from anthropic import APIConnectionError, APIStatusError, AsyncAnthropic
 
 from audit.answers import extract_answer, is_object
-from audit.cost import BYTES_A_TOKEN, OVERHEAD_TOKENS, PromptBound, Usage, believable
+from audit.cost import MAX_BYTES_PER_TOKEN, OVERHEAD_TOKENS, PromptBound, Usage, is_plausible
 from audit.exchanges.questions import ANSWERED, Invalid, Question, byte_tokens
 from audit.fingerprints import canonical_json
 from streams.judges.messages_api import (
@@ -107,7 +107,7 @@ class OpenQuestion:
         return (
             self.bound is not None
             and usage is not None
-            and believable(usage, self.question)
+            and is_plausible(usage, self.question)
             and usage.prompt_tokens > self.bound.tokens
         )
 
@@ -487,7 +487,7 @@ class PromptBounds:
             self._note_failure(model, error)
             return None
         instruction_bytes = sum(len(block["text"].encode()) for block in request["system"])
-        if type(tokens) is not int or tokens < instruction_bytes // BYTES_A_TOKEN:
+        if type(tokens) is not int or tokens < instruction_bytes // MAX_BYTES_PER_TOKEN:
             self._note_failure(model, ValueError(f"{tokens!r} tokens for {instruction_bytes} bytes of instructions"))
             return None
         return tokens + tokens // MARGIN_SHARE + MARGIN

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from analytics.queries import query_records
 from analytics.store.store import Store
-from audit.cost import PromptBound, Usage, believable, usd_of
+from audit.cost import PromptBound, Usage, is_plausible, usd_of
 from audit.exchanges.questions import INTERRUPTED, Question
 from audit.fingerprints import stable_id
 from schemas.codec.single_object import encode
@@ -113,7 +113,7 @@ class DurableBudget:
         if held is None or held.amount is None:
             self._spent = None
             return
-        cost = self._cost(usage) if usage is not None and believable(usage, self._question) else None
+        cost = self._cost(usage) if usage is not None and is_plausible(usage, self._question) else None
         charge = held.amount if cost is None else cost
         self._judging_task.ledger.settle(held.amount, min(charge, held.amount))
         if charge > held.amount:
@@ -155,7 +155,7 @@ class DurableBudget:
         reserved, even if this process knew a smaller cost.
         """
         at_risk = self._recorded - (self._spent or 0)
-        for tokens in (self._question.max_tokens, self._question.least_tokens):
+        for tokens in (self._question.max_tokens, self._question.min_tokens):
             amount = self._most(prompt, tokens)
             if amount is None:
                 return _Held(None, tokens)
@@ -171,8 +171,8 @@ class DurableBudget:
         if price is None:
             return None
         if prompt is None:
-            return price.worst_case(self._question.texts_size, tokens, batched=batched)
-        return price.most(prompt, tokens, batched=batched)
+            return price.max_cost(self._question.texts_size, tokens, batched=batched)
+        return price.max_prompt_cost(prompt, tokens, batched=batched)
 
     def _cost(self, usage: Usage) -> int | None:
         price = self._judging_task.price

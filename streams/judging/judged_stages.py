@@ -22,7 +22,7 @@ import msgspec
 
 from analytics.queries import query_records
 from analytics.store.store import Store
-from audit.cost import Ledger, ModelPrice, least_case, nano_of, price_of, worst_case
+from audit.cost import Ledger, ModelPrice, max_cost, min_budget, nano_of, price_of
 from audit.evaluation.evaluating import evaluating
 from audit.evaluation.questions import EVALUATION as SIX_DIMENSIONS
 from audit.evaluation.questions import NOT_BATCHED, Terms, request_id
@@ -217,7 +217,7 @@ class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
             return None
         if self.price is None:
             return UNKNOWN_PRICE
-        least = least_case(question, self.price) if is_tried else worst_case(question, self.price, batched=self.batched)
+        least = min_budget(question, self.price) if is_tried else max_cost(question, self.price, batched=self.batched)
         return None if self.ledger.can_reserve(least) else COST_CAP
 
 

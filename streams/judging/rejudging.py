@@ -22,7 +22,7 @@ from msgspec.structs import asdict, replace
 
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
-from audit.cost import usd_of, worst_case
+from audit.cost import max_cost, usd_of
 from audit.diagnosis.duplicate_rules import is_read
 from audit.exchanges.prompts import thinking_question, tier2_question
 from audit.exchanges.questions import estimate, with_earlier
@@ -101,7 +101,7 @@ def estimate_bulk(exchanges: Iterator[Exchange], policy: Policy) -> BulkEstimate
             unpriced += 1
         else:
             expected += sum(estimate(question, project.price, cached=count > 0).nano or 0 for question in questions)
-            most += sum(worst_case(question, project.price) for question in questions)
+            most += sum(max_cost(question, project.price) for question in questions)
         count += 1
         calls += len(questions)
     return BulkEstimate(count, calls, usd_of(expected), usd_of(most), unpriced)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from audit.cost import Ledger, worst_case
+from audit.cost import Ledger, max_cost
 from audit.exchanges.cascade import INVALID, drive, questions_about
 from audit.exchanges.prompts import TIER3, tier3_question
 from audit.exchanges.questions import Question, Reply, charged, estimate, recorded_reply
@@ -315,7 +315,7 @@ class Estimator:
 
     def _count_at_most(self, question: Question, judging_task: JudgingTask) -> None:
         if judging_task.price is not None:
-            self._at_most[_session_of(judging_task)] += worst_case(question, judging_task.price, batched=self._batched)
+            self._at_most[_session_of(judging_task)] += max_cost(question, judging_task.price, batched=self._batched)
 
 
 class QuestionCollector:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.comparison import ROUGH_FREEDOM, Interval, PairedSums, by_chance, paired_interval, t_quantile
+from audit.comparison import ROUGH_FREEDOM, Interval, PairedSums, expected_by_chance, paired_interval, t_quantile
 
 DIFFERENCES = st.lists(st.lists(st.floats(-4, 4), min_size=1, max_size=8), min_size=2, max_size=12)
 
 
 def interval_of(clusters: Sequence[Sequence[float]]) -> Interval:
     """Return the interval of differences grouped by session."""
-    interval = paired_interval(PairedSums.of(clusters))
+    interval = paired_interval(PairedSums.from_clusters(clusters))
     assert interval is not None
     return interval
 
@@ -137,7 +137,7 @@ def test_neither_order_nor_direction_matters(sessions: list[list[float]], chance
 
 def test_one_session_has_no_interval() -> None:
     """One session does not show how much the next one would differ."""
-    assert None is paired_interval(PairedSums.of([[0.5, 0.25, 0.5]]))
+    assert None is paired_interval(PairedSums.from_clusters([[0.5, 0.25, 0.5]]))
 
 
 def test_a_difference_that_is_everywhere_the_same_is_certain() -> None:
@@ -156,4 +156,4 @@ def test_a_few_sessions_are_rough() -> None:
 
 def test_one_interval_in_twenty_excludes_zero_by_chance() -> None:
     """Of forty measures, two are expected to move by chance."""
-    assert by_chance(40) == pytest.approx(2)
+    assert expected_by_chance(40) == pytest.approx(2)

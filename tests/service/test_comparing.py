@@ -346,7 +346,7 @@ def test_the_database_makes_the_sums_that_the_rules_define(tmp_path: Path) -> No
         rows = query_rows(store.cursor(), "compared_measures", sides | {"project": None})
     [found] = [row for row in rows if (row["tier"], row["dimension"]) == ("2", "honesty")]
     pairs = [zip(old, new, strict=True) for old, new in zip(before, after, strict=True)]
-    expected = PairedSums.of([[new - old for old, new in session] for session in pairs])
+    expected = PairedSums.from_clusters([[new - old for old, new in session] for session in pairs])
 
     assert [getattr(expected, one.name) for one in fields(PairedSums)] == [
         pytest.approx(found[one.name]) for one in fields(PairedSums)

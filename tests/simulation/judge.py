@@ -93,7 +93,7 @@ class SimulatedJudge:
         )
         world.require(question.fingerprint not in calls.answered, "no answer is paid twice", name)
         world.require(not self._is_erased(task.session_id), "nothing is asked about an erased session", name)
-        most = 0 if task.price is None else task.price.worst_case(question.texts_size, room)
+        most = 0 if task.price is None else task.price.max_cost(question.texts_size, room)
         call = BilledCall(task.session_id, question.fingerprint, most)
         self.bill.append(call)
         spent = sum(other.nano_usd for other in self.bill if other.session == task.session_id)

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from analytics.queries import query_rows
 from analytics.store.connection import attached, reading
-from audit.comparison import CONFIDENCE, PairedSums, by_chance, paired_interval
+from audit.comparison import CONFIDENCE, PairedSums, expected_by_chance, paired_interval
 from audit.exchanges.states import SCORED
 from schemas.bounds import NAME
 from schemas.errors import InputError, StoreError
@@ -189,7 +189,7 @@ def _intervals(measures: Sequence[Row]) -> Document:
         "confidence": CONFIDENCE,
         "counted": len(counted),
         "exclude_zero": sum(row["excludes_zero"] for row in counted),
-        "by_chance": round(by_chance(len(counted)), 2),
+        "by_chance": round(expected_by_chance(len(counted)), 2),
     }
 
 

@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 from msgspec.structs import replace
 
-from audit.cost import ModelPrice, shipped_prices, worst_case
+from audit.cost import ModelPrice, max_cost, shipped_prices
 from audit.exchanges.questions import EXPECTED_OUTPUT, Estimate, Material, Question, estimate
 
 HAIKU = shipped_prices()["claude-haiku-4-5"]
@@ -75,4 +75,4 @@ def test_an_estimate_stays_below_the_worst_case() -> None:
     """If an estimate is accepted, the calls must fit under the cap."""
     nano = estimate(QUESTION, HAIKU, cached=False).nano
     assert nano is not None
-    assert 0 < nano < worst_case(QUESTION, HAIKU)
+    assert 0 < nano < max_cost(QUESTION, HAIKU)

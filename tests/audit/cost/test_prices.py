@@ -18,12 +18,12 @@ from audit.cost import (
     OVERHEAD_TOKENS,
     ModelPrice,
     Usage,
-    believable,
+    is_plausible,
+    max_cost,
     nano_of,
     price_of,
     shipped_prices,
     usd_of,
-    worst_case,
 )
 
 MILLION = 1_000_000
@@ -140,10 +140,10 @@ def test_what_is_no_amount_is_refused(amount: float) -> None:
 @given(usage=usages, asked=st.builds(Asked, st.integers(0, 500_000), st.integers(1, 400_000)), of=prices)
 def test_no_believable_call_costs_more_than_its_worst_case(usage: Usage, asked: Asked, of: ModelPrice) -> None:
     """The cap relies on it: a reservation bounds the settled amount."""
-    if believable(usage, asked):
-        assert (of.cost(usage) or 0) <= worst_case(asked, of)
-        assert (of.cost(usage, batched=True) or 0) <= worst_case(asked, of, batched=True) <= worst_case(asked, of)
-        hour = of.worst_case(asked.texts_size, asked.max_tokens, cache_life="1h")
+    if is_plausible(usage, asked):
+        assert (of.cost(usage) or 0) <= max_cost(asked, of)
+        assert (of.cost(usage, batched=True) or 0) <= max_cost(asked, of, batched=True) <= max_cost(asked, of)
+        hour = of.max_cost(asked.texts_size, asked.max_tokens, cache_life="1h")
         assert (of.cost(usage, cache_life="1h") or 0) <= hour
 
 
@@ -157,32 +157,32 @@ def test_an_amount_is_rounded_to_the_nearest_nano_usd(usd: float) -> None:
 def test_the_worst_case_is_exact(texts_size: int, max_tokens: int, of: ModelPrice, *, batched: bool) -> None:
     """A reservation that is too small by one would let a session exceed its cap."""
     read = texts_size + OVERHEAD_TOKENS
-    dearest = max(Fraction(1), of.cache.writing("5m"), Fraction(str(of.cache.read)))
+    dearest = max(Fraction(1), of.cache.exact_write_factor("5m"), Fraction(str(of.cache.read)))
     steps = [of, *(step for step in of.steps if step.above < read)]
     ways = [[pair for way in (True, False) if (pair := one.per_token(batched=way)) is not None] for one in steps]
     known = [pair for pairs in ways for pair in (pairs[:1] if batched else pairs)]
     expected = max(math.ceil(read * dearest * into + max_tokens * out) for into, out in known)
-    assert of.worst_case(texts_size, max_tokens, batched=batched) == expected
+    assert of.max_cost(texts_size, max_tokens, batched=batched) == expected
 
 
 def test_the_worst_case_is_written_to_the_cache_and_answered_in_full() -> None:
     """One token per byte plus the overhead at 1.25 times the input price, and every token of output."""
-    assert worst_case(Asked(10_000, 500), HAIKU) == 11_000 * 1250 + 500 * 5000
-    assert HAIKU.worst_case(10_000, 500, cache_life="1h") == 11_000 * 2000 + 500 * 5000
-    assert worst_case(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG) == (100_001 * 625 + 10 * 2500)
-    assert worst_case(Asked(100_000 - OVERHEAD_TOKENS, 10), LONG) == (100_000 * 125 + 10 * 500)
+    assert max_cost(Asked(10_000, 500), HAIKU) == 11_000 * 1250 + 500 * 5000
+    assert HAIKU.max_cost(10_000, 500, cache_life="1h") == 11_000 * 2000 + 500 * 5000
+    assert max_cost(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG) == (100_001 * 625 + 10 * 2500)
+    assert max_cost(Asked(100_000 - OVERHEAD_TOKENS, 10), LONG) == (100_000 * 125 + 10 * 500)
 
 
 def test_a_batch_is_reserved_at_its_own_price_where_that_is_known() -> None:
     """Half the price allows twice the questions under one cap; an unknown batch price is assumed to be the full one."""
-    assert worst_case(Asked(10_000, 500), HAIKU, batched=True) == 11_000 * 625 + 500 * 2500
-    assert worst_case(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG, batched=True) == (100_001 * 625 + 10 * 2500)
+    assert max_cost(Asked(10_000, 500), HAIKU, batched=True) == 11_000 * 625 + 500 * 2500
+    assert max_cost(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG, batched=True) == (100_001 * 625 + 10 * 2500)
 
 
 def test_longer_prompts_may_be_cheaper_and_the_worst_case_is_still_the_worst() -> None:
     """A discount for long prompts may not apply: the number of tokens is unknown before the call."""
     discounted = price(input=10.0, output=10.0, steps=({"above": 1500, "input": 1.0, "output": 1.0},))
-    assert worst_case(Asked(1000, 10), discounted) == 2000 * 12_500 + 10 * 10_000
+    assert max_cost(Asked(1000, 10), discounted) == 2000 * 12_500 + 10 * 10_000
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_longer_prompts_may_be_cheaper_and_the_worst_case_is_still_the_worst() -
 )
 def test_usage_is_believed_only_where_it_can_be_true(usage: Usage | None, expected: bool) -> None:
     """A server that reports zeros would judge for free, and one that reports nonsense would break the ledger."""
-    assert believable(usage, Asked(100, 50)) == expected
+    assert is_plausible(usage, Asked(100, 50)) == expected
 
 
 def test_ones_own_price_wins_under_any_name_of_the_model() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.builders import exchange
 from support.effort import examples
 
-from audit.cost import Ledger, ModelPrice, worst_case
+from audit.cost import Ledger, ModelPrice, max_cost
 from audit.exchanges.cascade import cascade, drive
 from audit.exchanges.outcomes import NO_JUDGE, NOT_SAMPLED, RULE_VERSION, Sampled, TierState, structural_score
 from audit.exchanges.questions import COST_CAP, UNKNOWN_PRICE, Question, Reply, outcome_state, recorded_reply
@@ -439,7 +439,7 @@ def test_a_cap_of_zero_asks_only_what_is_free() -> None:
 
         def answer(question: Question) -> Reply:
             assert in_force.price is not None
-            room = ledger.can_reserve(worst_case(question, in_force.price))
+            room = ledger.can_reserve(max_cost(question, in_force.price))
             return judge(question) if room else Reply(state=COST_CAP)
 
         subject = exchange("s", 1)

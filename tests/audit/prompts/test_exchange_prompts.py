@@ -293,7 +293,7 @@ def test_a_bound_is_never_below_the_question(asked: str, answered: str, methodol
     bound, question = tier2_bound(exchange, policy), tier2_question(exchange, policy)
     assert bound.texts_size >= question.texts_size
     assert question.max_tokens == bound.max_tokens
-    assert question.least_tokens == bound.least_tokens
+    assert question.min_tokens == bound.min_tokens
 
 
 def test_no_character_becomes_longer_in_a_question_than_the_bound_says() -> None:

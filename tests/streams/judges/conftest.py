@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from audit.cost import OVERHEAD_TOKENS, PromptBound, Usage, believable, price_of, worst_case
+from audit.cost import OVERHEAD_TOKENS, PromptBound, Usage, is_plausible, max_cost, price_of
 from audit.exchanges.questions import Invalid, Material, Question
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.protocol import Verdict
@@ -55,7 +55,7 @@ class CheckingPurse:
         price = price_of(question.model, {})
         assert price is not None
         self._price = price
-        self.amount = worst_case(question, price, batched=batched)
+        self.amount = max_cost(question, price, batched=batched)
         self.left = calls
         self.reserved = 0
         self.settled: list[int] = []
@@ -80,7 +80,9 @@ class CheckingPurse:
         self.held = False
         self.usages.append(usage)
         cost = (
-            self._price.cost(usage, batched=self._batched) if usage is not None and believable(usage, self._question) else None
+            self._price.cost(usage, batched=self._batched)
+            if usage is not None and is_plausible(usage, self._question)
+            else None
         )
         self.settled.append(self.amount if cost is None else cost)
         assert sum(self.settled) <= self.reserved * self.amount

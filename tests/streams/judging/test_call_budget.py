@@ -10,7 +10,7 @@ from support import builders as build
 from support.engines import engine_over, policy_of, rows
 
 from analytics.store.store import Store
-from audit.cost import Ledger, Usage, nano_of, price_of, worst_case
+from audit.cost import Ledger, Usage, max_cost, nano_of, price_of
 from audit.exchanges.questions import Question
 from audit.policy import Policy
 from schemas.codec import single_object
@@ -99,7 +99,7 @@ def test_a_batched_question_is_reserved_charged_and_recorded_as_such() -> None:
     judgement = asyncio.run(settle())
     assert judgement.batched
     assert isinstance(records[0], Reservation)
-    assert worst_case(question, price, batched=True) == nano_of(records[0].amount_usd or 0) < worst_case(question, price)
+    assert max_cost(question, price, batched=True) == nano_of(records[0].amount_usd or 0) < max_cost(question, price)
     assert price.cost(Usage(100, 10), batched=True) == nano_of(judgement.cost_usd or 0) == ledger.spent
 
 

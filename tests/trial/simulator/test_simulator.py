@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.builders import exchange
 
-from audit.cost import believable
+from audit.cost import is_plausible
 from audit.exchanges.prompts import thinking_question, tier2_question, tier3_question
 from audit.exchanges.questions import Invalid, Question
 from audit.policy import Policy
@@ -310,7 +310,7 @@ def test_an_answer_over_http_is_the_answer_without_it(judge: RunningJudge, clien
     )
     assert usage.input_tokens == message.usage.input_tokens
     assert usage.output_tokens == message.usage.output_tokens
-    assert believable(usage, question)
+    assert is_plausible(usage, question)
 
 
 @pytest.mark.parametrize(
