@@ -555,7 +555,7 @@ def test_an_exchange_that_cannot_be_scored_becomes_a_dead_letter_and_stops_no_ot
             await take_all(engine, [dialogue("s", 3), dialogue("t", 2)])
 
     run(work())
-    assert "position 2 of scoring-tasks" in caplog.text
+    assert "offset 2 of scoring-tasks" in caplog.text
     assert store.count("scores") == 4
     assert rows(store, "dead_letters", "source, stage, reason") == [("scoring-tasks", "scoring", "stage_failed")]
 

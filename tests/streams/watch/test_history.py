@@ -29,23 +29,23 @@ def store() -> Iterator[Store]:
 
 
 def ramp(back: int) -> float:
-    """A quality that falls by one of its sigmas, 0.1, over a year, after two months as it was."""
+    """Return a quality that is constant for two months and then falls by one standard deviation, 0.1, over a year."""
     return 0.85 - 0.1 * max(0, DAYS - 60 - back) / 365
 
 
 def opened(store: Store) -> list[Incident]:
-    """The incidents that a check opens."""
+    """Return the incidents that a check opens."""
     refresh_daily(store)
     watch = Watch(StorePublisher(store, POLICY, lambda: END))
     return [incident for one in asyncio.run(watch.check(["ops"])) for incident in one.opened]
 
 
-def test_a_ramp_over_a_year_is_seen_though_scores_are_kept_for_ninety_days(store: Store) -> None:
-    """Ninety days of it are a quarter of a sigma, which is nothing to be seen among ten scores a day."""
+def test_a_ramp_over_a_year_is_found_with_scores_of_ninety_days(store: Store) -> None:
+    """Ninety days of it are a quarter of a standard deviation, which is invisible among ten scores per day."""
     put(store, "scores", history(ramp, DAYS))
     purge(store, POLICY, END)
-    ((kept, first),) = store.cursor().execute("SELECT count(*), min(exchange_at)::DATE FROM log.scores").fetchall()
-    assert kept == 910
+    ((stored_count, first),) = store.cursor().execute("SELECT count(*), min(exchange_at)::DATE FROM log.scores").fetchall()
+    assert stored_count == 910
     assert first == END.date() - timedelta(days=90)
 
     (incident,) = opened(store)
@@ -55,8 +55,8 @@ def test_a_ramp_over_a_year_is_seen_though_scores_are_kept_for_ninety_days(store
     assert incident.rule == "sequential"
 
 
-def test_without_the_sums_the_ramp_would_not_be_seen(store: Store) -> None:
-    """So what is seen above comes of them, and of nothing else."""
+def test_without_daily_sums_the_ramp_is_not_found(store: Store) -> None:
+    """It shows that the finding above comes from the sums alone."""
     put(store, "scores", history(ramp, DAYS))
     purge(store, POLICY, END)
     with store.transaction() as transaction:

@@ -29,11 +29,11 @@ INCIDENTS = "SELECT * EXCLUDE (_offset, _topic, _partition) FROM log.incidents O
 
 
 class KilledError(Exception):
-    """The process was killed."""
+    """Raised where the process is killed."""
 
 
 class Importing:
-    """A store with a clock that is set, into which imports bring scores. Notes the moments as of which it is checked."""
+    """A store with a clock that the test sets, into which imports bring scores. Records the times as of which it is checked."""
 
     def __init__(self, store: Store) -> None:
         self.now = NOW
@@ -47,23 +47,23 @@ class Importing:
         self.rounds = WatchRounds(self.watch, store, lambda: self.now, lambda: True)
 
     def bring(self, scores: Sequence[Score], target: str = "ops") -> None:
-        """What an import takes in, before it checks anything."""
+        """Store what an import brings, before any check."""
         self.history.begin(target)
         put(self.store, "scores", scores)
 
     def check(self, target: str = "ops") -> list[ProjectHistory]:
-        """The check at an import's end."""
+        """Run the check at the end of an import."""
         self.moments = []
         return asyncio.run(self.history.check(target, self.now))
 
     def round(self) -> list[datetime]:
-        """A round of a server's watch; the moments as of which it checked."""
+        """Run one round of a server's watch, and return the times as of which it checked."""
         self.moments = []
         asyncio.run(self.rounds.run())
         return self.moments
 
     def incidents(self) -> list[tuple[object, ...]]:
-        """Every revision of every incident."""
+        """Return every revision of every incident."""
         return self.store.cursor().execute(INCIDENTS).fetchall()
 
     async def _noted(self, projects: Sequence[str], as_of: datetime | None = None) -> list[Checked]:
@@ -80,29 +80,29 @@ def store() -> Iterator[Store]:
         yield opened
 
 
-def test_each_day_is_checked_as_of_its_end_and_those_of_the_week_after_it(store: Store) -> None:
-    """A watch that had run then would have looked on these days, and on no others."""
+def test_each_imported_day_and_the_following_week_are_checked_as_of_their_end(store: Store) -> None:
+    """A watch that had run at that time would have checked exactly these days."""
     importing = Importing(store)
     importing.bring(history(fallen(4), MONTH))
-    (found,) = importing.check()
+    (check,) = importing.check()
     first, last = midnight((END - MONTH * DAY).date()), midnight(END.date())
     assert importing.moments == [first + number * DAY for number in range(1, MONTH + 7)]
-    assert len(found.days) == MONTH + 1
-    assert found.days[0] == first.date()
-    assert found.days[-1] == last.date()
-    (incident,) = found.incidents
+    assert len(check.days) == MONTH + 1
+    assert check.days[0] == first.date()
+    assert check.days[-1] == last.date()
+    (incident,) = check.incidents
     assert incident.tier == "tier2"
     assert incident.direction == "down"
     assert incident.status == "open"
     assert END - 4 * DAY < incident.detected_at <= midnight(END.date())
 
 
-def test_a_dip_that_was_mended_is_over_on_its_day(store: Store) -> None:
-    """A history has ends as well as beginnings."""
+def test_a_dip_that_recovered_ends_on_its_day(store: Store) -> None:
+    """A history has the ends of changes as well as their beginnings."""
     importing = Importing(store)
     importing.bring(history(lambda back: 0.45 if 4 <= back < 7 else 0.85, MONTH))
-    (found,) = importing.check()
-    (incident,) = found.incidents
+    (check,) = importing.check()
+    (incident,) = check.incidents
     assert incident.status == "resolved"
     assert incident.resolution == "recovered"
     assert incident.last_day == midnight((END - 4 * DAY).date())
@@ -110,8 +110,8 @@ def test_a_dip_that_was_mended_is_over_on_its_day(store: Store) -> None:
     assert incident.resolved_at < END
 
 
-def test_what_was_checked_is_not_checked_again(store: Store) -> None:
-    """An import of known records brings no days, and one of a single day brings that."""
+def test_checked_days_are_not_checked_again(store: Store) -> None:
+    """An import of known records brings no days; an import of one day brings that day."""
     importing = Importing(store)
     importing.bring(history(fallen(4), MONTH))
     importing.check()
@@ -126,8 +126,8 @@ def test_what_was_checked_is_not_checked_again(store: Store) -> None:
 
 
 @pytest.mark.parametrize("stops_at", [1, 21, 26])
-def test_a_check_that_is_cut_off_goes_on_with_the_day_after(store: Store, stops_at: int) -> None:
-    """No day twice and none left out, and the incidents are those of a check that nobody disturbed."""
+def test_an_interrupted_check_continues_with_the_next_day(store: Store, stops_at: int) -> None:
+    """No day is repeated or skipped, and the incidents equal those of an undisturbed check."""
     with Store(None) as other:
         undisturbed = Importing(other)
         undisturbed.bring(history(fallen(4), MONTH))
@@ -141,14 +141,14 @@ def test_a_check_that_is_cut_off_goes_on_with_the_day_after(store: Store, stops_
     done = importing.moments
     importing.stops_at = 0
     importing.bring([])
-    (found,) = importing.check()
+    (check,) = importing.check()
     assert moments == done + importing.moments
     assert importing.incidents() == expected
-    assert [incident.incident_id for incident in found.incidents] == sorted({row[0] for row in expected})
+    assert [incident.incident_id for incident in check.incidents] == sorted({row[0] for row in expected})
 
 
-def test_an_import_after_one_that_was_killed_has_its_own_days_checked_too(store: Store) -> None:
-    """They may lie before the day at which the check was cut off."""
+def test_an_import_after_a_killed_one_has_its_own_days_checked(store: Store) -> None:
+    """These days may be earlier than the day at which the killed check stopped."""
     importing = Importing(store)
     importing.bring(history(steady, 10))
     importing.stops_at = 6
@@ -162,43 +162,43 @@ def test_an_import_after_one_that_was_killed_has_its_own_days_checked_too(store:
     assert earlier | later <= set(importing.moments)
 
 
-def test_days_of_another_project_and_days_that_are_not_over_are_left_out(store: Store) -> None:
-    """What senders deliver meanwhile is not history."""
+def test_days_of_other_projects_and_unfinished_days_are_skipped(store: Store) -> None:
+    """Records that senders deliver meanwhile are not history."""
     importing = Importing(store)
     importing.now = END
     importing.bring([*history(steady, 2), *history(steady, 2, project="web")])
-    (found,) = importing.check()
-    assert found.project == "ops"
-    assert len(found.days) == 2
+    (check,) = importing.check()
+    assert check.project == "ops"
+    assert len(check.days) == 2
 
 
-def test_an_export_of_ours_has_the_days_of_all_its_projects_checked_together(store: Store) -> None:
-    """It names its projects itself; fifty of them are read in one scan."""
+def test_the_days_of_all_projects_of_an_export_are_checked_together(store: Store) -> None:
+    """An export names its projects; fifty of them are read in one scan."""
     importing = Importing(store)
     importing.bring([*history(fallen(4), MONTH), *history(steady, MONTH, project="web")], EVERY_PROJECT)
-    found = {one.project: len(one.incidents) for one in importing.check(EVERY_PROJECT)}
-    assert found == {"ops": 1, "web": 0}
+    incident_counts = {one.project: len(one.incidents) for one in importing.check(EVERY_PROJECT)}
+    assert incident_counts == {"ops": 1, "web": 0}
     assert len(importing.moments) == MONTH + 6
 
 
 def test_runs_alone_bring_days(store: Store) -> None:
-    """Transcripts of some agents have no exchanges that are scored."""
+    """Transcripts of some agents have no exchanges to score."""
     importing = Importing(store)
     importing.history.begin("ops")
     put(store, "diagnoses", [ended_run(f"r-{back}", END - back * DAY, event_count=9, project="ops") for back in range(3)])
-    (found,) = importing.check()
-    assert len(found.days) == 3
+    (check,) = importing.check()
+    assert len(check.days) == 3
 
 
 def test_nothing_is_checked_while_exchanges_wait_for_the_judge(store: Store) -> None:
-    """Its tiers would be compared without what it has yet to say. The server checks them when it has, or after a day."""
+    """Incomplete tiers would be compared otherwise. The server checks them once they are judged, or after a day."""
     importing = Importing(store)
     importing.bring(history(fallen(4), MONTH))
     at = END - 3 * DAY
     put(store, "exchanges", [exchange("late", 1, project="ops", occurred_at=at, ingested_at=NOW)])
-    (found,) = importing.check()
-    assert found.waiting == 1
-    assert found.checks == 0
+    (check,) = importing.check()
+    assert check.waiting == 1
+    assert check.checks == 0
     assert importing.moments == []
     assert importing.round() == []
     importing.now += WAITED
@@ -206,8 +206,8 @@ def test_nothing_is_checked_while_exchanges_wait_for_the_judge(store: Store) -> 
     assert importing.incidents()
 
 
-def test_rounds_leave_a_project_alone_while_an_import_fills_it(store: Store) -> None:
-    """Half of a history looks like a change. An import that was killed holds it up for an hour."""
+def test_rounds_skip_a_project_while_an_import_fills_it(store: Store) -> None:
+    """Half of a history looks like a change. A killed import delays the project for an hour."""
     importing = Importing(store)
     importing.now = END
     importing.bring(history(steady, 2))
@@ -218,8 +218,8 @@ def test_rounds_leave_a_project_alone_while_an_import_fills_it(store: Store) -> 
     assert importing.history.pending() == {}
 
 
-def test_history_that_ended_alerts_nobody_and_what_goes_on_does_once(store: Store) -> None:
-    """Nobody is called at night for a fall of the spring."""
+def test_past_history_alerts_nobody_and_an_ongoing_change_alerts_once(store: Store) -> None:
+    """Nobody wants to be paged at night for a fall in spring."""
     importing = Importing(store)
     importing.now = END
     importing.bring(history(fallen(4), MONTH, project="web"), "web")
@@ -228,14 +228,14 @@ def test_history_that_ended_alerts_nobody_and_what_goes_on_does_once(store: Stor
     assert [incident.project for incident in Outbox(store).untold(importing.now - RECENT)] == ["web"]
     importing.now = NOW
     importing.bring(history(fallen(4), MONTH))
-    (found,) = importing.check()
+    (check,) = importing.check()
     asyncio.run(importing.watch.check(["ops"]))
-    assert found.incidents
+    assert check.incidents
     assert list(Outbox(store).untold(importing.now - RECENT)) == []
 
 
 def test_history_before_a_live_project_changes_none_of_its_incidents(store: Store) -> None:
-    """What the watch saw live is not to be undone by a look back, nor are its checks."""
+    """A check of the past must not undo the incidents and checks of the live watch."""
     importing = Importing(store)
     importing.now = END
     put(store, "scores", history(fallen(4), MONTH))
@@ -243,16 +243,16 @@ def test_history_before_a_live_project_changes_none_of_its_incidents(store: Stor
     before = importing.incidents()
     assert before
     importing.bring(history(steady, 10, end=END - (MONTH + 1) * DAY, name="-earlier"))
-    (found,) = importing.check()
-    assert found.checks == 11
-    assert found.incidents == ()
+    (check,) = importing.check()
+    assert check.checks == 11
+    assert check.incidents == ()
     assert importing.incidents() == before
     ((checked_at,),) = store.cursor().execute("SELECT checked_at FROM log.project_checks").fetchall()
     assert checked_at == END.replace(tzinfo=None)
 
 
-def test_a_look_back_compares_with_no_baseline_of_later_days(store: Store) -> None:
-    """A server's watch remembers the baseline that it published last, which may be of this very hour."""
+def test_a_check_of_the_past_ignores_later_baselines(store: Store) -> None:
+    """A server's watch remembers its latest baseline, which may be of this hour."""
     importing = Importing(store)
     importing.now = END
     put(store, "scores", history(steady, 10))

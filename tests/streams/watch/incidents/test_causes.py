@@ -21,7 +21,7 @@ MOVED = IncidentChange(direction="down", size=0.1, earliest=FIRST, latest=FIRST)
 
 def finding(numbers: dict[str, Any], **changes: Any) -> Finding:
     """Return a finding about Tier 2."""
-    made = Finding(
+    change = Finding(
         key=Key("drift", "tier2", "down"),
         rule="sequential",
         severity="warning",
@@ -36,33 +36,33 @@ def finding(numbers: dict[str, Any], **changes: Any) -> Finding:
         expected=0.9,
         looked=Source("watched_sessions", {}),
     )
-    return replace(made, **changes)
+    return replace(change, **changes)
 
 
-def test_a_finding_with_an_interval_moves_by_its_change() -> None:
+def test_a_finding_with_an_interval_changes_by_its_estimated_size() -> None:
     """The evidence over all sessions estimates size and first day, each with an interval."""
     numbers = {"change": -0.1, "changeInterval": [-0.149, -0.051]}
-    found = moved_by(finding(numbers, interval=(date(2026, 11, 8), date(2026, 11, 11))))
-    assert found is not None
-    assert found.direction == "down"
-    assert found.size == 0.1
-    assert found.earliest == date(2026, 11, 8)
-    assert found.latest == date(2026, 11, 11)
-    assert found.error == pytest.approx(0.025, abs=1e-3)
+    change = moved_by(finding(numbers, interval=(date(2026, 11, 8), date(2026, 11, 11))))
+    assert change is not None
+    assert change.direction == "down"
+    assert change.size == 0.1
+    assert change.earliest == date(2026, 11, 8)
+    assert change.latest == date(2026, 11, 11)
+    assert change.error == pytest.approx(0.025, abs=1e-3)
 
 
-def test_a_run_of_days_moves_by_their_mean_less_the_baseline() -> None:
+def test_a_run_of_days_changes_by_its_mean_minus_the_baseline() -> None:
     """Days are weighted by their number of scores; the rule gives no interval."""
     days = [{"day": "2026-11-10", "average": 0.8, "count": 1}, {"day": "2026-11-11", "average": 0.6, "count": 3}]
-    found = moved_by(finding({"days": days}))
-    assert found is not None
-    assert found.size == pytest.approx(0.25)
-    assert found.error == 0.0
-    assert found.earliest == FIRST
-    assert found.latest == FIRST
+    change = moved_by(finding({"days": days}))
+    assert change is not None
+    assert change.size == pytest.approx(0.25)
+    assert change.error == 0.0
+    assert change.earliest == FIRST
+    assert change.latest == FIRST
 
 
-def test_what_is_not_about_the_mean_of_a_tier_has_no_cause() -> None:
+def test_a_finding_that_is_not_about_a_mean_has_no_cause() -> None:
     """A rate of anomalies is counted, not judged."""
     assert moved_by(finding({"rate": 0.3}, key=Key("anomaly_spike", None, "up"))) is None
     assert moved_by(finding({"days": []})) is None
@@ -82,13 +82,13 @@ def test_what_is_not_about_the_mean_of_a_tier_has_no_cause() -> None:
         (Attribution(cause=None, reason="unclear", judge=-0.05, low=-0.12, high=0.02), "the judge or the agent may have changed"),
     ],
 )  # fmt: skip
-def test_each_answer_has_words_that_say_why(found: Attribution, words: str) -> None:
+def test_each_result_has_a_sentence_with_the_reason(found: Attribution, words: str) -> None:
     """If the cause is unknown, the sentence says what is missing."""
-    made = explained("tier2", MOVED, found)
-    assert words in made.words
-    assert found.cause == made.cause
-    assert found.reason == made.numbers.reason
-    assert made.words == made.numbers.words
+    explanation = explained("tier2", MOVED, found)
+    assert words in explanation.words
+    assert found.cause == explanation.cause
+    assert found.reason == explanation.numbers.reason
+    assert explanation.words == explanation.numbers.words
 
 
 def one(cause: str | None) -> Explanation:
@@ -109,14 +109,14 @@ def one(cause: str | None) -> Explanation:
         ({}, None),
     ],
 )
-def test_tiers_that_moved_together_have_one_cause_or_none(tiers: dict[str, Explanation], cause: str | None) -> None:
+def test_tiers_that_changed_together_have_one_cause_or_none(tiers: dict[str, Explanation], cause: str | None) -> None:
     """A tier without a cause contradicts nothing, but agent and judge contradict each other: a judge cannot change rules."""
     assert combined(tiers).cause == cause
 
 
-def test_a_contradiction_says_who_tells_what() -> None:
+def test_a_contradiction_names_both_causes() -> None:
     """Both may have changed, so a person must decide."""
-    made = combined({"tier1": one("agent"), "tier2": one("judge")})
-    assert all(name in made.words for name in ("disagree", "Tier 1", "agent", "Tier 2", "judge"))
-    assert made.numbers.reason == "contradiction"
-    assert set(made.numbers.tiers or ()) == {"tier1", "tier2"}
+    combination = combined({"tier1": one("agent"), "tier2": one("judge")})
+    assert all(name in combination.words for name in ("disagree", "Tier 1", "agent", "Tier 2", "judge"))
+    assert combination.numbers.reason == "contradiction"
+    assert set(combination.numbers.tiers or ()) == {"tier1", "tier2"}

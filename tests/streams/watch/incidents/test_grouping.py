@@ -33,7 +33,7 @@ def names(incident: Incident) -> list[str]:
     return [moved.key.series for moved in evidence_of(incident).moved]
 
 
-def test_tiers_that_fell_on_the_same_days_are_one_incident_that_the_worst_confirmed_one_leads() -> None:
+def test_tiers_that_fell_on_the_same_days_are_one_incident_led_by_the_worst_confirmed_one() -> None:
     """One outage is one alert, led by a confirmed finding rather than by a severe one that is only suspected."""
     (incident,) = check([fell("tier1"), fell("tier2", severity=CRITICAL, confirmed=False), fell("tier3", 4, severity=CRITICAL)])
     assert [names(incident)[0], *sorted(names(incident)[1:])] == ["tier3", "tier1", "tier2"]
@@ -45,7 +45,7 @@ def test_tiers_that_fell_on_the_same_days_are_one_incident_that_the_worst_confir
     assert "Tier 2" in incident.title
 
 
-def test_intervals_that_overlap_are_the_same_days_and_days_apart_are_not() -> None:
+def test_overlapping_intervals_are_the_same_days_and_separate_ones_are_not() -> None:
     """The first day is an estimate, so two estimates of the same day may differ."""
     wide = fell("tier3", 2, interval=(TODAY - 8 * DAY, TODAY - DAY))
     assert len(check([fell("tier2", 7), wide])) == 1
@@ -53,7 +53,7 @@ def test_intervals_that_overlap_are_the_same_days_and_days_apart_are_not() -> No
     assert len(check([fell("tier2", 7), fell("tier3", 6)])) == 1
 
 
-def test_what_got_better_and_what_got_worse_are_apart() -> None:
+def test_improvements_and_declines_are_separate() -> None:
     """They hardly have one cause; less trust, more failures and a wider spread are all changes for the worse."""
     rose = finding(started_days_ago=5, key=Key(DRIFT, "tier3", UP))
     trust = finding(started_days_ago=5, key=Key(DRIFT, "trust", DOWN, "bot"))
@@ -67,7 +67,7 @@ def test_what_got_better_and_what_got_worse_are_apart() -> None:
     assert names(spikes) == ["anomaly_spike"]
 
 
-def test_a_tier_that_joins_later_joins_and_the_incident_stays_the_same() -> None:
+def test_a_tier_that_falls_later_joins_the_same_incident() -> None:
     """The link to the incident stays valid, and so does its acknowledgement."""
     stored = decided(opened(fell("tier2")), ACKNOWLEDGED, "ann", END)
     (revision,) = check([fell("tier2"), fell("tier3")], [stored], END + timedelta(minutes=1))
@@ -87,7 +87,7 @@ def test_a_tier_that_gets_worse_takes_the_lead() -> None:
     assert stored.incident_id == revision.incident_id
 
 
-def test_what_moved_along_is_listed_and_gone_when_it_is_back() -> None:
+def test_a_series_that_changed_as_well_is_listed_until_it_recovers() -> None:
     """A series with too few sessions for its own alarm is listed beside another one's."""
     along = replace(fell("tier3", 5, confirmed=False, fell_too=True), rule="moved_too")
     (change,) = due([fell("tier2")], [], END, lambda _: explanation(None), lambda *_: [along])
@@ -98,7 +98,7 @@ def test_what_moved_along_is_listed_and_gone_when_it_is_back() -> None:
     assert names(incident) == ["tier2"]
 
 
-def test_a_tier_of_a_dismissed_change_opens_nothing_unless_it_is_worse() -> None:
+def test_another_tier_of_a_dismissed_change_opens_an_incident_only_if_it_is_worse() -> None:
     """The change was decided on. Reaching another tier is not news, but becoming critical is."""
     stored = decided(opened(fell("tier2")), DISMISSED, "ann", END)
     (continued,) = check([fell("tier2"), fell("tier3")], [stored], END + timedelta(minutes=1))
@@ -111,7 +111,7 @@ def test_a_tier_of_a_dismissed_change_opens_nothing_unless_it_is_worse() -> None
     ]
 
 
-def test_what_is_suspected_is_confirmed_once_and_stays_so() -> None:
+def test_a_suspicion_is_confirmed_once_and_stays_confirmed() -> None:
     """Confirmation alerts once, and weaker evidence an hour later does not withdraw it."""
     stored = opened(fell("tier2", confirmed=False))
     assert stored.confidence == SUSPECTED
@@ -126,7 +126,7 @@ def test_what_is_suspected_is_confirmed_once_and_stays_so() -> None:
     assert weaker.confirmed_at == later
 
 
-def test_a_suspicion_that_is_not_seen_for_two_whole_days_vanishes_and_a_confirmed_incident_does_not() -> None:
+def test_a_suspicion_unseen_for_two_days_is_withdrawn_and_a_confirmed_incident_is_not() -> None:
     """A suspicion may be chance; a confirmed incident only ends by its level or by a person."""
     suspected, confirmed = opened(fell("tier2", confirmed=False)), opened(fell("tier2"))
     assert vanished(suspected, END + 2 * DAY) is None
@@ -156,7 +156,7 @@ def test_one_incident_has_one_cause(causes_of_tiers: Sequence[str | None], cause
     assert change.explanation.cause == cause
 
 
-def test_a_list_that_cannot_be_read_is_that_of_what_it_leads() -> None:
+def test_an_unreadable_list_of_series_has_only_the_leading_one() -> None:
     """Other programs may write incidents with any metadata."""
     stored = opened(fell("tier2"))
     for unreadable in ("x", [1], [{}], [{"leads": True, "kind": 3}], [{"rules": {}, "tier": "tier3"}]):
@@ -174,7 +174,7 @@ def test_a_list_that_cannot_be_read_is_that_of_what_it_leads() -> None:
         unique_by=lambda moved: moved[:2],
     )
 )
-def test_every_finding_is_in_one_incident_and_stays_there(drawn: list[tuple[str, str, int, int, bool]]) -> None:
+def test_every_finding_is_in_exactly_one_incident_and_stays_there(drawn: list[tuple[str, str, int, int, bool]]) -> None:
     """Every finding is in exactly one incident, and a check with the same findings writes nothing."""
     findings = [
         finding(

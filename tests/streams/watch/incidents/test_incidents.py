@@ -18,7 +18,7 @@ from streams.watch.incidents import decided, references_of
 from streams.watch.lifecycle import DISMISSED, NEW_NORMAL
 
 
-def test_rules_that_see_one_change_make_one_incident() -> None:
+def test_rules_that_find_one_change_make_one_incident() -> None:
     """The incident has the worst severity, the title of the first rule and the evidence of both."""
     incident = opened(
         finding(started_days_ago=5, rule=EVIDENCE, title="By evidence"), finding(started_days_ago=3, severity=CRITICAL)
@@ -31,7 +31,7 @@ def test_rules_that_see_one_change_make_one_incident() -> None:
     assert set(json.loads(incident.metadata)["rules"]) == {EVIDENCE, RUNS}
 
 
-def test_directions_and_types_are_apart_and_tiers_are_one() -> None:
+def test_directions_and_types_are_separate_incidents_and_tiers_are_not() -> None:
     """Tiers that fell on the same days are one change; a tier that rose, and a spike, are others."""
     other_keys = [Key(DRIFT, "tier2_5", "up"), Key(DRIFT, "tier3", DOWN), Key("anomaly_spike", None, "up")]
     incidents = check([finding(started_days_ago=3), *(finding(started_days_ago=3, key=key) for key in other_keys)])
@@ -43,7 +43,7 @@ def test_a_finding_without_news_is_not_written_again() -> None:
     assert check([finding(started_days_ago=3)], [opened(finding(started_days_ago=3))], END + timedelta(minutes=1)) == []
 
 
-def test_a_rule_that_joins_in_makes_a_revision_and_no_incident() -> None:
+def test_a_further_rule_revises_the_incident() -> None:
     """The stored incident keeps its id and title; the second rule is added to its evidence."""
     stored = opened(finding(started_days_ago=3))
     (revision,) = check(
@@ -58,7 +58,7 @@ def test_a_rule_that_joins_in_makes_a_revision_and_no_incident() -> None:
     assert set(json.loads(revision.metadata)["rules"]) == {EVIDENCE, RUNS}
 
 
-def test_severity_rises_and_does_not_fall_while_it_is_open() -> None:
+def test_severity_only_rises_while_the_incident_is_open() -> None:
     """Near two sigma it would otherwise change with every score."""
     stored = opened(finding(started_days_ago=3))
     (worse,) = check([finding(started_days_ago=3, severity=CRITICAL)], [stored], END + timedelta(minutes=1))
@@ -68,13 +68,13 @@ def test_severity_rises_and_does_not_fall_while_it_is_open() -> None:
     assert later.severity == CRITICAL
 
 
-def test_a_look_back_changes_nothing_of_what_was_seen_later() -> None:
+def test_a_check_of_an_earlier_time_changes_no_later_finding() -> None:
     """A check as of last week has seen fewer days, and the change looked larger at its start."""
     stored = opened(finding(started_days_ago=3))
     assert check([finding(started_days_ago=3, ended_days_ago=2, severity=CRITICAL, size=3.0)], [stored], END - 2 * DAY) == []
 
 
-def test_the_days_that_left_the_window_are_kept() -> None:
+def test_days_that_left_the_window_are_kept() -> None:
     """The evidence lists all days of a drift, not only those of the last week."""
     stored = opened(finding(started_days_ago=3))
     (later,) = check([finding(started_days_ago=1, ended_days_ago=-4)], [stored], END + 4 * DAY)
@@ -84,7 +84,7 @@ def test_the_days_that_left_the_window_are_kept() -> None:
     assert rule["until"] == f"{TODAY + 4 * DAY}"
 
 
-def test_another_cause_is_told_within_the_hour() -> None:
+def test_another_cause_is_reported_within_the_hour() -> None:
     """Anchors are judged once a day, so the cause may be found after the incident was opened."""
     stored = opened(finding(started_days_ago=3))
     assert check([finding(started_days_ago=3)], [stored], END + timedelta(minutes=59), "judge") == []
@@ -95,7 +95,7 @@ def test_another_cause_is_told_within_the_hour() -> None:
 
 
 @pytest.mark.parametrize(("decision", "status"), [(NEW_NORMAL, "resolved"), (DISMISSED, "dismissed")])
-def test_what_was_decided_goes_on_without_a_new_incident(decision: str, status: str) -> None:
+def test_a_decided_change_that_continues_opens_no_incident(decision: str, status: str) -> None:
     """Each check adds its day to the decided incident, so that the next check recognizes the same change for weeks."""
     stored = [decided(opened(finding(started_days_ago=3)), decision, "ann", END)]
     for day in range(1, 30):
@@ -110,7 +110,7 @@ def test_what_was_decided_goes_on_without_a_new_incident(decision: str, status: 
 @pytest.mark.parametrize(
     ("worse", "opens"), [({"severity": CRITICAL}, True), ({"size": 2.3}, True), ({"size": 2.2}, False), ({}, False)]
 )
-def test_what_was_decided_opens_an_incident_when_it_got_worse(worse: dict[str, object], opens: bool) -> None:
+def test_a_decided_change_that_gets_worse_opens_an_incident(worse: dict[str, object], opens: bool) -> None:
     """The decision was made about a smaller change."""
     stored = decided(opened(finding(started_days_ago=3)), DISMISSED, "ann", END)
     incidents = check([finding(started_days_ago=3, **worse)], [stored], END + timedelta(minutes=1))
@@ -130,7 +130,7 @@ def test_slow_growth_is_measured_from_the_decision() -> None:
     assert incidents[0].status == "open"
 
 
-def test_a_change_that_ended_and_came_back_opens_an_incident() -> None:
+def test_a_change_that_ended_and_returned_opens_an_incident() -> None:
     """There was a day with normal scores in between."""
     stored = decided(opened(finding(started_days_ago=5, ended_days_ago=2)), DISMISSED, "ann", END)
     assert check([finding(started_days_ago=1, ended_days_ago=2)], [stored]) == []
@@ -140,7 +140,7 @@ def test_a_change_that_ended_and_came_back_opens_an_incident() -> None:
     assert revision.incident_id != stored.incident_id
 
 
-def test_re_opened_is_as_open_as_before() -> None:
+def test_a_reopened_incident_is_as_open_as_before() -> None:
     """Re-opening withdraws the decision, including the sizes it was made about."""
     resolved = decided(opened(finding(started_days_ago=3)), DISMISSED, "ann", END)
     reopened = decided(resolved, "open", "bob", END + DAY)
@@ -153,7 +153,7 @@ def test_re_opened_is_as_open_as_before() -> None:
     assert revision.revision == 3
 
 
-def test_the_new_normal_moves_the_reference_of_what_goes_on() -> None:
+def test_accepting_a_new_normal_moves_the_reference_of_an_ongoing_change() -> None:
     """An ongoing change moves its start, the days of a finished one are cut out, and an open incident changes nothing."""
     going_on = decided(opened(finding(started_days_ago=5, rule=EVIDENCE)), NEW_NORMAL, "ann", END + DAY)
     over = decided(opened(finding(started_days_ago=9, ended_days_ago=6, key=Key(DRIFT, "tier3", DOWN))), NEW_NORMAL, "ann", END)
@@ -198,7 +198,7 @@ def test_all_rules_share_one_open_incident(steps: list[tuple[str, str, int]]) ->
 
 
 @given(STEPS)
-def test_a_change_is_open_at_most_once_while_people_decide(steps: list[tuple[str, str, int]]) -> None:
+def test_a_change_has_at_most_one_open_incident_while_people_decide(steps: list[tuple[str, str, int]]) -> None:
     """Every third day all open incidents are dismissed; a check then continues the dismissed incident or opens one new incident."""
     stored: dict[str, Incident] = {}
     for day, step in enumerate(steps):

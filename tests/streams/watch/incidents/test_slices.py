@@ -30,7 +30,7 @@ def store() -> Iterator[Store]:
 
 def labelled(store: Store, scores: list[Score], **labels: str) -> None:
     """Store scores with their exchanges, which carry these labels."""
-    given = tuple(Label(name=name, value=value) for name, value in sorted(labels.items()))
+    exchange_labels = tuple(Label(name=name, value=value) for name, value in sorted(labels.items()))
     exchanges = [
         exchange(
             one.session_id,
@@ -39,7 +39,7 @@ def labelled(store: Store, scores: list[Score], **labels: str) -> None:
             exchange_id=one.exchange_id,
             occurred_at=one.exchange_at,
             ingested_at=one.exchange_at,
-            labels=given,
+            labels=exchange_labels,
         )
         for one in scores
     ]
@@ -51,18 +51,18 @@ def test_the_version_that_fell_is_named_first(store: Store) -> None:
     """The person on call needs to know what to roll back."""
     labelled(store, history(fallen(SINCE), 20, seed=1, name="new"), agent_version="2.0", tenant="acme")
     labelled(store, history(lambda _: 0.85, 20, seed=2, name="old"), agent_version="1.9", tenant="acme")
-    found = which_part(store.cursor(), PARAMETERS)
-    best = found.slices[0]
-    assert found.state == "found"
+    slice_evidence = which_part(store.cursor(), PARAMETERS)
+    best = slice_evidence.slices[0]
+    assert slice_evidence.state == "found"
     assert best.label == "agent_version"
     assert best.value == "2.0"
     assert best.stands_out is True
     assert best.within.high < 0
     assert 0.9 < best.explained < 1.1
-    assert not any(one.label == "tenant" for one in found.slices)
+    assert not any(one.label == "tenant" for one in slice_evidence.slices)
 
 
-def test_the_version_to_go_back_to_is_the_last_one_before(store: Store) -> None:
+def test_the_version_to_roll_back_to_is_the_previous_one(store: Store) -> None:
     """A version of weeks ago may have more exchanges, but has been replaced since."""
     versions = {
         "1": (range(10, 21), 10, 0.85), "2": (range(SINCE, 10), 10, 0.85), "2-canary": (range(SINCE, 10), 2, 0.85), "3": (range(SINCE), 10, 0.45),
@@ -70,31 +70,31 @@ def test_the_version_to_go_back_to_is_the_last_one_before(store: Store) -> None:
     for seed, (version, (days, a_day, quality)) in enumerate(versions.items()):
         scores = history(lambda _, level=quality: level, 20, seed=seed, name=version, a_day=a_day)
         labelled(store, [one for one in scores if (END - one.exchange_at).days in days], agent_version=version)
-    found = which_part(store.cursor(), PARAMETERS)
-    assert found.slices[0].value == "3"
-    assert found.usual.value == "2"
+    slice_evidence = which_part(store.cursor(), PARAMETERS)
+    assert slice_evidence.slices[0].value == "3"
+    assert slice_evidence.usual.value == "2"
 
 
 def test_without_labels_there_is_nothing_to_compare(store: Store) -> None:
     """With one agent and one model, the explanation says which labels to send."""
     labelled(store, history(fallen(SINCE), 20))
-    found = which_part(store.cursor(), PARAMETERS)
-    assert found.state == "no_labels"
-    assert found.slices == []
+    slice_evidence = which_part(store.cursor(), PARAMETERS)
+    assert slice_evidence.state == "no_labels"
+    assert slice_evidence.slices == []
 
 
 def test_a_project_without_scores_has_too_few_sessions(store: Store) -> None:
     """A side without scores has no mean."""
-    found = which_part(store.cursor(), PARAMETERS)
-    assert found.state == "too_few_sessions"
-    assert found.sessions == {"before": 0, "after": 0}
+    slice_evidence = which_part(store.cursor(), PARAMETERS)
+    assert slice_evidence.state == "too_few_sessions"
+    assert slice_evidence.sessions == {"before": 0, "after": 0}
 
 
 def test_values_beyond_the_fiftieth_are_other_values(store: Store) -> None:
     """A label with a different value in every session would fill the incident with names."""
-    for place in range(52):
-        labelled(store, history(fallen(SINCE), 19, a_day=1, seed=place, name=f"t{place}-"), tenant=f"tenant {place:02}")
-    found = which_part(store.cursor(), PARAMETERS)
-    assert found.tried == 51
-    assert found.state == "everywhere"
-    assert len(found.slices) <= 10
+    for index in range(52):
+        labelled(store, history(fallen(SINCE), 19, a_day=1, seed=index, name=f"t{index}-"), tenant=f"tenant {index:02}")
+    slice_evidence = which_part(store.cursor(), PARAMETERS)
+    assert slice_evidence.tried == 51
+    assert slice_evidence.state == "everywhere"
+    assert len(slice_evidence.slices) <= 10

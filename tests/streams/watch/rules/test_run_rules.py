@@ -41,30 +41,30 @@ def store() -> Iterator[Store]:
         yield opened
 
 
-def checked(store: Store, project: str = "ops", policy: Policy | None = None, at: Any = END) -> Checked:
-    """The check of a project."""
-    (one,) = asyncio.run(Watch(StorePublisher(store, policy or Policy(), lambda: at)).check([project]))
-    return one
+def check_project(store: Store, project: str = "ops", policy: Policy | None = None, at: Any = END) -> Checked:
+    """Return the check of a project."""
+    (result,) = asyncio.run(Watch(StorePublisher(store, policy or Policy(), lambda: at)).check([project]))
+    return result
 
 
-def findings(store: Store, made: Sequence[Diagnosis]) -> list[tuple[str | None, str | None, str | None]]:
-    """Agent, series and direction of what is found in runs of one project."""
-    put(store, "diagnoses", made)
+def findings(store: Store, records: Sequence[Diagnosis]) -> list[tuple[str | None, str | None, str | None]]:
+    """Return agent, series and direction of the findings in the runs of one project."""
+    put(store, "diagnoses", records)
     with contextlib.closing(store.cursor()) as cursor:
         measured, parameters = measure_runs(cursor, ["ops"], SINCE, END)
-    found = by_runs(RunCase(measured["ops"], {}, parameters)) if measured else ()
-    return sorted((one.key.agent, one.key.tier, one.key.direction) for one in found)
+    found_changes = by_runs(RunCase(measured["ops"], {}, parameters)) if measured else ()
+    return sorted((one.key.agent, one.key.tier, one.key.direction) for one in found_changes)
 
 
 def dip(back: int) -> float:
-    """A share of unsafe runs that was high for ten days, three weeks ago."""
+    """Return a share of unsafe runs that was high for ten days, three weeks ago."""
     return 0.9 if 21 <= back <= 30 else 0.03
 
 
 def test_the_number_of_agents_that_are_watched_is_set_in_one_place(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The query that leaves agents out and the notice that names them must not count differently."""
-    made = [one for name in ("a", "b", "c") for one in runs(lambda _: 0.0, name=name, agent=name)]
-    put(store, "diagnoses", [*made, ended_run("more-a", END - DAY, agent="a"), ended_run("more-c", END - DAY, agent="c")])
+    """The query that skips agents and the notice that names them must use the same limit."""
+    records = [one for name in ("a", "b", "c") for one in runs(lambda _: 0.0, name=name, agent=name)]
+    put(store, "diagnoses", [*records, ended_run("more-a", END - DAY, agent="a"), ended_run("more-c", END - DAY, agent="c")])
     monkeypatch.setattr(measures, "MOST_AGENTS", 2)
     with contextlib.closing(store.cursor()) as cursor:
         measured, parameters = measure_runs(cursor, ["ops"], SINCE, END)
@@ -72,26 +72,26 @@ def test_the_number_of_agents_that_are_watched_is_set_in_one_place(store: Store,
     assert measured["ops"].watched_agents == parameters["most_agents"] == 2
 
 
-def test_runs_that_are_back_end_their_incident(store: Store) -> None:
-    """The rule sees a dip for weeks after it was mended, so an incident that waited for its silence would stay red for as long."""
+def test_recovered_runs_end_their_incident(store: Store) -> None:
+    """The rule finds a dip for weeks after its recovery; an incident that waited for the rule would stay open as long."""
     put(store, "diagnoses", runs(dip, days=75, a_day=3))
     for back in range(25, 17, -1):
-        checked(store, at=END - back * DAY)
-    (one,) = query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
-    assert one.status == RESOLVED
-    assert one.resolution == RECOVERED
-    assert one.severity == "critical"
-    assert recovered_since(one) == (END - 20 * DAY).date()
-    assert [found.title for found in checked(store).findings] == []
+        check_project(store, at=END - back * DAY)
+    (incident,) = query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
+    assert incident.status == RESOLVED
+    assert incident.resolution == RECOVERED
+    assert incident.severity == "critical"
+    assert recovered_since(incident) == (END - 20 * DAY).date()
+    assert [found.title for found in check_project(store).findings] == []
 
 
-def test_runs_that_other_rules_diagnosed_are_no_level_to_come_back_to(store: Store) -> None:
-    """New thresholds make another measure: that it lies lower is no recovery."""
+def test_runs_diagnosed_by_other_rules_are_no_recovery(store: Store) -> None:
+    """New thresholds change the measurement: a lower level under them is not a recovery."""
     put(store, "diagnoses", runs(dip, days=75, a_day=3))
-    (one,) = checked(store, at=END - 22 * DAY).incidents
+    (incident,) = check_project(store, at=END - 22 * DAY).incidents
     with contextlib.closing(store.cursor()) as cursor:
         measured, _ = measure_runs(cursor, ["ops"], SINCE, END)
-    moved = evidence_of(one).moved[0]
+    moved = evidence_of(incident).moved[0]
     assert levels_of(None, measured["ops"])(moved)
     another = {"rule_version": "another"}
     other = {rule: msgspec.structs.replace(seen, made_with=another) for rule, seen in moved.rules.items()}
@@ -101,103 +101,103 @@ def test_runs_that_other_rules_diagnosed_are_no_level_to_come_back_to(store: Sto
 WORSE = [("desk", "failure:cost_explosion", "up"), ("desk", "trust", "down"), ("desk", "unsafe", "up")]
 
 
-def test_an_agent_whose_runs_became_unsafe_is_found_on_every_series_that_moved(store: Store) -> None:
+def test_an_agent_with_unsafe_runs_is_found_on_every_series_that_changed(store: Store) -> None:
     """Eight days of two runs are enough for a change from one in twenty to nine in ten."""
     assert findings(store, runs(worse_since(8))) == WORSE
 
 
-def test_runs_that_got_better_are_found_as_well(store: Store) -> None:
-    """Which fix helped is worth knowing, too."""
+def test_runs_that_improved_are_found_as_well(store: Store) -> None:
+    """Users want to know which fix helped."""
     assert {(series, way) for _, series, way in findings(store, runs(worse_since(10, share=0.0, before=0.8), a_day=3))} >= {
         ("unsafe", "down"),
         ("trust", "up"),
     }
 
 
-def test_agents_are_looked_at_apart(store: Store) -> None:
-    """One that got worse beside another that got better leaves the mean of the project as it was."""
-    made = [*runs(worse_since(8)), *runs(worse_since(10, 0.05, 0.9), a_day=4, name="other", agent="night")]
-    assert {("desk", "unsafe", "up"), ("night", "unsafe", "down")} <= set(findings(store, made))
+def test_agents_are_compared_separately(store: Store) -> None:
+    """One agent that got worse and another that improved leave the project's mean unchanged."""
+    records = [*runs(worse_since(8)), *runs(worse_since(10, 0.05, 0.9), a_day=4, name="other", agent="night")]
+    assert {("desk", "unsafe", "up"), ("night", "unsafe", "down")} <= set(findings(store, records))
 
 
-def test_runs_of_no_named_agent_are_a_series_of_the_project(store: Store) -> None:
-    """They are watched like others."""
+def test_runs_without_an_agent_are_a_series_of_the_project(store: Store) -> None:
+    """A sender need not name its agent, and its runs are watched like others."""
     assert {agent for agent, _, _ in findings(store, runs(worse_since(8), agent=None))} == {None}
 
 
 @pytest.mark.parametrize(
     "changed", [{"rule_version": "other"}, {"threshold_profile": "events-2"}, {"threshold_changes": '{"x":1}'}]
 )
-def test_runs_that_were_diagnosed_by_other_rules_are_not_compared(store: Store, changed: dict[str, Any]) -> None:
-    """Stricter thresholds are not worse runs."""
-    made = [
+def test_runs_diagnosed_by_other_rules_are_not_compared(store: Store, changed: dict[str, Any]) -> None:
+    """Stricter thresholds do not make runs worse."""
+    records = [
         msgspec.structs.replace(one, **changed) if one.ended_at and one.ended_at > END - 8 * DAY else one
         for one in runs(worse_since(8))
     ]
-    assert findings(store, made) == []
+    assert findings(store, records) == []
 
 
-def test_runs_that_were_diagnosed_again_count_as_they_stand_now(store: Store) -> None:
-    """A history that was judged by the new rules is comparable to its end."""
-    made = runs(worse_since(8))
+def test_rediagnosed_runs_count_by_their_latest_revision(store: Store) -> None:
+    """A history that was diagnosed again by the new rules is comparable from its start."""
+    records = runs(worse_since(8))
     put(
         store,
         "diagnoses",
-        [msgspec.structs.replace(one, rule_version="old") for one in made if one.ended_at and one.ended_at < END - 8 * DAY],
+        [msgspec.structs.replace(one, rule_version="old") for one in records if one.ended_at and one.ended_at < END - 8 * DAY],
     )
-    again = [msgspec.structs.replace(one, revision=1) for one in made]
-    assert findings(store, again) == WORSE
+    rediagnosed = [msgspec.structs.replace(one, revision=1) for one in records]
+    assert findings(store, rediagnosed) == WORSE
 
 
-def test_quiet_runs_raise_nothing() -> None:
-    """Over sixty agents, ten weeks each, with a tenth of the runs unsafe: a false alarm is one in eight years of an agent."""
-    found = []
+def test_quiet_runs_raise_no_alarm() -> None:
+    """With sixty agents over ten weeks and a tenth of the runs unsafe, the rate is one false alarm in eight years per agent."""
+    alarms = []
     for number in range(3):
-        made = [
+        records = [
             one
             for agent in range(20)
             for one in runs(lambda _: 0.1, 74, 2, name=f"{agent}", agent=f"a{agent}", seed=100 * number + agent)
         ]
         with Store(None) as fresh:
-            found += findings(fresh, made)
-    assert len(found) <= 3
+            alarms += findings(fresh, records)
+    assert len(alarms) <= 3
 
 
-def test_too_few_runs_tell_nothing(store: Store) -> None:
-    """Ten runs are needed before a change."""
+def test_too_few_runs_raise_no_alarm(store: Store) -> None:
+    """The rule needs ten runs before a change."""
     assert findings(store, runs(worse_since(8), days=12, a_day=1)) == []
 
 
 def test_runs_without_evidence_do_not_count(store: Store) -> None:
-    """They have no trust: nothing was seen of them."""
+    """Such a run has no trust, because nothing was observed."""
     empty = {"trust_score": None, "readiness_level": "insufficient_evidence"}
     assert findings(store, [*runs(lambda _: 0.0), *runs(lambda _: 0.0, 8, 3, name="e", **empty)]) == []
 
 
-def test_a_project_with_runs_and_no_scores_is_checked_and_gets_incidents(store: Store) -> None:
-    """The demo's support-desk had 13 of 15 unsafe runs, and nobody was told."""
+def test_a_project_with_only_runs_is_checked_and_gets_incidents(store: Store) -> None:
+    """In the demo, 13 of 15 runs of support-desk were unsafe, and nobody was alerted."""
     put(store, "diagnoses", runs(worse_since(8)))
-    made = checked(store)
-    assert made.looked is not None
-    assert made.looked.days == 14
-    assert made.looked.exchanges == 0
-    (one,) = made.opened
-    assert one.type == "drift"
-    assert one.rule == "runs"
-    assert one.status == "open"
-    assert one.agent == "desk"
-    assert one.cause == "agent"
-    assert {series.key.tier for series in evidence_of(one).moved} == {"trust", "unsafe", "failure:cost_explosion"}
-    assert "of desk" in one.title
-    assert made.baseline is None
+    result = check_project(store)
+    assert result.looked is not None
+    assert result.looked.days == 14
+    assert result.looked.exchanges == 0
+    (incident,) = result.opened
+    assert incident.type == "drift"
+    assert incident.rule == "runs"
+    assert incident.status == "open"
+    assert incident.agent == "desk"
+    assert incident.cause == "agent"
+    assert {series.key.tier for series in evidence_of(incident).moved} == {"trust", "unsafe", "failure:cost_explosion"}
+    assert "of desk" in incident.title
+    assert result.baseline is None
 
 
-def test_the_evidence_has_the_runs_and_the_queries_that_find_them_again(store: Store) -> None:
-    """A person opens the worst run first."""
+def test_the_evidence_has_the_runs_and_their_queries(store: Store) -> None:
+    """An analyst opens the worst run first."""
     put(store, "diagnoses", runs(worse_since(8)))
-    (made,) = checked(store).opened
-    evidence = json.loads(made.metadata)
-    assert made.agent == "desk"
+    (incident,) = check_project(store).opened
+    evidence = json.loads(incident.metadata)
+    assert incident.agent == "desk"
     assert len(evidence["runs"]) == 10
     assert all(one["readinessLevel"] == "unsafe_for_production" and one["runId"].startswith("run_") for one in evidence["runs"])
     assert evidence["madeWith"]["rule_version"] == "r"
@@ -205,100 +205,100 @@ def test_the_evidence_has_the_runs_and_the_queries_that_find_them_again(store: S
         answers = {query["name"]: query_rows(cursor, query["name"], query["parameters"]) for query in evidence["queries"]}
     assert set(answers) == {"run_days", "watched_runs", "incident_runs", "failure_change"}
     assert session_ids(evidence["runs"]) == {row["session_id"] for row in answers["incident_runs"]}
-    seen = evidence["rules"]["runs"]
-    told = {f"{row['day']}": row["mean"] for row in answers["run_days"]}
-    assert {one["day"]: pytest.approx(one["average"], abs=1e-3) for one in seen["days"]}.items() <= told.items()
+    rule_evidence = evidence["rules"]["runs"]
+    daily_means = {f"{row['day']}": row["mean"] for row in answers["run_days"]}
+    assert {one["day"]: pytest.approx(one["average"], abs=1e-3) for one in rule_evidence["days"]}.items() <= daily_means.items()
 
 
-def test_the_reasons_count_the_runs_that_the_rule_compared(store: Store) -> None:
-    """A title "from 0 %" beside "before 3 of 36" is read as a contradiction: both are of the same days, hours and rules."""
+def test_the_reasons_count_the_compared_runs(store: Store) -> None:
+    """A title "from 0 %" beside "before 3 of 36" looks like a contradiction, so both must use the same days, hours and rules."""
     older = [
         msgspec.structs.replace(one, rule_version="old")
         for one in runs(lambda back: 1.0 if back > 25 else 0.0, name="old")
         if one.ended_at and one.ended_at < END - 20 * DAY
     ]
     put(store, "diagnoses", [*runs(worse_since(8, share=1.0, before=0.0)), *older])
-    (made,) = checked(store).opened
-    evidence = json.loads(made.metadata)
-    seen = evidence["rules"]["runs"]
+    (incident,) = check_project(store).opened
+    evidence = json.loads(incident.metadata)
+    rule_evidence = evidence["rules"]["runs"]
     (row,) = evidence["failures"]
     assert row["before"] == 0
-    assert row["all_before"] == seen["runsBefore"]
-    assert row["after"] == seen["runsAfter"]
-    assert row["all_after"] == seen["runsAfter"]
-    assert seen["comparedSince"] == f"{(END - 30 * DAY).date()}"
+    assert row["all_before"] == rule_evidence["runsBefore"]
+    assert row["after"] == rule_evidence["runsAfter"]
+    assert row["all_after"] == rule_evidence["runsAfter"]
+    assert rule_evidence["comparedSince"] == f"{(END - 30 * DAY).date()}"
 
 
 def test_two_unsafe_runs_after_thirty_safe_ones_are_no_incident(store: Store) -> None:
-    """By Fisher's exact test 1 in 496, looked at anew after every run: it was confirmed at odds of 10 to the power of 20."""
+    """Fisher's exact test gives 1 in 496, repeated after every run; the rule used to confirm it at odds of 10 to the power of 20."""
     put(store, "diagnoses", runs(worse_since(2, share=1.0, before=0.0), a_day=1))
-    assert checked(store).findings == ()
+    assert check_project(store).findings == ()
 
 
-def test_what_is_shown_as_evidence_is_what_the_counts_support(store: Store) -> None:
-    """Five of five after none of twenty-six, one a day: the sum of the days on which it may have begun, each by its counts."""
+def test_the_shown_evidence_is_supported_by_the_counts(store: Store) -> None:
+    """Five of five runs after none of twenty-six, one per day: the evidence is a sum over the possible first days."""
     put(store, "diagnoses", runs(worse_since(5, share=1.0, before=0.0), a_day=1))
-    seen = [one.numbers for one in checked(store).findings if one.key.tier == "unsafe"]
+    numbers = [one.numbers for one in check_project(store).findings if one.key.tier == "unsafe"]
     before, after = Counts(np.array([0]), np.array([26])), Counts(np.array([5]), np.array([5]))
     most = float(log_count_evidence(before, after)[0])
-    assert [0 < (one.log_evidence or 0) < most + math.log(5) for one in seen] == [True]
+    assert [0 < (one.log_evidence or 0) < most + math.log(5) for one in numbers] == [True]
 
 
-def test_a_check_that_is_repeated_opens_nothing_twice(store: Store) -> None:
-    """One change is one incident, however many series of however many agents it moved."""
+def test_a_repeated_check_opens_no_second_incident(store: Store) -> None:
+    """One change is one incident, however many series and agents it affects."""
     put(store, "diagnoses", [*runs(worse_since(8)), *runs(worse_since(8), name="other", agent="night")])
-    (made,) = checked(store).opened
-    assert {one.key.agent for one in evidence_of(made).moved} == {"desk", "night"}
-    assert checked(store, at=END + timedelta(minutes=1)).opened == ()
+    (incident,) = check_project(store).opened
+    assert {one.key.agent for one in evidence_of(incident).moved} == {"desk", "night"}
+    assert check_project(store, at=END + timedelta(minutes=1)).opened == ()
 
 
-def test_what_was_decided_for_one_agent_is_not_decided_for_another(store: Store) -> None:
-    """Both have a series of the same name."""
+def test_a_decision_about_one_agent_does_not_apply_to_another(store: Store) -> None:
+    """Both agents have a series of the same name."""
     put(store, "diagnoses", runs(worse_since(16)))
-    for one in checked(store).opened:
-        decide(store, one)
+    for incident in check_project(store).opened:
+        decide(store, incident)
     put(store, "diagnoses", runs(worse_since(6), name="other", agent="night"))
-    assert {one.agent for one in checked(store).opened} == {"night"}
+    assert {one.agent for one in check_project(store).opened} == {"night"}
 
 
 def decide(store: Store, incident: Incident) -> None:
-    """A person dismisses an incident."""
+    """Dismiss an incident as a person."""
     asyncio.run(
         Watch(StorePublisher(store, Policy(), lambda: END)).decide(incident.project, incident.incident_id, DISMISSED, "ann")
     )
 
 
-def test_scores_and_runs_of_one_project_are_both_watched(store: Store) -> None:
-    """And a policy that leaves the rule out is told of the scores alone."""
+def test_scores_and_runs_of_a_project_are_both_watched(store: Store) -> None:
+    """Under a policy without the rule for runs, only the scores are watched."""
     put(store, "scores", history(fallen(6), 40))
     put(store, "diagnoses", runs(worse_since(8)))
-    assert {"tier2", "unsafe"} <= {one.key.tier for one in checked(store).findings}
+    assert {"tier2", "unsafe"} <= {one.key.tier for one in check_project(store).findings}
     without = Policy(defaults=ProjectSettings(incident_rules=("sequential",)))
-    assert {one.key.tier for one in checked(store, policy=without).findings} == {"tier2"}
+    assert {one.key.tier for one in check_project(store, policy=without).findings} == {"tier2"}
 
 
-def test_a_look_at_an_earlier_moment_knows_nothing_of_later_runs(store: Store) -> None:
-    """Which is what `check-drift --as-of` is for."""
+def test_a_check_of_an_earlier_time_ignores_later_runs(store: Store) -> None:
+    """`check-drift --as-of` relies on it."""
     put(store, "diagnoses", runs(worse_since(8)))
-    assert checked(store, at=END - 9 * DAY).findings == ()
+    assert check_project(store, at=END - 9 * DAY).findings == ()
 
 
-def test_shares_are_told_as_runs_and_stay_between_none_and_all(store: Store) -> None:
+def test_shares_are_reported_as_numbers_of_runs(store: Store) -> None:
     """13 of 15 runs says more than 0.867."""
     put(store, "diagnoses", runs(worse_since(8, share=1.0, before=0.0)))
-    unsafe = next(one for one in checked(store).findings if one.key.tier == "unsafe")
+    unsafe = next(one for one in check_project(store).findings if one.key.tier == "unsafe")
     assert "0 of 46 runs to 16 of 16 runs" in unsafe.description
     assert "101%" not in unsafe.description
 
 
-def test_many_runs_are_added_up_and_still_found(store: Store) -> None:
-    """By the hour from 4 000 runs on: the sums are the same, and so is what is found."""
-    made = runs(worse_since(8, 0.4, 0.1), days=40, a_day=110)
-    assert findings(store, made) == WORSE
+def test_a_change_is_found_in_hourly_sums_as_well(store: Store) -> None:
+    """From 4,000 runs on, the rule uses hourly sums, which must give the same findings."""
+    records = runs(worse_since(8, 0.4, 0.1), days=40, a_day=110)
+    assert findings(store, records) == WORSE
 
 
-def test_a_failure_that_occurs_once_is_no_series(store: Store) -> None:
-    """Nothing can have changed."""
+def test_a_failure_that_occurs_once_is_not_a_series(store: Store) -> None:
+    """A single failure cannot have changed."""
     odd = ended_run("odd", END - DAY, bad=True, kind="skill_failure")
     put(store, "diagnoses", [*runs(lambda _: 0.2), odd])
     with contextlib.closing(store.cursor()) as cursor:
@@ -308,45 +308,46 @@ def test_a_failure_that_occurs_once_is_no_series(store: Store) -> None:
 
 
 def test_the_order_of_arrival_changes_nothing() -> None:
-    """Files are imported in any."""
-    made = [*runs(worse_since(8)), *runs(worse_since(9), name="o", agent="night")]
-    shuffled = made.copy()
+    """Files may be imported in any order."""
+    records = [*runs(worse_since(8)), *runs(worse_since(9), name="o", agent="night")]
+    shuffled = records.copy()
     random.Random(3).shuffle(shuffled)
-    seen = []
-    for order in (made, shuffled):
+    results = []
+    for order in (records, shuffled):
         with Store(None) as fresh:
             put(fresh, "diagnoses", order)
-            seen.append(checked(fresh).findings)
-    assert seen[0] == seen[1]
+            results.append(check_project(fresh).findings)
+    assert results[0] == results[1]
 
 
-def test_series_have_names_for_people() -> None:
+def test_series_have_readable_names() -> None:
     """A failure is named by its type."""
     names = ["Trust", "Share of unsafe runs", "Share of runs with infinite tool loop"]
     assert names == [series_name(one) for one in ("trust", "unsafe", "failure:infinite_tool_loop")]
     assert failure("x").type == "x"
 
 
-def test_a_trust_that_most_runs_share_falls_by_its_counts(store: Store) -> None:
-    """Trust was always 100, so it had no spread; three runs of one hour at 90 and later ones at 100 are no fall of trust to 96."""
-    made = [
+def test_a_trust_that_most_runs_share_does_not_fall_by_chance(store: Store) -> None:
+    """Trust was always 100, without a spread: three runs at 90 in one hour and later ones at 100 are not a fall to 96."""
+    records = [
         ended_run(f"r-{back}-{number}", END - back * DAY - number * timedelta(minutes=10))
         for back in range(70)
         for number in range(3)
     ]
     low = {f"r-2-{number}" for number in range(3)}
     assert (
-        findings(store, [msgspec.structs.replace(run, trust_score=90) if run.session_id in low else run for run in made]) == []
+        findings(store, [msgspec.structs.replace(run, trust_score=90) if run.session_id in low else run for run in records])
+        == []
     )
 
 
-def test_a_trust_that_most_runs_share_still_falls_when_its_counts_do(store: Store) -> None:
-    """Ten of twelve runs below it in four days are a change, by trust as by any share; a level of readiness is not needed for it."""
-    made = [
+def test_a_trust_that_most_runs_share_falls_when_its_counts_do(store: Store) -> None:
+    """Ten of twelve runs below it in four days are a change, like that of any other share."""
+    records = [
         ended_run(f"r-{back}-{number}", END - back * DAY - number * timedelta(hours=3))
         for back in range(60)
         for number in range(3)
     ]
     later = {f"r-{back}-{number}" for back in range(4) for number in range(3)} - {"r-0-0", "r-2-1"}
-    made = [msgspec.structs.replace(run, trust_score=90) if run.session_id in later else run for run in made]
-    assert findings(store, made) == [("desk", "trust", "down")]
+    records = [msgspec.structs.replace(run, trust_score=90) if run.session_id in later else run for run in records]
+    assert findings(store, records) == [("desk", "trust", "down")]
