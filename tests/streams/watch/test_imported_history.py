@@ -138,11 +138,11 @@ def test_an_interrupted_check_continues_with_the_next_day(store: Store, stops_at
     importing.stops_at = stops_at
     with pytest.raises(KilledError):
         importing.check()
-    done = importing.moments
+    checked_moments = importing.moments
     importing.stops_at = 0
     importing.bring([])
     (check,) = importing.check()
-    assert moments == done + importing.moments
+    assert moments == checked_moments + importing.moments
     assert importing.incidents() == expected
     assert [incident.incident_id for incident in check.incidents] == sorted({row[0] for row in expected})
 

@@ -28,7 +28,7 @@ def store() -> Iterator[Store]:
 
 
 class Rounds:
-    """Rounds over a store with a clock that is set; notes who was checked in each."""
+    """Rounds over a store with a clock that the test sets; records the projects checked in each."""
 
     def __init__(self, store: Store, *, failing: str = "") -> None:
         self.now = END
@@ -41,7 +41,7 @@ class Rounds:
         self._rounds = WatchRounds(self._watch, store, lambda: self.now, lambda: self.ready)
 
     def run(self) -> list[str]:
-        """One round; who was checked in it."""
+        """Run one round and return the checked projects."""
         self.asked = []
         asyncio.run(self._rounds.run())
         return [project for part in self.asked for project in part]
@@ -54,8 +54,8 @@ class Rounds:
         return await self._check(projects)
 
 
-def test_a_project_is_checked_when_scores_came_and_not_again_for_a_minute(store: Store) -> None:
-    """A busy project would otherwise be checked all the time, and a quiet one for nothing."""
+def test_a_project_with_new_scores_is_checked_at_most_once_per_minute(store: Store) -> None:
+    """A busy project would otherwise be checked continuously, and a quiet one for nothing."""
     rounds = Rounds(store)
     assert rounds.run() == []
     put(store, "scores", history(steady, 2))
@@ -72,7 +72,7 @@ def test_a_project_is_checked_when_scores_came_and_not_again_for_a_minute(store:
 
 
 def test_only_projects_with_new_scores_are_checked(store: Store) -> None:
-    """One busy project among a thousand must not have them all checked."""
+    """One busy project among a thousand must not cause a check of all."""
     put(store, "scores", [*history(steady, 2), *history(steady, 2, project="web"), *history(steady, 2, project="anchors.ops")])
     rounds = Rounds(store)
     assert rounds.run() == ["ops", "web"]
@@ -81,8 +81,8 @@ def test_only_projects_with_new_scores_are_checked(store: Store) -> None:
     assert rounds.run() == ["web"]
 
 
-def test_everybody_is_checked_by_the_clock(store: Store) -> None:
-    """A baseline ages, and a process that was killed after scores landed has checked nothing."""
+def test_every_project_is_checked_regularly(store: Store) -> None:
+    """Baselines age, and a process killed after a flush has not checked the new scores."""
     put(store, "scores", [*history(steady, 2), *history(steady, 2, project="old", end=END - timedelta(days=30))])
     assert set(Rounds(store).run()) == {"ops", "old"}
     rounds = Rounds(store)
@@ -93,8 +93,8 @@ def test_everybody_is_checked_by_the_clock(store: Store) -> None:
     assert rounds.run() == ["ops"]
 
 
-def test_one_that_cannot_be_checked_holds_up_no_other(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """A fault that one project's scores bring out must not switch the watch off for all."""
+def test_a_project_that_cannot_be_checked_delays_no_other(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """An error caused by one project's scores must not disable the watch for all."""
     put(store, "scores", [*history(steady, 2), *history(steady, 2, project="web"), *history(fallen(6), 30, project="shop")])
     rounds = Rounds(store, failing="ops")
     assert set(rounds.run()) == {"shop", "web"}
@@ -102,8 +102,8 @@ def test_one_that_cannot_be_checked_holds_up_no_other(store: Store, caplog: pyte
     assert store.cursor().execute("SELECT DISTINCT project FROM incidents").fetchall() == [("shop",)]
 
 
-def test_nothing_is_checked_before_everything_is_there(store: Store) -> None:
-    """Over Kafka the tables follow: incidents that have not landed would be opened again."""
+def test_nothing_is_checked_before_the_tables_are_complete(store: Store) -> None:
+    """On Kafka the tables lag behind: an incident that is not in them yet would be opened again."""
     put(store, "scores", history(steady, 2))
     rounds = Rounds(store)
     rounds.ready = False
@@ -112,16 +112,16 @@ def test_nothing_is_checked_before_everything_is_there(store: Store) -> None:
     assert rounds.run() == ["ops"]
 
 
-def test_many_projects_are_read_some_at_a_time(store: Store) -> None:
-    """One scan for fifty, not fifty scans; and people's decisions come between."""
+def test_many_projects_are_read_in_groups(store: Store) -> None:
+    """Fifty projects share one scan, and people's decisions are handled between groups."""
     put(store, "scores", [one for number in range(60) for one in history(steady, 0, project=f"p{number:02}", a_day=1)])
     rounds = Rounds(store)
     assert len(rounds.run()) == 60
     assert [len(part) for part in rounds.asked] == [50, 10]
 
 
-def test_it_works_over_an_engine(store: Store) -> None:
-    """What a server does: incidents go through the one writer of the log."""
+def test_a_watch_works_over_an_engine(store: Store) -> None:
+    """A server publishes its incidents through the single writer of the log."""
     put(store, "scores", history(fallen(6), 40))
 
     async def run() -> None:
@@ -135,8 +135,8 @@ def test_it_works_over_an_engine(store: Store) -> None:
     assert store.count("baselines") == 1
 
 
-def test_a_project_is_checked_when_runs_were_finished(store: Store) -> None:
-    """Without scores, too; an import of history waits for the hour, and is checked by then if it is of late."""
+def test_a_project_with_finished_runs_is_checked(store: Store) -> None:
+    """Runs need no scores; an import of history waits for the hourly check, which covers recent days only."""
     rounds = Rounds(store)
     assert rounds.run() == []
     rounds.now = END + 10 * SECOND
@@ -151,8 +151,8 @@ def test_a_project_is_checked_when_runs_were_finished(store: Store) -> None:
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.1, 5.0), (2.0, 18.0), (90.0, 60.0)])
-def test_the_longer_a_round_took_the_longer_is_the_pause_after_it(store: Store, took: float, pause: float) -> None:
-    """A day with half a million scores takes seconds to add up: every five seconds, that would take senders' processor."""
+def test_the_pause_after_a_round_grows_with_its_duration(store: Store, took: float, pause: float) -> None:
+    """A day with half a million scores takes seconds to sum; checking it every five seconds would slow down ingestion."""
     clock = iter([0.0, took])
     rounds = WatchRounds(
         Watch(StorePublisher(store, Policy(), lambda: END)), store, lambda: END, lambda: True, lambda: next(clock)

@@ -29,14 +29,14 @@ BEFORE = 1
 
 
 def evidence(first: int, last: int, **more: object) -> str:
-    """The evidence of a fall, as the version before wrote it."""
-    seen = {"severity": "critical", "since": f"{TODAY - first * DAY}", "until": f"{TODAY - last * DAY}", "size": 0.4}
+    """Return the evidence of a fall in the format of the previous version."""
+    rule_evidence = {"severity": "critical", "since": f"{TODAY - first * DAY}", "until": f"{TODAY - last * DAY}", "size": 0.4}
     numbers = {"title": "Tier 2 fell", "meanBefore": 0.85, "meanAfter": 0.45, "sigma": 0.1, "days": []}
-    return json.dumps({"rules": {"sequential": seen | numbers}, **more})
+    return json.dumps({"rules": {"sequential": rule_evidence | numbers}, **more})
 
 
 def old(name: str, tier: str, status: str, metadata: str, at: datetime, *, by: str | None = None) -> Incident:
-    """An incident of the version before."""
+    """Return an incident of the previous version."""
     return Incident(
         incident_id=name,
         revision=0 if by is None else 1,
@@ -58,7 +58,7 @@ def old(name: str, tier: str, status: str, metadata: str, at: datetime, *, by: s
 
 
 def decision(name: str, status: str, at: datetime) -> Review:
-    """A decision of the version before."""
+    """Return a decision of the previous version."""
     return Review(
         review_id=f"review of {name}",
         project="ops",
@@ -74,7 +74,7 @@ def decision(name: str, status: str, at: datetime) -> Review:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """A database as the version before left it: without the columns, views and macros of today."""
+    """Return a database of the previous version, without the current columns, views and macros."""
     path = tmp_path / "before.duckdb"
     with Store(path) as store:
         put(store, "scores", history(fallen(4), 60))
@@ -87,20 +87,20 @@ def database(tmp_path: Path) -> Path:
             "reviews",
             [decision("accepted", "accepted", END - 9 * DAY), decision("dismissed", "dismissed", END - 25 * DAY)],
         )
-    known = {field["name"] for field in earlier_schemas()["Incident"][BEFORE].fields}
+    fields = {field["name"] for field in earlier_schemas()["Incident"][BEFORE].fields}
     with duckdb.connect(str(path)) as raw:
         for schema, view in raw.execute("SELECT schema_name, view_name FROM duckdb_views() WHERE NOT internal").fetchall():
             raw.execute(f'DROP VIEW "{schema}"."{view}"')
         for macro in ("views_digest", "incident_status", "incident_resolution", "incident_assignee"):
             raw.execute(f"DROP MACRO log.{macro}")
         for field in current_schemas()["Incident"].fields:
-            if field["name"] not in known:
+            if field["name"] not in fields:
                 raw.execute(f'ALTER TABLE log.incidents DROP COLUMN "{field["name"]}"')
     return path
 
 
-def test_the_open_incident_goes_on_and_the_decided_ones_stay_decided(database: Path) -> None:
-    """Nobody is told again of what was decided, and what was open is the same incident still, and confirmed."""
+def test_an_upgrade_keeps_open_incidents_open_and_decided_ones_decided(database: Path) -> None:
+    """Nobody is alerted again about a decided change, and an open incident stays the same incident, confirmed."""
     with Store(database) as store:
         asyncio.run(Watch(StorePublisher(store, Policy(), lambda: END)).check(["ops"]))
         found = {
@@ -119,8 +119,8 @@ def test_the_open_incident_goes_on_and_the_decided_ones_stay_decided(database: P
     assert references["tier2_5"].cut != ()
 
 
-def test_its_rows_and_decisions_stay_as_they_were_written(database: Path) -> None:
-    """What somebody decided then is what they decided: the history is not rewritten, only read."""
+def test_an_upgrade_keeps_rows_and_decisions_as_they_were_written(database: Path) -> None:
+    """The history is only read, never rewritten."""
     with Store(database) as store:
         raw = store.cursor().execute("SELECT incident_id, status FROM log.incidents ORDER BY ALL").fetchall()
         decisions = history_of(store.cursor(), "accepted")

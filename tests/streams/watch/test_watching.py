@@ -37,69 +37,69 @@ def store() -> Iterator[Store]:
 
 
 def watch_over(store: Store, at: datetime = END, policy: Policy | None = None) -> Watch:
-    """A watch over a store, at a moment."""
+    """Return a watch over a store, at a given time."""
     return Watch(StorePublisher(store, policy or Policy(), lambda: at))
 
 
-def checked(store: Store, at: datetime = END, policy: Policy | None = None, project: str = "ops") -> Checked:
-    """The check of a project by a watch that knows nothing but the store."""
-    (one,) = asyncio.run(watch_over(store, at, policy).check([project]))
-    return one
+def check_project(store: Store, at: datetime = END, policy: Policy | None = None, project: str = "ops") -> Checked:
+    """Return the check of a project by a watch without a memory besides the store."""
+    (result,) = asyncio.run(watch_over(store, at, policy).check([project]))
+    return result
 
 
-def test_that_a_project_was_checked_is_kept(store: Store) -> None:
-    """No incident is good news only where somebody looked: as of when, how far back, and at how much."""
+def test_a_check_is_recorded_with_its_time_range_and_counts(store: Store) -> None:
+    """The absence of incidents is good news only if the project was checked."""
     put(store, "scores", [*history(steady, 8), *history(fallen(6), 40, project="web")])
     asyncio.run(watch_over(store).check(["ops", "web", "nobody"]))
     columns = "project, days, baseline_days, exchanges, findings > 0"
-    kept = f"SELECT {columns} FROM log.project_checks ORDER BY project"
-    assert store.cursor().execute(kept).fetchall() == [("ops", 9, 14, 90, False), ("web", 14, 14, 140, True)]
-    checked(store, END + HOUR)
-    checked(store, END - HOUR)
-    checked(store, END + 30 * DAY)
+    query = f"SELECT {columns} FROM log.project_checks ORDER BY project"
+    assert store.cursor().execute(query).fetchall() == [("ops", 9, 14, 90, False), ("web", 14, 14, 140, True)]
+    check_project(store, END + HOUR)
+    check_project(store, END - HOUR)
+    check_project(store, END + 30 * DAY)
     times = "SELECT checked_at FROM log.project_checks WHERE project = 'ops'"
     assert store.cursor().execute(times).fetchall() == [((END + HOUR).replace(tzinfo=None),)]
 
 
 def decide(store: Store, incident: Incident, status: str, at: datetime = END) -> Incident:
-    """A decision on an incident."""
-    made = asyncio.run(watch_over(store, at).decide(incident.project, incident.incident_id, status, "ann"))
-    assert made is not None
-    return made
+    """Decide on an incident."""
+    decision_result = asyncio.run(watch_over(store, at).decide(incident.project, incident.incident_id, status, "ann"))
+    assert decision_result is not None
+    return decision_result
 
 
 def incidents(store: Store, columns: str = "type, tier, direction, status") -> list[tuple[Any, ...]]:
-    """The incidents in their latest revisions."""
+    """Return the latest revisions of the incidents."""
     return store.cursor().execute(f"SELECT {columns} FROM incidents ORDER BY ALL").fetchall()
 
 
 def rescored(scores: Sequence[Score], **changes: object) -> list[Score]:
-    """The scores once more, as their next revisions."""
+    """Return the scores as their next revisions."""
     return [msgspec.structs.replace(one, revision=one.revision + 1, **changes) for one in scores]
 
 
 def shifted(scores: Sequence[Score], by: float) -> list[Score]:
-    """The scores with another Tier 2."""
+    """Return the scores with another Tier 2."""
     return [msgspec.structs.replace(one, tier2_score=max(0.0, round((one.tier2_score or 0.0) + by, 3))) for one in scores]
 
 
 def test_a_fall_is_one_incident_with_its_evidence(store: Store) -> None:
-    """Both rules see it; a person is told once, with the numbers, and finds them again."""
+    """Both rules find the change, but it is reported once, with the figures of both."""
     put(store, "scores", history(fallen(6), 40))
-    found = checked(store)
-    assert {one.rule for one in found.findings} == {"sequential", "consecutive_days"}
-    (made,) = found.incidents
-    assert made.type == "drift"
-    assert made.tier == "tier2"
-    assert made.direction == "down"
-    assert made.status == "open"
-    assert made.severity == "critical"
-    assert made.rule == "sequential"
-    evidence = json.loads(made.metadata)
-    seen = evidence["rules"]["sequential"]
-    assert seen["firstDay"] == "2026-10-27"
-    assert seen["changeInterval"][0] <= seen["change"] <= seen["changeInterval"][1] < -0.3
-    assert [one["count"] for one in seen["days"]] == [10] * 6
+    result = check_project(store)
+    assert {one.rule for one in result.findings} == {"sequential", "consecutive_days"}
+    (incident,) = result.incidents
+    assert incident.type == "drift"
+    assert incident.tier == "tier2"
+    assert incident.direction == "down"
+    assert incident.status == "open"
+    assert incident.severity == "critical"
+    assert incident.rule == "sequential"
+    evidence = json.loads(incident.metadata)
+    rule_evidence = evidence["rules"]["sequential"]
+    assert rule_evidence["firstDay"] == "2026-10-27"
+    assert rule_evidence["changeInterval"][0] <= rule_evidence["change"] <= rule_evidence["changeInterval"][1] < -0.3
+    assert [one["count"] for one in rule_evidence["days"]] == [10] * 6
     assert len(evidence["exchanges"]) == 10
     assert all(one["score"] < 0.45 and one["scoreId"].startswith("score ops-") for one in evidence["exchanges"])
     assert (evidence["samplingMix"][0]) == {
@@ -110,24 +110,24 @@ def test_a_fall_is_one_incident_with_its_evidence(store: Store) -> None:
         "share_after": 1.0,
     }
     assert evidence["madeWith"]["judge_model"] == "claude-haiku-4-5"
-    assert made.baseline_id == evidence["baseline"]["id"]
+    assert incident.baseline_id == evidence["baseline"]["id"]
 
 
-def test_the_queries_of_the_evidence_find_the_same_again(store: Store) -> None:
-    """They are there to be run."""
+def test_the_queries_of_the_evidence_reproduce_it(store: Store) -> None:
+    """Analysts run these queries themselves."""
     dimensions = (DimensionScore(dimension="scope_compliance", score=0.5),)
     put(store, "scores", history(fallen(6), 40, tier1_flags=("rude",), tier2_dimensions=dimensions))
-    evidence = json.loads(checked(store).incidents[0].metadata)
+    evidence = json.loads(check_project(store).incidents[0].metadata)
     by_name = {one["name"]: one for one in evidence["queries"]}
-    found = {"daily_averages", "watched_hours", "incident_exchanges", "sampling_change", "slices"}
-    assert set(by_name) == {*found, "reason_change", "dimension_change"}
+    query_names = {"daily_averages", "watched_hours", "incident_exchanges", "sampling_change", "slices"}
+    assert set(by_name) == {*query_names, "reason_change", "dimension_change"}
     for name, query in by_name.items():
         values = {key: _moment(value) for key, value in query["parameters"].items()}
         assert query_rows(store.cursor(), name, values), name
-    again = query_rows(
+    reproduced = query_rows(
         store.cursor(), "incident_exchanges", {k: _moment(v) for k, v in by_name["incident_exchanges"]["parameters"].items()}
     )
-    assert [one["scoreId"] for one in evidence["exchanges"]] == [row["score_id"] for row in again]
+    assert [one["scoreId"] for one in evidence["exchanges"]] == [row["score_id"] for row in reproduced]
 
 
 def _moment(value: Any) -> Any:
@@ -135,119 +135,119 @@ def _moment(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("a_day", [3, 10])
-def test_what_is_as_it_was_makes_no_incident(store: Store, a_day: int) -> None:
-    """A watch that cries wolf is switched off."""
+def test_unchanged_scores_make_no_incident(store: Store, a_day: int) -> None:
+    """A watch with false alarms gets switched off."""
     put(store, "scores", history(steady, 60, a_day=a_day))
     for back in range(20, -1, -1):
-        assert checked(store, END - back * DAY).incidents == ()
+        assert check_project(store, END - back * DAY).incidents == ()
 
 
-def test_two_checks_at_one_moment_make_the_same_records(store: Store) -> None:
-    """A check that was cut off is made again, and nothing is there twice."""
+def test_two_checks_at_the_same_time_make_the_same_records(store: Store) -> None:
+    """An interrupted check is repeated, and must not duplicate records."""
     put(store, "scores", history(fallen(6), 40))
     with Store(None) as other:
         put(other, "scores", history(fallen(6), 40))
-        first, second = checked(store), checked(other)
+        first, second = check_project(store), check_project(other)
     assert first.baseline == second.baseline
     assert first.incidents == second.incidents
-    assert checked(store).incidents == ()
+    assert check_project(store).incidents == ()
     assert len(incidents(store)) == 1
 
 
-def test_a_check_that_was_cut_off_after_its_baseline_goes_on(store: Store) -> None:
+def test_a_check_interrupted_after_its_baseline_is_completed(store: Store) -> None:
     """A kill between the two topics must not lose the incident."""
     put(store, "scores", history(fallen(6), 40))
     with Store(None) as other:
         put(other, "scores", history(fallen(6), 40))
-        whole = checked(other)
-    assert whole.baseline is not None
-    put(store, "baselines", [whole.baseline])
-    again = checked(store)
-    assert again.is_new_baseline is False
-    assert again.incidents == whole.incidents
+        undisturbed = check_project(other)
+    assert undisturbed.baseline is not None
+    put(store, "baselines", [undisturbed.baseline])
+    completed = check_project(store)
+    assert completed.is_new_baseline is False
+    assert completed.incidents == undisturbed.incidents
 
 
-def test_an_incident_that_goes_on_takes_up_the_days_and_nothing_is_opened(store: Store) -> None:
-    """Seen every minute, it is still one incident; what is new about it is a new day."""
+def test_an_ongoing_incident_adds_days_and_opens_nothing(store: Store) -> None:
+    """Checked every minute, it is still one incident, which is revised once per new day."""
     put(store, "scores", history(fallen(6), 40))
-    made = checked(store).incidents[0]
-    assert checked(store, END + timedelta(minutes=2)).incidents == ()
+    incident = check_project(store).incidents[0]
+    assert check_project(store, END + timedelta(minutes=2)).incidents == ()
     put(store, "scores", [one for one in history(fallen(8), 42, end=END + 2 * DAY, name="-later") if one.exchange_at > END])
-    (later,) = checked(store, END + 2 * DAY).incidents
-    assert later.incident_id == made.incident_id
+    (later,) = check_project(store, END + 2 * DAY).incidents
+    assert later.incident_id == incident.incident_id
     assert later.revision == 1
     assert later.status == "open"
     assert json.loads(later.metadata)["rules"]["sequential"]["until"] == "2026-11-03"
-    assert later.detected_at == made.detected_at
+    assert later.detected_at == incident.detected_at
     assert later.checked_at == END + 2 * DAY
 
 
-def test_numbers_alone_are_written_once_an_hour(store: Store) -> None:
-    """Every score changes them; a revision for each would bury the incident."""
+def test_changed_figures_are_written_once_per_hour(store: Store) -> None:
+    """Every score changes the figures; a revision for each would bury the incident."""
     put(store, "scores", history(fallen(6), 40))
-    checked(store)
+    check_project(store)
     at = END + timedelta(minutes=30)
     put(store, "scores", history(fallen(6), 0, end=at, name="-more"))
-    assert checked(store, at).incidents == ()
-    assert len(checked(store, END + HOUR).incidents) == 1
+    assert check_project(store, at).incidents == ()
+    assert len(check_project(store, END + HOUR).incidents) == 1
 
 
 @pytest.mark.parametrize(("decision", "status"), [(NEW_NORMAL, RESOLVED), (DISMISSED, DISMISSED)])
-def test_a_change_that_was_decided_on_opens_nothing_while_it_goes_on(store: Store, decision: str, status: str) -> None:
-    """Whoever dismissed it has seen it; to be told again tomorrow teaches nobody anything."""
+def test_a_decided_change_that_continues_opens_nothing(store: Store, decision: str, status: str) -> None:
+    """The person who dismissed it has seen it, so another alert tomorrow is useless."""
     put(store, "scores", history(fallen(16), 50, end=END + 10 * DAY))
-    decide(store, checked(store).incidents[0], decision)
+    decide(store, check_project(store).incidents[0], decision)
     for day in range(11):
-        checked(store, END + day * DAY)
+        check_project(store, END + day * DAY)
     assert incidents(store) == [("drift", "tier2", "down", status)]
 
 
-def test_what_got_worse_after_a_decision_opens_an_incident(store: Store) -> None:
-    """What was dismissed was a fall to 0.6, not one to 0.2."""
+def test_a_change_that_gets_worse_after_a_decision_opens_an_incident(store: Store) -> None:
+    """The decision dismissed a fall to 0.6, not one to 0.2."""
     quality: Callable[[int], float] = lambda back: 0.2 if back < 6 else 0.65 if back < 36 else 0.9  # noqa: E731 - three levels
     put(store, "scores", history(quality, 76, end=END + 30 * DAY))
-    (made,) = checked(store).incidents
-    decide(store, made, DISMISSED)
+    (incident,) = check_project(store).incidents
+    decide(store, incident, DISMISSED)
     for day in range(31):
-        checked(store, END + day * DAY)
-    found = incidents(store, "status, direction, detected_at::DATE::VARCHAR")
-    assert ("dismissed", "down", "2026-11-01") in found
-    assert [one[:2] for one in found if one[0] == "open"] == [("open", "down")]
-    assert next(day for status, _, day in found if status == "open") > "2026-11-25"
+        check_project(store, END + day * DAY)
+    rows = incidents(store, "status, direction, detected_at::DATE::VARCHAR")
+    assert ("dismissed", "down", "2026-11-01") in rows
+    assert [one[:2] for one in rows if one[0] == "open"] == [("open", "down")]
+    assert next(day for status, _, day in rows if status == "open") > "2026-11-25"
 
 
-def test_a_decision_without_its_incident_is_made_good_by_the_next_check(store: Store) -> None:
-    """A kill between the review and the revision: what a person decided counts."""
+def test_the_next_check_completes_an_interrupted_decision(store: Store) -> None:
+    """After a kill between the review and the revision, the person's decision still counts."""
     put(store, "scores", history(fallen(6), 40))
-    checked(store)
+    check_project(store)
     with Store(None) as other:
         put(other, "scores", history(fallen(6), 40))
-        wanted = decide(other, checked(other).incidents[0], NEW_NORMAL)
+        expected = decide(other, check_project(other).incidents[0], NEW_NORMAL)
         frame = other.read("reviews", 0, 10)["Review"].drop("_offset")
-        (said,) = (msgspec.convert(row, Review) for row in frame.to_dicts())
-    put(store, "reviews", [said])
-    checked(store, END + timedelta(minutes=5))
+        (review,) = (msgspec.convert(row, Review) for row in frame.to_dicts())
+    put(store, "reviews", [review])
+    check_project(store, END + timedelta(minutes=5))
     ((status, by, at),) = incidents(store, "status, resolved_by, resolved_at")
-    assert status == wanted.status
+    assert status == expected.status
     assert by == "ann"
     assert at == END.replace(tzinfo=None)
 
 
-def test_re_opening_takes_a_decision_back(store: Store) -> None:
-    """Nobody has resolved what is open."""
+def test_reopening_withdraws_a_decision(store: Store) -> None:
+    """An open incident has no resolver."""
     put(store, "scores", history(fallen(6), 40))
-    made = checked(store).incidents[0]
-    decide(store, made, DISMISSED)
-    again = decide(store, made, "open", END + HOUR)
-    assert again.status == "open"
-    assert again.resolved_at is None
-    assert again.resolved_by is None
-    assert again.revision == 2
+    incident = check_project(store).incidents[0]
+    decide(store, incident, DISMISSED)
+    reopened = decide(store, incident, "open", END + HOUR)
+    assert reopened.status == "open"
+    assert reopened.resolved_at is None
+    assert reopened.resolved_by is None
+    assert reopened.revision == 2
     assert store.cursor().execute("SELECT status FROM reviews ORDER BY occurred_at").fetchall() == [("dismissed",), ("open",)]
 
 
 class Late(StorePublisher):
-    """Over Kafka records land late, and those of two topics not together: here those of the topics in `held` never do."""
+    """A publisher of Kafka-like delays: records of the topics in `held` never reach the tables."""
 
     held: tuple[str, ...] = ()
 
@@ -256,8 +256,8 @@ class Late(StorePublisher):
         return PublishResult(0, 0, []) if topic in self.held else await super().publish(topic, records)
 
 
-def test_a_decision_that_has_landed_does_not_undo_the_next_one(store: Store) -> None:
-    """Somebody dismisses, thinks again and re-opens, and the check sees the first of the two decisions alone."""
+def test_a_stored_decision_does_not_undo_a_later_one(store: Store) -> None:
+    """A person dismisses and then re-opens an incident while the check sees only the first decision."""
     put(store, "scores", history(fallen(6), 40))
     log = Late(store, Policy(), lambda: END)
     watch = Watch(log)
@@ -269,87 +269,87 @@ def test_a_decision_that_has_landed_does_not_undo_the_next_one(store: Store) -> 
         await watch.decide("ops", incident_id, DISMISSED, "ann")
         log.held = ("incidents", "reviews")
         await watch.decide("ops", incident_id, "open", "ann")
-        (again,) = await watch.check(["ops"])
-        return again, await watch.incident("ops", incident_id)
+        (check,) = await watch.check(["ops"])
+        return check, await watch.incident("ops", incident_id)
 
-    again, incident = asyncio.run(run())
+    reopened, incident = asyncio.run(run())
     assert store.cursor().execute("SELECT status FROM reviews").fetchall() == [("dismissed",)]
     assert incident is not None
-    assert again.incidents == ()
+    assert reopened.incidents == ()
     assert incident.status == "open"
     assert incident.revision == 2
 
 
-def test_an_incident_of_another_project_is_none(store: Store) -> None:
-    """Its id alone opens nothing, whether it has landed or was just published."""
+def test_an_incident_of_another_project_is_not_changed(store: Store) -> None:
+    """Its id alone opens nothing, whether it is in the tables or was just published."""
     put(store, "scores", history(fallen(6), 40))
     log = Late(store, Policy(), lambda: END)
     log.held = ("incidents",)
     watch = Watch(log)
 
     async def run() -> list[Incident | None]:
-        (found,) = await watch.check(["ops"])
-        published = found.opened[0].incident_id
+        (check,) = await watch.check(["ops"])
+        published = check.opened[0].incident_id
         log.held = ()
-        await log.publish("incidents", [msgspec.structs.replace(found.opened[0], incident_id="landed")])
+        await log.publish("incidents", [msgspec.structs.replace(check.opened[0], incident_id="landed")])
         return [await watch.incident(project, one) for project in ("ops", "other") for one in (published, "landed")]
 
     assert [one is not None for one in asyncio.run(run())] == [True, True, False, False]
 
 
-def test_a_baseline_is_kept_fresh_and_no_fresher(store: Store) -> None:
-    """Once a day is enough, and a project without one gets one."""
+def test_a_baseline_is_refreshed_once_a_day(store: Store) -> None:
+    """More often is unnecessary, and a project without a baseline gets one."""
     put(store, "scores", history(steady, 40))
-    first = checked(store)
+    first = check_project(store)
     assert first.is_new_baseline
-    assert not checked(store, END + 23 * HOUR).is_new_baseline
-    assert checked(store, END + 25 * HOUR).is_new_baseline
-    (known,) = query_rows(store.cursor(), "baseline", {"project": "ops", "as_of": END, "days": 14})
+    assert not check_project(store, END + 23 * HOUR).is_new_baseline
+    assert check_project(store, END + 25 * HOUR).is_new_baseline
+    (baseline,) = query_rows(store.cursor(), "baseline", {"project": "ops", "as_of": END, "days": 14})
     assert first.baseline is not None
-    assert (known["tier2_mean"], known["tier2_count"], known["exchange_count"]) == pytest.approx(
+    assert (baseline["tier2_mean"], baseline["tier2_count"], baseline["exchange_count"]) == pytest.approx(
         (first.baseline.tier2.mean, first.baseline.tier2.count, first.baseline.exchange_count)
     )
-    assert known["tier2_stddev"] == pytest.approx(first.baseline.tier2.stddev)
+    assert baseline["tier2_stddev"] == pytest.approx(first.baseline.tier2.stddev)
 
 
 def test_an_open_incident_keeps_its_baseline(store: Store) -> None:
-    """A baseline that swallowed the changed days would call them normal, and the drift would heal by itself."""
+    """A baseline that includes the changed days would call them normal, and the drift would end by itself."""
     put(store, "scores", history(fallen(26), 70, end=END + 20 * DAY))
-    before = checked(store).baseline
+    before = check_project(store).baseline
     assert before is not None
     for day in range(1, 21):
-        now = checked(store, END + day * DAY)
+        now = check_project(store, END + day * DAY)
         assert not now.is_new_baseline
         assert now.baseline == before
     decide(store, only(store), DISMISSED, END + 20 * DAY)
-    assert checked(store, END + 20 * DAY + 2 * HOUR).is_new_baseline
+    assert check_project(store, END + 20 * DAY + 2 * HOUR).is_new_baseline
 
 
 def only(store: Store) -> Incident:
-    """The one incident of the project."""
-    (one,) = query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
-    return one
+    """Return the only incident of the project."""
+    (incident,) = query_records(store.cursor(), "watched_incidents", Incident, {"projects": ["ops"]})
+    return incident
 
 
-def test_late_scores_land_on_their_own_days_and_open_nothing(store: Store) -> None:
-    """A gateway that was cut off for a week and delivers at once: what comes today did not happen today."""
+def test_late_scores_count_on_their_own_days_and_open_nothing(store: Store) -> None:
+    """A gateway that was offline for a week delivers everything at once: these scores are not of today."""
     scores = history(steady, 40)
     late = [one for one in scores if 10 <= (END - one.exchange_at).days < 20]
     put(store, "scores", [one for one in scores if one not in late])
-    assert checked(store).incidents == ()
+    assert check_project(store).incidents == ()
     put(store, "scores", [msgspec.structs.replace(one, scored_at=END) for one in late])
-    assert checked(store, END + timedelta(minutes=2)).incidents == ()
+    assert check_project(store, END + timedelta(minutes=2)).incidents == ()
 
 
-def test_a_drift_that_comes_late_is_found_on_its_days(store: Store) -> None:
-    """Late is not never."""
+def test_a_drift_in_late_scores_is_found_on_its_days(store: Store) -> None:
+    """Late scores still count."""
     scores = history(fallen(6), 40)
     late = [one for one in scores if (END - one.exchange_at).days < 6]
     put(store, "scores", [one for one in scores if one not in late])
-    assert checked(store).incidents == ()
+    assert check_project(store).incidents == ()
     put(store, "scores", [msgspec.structs.replace(one, scored_at=END + DAY) for one in late])
-    (made,) = checked(store, END + timedelta(minutes=2)).incidents
-    assert json.loads(made.metadata)["rules"]["sequential"]["firstDay"] == "2026-10-27"
+    (incident,) = check_project(store, END + timedelta(minutes=2)).incidents
+    assert json.loads(incident.metadata)["rules"]["sequential"]["firstDay"] == "2026-10-27"
 
 
 @pytest.mark.parametrize(
@@ -363,49 +363,49 @@ def test_a_drift_that_comes_late_is_found_on_its_days(store: Store) -> None:
     ],
     ids=lambda by: next(iter(by)),
 )
-def test_history_that_is_judged_again_by_others_is_no_drift(store: Store, by: dict[str, object]) -> None:
-    """Every score fell by 0.3 overnight, and the agents did nothing: another measure was laid on."""
+def test_rejudged_history_is_not_a_drift(store: Store, by: dict[str, object]) -> None:
+    """Every score fell by 0.3 overnight because the judge changed, not the agents."""
     scores = history(steady, 40)
     put(store, "scores", scores)
-    first = checked(store)
+    first = check_project(store)
     put(store, "scores", shifted(rescored(scores, **by), -0.3))
-    again = checked(store, END + timedelta(minutes=2))
-    assert again.incidents == ()
-    assert again.findings == ()
-    assert again.is_new_baseline
+    second_check = check_project(store, END + timedelta(minutes=2))
+    assert second_check.incidents == ()
+    assert second_check.findings == ()
+    assert second_check.is_new_baseline
     assert first.baseline is not None
-    assert again.baseline is not None
-    assert first.baseline.yardstick != again.baseline.yardstick
+    assert second_check.baseline is not None
+    assert first.baseline.yardstick != second_check.baseline.yardstick
     for day in range(1, 4):
-        assert checked(store, END + day * DAY).findings == ()
+        assert check_project(store, END + day * DAY).findings == ()
 
 
-def test_rules_that_only_sample_otherwise_are_the_same_measure(store: Store) -> None:
-    """An upgrade from eval-3 to eval-4 changes which turns are judged: drift is watched on, and no baseline starts anew."""
+def test_rules_that_differ_only_in_sampling_are_compared(store: Store) -> None:
+    """An upgrade from eval-3 to eval-4 changes which turns are judged: the watch and its baseline continue."""
     before = [one for one in history(fallen(6), 40, rule_version="eval-3") if one.exchange_at < END - 8 * DAY]
     after = [one for one in history(fallen(6), 40, rule_version="eval-4") if one.exchange_at >= END - 8 * DAY]
     put(store, "scores", before)
-    first = checked(store, END - 8 * DAY)
+    first = check_project(store, END - 8 * DAY)
     put(store, "scores", after)
-    found = checked(store)
-    assert json.loads(found.incidents[0].metadata)["rules"]["sequential"]["firstDay"] == "2026-10-27"
+    result = check_project(store)
+    assert json.loads(result.incidents[0].metadata)["rules"]["sequential"]["firstDay"] == "2026-10-27"
     assert first.baseline is not None
-    assert found.baseline is not None
-    assert first.baseline.yardstick == found.baseline.yardstick
+    assert result.baseline is not None
+    assert first.baseline.yardstick == result.baseline.yardstick
 
 
 def test_days_of_another_judge_are_not_compared(store: Store) -> None:
-    """From today on a stricter judge: until there are days to compare with, nobody says that the agent fell."""
+    """After a change to a stricter judge, no fall is reported until there are comparable days."""
     put(store, "scores", [one for one in history(steady, 40) if one.exchange_at < END - 6 * DAY])
     stricter = [
         one for one in history(steady, 40, judge_model="claude-opus-4-5", name="-new") if one.exchange_at >= END - 6 * DAY
     ]
     put(store, "scores", shifted(stricter, -0.4))
-    found = checked(store)
-    assert found.findings == ()
+    result = check_project(store)
+    assert result.findings == ()
     assert _judge(store) == "claude-opus-4-5"
-    assert found.baseline is not None
-    assert found.baseline.tier2.count == 60
+    assert result.baseline is not None
+    assert result.baseline.tier2.count == 60
 
 
 def _judge(store: Store) -> str:
@@ -414,34 +414,34 @@ def _judge(store: Store) -> str:
     return str(row[0])
 
 
-def test_a_policy_that_changed_with_the_scores_is_pointed_out(store: Store) -> None:
-    """Other gates let other exchanges through: the agent need not have changed."""
+def test_a_policy_change_on_the_same_day_is_mentioned(store: Store) -> None:
+    """Other gates select other exchanges, so the agent need not have changed."""
     before = [one for one in history(fallen(6), 40) if one.exchange_at < END - 6 * DAY]
     after = [one for one in history(fallen(6), 40, policy_digest="1" * 16) if one.exchange_at >= END - 6 * DAY]
     put(store, "scores", [*before, *after])
-    (made,) = checked(store).incidents
-    assert json.loads(made.metadata)["policies"] != {"before": ["0" * 16], "after": ["0" * 16, "1" * 16]}
-    assert "The policy differs before and after" in made.description
+    (incident,) = check_project(store).incidents
+    assert json.loads(incident.metadata)["policies"] != {"before": ["0" * 16], "after": ["0" * 16, "1" * 16]}
+    assert "The policy differs before and after" in incident.description
 
 
-def test_anomalies_that_become_more_are_a_spike(store: Store) -> None:
-    """A tier's mean can hold while a few exchanges go badly wrong."""
+def test_an_increase_of_anomalies_is_a_spike(store: Store) -> None:
+    """A tier's mean can stay constant while a few exchanges go badly wrong."""
     put(store, "scores", history(steady, 40))
     put(store, "scores", history(steady, 2, a_day=8, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
-    spikes = [one for one in checked(store).incidents if one.type == "anomaly_spike"]
+    spikes = [one for one in check_project(store).incidents if one.type == "anomaly_spike"]
     assert [(one.tier, one.direction, one.status, one.rule) for one in spikes] == [(None, "up", "open", "rate_ratio")]
-    seen = json.loads(spikes[0].metadata)["rules"]["rate_ratio"]
-    assert seen["anomalies"] == 24
-    assert seen["exchanges"] == 54
+    rule_evidence = json.loads(spikes[0].metadata)["rules"]["rate_ratio"]
+    assert rule_evidence["anomalies"] == 24
+    assert rule_evidence["exchanges"] == 54
     assert {one["reason"] for one in json.loads(spikes[0].metadata)["exchanges"]} == {"odd"}
 
 
 @pytest.mark.parametrize("since", [1, 5, 12])
-def test_what_was_before_a_spike_is_said_truly_on_each_of_its_days(store: Store, since: int) -> None:
-    """A baseline that holds the spike calls it normal, and an incident would say that nothing has changed."""
+def test_the_rate_before_a_spike_stays_correct_on_each_of_its_days(store: Store, since: int) -> None:
+    """A baseline that includes the spike would call it normal, and the incident would report no change."""
     put(store, "scores", history(steady, 40))
     put(store, "scores", history(steady, since - 1, a_day=10, name="-odd", anomaly=True, anomaly_reasons=("odd",)))
-    (spike,) = [one for one in checked(store).findings if one.key.type == "anomaly_spike"]
+    (spike,) = [one for one in check_project(store).findings if one.key.type == "anomaly_spike"]
     first = (END - (since - 1) * DAY).date()
     assert spike.since == first
     assert spike.numbers.baseline_rate == 0.0
@@ -451,48 +451,48 @@ def test_what_was_before_a_spike_is_said_truly_on_each_of_its_days(store: Store,
     assert f"From {(END - 40 * DAY).date()} to the day before, 0 of {10 * (41 - since)} had one" in spike.description
 
 
-def test_a_project_that_is_not_audited_is_not_watched(store: Store) -> None:
-    """It was switched off."""
+def test_an_unaudited_project_is_not_watched(store: Store) -> None:
+    """The audit of the project is switched off."""
     policy = Policy(projects={"ops": ProjectSettings(enabled=False)})
     put(store, "scores", history(fallen(6), 40))
     assert asyncio.run(watch_over(store, END, policy).check(["ops"])) == []
     assert incidents(store) == []
 
 
-def test_rules_that_the_policy_leaves_out_make_nothing(store: Store) -> None:
-    """Some want one rule, and some none."""
+def test_rules_disabled_by_the_policy_find_nothing(store: Store) -> None:
+    """Some users want one rule, and some none."""
     put(store, "scores", history(fallen(6), 40))
     none = Policy(defaults=ProjectSettings(incident_rules=()))
-    one = Policy(defaults=ProjectSettings(incident_rules=("consecutive_days",)))
-    assert checked(store, policy=none).findings == ()
-    assert {finding.rule for finding in checked(store, policy=one).findings} == {"consecutive_days"}
+    policy = Policy(defaults=ProjectSettings(incident_rules=("consecutive_days",)))
+    assert check_project(store, policy=none).findings == ()
+    assert {finding.rule for finding in check_project(store, policy=policy).findings} == {"consecutive_days"}
 
 
-def test_projects_are_measured_apart(store: Store) -> None:
-    """One agent's fall is no news of another."""
+def test_projects_are_measured_separately(store: Store) -> None:
+    """The fall of one agent says nothing about another."""
     put(store, "scores", history(fallen(6), 40))
     put(store, "scores", history(steady, 40, project="web", seed=8))
-    found = asyncio.run(watch_over(store).check(["ops", "web", "none"]))
-    assert {one.project: len(one.incidents) for one in found} == {"ops": 1, "web": 0, "none": 0}
+    checks = asyncio.run(watch_over(store).check(["ops", "web", "none"]))
+    assert {one.project: len(one.incidents) for one in checks} == {"ops": 1, "web": 0, "none": 0}
     assert incidents(store, "project") == [("ops",)]
 
 
-def test_a_change_in_what_is_sampled_is_no_drift(store: Store) -> None:
-    """Disagreements score lower, and the judge sees more of them now; the agents are as they were."""
+def test_a_change_of_the_sampling_mix_is_not_a_drift(store: Store) -> None:
+    """Disagreements score lower, and more of them are judged now; the agents are unchanged."""
     chatty = history(steady, 40, a_day=6, sampling_reason="routine_sample", sampling_probability=1 / 3)
     terse = history(lambda _: 0.6, 40, a_day=2, name="-terse", sampling_reason="disagreement")
     put(store, "scores", [*chatty, *terse])
-    assert [one for one in checked(store).findings if one.rule == "sequential"] == []
+    assert [one for one in check_project(store).findings if one.rule == "sequential"] == []
 
 
-def test_a_second_fall_while_an_incident_is_open_is_an_incident_of_its_own(store: Store) -> None:
-    """Averaged into the first it would have no first day and raise no alarm, and the first would be shown at a level it never had."""
+def test_a_second_fall_during_an_open_incident_is_its_own_incident(store: Store) -> None:
+    """Merged into the first, it would have neither a first day nor an alarm, and the first would show a wrong level."""
     levels = {0: 0.5, 1: 0.7, 2: 0.85}
     put(store, "scores", history(lambda back: levels[(back >= 6) + (back >= 36)], 70))
-    (first,) = checked(store, END - 30 * DAY).incidents
+    (first,) = check_project(store, END - 30 * DAY).incidents
     for back in range(24, 6, -6):
-        assert not checked(store, END - back * DAY).opened
-    opened = [incident for back in (4, 2, 0) for incident in checked(store, END - back * DAY).opened]
+        assert not check_project(store, END - back * DAY).opened
+    opened = [incident for back in (4, 2, 0) for incident in check_project(store, END - back * DAY).opened]
 
     assert [incident.type for incident in opened] == ["drift"]
     assert "fell further" in opened[0].title
@@ -510,108 +510,112 @@ def test_a_second_fall_while_an_incident_is_open_is_an_incident_of_its_own(store
 
 
 @pytest.mark.parametrize("later", [10, 20])
-def test_a_second_fall_within_two_weeks_of_the_first_has_its_own_day(store: Store, later: int) -> None:
-    """Two agents seldom fall a fortnight apart; a week of the first fall is enough to compare the second one with."""
+def test_a_second_fall_within_two_weeks_has_its_own_first_day(store: Store, later: int) -> None:
+    """A week of the first fall is enough to compare the second one with."""
     levels = {0: 0.5, 1: 0.7, 2: 0.85}
     put(store, "scores", history(lambda back: levels[(back >= 4) + (back >= 4 + later)], 70, a_day=20))
-    opened = [incident for back in (*range(later, 4, -3), 3, 2, 1, 0) for incident in checked(store, END - back * DAY).opened]
+    opened = [
+        incident for back in (*range(later, 4, -3), 3, 2, 1, 0) for incident in check_project(store, END - back * DAY).opened
+    ]
 
     assert [None if number == 0 else "fell further" in one.title for number, one in enumerate(opened)] == [None, True]
     assert [one.first_day.date() for one in opened if one.first_day] == [END.date() - (3 + later) * DAY, END.date() - 3 * DAY]
 
 
-def test_history_that_is_imported_beside_live_data_is_no_fall_of_today(store: Store) -> None:
-    """A month of another fleet at a higher level lowers nothing today, and wakes nobody."""
+def test_history_imported_beside_live_data_is_no_fall_of_today(store: Store) -> None:
+    """A month of another fleet at a higher level must not alert anybody today."""
     live = history(steady, 30, name="live", a_day=20)
     older = history(lambda _: 0.97, 40, end=END - 12 * DAY, name="old", a_day=20)
     for scores, delay in ((live, timedelta(minutes=1)), (older, 60 * DAY)):
         put(store, "exchanges", [came(one, one.exchange_at + delay) for one in scores])
         put(store, "scores", scores)
-    (found,) = checked(store).incidents
+    (check,) = check_project(store).incidents
 
-    assert found.cause == "history"
-    assert found.confidence == "suspected"
-    assert found.title.startswith("History was added (")
-    assert checked(store, END + timedelta(hours=2)).incidents == ()
+    assert check.cause == "history"
+    assert check.confidence == "suspected"
+    assert check.title.startswith("History was added (")
+    assert check_project(store, END + timedelta(hours=2)).incidents == ()
 
 
 def test_history_that_ends_where_live_data_begins_is_no_fall(store: Store) -> None:
-    """The month before is imported from another source: the gap between both is dated to the first live day, and wakes nobody."""
+    """If the previous month comes from another source, the gap is dated to the first live day and alerts nobody."""
     live = history(steady, 20, name="live", a_day=20)
     older = history(lambda _: 0.97, 30, end=END - 21 * DAY, name="old", a_day=20)
     for scores, delay in ((live, timedelta(minutes=1)), (older, 60 * DAY)):
         put(store, "exchanges", [came(one, one.exchange_at + delay) for one in scores])
         put(store, "scores", scores)
-    (found,) = checked(store).incidents
+    (check,) = check_project(store).incidents
 
-    assert found.cause == "history"
-    assert found.confidence == "suspected"
-    assert "gap between two sources" in found.description
+    assert check.cause == "history"
+    assert check.confidence == "suspected"
+    assert "gap between two sources" in check.description
 
 
 @pytest.mark.parametrize("arrives", ["all live", "all imported", "imported up to yesterday"])
-def test_a_fall_is_one_however_its_records_came(store: Store, arrives: str) -> None:
-    """Where all came the same way, or nothing before the fall came live, its history explains nothing."""
+def test_a_fall_in_records_of_one_source_is_a_fall(store: Store, arrives: str) -> None:
+    """If all records came the same way, or none came live before the fall, the import does not explain it."""
     scores = history(fallen(6), 40, a_day=20)
     late = {"all live": lambda _: False, "all imported": lambda _: True, "imported up to yesterday": lambda at: at < END - DAY}[
         arrives
     ]
     put(store, "exchanges", [came(one, one.exchange_at + (50 * DAY if late(one.exchange_at) else HOUR)) for one in scores])
     put(store, "scores", scores)
-    (found,) = checked(store).incidents
+    (check,) = check_project(store).incidents
 
-    assert found.confidence == "confirmed"
-    assert "History" not in found.title
+    assert check.confidence == "confirmed"
+    assert "History" not in check.title
 
 
-def came(one: Score, at: datetime) -> Exchange:
-    """The exchange of a score, taken in at a moment."""
-    return exchange(one.session_id, 1, project="ops", exchange_id=one.exchange_id, occurred_at=one.exchange_at, ingested_at=at)
+def came(score: Score, at: datetime) -> Exchange:
+    """Return the exchange of a score, ingested at a given time."""
+    return exchange(
+        score.session_id, 1, project="ops", exchange_id=score.exchange_id, occurred_at=score.exchange_at, ingested_at=at
+    )
 
 
 def spots(store: Store, at: datetime = END) -> list[tuple[str, str, int]]:
-    """The blind spots of a check: reason, subject and count."""
-    looked = checked(store, at).looked
+    """Return the blind spots of a check: reason, subject and count."""
+    looked = check_project(store, at).looked
     assert looked is not None
     return [(spot.reason, spot.subject, spot.count) for spot in looked.blind_spots]
 
 
-def test_where_all_is_compared_there_is_no_blind_spot(store: Store) -> None:
-    """A notice that is always there is read by no one."""
+def test_a_fully_compared_project_has_no_blind_spot(store: Store) -> None:
+    """Nobody reads a notice that is always there."""
     put(store, "scores", history(steady, 40, agent="scout"))
     assert spots(store) == []
 
 
-def test_a_new_judge_blinds_the_judged_tiers_and_says_so(store: Store) -> None:
-    """No incident for two weeks after a change of judge is no good news."""
+def test_a_new_judge_makes_the_judged_tiers_a_blind_spot(store: Store) -> None:
+    """The absence of incidents for two weeks after a change of the judge is no good news."""
     put(store, "scores", history(steady, 40, end=END - 4 * DAY))
     put(store, "scores", history(steady, 3, name="new", judge_model="claude-opus-5"))
     assert spots(store) == [("new_judge", "claude-opus-5", 4)]
 
 
 def test_scores_of_a_second_judge_are_counted(store: Store) -> None:
-    """Of two judges side by side only the one with most scores is compared."""
+    """Of two concurrent judges, only the one with most scores is compared."""
     put(store, "scores", history(steady, 40, a_day=6))
     put(store, "scores", history(steady, 40, a_day=4, name="other", judge_model="claude-opus-5"))
     assert spots(store) == [("other_judges", "claude-opus-5", 28)]
 
 
-def test_monthly_batches_are_not_compared_and_say_so(store: Store) -> None:
-    """A change needs six days with data before it, however long the calendar."""
+def test_monthly_batches_are_not_compared_and_are_a_blind_spot(store: Store) -> None:
+    """A change needs six earlier days with data, however long the calendar is."""
     for back in (0, 28, 56):
         put(store, "scores", history(steady, 0, a_day=50, end=END - back * DAY, name=f"batch{back}"))
     assert spots(store) == [("few_days", "", 3)]
 
 
 def test_an_agent_that_stopped_is_named(store: Store) -> None:
-    """It has no scores that could fall."""
+    """Such an agent has no scores that could fall."""
     put(store, "scores", history(steady, 30, agent="busy"))
     put(store, "scores", history(steady, 20, a_day=3, end=END - 5 * DAY, name="gone", agent="gone"))
     assert spots(store) == [("agent_stopped", "gone", 12)]
 
 
 def test_agents_beyond_the_limit_are_counted_and_named(store: Store) -> None:
-    """The 25th agent's failures would stay unseen."""
+    """The failures of the 25th agent would go unnoticed otherwise."""
     runs = [
         ended_run(f"r{agent}-{day}-{number}", END - day * DAY, bad=False, agent=f"agent{agent:02}", project="ops")
         for agent in range(22)
@@ -622,8 +626,8 @@ def test_agents_beyond_the_limit_are_counted_and_named(store: Store) -> None:
     assert spots(store) == [("agents_beyond_limit", "agent20, agent21", 2)]
 
 
-def test_a_mix_that_changed_is_called_so_and_stays_so(store: Store) -> None:
-    """Traffic that moves to the weaker agent is no fault of either: rolling one of them back would not help."""
+def test_a_changed_mix_is_named_as_the_cause(store: Store) -> None:
+    """Traffic that moves to the weaker agent is not a fault of either: a rollback would not help."""
     for agent, level, shares in (("billing", 0.9, (8, 3)), ("checkout", 0.7, (2, 7))):
         for part, count in enumerate(shares):
             days, end = (20, END - 5 * DAY) if part == 0 else (4, END)
@@ -632,45 +636,45 @@ def test_a_mix_that_changed_is_called_so_and_stays_so(store: Store) -> None:
                 "scores",
                 history(lambda _, level=level: level, days, a_day=count, end=end, name=f"{agent}{part}", agent=agent),
             )
-    (found,) = checked(store).incidents
+    (check,) = check_project(store).incidents
 
-    assert found.cause == "mix"
-    assert found.title.startswith("The mix changed (")
-    assert "checkout 20% → 70%" in found.title
-    assert "roll_back" not in {action.id for action in why(found).actions}
-    assert "check_mix" in {action.id for action in why(found).actions}
-    assert checked(store, END + timedelta(hours=2)).incidents == ()
+    assert check.cause == "mix"
+    assert check.title.startswith("The mix changed (")
+    assert "checkout 20% → 70%" in check.title
+    assert "roll_back" not in {action.id for action in why(check).actions}
+    assert "check_mix" in {action.id for action in why(check).actions}
+    assert check_project(store, END + timedelta(hours=2)).incidents == ()
 
 
-def test_a_spread_that_grew_is_a_finding_of_its_own_kind(store: Store) -> None:
-    """The mean holds, and still the agent is not what it was: some answers are far better, others far worse."""
+def test_a_wider_spread_is_its_own_kind_of_finding(store: Store) -> None:
+    """The mean is constant, but some answers are far better and others far worse."""
     put(store, "scores", history(lambda _: 0.6, 60, a_day=12, seed=3))
-    for way in (0.3, 0.9):
-        put(store, "scores", history(lambda _, way=way: way, 4, a_day=12, name=f"-{way}"))
-    seen = checked(store)
-    (found,) = [one for one in seen.findings if one.key.tier == "tier2"]
-    assert found.kind == "spread"
-    assert found.key.direction == "up"
-    assert found.rule == "sequential"
-    assert found.since == (END - 4 * DAY).date()
-    assert found.is_worse
-    assert found.interval is not None
-    assert found.interval[0] <= found.since <= found.interval[1] <= found.interval[0] + 3 * DAY
-    (made,) = [one for one in seen.incidents if one.tier == "tier2"]
-    assert made.title.startswith("Spread of Tier 2 grew to ")
-    assert "Tier 2 has not changed" in made.description
-    exchanges = json.loads(made.metadata)["exchanges"]
+    for level in (0.3, 0.9):
+        put(store, "scores", history(lambda _, way=level: way, 4, a_day=12, name=f"-{level}"))
+    result = check_project(store)
+    (wider,) = [one for one in result.findings if one.key.tier == "tier2"]
+    assert wider.kind == "spread"
+    assert wider.key.direction == "up"
+    assert wider.rule == "sequential"
+    assert wider.since == (END - 4 * DAY).date()
+    assert wider.is_worse
+    assert wider.interval is not None
+    assert wider.interval[0] <= wider.since <= wider.interval[1] <= wider.interval[0] + 3 * DAY
+    (incident,) = [one for one in result.incidents if one.tier == "tier2"]
+    assert incident.title.startswith("Spread of Tier 2 grew to ")
+    assert "Tier 2 has not changed" in incident.description
+    exchanges = json.loads(incident.metadata)["exchanges"]
     assert {one["score"] > 0.6 for one in exchanges} == {True, False}, "those on either side"
 
 
-def test_what_waits_for_its_score_holds_back_the_hours_since(store: Store) -> None:
-    """Where worse answers take longer to judge, the last hours look better than they are, every day anew."""
+def test_recent_hours_wait_for_pending_scores(store: Store) -> None:
+    """If worse answers take longer to judge, the last hours look better than they are."""
     at = END - timedelta(hours=5)
     put(store, "scores", history(steady, 40))
     better = history(lambda _: 1.0, 0, a_day=40, end=END - timedelta(hours=1), name="-soon", tier2_score=1.0)
     put(store, "scores", [one for one in better if one.exchange_at > at])
-    assert [one.key.direction for one in checked(store).findings if one.key.tier == "tier2"] == ["up"]
+    assert [one.key.direction for one in check_project(store).findings if one.key.tier == "tier2"] == ["up"]
     put(store, "exchanges", [exchange("slow", 1, project="ops", occurred_at=at, ingested_at=at)])
-    assert [one for one in checked(store, END + timedelta(minutes=1)).findings if one.key.tier == "tier2"] == []
+    assert [one for one in check_project(store, END + timedelta(minutes=1)).findings if one.key.tier == "tier2"] == []
     much_later = END + timedelta(hours=20)
-    assert [one.key.direction for one in checked(store, much_later).findings if one.key.tier == "tier2"] == ["up"]
+    assert [one.key.direction for one in check_project(store, much_later).findings if one.key.tier == "tier2"] == ["up"]
