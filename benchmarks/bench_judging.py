@@ -35,7 +35,7 @@ from streams.engine.engine import Engine
 from streams.judges.live import LiveJudge, open_live_judge
 from streams.judges.messages_api import RequestOptions, build_request, open_client
 from streams.judges.protocol import CallBudget, Verdict
-from streams.judging.judged_stages import SCORING, JudgingStep, recorded_in
+from streams.judging.judged_stages import SCORING, JudgingStep, judgement_reader
 from streams.stage_batches import StageBatch
 
 RECORDS = int(os.environ.get("DRIFTLINE_BENCH_RECORDS", "10000"))
@@ -178,7 +178,7 @@ def print_replay(database: Path) -> None:
     with Store(database) as store:
         frames = store.read(SCORING.source, 0, store.end_of(SCORING.source))
         batch = StageBatch.of(SCORING.source, frames)
-        step = JudgingStep(SCORING, Policy(), recorded_in(store))
+        step = JudgingStep(SCORING, Policy(), judgement_reader(store))
         tasks = len(step(batch, {}).records)
         seconds = best_seconds({"replay": lambda: step(batch, {})}, 5)["replay"]
     print(f"A replay from recorded judgements scores {tasks / seconds:,.0f} exchanges/s ({tasks} in {seconds:.2f} s).")

@@ -37,8 +37,8 @@ from schemas.lazy import duckdb
 from schemas.records import Evaluation, EvaluationRequest, Judgement, Reservation
 from streams.finished_sessions import ReadRun, Wanted, finished_sessions, read_runs
 from streams.judges.batch_plans import BatchJournal, BatchQuestion
-from streams.judging.call_budget import CallRecorder, DurableBudget, append_calls, interrupted
-from streams.judging.judged_stages import EVALUATION, JudgingTask, Subject, recorded_in
+from streams.judging.call_budget import CallRecorder, DurableBudget, append_calls, interrupted_judgement
+from streams.judging.judged_stages import EVALUATION, JudgingTask, Subject, judgement_reader
 from streams.replay.rescoring import ask_all
 from streams.stage_progress import stage_progress
 
@@ -207,7 +207,7 @@ def prepare(  # noqa: PLR0917 - the order is natural, sessions by cases by plans
         unfinished = [EVALUATION.subject_of(requests[name]) for name, step in steps.items() if step.attempt is not None]
         recorded = {
             subject: [judgement for judgement in judgements if takes_simulated or not judgement.simulated]
-            for subject, judgements in recorded_in(store)(unfinished).items()
+            for subject, judgements in judgement_reader(store)(unfinished).items()
         }
         new, continued = _split_requests(cursor, requests, steps, recorded, takes_simulated=takes_simulated)
     reused = [_reuse(requests[name], existing[name]) for name, step in steps.items() if step.attempt is None]
@@ -411,7 +411,7 @@ def _collect_open_questions(
 
     A batch takes a question once, so evaluations with the same question need another round.
     """
-    recorded = recorded_in(store)([EVALUATION.subject_of(request) for request in requests])
+    recorded = judgement_reader(store)([EVALUATION.subject_of(request) for request in requests])
     questions: dict[str, BatchQuestion] = {}
     for request in requests:
         judging_task = judging_task_of(request, policy, recorded.get(EVALUATION.subject_of(request), ()))
@@ -427,5 +427,5 @@ def _open_reservations(store: Store, planned: set[str], now: datetime) -> dict[s
     with closing(store.cursor()) as cursor:
         reservations = list(query_records(cursor, "open_reservations", Reservation))
     interrupted_calls = [reservation for reservation in reservations if reservation.fingerprint not in planned]
-    append_calls(store, [interrupted(reservation, now) for reservation in interrupted_calls])
+    append_calls(store, [interrupted_judgement(reservation, now) for reservation in interrupted_calls])
     return {row.fingerprint: row.reservation_id for row in reservations if row.fingerprint in planned}

@@ -15,7 +15,7 @@ import msgspec
 
 from audit.policy import Policy, Traces
 from schemas.registry import current_schemas
-from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage, JudgedState, JudgingStep, Recorded
+from streams.judging.judged_stages import EVALUATION, SCORING, JudgedStage, JudgedState, JudgementReader, JudgingStep
 from streams.stage_batches import Step
 from streams.stage_progress import SOURCES
 from streams.steps.diagnosis import DiagnosisState, DiagnosisStep
@@ -58,7 +58,7 @@ class Stage:
 
     name: str
     source: str
-    make_step: Callable[[Policy, Recorded], Step] | None
+    make_step: Callable[[Policy, JudgementReader], Step] | None
     """None for a stage with a timer, which the serving process runs."""
     sinks: tuple[str, ...]
     state_type: type[Any]

@@ -19,7 +19,7 @@ from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import utc_now
 from streams.engine.embedded import StageRunner
 from streams.judges.protocol import Judge
-from streams.judging.judged_stages import nothing_recorded
+from streams.judging.judged_stages import read_no_judgements
 from streams.judging.judging_partition import JudgeCalls, TaskSlots
 from streams.kafka.agents import Worker
 from streams.kafka.connection import KafkaConnection
@@ -119,7 +119,7 @@ def _run_stages(stage: Stage, states: StateTopic, parts: _Parts) -> KafkaStage:
         return KafkaStage(stage.source, judging.open_partition, records_at_once=CHUNK_TASKS)
     computing = ComputingContext(
         stage=stage,
-        runner=StageRunner(parts.policy, nothing_recorded, parts.redactor, utc_now),
+        runner=StageRunner(parts.policy, read_no_judgements, parts.redactor, utc_now),
         redactor=parts.redactor,
         producer=parts.producer,
         states=states,

@@ -23,8 +23,8 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
 from schemas.lazy import pl
 from schemas.records import ImportProgress, Record
-from streams.judging.call_budget import settle_interrupted
-from streams.judging.judged_stages import Recorded, recorded_in
+from streams.judging.call_budget import settle_interrupted_calls
+from streams.judging.judged_stages import JudgementReader, judgement_reader
 from streams.log.admission import Admission, EncodedRecords, RecordOrigin, Refusal, encode_all
 from streams.stage_batches import RecordBatch, StageBatch
 from streams.stage_progress import StageProgress, stage_progress
@@ -53,7 +53,7 @@ class EmbeddedRunner:
         self._store = store
         self._redactor = redactor
         self._now = now
-        self._runner = StageRunner(policy, recorded_in(store), redactor, now)
+        self._runner = StageRunner(policy, judgement_reader(store), redactor, now)
         self._gathers_writes = False
 
     def publish(
@@ -88,7 +88,7 @@ class EmbeddedRunner:
     def run(self, report: Callable[[StageProgress], None] | None = None) -> int:
         """Run every stage to the end of its topic; returns the number of positions read."""
         total = 0
-        settle_interrupted(self._store, self._now())
+        settle_interrupted_calls(self._store, self._now())
         for stage in TOPOLOGY:
             # Only later stages read a stage's sinks, so a single pass in order is enough.
             position = stage_progress(self._store, stage).position
@@ -179,7 +179,7 @@ class StageRunner:
     def __init__(
         self,
         policy: Policy,
-        recorded: Recorded,
+        recorded: JudgementReader,
         redactor: Redactor,
         now: Callable[[], datetime],
         stages: Sequence[Stage] = TOPOLOGY,

@@ -37,9 +37,9 @@ from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.engine.embedded import EmbeddedRunner, StageOutcome, StageRunner, read_next_batch
 from streams.engine.record_intake import EngineLimits, RecordIntake
 from streams.judges.protocol import Judge
-from streams.judging.call_budget import ErasedError, StoppedError, settle_interrupted
-from streams.judging.judged_stages import JUDGED, SCORING, STATE, JudgedStage, JudgedState, Subject, recorded_in
-from streams.judging.judging_partition import JudgingContext, JudgingPartition, Pending
+from streams.judging.call_budget import ErasedError, StoppedError, settle_interrupted_calls
+from streams.judging.judged_stages import JUDGED, SCORING, STATE, JudgedStage, JudgedState, Subject, judgement_reader
+from streams.judging.judging_partition import JudgingContext, JudgingPartition, PendingTask
 from streams.log.admission import WRITTEN, CommitResult, ErasedNow, Submission
 from streams.log.local_log import local_log
 from streams.log.log import Commit, Log, move_forward
@@ -102,7 +102,7 @@ class Engine(RecordIntake):
         self.judge = judge
         self._stages = stages
         self._clock = clock
-        self._runner = StageRunner(policy, recorded_in(store), redactor, now)
+        self._runner = StageRunner(policy, judgement_reader(store), redactor, now)
         self._log: Log = log or local_log(store, self._limits.flush_seconds)
         self._log.flushed = self._wake
         self.broken = self._log.broken
@@ -162,7 +162,7 @@ class Engine(RecordIntake):
         """
         if not self._is_started or self._commit_loop is None or self._idle_check is None:
             return
-        await asyncio.gather(*(partition.end(grace) for partition in self._judging_partitions))
+        await asyncio.gather(*(partition.stop(grace) for partition in self._judging_partitions))
         self._abandoned.set()
         self._is_stopping = True
         self._wake()
@@ -367,10 +367,10 @@ class Engine(RecordIntake):
         has_moved = partition.position > self._positions[stage.name]
         if has_moved:
             await self._commit_progress(stage, partition.position, Commit())
-        batch, end = await asyncio.to_thread(read_next_batch, self.store, stage.source, partition.taken, TASK_BATCH_SIZE)
-        if partition.is_closed or end <= partition.taken:
+        batch, end = await asyncio.to_thread(read_next_batch, self.store, stage.source, partition.next_offset, TASK_BATCH_SIZE)
+        if partition.is_closed or end <= partition.next_offset:
             return has_moved
-        await partition.take(await asyncio.to_thread(list, batch.records()), end, self._wake)
+        await partition.enqueue(await asyncio.to_thread(list, batch.records()), end, self._wake)
         return True
 
     async def _commit_progress(self, stage: StageSource, position: int, commit: Commit) -> None:
@@ -445,7 +445,9 @@ class Engine(RecordIntake):
                 stage.judged.queue: self._count_unread(stage) for stage in self._unjudged_stages if stage.judged is not None
             }
             queues |= {
-                partition.stage.queue: self._log.end_of(partition.stage.source) - partition.taken + len(partition.under_way)
+                partition.stage.queue: self._log.end_of(partition.stage.source)
+                - partition.next_offset
+                + len(partition.unfinished)
                 for partition in self._judging_partitions
             }
         return queues
@@ -508,7 +510,7 @@ class Engine(RecordIntake):
             stage,
             self.store,
             states=partial(self._retry, asyncio.to_thread, self._newest_states),
-            recorded=partial(self._retry, asyncio.to_thread, recorded_in(self.store)),
+            recorded=partial(self._retry, asyncio.to_thread, judgement_reader(self.store)),
             submit=partial(self._retry, self._submit),
             flush=partial(self._retry, self.flush),
         )
@@ -526,7 +528,7 @@ class Engine(RecordIntake):
             self.broken.set()
 
     def _finish_earlier_work(self) -> None:
-        settle_interrupted(self.store, self.now())
+        settle_interrupted_calls(self.store, self.now())
         EmbeddedRunner(self.store, self.policy, self.redactor, self.now).catch_up()
         stages: Sequence[StageSource] = (DIAGNOSIS, *self._stages)
         self._positions = {stage.name: stage_progress(self.store, stage).position for stage in stages}
@@ -671,12 +673,12 @@ class EngineTaskLog:
         # Tasks before this offset may have been started by an earlier process.
         self._earlier_end = store.end_of(stage.source)
 
-    async def state_of(self, pending: Pending) -> JudgedState | None:
+    async def read_state(self, pending: PendingTask) -> JudgedState | None:
         """See `TaskLog`."""
         states = await self._states(self._stage.name, [pending.key])
         return STATE.decode(states[pending.key]) if pending.key in states else JudgedState()
 
-    async def recorded_of(self, pending: Pending) -> Sequence[Judgement]:
+    async def read_judgements(self, pending: PendingTask) -> Sequence[Judgement]:
         """See `TaskLog`."""
         if pending.offset >= self._earlier_end and not self._stage.may_have_judgements(pending.task):
             return ()
@@ -684,9 +686,9 @@ class EngineTaskLog:
         subject = self._stage.subject_of(pending.task)
         return (await self._recorded([subject])).get(subject, ())
 
-    async def append(self, commit: Commit, about: Record) -> None:
+    async def append(self, commit: Commit, record: Record) -> None:
         """See `TaskLog`."""
-        if self._erasures.has(about.connection, about.session_id):  # type: ignore[attr-defined]
+        if self._erasures.has(record.connection, record.session_id):  # type: ignore[attr-defined]
             raise ErasedError
         await self._submit(Submission(commit=commit))
 

@@ -32,7 +32,7 @@ from schemas.errors import DriftlineError, RecordError
 from schemas.records import Exchange, Record, Score
 from streams.judging.judged_stages import SCORING, STATE
 from streams.judging.judging_partition import JudgeCalls
-from streams.judging.rejudging import AT_ONCE, judging_requests, not_audited, unscored
+from streams.judging.rejudging import REQUEST_BATCH_SIZE, build_requests, list_unscored, unaudited_projects
 from streams.log.admission import (
     CONFLICT,
     KNOWN,
@@ -233,13 +233,13 @@ class RecordIntake(ABC):
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> int:
         """Request that unscored exchanges are judged again; returns their number."""
         await self.flush()
-        excluded = not_audited(self.policy)
-        rows = await asyncio.to_thread(unscored, self.store, project, reason, limit, without=excluded)
+        excluded = unaudited_projects(self.policy)
+        rows = await asyncio.to_thread(list_unscored, self.store, project, reason, limit, without=excluded)
         written = 0
-        for start in range(0, len(rows), AT_ONCE):
+        for start in range(0, len(rows), REQUEST_BATCH_SIZE):
             # A score can reach the tables before its judgements, and a missing judgement would be paid for again.
             await self.wait_for_tables("judgements")
-            requests = await asyncio.to_thread(judging_requests, self.store, rows[start : start + AT_ONCE], self.now())
+            requests = await asyncio.to_thread(build_requests, self.store, rows[start : start + REQUEST_BATCH_SIZE], self.now())
             written += (await self.publish("exchanges", requests)).written
         return written
 

@@ -1,7 +1,7 @@
-"""The budget of one question, kept so that a crash costs no more than was reserved.
+"""The call budget of one question, with durable reservations: a crash costs no more than was reserved.
 
-The worst case of a call becomes a record before the call is made, and the judgement that follows settles it. A reservation that no
-judgement settles belongs to a call with an unknown outcome, which is charged in full.
+The largest possible cost of a call is recorded as a reservation before the call, and settled by the judgement after it. A reservation
+without a judgement belongs to a call with an unknown outcome, which is charged in full.
 """
 
 from __future__ import annotations
@@ -23,36 +23,33 @@ from streams.judges.protocol import Verdict
 from streams.judging.judged_stages import JudgingTask
 
 Publish = Callable[[Judgement | Reservation], Awaitable[object]]
-"""Makes a record durable before it returns. Raises StoppedError if no more calls may be made."""
-
-
-NOT_CHARGED = "the process was stopped before the call was made again; nothing was charged"
-CUT_OFF = "the process ended before the outcome of the call was recorded: the call is charged in full"
+"""Makes a record durable, then returns. Raises StoppedError if no more calls may be made."""
+NOT_CHARGED = "the process was stopped before the call was retried; nothing was charged"
+CHARGED_IN_FULL = "the process ended before the outcome of the call was recorded, so the call is charged in full"
 log = logging.getLogger(__name__)
 
 
 class StoppedError(Exception):
-    """Raised instead of making a call because the process is about to stop; the next start resumes the task."""
+    """The process is stopping, so no call was made; the next process resumes the task."""
 
 
 class ErasedError(StoppedError):
-    """Raised instead of making a call because the task's session was erased; the task gets no record."""
+    """The task's session was erased, so no call was made; the task gets no record."""
 
 
-class _Held(NamedTuple):
-    """The reservation for one call."""
+class _OpenReservation(NamedTuple):
+    """The reservation for the next or the current call."""
 
     amount: int | None
     """Nano-USD; None if the price is unknown."""
-    tokens: int
-    """The most tokens that the answer may have."""
+    max_tokens: int
+    """The maximum number of tokens of the answer."""
 
 
 class DurableBudget:
     """The call budget of one question; see `streams.judges.protocol.CallBudget`.
 
-    `reservation_id` is that of a reservation from an earlier process, whose call is now looked up or made: it is used before a new
-    reservation is made.
+    `reservation_id` names a reservation of an earlier process. The first call uses it instead of a new reservation.
     """
 
     def __init__(
@@ -70,116 +67,121 @@ class DurableBudget:
         self._publish = publish
         self._now = now
         self._is_open = is_open
-        self._unused = reservation_id
-        self._held: _Held | None = None
-        self._reservations: list[str] = []
-        self._recorded = 0
+        self._unused_reservation_id = reservation_id
+        self._open_reservation: _OpenReservation | None = None
+        self._reservation_ids: list[str] = []
+        self._reserved_in_total = 0
         self._is_billed = False
         self._spent: int | None = 0
 
     @property
-    def is_at_stake(self) -> bool:
-        """True if money was reserved or spent, so that giving the question up costs something."""
-        return self._held is not None or bool(self._reservations)
+    def has_cost(self) -> bool:
+        """True if money was reserved or spent, so that it is wasted if the question is abandoned."""
+        return self._open_reservation is not None or bool(self._reservation_ids)
 
     async def reserve(self, prompt: PromptBound | None = None) -> int:
-        """Reserve the worst case of one call; see `streams.judges.protocol.CallBudget.reserve`.
+        """Reserve the largest possible cost of one call; see `streams.judges.protocol.CallBudget.reserve`.
 
-        Raises StoppedError if the process is about to stop, unless the question has already cost something: then it is finished.
+        Raises StoppedError if the process is stopping. A question that has been billed is finished nevertheless.
         """
-        if not self._is_open() and not self._is_billed and self._unused is None:
-            await self._give_up()
-        if self._held is not None and self._holds_enough(self._held, prompt):
-            return self._held.tokens
+        if not self._is_open() and not self._is_billed and self._unused_reservation_id is None:
+            await self._abandon()
+        if self._open_reservation is not None and self._is_sufficient(self._open_reservation, prompt):
+            return self._open_reservation.max_tokens
         self._release()
-        held = self._set_aside(prompt)
-        if held is None:
+        reservation = self._try_reserve(prompt)
+        if reservation is None:
             return 0
-        self._held = held
-        self._recorded += held.amount or 0
-        if self._unused is not None:
-            self._reservations.append(self._unused)
-            self._unused = None
-            return held.tokens
-        record = self._reservation(held)
-        self._reservations.append(record.reservation_id)
+        self._open_reservation = reservation
+        self._reserved_in_total += reservation.amount or 0
+        if self._unused_reservation_id is not None:
+            self._reservation_ids.append(self._unused_reservation_id)
+            self._unused_reservation_id = None
+            return reservation.max_tokens
+        record = self._build_reservation(reservation.amount)
+        self._reservation_ids.append(record.reservation_id)
         await self._publish(record)
-        return held.tokens
+        return reservation.max_tokens
 
     def spend(self, usage: Usage | None, model: str | None) -> None:
-        """Charge the reported usage, or the whole reservation if the usage is missing or impossible."""
-        held, self._held = self._held, None
+        """Charge the reported usage, or the whole reservation if the usage is missing or implausible."""
+        reservation = self._open_reservation
+        self._open_reservation = None
         self._is_billed = True
-        if held is None or held.amount is None:
+        if reservation is None or reservation.amount is None:
             self._spent = None
             return
+        reserved = reservation.amount
         cost = self._cost(usage) if usage is not None and is_plausible(usage, self._question) else None
-        charge = held.amount if cost is None else cost
-        self._judging_task.ledger.settle(held.amount, min(charge, held.amount))
-        if charge > held.amount:
-            log.error("a call to %s cost %d nano-USD, and %d were reserved for it", model, charge, held.amount)
-            self._judging_task.ledger.charge(charge - held.amount)
+        charge = reserved if cost is None else cost
+        self._judging_task.ledger.settle(reserved, min(charge, reserved))
+        if charge > reserved:
+            log.error("a call to %s cost %d nano-USD, but only %d were reserved", model, charge, reserved)
+            self._judging_task.ledger.charge(charge - reserved)
         self._spent = (self._spent or 0) + charge
 
     def write_off(self) -> None:
-        """Charge the reservation in full if a call may have been made with it."""
-        if self._held is not None:
+        """Charge the open reservation in full, because its call may have been made."""
+        if self._open_reservation is not None:
             self.spend(None, None)
 
-    async def judgement(self, verdict: Verdict) -> Judgement:
-        """Make the verdict a durable record; releases the unspent rest of the reservation."""
-        record = self._record(verdict)
+    async def record_judgement(self, verdict: Verdict) -> Judgement:
+        """Record the verdict durably, and release the open reservation."""
+        record = self._build_judgement(verdict)
         await self._publish(record)
         self._release()
         return record
 
-    async def _give_up(self) -> None:
-        """Make no call: settle the reservation of a call that the API refused free of charge with zero."""
-        if self._held is not None:
-            await self.judgement(Verdict(outcome=INTERRUPTED, error=NOT_CHARGED))
+    async def _abandon(self) -> None:
+        """Raise StoppedError. An open reservation, whose call was rejected free of charge, is settled with zero first."""
+        if self._open_reservation is not None:
+            await self.record_judgement(Verdict(outcome=INTERRUPTED, error=NOT_CHARGED))
         raise StoppedError
 
-    def _holds_enough(self, held: _Held, prompt: PromptBound | None) -> bool:
-        most = self._most(prompt, held.tokens)
-        return held.amount is None or most is None or most <= held.amount
+    def _is_sufficient(self, reservation: _OpenReservation, prompt: PromptBound | None) -> bool:
+        max_cost = self._max_cost(prompt, reservation.max_tokens)
+        return reservation.amount is None or max_cost is None or max_cost <= reservation.amount
 
     def _release(self) -> None:
-        held, self._held = self._held, None
-        if held is not None and held.amount is not None:
-            self._judging_task.ledger.release(held.amount)
+        reservation = self._open_reservation
+        self._open_reservation = None
+        if reservation is not None and reservation.amount is not None:
+            self._judging_task.ledger.release(reservation.amount)
 
-    def _set_aside(self, prompt: PromptBound | None) -> _Held | None:
-        """Reserve the worst case, with the longest answer that fits the budget; None if none fits.
+    def _try_reserve(self, prompt: PromptBound | None) -> _OpenReservation | None:
+        """Reserve the largest possible cost in the ledger, for a full-length or else the shortest answer; None if the cap forbids both.
 
-        The cap must hold even if the process dies before the judgement is recorded. Then each of the question's calls is charged as
-        reserved, even if this process knew a smaller cost.
+        The cap must hold even if the process dies before the judgement is recorded. All calls of the question are charged as reserved
+        then, although this process already knows the smaller costs of some. Their difference is `at_risk`.
         """
-        at_risk = self._recorded - (self._spent or 0)
-        for tokens in (self._question.max_tokens, self._question.min_tokens):
-            amount = self._most(prompt, tokens)
-            if amount is None:
-                return _Held(None, tokens)
-            if self._judging_task.ledger.can_reserve(amount + at_risk) and self._judging_task.ledger.reserve(amount):
-                return _Held(amount, tokens)
+        ledger = self._judging_task.ledger
+        at_risk = self._reserved_in_total - (self._spent or 0)
+        for max_tokens in (self._question.max_tokens, self._question.min_tokens):
+            max_cost = self._max_cost(prompt, max_tokens)
+            if max_cost is None:
+                return _OpenReservation(None, max_tokens)
+            if ledger.can_reserve(max_cost + at_risk) and ledger.reserve(max_cost):
+                return _OpenReservation(max_cost, max_tokens)
             if self._judging_task.batched:
                 break
         return None
 
-    def _most(self, prompt: PromptBound | None, tokens: int) -> int | None:
-        """Return the most that a call can cost, in nano-USD; None if the price is unknown."""
-        price, batched = self._judging_task.price, self._judging_task.batched
+    def _max_cost(self, prompt: PromptBound | None, max_tokens: int) -> int | None:
+        """Return the largest possible cost of a call in nano-USD; None if the price is unknown."""
+        price = self._judging_task.price
+        batched = self._judging_task.batched
         if price is None:
             return None
         if prompt is None:
-            return price.max_cost(self._question.texts_size, tokens, batched=batched)
-        return price.max_prompt_cost(prompt, tokens, batched=batched)
+            return price.max_cost(self._question.texts_size, max_tokens, batched=batched)
+        return price.max_prompt_cost(prompt, max_tokens, batched=batched)
 
     def _cost(self, usage: Usage) -> int | None:
         price = self._judging_task.price
         return None if price is None else price.cost(usage, batched=self._judging_task.batched)
 
-    def _asked(self) -> dict[str, Any]:
-        """Return the fields about the question and its subject, which reservations and judgements share."""
+    def _shared_fields(self) -> dict[str, Any]:
+        """Return the fields that reservations and judgements share: the question and its subject."""
         judging_task = self._judging_task
         return {
             "fingerprint": self._question.fingerprint,
@@ -192,24 +194,26 @@ class DurableBudget:
             "requested_model": self._question.model,
         }
 
-    def _id(self, kind: str, at: datetime) -> str:
-        revision, number = self._judging_task.revision, len(self._reservations)
-        return stable_id(kind, self._question.fingerprint, revision, number, at.isoformat())
+    def _build_id(self, record_type: str, time: datetime) -> str:
+        revision = self._judging_task.revision
+        call_number = len(self._reservation_ids)
+        return stable_id(record_type, self._question.fingerprint, revision, call_number, time.isoformat())
 
-    def _reservation(self, held: _Held) -> Reservation:
-        at = self._now()
+    def _build_reservation(self, amount: int | None) -> Reservation:
+        now = self._now()
         return Reservation(
-            reservation_id=self._id("reservation", at),
-            **self._asked(),
-            amount_usd=None if held.amount is None else usd_of(held.amount),
-            reserved_at=at,
+            reservation_id=self._build_id("reservation", now),
+            **self._shared_fields(),
+            amount_usd=None if amount is None else usd_of(amount),
+            reserved_at=now,
         )
 
-    def _record(self, verdict: Verdict) -> Judgement:
-        at, usage = self._now(), verdict.usage
+    def _build_judgement(self, verdict: Verdict) -> Judgement:
+        now = self._now()
+        usage = verdict.usage
         return Judgement(
-            judgement_id=self._id("judgement", at),
-            **self._asked(),
+            judgement_id=self._build_id("judgement", now),
+            **self._shared_fields(),
             answering_model=verdict.model,
             outcome=verdict.outcome,
             answer=verdict.answer,
@@ -225,39 +229,42 @@ class DurableBudget:
             latency_ms=verdict.latency_ms,
             batched=self._judging_task.batched,
             simulated=verdict.simulated,
-            reservation_ids=tuple(self._reservations),
-            judged_at=at,
+            reservation_ids=tuple(self._reservation_ids),
+            judged_at=now,
         )
 
 
 class CallRecorder:
-    """Makes records of judge calls durable in a store without an engine, such as that of a replay or of batch evaluations.
+    """Records judge calls in a store without an engine, for replays and batch evaluations.
 
-    The records of one turn of the event loop share a transaction, because a commit takes as long for one record as for hundreds.
+    Records from the same iteration of the event loop share a transaction (group commit), because committing one record takes as long as
+    committing hundreds.
     """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._group: list[Judgement | Reservation] = []
-        self._durable: asyncio.Future[None] | None = None
+        self._committed: asyncio.Future[None] | None = None
 
     async def publish(self, record: Judgement | Reservation) -> None:
-        """See `Publish`. A record is written even if its caller no longer waits for it."""
-        if self._durable is None:
+        """Record a call durably; see `Publish`. The record is written even if the caller is cancelled."""
+        if self._committed is None:
             loop = asyncio.get_running_loop()
-            self._durable = loop.create_future()
-            loop.call_soon(self._commit, self._durable)
+            self._committed = loop.create_future()
+            loop.call_soon(self._commit, self._committed)
         self._group.append(record)
-        await asyncio.shield(self._durable)
+        await asyncio.shield(self._committed)
 
-    def _commit(self, durable: asyncio.Future[None]) -> None:
-        records, self._group, self._durable = self._group, [], None
+    def _commit(self, committed: asyncio.Future[None]) -> None:
+        records = self._group
+        self._group = []
+        self._committed = None
         try:
             append_calls(self._store, records)
-        except Exception as error:  # noqa: BLE001 - every caller of the group gets it
-            durable.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - raised in every caller of the group
+            committed.set_exception(error)
         else:
-            durable.set_result(None)
+            committed.set_result(None)
 
 
 def append_calls(store: Store, records: Sequence[Judgement | Reservation]) -> None:
@@ -266,27 +273,29 @@ def append_calls(store: Store, records: Sequence[Judgement | Reservation]) -> No
         transaction.append("judgements", [encode(record) for record in records])
 
 
-def settle_interrupted(store: Store, now: datetime) -> None:
+def settle_interrupted_calls(store: Store, now: datetime) -> None:
     """Record a judgement for every unsettled reservation.
 
-    Call it only while no judge is being asked: a running call has an unsettled reservation, too.
+    No call may be in progress meanwhile, because its reservation is unsettled, too.
     """
     if not store.end_of("judgements"):
         return
-    if judgements := all_interrupted(query_records(store.cursor(), "open_reservations", Reservation), now):
+    reservations = query_records(store.cursor(), "open_reservations", Reservation)
+    judgements = interrupted_judgements(reservations, now)
+    if judgements:
         append_calls(store, judgements)
 
 
-def all_interrupted(reservations: Iterable[Reservation], now: datetime) -> list[Judgement]:
-    """Return the judgements of calls with an unknown outcome, and log their number."""
-    judgements = [interrupted(reservation, now) for reservation in reservations]
+def interrupted_judgements(reservations: Iterable[Reservation], now: datetime) -> list[Judgement]:
+    """Return the judgements that settle the reservations of calls with an unknown outcome, and log their number."""
+    judgements = [interrupted_judgement(reservation, now) for reservation in reservations]
     if judgements:
-        log.warning("%d judge calls were under way when their process ended: charged in full", len(judgements))
+        log.warning("%d judge calls were in progress when their process ended; they are charged in full", len(judgements))
     return judgements
 
 
-def interrupted(reservation: Reservation, now: datetime) -> Judgement:
-    """Return the judgement of a call with an unknown outcome. Its id is derived from the reservation, so repetitions count once."""
+def interrupted_judgement(reservation: Reservation, now: datetime) -> Judgement:
+    """Return the judgement of a call with an unknown outcome. Its id is derived from the reservation, so duplicates count once."""
     return Judgement(
         judgement_id=stable_id("judgement", reservation.reservation_id),
         fingerprint=reservation.fingerprint,
@@ -298,7 +307,7 @@ def interrupted(reservation: Reservation, now: datetime) -> Judgement:
         purpose=reservation.purpose,
         requested_model=reservation.requested_model,
         outcome=INTERRUPTED,
-        error=CUT_OFF,
+        error=CHARGED_IN_FULL,
         attempts=1,
         cost_usd=reservation.amount_usd,
         reservation_ids=(reservation.reservation_id,),

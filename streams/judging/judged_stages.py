@@ -1,13 +1,13 @@
-"""The stages that ask a judge, their session state, the recorded judgements, and the task of one subject.
+"""The stages that ask a judge: their tasks, their session state, and the recorded judgements.
 
-Each question of a task is settled by the first of these that applies: a recorded judgement; an answer from another subject; an unknown
-price while there is a cap; the cap; the lack of a judge. A replay uses the same order, so that an unanswered question ends as it did
-before. With a judge, a question is tried as long as the cap leaves room for the cheapest possible call, and the outcome is recorded.
-Without a judge, the cap must leave room for one token per byte.
+Each question of a task is settled by the first of these that applies: a recorded judgement, an answer about another subject, an unknown
+price under a cap, the cap, or the lack of a judge. A replay uses the same order, so that an unanswered question gets the same state as in
+the first run. With a judge, a question is asked as long as the cap leaves room for the cheapest possible call, and the outcome is
+recorded. Without a judge, the cap must leave room for one token per byte.
 
-The state of a session has its position, its spending, and on Kafka the calls of its newest turns: topics have no index, so the calls of a
-finished task cannot be looked up. A worker on Kafka keeps the answers about a turn as long as the turn may become one of the session's
-last, so that they are not paid for twice. The embedded runner queries its store instead.
+The state of a session holds its position and its spending. On Kafka it also holds the judgements of the newest turns, as long as a turn
+may become one of the session's last ones and be judged again: topics have no index, so the calls of a finished task cannot be looked up,
+and would be paid for twice. The embedded runner queries its store instead.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from streams.stage_batches import RecordBatch, StageBatch, StepOutcome, decode_e
 from streams.stage_progress import SOURCES
 
 KEPT_BYTES = 1_000_000
-"""Bytes of calls that are kept per session; beyond this limit, calls of the earliest turns are dropped and may be paid for again."""
+"""Maximum size of the judgements in a session's state. Beyond it, those of the earliest turns are dropped and may be paid for again."""
 
 
 class KeptCalls(msgspec.Struct, frozen=True, array_like=True):
@@ -48,7 +48,7 @@ class KeptCalls(msgspec.Struct, frozen=True, array_like=True):
     turn: int
     subject_id: str
     judgements: tuple[bytes, ...]
-    """Encoded."""
+    """Encoded records."""
 
 
 class JudgedState(msgspec.Struct, frozen=True, array_like=True):
@@ -56,15 +56,12 @@ class JudgedState(msgspec.Struct, frozen=True, array_like=True):
 
     next_offset: int = 0
     spent: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """The cost of its judge calls in nano-USD, if a single cap covers all of them."""
+    """The cost of its judge calls in nano-USD, if one cap covers all of them."""
     kept: tuple[KeptCalls, ...] = ()
-    """The judgements of its newest turns, which may be judged again when it closes, ascending; only if no store has them."""
+    """The judgements of its newest turns, oldest turn first; empty if a store has them."""
 
-    def recorded_of(self, subject_id: str) -> list[Judgement]:
-        """Return the stored judgements of a subject.
-
-        Unreadable judgements are ignored: at worst a question is asked again.
-        """
+    def judgements_of(self, subject_id: str) -> list[Judgement]:
+        """Return the kept judgements of a subject. Unreadable ones are ignored; at worst, their questions are asked again."""
         judgements: list[Judgement] = []
         for calls in self.kept:
             if calls.subject_id != subject_id:
@@ -80,164 +77,165 @@ class JudgedState(msgspec.Struct, frozen=True, array_like=True):
 STATE = msgspec.msgpack.Decoder(JudgedState)
 
 
-def kept_after(
+def update_kept_calls(
     kept: Sequence[KeptCalls], task: Record, judgements: Sequence[Judgement], policy: Policy
 ) -> tuple[KeptCalls, ...]:
     """Return the calls to keep after a task with these recorded judgements."""
     if not isinstance(task, ScoringTask):
         return tuple(kept)
-    others = [calls for calls in kept if calls.subject_id != task.exchange_id]
+    other_calls = [calls for calls in kept if calls.subject_id != task.exchange_id]
     if task.sampling_reason == LAST_TURNS:
-        # Last turns come in order, so no turn before this one comes again.
-        return tuple(calls for calls in others if calls.turn >= task.turn_number)
+        # Last turns are judged in order, so no earlier turn is judged again.
+        return tuple(calls for calls in other_calls if calls.turn >= task.turn_number)
     if not judgements or not may_become_last(task.sampling_reason):
         return tuple(kept)
-    this = KeptCalls(task.turn_number, task.exchange_id, tuple(map(encode, judgements)))
-    newest_first = sorted((*others, this), key=lambda calls: calls.turn, reverse=True)
-    last = newest_first[: policy.for_project(task.project).settings.sampling.always_score_last]
-    newest_kept: list[KeptCalls] = []
+    task_calls = KeptCalls(task.turn_number, task.exchange_id, tuple(map(encode, judgements)))
+    newest_first = sorted((*other_calls, task_calls), key=lambda calls: calls.turn, reverse=True)
+    candidates = newest_first[: policy.for_project(task.project).settings.sampling.always_score_last]
+    newest: list[KeptCalls] = []
     size = 0
-    for calls in last:
+    for calls in candidates:
         size += sum(map(len, calls.judgements))
         if size > KEPT_BYTES:
             break
-        newest_kept.append(calls)
-    return tuple(reversed(newest_kept))
+        newest.append(calls)
+    return tuple(reversed(newest))
 
 
 Subject = tuple[str, str]
-"""Connection and id of the judged exchange or evaluation."""
-Recorded = Callable[[Sequence[Subject]], Mapping[Subject, Sequence[Judgement]]]
-"""The recorded judgements by subject, in the order of recording; subjects without any are missing."""
+"""The connection and the id of a judged exchange or evaluation."""
+JudgementReader = Callable[[Sequence[Subject]], Mapping[Subject, Sequence[Judgement]]]
+"""Returns the recorded judgements by subject, in the order of recording. Subjects without judgements may be missing."""
 
 
-def nothing_recorded(_subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
-    """Return a `Recorded` without judgements, for installations that never had a judge."""
+def read_no_judgements(_subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
+    """Return no judgements: a `JudgementReader` for stages whose store has none."""
     return {}
 
 
-def recorded_in(store: Store) -> Recorded:
-    """Return a `Recorded` that reads from a store."""
+def judgement_reader(store: Store) -> JudgementReader:
+    """Return a function that reads the recorded judgements from a store."""
 
-    def recorded(subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
+    def read_judgements(subjects: Sequence[Subject]) -> Mapping[Subject, Sequence[Judgement]]:
         by_subject: dict[Subject, list[Judgement]] = defaultdict(list)
         if not subjects or not store.end_of("judgements"):
             return by_subject
-        wanted = [{"connection": connection, "subject_id": subject} for connection, subject in subjects]
-        for judgement in query_records(store.cursor(), "judgements_of", Judgement, {"subjects": wanted}):
+        keys = [{"connection": connection, "subject_id": subject_id} for connection, subject_id in subjects]
+        for judgement in query_records(store.cursor(), "judgements_of", Judgement, {"subjects": keys}):
             by_subject[judgement.connection, judgement.subject_id].append(judgement)
         return by_subject
 
-    return recorded
+    return read_judgements
 
 
 Judging = Generator[Question, Reply, Any]
-"""Yields questions, receives a reply to each, and returns the record made from the replies."""
+"""A generator that yields questions, receives the reply to each, and returns the record."""
 Task = TypeVar("Task", ScoringTask, EvaluationRequest)
 
 
 class JudgingTask(msgspec.Struct, frozen=True, kw_only=True):
-    """One subject to judge, with its recorded judgements and its budget."""
+    """A subject to judge, with its recorded judgements and its ledger."""
 
     connection: str
     project: str
     session_id: str
     subject_id: str
-    """Id of the exchange or of the evaluation, unique within the connection."""
+    """The id of the exchange or evaluation, unique within the connection."""
     revision: int
-    """Revision of the resulting record."""
+    """The revision of the resulting record."""
     price: ModelPrice | None
-    """The price of the judge's model; None is unknown."""
+    """The price of the judge's model; None if unknown."""
     ledger: Ledger
     recorded: Sequence[Judgement]
-    """The recorded judgements of the subject up to this revision, for any question, in order."""
+    """The subject's recorded judgements up to this revision, of all questions, in order."""
     begin: Callable[[Sequence[Judgement]], Judging]
-    """Starts the judging, given what was recorded."""
+    """Starts the judging, given the recorded judgements."""
     batched: bool = False
     """True if its questions go through the batch API, at batch prices."""
-    taken_over: Sequence[Judgement] = ()
-    """Answers from another subject that this one reuses: they were paid for there."""
+    reused: Sequence[Judgement] = ()
+    """Answers about another subject that count for this one; they were charged to that subject."""
     unasked_state: TierState | None = None
-    """The state of a question without a recorded answer if no judge is asked; None: the judge may be asked."""
+    """The state of questions without a recorded answer if the judge must not be asked; None if it may be asked."""
     asked: list[Judgement] = msgspec.field(default_factory=list)
-    """The judgements of the questions asked, in order."""
+    """The judgements of the questions asked so far, in order."""
 
     def judging(self) -> Judging:
-        """Return a generator of the questions about the subject; it returns the record."""
+        """Start the judging: return a generator of questions that returns the record."""
         return self.begin(self.recorded)
 
     def earlier(self, question: Question) -> tuple[Judgement, ...]:
-        """Return the recorded judgements of this question."""
+        """Return the recorded judgements of a question."""
         return tuple(judgement for judgement in self.recorded if judgement.fingerprint == question.fingerprint)
 
     def settle(self, question: Question, earlier: Sequence[Judgement]) -> Reply | None:
-        """Return the reply if no call is needed or worth trying; None if the judge must be asked.
+        """Return the reply if no call is needed or allowed; None if the judge must be asked.
 
-        The exact worst case is computed later, just before the call; a call that the cap forbids then is recorded.
+        The largest possible cost is not known exactly until just before the call. If the cap forbids the call only then, that outcome is
+        recorded.
         """
-        is_tried = not self.batched and self.unasked_state is None
-        return self._settle(question, earlier, is_tried=is_tried)
+        may_ask = not self.batched and self.unasked_state is None
+        return self._settle(question, earlier, may_ask=may_ask)
 
-    def unasked(self, question: Question) -> Reply:
-        """Return the reply if there is no judge."""
+    def reply_without_judge(self, question: Question) -> Reply:
+        """Return the reply to a question if there is no judge."""
         earlier = self.earlier(question)
-        reply = self._settle(question, earlier, is_tried=False)
+        reply = self._settle(question, earlier, may_ask=False)
         if reply is not None:
             return reply
         return Reply(state=NO_JUDGE, judgements=earlier)
 
     def without_judge(self) -> Any:
         """Return the subject's record without asking a judge."""
-        return drive(self.judging(), self.unasked)
+        return drive(self.judging(), self.reply_without_judge)
 
-    def _settle(self, question: Question, earlier: Sequence[Judgement], *, is_tried: bool) -> Reply | None:
+    def _settle(self, question: Question, earlier: Sequence[Judgement], *, may_ask: bool) -> Reply | None:
         reply = recorded_reply(earlier, self.revision)
         if reply is not None:
             return reply
-        for judgement in self.taken_over:
+        for judgement in self.reused:
             if judgement.fingerprint == question.fingerprint:
                 return Reply(text=judgement.answer or "", judgements=(*earlier, judgement))
-        state = self._find_unasked_state(question, is_tried=is_tried)
+        state = self._find_unasked_state(question, may_ask=may_ask)
         if state is None:
             return None
         return Reply(state=state, judgements=tuple(earlier))
 
-    def _find_unasked_state(self, question: Question, *, is_tried: bool) -> TierState | None:
-        """Return the state of a question that is not asked; None if the judge may be asked."""
+    def _find_unasked_state(self, question: Question, *, may_ask: bool) -> TierState | None:
+        """Return the state of a question that must not be asked; None if it may be asked."""
         if question.fallback:
             return question.fallback
-        forbidden = self._check_cap(question, is_tried=is_tried)
-        if forbidden is not None:
-            return forbidden
+        cap_state = self._check_cap(question, may_ask=may_ask)
+        if cap_state is not None:
+            return cap_state
         return self.unasked_state
 
-    def _check_cap(self, question: Question, *, is_tried: bool) -> TierState | None:
+    def _check_cap(self, question: Question, *, may_ask: bool) -> TierState | None:
         """Return the reason why the cap forbids the call; None if it does not."""
         if self.ledger.cap is None:
             return None
         if self.price is None:
             return UNKNOWN_PRICE
-        least = min_budget(question, self.price) if is_tried else max_cost(question, self.price, batched=self.batched)
-        return None if self.ledger.can_reserve(least) else COST_CAP
+        amount = min_budget(question, self.price) if may_ask else max_cost(question, self.price, batched=self.batched)
+        return None if self.ledger.can_reserve(amount) else COST_CAP
 
 
 class TaskSpec(NamedTuple):
-    """A task, parsed."""
+    """A parsed task."""
 
     begin: Callable[[Sequence[Judgement]], Judging]
-    """Starts the judging, given what was recorded."""
+    """Starts the judging, given the recorded judgements."""
     price: ModelPrice | None
-    """The price of the judge's model; None is unknown."""
+    """The price of the judge's model; None if unknown."""
     cap: int | None
     """Nano-USD that may be spent; None means no cap."""
     batched: bool = False
-    """True if its questions are asked in batches only."""
+    """True if its questions may only be asked in batches."""
     takes_simulated: bool = True
-    """True if the answers of a simulated judge count."""
+    """True if answers of a simulated judge count."""
 
 
 class JudgedStage(ABC, Generic[Task]):
-    """A stage whose tasks are judged and become one record each."""
+    """A stage that judges tasks and makes one record of each."""
 
     name: ClassVar[str]
     source: ClassVar[str]
@@ -246,46 +244,46 @@ class JudgedStage(ABC, Generic[Task]):
     purposes: ClassVar[frozenset[str]]
     """The purposes of its questions."""
     queue: ClassVar[str]
-    """The name of the queue of its waiting tasks."""
+    """The name under which its pending tasks are reported."""
     cap_is_shared: ClassVar[bool]
-    """True if one cap holds for all tasks of a session; otherwise each subject has its own."""
+    """True if all tasks of a session share a cap; False if each subject has its own."""
 
     @abstractmethod
     def id_of(self, task: Task) -> str:
-        """Return the id of a task's subject, unique within the connection."""
+        """Return the id of the task's subject, unique within the connection."""
 
     @abstractmethod
     def revision_of(self, task: Task) -> int:
-        """Return the revision of a task's record."""
+        """Return the revision of the task's record."""
 
     @abstractmethod
     def identity(self, connection: str, subject_id: str, revision: int) -> tuple[str, ...]:
-        """Return the identity of the record of a subject's revision."""
+        """Return the identity of the task about a revision of a subject."""
 
     @abstractmethod
     def size_of(self, task: Task) -> int:
-        """Return the approximate size of a task in bytes."""
+        """Return the approximate size of the task in bytes."""
 
     @abstractmethod
     def may_have_judgements(self, task: Task) -> bool:
-        """Return whether a task may have recorded judgements when it first arrives."""
+        """Return whether the subject may have recorded judgements before the task is first processed."""
 
     @abstractmethod
     def may_reuse(self, task: Task, judgement: Judgement) -> bool:
-        """Return whether a task may carry a judgement of another subject, as the answer to the same question."""
+        """Return whether the task may carry this judgement of another subject, as an answer to the same question."""
 
     @abstractmethod
     def read(self, task: Task, policy: Policy) -> TaskSpec:
-        """Parse a task; raises any exception if it cannot be judged."""
+        """Parse the task. Any exception means that it cannot be judged."""
 
     def subject_of(self, task: Task) -> Subject:
-        """Return the subject of a task."""
+        """Return the subject of the task."""
         return task.connection, self.id_of(task)
 
-    def known_of(self, task: Task, recorded: Sequence[Judgement]) -> list[Judgement]:
-        """Return the judgements of a task's subject up to its revision, from the task and from `recorded`, each once.
+    def select_judgements(self, task: Task, recorded: Sequence[Judgement]) -> list[Judgement]:
+        """Return the judgements of the task's subject up to its revision, from the task and from `recorded`, without duplicates.
 
-        Raises RecordError if the task carries anything but judgements of its subject and judgements that it may reuse.
+        Raises RecordError if the task carries a record that is not a judgement of its subject or one that it may reuse.
         """
         return self._select_own(task, (*self._read_carried(task), *recorded))
 
@@ -299,20 +297,20 @@ class JudgedStage(ABC, Generic[Task]):
         ledger: Ledger | None = None,
         batched: bool = False,
     ) -> JudgingTask:
-        """Return the judging task of a task whose session has spent `spent`. Any exception means that the task cannot be judged.
+        """Parse a task, and charge its recorded calls to its ledger. Any exception means that the task cannot be judged.
 
-        Recorded calls are charged to the session or subject that they were paid for, whatever their question: to `ledger`, if given.
-        `batched` means that the caller asks in batches.
+        The ledger is `ledger`, or else a new one for a session that has spent `spent` nano-USD. `batched` means that the caller asks in
+        batches.
         """
         spec = self.read(task, policy)
         revision = self.revision_of(task)
         carried: list[Judgement] = self._read_carried(task)
-        valid = [judgement for judgement in (*carried, *recorded) if spec.takes_simulated or not judgement.simulated]
-        own = self._select_own(task, valid)
+        usable = [judgement for judgement in (*carried, *recorded) if spec.takes_simulated or not judgement.simulated]
+        own = self._select_own(task, usable)
         if ledger is None:
             ledger = Ledger(spec.cap, spent)
         if self.cap_is_shared:
-            # The session has already been charged for earlier revisions.
+            # The session's spending already includes the earlier revisions.
             ledger.charge(charged(own, revision))
         else:
             for charged_revision in {judgement.subject_revision for judgement in own}:
@@ -328,19 +326,16 @@ class JudgedStage(ABC, Generic[Task]):
             recorded=own,
             begin=spec.begin,
             batched=batched or spec.batched,
-            taken_over=[judgement for judgement in carried if not self._is_own(task, judgement)],
+            reused=[judgement for judgement in carried if not self._is_own(task, judgement)],
             unasked_state=NOT_BATCHED if spec.batched and not batched else None,
         )
 
     def spent_after(self, spent: int, judging_task: JudgingTask | None) -> int:
-        """Return the amount that a session's state holds after a task, given the amount `spent` before it.
-
-        A task that could not be opened has no judging task.
-        """
+        """Return the session's spending after a task, given the amount `spent` before it. A task that cannot be judged has no judging task."""
         return judging_task.ledger.spent if judging_task is not None and self.cap_is_shared else spent
 
     def _read_carried(self, task: Task) -> list[Judgement]:
-        """Return the judgements that the task carries. Raises RecordError for any other record."""
+        """Return the judgements that the task carries. Raises RecordError for a record that it must not carry."""
         if not task.earlier_judgements:
             return []
         carried: list[Judgement] = []
@@ -348,8 +343,8 @@ class JudgedStage(ABC, Generic[Task]):
             record = decode(message)
             if not isinstance(record, Judgement) or not self._may_carry(task, record):
                 raise RecordError(
-                    f"{self.task_type.__name__}.earlier_judgements: a record in it is not a judgement of {self.id_of(task)!r}",
-                    hint="Request it again: the command fills the field.",
+                    f"{self.task_type.__name__}.earlier_judgements: it contains a record that is not a judgement of {self.id_of(task)!r}",
+                    hint="Request the task again with the command, which fills this field.",
                 )
             carried.append(record)
         return carried
@@ -358,7 +353,7 @@ class JudgedStage(ABC, Generic[Task]):
         return self._is_own(task, judgement) or self.may_reuse(task, judgement)
 
     def _select_own(self, task: Task, recorded: Sequence[Judgement]) -> list[Judgement]:
-        """Return the judgements of the task's subject up to its revision, each once."""
+        """Return the judgements of the task's subject up to its revision, without duplicates."""
         revision = self.revision_of(task)
         own = {judgement.judgement_id: judgement for judgement in recorded if self._is_own(task, judgement)}
         return [judgement for judgement in own.values() if judgement.subject_revision <= revision]
@@ -368,7 +363,7 @@ class JudgedStage(ABC, Generic[Task]):
 
 
 class ScoringStage(JudgedStage[ScoringTask]):
-    """Scores sampled exchanges; all exchanges of a session share one cap."""
+    """Scores sampled exchanges. All exchanges of a session share a cap."""
 
     name = "scoring"
     source = SOURCES["scoring"]
@@ -410,7 +405,7 @@ class ScoringStage(JudgedStage[ScoringTask]):
 
 
 class EvaluationStage(JudgedStage[EvaluationRequest]):
-    """Evaluates sessions; each evaluation has its own cap."""
+    """Evaluates sessions. Each evaluation has its own cap."""
 
     name = "evaluation"
     source = SOURCES["evaluation"]
@@ -437,11 +432,11 @@ class EvaluationStage(JudgedStage[EvaluationRequest]):
         return len(task.user_prompt) + len(task.system_prompt) + sum(map(len, task.earlier_judgements))
 
     def may_have_judgements(self, task: EvaluationRequest) -> bool:  # noqa: ARG002 - true of every request
-        """See `JudgedStage`. Judgements from a batch are recorded before the request exists."""
+        """See `JudgedStage`. The judgements of a batch are recorded before the request."""
         return True
 
     def may_reuse(self, task: EvaluationRequest, judgement: Judgement) -> bool:
-        """See `JudgedStage`. Answers about the same session count, whichever evaluation they were given for."""
+        """See `JudgedStage`. Answers from any evaluation of the same session may be reused."""
         if (judgement.connection, judgement.session_id) != (task.connection, task.session_id):
             return False
         return judgement.purpose == SIX_DIMENSIONS and judgement.outcome == ANSWERED
@@ -464,35 +459,35 @@ JUDGED: tuple[JudgedStage[Any], ...] = (SCORING, EVALUATION)
 
 
 class JudgingStep:
-    """The step of a judged stage without calls; see `streams.stage_batches.Step`.
+    """The step of a judged stage that makes no calls; see `streams.stage_batches.Step`.
 
-    It answers tasks from recorded judgements. A question without one is unscored with the reason no_judge. An import therefore scores
-    without paying, and a replay gives the same records as when the judge was asked.
+    It answers questions from recorded judgements; a question without one is unscored with the reason no_judge. So an import scores
+    without paying, and a replay gives the same records as the run that asked the judge.
     """
 
-    def __init__(self, stage: JudgedStage[Any], policy: Policy, recorded: Recorded) -> None:
+    def __init__(self, stage: JudgedStage[Any], policy: Policy, read_judgements: JudgementReader) -> None:
         self._stage = stage
         self._policy = policy
-        self._recorded = recorded
+        self._read_judgements = read_judgements
 
     def __call__(self, batch: StageBatch | RecordBatch, states: Mapping[str, bytes]) -> StepOutcome:
         """Return one record for each task."""
         stage = self._stage
         tasks = [(offset, key, record) for offset, key, record in batch.records() if isinstance(record, stage.task_type)]
-        recorded = self._recorded([stage.subject_of(task) for _, _, task in tasks])
-        sessions = {key: STATE.decode(state) for key, state in states.items()}
+        recorded = self._read_judgements([stage.subject_of(task) for _, _, task in tasks])
+        session_states = {key: STATE.decode(state) for key, state in states.items()}
         outcome = StepOutcome()
         for offset, key, task in tasks:
-            session = sessions.get(key, JudgedState())
-            if offset < session.next_offset:
+            state = session_states.get(key, JudgedState())
+            if offset < state.next_offset:
                 continue
             judging_task: JudgingTask | None = None
             try:
                 judgements = recorded.get(stage.subject_of(task), ())
-                judging_task = stage.open(task, self._policy, judgements, spent=session.spent)
+                judging_task = stage.open(task, self._policy, judgements, spent=state.spent)
                 outcome.records.append((stage.sink, judging_task.without_judge()))
             except Exception as error:  # noqa: BLE001 - a failing task must not affect others, as with a judge
                 outcome.failed.append((offset, task, error))
-            sessions[key] = JudgedState(offset + 1, stage.spent_after(session.spent, judging_task))
-        outcome.states = {key: msgspec.msgpack.encode(session) for key, session in sessions.items()}
+            session_states[key] = JudgedState(offset + 1, stage.spent_after(state.spent, judging_task))
+        outcome.states = {key: msgspec.msgpack.encode(state) for key, state in session_states.items()}
         return outcome

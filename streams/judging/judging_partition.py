@@ -1,16 +1,16 @@
-"""Judging the tasks of one partition: sessions concurrently, the tasks of each in order, each into its record.
+"""Judging the tasks of one partition: sessions run concurrently, and the tasks of a session in order.
 
-1. Everything paid for is durable before it is used: a reservation before its call, the judgement after it, then the result of the task
-   with or before its session's state.
-2. A session's state is written with the result and holds the last task that it has seen, so a repeated task changes nothing.
-3. A slow call holds back its session, and the position of the log, but no other session. The earliest ready task starts first, so the
-   position advances even with a slow judge.
-4. A judge answers a limited number of questions at once. Beyond that, tasks wait here before they start, and partitions get slots in
-   rotation (`TaskSlots`). In the judge's own queue, each exchange's second question would wait behind the first questions of all others,
-   and no exchange would finish for a long time.
+1. Everything paid for is durable before it is used: the reservation before its call, the judgement after it, and then the result of the
+   task, with or before its session's state.
+2. A session's state is written with each result and holds the position after the last finished task, so a duplicate task changes nothing.
+3. A slow call delays its own session and the position of the log, but no other session. The earliest ready task starts first, so that
+   the position advances even with a slow judge.
+4. A judge answers a limited number of questions at a time. Beyond that number, tasks wait here before they start, and partitions get
+   slots in rotation (`TaskSlots`). If they waited in the judge's own queue, the second question of each exchange would be behind the
+   first questions of all others, and no exchange would finish for a long time.
 
-A `TaskLog` provides states and recorded calls, and takes the results. The reader of the topic hands over the tasks in parts, and advances
-the position over finished parts. `TaskJudge` turns one task into its score or evaluation, with every paid call recorded.
+A `TaskLog` provides states and recorded calls, and takes the results. The reader of the topic enqueues tasks in batches, and advances its
+position over finished batches. `TaskJudge` turns a task into its score or evaluation, and records every paid call.
 """
 
 from __future__ import annotations
@@ -39,56 +39,58 @@ from schemas.records import Judgement, Record, Reservation
 from streams.engine.embedded import stage_failure
 from streams.judges.protocol import Judge, Verdict
 from streams.judging.call_budget import DurableBudget, ErasedError, Publish, StoppedError
-from streams.judging.judged_stages import JudgedStage, JudgedState, JudgingTask, kept_after
+from streams.judging.judged_stages import JudgedStage, JudgedState, JudgingTask, KeptCalls, update_kept_calls
 from streams.log.admission import Admission, EncodedRecords, RecordOrigin
 from streams.log.log import Commit
 
-Begin = Callable[[], None]
-"""Starts one piece of work, whose turn lasts until it is given back."""
+StartTask = Callable[[], None]
+"""Starts a partition's next task in a granted slot, which the partition must release."""
 
 
 class TaskSlots:
-    """A limit on concurrent work, shared in rotation: at most `at_once` slots are taken at a time. Belongs to one event loop."""
+    """A limit on concurrent tasks: `size` slots, granted to the partitions in rotation. Belongs to one event loop."""
 
-    def __init__(self, at_once: int = sys.maxsize) -> None:
-        self._free = at_once
-        self._requests: dict[Begin, int] = {}  # in rotation: the first is next
+    def __init__(self, size: int = sys.maxsize) -> None:
+        self._free = size
+        self._requests: dict[StartTask, int] = {}
+        """The number of requested slots by partition; the first partition is served next."""
 
-    def request(self, begin: Begin) -> None:
-        """Request one more slot: `begin` is called when it is granted, perhaps at once."""
-        self._requests[begin] = self._requests.get(begin, 0) + 1
-        self._deal()
+    def request(self, start_task: StartTask) -> None:
+        """Request a slot. `start_task` is called when it is granted, possibly immediately."""
+        self._requests[start_task] = self._requests.get(start_task, 0) + 1
+        self._grant_slots()
 
-    def withdraw(self, begin: Begin) -> None:
-        """Withdraw all requests; slots already granted must still be released."""
-        self._requests.pop(begin, None)
+    def withdraw(self, start_task: StartTask) -> None:
+        """Withdraw all requests of a partition. Slots that were granted must still be released."""
+        self._requests.pop(start_task, None)
 
     def release(self) -> None:
         """Return a granted slot."""
         self._free += 1
-        self._deal()
+        self._grant_slots()
 
-    def _deal(self) -> None:
+    def _grant_slots(self) -> None:
         while self._free and self._requests:
-            begin = next(iter(self._requests))
-            if left := self._requests.pop(begin) - 1:
-                self._requests[begin] = left
+            start_task = next(iter(self._requests))
+            remaining = self._requests.pop(start_task) - 1
+            if remaining:
+                self._requests[start_task] = remaining  # now last in the rotation
             self._free -= 1
-            begin()
+            start_task()
 
 
-_NO_TROUBLE = frozenset([COST_CAP.reason, INTERRUPTED])
+_NEUTRAL_OUTCOMES = frozenset([COST_CAP.reason, INTERRUPTED])
 """Outcomes that are unrelated to the judge's health."""
 log = logging.getLogger(__name__)
 
 
 class JudgeCalls:
-    """Questions by outcome and their cost, since the start of the process."""
+    """The number of questions by outcome and their cost, since the start of the process."""
 
     def __init__(self) -> None:
         self._outcomes: Counter[str] = Counter()
         self._spent = 0
-        self._trouble = ""
+        self._problem = ""
 
     @property
     def outcomes(self) -> dict[str, int]:
@@ -105,85 +107,95 @@ class JudgeCalls:
         if isinstance(record, Judgement):
             self._outcomes[record.outcome] += 1
             self._spent += nano_of(record.cost_usd or 0.0)
-            self._tell_of(record)
+            self._log_problem(record)
 
-    def _tell_of(self, judgement: Judgement) -> None:
+    def _log_problem(self, judgement: Judgement) -> None:
         """Log a new problem with the judge, and its recovery."""
-        if judgement.outcome in _NO_TROUBLE:
+        if judgement.outcome in _NEUTRAL_OUTCOMES:
             return
-        trouble = "" if judgement.outcome == ANSWERED else f"{judgement.outcome}: {judgement.error}"
-        if trouble != self._trouble:
-            self._trouble = trouble
-            log.warning("the judge does not answer as it should, %s", trouble) if trouble else log.info("the judge answers")
+        problem = "" if judgement.outcome == ANSWERED else f"{judgement.outcome}: {judgement.error}"
+        if problem == self._problem:
+            return
+        self._problem = problem
+        if problem:
+            log.warning("the judge does not answer properly, %s", problem)
+        else:
+            log.info("the judge answers")
 
 
 JUDGEMENTS = "judgements"
 WINDOW_TASKS = 1_000
 WINDOW_BYTES = 16_000_000
-"""A partition with this many unfinished tasks, or bytes of them, takes no more. A single batch of tasks may exceed the limits."""
+"""A partition with this many unfinished tasks, or bytes of them, accepts no more. A single batch may exceed the limits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgingContext:
-    """The resources for judging the tasks of a stage. `judge` None: questions that need a judge stay unanswered."""
+    """The settings and resources for judging the tasks of a stage."""
 
     stage: JudgedStage[Any]
     policy: Policy
     judge: Judge | None
+    """None leaves questions without a recorded answer unanswered."""
     redactor: Redactor
     now: Callable[[], datetime]
-    """Stamps records of calls, and dead letters."""
+    """The clock for records of calls and for dead letters."""
     calls: JudgeCalls
     slots: TaskSlots = field(default_factory=TaskSlots)
-    """Limits the tasks judged at once in this process, each from its first question to its last."""
+    """Limits the tasks of this process that are being judged; a task holds a slot from its first question to its last."""
 
 
 @dataclass(slots=True)
-class _Part:
-    """Tasks that were handed over together, and how many of them are left."""
+class _TaskBatch:
+    """Tasks that were enqueued together."""
 
-    left: int
+    unfinished: int
+    """The number of unfinished tasks."""
     done: Callable[[], None]
+    """Called when all tasks are finished."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pending:
+class PendingTask:
     """An unfinished task."""
 
     offset: int
     key: str
-    """Key of its session."""
+    """The key of its session."""
     task: Any
     """A record of the stage's type."""
-    part: _Part
+    batch: _TaskBatch
 
 
 class TaskLog(Protocol):
-    """The log of one partition's tasks. Raises StoppedError once nothing more may be written."""
+    """The log of one partition's tasks. Its methods raise StoppedError if nothing more may be written."""
 
     number: int
-    """Number of the partition."""
+    """The number of the partition."""
     keeps_calls: bool
-    """Whether a session's state keeps the calls of its newest turns, because calls of finished tasks cannot be looked up."""
+    """True if the states of sessions keep the calls of their newest turns, because calls of finished tasks cannot be looked up."""
 
-    async def state_of(self, pending: Pending) -> JudgedState | None:
-        """Return the newest state of the task's session; None if the task repeats a finished one."""
+    async def read_state(self, pending: PendingTask) -> JudgedState | None:
+        """Return the newest state of the task's session; None if the task is a duplicate of a finished one."""
         ...
 
-    async def recorded_of(self, pending: Pending) -> Sequence[Judgement]:
-        """Return the recorded judgements of the task's subject: none of them is paid for again."""
+    async def read_judgements(self, pending: PendingTask) -> Sequence[Judgement]:
+        """Return the recorded judgements of the task's subject, whose answers are not paid for again."""
         ...
 
-    async def append(self, commit: Commit, about: Record) -> None:
-        """Make a task's call, or its result with the session's state, durable, in the order of the commit.
+    async def append(self, commit: Commit, record: Record) -> None:
+        """Make a call, or the result of a task with its session's state, durable, in the order of the commit.
 
-        `about` is the call or the task. Raises ErasedError if its session was erased.
+        `record` is the call or the task. Raises ErasedError if its session was erased.
         """
         ...
 
 
 class JudgingPartition:
-    """See the module. Tasks come in order, from `start` on; `fail` is called with fatal errors, after which no task starts."""
+    """Judges the tasks of a partition, as the module describes, from the offset `start` on.
+
+    `fail` is called with a fatal error, after which no task starts.
+    """
 
     def __init__(self, tasks: TaskLog, context: JudgingContext, fail: Callable[[BaseException], None], start: int = 0) -> None:
         self.stage = context.stage
@@ -194,37 +206,39 @@ class JudgingPartition:
         self._fail = fail
         self._task_judge = TaskJudge(context.stage, context.policy, context.judge, self._record, context.now)
         self.is_closed = False
-        """Whether no further task starts."""
-        self.sessions: dict[str, deque[Pending]] = {}
-        """The unfinished tasks by session, in order: the first may be in progress."""
+        """True if no further task starts."""
+        self.sessions: dict[str, deque[PendingTask]] = {}
+        """The unfinished tasks by session, in order; the first may be running."""
         self._ready: list[tuple[int, str]] = []
-        """Sessions whose first task can start, by its offset."""
+        """A heap of the sessions whose first task is waiting for a slot, by the task's offset."""
         self._runners: dict[str, asyncio.Task[None]] = {}
-        self._having_turns: set[str] = set()
-        self.under_way: dict[Pending, int] = {}
-        """Bytes of each unfinished task, in the order of the log."""
-        self.taken = start
-        """The offset after the last task that was handed over."""
+        """The running tasks by session."""
+        self._slot_holders: set[str] = set()
+        """The sessions whose running task holds a slot."""
+        self.unfinished: dict[PendingTask, int] = {}
+        """The size in bytes of each unfinished task, in the order of the log."""
+        self.next_offset = start
+        """The offset after the last enqueued task."""
         self._changed = asyncio.Event()
 
     @property
     def position(self) -> int:
         """The offset of the first unfinished task."""
-        return next((pending.offset for pending in self.under_way), self.taken)
+        return next((pending.offset for pending in self.unfinished), self.next_offset)
 
-    async def take(self, rows: Sequence[tuple[int, str, Record]], end: int, done: Callable[[], None]) -> None:
-        """Queue the tasks before the offset `end`, each with offset and session; `done` is called when all of them are.
+    async def enqueue(self, rows: Sequence[tuple[int, str, Record]], end: int, done: Callable[[], None]) -> None:
+        """Enqueue the tasks up to the offset `end`, each with its offset and session. `done` is called when all of them are finished.
 
         Returns when there is room for more, or when the partition is closed.
         """
-        part = _Part(len(rows), done)
+        batch = _TaskBatch(len(rows), done)
         for offset, key, task in rows:
-            pending = Pending(offset, key, task, part)
-            self.under_way[pending] = self.stage.size_of(task)
+            pending = PendingTask(offset, key, task, batch)
+            self.unfinished[pending] = self.stage.size_of(task)
             self.sessions.setdefault(key, deque()).append(pending)
             if len(self.sessions[key]) == 1:
-                self._make_ready(key)
-        self.taken = end
+                self._request_slot(key)
+        self.next_offset = end
         if not rows:
             done()
         while self._is_full() and not self.is_closed:
@@ -235,49 +249,53 @@ class JudgingPartition:
         """Start no further task; running calls continue."""
         self.is_closed = True
         self._task_judge.close()
-        self._context.slots.withdraw(self._begin)
+        self._context.slots.withdraw(self._start_task)
         self._ready.clear()
         self._changed.set()
 
-    async def end(self, grace: float) -> None:
-        """Make no more calls, wait up to `grace` seconds until running calls are recorded, and give up the rest."""
+    async def stop(self, grace: float) -> None:
+        """Make no more calls, wait up to `grace` seconds until running calls are recorded, and cancel the others."""
         self.close()
-        if running := list(self._runners.values()):
-            _, late = await asyncio.wait(running, timeout=grace)
-            for runner in late:
-                runner.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
+        runners = list(self._runners.values())
+        if not runners:
+            return
+        _, unfinished = await asyncio.wait(runners, timeout=grace)
+        for runner in unfinished:
+            runner.cancel()
+        await asyncio.gather(*runners, return_exceptions=True)
 
     def _is_full(self) -> bool:
-        return len(self.under_way) >= WINDOW_TASKS or sum(self.under_way.values()) >= WINDOW_BYTES
+        return len(self.unfinished) >= WINDOW_TASKS or sum(self.unfinished.values()) >= WINDOW_BYTES
 
-    def _make_ready(self, key: str) -> None:
+    def _request_slot(self, key: str) -> None:
+        """Request a slot for a session's first task."""
         if not self.is_closed:
             heapq.heappush(self._ready, (self.sessions[key][0].offset, key))
-            self._context.slots.request(self._begin)
+            self._context.slots.request(self._start_task)
 
-    def _begin(self) -> None:
-        """Start the earliest ready task."""
+    def _start_task(self) -> None:
+        """Start the earliest ready task in a granted slot."""
         _, key = heapq.heappop(self._ready)
-        self._having_turns.add(key)
-        runner = self._runners[key] = asyncio.create_task(self._judge(self.sessions[key][0]), name=f"session {key}")
-        # Not in the coroutine itself: a task that is cancelled before its first step never runs it.
+        self._slot_holders.add(key)
+        runner = asyncio.create_task(self._judge(self.sessions[key][0]), name=f"session {key}")
+        self._runners[key] = runner
+        # A callback, because a coroutine that is cancelled before its first step never runs its own cleanup.
         runner.add_done_callback(partial(self._note_end, key))
 
-    async def _judge(self, pending: Pending) -> None:
-        """Judge a task and append its result, unless its session was erased meanwhile."""
+    async def _judge(self, pending: PendingTask) -> None:
+        """Judge a task and append its result, unless its session has been erased."""
         if self.is_closed:
             raise StoppedError
-        state = await self._log.state_of(pending)
+        state = await self._log.read_state(pending)
         if state is not None and pending.offset >= state.next_offset:
             with contextlib.suppress(ErasedError):
                 await self._append_result(pending, state)
 
     def _note_end(self, key: str, runner: asyncio.Task[None]) -> None:
-        """Continue with the session's next task. After a stop or a bug, the unfinished task is kept and no other starts."""
+        """Continue with the session's next task. After a stop or a bug, the task stays unfinished, and no other task starts."""
         del self._runners[key]
-        has_turn = key in self._having_turns
-        self._having_turns.discard(key)  # before the session's next task gets a turn
+        holds_slot = key in self._slot_holders
+        self._slot_holders.discard(key)  # before the session's next task may get a slot
         error = None if runner.cancelled() else runner.exception()
         if error is not None:
             self.close()
@@ -286,37 +304,40 @@ class JudgingPartition:
                 self._fail(error)
         elif not runner.cancelled():
             self._finish(key)
-        if has_turn:  # only now, so that the session's next task may be the earliest
+        if holds_slot:  # only now, so that the session's next task competes for the slot
             self._context.slots.release()
 
     def _finish(self, key: str) -> None:
         tasks = self.sessions[key]
         pending = tasks.popleft()
         if tasks:
-            self._make_ready(key)
+            self._request_slot(key)
         else:
             del self.sessions[key]
-        del self.under_way[pending]
+        del self.unfinished[pending]
         self._changed.set()
-        pending.part.left -= 1
-        if not pending.part.left:
-            pending.part.done()
+        pending.batch.unfinished -= 1
+        if not pending.batch.unfinished:
+            pending.batch.done()
 
-    def _end_turn(self, key: str) -> None:
-        if key in self._having_turns:
-            self._having_turns.remove(key)
+    def _release_slot(self, key: str) -> None:
+        if key in self._slot_holders:
+            self._slot_holders.remove(key)
             self._context.slots.release()
 
-    async def _append_result(self, pending: Pending, state: JudgedState) -> None:
-        place = RecordOrigin(self.stage.source, pending.offset, self._log.number)
-        recorded = (*await self._log.recorded_of(pending), *state.recorded_of(self.stage.id_of(pending.task)))
-        result = await self._task_judge.rule(pending.task, recorded, state.spent, place, self._admission)
-        self._end_turn(pending.key)  # the judge's work is done
-        kept = kept_after(state.kept, pending.task, result.judgements, self._context.policy) if self._log.keeps_calls else ()
-        after = msgspec.msgpack.encode(JudgedState(pending.offset + 1, result.spent, kept))
+    async def _append_result(self, pending: PendingTask, state: JudgedState) -> None:
+        origin = RecordOrigin(self.stage.source, pending.offset, self._log.number)
+        recorded = await self._log.read_judgements(pending)
+        kept = state.judgements_of(self.stage.id_of(pending.task))
+        result = await self._task_judge.judge_or_reject(pending.task, (*recorded, *kept), state.spent, origin, self._admission)
+        self._release_slot(pending.key)  # no more questions follow
+        kept_calls: tuple[KeptCalls, ...] = ()
+        if self._log.keeps_calls:
+            kept_calls = update_kept_calls(state.kept, pending.task, result.judgements, self._context.policy)
+        next_state = msgspec.msgpack.encode(JudgedState(pending.offset + 1, result.spent, kept_calls))
         commit = Commit(
-            result.dead.messages | result.made.messages,
-            states={self.stage.name: {pending.key: after}},
+            result.dead_letters.messages | result.records.messages,
+            states={self.stage.name: {pending.key: next_state}},
             positions={self.stage.name: {self._log.number: self.position}},
         )
         await self._log.append(commit, pending.task)
@@ -333,16 +354,17 @@ class JudgingPartition:
 class TaskResult:
     """The result of a task: its record or its dead letter, its judgements, and its session's spending."""
 
-    made: EncodedRecords = field(default_factory=EncodedRecords)
-    dead: EncodedRecords = field(default_factory=EncodedRecords)
+    records: EncodedRecords = field(default_factory=EncodedRecords)
+    dead_letters: EncodedRecords = field(default_factory=EncodedRecords)
     judgements: Sequence[Judgement] = ()
     spent: int = 0
+    """Nano-USD."""
 
 
 class TaskJudge:
-    """Judges the tasks of a stage, with a judge where needed; without a judge, as the stage's step does.
+    """Judges the tasks of a stage. Without a judge, it answers from recorded judgements alone, like the stage's step.
 
-    `publish` makes a record of the topic judgements durable before it returns.
+    `publish` makes a record of a call durable.
     """
 
     def __init__(
@@ -364,65 +386,69 @@ class TaskJudge:
     def close(self) -> None:
         """Make no more calls: questions that need one raise StoppedError. Running calls finish.
 
-        A question that waits for its turn, or for the end of an API's rate limit, is given up at once: nothing was reserved for it.
+        A question that is queued, or waits for the end of a rate limit, is cancelled: nothing was reserved for it.
         """
         self._open = False
         for asking, budget in self._asking.items():
-            if not budget.is_at_stake:
+            if not budget.has_cost:
                 asking.cancel()
 
-    async def rule(
-        self, task: Record, recorded: Sequence[Judgement], spent: int, place: RecordOrigin, admission: Callable[[], Admission]
+    async def judge_or_reject(
+        self, task: Record, recorded: Sequence[Judgement], spent: int, origin: RecordOrigin, admission: Callable[[], Admission]
     ) -> TaskResult:
-        """Judge a task, given its session's spending; a task that cannot be judged becomes a dead letter and affects no other.
+        """Judge a task, given its session's spending. A task that cannot be judged becomes a dead letter.
 
         Raises StoppedError if the task needs a call after `close`.
         """
-        stage, result = self._stage, TaskResult()
+        stage = self._stage
+        result = TaskResult()
         judging_task: JudgingTask | None = None
         try:
             judging_task = stage.open(task, self._policy, recorded, spent=spent)
-            result.made.add(stage.sink, encode(await self._drive(judging_task)))
+            result.records.add(stage.sink, encode(await self._drive(judging_task)))
         except StoppedError:
             raise
         except Exception as error:
-            log.exception("%s: %s could not be judged and becomes a dead letter", stage.name, stage.id_of(task))
-            admission().add_dead_letter(result.dead, place, stage_failure(stage.name, error), encode(task))
+            log.exception("%s: %s cannot be judged and becomes a dead letter", stage.name, stage.id_of(task))
+            admission().add_dead_letter(result.dead_letters, origin, stage_failure(stage.name, error), encode(task))
         result.judgements = (*judging_task.recorded, *judging_task.asked) if judging_task is not None else ()
         result.spent = stage.spent_after(spent, judging_task)
         return result
 
     async def judge(self, task: Record, recorded: Sequence[Judgement], ledger: Ledger) -> Record:
-        """Judge a task and return its record; its cost is in the ledger. Raises StoppedError if it needs a call after `close`."""
+        """Judge a task and return its record; its cost is charged to the ledger. Raises StoppedError if it needs a call after `close`."""
         return await self._drive(self._stage.open(task, self._policy, recorded, ledger=ledger))
 
     async def _drive(self, judging_task: JudgingTask) -> Record:
+        """Answer the task's questions until it returns its record."""
+        record: Record
         if self._judge is None:
-            unasked: Record = judging_task.without_judge()
-            return unasked
+            record = judging_task.without_judge()
+            return record
         questions = judging_task.judging()
         try:
             question = next(questions)
             while True:
                 question = questions.send(await self._reply(self._judge, question, judging_task))
         except StopIteration as finished:
-            made: Record = finished.value
-            return made
+            record = finished.value
+            return record
 
     async def _reply(self, judge: Judge, question: Question, judging_task: JudgingTask) -> Reply:
         earlier = judging_task.earlier(question)
-        settled = judging_task.settle(question, earlier)
-        if settled is not None:
-            return settled
+        reply = judging_task.settle(question, earlier)
+        if reply is not None:
+            return reply
         budget = DurableBudget(question, judging_task, self._publish, self._now, lambda: self._open)
         verdict = await self._ask(judge, question, budget)
-        judging_task.asked.append(await budget.judgement(verdict))
-        judgements = (*earlier, judging_task.asked[-1])
+        judgement = await budget.record_judgement(verdict)
+        judging_task.asked.append(judgement)
         # Answer from the recorded judgements, as a replay does.
+        judgements = (*earlier, judgement)
         return recorded_reply(judgements, judging_task.revision) or Reply(state=NO_JUDGE, judgements=judgements)
 
     async def _ask(self, judge: Judge, question: Question, budget: DurableBudget) -> Verdict:
-        """Ask the judge. A bug of ours becomes an outcome, and the call is charged in full."""
+        """Ask the judge. A bug in Driftline becomes an outcome, and the call is charged in full."""
         asking = asyncio.ensure_future(judge.ask(question, budget))
         self._asking[asking] = budget
         try:
@@ -430,18 +456,18 @@ class TaskJudge:
         except StoppedError:
             raise
         except asyncio.CancelledError:
-            if self._open or budget.is_at_stake or _is_cancelled():
+            if self._open or budget.has_cost or _is_cancelled():
                 raise
             raise StoppedError from None
         except Exception as error:
-            log.exception("the judge failed in a way it should not")
+            log.exception("unexpected error of the judge")
             budget.write_off()
-            return Verdict(outcome="provider_error", error=f"a fault of Driftline: {type(error).__name__}", attempts=1)
+            return Verdict(outcome="provider_error", error=f"a bug in Driftline: {type(error).__name__}", attempts=1)
         finally:
             del self._asking[asking]
 
 
 def _is_cancelled() -> bool:
-    """Return whether the running task itself was cancelled, and not only an operation that it awaits."""
+    """Return whether the current asyncio task was cancelled, and not only an operation that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,13 +1,14 @@
-"""Scoring an exchange again: unscored exchanges on request, and revisions of exchanges whose source has new content.
+"""Scoring exchanges again: unscored ones on request, and ones whose source has new content.
 
-Either way the request is a record, so that a replay asks again at the same position. Revisions:
+In both cases the request is a record, so that a replay judges the exchange again at the same position. Revisions of exchanges:
 
-1. They are for sources that Driftline reads itself (traces, transcripts). Exchanges sent over HTTP under a known id are compared as usual.
-2. A revision keeps the time and the session of the first one, so that no count by day or by session changes.
-3. A revision comes with a request to score it, under the present turn and sampling, as a rejudgement does. The request precedes the
-   exchange: if only the request became durable, the exchange still differs, and both are published again.
-4. An exchange without a decision has no turn for a request to name: its revision waits. It does not wait if the exchange will never be
-   decided on, because its project was not audited when it came.
+1. Only sources that Driftline reads itself (traces, transcripts) make revisions. An exchange that is sent over HTTP again is compared
+   with the stored one as usual.
+2. A revision keeps the time and the session of the stored exchange, so that no count by day or session changes.
+3. A revision is published with a request to score it, which names the current turn and sampling of the stored exchange. The request precedes
+   the revision: if only the request became durable, the exchange still differs, and both are published again.
+4. The revision of an exchange without a sampling decision waits, because its request has no turn to name. It does not wait if there will
+   be no decision, because auditing was switched off for the project when the exchange arrived.
 """
 
 from __future__ import annotations
@@ -30,55 +31,55 @@ from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.lazy import duckdb
 from schemas.records import Exchange, JudgingRequest
-from streams.judging.judged_stages import Subject, recorded_in
+from streams.judging.judged_stages import Subject, judgement_reader
 
-AT_ONCE = 200
-"""Exchanges that are read and requested in one commit."""
+REQUEST_BATCH_SIZE = 200
+"""Exchanges per query and per commit of requests."""
 
 
-def not_audited(policy: Policy) -> list[str]:
-    """Return the projects whose audit is switched off: a request for one of them would have no effect."""
+def unaudited_projects(policy: Policy) -> list[str]:
+    """Return the projects for which auditing is switched off, so that a request would have no effect."""
     return [name for name in policy.projects if not policy.for_project(name).settings.enabled]
 
 
-def unscored(
+def list_unscored(
     store: Store, project: str | None, reason: str | None, limit: int, *, without: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Return the unscored exchanges, oldest first, with the fields for requesting them again.
+    """Return the unscored exchanges, oldest first, with the fields that a request needs.
 
-    The reason cost_cap selects the exchanges that a cap left unscored. `without` names projects to leave out.
+    `reason` selects the exchanges that are unscored for it, for example cost_cap. `without` names projects to leave out.
     """
     values = {"project": project, "reason": reason, "without": list(without), "limit": limit}
     return query_rows(store.cursor(), "unscored_exchanges", values)
 
 
-def judging_requests(store: Store, rows: Sequence[dict[str, Any]], now: datetime) -> list[JudgingRequest]:
-    """Return a request for each of the rows of `unscored`: the next revision of its score is asked for.
+def build_requests(store: Store, rows: Sequence[dict[str, Any]], now: datetime) -> list[JudgingRequest]:
+    """Return a request for the next revision of the score of each exchange from `list_unscored`.
 
-    Each request carries the recorded judgements of the exchange, as many as fit a record.
+    Each request carries the recorded judgements of its exchange, as many as fit into a record.
     """
-    by_id = {(row["connection"], row["exchange_id"]): row for row in rows}
-    recorded = recorded_in(store)(list(by_id))
-    requests = [
-        _scoring_request(exchange, by_id[exchange.connection, exchange.exchange_id], now)
-        for exchange in exchanges_of(store, rows)
-    ]
-    return [with_earlier(request, recorded.get((request.connection, request.exchange_id), ())) for request in requests]
+    by_subject = {(row["connection"], row["exchange_id"]): row for row in rows}
+    recorded = judgement_reader(store)(list(by_subject))
+    requests: list[JudgingRequest] = []
+    for exchange in read_exchanges(store, rows):
+        subject = exchange.connection, exchange.exchange_id
+        request = _build_request(exchange, by_subject[subject], now)
+        requests.append(with_earlier(request, recorded.get(subject, ())))
+    return requests
 
 
-def exchanges_of(store: Store, rows: Sequence[dict[str, Any]]) -> Iterator[Exchange]:
-    """Yield the exchanges that the rows name, a few hundred at a time."""
-    for start in range(0, len(rows), AT_ONCE):
-        part = rows[start : start + AT_ONCE]
-        wanted = [{"connection": row["connection"], "exchange_id": row["exchange_id"]} for row in part]
-        yield from query_records(store.cursor(), "exchange_records", Exchange, {"exchanges": wanted})
+def read_exchanges(store: Store, rows: Sequence[dict[str, Any]]) -> Iterator[Exchange]:
+    """Yield the exchanges that the rows name, reading `REQUEST_BATCH_SIZE` at a time."""
+    for start in range(0, len(rows), REQUEST_BATCH_SIZE):
+        subjects = [(row["connection"], row["exchange_id"]) for row in rows[start : start + REQUEST_BATCH_SIZE]]
+        yield from query_records(store.cursor(), "exchange_records", Exchange, {"exchanges": _exchange_keys(subjects)})
 
 
 @dataclass(frozen=True)
 class BulkEstimate:
     """The estimated calls and costs of judging exchanges.
 
-    It counts Tier 2 for each exchange and Tier 2.5 if there is thinking. Tier 3 depends on the answers to those.
+    Tier 2 counts for each exchange, and Tier 2.5 for each one with thinking. Tier 3 does not count, because it depends on their answers.
     """
 
     exchanges: int
@@ -86,12 +87,16 @@ class BulkEstimate:
     expected_usd: float
     at_most_usd: float
     unpriced: int
-    """Exchanges whose judge has no known price; the sums leave them out."""
+    """Exchanges whose judge has no known price; the costs leave them out."""
 
 
 def estimate_bulk(exchanges: Iterator[Exchange], policy: Policy) -> BulkEstimate:
     """Estimate the calls and costs of judging the exchanges again."""
-    count = calls = unpriced = expected = most = 0
+    count = 0
+    calls = 0
+    unpriced = 0
+    expected = 0
+    at_most = 0
     for exchange in exchanges:
         project = policy.for_project(exchange.project)
         questions = [tier2_question(exchange, project)]
@@ -101,33 +106,31 @@ def estimate_bulk(exchanges: Iterator[Exchange], policy: Policy) -> BulkEstimate
             unpriced += 1
         else:
             expected += sum(estimate(question, project.price, cached=count > 0).nano or 0 for question in questions)
-            most += sum(max_cost(question, project.price) for question in questions)
+            at_most += sum(max_cost(question, project.price) for question in questions)
         count += 1
         calls += len(questions)
-    return BulkEstimate(count, calls, usd_of(expected), usd_of(most), unpriced)
+    return BulkEstimate(count, calls, usd_of(expected), usd_of(at_most), unpriced)
 
 
-TOLD = (
+REVISABLE_FIELDS = (
     "agent", "user_message", "agent_response", "agent_thinking", "agent_model", "input_tokens", "output_tokens", "stop_reason",
     "outcome", "multi_user", "tags", "labels",
 )  # fmt: skip
-"""The fields of a turn whose content in the source may change later."""
-
-
-UNDECIDED = timedelta(hours=1)
-"""The age from which an exchange without a decision is assumed to belong to a project that was not audited."""
+"""The fields whose content may change in the source after the exchange was read."""
+MAX_DECISION_AGE = timedelta(hours=1)
+"""An older exchange without a sampling decision is assumed to belong to a project that was not audited when it arrived."""
 
 
 @dataclass
 class Revisions:
-    """The records to publish for some exchanges: new, known or conflicting exchanges unchanged, the others as revisions."""
+    """The records to publish for exchanges that were read again: revisions of changed ones, and all others as they are."""
 
     records: list[Exchange | JudgingRequest] = field(default_factory=list)
     """Records for the topic exchanges, to be published together and in this order."""
     revised: int = 0
-    """The number of further revisions among them."""
+    """The number of revisions among them."""
     waiting: list[Exchange] = field(default_factory=list)
-    """Exchanges that differ from the stored ones, which have no decision yet: publish them again later."""
+    """Changed exchanges that have no sampling decision yet; call `revise` for them again later."""
 
 
 def revise(
@@ -138,72 +141,84 @@ def revise(
     *,
     may_revise: Callable[[Exchange], bool] = lambda _: True,
 ) -> Revisions:
-    """Return the records for exchanges that were read again from their source.
+    """Return the records to publish for exchanges that were read again from their source.
 
-    If the source now differs, `may_revise` gets the stored exchange and decides. If it refuses, the exchange is published unchanged, and
-    the log reports a conflict. A withdrawn exchange gives no further records.
+    If a source has new content, `may_revise` gets the stored exchange and decides whether to revise it. If it refuses, the exchange is
+    published as it is, and the log reports a conflict. A stored exchange that was withdrawn gives no further records.
     """
     with contextlib.closing(store.cursor()) as cursor:
-        stored = newest_revisions(cursor, [(exchange.connection, exchange.exchange_id) for exchange in exchanges])
-        changed = [
-            exchange
-            for exchange in exchanges
-            if (before := stored.get((exchange.connection, exchange.exchange_id))) is not None
-            and _differs(before, exchange)
-            and may_revise(before)
-        ]
-        decisions = _decisions(cursor, changed)
-    recorded = recorded_in(store)([(exchange.connection, exchange.exchange_id) for exchange in changed])
-    revisions, changes = Revisions(), set(map(id, changed))
+        stored = newest_revisions(cursor, [_subject_of(exchange) for exchange in exchanges])
+        changed: list[Exchange] = []
+        for exchange in exchanges:
+            previous = stored.get(_subject_of(exchange))
+            if previous is not None and _differs(previous, exchange) and may_revise(previous):
+                changed.append(exchange)
+        decisions = _read_decisions(cursor, changed)
+    recorded = judgement_reader(store)([_subject_of(exchange) for exchange in changed])
+    changed_ids = {id(exchange) for exchange in changed}
+    revisions = Revisions()
     for exchange in exchanges:
-        subject = exchange.connection, exchange.exchange_id
-        if id(exchange) not in changes:
+        subject = _subject_of(exchange)
+        if id(exchange) not in changed_ids:
             if subject not in stored or not stored[subject].withdrawn:
                 revisions.records.append(exchange)
             continue
-        before, decision = stored[subject], decisions.get(subject)
-        is_audited = policy.for_project(exchange.project).settings.enabled and now < before.ingested_at + UNDECIDED
-        if decision is None and not exchange.withdrawn and is_audited:
+        previous = stored[subject]
+        decision = decisions.get(subject)
+        is_audited = policy.for_project(exchange.project).settings.enabled
+        expects_decision = is_audited and now < previous.ingested_at + MAX_DECISION_AGE
+        if decision is None and not exchange.withdrawn and expects_decision:
             revisions.waiting.append(exchange)
             continue
-        revision = replace(exchange, revision=before.revision + 1, occurred_at=before.occurred_at, session_id=before.session_id)
+        revision = replace(
+            exchange, revision=previous.revision + 1, occurred_at=previous.occurred_at, session_id=previous.session_id
+        )
         if decision is not None and not revision.withdrawn:
-            revisions.records.append(with_earlier(_scoring_request(revision, decision, now), recorded.get(subject, ())))
+            revisions.records.append(with_earlier(_build_request(revision, decision, now), recorded.get(subject, ())))
         revisions.records.append(revision)
         revisions.revised += 1
     return revisions
 
 
 def newest_revisions(cursor: duckdb.DuckDBPyConnection, subjects: Sequence[Subject]) -> dict[Subject, Exchange]:
-    """Return the newest revision of each known exchange, withdrawn or not."""
+    """Return the newest revision of each stored exchange, even if it was withdrawn."""
     if not subjects:
         return {}
-    stored = query_records(cursor, "newest_revisions", Exchange, {"exchanges": _wanted(subjects)})
-    return {(exchange.connection, exchange.exchange_id): exchange for exchange in stored}
+    stored = query_records(cursor, "newest_revisions", Exchange, {"exchanges": _exchange_keys(subjects)})
+    return {_subject_of(exchange): exchange for exchange in stored}
 
 
-def _differs(before: Exchange, exchange: Exchange) -> bool:
-    """Return whether the same source now has other content; accounts of one exchange from two sources are compared by other rules."""
-    if before.withdrawn or exchange.withdrawn:
-        return not before.withdrawn
-    if is_read(asdict(before)) != is_read(asdict(exchange)):
+def _subject_of(exchange: Exchange) -> Subject:
+    return exchange.connection, exchange.exchange_id
+
+
+def _differs(previous: Exchange, exchange: Exchange) -> bool:
+    """Return whether the source of a stored exchange has new content.
+
+    If the two come from different sources (one sent, one read), they do not differ here: other rules compare them.
+    """
+    if previous.withdrawn or exchange.withdrawn:
+        return not previous.withdrawn
+    if is_read(asdict(previous)) != is_read(asdict(exchange)):
         return False
-    return any(getattr(before, name) != getattr(exchange, name) for name in TOLD)
+    return any(getattr(previous, name) != getattr(exchange, name) for name in REVISABLE_FIELDS)
 
 
-def _decisions(cursor: duckdb.DuckDBPyConnection, exchanges: Sequence[Exchange]) -> dict[Subject, dict[str, Any]]:
+def _read_decisions(cursor: duckdb.DuckDBPyConnection, exchanges: Sequence[Exchange]) -> dict[Subject, dict[str, Any]]:
+    """Return the current sampling decision of each exchange that has one."""
     if not exchanges:
         return {}
-    wanted = _wanted([(exchange.connection, exchange.exchange_id) for exchange in exchanges])
-    rows = query_rows(cursor, "decisions_in_force", {"exchanges": wanted})
+    keys = _exchange_keys([_subject_of(exchange) for exchange in exchanges])
+    rows = query_rows(cursor, "decisions_in_force", {"exchanges": keys})
     return {(row["connection"], row["exchange_id"]): row for row in rows}
 
 
-def _wanted(subjects: Sequence[Subject]) -> list[dict[str, str]]:
+def _exchange_keys(subjects: Sequence[Subject]) -> list[dict[str, str]]:
+    """Return the parameter that names exchanges in a query."""
     return [{"connection": connection, "exchange_id": exchange_id} for connection, exchange_id in subjects]
 
 
-def _scoring_request(exchange: Exchange, decision: dict[str, Any], now: datetime) -> JudgingRequest:
+def _build_request(exchange: Exchange, decision: dict[str, Any], now: datetime) -> JudgingRequest:
     return JudgingRequest(
         connection=exchange.connection,
         project=exchange.project,

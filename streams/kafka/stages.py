@@ -33,9 +33,9 @@ from schemas.errors import BrokerError, StoreError
 from schemas.lazy import pl
 from schemas.records import Judgement, Record, Reservation
 from streams.engine.embedded import StageOutcome, StageRunner, stage_failure, step_errors
-from streams.judging.call_budget import StoppedError, all_interrupted
+from streams.judging.call_budget import StoppedError, interrupted_judgements
 from streams.judging.judged_stages import STATE, JudgedStage, JudgedState, Subject
-from streams.judging.judging_partition import JUDGEMENTS, JudgingContext, JudgingPartition, Pending
+from streams.judging.judging_partition import JUDGEMENTS, JudgingContext, JudgingPartition, PendingTask
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import (
     CONFLICT,
@@ -241,38 +241,38 @@ class JudgedPartition:
                 await self._restore_calls(chunk.records[0].timestamp)
             rows, dead_letters = await asyncio.to_thread(self._read_tasks, chunk)
             await self._send(DEAD_LETTERS, dead_letters)
-            await self.tasks.take(rows, chunk.next_offset, done)
+            await self.tasks.enqueue(rows, chunk.next_offset, done)
 
     async def end(self, grace: float) -> None:
         """Make no more calls, wait up to `grace` seconds for the calls in progress, and cancel the rest."""
-        await self.tasks.end(grace)
+        await self.tasks.stop(grace)
         await self._guard.end()
 
-    async def state_of(self, pending: Pending) -> JudgedState | None:
+    async def read_state(self, pending: PendingTask) -> JudgedState | None:
         """See `TaskLog`."""
         stored = self._load_state(pending.key)
         return (
             None if self._hash_identity(pending.task) in Window.of(stored.identities).contents else STATE.decode(stored.state)
         )
 
-    async def recorded_of(self, pending: Pending) -> Sequence[Judgement]:
+    async def read_judgements(self, pending: PendingTask) -> Sequence[Judgement]:
         """See `TaskLog`."""
         return self._calls.of(self._stage.subject_of(pending.task))
 
-    async def append(self, commit: Commit, about: Record) -> None:
+    async def append(self, commit: Commit, record: Record) -> None:
         """See `TaskLog`. The position is committed with the chunk."""
         for topic, messages in commit.records.items():
             await self._send(topic, messages)
         for key, state in commit.states.get(self._stage.name, {}).items():
             window = Window.of(self._load_state(key).identities)
             if self._stage.sink in commit.records:  # otherwise the task became a dead letter, which may be sent again
-                window.contents[self._hash_identity(about)] = NO_CONTENT
+                window.contents[self._hash_identity(record)] = NO_CONTENT
             await self._save(key, StoredState(STATE.decode(state).next_offset, window.packed(), state))
 
     async def _restore_calls(self, since: int) -> None:
         """Read the calls recorded since a time in milliseconds since 1970, and charge calls with an unknown outcome in full."""
         await self._guard.insist(lambda: self._read_calls(since))
-        interrupted = all_interrupted(self._calls.unsettled(), self._context.now())
+        interrupted = interrupted_judgements(self._calls.unsettled(), self._context.now())
         await self._send(JUDGEMENTS, [encode(judgement) for judgement in interrupted])
         for judgement in interrupted:
             self._calls.add(judgement)

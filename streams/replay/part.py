@@ -26,8 +26,8 @@ from audit.redaction import Redactor
 from schemas.errors import DriftlineError, StoreError
 from schemas.records import Judgement, Reservation
 from streams.judges.protocol import Judge
-from streams.judging.call_budget import CallRecorder, StoppedError, settle_interrupted
-from streams.judging.judged_stages import SCORING, Subject, recorded_in
+from streams.judging.call_budget import CallRecorder, StoppedError, settle_interrupted_calls
+from streams.judging.judged_stages import SCORING, Subject, judgement_reader
 from streams.judging.judging_partition import TaskJudge
 from streams.process import collect_rarely, end_with_parent, handled_in_loop
 from streams.replay.history import EXCHANGES, History, Tables, origin_of_tables
@@ -58,7 +58,7 @@ class PartFile(SessionStates):
     def __init__(self, path: Path) -> None:
         """Open the file. Raises StoreError if another process holds it for longer than a killed process takes to end."""
         self._store = open_store(path)
-        self.recorded = recorded_in(self._store)
+        self.recorded = judgement_reader(self._store)
         """The judgements that this replay has paid for."""
         self.publish = CallRecorder(self._store).publish
         """Makes a record of a judge call durable."""
@@ -89,7 +89,7 @@ class PartFile(SessionStates):
 
     def settle(self, now: datetime) -> None:
         """Charge the calls that a killed process left running; no call may be running now."""
-        settle_interrupted(self._store, now)
+        settle_interrupted_calls(self._store, now)
 
     def reservations(self) -> dict[str, str]:
         """Return the ids of the unsettled reservations, by fingerprint."""

@@ -28,7 +28,7 @@ from schemas.records import Judgement, Record, Score, ScoringTask
 from streams.engine.embedded import StageRunner, stage_failure
 from streams.judges.batch_plans import CANCELLED, BatchQuestion
 from streams.judging.call_budget import DurableBudget, Publish, StoppedError
-from streams.judging.judged_stages import SCORING, STATE, JudgedState, JudgingTask, Recorded, Subject, nothing_recorded
+from streams.judging.judged_stages import SCORING, STATE, JudgedState, JudgementReader, JudgingTask, Subject, read_no_judgements
 from streams.log.admission import Admission, EncodedRecords, RecordOrigin
 from streams.replay.history import History, Window
 from streams.replay.plan import Asking, Plan
@@ -93,9 +93,11 @@ class Rescoring:
         self._redactor = redactor
         self._now = now
         self._withdrawn: Collection[Subject] = ()
-        self._intake = StageRunner(policy, nothing_recorded, redactor, now)
+        self._intake = StageRunner(policy, read_no_judgements, redactor, now)
 
-    async def run(self, history: History, store: SessionStates, judge: ReplayJudge, recorded: Recorded, report: Report) -> int:
+    async def run(
+        self, history: History, store: SessionStates, judge: ReplayJudge, recorded: JudgementReader, report: Report
+    ) -> int:
         """Score a part from the store's position to its end; returns the number of exchanges in scope that it saw.
 
         Raises StoppedError if the judge makes no more calls.
@@ -111,7 +113,7 @@ class Rescoring:
         return total
 
     async def _score_window(
-        self, window: Window, store: SessionStates, judge: ReplayJudge, recorded: Recorded
+        self, window: Window, store: SessionStates, judge: ReplayJudge, recorded: JudgementReader
     ) -> tuple[WindowResult, int]:
         """Score a window; return its result, and the number of its exchanges that are in scope."""
         outcome = self._intake.run(INTAKE, window.batch, store.states(INTAKE.name, window.batch.keys()))
@@ -162,7 +164,7 @@ class Rescoring:
             ledger = Ledger(cap, spent)
             try:
                 recorded = judgements.get(SCORING.subject_of(task), ())
-                counted = [] if asking is Asking.NONE else SCORING.known_of(task, recorded)
+                counted = [] if asking is Asking.NONE else SCORING.select_judgements(task, recorded)
                 if asking.pays:
                     counted = self._of_these_questions(task, counted)
                 if self._is_wanted(task):
@@ -359,7 +361,7 @@ async def ask_all(judge: BatchJudge, questions: Sequence[BatchQuestion], report:
             if verdict.error == CANCELLED:
                 is_cancelled = True
             elif isinstance(question.tag, DurableBudget):
-                await question.tag.judgement(verdict)
+                await question.tag.record_judgement(verdict)
             report()
     if is_cancelled:
         raise StoppedError

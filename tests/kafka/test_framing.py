@@ -36,7 +36,7 @@ from service.cli.main import run as run_command
 from service.setup.kafka import framing_of
 from service.setup.settings import load_settings
 from streams.engine.embedded import StageRunner
-from streams.judging.judged_stages import nothing_recorded
+from streams.judging.judged_stages import read_no_judgements
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import key_of
 from streams.kafka.reading import Chunk
@@ -432,7 +432,7 @@ async def _worked(framing: RegistryFraming, values: Sequence[bytes]) -> Sent:
     states: Any = NoStates()
     computing = ComputingContext(
         stage=stage_named("intake"),
-        runner=StageRunner(policy, nothing_recorded, redactor, TickingClock(NOW)),
+        runner=StageRunner(policy, read_no_judgements, redactor, TickingClock(NOW)),
         redactor=redactor,
         producer=sent,
         states=states,

@@ -24,7 +24,7 @@ from schemas.errors import BrokerError
 from schemas.records import DeadLetter, Diagnosis, Heartbeat, Record, Review
 from schemas.registry import topics
 from streams.engine.embedded import StageRunner
-from streams.judging.judged_stages import SCORING, JudgedState, nothing_recorded
+from streams.judging.judged_stages import SCORING, JudgedState, read_no_judgements
 from streams.kafka import stages
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import Message, RecordProducer, key_of, partition_of
@@ -49,7 +49,7 @@ async def at_work(kafka: KafkaConnection, stages: Sequence[Stage] = STAGES) -> A
     """Run a worker with these stages, wired as in a process; an escaped exception fails the test."""
     producer = RecordProducer(kafka)
     await producer.start()
-    runs = StageRunner(POLICY, nothing_recorded, REDACTOR, TickingClock(NOW))
+    runs = StageRunner(POLICY, read_no_judgements, REDACTOR, TickingClock(NOW))
     states = {stage: states_of(kafka, stage, producer) for stage in stages}
     means = {
         stage: ComputingContext(

@@ -20,7 +20,7 @@ from schemas.records import Heartbeat, JudgingRequest, SessionClosed
 from schemas.registry import topics
 from streams.engine.embedded import EmbeddedRunner
 from streams.engine.record_intake import EngineLimits, IngestResult
-from streams.judging.judged_stages import recorded_in
+from streams.judging.judged_stages import judgement_reader
 from streams.judging.rejudging import revise
 from streams.kafka.connection import KafkaConnection
 from streams.log.admission import CONFLICT, KNOWN, WRITTEN, EncodedRecords
@@ -228,7 +228,7 @@ def test_who_asks_for_an_evaluation_again_sees_what_was_answered(kafka: KafkaCon
                 await asyncio.sleep(0)
                 assert not landing.done()
             await landing
-            assert recorded_in(store)([("local", "evaluation 1")]) == {("local", "evaluation 1"): [said]}
+            assert judgement_reader(store)([("local", "evaluation 1")]) == {("local", "evaluation 1"): [said]}
             await gateway.wait_for_tables("evaluations")
             assert (await gateway.publish("evaluation-requests", [asked])).known == 1
 

@@ -268,10 +268,10 @@ def test_a_partition_takes_no_more_than_its_window(kafka: KafkaConnection, monke
             await process.work(*rig.records, size=2)
             [partition] = rig.records
             await came(lambda: bool(judge.subjects), "a call")
-            await came(lambda: len(process.works[partition].tasks.under_way) == 4, "two chunks")
+            await came(lambda: len(process.works[partition].tasks.unfinished) == 4, "two chunks")
             assert not process.has_taken_all()
             await process.stop(0)
-            assert len(process.works[partition].tasks.under_way) == 4
+            assert len(process.works[partition].tasks.unfinished) == 4
 
     run(work())
 

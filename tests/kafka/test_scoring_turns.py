@@ -79,7 +79,7 @@ class Backlog:
         await self.process.work(*self.rig.records, size=CHUNK)
         partitions = self.process.works
         await came(
-            lambda: len(partitions) == PARTITIONS and all(one.tasks.under_way for one in partitions.values()),
+            lambda: len(partitions) == PARTITIONS and all(one.tasks.unfinished for one in partitions.values()),
             "all to be queued",
         )
         await came(self._is_settled, "the judge to be asked")
@@ -101,7 +101,7 @@ class Backlog:
         begun = Counter(self.partition_of[one] for one in {*self.judge.asked})
         if all(begun[number] < len(records) for number, records in self.rig.records.items()):
             self.spreads.append(max(begun.values()) - min(begun[number] for number in self.rig.records))
-        self.most_waiting = max(self.most_waiting, *(len(one.tasks.under_way) for one in self.process.works.values()))
+        self.most_waiting = max(self.most_waiting, *(len(one.tasks.unfinished) for one in self.process.works.values()))
         for number in self.rig.records:
             if step := self.rig.committed[number] - self._committed[number]:
                 self.steps[number].append(step)

@@ -16,7 +16,7 @@ from support.otlp_captures import CAPTURES, NOW, Json, records_of, requests_of
 from support.otlp_spans import agent, chat, request, span, tool
 
 from schemas.records import AgentEvent, Exchange, Span
-from streams.judging.rejudging import TOLD
+from streams.judging.rejudging import REVISABLE_FIELDS
 from streams.sources.otlp.trace_records import Decision, EarlierEvent, assemble
 
 
@@ -55,7 +55,9 @@ class Outcome:
 
     def told(self) -> list[str]:
         """What the exchanges say, whatever their ids, and the time and session of their first revision."""
-        return sorted(str([getattr(one, name) for name in TOLD if name != "tags"]) for one in self.exchanges.values())
+        return sorted(
+            str([getattr(one, name) for name in REVISABLE_FIELDS if name != "tags"]) for one in self.exchanges.values()
+        )
 
     def counts(self) -> Counter[str]:
         """How often each kind of thing was told, whichever span told it, and however much was known of it then.

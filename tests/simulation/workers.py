@@ -17,7 +17,7 @@ from audit.redaction import Redactor
 from schemas.errors import BrokerError, StoreError
 from streams.engine.embedded import StageRunner
 from streams.judges.protocol import Judge
-from streams.judging.judged_stages import nothing_recorded
+from streams.judging.judged_stages import read_no_judgements
 from streams.judging.judging_partition import JudgeCalls
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.partitions import SURE_SECONDS, DeliveredChunk, KafkaStage, Membership, release
@@ -251,6 +251,6 @@ class SimulatedWorker:
                 fail=self._fail,
             )
         else:
-            runs = StageRunner(policy, nothing_recorded, redactor, now)
+            runs = StageRunner(policy, read_no_judgements, redactor, now)
             means = ComputingContext(stage=stage, runner=runs, redactor=redactor, producer=producer, states=states)
         return KafkaStage(stage.source, means.open_partition, records_at_once=CHUNK, fail=self._fail, now=self._world.now)

@@ -15,7 +15,7 @@ from support import builders as build
 from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import AgentEvent, Exchange, Record, Score, ScoringTask
-from streams.judging.judged_stages import SCORING, JudgingStep, nothing_recorded
+from streams.judging.judged_stages import SCORING, JudgingStep, read_no_judgements
 from streams.stage_batches import RecordBatch, StageBatch, Step, StepOutcome
 from streams.steps.diagnosis import DiagnosisStep
 from streams.steps.intake import IntakeStep
@@ -199,7 +199,7 @@ def test_without_a_judge_the_judged_tiers_are_unscored_with_a_reason() -> None:
     """Unscored is a state, not a number: a tier that was not judged must not look passed."""
     exchange = build.exchange("s1", 0, agent_thinking="Let me see.")
     [(_, task)] = run_in_batches(IntakeStep(Policy()), "exchanges", [exchange])
-    [(topic, score)] = run_in_batches(JudgingStep(SCORING, Policy(), nothing_recorded), "scoring-tasks", [task])
+    [(topic, score)] = run_in_batches(JudgingStep(SCORING, Policy(), read_no_judgements), "scoring-tasks", [task])
     assert isinstance(score, Score)
     assert topic == "scores"
     states = [score.tier2_state, score.tier2_5_state, score.tier3_state, score.disposition]
@@ -211,7 +211,7 @@ def test_without_a_judge_the_judged_tiers_are_unscored_with_a_reason() -> None:
 def test_tier_2_5_does_not_apply_without_thinking() -> None:
     """Without thinking the tier does not apply, which is not the same as unscored."""
     [(_, task)] = run_in_batches(IntakeStep(Policy()), "exchanges", [build.exchange("s1", 0)])
-    [(_, score)] = run_in_batches(JudgingStep(SCORING, Policy(), nothing_recorded), "scoring-tasks", [task])
+    [(_, score)] = run_in_batches(JudgingStep(SCORING, Policy(), read_no_judgements), "scoring-tasks", [task])
     assert isinstance(score, Score)
     assert score.tier2_5_state == "not_applicable"
     assert score.tier2_5_reason == "no_thinking"

@@ -184,7 +184,7 @@ class Process:
         """Return whether no chunk waits to be processed."""
         return all(agent.done() for agent in self._agents)
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Return when every chunk is processed and done."""
         await came(lambda: bool(self._rig.failures) or (self.has_taken_all() and self._rig.is_done()), "every task to be done")
         assert self._rig.failures == []

@@ -19,7 +19,7 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from streams.engine.embedded import StageRunner
-from streams.judging.judged_stages import nothing_recorded
+from streams.judging.judged_stages import read_no_judgements
 from streams.kafka.agents import Worker
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.partitions import KafkaStage, Membership, PartitionWork
@@ -126,7 +126,7 @@ async def processing(
     """Yield a worker with the real stages; `wrap` may put a wrapper around each stage."""
     redactor, producer = Redactor(POLICY.redaction), RecordProducer(kafka)
     await producer.start()
-    runs = StageRunner(POLICY, nothing_recorded, redactor, TickingClock(NOW))
+    runs = StageRunner(POLICY, read_no_judgements, redactor, TickingClock(NOW))
     states = {stage.name: StateTopic(kafka, stage.name, producer) for stage in stages}
     means = {
         stage: wrap(

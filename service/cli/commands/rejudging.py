@@ -43,7 +43,7 @@ from service.setup.server_link import RejudgeResult
 from service.setup.workspace import Workspace, open_workspace
 from service.text.formats import counted, plain
 from streams.engine.engine import Engine
-from streams.judging.rejudging import BulkEstimate, estimate_bulk, exchanges_of, not_audited, unscored
+from streams.judging.rejudging import BulkEstimate, estimate_bulk, list_unscored, read_exchanges, unaudited_projects
 
 PROGRESS_INTERVAL = 0.5
 """Seconds between two reports of progress."""
@@ -99,8 +99,8 @@ def judge_unscored(
     Return the outcome for scripts; None if nothing was judged.
     """
     workspace.runner.run()
-    rows = unscored(workspace.store, project, reason, limit, without=not_audited(workspace.policy))
-    bulk = estimate_bulk(exchanges_of(workspace.store, rows), workspace.policy)
+    rows = list_unscored(workspace.store, project, reason, limit, without=unaudited_projects(workspace.policy))
+    bulk = estimate_bulk(read_exchanges(workspace.store, rows), workspace.policy)
     estimate = RejudgeEstimate(bulk, _count_not_asked(rows, workspace.policy))
     if as_json and dry_run:
         print_json(estimate.document())
@@ -132,7 +132,7 @@ def _judge_rows(
         with working("waiting for the server's judge"):
             result = workspace.server.call("rejudge", RejudgeResult, project, reason, len(rows))
     requested_ids = {(row["connection"], row["exchange_id"]) for row in rows}
-    remaining = unscored(workspace.store, project, None, MAX_UNSCORED)
+    remaining = list_unscored(workspace.store, project, None, MAX_UNSCORED)
     still_unscored = [row for row in remaining if (row["connection"], row["exchange_id"]) in requested_ids]
     return {
         "requested": result.requested,
@@ -249,7 +249,7 @@ def _explain_no_match(store: Store, project: str | None, reason: str | None) -> 
     """Report that no exchange is unscored, or that the filters exclude all unscored exchanges."""
     filters = {"--project": project, "--reason": reason}
     filter_text = " ".join(f"{option} {plain(value, 64)}" for option, value in filters.items() if value is not None)
-    excluded = unscored(store, None, None, MAX_UNSCORED) if filter_text else []
+    excluded = list_unscored(store, None, None, MAX_UNSCORED) if filter_text else []
     if not excluded:
         return "no exchange is unscored"
     reasons = ", ".join(sorted(_count_reasons(excluded)))

@@ -21,7 +21,7 @@ from audit.redaction import Redactor
 from schemas.records import ImportProgress, Record
 from schemas.registry import schema_of
 from streams.engine.embedded import EmbeddedRunner
-from streams.judging.judged_stages import nothing_recorded
+from streams.judging.judged_stages import read_no_judgements
 from streams.log.admission import Admission, EncodedRecords
 from streams.stage_batches import StageBatch, StepOutcome
 from streams.stage_progress import StageProgress
@@ -158,7 +158,7 @@ def test_a_session_that_breaks_a_step_becomes_dead_letters_and_stops_no_other(
     runner = runner_of(store)
     fill(runner)
     stage = next(stage for stage in TOPOLOGY if stage.name == "diagnosis")
-    sound = stage.make_step(Policy(), nothing_recorded)
+    sound = stage.make_step(Policy(), read_no_judgements)
 
     def fragile(batch: StageBatch, states: Mapping[str, bytes]) -> StepOutcome:
         if "local/s1" in batch.keys():  # noqa: SIM118 - a batch is no dict

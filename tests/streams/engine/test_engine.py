@@ -583,5 +583,5 @@ def test_a_bug_in_the_judge_is_an_outcome_charged_in_full(store: Store, caplog: 
 
     run(work())
     assert "KeyError" in caplog.text
-    assert rows(store, "judgements", "outcome, error") == [("provider_error", "a fault of Driftline: KeyError")]
+    assert rows(store, "judgements", "outcome, error") == [("provider_error", "a bug in Driftline: KeyError")]
     assert rows(store, "judgements", "cost_usd") == rows(store, "reservations", "amount_usd")

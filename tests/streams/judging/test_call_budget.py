@@ -94,7 +94,7 @@ def test_a_batched_question_is_reserved_charged_and_recorded_as_such() -> None:
         budget = DurableBudget(question, judging_task, publish, lambda: build.START, lambda: True)
         assert await budget.reserve()
         budget.spend(Usage(100, 10), question.model)
-        return await budget.judgement(Verdict(outcome="answered", answer="{}", attempts=1))
+        return await budget.record_judgement(Verdict(outcome="answered", answer="{}", attempts=1))
 
     judgement = asyncio.run(settle())
     assert judgement.batched
@@ -117,7 +117,7 @@ def test_an_existing_reservation_is_used_before_a_new_one() -> None:
         assert await budget.reserve()
         assert ledger.reserved > 0
         budget.spend(None, question.model)
-        return await budget.judgement(Verdict(outcome="provider_error", attempts=1))
+        return await budget.record_judgement(Verdict(outcome="provider_error", attempts=1))
 
     judgement = asyncio.run(settle())
     assert judgement.reservation_ids == ("of before",)

@@ -28,7 +28,7 @@ from schemas.records import DeadLetter, EvaluationRequest
 from streams.engine.engine import Engine
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.call_budget import StoppedError
-from streams.judging.judged_stages import EVALUATION, JUDGED, recorded_in
+from streams.judging.judged_stages import EVALUATION, JUDGED, judgement_reader
 from streams.log.admission import CommitResult, Submission
 from streams.log.dead_letters import Return, way_back
 from streams.topology import TOPOLOGY
@@ -153,7 +153,7 @@ def test_a_rebuild_gives_the_same_evaluations(store: Store, seed: int) -> None:
             await engine.ingest_exchange(build.exchange("s0", 1))
             first = several(cost_cap_usd=0.05, repetitions=5)
             await evaluate(engine, first)
-            recorded = recorded_in(store)([EVALUATION.subject_of(one) for one in first])
+            recorded = judgement_reader(store)([EVALUATION.subject_of(one) for one in first])
             await evaluate(engine, [next_attempt(one, 1, recorded[EVALUATION.subject_of(one)]) for one in first])
 
     run(work())
@@ -242,7 +242,7 @@ def test_another_attempt_asks_only_the_failed_questions(store: Store) -> None:
 
     first = wanted("s", "case")
     evaluate_all(store, [first], CountingJudge(fails))
-    recorded = recorded_in(store)([EVALUATION.subject_of(first)])[EVALUATION.subject_of(first)]
+    recorded = judgement_reader(store)([EVALUATION.subject_of(first)])[EVALUATION.subject_of(first)]
     second = CountingJudge()
     evaluate_all(store, [next_attempt(first, 1, recorded)], second)
     assert dict.fromkeys(broken, 1) == dict(second.asked)
@@ -277,7 +277,7 @@ def test_an_answer_reused_from_another_evaluation_costs_nothing(store: Store) ->
     earlier = evaluated.judgement(question, answer_text, session_id="s", subject_id="other", subject_revision=4, cost_usd=0.9)
     request = next_attempt(first, 0, [earlier])
     assert EVALUATION.open(request, Policy(), ()).ledger.spent == 0
-    assert tuple(EVALUATION.open(request, Policy(), ()).taken_over) == (earlier,)
+    assert tuple(EVALUATION.open(request, Policy(), ()).reused) == (earlier,)
 
     evaluate_all(store, [request], judge)
     assert len(judge.asked) == 2

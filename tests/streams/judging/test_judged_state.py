@@ -14,7 +14,7 @@ from audit.policy import Policy
 from schemas.codec.single_object import encode
 from schemas.records import Judgement, ScoringTask
 from streams.judging import judged_stages
-from streams.judging.judged_stages import STATE, JudgedState, KeptCalls, kept_after
+from streams.judging.judged_stages import STATE, JudgedState, KeptCalls, update_kept_calls
 
 REASONS = ("first_turns", "sampling_disabled", "tier1_flags", "disagreement", "long_response", "routine_sample", "retried")
 LAST = "last_turns"
@@ -39,7 +39,7 @@ def after(tasks: Sequence[tuple[int, str]]) -> tuple[KeptCalls, ...]:
     """Return the kept calls after these answered tasks."""
     kept_calls: tuple[KeptCalls, ...] = ()
     for turn, reason in tasks:
-        kept_calls = kept_after(kept_calls, task(turn, reason), [answer(turn)], POLICY)
+        kept_calls = update_kept_calls(kept_calls, task(turn, reason), [answer(turn)], POLICY)
     return kept_calls
 
 
@@ -52,7 +52,7 @@ def test_answers_of_the_newest_possible_last_turns_are_kept(tasks: list[tuple[in
     assert [f"s:{turn}" for turn in eligible[-2:]] == [one.subject_id for one in kept_calls]
     state = STATE.decode(msgspec.msgpack.encode(JudgedState(1, 2, kept_calls)))
     for turn in range(31):
-        assert ([answer(turn)] if turn in eligible[-2:] else []) == state.recorded_of(f"s:{turn}")
+        assert ([answer(turn)] if turn in eligible[-2:] else []) == state.judgements_of(f"s:{turn}")
 
 
 def test_a_closed_session_keeps_no_answers() -> None:
@@ -69,7 +69,7 @@ def test_answers_after_a_last_turn_are_kept() -> None:
 def test_a_task_without_an_answer_removes_nothing() -> None:
     """Without a judge, earlier paid answers are kept."""
     kept_calls = after([(7, "routine_sample")])
-    assert kept_after(kept_calls, task(7, "routine_sample"), (), POLICY) == kept_calls
+    assert update_kept_calls(kept_calls, task(7, "routine_sample"), (), POLICY) == kept_calls
 
 
 def test_kept_answers_never_exceed_the_bound_of_a_state(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_kept_answers_never_exceed_the_bound_of_a_state(monkeypatch: pytest.Monk
 def test_an_invalid_kept_judgement_does_not_stop_a_worker() -> None:
     """A state topic may hold arbitrary bytes: at worst a question is asked again."""
     kept_calls = (KeptCalls(7, "s:7", (b"\xff\x00", b"", encode(build.exchange("s", 7)), encode(answer(7)))),)
-    assert JudgedState(1, 0, kept_calls).recorded_of("s:7") == [answer(7)]
+    assert JudgedState(1, 0, kept_calls).judgements_of("s:7") == [answer(7)]
 
 
 def test_a_state_of_the_previous_version_is_readable() -> None:

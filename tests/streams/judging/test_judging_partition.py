@@ -17,7 +17,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Judgement, Record, ScoringTask
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import SCORING, JudgedState
-from streams.judging.judging_partition import JudgeCalls, JudgingContext, JudgingPartition, Pending, TaskSlots
+from streams.judging.judging_partition import JudgeCalls, JudgingContext, JudgingPartition, PendingTask, TaskSlots
 from streams.log.log import Commit
 
 TASK = ScoringTask(
@@ -68,7 +68,7 @@ class Work:
         )
         self.partition = JudgingPartition(self, context, self.failures.append)
 
-    async def state_of(self, pending: Pending) -> JudgedState | None:
+    async def read_state(self, pending: PendingTask) -> JudgedState | None:
         """Return the state of a session, or the test's effect for the task."""
         item = pending.task.sampling_reason
         self.begun.append((pending.key, item))
@@ -81,19 +81,19 @@ class Work:
             raise ZeroDivisionError
         return JudgedState() if item == "early" else None
 
-    async def recorded_of(self, _pending: Pending) -> Sequence[Judgement]:
+    async def read_judgements(self, _pending: PendingTask) -> Sequence[Judgement]:
         """Return no calls."""
         return ()
 
-    async def append(self, _commit: Commit, _about: Record) -> None:
+    async def append(self, _commit: Commit, _record: Record) -> None:
         """Wait until the test releases the task."""
         await self.release.wait()
 
     def put(self, *items: tuple[str, str]) -> None:
         """Add tasks."""
-        start = self.partition.taken
+        start = self.partition.next_offset
         rows = [(start + index, key, replace(TASK, sampling_reason=item)) for index, (key, item) in enumerate(items)]
-        taking = self.partition.take(rows, start + len(rows), lambda: None)
+        taking = self.partition.enqueue(rows, start + len(rows), lambda: None)
         with suppress(StopIteration):
             taking.send(None)
 
@@ -129,7 +129,7 @@ def test_at_the_end_running_tasks_get_time_and_no_new_one_starts() -> None:
         queue = Work()
         queue.put(("a", "wait"), ("a", "1"), ("b", "wait"))
         await came(lambda: len(queue.begun) == 2)
-        ending = asyncio.create_task(queue.partition.end(10))
+        ending = asyncio.create_task(queue.partition.stop(10))
         await asyncio.sleep(0)
         queue.put(("c", "1"))
         queue.release.set()
@@ -149,7 +149,7 @@ def test_a_task_that_takes_too_long_at_the_end_is_abandoned() -> None:
         queue = Work()
         queue.put(("a", "wait"))
         await came(lambda: bool(queue.begun))
-        await queue.partition.end(0)
+        await queue.partition.stop(0)
         assert "a" in queue.partition.sessions
         assert queue.failures == []
 
@@ -165,7 +165,7 @@ def test_a_stopped_task_ends_quietly_and_a_bug_is_raised() -> None:
             queue.put(("a", item), ("a", "1"))
             await came(lambda one=queue: one.partition.is_closed)
             queue.put(("a", "2"), ("b", "1"))
-            await queue.partition.end(1)
+            await queue.partition.stop(1)
             assert queue.begun == [("a", item)]
             assert failures == [type(error) for error in queue.failures]
 
@@ -231,7 +231,7 @@ def test_a_closed_queue_returns_unused_slots() -> None:
         staying.put(("d", "1"), ("e", "1"), ("f", "1"))
         for runner in ending.partition._runners.values():
             runner.cancel()  # it has a turn, and never had a step
-        await ending.partition.end(0)
+        await ending.partition.stop(0)
         await staying.idle()
         assert ending.begun == []
         assert len(staying.begun) == 3

@@ -25,8 +25,8 @@ from schemas.errors import RecordError
 from schemas.records import Record, ScoringTask
 from schemas.registry import schema_of
 from streams.engine.embedded import UNFINISHED
-from streams.judging.judged_stages import SCORING, JudgingTask, recorded_in
-from streams.judging.rejudging import judging_requests, unscored
+from streams.judging.judged_stages import SCORING, JudgingTask, judgement_reader
+from streams.judging.rejudging import build_requests, list_unscored
 from streams.stage_batches import StageBatch
 from streams.steps.intake import IntakeStep
 from streams.topology import derived_tables
@@ -196,16 +196,16 @@ def test_a_rejudged_task_carries_the_recorded_judgements(store: Store, simulator
     """A worker without a database gives the same score, byte by byte, and pays for no answer again."""
     simulator.reset("refusal,answer")
     run(take(store, simulator, 1))
-    recorded = recorded_in(store)([("local", "s:1")])["local", "s:1"]
+    recorded = judgement_reader(store)([("local", "s:1")])["local", "s:1"]
     simulator.reset("answer")
     run(rejudge(store, simulator))
     task = last_task(store)
     assert task.revision == 1
     assert [decode(one) for one in task.earlier_judgements] == [*recorded]
     assert simulator.requests == 1
-    later = [one for one in recorded_in(store)([("local", "s:1")])["local", "s:1"] if one.subject_revision == 1]
+    later = [one for one in judgement_reader(store)([("local", "s:1")])["local", "s:1"] if one.subject_revision == 1]
     judging_task = SCORING.open(task, Policy(), later, ledger=Ledger(None))
-    score = drive(judging_task.judging(), judging_task.unasked)
+    score = drive(judging_task.judging(), judging_task.reply_without_judge)
     assert [one for one in encoded(store, "scores") if one == encode(score)] == [encode(score)]
     assert nano_of(score.cost_usd) == total(store, "judgements") > judging_task.ledger.spent > 0
 
@@ -220,7 +220,7 @@ def test_a_task_carries_answers_before_failures_and_newest_failures_first(store:
     run(take_unjudged(store, 1))
     with store.transaction() as transaction:
         transaction.append("judgements", [encode(one) for one in recorded])
-    [request] = judging_requests(store, unscored(store, None, None, 10), NOW)
+    [request] = build_requests(store, list_unscored(store, None, None, 10), NOW)
     assert [judgement.purpose for judgement in map(decode, request.earlier_judgements)] == ["tier1", "tier3", "tier4"]  # type: ignore[attr-defined]
     assert len(encode(request)) <= MAX_ADMITTED_BYTES
 

@@ -20,7 +20,7 @@ from audit.policy import Policy
 from driftline_trial.simulator import RunningJudge, running
 from schemas.codec.single_object import encode
 from schemas.records import Exchange
-from streams.judging.rejudging import UNDECIDED, revise
+from streams.judging.rejudging import MAX_DECISION_AGE, revise
 from streams.log.admission import EncodedRecords, encode_validated
 
 T = TypeVar("T")
@@ -212,6 +212,6 @@ def test_a_revision_waits_for_the_decision_on_its_exchange(store: Store) -> None
         transaction.append("exchanges", [encode(turn(1, "I ask."))])
     changed = turn(1, "Done.")
     assert revise(store, Policy(), [changed], changed.ingested_at).waiting == [changed]
-    for policy, now in ((policy_of(enabled=False), changed.ingested_at), (Policy(), changed.ingested_at + UNDECIDED)):
+    for policy, now in ((policy_of(enabled=False), changed.ingested_at), (Policy(), changed.ingested_at + MAX_DECISION_AGE)):
         revisions = revise(store, policy, [changed], now)
         assert revisions.records == [msgspec.structs.replace(changed, revision=1)]

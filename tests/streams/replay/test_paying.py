@@ -168,7 +168,7 @@ def test_an_interrupted_batch_is_resumed_and_not_asked_again(
     monkeypatch.setattr("streams.judges.batch_judge.BatchLimits", lambda: BatchLimits(first_poll=0.02, max_poll=0.05))
     policy = policy_file(tmp_path, "defaults: {judgeModel: claude-haiku-5-5}")
     arguments = ("--policy", policy, "--yes", "--workers", "1", "--judge", "batch", "--label", "cut")
-    judgement, judgements = DurableBudget.judgement, []
+    judgement, judgements = DurableBudget.record_judgement, []
 
     async def cut_short(self: DurableBudget, verdict: Verdict) -> Judgement:
         judgements.append(verdict)
@@ -176,11 +176,11 @@ def test_an_interrupted_batch_is_resumed_and_not_asked_again(
             raise KeyboardInterrupt
         return await judgement(self, verdict)
 
-    monkeypatch.setattr(DurableBudget, "judgement", cut_short)
+    monkeypatch.setattr(DurableBudget, "record_judgement", cut_short)
     code, _, err = driftline("replay", *arguments)
     assert code == ExitCode.INTERRUPTED, err
     assert "run the same command to continue" in err
-    monkeypatch.setattr(DurableBudget, "judgement", judgement)
+    monkeypatch.setattr(DurableBudget, "record_judgement", judgement)
     document = replay(driftline, *arguments)
     assert document["calls"] == {"answered": simulator.requests}
     assert len(scores_in(judged)) == document["scores"]

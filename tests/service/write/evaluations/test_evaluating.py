@@ -317,7 +317,7 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_paid_once(
     database: Path, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch may take a day. Requests are published after its answers, so that they are not judged call by call."""
-    judgement, seen = DurableBudget.judgement, []
+    judgement, seen = DurableBudget.record_judgement, []
 
     async def cut_short(self: DurableBudget, verdict: Any) -> Judgement:
         seen.append(verdict)
@@ -326,7 +326,7 @@ def test_a_batch_that_is_cut_short_is_taken_up_and_paid_once(
         return await judgement(self, verdict)
 
     with monkeypatch.context() as cut:
-        cut.setattr(DurableBudget, "judgement", cut_short)
+        cut.setattr(DurableBudget, "record_judgement", cut_short)
         with pytest.raises(KeyboardInterrupt):
             made(database, by_type("batch"))
     assert counts(database) == (0, 0)
