@@ -107,7 +107,7 @@ def test_an_incident_is_assigned_and_talked_about(database: Path, capsys: pytest
     run(["incidents", "list", "--json", *of])
     short = json.loads(capsys.readouterr().out)["id"][:8]
     for command, words in (
-        (["assign", short, "bob", "--by", "ann", "--reason", "yours"], "has bob as its assignee: Tier 2 fell"),
+        (["assign", short, "bob", "--by", "ann", "--reason", "yours"], "is assigned to bob: Tier 2 fell"),
         (["comment", short, "--by", "ann", "--comment", "the prompt?"], "has your comment: Tier 2 fell"),
         (["acknowledge", short, "--by", "ann", "--reason", "I look"], "is acknowledged by ann"),
     ):
@@ -189,13 +189,13 @@ def test_a_check_says_of_which_projects_little_is_known(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["incidents", "show", "1a2b"], "no incident begins with '1a2b'"),
-        (["incidents", "accept", "1a2b", "--reason", "known"], "no incident begins with '1a2b'"),
+        (["incidents", "show", "1a2b"], "no incident id begins with '1a2b'"),
+        (["incidents", "accept", "1a2b", "--reason", "known"], "no incident id begins with '1a2b'"),
         (["incidents", "list", "--status", "closed"], "--status closed is not a state"),
-        (["incidents", "list", "--sort", "up"], "--sort: up is none of them"),
-        (["incidents", "list", "--severity", "bad"], "--severity: bad is none of them"),
-        (["incidents", "list", "--type", "odd"], "--type: odd is none of them"),
-        (["incidents", "assign", "1a2b", "bob"], "no incident begins with '1a2b'"),
+        (["incidents", "list", "--sort", "up"], "--sort: unknown value up"),
+        (["incidents", "list", "--severity", "bad"], "--severity: unknown value bad"),
+        (["incidents", "list", "--type", "odd"], "--type: unknown value odd"),
+        (["incidents", "assign", "1a2b", "bob"], "no incident id begins with '1a2b'"),
         (["incidents", "comment", "1a2b", "--comment", " "], "--reason: is blank"),
         (["check-drift", "--as-of", "soon"], "--as-of: "),
         (["check-drift", "--project", "nobody"], "--project: there is no project 'nobody'"),
@@ -229,7 +229,7 @@ def test_an_incident_is_not_opened_again_beside_another_one(database: Path, caps
     [
         ([], "--reason: is missing"),
         (["--reason", "  "], "--reason: is blank"),
-        (["--reason", "x" * (MAX_COMMENT + 1)], f"--reason: has {MAX_COMMENT + 1} characters; at most {MAX_COMMENT} are taken"),
+        (["--reason", "x" * (MAX_COMMENT + 1)], f"--reason: has {MAX_COMMENT + 1} characters; the maximum is {MAX_COMMENT}"),
     ],
 )
 def test_a_decision_needs_a_reason(

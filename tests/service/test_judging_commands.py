@@ -322,7 +322,7 @@ def test_doctor_says_that_a_judge_does_not_answer(driftline: Command, monkeypatc
     [judge] = [one for one in json.loads(out) if one["subject"] == "judge"]
     assert code == 0
     assert judge["state"] == "note"
-    assert judge["detail"].startswith(f"{address} does not answer")
+    assert judge["detail"].startswith(f"the judge at {address} does not answer")
 
 
 def shown_tiers(line: str) -> list[str]:

@@ -232,7 +232,7 @@ def test_what_came_while_the_judge_was_down_can_be_judged_later(children: Nurser
         assert [put(url, token, turn) for turn in (1, 2, 3)] == [201, 201, 201]
         wait_until(lambda: not waiting(url, home.operator()), "the judge to be given up")
         stopped(server)
-    assert f"note: http://127.0.0.1:{port} does not answer" in server.printed
+    assert f"note: the judge at http://127.0.0.1:{port} does not answer" in server.printed
     # On a busy machine the deadline may pass before the connection is refused.
     assert outcomes(home) <= {"provider_error", "timeout"}
     with Store(home.database) as store:

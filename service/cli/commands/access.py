@@ -1,4 +1,4 @@
-"""`driftline connections` and `driftline operators`: who delivers records, who reads and decides, and their tokens."""
+"""`driftline connections` and `driftline operators`: senders of records, people who read and decide, and their tokens."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from service.text.formats import MISSING, counted
 connections_app = typer.Typer(no_args_is_help=True, help="Manage connections, which send records, and their tokens.")
 operators_app = typer.Typer(no_args_is_help=True, help="Manage operators, who read and decide, and their tokens.")
 
-Holding = ConnectionAccess | OperatorAccess
-SHOWN_LENGTH = 64
-"""Characters of a typed name that are kept."""
+HolderAccess = ConnectionAccess | OperatorAccess
+MAX_SUBJECT_LENGTH = 64
+"""Maximum length of a subject in the audit log."""
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of at most 63 characters: a-z, 0-9, _ . -")]
-Lasts = Annotated[
+Expires = Annotated[
     int | None, typer.Option("--expires", metavar="DAYS", min=1, max=3650, help="Days after which the token expires.")
 ]
 Grace = Annotated[
@@ -47,7 +47,7 @@ def add_connection(
     as_json: AsJson = False,
 ) -> None:
     """Add a connection, which sends records of one project. Its token is printed once."""
-    with _opened(database) as access, _kept(access, "connections add", name, project):
+    with _open_access(database) as access, _record_command(access, "connections add", name, project):
         token = access.add(Holder("connection", name, project, agent))
     _show_token(name, token, as_json=as_json)
 
@@ -60,7 +60,7 @@ def add_operator(
         str | None,
         typer.Option("--scopes", metavar="LIST", help="Scopes of the token, separated by commas; all by default."),
     ] = None,
-    expires: Lasts = None,
+    expires: Expires = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
@@ -68,13 +68,16 @@ def add_operator(
 
     Scopes: read; review (human scores and decisions on incidents); query (SQL statements; needs access to every project); admin.
     """
-    granted: frozenset[str] = frozenset(SCOPES) - ({"query"} if project else set())
     if scopes is not None:
         granted = scopes_of(scope.strip() for scope in scopes.split(","))
+    elif project:
+        granted = frozenset(SCOPES) - {"query"}
+    else:
+        granted = frozenset(SCOPES)
     if project and "query" in granted:
-        raise InputError("scopes: query is for operators of every project", hint="Leave out query, or --project.")
-    with _opened(database) as access, _kept(access, "operators add", name, project):
-        token = access.add(Holder("operator", name, project, scopes=granted), _days(expires))
+        raise InputError("--scopes: query needs access to every project", hint="Leave out query, or --project.")
+    with _open_access(database) as access, _record_command(access, "operators add", name, project):
+        token = access.add(Holder("operator", name, project, scopes=granted), _parse_days(expires))
     _show_token(name, token, as_json=as_json)
 
 
@@ -83,18 +86,18 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
 
     @app.command("list", help=f"List the {kind}s by name, with the state of their tokens. Secrets are not shown.")
     def show(database: Database = None, as_json: AsJson = False) -> None:
-        with _opened(database) as access:
-            holders: Sequence[Holding] = connections(access) if kind == "connection" else operators(access)
-        show_rows(holders, _table, as_json=as_json, none=f"no {kind} yet (driftline {kind}s add)", document=document)
+        with _open_access(database) as access:
+            holders: Sequence[HolderAccess] = connections(access) if kind == "connection" else operators(access)
+        show_rows(holders, _holders_table, as_json=as_json, none=f"no {kind} yet (driftline {kind}s add)", document=document)
 
     @app.command(
         "rotate", help="Print a new token once. The old token stays valid until it is revoked or its grace period ends."
     )
     def rotate(
-        name: Name, grace: Grace = None, expires: Lasts = None, database: Database = None, as_json: AsJson = False
+        name: Name, grace: Grace = None, expires: Expires = None, database: Database = None, as_json: AsJson = False
     ) -> None:
-        with _opened(database) as access, _kept(access, f"{kind}s rotate", name):
-            token = access.rotate(kind, name, None if grace is None else timedelta(hours=grace), _days(expires))
+        with _open_access(database) as access, _record_command(access, f"{kind}s rotate", name):
+            token = access.rotate(kind, name, None if grace is None else timedelta(hours=grace), _parse_days(expires))
         _show_token(name, token, as_json=as_json)
 
     @app.command("revoke", help=f"Revoke one token ({MARK}_PREFIX) or all tokens of NAME, with immediate effect.")
@@ -105,9 +108,9 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
         database: Database = None,
         as_json: AsJson = False,
     ) -> None:
-        # Somebody may paste a whole token: keep only its public prefix.
-        shown = "_".join(which.split("_")[:2]) if which.startswith(f"{MARK}_") else which
-        with _opened(database) as access, _kept(access, f"{kind}s revoke", shown):
+        # A user may paste a complete token: log only its public prefix.
+        subject = "_".join(which.split("_")[:2]) if which.startswith(f"{MARK}_") else which
+        with _open_access(database) as access, _record_command(access, f"{kind}s revoke", subject):
             revoked = access.revoke(kind, which)
         if as_json:
             print_json({"revoked": revoked})
@@ -119,19 +122,24 @@ _add_common(connections_app, "connection")
 _add_common(operators_app, "operator")
 
 
-def _days(days: int | None) -> timedelta | None:
+def _parse_days(days: int | None) -> timedelta | None:
     return None if days is None else timedelta(days=days)
 
 
-def _opened(database: Any) -> AccessStore:
+def _open_access(database: Any) -> AccessStore:
     return AccessStore(access_file(settings_of(database).database), utc_now)
 
 
 @contextlib.contextmanager
-def _kept(access: AccessStore, command: str, subject: str, project: str | None = None) -> Iterator[None]:
-    """Record in the audit log who ran a command, and its outcome."""
+def _record_command(access: AccessStore, command: str, subject: str, project: str | None = None) -> Iterator[None]:
+    """Record a command in the audit log, with its user and its outcome."""
     write = Write(
-        kind="command", name=_account(), method="COMMAND", route=command, project=project, subject=subject[:SHOWN_LENGTH]
+        kind="command",
+        name=_account_name(),
+        method="COMMAND",
+        route=command,
+        project=project,
+        subject=subject[:MAX_SUBJECT_LENGTH],
     )
     line = access.audit_log.begin(write)
     try:
@@ -142,8 +150,8 @@ def _kept(access: AccessStore, command: str, subject: str, project: str | None =
     access.audit_log.end(line, "done")
 
 
-def _account() -> str:
-    """Return the account on this machine; containers may have a number without a name."""
+def _account_name() -> str:
+    """Return the name of the account on this machine. In containers, an account may have only a number."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -151,7 +159,7 @@ def _account() -> str:
 
 
 def _show_token(name: str, token: str, *, as_json: bool) -> None:
-    """Print a token alone on its line, so that a script can take it, or as JSON."""
+    """Print a token alone on its line, which scripts can read, or as JSON."""
     if as_json:
         print_json(document(IssuedToken(name=name, token=token)))
     else:
@@ -159,20 +167,22 @@ def _show_token(name: str, token: str, *, as_json: bool) -> None:
     err.print("The token is shown only once: store it with your secrets. The server stores only its digest.")
 
 
-def _table(holders: Sequence[Holding]) -> Table:
-    last = "agent" if isinstance(holders[0], ConnectionAccess) else "scopes"
+def _holders_table(holders: Sequence[HolderAccess]) -> Table:
+    detail = "agent" if isinstance(holders[0], ConnectionAccess) else "scopes"
     cells = [
-        [holder.name, holder.project or "(every)", _agent_or_scopes(holder), ", ".join(map(_in_short, holder.tokens))]
+        [holder.name, holder.project or "(every)", _agent_or_scopes(holder), ", ".join(map(_describe_token, holder.tokens))]
         for holder in holders
     ]
-    return table(["name", "project", last, "tokens"], cells)
+    return table(["name", "project", detail, "tokens"], cells)
 
 
-def _agent_or_scopes(holder: Holding) -> str:
-    return holder.agent or MISSING if isinstance(holder, ConnectionAccess) else ", ".join(holder.scopes)
+def _agent_or_scopes(holder: HolderAccess) -> str:
+    if isinstance(holder, ConnectionAccess):
+        return holder.agent or MISSING
+    return ", ".join(holder.scopes)
 
 
-def _in_short(token: Token) -> str:
+def _describe_token(token: Token) -> str:
     until = f" until {token.expires_at:%Y-%m-%dT%H:%M}Z" if token.expires_at and token.state == "live" else ""
     used = f", used {token.last_used_at:%Y-%m-%dT%H:%M}Z" if token.last_used_at else ""
     return f"{token.token} {token.state}{until}{used}"

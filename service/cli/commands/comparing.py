@@ -3,7 +3,7 @@
 The comparison is exchange by exchange, over the exchanges that both sides have, each with the same weight. It estimates the change
 among these exchanges, not among the whole fleet's, because sampling picks some kinds more often than others.
 
-`compared` computes one document, which `--json` prints; `comparison_view` shows it to people.
+`compare_sides` computes one document, which `--json` prints; `comparison_view` shows it to people.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def compare(
 ) -> None:
     """Compare two scorings of the same exchanges: changes of means with intervals, states, largest changes, cost."""
     settings = settings_of(database)
-    sides = [side_of(label, settings.database) for label in (first, second)]
+    sides = [find_side(label, settings.database) for label in (first, second)]
     with contextlib.ExitStack() as stack:
         if LIVE in {first, second}:
             file = stack.enter_context(readable_file(settings))
             sides = [replace(side, path=file) if side.label == LIVE else side for side in sides]
         stack.enter_context(working("comparing"))
-        document = compared(sides[0], sides[1], project, top)
+        document = compare_sides(sides[0], sides[1], project, top)
     if as_json:
         print_json(document)
     else:
@@ -76,7 +76,7 @@ class Side:
     path: Path
 
 
-def side_of(label: str, database: Path) -> Side:
+def find_side(label: str, database: Path) -> Side:
     """Return the scoring with a label, `live` or a replay's; InputError if there is none."""
     if label == LIVE:
         path = database
@@ -88,18 +88,18 @@ def side_of(label: str, database: Path) -> Side:
             hint="A label has a-z, 0-9, _ . - and at most 63 characters.",
         )
     if not path.exists():
-        raise InputError(f"there are no scores labelled {label}: no file {path}", hint=_known_labels(database))
+        raise InputError(f"there are no scores labelled {label}: no file {path}", hint=_list_labels(database))
     return Side(label, path)
 
 
-def compared(first: Side, second: Side, project: str | None, top: int) -> Document:
+def compare_sides(first: Side, second: Side, project: str | None, top: int) -> Document:
     """Compare two scorings; list at most `top` of the exchanges that changed most.
 
     InputError if they have no exchange in common; StoreError if a file cannot be read.
     """
     if first.path == second.path:
         raise InputError(f"{first.label} cannot be compared with itself", hint="Name two labels, or a label and live.")
-    with _opened(first, second) as connection:
+    with _open_sides(first, second) as connection:
         sides = {name: reading(name, "scores") for name in _SIDES} | {"project": project}
         exchanges = query_rows(connection, "compared_exchanges", sides)
         if not any(row["in_both"] for row in exchanges):
@@ -111,20 +111,20 @@ def compared(first: Side, second: Side, project: str | None, top: int) -> Docume
                 f"{first.label} and {second.label} have no exchange{where} in common",
                 hint="Replay the same projects and the same time under both labels.",
             )
-        measures = [_measure(row) for row in query_rows(connection, "compared_measures", sides)]
+        measures = [_measure_document(row) for row in query_rows(connection, "compared_measures", sides)]
         return {
             "a": _side_document(connection, first, "a", project),
             "b": _side_document(connection, second, "b", project),
             "exchanges": exchanges,
             "measures": measures,
-            "intervals": _intervals(measures),
+            "intervals": _count_intervals(measures),
             "states": query_rows(connection, "compared_states", sides),
             "moved": query_rows(connection, "moved_exchanges", sides | {"limit": top}),
         }
 
 
 @contextlib.contextmanager
-def _opened(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection]:
+def _open_sides(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open both files on one connection, as `a` and `b`; StoreError if one has no scores in this version's format."""
     with attached(dict(zip(_SIDES, (first.path, second.path), strict=True))) as connection:
         try:
@@ -159,7 +159,7 @@ def _replay_scope(path: Path) -> Document:
     }
 
 
-def _measure(row: Row) -> Document:
+def _measure_document(row: Row) -> Document:
     """Return one measure with the interval of its change; there is no interval for a single session."""
     interval = paired_interval(PairedSums(**{name: row[name] for name in _SUMS}))
     measure = {
@@ -179,7 +179,7 @@ def _measure(row: Row) -> Document:
     return measure | ends | {"excludes_zero": interval.excludes_zero, "few_sessions": interval.is_rough}
 
 
-def _intervals(measures: Sequence[Row]) -> Document:
+def _count_intervals(measures: Sequence[Row]) -> Document:
     """Count the intervals that exclude zero, and the number expected to do so by chance.
 
     Intervals from few sessions do not count, nor do measures in which no exchange differs.
@@ -193,7 +193,7 @@ def _intervals(measures: Sequence[Row]) -> Document:
     }
 
 
-def _known_labels(database: Path) -> str:
+def _list_labels(database: Path) -> str:
     labels = sorted(path.stem for path in folder_of(database).glob("*.duckdb"))
     if not labels:
         return "`driftline replay --label NAME` makes one; live means the scores of the database itself."
@@ -207,19 +207,28 @@ STYLES = {"lower": "yellow", "higher": "cyan"}
 def comparison_view(document: Row) -> RenderableType:
     """Show the whole comparison; equal parts are left out."""
     labels = (document["a"]["label"], document["b"]["label"])
-    parts: list[RenderableType] = [Text(line) for line in (*made_by(document), *in_common(document))]
+    parts: list[RenderableType] = [Text(line) for line in (*origin_lines(document), *overlap_lines(document))]
     parts += ["", Text(headline(document), style="bold")]
     if any(row["changed"] for row in document["measures"]):
-        parts += [Text(how_sure(document)), "", _measures_table(document["measures"], labels), Text(ESTIMATED, style="dim")]
+        parts += [
+            Text(describe_certainty(document)),
+            "",
+            _measures_table(document["measures"], labels),
+            Text(METHOD_NOTE, style="dim"),
+        ]
     changed = {row["tier"] for row in document["states"] if row["state_a"] != row["state_b"]}
     if changed:
         states = [row for row in document["states"] if row["tier"] in changed]
         parts += ["", Text(f"States of the tiers: {labels[0]} down, {labels[1]} across", style="bold"), _states_table(states)]
     if document["moved"]:
-        parts += ["", Text("Exchanges that moved most, on a scale of 1", style="bold"), *moved_view(document["moved"], labels)]
+        parts += [
+            "",
+            Text("Exchanges that moved most, on a scale of 1", style="bold"),
+            *largest_changes_view(document["moved"], labels),
+        ]
     heading = Text("Cost of judging the exchanges in both", style="bold")
     costs = _costs_table(document["exchanges"], labels)
-    return Group(*parts, "", heading, costs, *(Text(line) for line in judge_calls(document)))
+    return Group(*parts, "", heading, costs, *(Text(line) for line in call_lines(document)))
 
 
 def _measures_table(measures: Sequence[Row], labels: Labels) -> RenderableType:
@@ -228,7 +237,7 @@ def _measures_table(measures: Sequence[Row], labels: Labels) -> RenderableType:
 
 
 def _measure_cells(row: Row) -> list[object]:
-    word = verdict(row)
+    word = classify_change(row)
     shown = [row["project"], measure_name(row), f"{row['exchanges']:,}", f"{row['sessions']:,}"]
     shown += [level(row, row["mean_a"]), level(row, row["mean_b"])]
     if word == "same":
@@ -250,7 +259,7 @@ def _states_table(states: Sequence[Row]) -> RenderableType:
 
 def _costs_table(exchanges: Sequence[Row], labels: Labels) -> RenderableType:
     """Show the cost per project and side on a line; with several projects, the sum of each side below."""
-    rows = [*exchanges, *([_sum_of(exchanges)] if len(exchanges) > 1 else [])]
+    rows = [*exchanges, *([_sum_rows(exchanges)] if len(exchanges) > 1 else [])]
     cells = [_cost_cells(row, label, side) for row in rows for label, side in zip(labels, ("a", "b"), strict=True)]
     numbers = ["exchanges", "judged", "anomalous", "cost", "an exchange"]
     return table(["project", "side", *numbers, "judge"], cells, right=numbers, cut_last=True)
@@ -268,22 +277,22 @@ def _cost_cells(row: Row, label: str, side: str) -> list[object]:
         f"{row[f'anomalies_{side}']:,}",
         cost + (f" + {unknown:,} unknown" if unknown else ""),
         f"${usd / priced:.5f}" if priced else MISSING,
-        judged_by(row, side),
+        simulated_note(row, side),
     ]
 
 
-def _sum_of(exchanges: Sequence[Row]) -> Row:
+def _sum_rows(exchanges: Sequence[Row]) -> Row:
     return {name: sum(row[name] for row in exchanges) for name in exchanges[0] if name != "project"} | {"project": "all"}
 
 
 RATES = {("anomaly", ""), ("2.5", "sycophancy"), ("2.5", "advocacy_suppression")}
 """Measures that are shares of exchanges, shown in percent; a change of one is in percentage points."""
 COST = "cost"
-SPANS = {"3": 4.0}
+SCALE_LENGTHS = {"3": 4.0}
 """The span from the least to the greatest score of a tier, unless it is 1: it makes tiers comparable."""
-NAMED = 3
+MAX_NAMED = 3
 """Measures, policies and judges that a line names."""
-ESTIMATED = (
+METHOD_NOTE = (
     "Exchanges that both sides have count once each, unweighted: this is the change among these exchanges. Exchanges of a session are "
     "not independent, so the intervals go by how sessions differ (clustered by session, Student's t)."
 )
@@ -311,7 +320,7 @@ def change(row: Row, value: float) -> str:
     return (shown if float(shown) else shown[1:]) + unit
 
 
-def verdict(row: Row) -> str:
+def classify_change(row: Row) -> str:
     """Describe in a word or two how a measure changed."""
     if not row["changed"]:
         return "same"
@@ -322,19 +331,21 @@ def verdict(row: Row) -> str:
     return ("lower", "higher")[row["change"] > 0]
 
 
-def made_by(document: Row) -> Iterator[str]:
+def origin_lines(document: Row) -> Iterator[str]:
     """Name the policy and the judge of each side, one line each."""
     for side in (document["a"], document["b"]):
-        policies = _listed(f"{row['policy_digest']}" for row in side["origins"])
-        judges = _listed(_judge(row) for row in side["origins"] if row["judge_model"] is not None) or "nobody"
-        rules = _listed(f"{row['methodology']} {row['methodology_version']}, {row['rule_version']}" for row in side["origins"])
+        policies = _join_distinct(f"{row['policy_digest']}" for row in side["origins"])
+        judges = _join_distinct(_judge_name(row) for row in side["origins"] if row["judge_model"] is not None) or "nobody"
+        rules = _join_distinct(
+            f"{row['methodology']} {row['methodology_version']}, {row['rule_version']}" for row in side["origins"]
+        )
         replay = "" if side["replay"] is None else f"{_describe_replay(side['replay'])}; "
         yield f"{side['label']}: {replay}policy {policies} ({rules}); judged by {judges}"
 
 
-def in_common(document: Row) -> Iterator[str]:
+def overlap_lines(document: Row) -> Iterator[str]:
     """Count the exchanges that are compared, and those that only one side has or that differ."""
-    labels, totals = _labels(document), _totals(document)
+    labels, totals = _labels(document), _total_counts(document)
     yield (
         f"{totals['in_both']:,} exchanges are in both; {totals['only_a']:,} only in {labels[0]}, {totals['only_b']:,} only in {labels[1]}"
     )
@@ -344,19 +355,21 @@ def in_common(document: Row) -> Iterator[str]:
 
 def headline(document: Row) -> str:
     """Name the changes whose interval excludes zero in a sentence, largest first."""
-    moved = sorted((row for row in document["measures"] if verdict(row) in {"lower", "higher"}), key=_size, reverse=True)
+    moved = sorted(
+        (row for row in document["measures"] if classify_change(row) in {"lower", "higher"}), key=_change_size, reverse=True
+    )
     if moved:
-        changes = "; ".join(_moved(row) for row in moved[:NAMED])
-        return f"Moved: {changes}" + (f"; and {len(moved) - NAMED} more" if len(moved) > NAMED else "")
+        changes = "; ".join(_describe_change(row) for row in moved[:MAX_NAMED])
+        return f"Moved: {changes}" + (f"; and {len(moved) - MAX_NAMED} more" if len(moved) > MAX_NAMED else "")
     states = sum(row["exchanges"] for row in document["states"] if row["state_a"] != row["state_b"])
     if any(row["changed"] for row in document["measures"]):
         return "No mean moved clearly: every reliable interval includes zero"
     if states:
         return f"No number moved; {counted(states, 'state')} of a tier changed"
-    return f"Nothing differs: all {_totals(document)['in_both']:,} exchanges have the same scores on both sides"
+    return f"Nothing differs: all {_total_counts(document)['in_both']:,} exchanges have the same scores on both sides"
 
 
-def how_sure(document: Row) -> str:
+def describe_certainty(document: Row) -> str:
     """Describe the number of intervals that exclude zero and the number expected by chance: a single one proves nothing."""
     intervals = document["intervals"]
     if not intervals["counted"]:
@@ -367,7 +380,7 @@ def how_sure(document: Row) -> str:
     return f"{sentence}; without any change, about {chance:.1f} would by chance{more}."
 
 
-def judged_by(row: Row, side: str) -> str:
+def simulated_note(row: Row, side: str) -> str:
     """Tell whether a simulated judge took part in a side's scores of a project."""
     simulated, judged = row[f"simulated_{side}"], row[f"judged_{side}"]
     if not simulated:
@@ -375,7 +388,7 @@ def judged_by(row: Row, side: str) -> str:
     return SIMULATED if simulated >= judged else f"{SIMULATED} ({simulated:,} of {judged:,})"
 
 
-def judge_calls(document: Row) -> Iterator[str]:
+def call_lines(document: Row) -> Iterator[str]:
     """Describe each replay's questions to a judge, beyond recorded answers, and their cost; empty if there were none."""
     for side in (document["a"], document["b"]):
         replay = side["replay"]
@@ -393,46 +406,46 @@ def _describe_replay(replay: Row) -> str:
     return f"replay of {' '.join([replay['source'], *limits])}, judge {replay['judge']}"
 
 
-def _moved(row: Row) -> str:
+def _describe_change(row: Row) -> str:
     project = plain(row["project"], 64)
     return f"{project} {measure_name(row)} {level(row, row['mean_a'])} → {level(row, row['mean_b'])} ({change(row, row['change'])})"
 
 
-def _size(row: Row) -> tuple[bool, float]:
+def _change_size(row: Row) -> tuple[bool, float]:
     """Sort key of changes in a sentence: scores and rates before cost, then the size of the change as a fraction of the scale."""
-    return row["tier"] != COST, abs(row["change"]) / SPANS.get(row["tier"], 1.0)
+    return row["tier"] != COST, abs(row["change"]) / SCALE_LENGTHS.get(row["tier"], 1.0)
 
 
 def _is_rate(row: Row) -> bool:
     return (row["tier"], row["dimension"]) in RATES
 
 
-def _judge(row: Row) -> str:
+def _judge_name(row: Row) -> str:
     return f"{plain(row['judge_model'], 64)}, {SIMULATED}" if row["simulated"] else plain(row["judge_model"], 64)
 
 
-def _listed(names: Iterator[str]) -> str:
+def _join_distinct(names: Iterator[str]) -> str:
     """Name each once, the first few by name."""
     distinct: Sequence[str] = list(dict.fromkeys(names))
-    return "; ".join(distinct[:NAMED]) + (f" and {len(distinct) - NAMED} more" if len(distinct) > NAMED else "")
+    return "; ".join(distinct[:MAX_NAMED]) + (f" and {len(distinct) - MAX_NAMED} more" if len(distinct) > MAX_NAMED else "")
 
 
 def _labels(document: Row) -> tuple[str, str]:
     return document["a"]["label"], document["b"]["label"]
 
 
-def _totals(document: Row) -> dict[str, int]:
+def _total_counts(document: Row) -> dict[str, int]:
     names = ("in_both", "only_a", "only_b", "other_evidence")
     return {name: sum(row[name] for row in document["exchanges"]) for name in names}
 
 
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")
-REASON = 160
+MAX_REASON_LENGTH = 160
 """Characters of a reason that are shown."""
 SIDES = ("a", "b")
 
 
-def moved_view(moved: Sequence[Row], labels: Labels) -> Iterator[RenderableType]:
+def largest_changes_view(moved: Sequence[Row], labels: Labels) -> Iterator[RenderableType]:
     """Show each exchange with its place, and below it each side's scores with the reason for the largest change."""
     width = max(map(len, labels))
     for row in moved:
@@ -440,47 +453,48 @@ def moved_view(moved: Sequence[Row], labels: Labels) -> Iterator[RenderableType]
         yield Text(
             f"{row['moved']:.2f}  {location}  exchange {plain(row['exchange_id'], 64)}  {row['exchange_at']:%Y-%m-%d %H:%M}"
         )
-        for label, side, reason in zip(labels, SIDES, _reasons(row), strict=True):
-            tiers = " ".join(f"{_tier(row, tier, side):>4}" for tier in TIERS)
+        for label, side, reason in zip(labels, SIDES, _change_reasons(row), strict=True):
+            tiers = " ".join(f"{_format_tier(row, tier, side):>4}" for tier in TIERS)
             flag = "anomalous" if row[f"anomaly_{side}"] else ""
             yield Text(
-                f"      {label:<{width}}  tiers 1, 2, 2.5, 3: {tiers}  {flag:<9}  {plain(reason, REASON)}".rstrip(), style="dim"
+                f"      {label:<{width}}  tiers 1, 2, 2.5, 3: {tiers}  {flag:<9}  {plain(reason, MAX_REASON_LENGTH)}".rstrip(),
+                style="dim",
             )
 
 
-def _tier(row: Row, tier: str, side: str) -> str:
+def _format_tier(row: Row, tier: str, side: str) -> str:
     state = row.get(f"{tier}_state_{side}", SCORED)
     value = row[f"{tier}_{side}"]
     return f"{value:.2f}" if state == SCORED and value is not None else TIER_STATES.get(state, plain(state))
 
 
-def _reasons(row: Row) -> tuple[str, str]:
+def _change_reasons(row: Row) -> tuple[str, str]:
     """Return each side's reason for the largest change."""
-    tier = max(TIERS, key=lambda tier_name: _shift(row, tier_name))
-    if not _shift(row, tier):
-        return _side_words(lambda side: "; ".join(row[f"anomaly_reasons_{side}"]))
+    tier = max(TIERS, key=lambda tier_name: _relative_change(row, tier_name))
+    if not _relative_change(row, tier):
+        return _describe_sides(lambda side: "; ".join(row[f"anomaly_reasons_{side}"]))
     if tier == "tier1":
-        return _side_words(lambda side: ", ".join(row[f"tier1_flags_{side}"]))
+        return _describe_sides(lambda side: ", ".join(row[f"tier1_flags_{side}"]))
     if tier == "tier2_5":
-        return _side_words(lambda side: row[f"tier2_5_reasoning_{side}"] or "")
-    return _dimension_words(row, tier)
+        return _describe_sides(lambda side: row[f"tier2_5_reasoning_{side}"] or "")
+    return _describe_dimension(row, tier)
 
 
-def _shift(row: Row, tier: str) -> float:
+def _relative_change(row: Row, tier: str) -> float:
     """Return the change of a tier as a fraction of its scale; 0 if one side has no number."""
     values = [row[f"{tier}_{side}"] for side in SIDES if row.get(f"{tier}_state_{side}", SCORED) == SCORED]
     if len(values) < 2 or None in values:
         return 0.0
-    return float(abs(values[1] - values[0])) / SPANS.get(tier.removeprefix("tier"), 1.0)
+    return float(abs(values[1] - values[0])) / SCALE_LENGTHS.get(tier.removeprefix("tier"), 1.0)
 
 
-def _side_words(describe: Callable[[str], str]) -> tuple[str, str]:
+def _describe_sides(describe: Callable[[str], str]) -> tuple[str, str]:
     """Describe the scores of each side."""
     first, second = map(describe, SIDES)
     return first, second
 
 
-def _dimension_words(row: Row, tier: str) -> tuple[str, str]:
+def _describe_dimension(row: Row, tier: str) -> tuple[str, str]:
     """Quote each side on the dimension that changed most, with its score."""
     sides = [{dimension["dimension"]: dimension for dimension in row[f"{tier}_dimensions_{side}"]} for side in SIDES]
     both = [name for name in sides[0] if name in sides[1]]

@@ -42,12 +42,12 @@ def diagnose(
     leave(failed=bool(report.count))
 
 
-FAULTS_SHOWN = 20
-"""Unreadable lines that are named; the rest are counted."""
+MAX_FAULTS = 20
+"""Maximum number of unreadable lines listed; the others are counted."""
 
 
 class FaultReport:
-    """Names unreadable lines on the error output, and counts them."""
+    """Prints unreadable lines to standard error, and counts them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -55,23 +55,23 @@ class FaultReport:
     def __call__(self, name: str, line: int, detail: str) -> None:
         """Report one line."""
         self.count += 1
-        if self.count <= FAULTS_SHOWN:
+        if self.count <= MAX_FAULTS:
             source = "standard input" if name == STANDARD_INPUT else name
             err.say(f"{plain(source)}:{line}: {plain(detail, 400)}")
 
     def finish(self) -> None:
-        """Report the number of lines that were not named."""
-        if self.count > FAULTS_SHOWN:
-            err.print(f"… and {counted(self.count - FAULTS_SHOWN, 'line')} more unreadable lines")
+        """Report the number of lines that were not listed."""
+        if self.count > MAX_FAULTS:
+            err.print(f"… and {counted(self.count - MAX_FAULTS, 'more unreadable line')}")
 
 
 def diagnose_files(names: Iterable[str], report: FaultReport) -> Iterator[dict[str, Any]]:
-    """Yield one diagnosis per session, in the order of the input; unreadable lines are reported and the others are diagnosed.
+    """Yield one diagnosis per session, in the order of the input. Unreadable lines are reported and skipped.
 
-    InputError if a file cannot be opened, is empty or is of another kind.
+    Raises InputError if a file cannot be opened, is empty or is of another kind.
     """
-    for name in _each(names, report):
-        with _opened(name) as stream:
+    for name in _expand_names(names, report):
+        with _open_input(name) as stream:
             for session in read_sessions(stream, name, partial(report, name)):
                 for fault in session.faults:
                     report(name, fault.line, fault.detail)
@@ -82,8 +82,8 @@ def diagnose_files(names: Iterable[str], report: FaultReport) -> Iterator[dict[s
     report.finish()
 
 
-def _each(names: Iterable[str], report: FaultReport) -> list[str]:
-    """Return the named files and the files in named folders, each once; skipped files count as faults."""
+def _expand_names(names: Iterable[str], report: FaultReport) -> list[str]:
+    """Return the named files and the files in named folders, each once. Skipped files count as faults."""
     files: dict[str, None] = {}
     for name in names:
         if name == STANDARD_INPUT:
@@ -97,13 +97,13 @@ def _each(names: Iterable[str], report: FaultReport) -> list[str]:
 
 
 @contextmanager
-def _opened(name: str) -> Iterator[BinaryIO]:
+def _open_input(name: str) -> Iterator[BinaryIO]:
     if name == STANDARD_INPUT:
         check_input_stream(sys.stdin.buffer, SESSION_FORMAT)
         yield sys.stdin.buffer
         return
     try:
-        stream = Path(name).open("rb")  # noqa: SIM115 - closed below; only what opening raises is about the file
+        stream = Path(name).open("rb")  # noqa: SIM115 - closed below; an OSError of the reader is not about opening
     except OSError as error:
         raise InputError(f"{name}: {error.strerror}", hint="Give a file, or - for standard input.") from error
     with stream:

@@ -34,13 +34,13 @@ from streams.log.log import log_folder
 from streams.sources.openclaw.storage import PLUGIN, STATE_VARIABLE, OpenClawState, read_state, state_folders
 from streams.sources.transcript_sources import OPENCLAW, SOURCES
 
-SHOWN_UNUSED = 8
-"""Groups of spans that made nothing of which each has a line."""
+MAX_UNUSED_GROUPS = 8
+"""Maximum number of groups of unused spans that are listed; the others are counted."""
 STYLES = {"ok": "green", "note": "cyan", "problem": "red"}
 
 
 class Finding(NamedTuple):
-    """One check. `state` is ok, note (something could be better) or problem (a check fails)."""
+    """The result of a check. `state` is ok, note (something could be better) or problem (the check fails)."""
 
     subject: str
     state: str
@@ -56,7 +56,7 @@ def doctor(
 ) -> None:
     """Check the configuration, and suggest what to fix."""
     settings = settings_of(database, policy)
-    findings = [finding for look in LOOKS for finding in look(settings)]
+    findings = [finding for check in CHECKS for finding in check(settings)]
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -68,11 +68,11 @@ def doctor(
     leave(failed=any(finding.state == "problem" for finding in findings))
 
 
-def _look_at_versions(_settings: Settings) -> Iterator[Finding]:
+def _check_versions(_settings: Settings) -> Iterator[Finding]:
     yield Finding("python", "ok", f"{platform.python_version()}, DuckDB {duckdb.__version__}")
 
 
-def _look_at_policy(settings: Settings) -> Iterator[Finding]:
+def _check_policy(settings: Settings) -> Iterator[Finding]:
     if settings.policy is None:
         yield Finding("policy", "note", "none: all defaults apply", "write a policy file and set DRIFTLINE_POLICY")
         return
@@ -86,7 +86,7 @@ def _look_at_policy(settings: Settings) -> Iterator[Finding]:
             yield Finding("redaction", "note", "turned off by the policy: secrets in texts are stored unredacted")
 
 
-def _look_at_redaction_key(settings: Settings) -> Iterator[Finding]:
+def _check_redaction_key(settings: Settings) -> Iterator[Finding]:
     if settings.redaction_key is None:
         advice = "set DRIFTLINE_REDACTION_KEY, so that a marker cannot confirm a guess at a weak secret"
         yield Finding("redaction key", "note", "the public default", advice)
@@ -94,70 +94,67 @@ def _look_at_redaction_key(settings: Settings) -> Iterator[Finding]:
         yield Finding("redaction key", "ok", "set")
 
 
-def _look_at_database(settings: Settings) -> Iterator[Finding]:
+def _check_database(settings: Settings) -> Iterator[Finding]:
     path = settings.database
     if not path.exists():
         parent = path.resolve().parent
-        writable = parent.is_dir() and os.access(parent, os.W_OK)
-        advice = (
-            "driftline import openclaw PATH or driftline serve creates it"
-            if writable
-            else f"create the folder {parent} and make it writable"
-        )
-        yield Finding("database", "note" if writable else "problem", f"none yet at {path}", advice)
+        if parent.is_dir() and os.access(parent, os.W_OK):
+            advice = "driftline import openclaw PATH or driftline serve creates it"
+            yield Finding("database", "note", f"none yet at {path}", advice)
+        else:
+            yield Finding("database", "problem", f"none yet at {path}", f"create the folder {parent} and make it writable")
         return
     try:
         # Opening it as a store also migrates it, and detects whether another process has it.
         with opened_store(path) as (store, server):
-            letters = query_rows(store.cursor(), "dead_letters")
-            unused = read_unused_spans(store.cursor(), utc_now())
-            counts = [f"{store.count(table)} {table}" for table in COUNTED]
-            lag = stages_behind(store)
-            waiting = _waiting(store) if server is None else 0
-            judges = unreadable_judges(store.cursor(), None, utc_now())
+            findings = list(_check_store(store, path, has_server=server is not None))
     except DriftlineError as error:
-        yield _unopened(settings, error)
-        return
+        yield _report_unopened(settings, error)
+    else:
+        yield from findings
+
+
+def _check_store(store: Store, path: Path, *, has_server: bool) -> Iterator[Finding]:
+    counts = [f"{store.count(table)} {table}" for table in COUNTED_TABLES]
     yield Finding("database", "ok", f"{path} ({path.stat().st_size / 1e6:.1f} MB): {', '.join(counts)}")
-    if waiting:
-        detail = f"{counted(waiting, 'record')} in {log_folder(path)} {'is' if waiting == 1 else 'are'} not in the tables yet"
-        yield Finding(
-            "write-ahead log", "note", detail, "they are flushed by the next command that reads, or when the server starts"
-        )
+    pending = 0 if has_server else _count_pending(store)
+    if pending:
+        detail = f"{counted(pending, 'record')} in {log_folder(path)} {'is' if pending == 1 else 'are'} not in the tables yet"
+        advice = "the next command that reads them, or the start of the server, flushes them"
+        yield Finding("write-ahead log", "note", detail, advice)
+    lag = stages_behind(store)
     if lag:
         yield Finding("stages", "problem", lag, CATCH_UP)
-    yield from _unused_spans(unused)
-    for judge in judges:
+    yield from _report_unused_spans(read_unused_spans(store.cursor(), utc_now()))
+    for judge in unreadable_judges(store.cursor(), None, utc_now()):
         yield Finding("judge", "problem", judge.summary, judge.consequence)
-    if letters:
-        total = sum(row["records"] for row in letters)
-        yield Finding(
-            "dead letters",
-            "note",
-            f"{total} records were refused, e.g. {letters[0]['source']}: {letters[0]['example']}",
-            for_database("driftline dead-letters list", path),
-        )
+    dead_letters = query_rows(store.cursor(), "dead_letters")
+    if dead_letters:
+        total = sum(row["records"] for row in dead_letters)
+        detail = f"{total} records were rejected, e.g. {dead_letters[0]['source']}: {dead_letters[0]['example']}"
+        yield Finding("dead letters", "note", detail, for_database("driftline dead-letters list", path))
 
 
-def _unused_spans(unused: Sequence[UnusedSpans]) -> Iterator[Finding]:
-    """Report unused spans of the last day."""
-    lost = [group for group in unused if group.needs_action]
-    for group in lost[:SHOWN_UNUSED]:
+def _report_unused_spans(unused: Sequence[UnusedSpans]) -> Iterator[Finding]:
+    """Report the unused spans of the last day."""
+    unexpected = [group for group in unused if group.needs_action]
+    for group in unexpected[:MAX_UNUSED_GROUPS]:
         yield Finding("traces", "note", f"{group.words}, e.g. {group.example} (connection {group.connection})", group.advice)
-    if len(lost) > SHOWN_UNUSED:
-        spans = sum(group.spans for group in lost[SHOWN_UNUSED:])
+    if len(unexpected) > MAX_UNUSED_GROUPS:
+        spans = sum(group.spans for group in unexpected[MAX_UNUSED_GROUPS:])
         yield Finding(
             "traces",
             "note",
             f"{counted(spans, 'more span')} of other scopes were ignored",
-            "driftline sql has all: unused_spans of trace_assemblies",
+            "driftline sql shows all of them: column unused_spans of trace_assemblies",
         )
-    if expected := sum_up_expected(unused):
+    expected = sum_up_expected(unused)
+    if expected:
         yield Finding("traces", "ok", f"ignored as intended, per day: {expected}")
 
 
-def _waiting(store: Store) -> int:
-    """Count the records that a killed server left in its write-ahead log. StoreError if the database is an older copy."""
+def _count_pending(store: Store) -> int:
+    """Count the records that a killed server left in its write-ahead log. Raises StoreError if the database is an older copy."""
     if store.path is None or not log_folder(store.path).exists():
         return 0
     from streams.log.local_log import waiting_in  # noqa: PLC0415 - RocksDB takes a while to load
@@ -165,19 +162,19 @@ def _waiting(store: Store) -> int:
     return waiting_in(store)
 
 
-def _unopened(settings: Settings, error: DriftlineError) -> Finding:
-    """Report a database that cannot be opened. Use by another process is normal: most likely the server has it."""
+def _report_unopened(settings: Settings, error: DriftlineError) -> Finding:
+    """Report a database that cannot be opened. If another process uses it, that is most likely the server, which is normal."""
     if error.hint != IN_USE:
         return Finding("database", "problem", str(error), error.hint)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    address_hint = f"By these settings the server is at http://{host}:{settings.port} (/readyz)."
+    address_hint = f"According to the settings, the server is at http://{host}:{settings.port} (/readyz)."
     return Finding("database", "note", f"in use, so not checked: {error}", f"{IN_USE} {address_hint}")
 
 
-def _look_at_judge(settings: Settings) -> Iterator[Finding]:
+def _check_judge(settings: Settings) -> Iterator[Finding]:
     try:
         policy = policy_of(settings)
-    except DriftlineError:  # reported as a separate finding
+    except DriftlineError:  # `_check_policy` reports it
         return
     try:
         judge = describe_judge(settings, policy)
@@ -192,45 +189,48 @@ def _look_at_judge(settings: Settings) -> Iterator[Finding]:
         yield Finding("judge", "note", judge.note, "start it, or set ANTHROPIC_BASE_URL to its address")
     else:
         yield Finding("judge", "note" if judge.name == SIMULATED else "ok", f"{judge.name} at {judge.address}")
-    yield from _prices(policy)
+    yield from _report_prices(policy)
 
 
-def _prices(policy: Policy) -> Iterator[Finding]:
-    """Report the prices of all projects' models, and projects whose judge is not asked because it has no price."""
+def _report_prices(policy: Policy) -> Iterator[Finding]:
+    """Report the prices of all projects' models, and the projects whose judge is not called because it has no price."""
     projects = [policy.for_project(name) for name in ("", *policy.projects)]
-    for model, price in {project.settings.judge_model: project.price for project in projects}.items():
+    prices = {project.settings.judge_model: project.price for project in projects}
+    for model, price in prices.items():
         if price is not None:
             detail = f"{model}: {price.input:g} / {price.output:g} USD per million tokens, as of {price.read_on}"
             yield Finding("price", "ok", detail)
-    if unpriced := unpriced_note(policy):
+    unpriced = unpriced_note(policy)
+    if unpriced:
         yield Finding("price", "problem", unpriced, PRICE_HINT)
 
 
-def _look_at_kafka(settings: Settings) -> Iterator[Finding]:
-    """Check that the cluster answers and its topics are correct; no findings without a cluster."""
+def _check_kafka(settings: Settings) -> Iterator[Finding]:
+    """Check that the cluster answers and that its topics are configured correctly. Without a cluster there are no findings."""
     if settings.kafka is None:
         return
     try:
         framing_of(settings)
         with administration_of(settings) as administration:
-            mismatches, collected = administration.check(), topics_of_collector(settings, administration)
+            mismatches = administration.check()
+            collected = topics_of_collector(settings, administration)
     except DriftlineError as error:
         yield Finding("Kafka", "problem", str(error), error.hint)
         return
     if mismatches:
-        first, *others = mismatches
-        more = f", and {len(others)} more" if others else ""
+        first = mismatches[0]
+        more = f", and {len(mismatches) - 1} more" if len(mismatches) > 1 else ""
         yield Finding("Kafka", "problem", f"{settings.kafka}: {first.topic} {first.what}{more}", "driftline topics check")
     else:
         yield Finding("Kafka", "ok", f"{settings.kafka}: all topics are configured correctly")
-    yield from _collector(collected)
+    yield from _report_collector(collected)
 
 
-def _collector(topics: Sequence[CollectorTopic]) -> Iterator[Finding]:
-    """Report whether an OpenTelemetry Collector's topics exist, and whether their messages are read."""
+def _report_collector(topics: Sequence[CollectorTopic]) -> Iterator[Finding]:
+    """Report whether the topics of an OpenTelemetry Collector exist, and how many of their messages are not read."""
     subject = "Collector"
     if not any(topic.partitions for topic in topics):
-        names = " and none ".join(topic.topic for topic in topics)
+        names = " or ".join(topic.topic for topic in topics)
         detail = f"no topic {names}: no OpenTelemetry Collector writes to this cluster"
         yield Finding(subject, "note", detail, "see docs/how-to/collector.md to set one up")
         return
@@ -246,7 +246,7 @@ def _collector(topics: Sequence[CollectorTopic]) -> Iterator[Finding]:
             yield Finding(subject, "ok", detail)
 
 
-def _look_at_access(settings: Settings) -> Iterator[Finding]:
+def _check_access(settings: Settings) -> Iterator[Finding]:
     path = access_file(settings.database)
     if not path.exists():
         yield Finding(
@@ -265,12 +265,14 @@ def _look_at_access(settings: Settings) -> Iterator[Finding]:
         yield Finding("access", "ok", f"{path}: {', '.join(counts)}")
 
 
-def _look_for_transcripts(settings: Settings) -> Iterator[Finding]:
+def _find_transcripts(settings: Settings) -> Iterator[Finding]:
     folders = state_folders()
     for folder in folders:
-        yield from _openclaw(settings, read_state(folder))
+        yield from _report_openclaw(settings, read_state(folder))
     if not folders:
-        yield Finding("OpenClaw", "note", "no state folder here", f"name the folder, or set {STATE_VARIABLE}")
+        yield Finding(
+            "OpenClaw", "note", "no state folder on this machine", f"pass the folder to the import, or set {STATE_VARIABLE}"
+        )
     for source in SOURCES.values():
         folder = Path(source.folder).expanduser()
         if source is not OPENCLAW and folder.is_dir():
@@ -278,25 +280,27 @@ def _look_for_transcripts(settings: Settings) -> Iterator[Finding]:
             yield Finding(source.label, "ok", f"its folder is {folder}", command)
 
 
-def _openclaw(settings: Settings, state: OpenClawState) -> Iterator[Finding]:
-    """Report an OpenClaw: its version, the format of its transcripts, whether the plugin delivers."""
-    version = state.version or "of unknown version"
-    forms = " and ".join(state.forms) or "no transcripts yet"
-    detail = f"{version}, {counted(state.agents, 'agent')} under {state.folder}: {forms}"
+def _report_openclaw(settings: Settings, state: OpenClawState) -> Iterator[Finding]:
+    """Report an OpenClaw installation: its version, the format of its transcripts, and its plugin."""
+    openclaw_version = state.version or "of unknown version"
+    formats = " and ".join(state.forms) or "no transcripts yet"
+    detail = f"{openclaw_version}, {counted(state.agents, 'agent')} under {state.folder}: {formats}"
     command = for_database(f"driftline import openclaw {shlex.quote(str(state.folder))}", settings.database)
     yield Finding("OpenClaw", "ok", detail, command)
     for problem in state.unreadable:
-        yield Finding("OpenClaw", "problem", problem, "an import takes the other agents; stop the gateway and check the file")
-    yield _openclaw_plugin(state)
+        advice = "stop the gateway and check the file; an import reads the other agents"
+        yield Finding("OpenClaw", "problem", problem, advice)
+    yield _report_plugin(state)
 
 
-def _openclaw_plugin(state: OpenClawState) -> Finding:
-    plugin, subject = state.plugin, "OpenClaw plugin"
+def _report_plugin(state: OpenClawState) -> Finding:
+    plugin = state.plugin
+    subject = "OpenClaw plugin"
     if plugin.is_on is None:
         config = state.folder / "openclaw.json"
         return Finding(subject, "note", f"unknown: {config} is not plain JSON", "run openclaw plugins list")
     if not plugin.is_on:
-        return Finding(subject, "note", "off: sessions come by import only", "see docs/openclaw.md to turn it on")
+        return Finding(subject, "note", "off: sessions arrive by import only", "see docs/openclaw.md to turn it on")
     if not plugin.reads_conversations:
         advice = f"openclaw config set plugins.entries.{PLUGIN}.hooks.allowConversationAccess true"
         return Finding(subject, "note", "on, but not allowed to read conversations: it sends no exchanges", advice)
@@ -305,28 +309,31 @@ def _openclaw_plugin(state: OpenClawState) -> Finding:
         return Finding(
             subject, "note", "on; its address is not in the configuration, so it must be in the gateway's environment", advice
         )
-    return Finding(subject, "ok", f"on, delivers to {plugin.url}")
+    return Finding(subject, "ok", f"on, sends to {plugin.url}")
 
 
-def _look_for_trial_gear(_settings: Settings) -> Iterator[Finding]:
-    subject, gear = "trial gear", trial_version()
-    if gear is None:
-        yield Finding(subject, "note", "not installed: no driftline demo, no driftline simulate-judge", GET_TRIAL)
-    elif gear != version():
-        yield Finding(subject, "problem", f"driftline-trial {gear} is not for Driftline {version()}", GET_TRIAL)
+def _check_trial_package(_settings: Settings) -> Iterator[Finding]:
+    subject = "driftline-trial"
+    installed = trial_version()
+    if installed is None:
+        yield Finding(
+            subject, "note", "not installed: driftline demo and driftline simulate-judge are not available", GET_TRIAL
+        )
+    elif installed != version():
+        yield Finding(subject, "problem", f"version {installed} does not fit Driftline {version()}", GET_TRIAL)
     else:
-        yield Finding(subject, "ok", f"driftline-trial {gear}")
+        yield Finding(subject, "ok", f"version {installed}")
 
 
-COUNTED = ("exchanges", "agent_events", "scores", "diagnoses")
-LOOKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
-    _look_at_versions,
-    _look_at_database,
-    _look_at_policy,
-    _look_at_redaction_key,
-    _look_at_judge,
-    _look_at_kafka,
-    _look_at_access,
-    _look_for_transcripts,
-    _look_for_trial_gear,
+COUNTED_TABLES = ("exchanges", "agent_events", "scores", "diagnoses")
+CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
+    _check_versions,
+    _check_database,
+    _check_policy,
+    _check_redaction_key,
+    _check_judge,
+    _check_kafka,
+    _check_access,
+    _find_transcripts,
+    _check_trial_package,
 )

@@ -17,7 +17,7 @@ from audit.evaluation.cases import Case, LoadedProfile, Plan, TrustAtLeast, load
 from audit.evaluation.dimensions import HIGHEST, LOWEST
 from audit.evaluation.report import Evaluated, Report, report_of
 from schemas.errors import InputError, SettingsError
-from service.cli.commands.finished_runs import never_fails
+from service.cli.commands.finished_runs import describe_useless_gate
 from service.cli.commands.options import (
     AsJson,
     Database,
@@ -68,12 +68,12 @@ Insecure = Annotated[
 ]
 
 
-ASK_IT = "A server has the database: use --server with its address, or stop it."
+USE_SERVER_HINT = "A server has the database: use --server with its address, or stop it."
 """The advice if a server has the database: have the server evaluate with its own judge."""
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class CostConsent:
     """The consent to the cost: asked for, given with --yes, or not needed."""
 
     dry_run: bool
@@ -142,26 +142,26 @@ def evaluate(
         raise SettingsError("--insecure needs --server", hint="Without a server no token is sent.")
     cases, loaded = load_cases(case), load_profile(profile)
     warn(warnings_of(cases))
-    wanted = _wanted(session, connection, tag, project, since, limit)
-    plans = chosen_plans(loaded, judge_run, profile)
+    wanted = _session_filter(session, connection, tag, project, since, limit)
+    plans = select_plans(loaded, judge_run, profile)
     settings, terms = settings_of(database, policy), Terms(cases, loaded, plans, wanted, retry_failed)
     if folder is not None and not dry_run:
         make_folder(folder)  # check this before anything is paid
-    agreement = Agreement(dry_run, yes, as_json, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
+    agreement = CostConsent(dry_run, yes, as_json, is_capped=all(plan.cost_cap_usd is not None for plan in plans))
     if server is None:
-        evaluated = _evaluate_here(settings, terms, agreement)
+        evaluated = _evaluate_locally(settings, terms, agreement)
     else:
-        evaluated = _evaluate_there(terms, agreement, server, insecure=insecure)
+        evaluated = _evaluate_on_server(terms, agreement, server, insecure=insecure)
     if evaluated is None:
         return
     report = report_of(evaluated, fail_under)
-    _show(report, as_json=as_json)
+    _print_report(report, as_json=as_json)
     if folder is not None:
         err.say(f"{counted(len(write_files(folder, evaluated)), 'result')} written to {folder}")
     leave(failed=bool(report.failed or report.below))
 
 
-def _wanted(
+def _session_filter(
     sessions: Sequence[str] | None,
     connection: str | None,
     tags: Sequence[str] | None,
@@ -185,9 +185,9 @@ def _wanted(
     )
 
 
-def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Sequence[Evaluated] | None:
+def _evaluate_locally(settings: Settings, terms: Terms, agreement: CostConsent) -> Sequence[Evaluated] | None:
     """Evaluate in this process, over the database that the settings name; None if the cost was declined."""
-    with open_workspace(settings, writes=True, alone=ASK_IT) as workspace:
+    with open_workspace(settings, writes=True, alone=USE_SERVER_HINT) as workspace:
         require_known(workspace, terms.wanted.project)
         catch_up(workspace)
         judge = describe_judge(settings, workspace.policy)
@@ -218,7 +218,7 @@ def _evaluate_here(settings: Settings, terms: Terms, agreement: Agreement) -> Se
             leave_interrupted()
 
 
-def _evaluate_there(terms: Terms, agreement: Agreement, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
+def _evaluate_on_server(terms: Terms, agreement: CostConsent, server: str, *, insecure: bool) -> Sequence[Evaluated] | None:
     """Have a server evaluate over its own database; None if the cost was declined."""
     with closing(EvaluationClient(server, token_of_environment(), insecure=insecure)) as client:
         if not agreement.given(client.estimate(terms)):
@@ -231,7 +231,7 @@ def _evaluate_there(terms: Terms, agreement: Agreement, server: str, *, insecure
             leave_interrupted()
 
 
-def _show(report: Report, *, as_json: bool) -> None:
+def _print_report(report: Report, *, as_json: bool) -> None:
     if as_json:
         print_text(readable_json(report))
     else:
@@ -262,14 +262,14 @@ def load_cases(paths: Sequence[Path]) -> list[Case]:
 def warnings_of(cases: Sequence[Case]) -> list[str]:
     """Return a sentence for each check of the cases that no run can fail."""
     return [
-        f"case {case.case_id}: {never_fails('trust_at_least', check.trust)}"
+        f"case {case.case_id}: {describe_useless_gate('trust_at_least', check.trust)}"
         for case in cases
         for check in case.deterministic_checks
         if isinstance(check, TrustAtLeast) and check.trust <= LOWEST_TRUST
     ]
 
 
-def chosen_plans(loaded: LoadedProfile, judge_runs: Sequence[str] | None, profile: Path) -> list[Plan]:
+def select_plans(loaded: LoadedProfile, judge_runs: Sequence[str] | None, profile: Path) -> list[Plan]:
     """Return the requested judge runs; SettingsError names the ones in the profile."""
     every = {plan.judge_run_id: plan for plan in plans(loaded.profile)}
     for name in judge_runs or ():
@@ -315,10 +315,10 @@ def describe_estimate(prepared: Prepared, *, is_capped: bool) -> str:
 def show_progress() -> Iterator[Callable[[Progress], None]]:
     """Show the progress of evaluations while the context is open."""
     with counting("evaluating") as bar:
-        yield lambda now: bar(now.done, now.total, _calls(now))
+        yield lambda now: bar(now.done, now.total, _describe_calls(now))
 
 
-def _calls(progress: Progress) -> str:
+def _describe_calls(progress: Progress) -> str:
     failed = f", {progress.failed} failed" if progress.failed else ""
     return f"{counted(progress.answered, 'answer')}{failed}, {progress.spent_usd:.4f} USD"
 

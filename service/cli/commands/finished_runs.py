@@ -14,7 +14,7 @@ from analytics.store.store import Store
 from audit.diagnosis.diagnosis import LOWEST_TRUST, READY_TRUST, SAFE_TRUST
 from schemas.errors import InputError, SettingsError, StoreError
 from service.cli.commands.diagnosing import FaultReport, diagnose_files
-from service.cli.commands.listing import of_project, opened_to_show
+from service.cli.commands.listing import of_project, open_for_display
 from service.cli.commands.options import (
     SHOWN,
     AsJson,
@@ -49,7 +49,7 @@ from service.write.ending_sessions import finalize_session
 UNSAFE = "unsafe_for_production"
 READINESS = (UNSAFE, "review_recommended", "ready_for_runtime")
 """Readiness levels a gate can require, lowest first. A run without evidence has none of them."""
-USUAL_READINESS = "review_recommended"
+DEFAULT_READINESS = "review_recommended"
 """The level that passes by default: every run that is not unsafe for production."""
 Verdict = dict[str, Any]
 
@@ -63,10 +63,10 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Show one run: verdict, chain of causes, evidence, remedies, and the turns of each cause."""
-    with opened_to_show(database, project) as workspace:
+    with open_for_display(database, project) as workspace:
         runs = list(runs_named(workspace.store, session, project))
         if not runs:
-            raise InputError(f"session {plain(session)!r} has no run", hint="`driftline runs` lists them.")
+            raise InputError(f"session {plain(session)!r} has no run", hint="`driftline runs` lists the runs.")
         _show_runs(workspace.store, runs, as_json=as_json)
 
 
@@ -77,10 +77,10 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write every run as files: runs/run_001.json, runs/run_001/session.json and runs/run_001/diagnosis.json."""
-    with opened_to_show(database, project) as workspace, counting("exporting runs") as bar:
+    with open_for_display(database, project) as workspace, counting("exporting runs") as bar:
         written = export_runs(workspace.store, folder, project, bar)
     if not written:
-        raise InputError("there are no runs to export", hint="`driftline runs` lists them.")
+        raise InputError("there are no runs to export", hint="`driftline runs` lists the runs.")
     if as_json:
         print_json({"folder": str(folder), "runs": written})
     else:
@@ -129,7 +129,7 @@ def check(
         typer.Option(
             metavar="LEVEL", help=f"Lowest readiness that passes: {', '.join(READINESS)}.", autocompletion=completed(READINESS)
         ),
-    ] = USUAL_READINESS,
+    ] = DEFAULT_READINESS,
     min_trust: Annotated[
         int,
         typer.Option(
@@ -152,21 +152,23 @@ def check(
     Runs without runtime events are skipped unless --session names them; then they fail for lack of evidence. If there is no run to
     check, the exit code is 2.
     """
-    gate, report, left_out = Gate.of(min_trust, min_readiness), FaultReport(), 0
+    gate = Gate.of(min_trust, min_readiness)
+    report = FaultReport()
+    skipped = 0
     if files:
         if project is not None:
-            raise SettingsError("--project cannot be used with files", hint="It chooses runs of the database.")
+            raise SettingsError("--project cannot be used with files", hint="It selects runs of the database.")
         verdicts = list(gate.verdicts(diagnose_files(files, report), session))
     else:
-        judged, left_out = _stored_runs(database, project, session)
-        verdicts = list(gate.verdicts(judged, session))
-    if left_out:
-        note = f"note: {counted(left_out, 'run')} without runtime events left out, because only exchanges were received"
+        runs, skipped = _select_runs(database, project, session)
+        verdicts = list(gate.verdicts(runs, session))
+    if skipped:
+        note = f"note: {counted(skipped, 'run')} skipped: only exchanges were received, no runtime events"
         err.say(note, style="yellow")
     if not verdicts:
         raise InputError(
             f"there are no runs{of_project(project)} to check",
-            hint="Import runtime events first, or name files." if left_out else "Import sessions first, or name files.",
+            hint="Import runtime events first, or name files." if skipped else "Import sessions first, or name files.",
         )
     failed = failures(verdicts)
     if as_json:
@@ -197,27 +199,31 @@ class Gate:
 
     @classmethod
     def of(cls, min_trust: int, min_readiness: str) -> Gate:
-        """Return a gate; SettingsError if the level is unknown."""
+        """Return a gate. Raises SettingsError for an unknown level."""
         if min_readiness not in READINESS:
-            raise SettingsError(f"--min-readiness: {min_readiness!r} is not a level", hint=f"Levels: {', '.join(READINESS)}.")
+            raise SettingsError(
+                f"--min-readiness: {min_readiness!r} is not a level", hint=f"Use one of {', '.join(READINESS)}."
+            )
         return cls(min_trust, min_readiness)
 
     @property
     def warnings(self) -> list[str]:
         """Return a sentence for each requirement that can never fail a run."""
-        warnings = [never_fails("--min-trust", self.min_trust)] if 0 < self.min_trust <= LOWEST_TRUST else []
+        warnings = []
+        if 0 < self.min_trust <= LOWEST_TRUST:
+            warnings.append(describe_useless_gate("--min-trust", self.min_trust))
         if self.min_readiness == UNSAFE and self.min_trust <= LOWEST_TRUST:
             warnings.append(
-                f"--min-readiness {UNSAFE} fails no run with runtime events. Require {USUAL_READINESS}, the default, or more."
+                f"--min-readiness {UNSAFE} fails no run with runtime events. Require {DEFAULT_READINESS}, the default, or more."
             )
         return warnings
 
     @property
     def requirement(self) -> str:
-        """Describe what a run needs to pass."""
+        """Describe the requirements that a run must meet."""
         levels = {
             UNSAFE: "runtime events",
-            USUAL_READINESS: f"no critical failure and a trust of {max(SAFE_TRUST, self.min_trust)} or more",
+            DEFAULT_READINESS: f"no critical failure and a trust of {max(SAFE_TRUST, self.min_trust)} or more",
             READINESS[-1]: f"no critical or high failure and a trust of {max(READY_TRUST, self.min_trust)} or more",
         }
         trust = f" and a trust of {self.min_trust} or more" if self.min_readiness == UNSAFE and self.min_trust else ""
@@ -225,26 +231,30 @@ class Gate:
 
     def judge(self, run: Mapping[str, Any]) -> Verdict:
         """Return the run's session, level and trust, and every reason why it fails."""
-        trust, level = run["trust_score"], run["readiness_level"]
+        trust = run["trust_score"]
+        level = run["readiness_level"]
         reasons = []
         if trust is None or level not in READINESS:
             reasons.append("no evidence: the session has no runtime events")
         else:
             if READINESS.index(level) < READINESS.index(self.min_readiness):
-                reasons.append(f"{level} is below {self.min_readiness}{_critical(run)}")
+                reasons.append(f"{level} is below {self.min_readiness}{_critical_note(run)}")
             if trust < self.min_trust:
                 reasons.append(f"trust {trust} is below {self.min_trust}")
         return {"session_id": run["session_id"], "readiness_level": level, "trust_score": trust, "reasons": reasons}
 
     def verdicts(self, runs: Iterable[Mapping[str, Any]], sessions: Sequence[str] | None) -> Iterator[Verdict]:
-        """Return a verdict for each run, or for the named sessions; InputError if one of these has none."""
-        wanted = set(sessions or ())
+        """Yield a verdict for each run, or for each run of the named sessions.
+
+        Raises InputError if a named session has no run.
+        """
+        missing = set(sessions or ())
         for run in runs:
             if not sessions or run["session_id"] in sessions:
-                wanted.discard(run["session_id"])
+                missing.discard(run["session_id"])
                 yield self.judge(run)
-        if wanted:
-            raise InputError(f"no runs of session {', '.join(sorted(wanted))}", hint="`driftline runs` lists them.")
+        if missing:
+            raise InputError(f"no runs of session {', '.join(sorted(missing))}", hint="`driftline runs` lists the runs.")
 
 
 def failures(verdicts: Iterable[Verdict]) -> list[Verdict]:
@@ -252,10 +262,10 @@ def failures(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return [verdict for verdict in verdicts if verdict["reasons"]]
 
 
-def never_fails(name: str, least: int) -> str:
-    """Warn that a trust gate, named `name`, can never fail a run, because every run reaches `least`; suggest one that can."""
+def describe_useless_gate(name: str, min_trust: int) -> str:
+    """Return a warning that the trust gate `name` can never fail a run, because every run reaches `min_trust`."""
     return (
-        f"{name} {least} never fails a run: trust is never below {LOWEST_TRUST}, however bad the run. "
+        f"{name} {min_trust} never fails a run: the trust of a run is never below {LOWEST_TRUST}. "
         f"Require more than {LOWEST_TRUST}, or gate on readiness."
     )
 
@@ -267,24 +277,27 @@ def _show_runs(store: Store, runs: Iterable[Run], *, as_json: bool) -> None:
         if as_json:
             print_json(document(diagnosed_run), exact=True)
         else:
-            shown = [findings_view(findings)] if findings.findings else []
-            out.print(diagnosis_view(diagnosed_run.diagnosis, run), *shown)
+            views = [diagnosis_view(diagnosed_run.diagnosis, run)]
+            if findings.findings:
+                views.append(findings_view(findings))
+            out.print(*views)
 
 
-def _stored_runs(database: Path | None, project: str | None, named: list[str] | None) -> tuple[list[Document], int]:
-    """Return the runs to check, and the number of runs left out for lack of events; named sessions are never left out."""
+def _select_runs(database: Path | None, project: str | None, sessions: list[str] | None) -> tuple[list[Document], int]:
+    """Return the runs to check, and the number of runs skipped for lack of events. Runs of named sessions are never skipped."""
     with open_workspace(settings_of(database)) as workspace:
         require_known(workspace, project)
-        if lag := stages_behind(workspace.store):
+        lag = stages_behind(workspace.store)
+        if lag:
             raise StoreError(lag, hint=CATCH_UP)
         runs = runs_of(workspace.store, project)
-    # These runs have no evidence, whatever the build did. A named session has to pass nevertheless.
-    judged = runs if named else [run for run in runs if not run.exchanges_only]
-    return [msgspec.structs.asdict(run) for run in judged], len(runs) - len(judged)
+    # A run of exchanges only has no evidence, regardless of what the build changed.
+    checked = runs if sessions else [run for run in runs if not run.exchanges_only]
+    return [msgspec.structs.asdict(run) for run in checked], len(runs) - len(checked)
 
 
-def _critical(run: Mapping[str, Any]) -> str:
-    """Name the critical failures of a run (stored or diagnosed) as a reason; empty without any."""
+def _critical_note(run: Mapping[str, Any]) -> str:
+    """List the critical failures of a run, stored or diagnosed; empty without any."""
     causes = run.get("failure_causes") or [{"type": run.get("primary_failure_type"), "severity": run.get("primary_severity")}]
     types = [cause["type"] for cause in causes if cause["severity"] == "critical"]
     return f" (critical: {', '.join(types)})" if types else ""

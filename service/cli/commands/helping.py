@@ -1,4 +1,4 @@
-"""`driftline help` explains commands and exit codes; `driftline completion` prints the script that lets a shell complete them."""
+"""`driftline help`, which explains commands and exit codes, and `driftline completion`, which prints a shell's completion script."""
 
 from __future__ import annotations
 

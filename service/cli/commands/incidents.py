@@ -1,4 +1,4 @@
-"""`driftline incidents` and `driftline check-drift`: list, show and decide on incidents, find new ones, and gate a build on them."""
+"""`driftline incidents` and `driftline check-drift`: list, show and change incidents, detect new ones, and gate a build on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from audit.drift.watched_series import CRITICAL
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Incident
-from service.cli.commands.listing import of_project, opened_to_show
+from service.cli.commands.listing import of_project, open_for_display
 from service.cli.commands.options import (
     SHOWN,
     AsJson,
@@ -88,18 +88,18 @@ incidents_app = typer.Typer(
     no_args_is_help=True, help="List, show, decide, assign and comment on incidents of drift and anomaly spikes."
 )
 IncidentId = Annotated[str, typer.Argument(metavar="INCIDENT", help="Id of the incident, or its unique beginning.")]
-Who = Annotated[
+Author = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Name of the person who makes the change; your account by default.")
 ]
 Reason = Annotated[
     str | None,
     typer.Option("--reason", "--comment", metavar="TEXT", help="Reason. Required; a terminal prompts for it."),
 ]
-GIVE_REASON = 'Give the reason in a few words: --reason "new prompt". It is shown with the incident.'
-SEARCHED = 100_000
-"""Maximum number of incidents to search."""
-NAMED = 10
-"""Incidents that a failing_incidents gate names."""
+REASON_HINT = 'Give the reason in a few words: --reason "new prompt". It is shown with the incident.'
+MAX_SEARCHED = 100_000
+"""Maximum number of incidents that a gate examines."""
+MAX_LISTED = 10
+"""Maximum number of incidents that a failed gate lists."""
 FAIL_ON_HELP = (
     "Fail if there is an incident of this kind, new or old; may be repeated. open: not acknowledged. live: open or acknowledged. "
     "confirmed: live and confirmed. critical: live and critical."
@@ -108,7 +108,7 @@ FAIL_ON_HELP = (
 
 @dataclass(frozen=True)
 class Filters:
-    """Narrow the list, and order it."""
+    """Options that select and order the incidents of a list."""
 
     status: Annotated[
         list[str] | None,
@@ -165,22 +165,27 @@ class Filters:
 @with_option_group
 def list_incidents(project: Project = None, *, filters: Filters) -> None:
     """List the incidents of one project or all, newest first or in another order."""
-    wanted = _build_filter(project, filters)
-    with opened_to_show(filters.database, project) as workspace:
-        listed = inbox(workspace.store.cursor(), wanted, None, filters.limit + 1).listed
+    inbox_filter = _build_filter(project, filters)
+    with open_for_display(filters.database, project) as workspace:
+        listed = inbox(workspace.store.cursor(), inbox_filter, None, filters.limit + 1).listed
         checks = [] if listed else _read_checks(workspace, project)
     rows = [incident_answer(item.incident, with_sql=False) for item in listed]
-    state = "".join(f"{part} " for part in [" or ".join(wanted.statuses), confidence_of(confirmed=filters.confirmed)] if part)
-    other = (filters.kind, filters.severity, filters.agent, filters.assignee, filters.text, filters.since)
-    matching = "" if other == (None,) * len(other) else " that matches"
-    none = f"no {state}incident{of_project(project)}{matching}. {unchecked_words(checks)}"
+    none = f"{_describe_no_match(project, filters, inbox_filter)}. {unchecked_words(checks)}"
     show_rows(rows, incidents_table, as_json=filters.as_json, none=none, limit=filters.limit, document=document)
+
+
+def _describe_no_match(project: str | None, filters: Filters, inbox_filter: InboxFilter) -> str:
+    states = [" or ".join(inbox_filter.statuses), confidence_of(confirmed=filters.confirmed)]
+    state = "".join(f"{part} " for part in states if part)
+    others = (filters.kind, filters.severity, filters.agent, filters.assignee, filters.text, filters.since)
+    matching = "" if all(value is None for value in others) else " matches"
+    return f"no {state}incident{of_project(project)}{matching}"
 
 
 @incidents_app.command("show")
 def show_incident(incident: IncidentId, database: Database = None, as_json: AsJson = False) -> None:
     """Show an incident with its evidence: days, numbers, the exchanges with the largest effect, and queries to reproduce it."""
-    with opened_to_show(database) as workspace:
+    with open_for_display(database) as workspace:
         record = _find_incident(workspace, incident)
         history = history_of(workspace.store.cursor(), record.incident_id)
     if as_json:
@@ -193,14 +198,14 @@ def _add_decision(name: str, decision: str, summary: str, *, hidden: bool = Fals
     @incidents_app.command(name, help=summary, hidden=hidden)
     def decide(
         incident: IncidentId,
-        by: Who = None,
+        by: Author = None,
         reason: Reason = None,
         database: Database = None,
         as_of: AsOf = None,
         as_json: AsJson = False,
     ) -> None:
-        made = _decide(incident, decision, by, reason, database, as_of)
-        _show_result(made, f"is {state_words(made)}", as_json=as_json)
+        changed = _decide(incident, decision, by, reason, database, as_of)
+        _print_change(changed, f"is {state_words(changed)}", as_json=as_json)
 
 
 _add_decision(
@@ -227,7 +232,7 @@ _add_decision("reopen", OPEN, "Reopen an incident.")
 def assign(
     incident: IncidentId,
     assignee: Annotated[str, typer.Argument(metavar="NAME", help="An operator who may see the project, or me, or nobody.")],
-    by: Who = None,
+    by: Author = None,
     reason: Annotated[
         str | None, typer.Option("--reason", "--comment", metavar="TEXT", help="Reason, which is shown with the incident.")
     ] = None,
@@ -237,18 +242,19 @@ def assign(
 ) -> None:
     """Assign an incident to a person, or to nobody. Its state does not change."""
     reason_text = None if reason is None else _require_reason(reason)
-    with _open_to_write(database, as_of) as workspace:
-        record, who = _find_incident(workspace, incident), by or getpass.getuser()
-        person = {ME: who, NOBODY: None}.get(assignee, assignee)
-        _require_operator(workspace, record.project, person, who)
-        made = _apply_change(workspace, record, Change(assigns=True, assignee=person, comment=reason_text), who)
-    _show_result(made, f"has {plain(assignee_of(made) or NOBODY, 64)} as its assignee", as_json=as_json)
+    author = by or getpass.getuser()
+    person = {ME: author, NOBODY: None}.get(assignee, assignee)
+    with _open_for_writing(database, as_of) as workspace:
+        record = _find_incident(workspace, incident)
+        _require_operator(workspace, record.project, person, author)
+        changed = _apply_change(workspace, record, Change(assigns=True, assignee=person, comment=reason_text), author)
+    _print_change(changed, f"is assigned to {plain(assignee_of(changed) or NOBODY, 64)}", as_json=as_json)
 
 
 @incidents_app.command("comment")
 def comment(
     incident: IncidentId,
-    by: Who = None,
+    by: Author = None,
     reason: Annotated[
         str | None,
         typer.Option("--comment", "--reason", metavar="TEXT", help="The comment. Required; a terminal prompts for it."),
@@ -259,14 +265,14 @@ def comment(
 ) -> None:
     """Comment on an incident without changing it."""
     reason_text = _require_reason(reason)
-    with _open_to_write(database, as_of) as workspace:
-        record, who = _find_incident(workspace, incident), by or getpass.getuser()
-        made = _apply_change(workspace, record, Change(comment=reason_text), who)
-    _show_result(made, "has your comment", as_json=as_json)
+    with _open_for_writing(database, as_of) as workspace:
+        record = _find_incident(workspace, incident)
+        changed = _apply_change(workspace, record, Change(comment=reason_text), by or getpass.getuser())
+    _print_change(changed, "has your comment", as_json=as_json)
 
 
 class FailOn(StrEnum):
-    """Kinds of incidents that can fail a check; all of them wait for a decision."""
+    """Kinds of unresolved incidents that can fail a check."""
 
     OPEN = "open"
     LIVE = "live"
@@ -274,13 +280,13 @@ class FailOn(StrEnum):
     CRITICAL = "critical"
 
 
-FAILING: Mapping[FailOn, Callable[[Incident], bool]] = {
+FAIL_CONDITIONS: Mapping[FailOn, Callable[[Incident], bool]] = {
     FailOn.OPEN: lambda incident: incident.status == OPEN,
     FailOn.LIVE: lambda _: True,
     FailOn.CONFIRMED: lambda incident: incident.confidence == CONFIRMED,
     FailOn.CRITICAL: lambda incident: incident.severity == CRITICAL,
 }
-"""Which open or acknowledged incidents each kind means."""
+"""The open or acknowledged incidents of each kind."""
 
 
 @fails_when("--fail-on matches an incident")
@@ -299,7 +305,7 @@ def check_drift(
     kinds = fail_on or []
     with open_workspace(settings_of(database, policy), now=clock_of(as_of), writes=True) as workspace:
         require_known(workspace, project)
-        as_of_now = workspace.now()
+        checked_as_of = workspace.now()
         if as_of is None and workspace.server is None:
             with counting("checking days") as bar:
                 resume_histories(workspace, bar)
@@ -312,8 +318,8 @@ def check_drift(
         out.print(check_view(checked))
     else:
         out.say(
-            f"No project was checked: none has exchanges or runs in the {DAYS} days before {moment_words(as_of_now)}. "
-            "--as-of TIME checks as of another time."
+            f"No project was checked: none has exchanges or runs in the {DAYS} days before {moment_words(checked_as_of)}. "
+            "Use --as-of TIME to check as of another time."
         )
     if failed:
         for line in gate_lines(failed, kinds):
@@ -322,43 +328,39 @@ def check_drift(
 
 
 def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) -> list[Checked]:
-    """Check some projects of a database, or all with recent exchanges, as of the workspace's current time."""
+    """Check the given projects, or all projects with recent exchanges, as of the workspace's clock."""
     now = workspace.now()
     if workspace.server is not None:
-        with working("the server checks"):
+        with working("waiting for the server's checks"):
             return workspace.server.call("check", list[Checked], projects, now)
     with working("summing days"):
         refresh_daily(workspace.store)
-    wanted = recent_projects(workspace.store, now) if projects is None else projects
-    return asyncio.run(_check_in_batches(watch_over(workspace), wanted))
-
-
-def watch_over(workspace: Workspace) -> Watch:
-    """Return the watch over a database that this process has."""
-    return Watch(workspace.publisher)
+    if projects is None:
+        projects = recent_projects(workspace.store, now)
+    return asyncio.run(_check_in_batches(Watch(workspace.publisher), projects))
 
 
 def failing_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None, kinds: Collection[FailOn]) -> list[Incident]:
-    """Return the incidents of one project or all that fail a check, newest first."""
+    """Return the incidents of one project, or of all, that fail a check, newest first."""
     if not kinds:
         return []
-    live = incident_records(cursor, project, statuses=(OPEN, ACKNOWLEDGED), limit=SEARCHED)
-    return [incident for incident in live if any(FAILING[kind](incident) for kind in kinds)]
+    live = incident_records(cursor, project, statuses=(OPEN, ACKNOWLEDGED), limit=MAX_SEARCHED)
+    return [incident for incident in live if any(FAIL_CONDITIONS[kind](incident) for kind in kinds)]
 
 
 def gate_lines(incidents: Collection[Incident], kinds: Collection[FailOn]) -> Iterator[str]:
-    """Describe the incidents that fail the check, and what to do about them."""
+    """Return lines that list the incidents that fail the check, and say how to resolve them."""
     kind_names = " or ".join(kinds)
-    for incident in list(incidents)[:NAMED]:
+    for incident in list(incidents)[:MAX_LISTED]:
         yield f"FAIL {plain(incident.project, 64)} {incident.incident_id}: {plain(incident.title)} ({incident.status})"
-    if len(incidents) > NAMED:
-        yield f"… and {len(incidents) - NAMED} more"
+    if len(incidents) > MAX_LISTED:
+        yield f"… and {len(incidents) - MAX_LISTED} more"
     number = "1 incident is" if len(incidents) == 1 else f"{len(incidents)} incidents are"
-    yield f"{number} {kind_names}. `driftline incidents show ID` says why; `driftline incidents resolve ID` closes one."
+    yield f"{number} {kind_names}. `driftline incidents show ID` shows the reasons; `driftline incidents resolve ID` closes one."
 
 
 def _build_filter(project: str | None, filters: Filters) -> InboxFilter:
-    """Return the filter from the options; InputError names a wrong one."""
+    """Return the filter from the options. Raises InputError for an unknown value."""
     statuses = [current_status(name) for name in filters.status or ()]
     for name in statuses:
         if name not in STATUSES:
@@ -369,7 +371,7 @@ def _build_filter(project: str | None, filters: Filters) -> InboxFilter:
         ("--sort", filters.sort, SORTS),
     ):
         if value is not None and value not in choices:
-            raise InputError(f"{option}: {plain(value, 40)} is none of them", hint=f"Use one of {', '.join(choices)}.")
+            raise InputError(f"{option}: unknown value {plain(value, 40)}", hint=f"Use one of {', '.join(choices)}.")
     return InboxFilter(
         project=project,
         statuses=statuses,
@@ -385,88 +387,92 @@ def _build_filter(project: str | None, filters: Filters) -> InboxFilter:
 
 
 def _read_checks(workspace: Workspace, project: str | None) -> Sequence[ProjectAnswer]:
-    """Tell whether a project, or each of them, was checked."""
-    cursor, policy, now = workspace.store.cursor(), workspace.policy, workspace.now()
-    return read_projects(cursor, policy, now) if project is None else [read_project(cursor, policy, now, project)]
+    """Return the project, or all projects, with the time of their last check."""
+    cursor = workspace.store.cursor()
+    if project is None:
+        return read_projects(cursor, workspace.policy, workspace.now())
+    return [read_project(cursor, workspace.policy, workspace.now(), project)]
 
 
 def _decide(
     incident: str, decision: str, by: str | None, reason: str | None, database: Path | None, as_of: str | None
 ) -> Incident:
-    """Record a decision and return the updated incident. InputError if the decision is not possible."""
-    why = _require_reason(reason)  # ask before the database is opened
-    with _open_to_write(database, as_of) as workspace:
+    """Record a decision and return the updated incident. Raises InputError if the decision is not possible."""
+    reason_text = _require_reason(reason)  # prompt before the database is opened
+    with _open_for_writing(database, as_of) as workspace:
         record = _find_incident(workspace, incident)
-        return _apply_change(workspace, record, Change(decision=decision, comment=why), by or getpass.getuser())
+        return _apply_change(workspace, record, Change(decision=decision, comment=reason_text), by or getpass.getuser())
 
 
-def _apply_change(workspace: Workspace, incident: Incident, wanted: Change, who: str) -> Incident:
-    """Change an incident, in this process or through the server that has the database; InputError if the change is not possible."""
-    which, comment_text = (incident.project, incident.incident_id), wanted.comment
-    redacted = Change(
-        decision=wanted.decision,
-        assigns=wanted.assigns,
-        assignee=wanted.assignee,
-        comment=None if comment_text is None else workspace.redactor.redact(comment_text)[0],
-    )
-    made: Changed
+def _apply_change(workspace: Workspace, incident: Incident, requested: Change, author: str) -> Incident:
+    """Change an incident, in this process or through the server that has the database.
+
+    Raises InputError if the change is not possible.
+    """
+    key = (incident.project, incident.incident_id)
+    comment_text = None if requested.comment is None else workspace.redactor.redact(requested.comment)[0]
+    redacted = Change(decision=requested.decision, assigns=requested.assigns, assignee=requested.assignee, comment=comment_text)
+    result: Changed
     if workspace.server is None:
-        made = asyncio.run(change(watch_over(workspace), which, redacted, Person(who)))
+        result = asyncio.run(change(Watch(workspace.publisher), key, redacted, Person(author)))
     else:
-        made = workspace.server.call("change", Changed, which, redacted, Person(who), workspace.now())
-    if made.problem is not None or made.incident is None:
-        problem = made.problem or "not_found"
+        result = workspace.server.call("change", Changed, key, redacted, Person(author), workspace.now())
+    if result.problem is not None or result.incident is None:
+        problem = result.problem or "not_found"
         raise InputError(
             f"incident {incident.incident_id} was not changed: {PROBLEMS[problem]}",
-            hint="`driftline incidents list --status open --status acknowledged` lists what is live.",
+            hint="`driftline incidents list --status open --status acknowledged` lists live incidents.",
         )
-    return made.incident
+    return result.incident
 
 
-def _require_operator(workspace: Workspace, project: str, name: str | None, who: str) -> None:
-    """Raise an InputError if the assignee is not an operator; without any operators, every name is accepted."""
+def _require_operator(workspace: Workspace, project: str, assignee: str | None, author: str) -> None:
+    """Raise an InputError if the assignee is not an operator. Without operators, every name is accepted."""
     file = access_file(workspace.settings.database)
-    if name in {None, who} or not file.exists():
+    if assignee in {None, author} or not file.exists():
         return
     with AccessStore(file, workspace.now) as access:
         people = people_of(access, project)
-    if people and (problem := assignee_problem(name or "", people, project)) is not None:
-        raise InputError(problem, hint="`driftline operators list` shows them.")
+    problem = assignee_problem(assignee or "", people, project) if people else None
+    if problem is not None:
+        raise InputError(problem, hint="`driftline operators list` shows the operators.")
 
 
-def _require_reason(typed_reason: str | None) -> str:
-    """Return the reason of a decision, from the option or asked for on a terminal. InputError if it is blank or too long."""
-    if typed_reason is None and sys.stdin.isatty():
-        typed_reason = typer.prompt("Reason", err=True)
-    reason_text = (typed_reason or "").strip()
-    if not reason_text:
-        raise InputError(f"--reason: {'is missing' if typed_reason is None else 'is blank'}", hint=GIVE_REASON)
-    if len(reason_text) > MAX_COMMENT:
-        raise InputError(f"--reason: has {len(reason_text)} characters; at most {MAX_COMMENT} are taken", hint=GIVE_REASON)
-    return reason_text
+def _require_reason(reason: str | None) -> str:
+    """Return the reason from the option or from a prompt. Raises InputError if it is missing, blank or too long."""
+    if reason is None and sys.stdin.isatty():
+        reason = typer.prompt("Reason", err=True)
+    if reason is None:
+        raise InputError("--reason: is missing", hint=REASON_HINT)
+    reason = reason.strip()
+    if not reason:
+        raise InputError("--reason: is blank", hint=REASON_HINT)
+    if len(reason) > MAX_COMMENT:
+        raise InputError(f"--reason: has {len(reason)} characters; the maximum is {MAX_COMMENT}", hint=REASON_HINT)
+    return reason
 
 
 def _find_incident(workspace: Workspace, incident: str) -> Incident:
-    """Return the only incident whose id begins with this text; InputError if there is none, or several."""
+    """Return the only incident whose id begins with this text. Raises InputError if there is none, or several."""
     values = {"project": None, "incident": incident}
     matches = list(query_records(workspace.store.cursor(), "incident_by_id", Incident, values))
     if len(matches) != 1:
-        many = f"{len(matches)} incidents begin with" if matches else "no incident begins with"
-        raise InputError(f"{many} {plain(incident, 64)!r}", hint="`driftline incidents list` lists them.")
+        number = f"the ids of {len(matches)} incidents begin" if matches else "no incident id begins"
+        raise InputError(f"{number} with {plain(incident, 64)!r}", hint="`driftline incidents list` lists the incidents.")
     return matches[0]
 
 
 @contextlib.contextmanager
-def _open_to_write(database: Path | None, as_of: str | None) -> Iterator[Workspace]:
+def _open_for_writing(database: Path | None, as_of: str | None) -> Iterator[Workspace]:
     with open_workspace(settings_of(database), now=clock_of(as_of), writes=True) as workspace:
         yield workspace
 
 
-def _show_result(made: Incident, result: str, *, as_json: bool) -> None:
+def _print_change(incident: Incident, result: str, *, as_json: bool) -> None:
     if as_json:
-        print_json(document(incident_answer(made, with_sql=False)))
+        print_json(document(incident_answer(incident, with_sql=False)))
     else:
-        out.say(f"{made.incident_id} {result}: {made.title}")
+        out.say(f"{incident.incident_id} {result}: {incident.title}")
 
 
 async def _check_in_batches(watch: Watch, projects: Sequence[str]) -> list[Checked]:

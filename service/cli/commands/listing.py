@@ -1,4 +1,4 @@
-"""`driftline runs`, `scores` and `costs`: lists that open the database without loading any rules, so that they start at once."""
+"""`driftline runs`, `scores` and `costs`: lists that load no rules, so that they start fast."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def runs(
 ) -> None:
     """List the runs, newest first by their end: readiness level, trust score, primary failure, tool calls."""
     start = since_of(since)
-    with opened_to_show(database, project) as workspace:
+    with open_for_display(database, project) as workspace:
         runs = runs_of(workspace.store, project, newest=limit + 1)
     shown = newest(sorted(runs, key=_last_at, reverse=True), start, _last_at)
-    of, when = of_project(project), "yet" if start is None else f"since {start:%Y-%m-%d %H:%M}"
-    none = f"no runs{of} {when}: a session becomes one when it ends (driftline finalize SESSION)"
+    period = "yet" if start is None else f"since {start:%Y-%m-%d %H:%M}"
+    none = f"no runs{of_project(project)} {period}: a session becomes a run when it ends (driftline finalize SESSION)"
     show_rows(shown, runs_table, as_json=as_json, none=none, limit=limit, document=document)
 
 
@@ -64,19 +64,20 @@ def scores(
 ) -> None:
     """List the scores, newest exchange first: tiers, sampling reasons, anomalies."""
     start = since_of(since)
-    with opened_to_show(database, project) as workspace:
-        wanted = ScoreFilter(session=session, anomalies=anomalies, limit=limit + 1)
-        matches = project_scores(workspace.store.cursor(), project, wanted)
+    with open_for_display(database, project) as workspace:
+        score_filter = ScoreFilter(session=session, anomalies=anomalies, limit=limit + 1)
+        matches = project_scores(workspace.store.cursor(), project, score_filter)
     shown = newest(matches, start, lambda score: score.exchange_at)
     show_rows(shown, scores_table, as_json=as_json, none="no score matches", limit=limit, document=document)
 
 
 @contextmanager
-def opened_to_show(database: Path | None, project: str | None = None, policy: Path | None = None) -> Iterator[Workspace]:
-    """Open the workspace of a database, with a warning if records are pending. InputError for an unknown project."""
+def open_for_display(database: Path | None, project: str | None = None, policy: Path | None = None) -> Iterator[Workspace]:
+    """Open the workspace of a database for reading, with a note if its stages lag. Raises InputError for an unknown project."""
     with open_workspace(settings_of(database, policy)) as workspace:
         require_known(workspace, project)
-        if lag := stages_behind(workspace.store):
+        lag = stages_behind(workspace.store)
+        if lag:
             err.say(f"note: {lag}. {CATCH_UP}", style="yellow")
         yield workspace
 
@@ -86,7 +87,7 @@ def _last_at(run: Run) -> datetime:
 
 
 def of_project(project: str | None) -> str:
-    """Return ` of project NAME` for a message, or nothing."""
+    """Return ` of project NAME` for a message; empty without a project."""
     return "" if project is None else f" of project {project}"
 
 
@@ -121,14 +122,15 @@ def costs(
 
     Days are listed newest first, other groups by cost, highest first. --since and --until apply to the time of the judge's answer.
     """
-    start, end = since_of(since), until_of(until)
-    with opened_to_show(database, project) as workspace:
-        shown = judge_costs(workspace.store.cursor(), by.value, project, start, end)
-        if start is not None and end is None and not shown:
+    start = since_of(since)
+    end = until_of(until)
+    with open_for_display(database, project) as workspace:
+        rows = judge_costs(workspace.store.cursor(), by.value, project, start, end)
+        if start is not None and end is None and not rows:
             older = judge_costs(workspace.store.cursor(), By.DAY.value, project, end=start)
             offer_older(start, older[-1].day if older else None)
     if by is By.DAY:
-        shown.reverse()
-    when = "in that time" if since or until else "yet"
-    none = f"the judge has not been asked {when}{of_project(project)}: no cost"
-    show_rows(shown, partial(costs_table, GROUPS[by]), as_json=as_json, none=none, limit=limit, document=document)
+        rows.reverse()
+    period = " in this period" if since or until else ""
+    none = f"no judge calls{of_project(project)}{period}: no cost"
+    show_rows(rows, partial(costs_table, GROUPS[by]), as_json=as_json, none=none, limit=limit, document=document)

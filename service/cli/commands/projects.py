@@ -12,7 +12,7 @@ from rich.console import RenderableType
 
 from schemas.bounds import NAME
 from schemas.errors import InputError, SettingsError
-from service.cli.commands.listing import opened_to_show
+from service.cli.commands.listing import open_for_display
 from service.cli.commands.options import SHOWN, AsJson, Database, Limit, PolicyFile, print_json, settings_of, show_rows
 from service.cli.completion import project_names
 from service.cli.terminal import err, out, table
@@ -60,7 +60,7 @@ def projects(
         last = read_day(until)
     except ValueError as error:
         raise SettingsError(f"--until {until}: {error}", hint="Give the last day of the figures.") from None
-    with opened_to_show(database, policy=policy) as workspace:
+    with open_for_display(database, policy=policy) as workspace:
         shown = [project for project in read_fleet(workspace, last) if health in (None, project.health)]
     none = f"no projects yet. {IMPORT_FIRST}" if health is None else f"no project is {health}"
     show_rows(shown, projects_table, as_json=as_json, none=none, limit=limit, document=document)

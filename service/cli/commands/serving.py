@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated
 
 import typer
 
+from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.cli.commands.options import ChosenJudge, Database, Kafka, PolicyFile, settings_of
 from service.cli.exit_codes import end_with
 from service.cli.terminal import out
 from service.server.logs import configure_logs
-from service.setup.judge_setup import LIVE, NONE, SIMULATED, WORKERS, describe_judge, unpriced_note
+from service.setup.judge_setup import LIVE, NONE, SIMULATED, WORKERS, OpenedJudge, describe_judge, unpriced_note
 from service.setup.kafka import collector_topics, connection_of
 from service.setup.wiring import policy_of, redactor_of
 from service.setup.workspace import utc_now
@@ -25,7 +26,7 @@ JUDGES = {
     NONE: "no judge: Tiers 2, 2.5 and 3 stay unscored (no_judge); `driftline rejudge` scores them later",
     LIVE: "live judge: calls cost money, up to each session's cap",
     SIMULATED: "simulated judge: it rates by simple rules, and every score is marked as simulated",
-    WORKERS: "records go to Kafka: workers score them (`driftline worker`), and this server lands the topics in the database",
+    WORKERS: "records go to Kafka: workers score them (`driftline worker`), and this server stores the topics in the database",
 }
 
 
@@ -66,7 +67,7 @@ def serve(
 
 
 def _announce(url: str, judge: str, notes: Sequence[str]) -> None:
-    out.say(f"Driftline listens at {url} (open it in a browser; the API is documented at {url}/docs). Ctrl-C stops it.")
+    out.say(f"Driftline listens at {url} (open it in a browser; the API is documented at {url}/docs). Press Ctrl-C to stop.")
     out.say(JUDGES[judge])
     for note in notes:
         out.say(f"note: {note}")
@@ -96,45 +97,57 @@ def worker(
 ) -> None:
     """Run stages on Kafka: read topics, score, diagnose and evaluate, and write the results. Press Ctrl-C or send SIGTERM to stop."""
     settings = settings_of(None, policy, kafka=kafka, judge=judge)
-    names = _named(stages)
-    wanted = [stage for stage in TOPOLOGY if stage.name in names]
+    names = _parse_stages(stages)
+    selected = [stage for stage in TOPOLOGY if stage.name in names]
     collected = collector_topics(settings) if COLLECTOR in names else {}
-    in_force = policy_of(settings)
-    configure_logs(sys.stderr, redactor_of(settings, in_force))
+    policy_in_force = policy_of(settings)
+    configure_logs(sys.stderr, redactor_of(settings, policy_in_force))
     if child:
         from service.server.worker_process import run_worker  # noqa: PLC0415 - the streaming framework takes a second to load
 
-        end_with(run_worker(settings, wanted, sys.stdin.fileno(), collected))
-    from service.server.supervisor import partitions_of, supervise  # noqa: PLC0415 - whoever works needs no client of administration
+        end_with(run_worker(settings, selected, sys.stdin.fileno(), collected))
+    from service.server.supervisor import partitions_of, supervise  # noqa: PLC0415 - children need no administration client
 
-    partitions = partitions_of(connection_of(settings), wanted, collected)
-    out.say(f"{processes} worker {'process' if processes == 1 else 'processes'}: {_told(partitions)}")
-    for name in collected:
-        if not partitions[name]:
-            out.say(f"note: there is no topic {name} yet; it is read as soon as the Collector has made it")
-    if processes > sum(partitions.values()):
-        note = f"note: {processes} processes for {sum(partitions.values())} partitions: the rest stand by until one stops"
-        out.say(note)
-    if any(stage.judged for stage in wanted):
-        opened = describe_judge(settings, in_force)
-        for note in (f"judge: {opened.name}", opened.note, unpriced_note(in_force) if opened.name != "none" else ""):
-            if note:
-                out.say(note)
-    passed_on = {"--stages": stages, "--kafka": kafka, "--policy": policy, "--judge": judge}
-    arguments = [part for name, value in passed_on.items() if value is not None for part in (name, str(value))]
+    partitions = partitions_of(connection_of(settings), selected, collected)
+    _announce_workers(processes, partitions, collected)
+    if any(stage.judged for stage in selected):
+        _announce_judge(describe_judge(settings, policy_in_force), policy_in_force)
+    arguments: list[str] = []
+    for name, value in (("--stages", stages), ("--kafka", kafka), ("--policy", policy), ("--judge", judge)):
+        if value is not None:
+            arguments += [name, str(value)]
     supervise(settings, [*arguments, "--child"], processes)
 
 
-def _named(names: str) -> Collection[str]:
-    """Return the names of stages; SettingsError for an unknown one."""
-    wanted = {name.strip() for name in names.split(",")}
-    unknown = sorted(wanted - set(NAMES))
+def _announce_workers(processes: int, partitions: Mapping[str, int], collected: Iterable[str]) -> None:
+    total = sum(partitions.values())
+    out.say(f"{processes} worker {'process' if processes == 1 else 'processes'}: {_describe_partitions(partitions)}")
+    for name in collected:
+        if not partitions[name]:
+            out.say(f"note: there is no topic {name} yet; workers read it once the Collector has created it")
+    if processes > total:
+        out.say(f"note: {processes} processes for {total} partitions: the other processes stand by until one stops")
+
+
+def _announce_judge(judge: OpenedJudge, policy: Policy) -> None:
+    out.say(f"judge: {judge.name}")
+    if judge.note:
+        out.say(judge.note)
+    unpriced = unpriced_note(policy)
+    if judge.name != NONE and unpriced:
+        out.say(unpriced)
+
+
+def _parse_stages(names: str) -> Collection[str]:
+    """Return the names of stages in the option. Raises SettingsError for an unknown one."""
+    stages = {name.strip() for name in names.split(",")}
+    unknown = sorted(stages - set(NAMES))
     if unknown:
         raise SettingsError(
             f"--stages: there is no stage {', '.join(map(repr, unknown))}", hint=f"Name some of {', '.join(NAMES)}."
         )
-    return wanted
+    return stages
 
 
-def _told(partitions: dict[str, int]) -> str:
+def _describe_partitions(partitions: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ({count} partitions)" for name, count in partitions.items())

@@ -107,7 +107,7 @@ def test_doctor_sees_openclaw_and_the_plugin(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("OPENCLAW_STATE_DIR", str(tmp_path / "state"))
     _, out = said("doctor", "--db", str(tmp_path / "a.duckdb"))
     assert f"2026.6.11, 1 agent under {tmp_path / 'state'}: JSONL files" in out
-    assert "on, delivers to http://127.0.0.1:8377" in out
+    assert "on, sends to http://127.0.0.1:8377" in out
     (tmp_path / "state" / "openclaw.json").write_text("{}", "utf-8")
     _, out = said("doctor", "--db", str(tmp_path / "a.duckdb"))
     assert "off: sessions come by import only" in out

@@ -54,7 +54,7 @@ def test_the_doctor_names_the_version_of_the_trial_gear(driftline: Command) -> N
     """It has to be Driftline's."""
     _, printed, _ = driftline("doctor")
 
-    assert f"driftline-trial {version()}" in printed
+    assert f"driftline-trial: version {version()}" in printed
 
 
 def test_trial_gear_of_another_version_is_a_problem(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,12 @@ from audit.evaluation.cases import Case, CaseInput, Message, TrustAtLeast
 from service.cli.commands.evaluating import warnings_of
 
 
-@pytest.mark.parametrize(("least", "warns"), [(0, True), (60, True), (73, True), (74, False), (100, False)])
-def test_a_check_on_trust_that_no_run_fails_is_warned_of(least: int, *, warns: bool) -> None:
-    """It passes whatever the agent did, and its author counts on it."""
-    check = TrustAtLeast(check_id="trust", kind="trust_at_least", trust=least)
-    asked = CaseInput(messages=(Message(role="user", content="Refund order 4711."),))
-    found = warnings_of([Case(case_id="refund", title="Refund", input=asked, deterministic_checks=(check,))])
-    wanted = f"case refund: trust_at_least {least} never fails a run: trust is never below 73"
-    assert any(one.startswith(wanted) for one in found) == warns
-    assert len(found) == warns
+@pytest.mark.parametrize(("min_trust", "warns"), [(0, True), (60, True), (73, True), (74, False), (100, False)])
+def test_a_trust_check_that_no_run_can_fail_causes_a_warning(min_trust: int, *, warns: bool) -> None:
+    """The author of the case would rely on a check that always passes."""
+    check = TrustAtLeast(check_id="trust", kind="trust_at_least", trust=min_trust)
+    case_input = CaseInput(messages=(Message(role="user", content="Refund order 4711."),))
+    case = Case(case_id="refund", title="Refund", input=case_input, deterministic_checks=(check,))
+    warnings = warnings_of([case])
+    assert len(warnings) == warns
+    assert all(f"case refund: trust_at_least {min_trust} never fails" in warning for warning in warnings)
