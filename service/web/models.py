@@ -42,7 +42,7 @@ from service.text.links import CALLS
 from service.web.bounds import MAX_BULK, MAX_EVENTS
 from service.web.errors import ApiError
 from service.web.json_routes import decode_lines
-from streams.sources.event_files import has_broken_id
+from streams.sources.event_files import has_lone_surrogate_in_id
 
 EXAMPLES: dict[str, dict[str, Any]] = msgspec.json.decode(resources.files("service.web").joinpath("examples.json").read_bytes())
 """Example bodies by the name of their request."""
@@ -55,7 +55,7 @@ def _check_id(text: str) -> str:
 
 
 def _check_event(value: Any) -> Any:
-    if isinstance(value, dict) and has_broken_id(value):
+    if isinstance(value, dict) and has_lone_surrogate_in_id(value):
         raise ValueError(f"its event_id {NOT_UNICODE}")
     return value
 

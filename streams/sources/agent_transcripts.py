@@ -1,4 +1,4 @@
-"""Shared by the dialects of agents other than OpenClaw: finding and reading transcripts, and checking the fields of a line."""
+"""What the dialects of agents other than OpenClaw share: finding and reading transcripts, and checking the fields of lines."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from streams.sources.zstd import zstd
 EVENTS = "events"
 """Kind of an entry whose body holds ready-made events."""
 INTERNAL = {"provenance": {"kind": "internal_system"}}
-"""Message fields that mark a user message as written by the program."""
+"""Fields of a message in the user's role that the program wrote."""
 SUBAGENT = {"provenance": {"kind": "subagent_task"}}
-"""Message fields that mark a user message as written by another agent."""
-MAX_PARSED = 1024 * 1024
-"""Characters of the longest text that is parsed as JSON."""
+"""Fields of a message in the user's role that another agent wrote."""
+MAX_PARSED_CHARACTERS = 1024 * 1024
+"""Maximum length of a text that is parsed as JSON."""
 Json = dict[str, Any]
 _COPY_HINT = "Check whether the file was copied completely."
 _MAX_UNKNOWN_KINDS = 256
-"""Unknown kinds reported per file."""
+"""Maximum number of unknown kinds that are reported per file."""
 _SHOWN_CHARACTERS = 128
 """Characters of an unknown kind that a fault quotes."""
 
 
 def find_transcripts(path: Path, *patterns: str) -> list[Path]:
-    """Return the files below a folder that match a pattern, sorted, without hidden files and symbolic links.
+    """Return the files below a folder that match a pattern, sorted. Hidden files and symbolic links are left out.
 
     Raises InputError if the folder does not exist.
     """
@@ -55,18 +55,18 @@ def read_agent_file(
     *,
     session_id: str,
     agent: str,
-    lines_of: Callable[[BinaryIO], Iterable[Line]] = read_lines,
+    split_lines: Callable[[BinaryIO], Iterable[Line]] = read_lines,
 ) -> Reading:
-    """Read one transcript.
+    """Return the records of one transcript.
 
-    `session_id` and `agent` are defaults, which the lines and the context override. `lines_of` splits the file into lines, and raises
-    ValueError if it cannot. Raises InputError if the file cannot be opened, decompressed or split.
+    `session_id` and `agent` are defaults, which the lines and the context may override. `split_lines` splits the file into lines, and raises
+    ValueError if the file is malformed. Raises InputError if the file cannot be opened, decompressed or split.
     """
     try:
         modified_at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
         with open_stream(path) as stream:
             return read_session(
-                lines_of(stream),
+                split_lines(stream),
                 context,
                 session_id=session_id[:MAX_ID],
                 agent=agent,
@@ -82,7 +82,7 @@ def read_agent_file(
 
 
 class AgentDialect:
-    """Base of the dialects of agents that neither wrap a user's text nor use it to tag exchanges."""
+    """Base class of dialects whose programs add no metadata to user messages. No tags follow from their texts."""
 
     parent_field = "parentUuid"
     derives = False
@@ -104,9 +104,9 @@ class AgentDialect:
 
 
 class UnknownKinds:
-    """Unknown kinds of lines and blocks in one file.
+    """The unknown kinds of lines and blocks in one file.
 
-    A new version of a program brings new kinds. Each kind is reported once per file, however many lines have it.
+    New versions of a program introduce new kinds. Each kind is reported once per file, however many lines have it.
     """
 
     def __init__(self) -> None:
@@ -117,11 +117,11 @@ class UnknownKinds:
         if kind in self._reported or len(self._reported) >= _MAX_UNKNOWN_KINDS:
             return []
         self._reported.add(kind)
-        shown = kind[:_SHOWN_CHARACTERS]
-        return [Problem("unknown_kind", f"{shown}: this version of Driftline does not know this kind and skips its lines")]
+        quoted = kind[:_SHOWN_CHARACTERS]
+        return [Problem("unknown_kind", f"{quoted}: this version of Driftline does not know this kind and skips its lines")]
 
 
-def id_problem(name: str, value: Any) -> Problem | None:
+def find_id_problem(name: str, value: Any) -> Problem | None:
     """Return the problem of a required id; None if the id is valid."""
     if value is None:
         return Problem("missing_field", f"{name}: is missing")
@@ -134,7 +134,7 @@ def id_problem(name: str, value: Any) -> Problem | None:
 
 def is_identifier(value: Any) -> bool:
     """Return whether the value is a valid id."""
-    return id_problem("", value) is None
+    return find_id_problem("", value) is None
 
 
 def parse_time(value: Any) -> datetime | None:
@@ -147,14 +147,14 @@ def parse_time(value: Any) -> datetime | None:
         return None
 
 
-def number_of(value: Any) -> int | float | None:
-    """Return the number in a field; None for anything else, true and false included."""
+def read_number(value: Any) -> int | float | None:
+    """Return the number in a field; None for any other value, including true and false."""
     return value if type(value) is int or type(value) is float else None
 
 
 def parse_object(text: Any) -> Json | None:
-    """Return the JSON object in a text; None if it is something else, too long or nested too deeply."""
-    if not isinstance(text, str) or len(text) > MAX_PARSED or not text.lstrip().startswith("{"):
+    """Return the JSON object in a text; None if the text is anything else, is too long, or nests too deep."""
+    if not isinstance(text, str) or len(text) > MAX_PARSED_CHARACTERS or not text.lstrip().startswith("{"):
         return None
     try:
         value = msgspec.json.decode(text)
@@ -166,14 +166,14 @@ def parse_object(text: Any) -> Json | None:
 
 
 class EntryPosition(NamedTuple):
-    """The position of an entry in the conversation: its parent, whether it names one, and whether it is beside the conversation."""
+    """The position of an entry: its parent, whether the entry names a parent, and whether it is beside the conversation."""
 
     parent: str | None = None
     linked: bool = False
     side: bool = False
 
 
-def make_entry(
+def build_agent_entry(
     kind: str,
     entry_id: str,
     line: Json,
@@ -185,11 +185,11 @@ def make_entry(
     blocks: Sequence[Json] = (),
     own_blocks: Sequence[Json] | None = None,
 ) -> Entry:
-    """Build the entry of a line, with the line's time.
+    """Return an entry with the time of its line.
 
-    `own_blocks` are the blocks of the line itself if `blocks` also repeats earlier lines: they identify the entry when it is repeated.
+    `own_blocks` are the blocks of the line itself, if `blocks` also repeats earlier lines. They identify the entry when it is repeated.
     """
-    message = message or {}
+    message = {} if message is None else message
     identity = [kind, message.get("role"), list(blocks if own_blocks is None else own_blocks)]
     return build_entry(
         kind,
@@ -206,8 +206,8 @@ def make_entry(
     )
 
 
-def call_block(call_id: Any, name: Any, arguments: Any) -> Json:
-    """Return the block of a tool call, with those fields that are valid."""
+def build_call_block(call_id: Any, name: Any, arguments: Any) -> Json:
+    """Return the block of a tool call, with the fields that are valid."""
     block: Json = {"type": "toolCall"}
     if isinstance(call_id, str):
         block["id"] = call_id

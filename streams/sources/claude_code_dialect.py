@@ -1,22 +1,22 @@
 """Lines of a Claude Code transcript as entries.
 
-1. Lines of the conversation have a `uuid` and name their parent by `parentUuid`: `user`, `assistant`, `system`, `attachment` and
-   `progress`. Everything else is bookkeeping, which is skipped. An unknown kind is reported once per file.
-2. One message of the model is written as several lines with one `message.id`, a line per block, each with the usage. They are one message:
-   the texts are joined, the usage counts once. Tool results and the next message follow the last line of the message, whichever line they
+1. The lines of the conversation have a `uuid` and name their parent by `parentUuid`. Their kinds are `user`, `assistant`, `system`,
+   `attachment` and `progress`. All other known kinds are bookkeeping and skipped. An unknown kind is reported once per file.
+2. A message of the model is written as several lines with one `message.id`: a line per block, each with the usage. They are one message: the
+   texts are joined, and the usage counts once. Tool results and the next message follow the last line of the message, whichever line they
    name as their parent, so that an answer is one chain.
-3. Attachments, notices and texts of the program (`isMeta`, compaction summaries, output of local commands) are not user questions. While
-   an answer is under way they belong to it, at the position of their parent. After it they open a new exchange, tagged `internal`, and so
-   does a prompt of the program (a notification of a finished task). A slash command opens an exchange of the user. These exchanges exist
-   only if the agent answers. Input queued while the agent worked is an attachment, too: a prompt is the user's and joins the question
-   under way, anything else is the program's.
-4. A failed request (`system` lines of subtype `api_error`, and the message shown when the program gives up) is an assistant message that
-   ended in an error. The next message is a retry. An interruption is an aborted message.
-5. A history that is rewritten with other uuids counts once: a message by its id, request id and blocks, a result by its call. A question
-   whose text was asked before is deferred until it is answered: it is a repetition if a repeated message answers it. A line that repeats
-   a message takes the message's position, and so do the lines after it.
+3. Attachments, notices and texts of the program (`isMeta`, compaction summaries, output of local commands) are not questions of the user.
+   While the agent is answering, they take the position of their parent. After the answer they open a new exchange tagged `internal`, and so
+   does a prompt of the program (a notification of a finished task). A slash command opens an exchange of the user. All these exchanges exist
+   only if the agent answers. Input that was queued while the agent worked is an attachment, too: a prompt is the user's and joins the current
+   question; anything else is the program's.
+4. A failed request is an assistant message that ended in an error: a `system` line of subtype `api_error`, or the message shown when the
+   program gives up. The next message is a retry. An interruption is an aborted message.
+5. A history that was rewritten with other uuids counts once. A message is recognised by its id, request id and blocks, a result by its call. A
+   question with the text of an earlier one is deferred until it is answered: it is a repetition if a repeated message answers it. A line that
+   repeats a message takes the position of that message, and so do the lines after it.
 6. The log of a run ends with its `result` (`claude_code_files`), which has the answer and the token count of the run.
-7. A sidechain line is beside the conversation, unless the whole file is a sidechain: then it is a subagent's session, with the id
+7. A sidechain line is beside the conversation. If the whole file is a sidechain, it is a subagent's session with the id
    `<session id>.agent-<agent id>`. A line that is also in the subagent's own file counts there.
 
 The kinds of lines and blocks are those of version 2.1.330.
@@ -25,7 +25,7 @@ The kinds of lines and blocks are those of version 2.1.330.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -40,11 +40,11 @@ from streams.sources.agent_transcripts import (
     AgentDialect,
     EntryPosition,
     UnknownKinds,
-    call_block,
-    id_problem,
+    build_agent_entry,
+    build_call_block,
+    find_id_problem,
     is_identifier,
-    make_entry,
-    number_of,
+    read_number,
 )
 from streams.sources.lines import Line, Problem, json_type
 from streams.sources.media import placeholders_in
@@ -55,6 +55,7 @@ SOURCE = "claude-code"
 Json = dict[str, Any]
 _CONVERSATION = frozenset({"user", "assistant", "system", "attachment", "progress", "result"})
 _COMPACTIONS = {"compact_boundary": "compaction", "microcompact_boundary": "microcompaction"}
+_COMPACTION_FIELDS = (("preTokens", "tokens_before"), ("postTokens", "tokens_after"), ("durationMs", "duration_ms"))
 _PROGRAM_FLAGS = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly", "turnCompanion")
 _COMMAND_OUTPUTS = (
     "<local-command-stdout>",
@@ -65,10 +66,10 @@ _COMMAND_OUTPUTS = (
 )
 _COMMANDS = ("<command-name>", "<command-message>", "<bash-input>")
 _INTERRUPTION = "[Request interrupted by user"
-_RUN_FACTS = ("subtype", "is_error", "num_turns", "duration_ms", "duration_api_ms", "total_cost_usd")
+_RUN_FIELDS = ("subtype", "is_error", "num_turns", "duration_ms", "duration_api_ms", "total_cost_usd")
 _NOTIFICATION = "<task-notification>"
-MAX_REPEATED_TEXT = 256 * 1024
-"""Characters of a message's earlier text that each of its lines repeats; more than an exchange keeps."""
+MAX_REPEATED_CHARACTERS = 256 * 1024
+"""Maximum length of the text that each line of a message repeats from earlier lines. An exchange keeps less."""
 _USAGE = {
     "input_tokens": "input",
     "output_tokens": "output",
@@ -76,10 +77,11 @@ _USAGE = {
     "cache_creation_input_tokens": "cacheWrite",
 }
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
-_REMINDER = ("<system-reminder>", "</system-reminder>")
+_REMINDER_START = "<system-reminder>"
+_REMINDER_END = "</system-reminder>"
 _EXIT_CODE = re.compile(r"(?:Error: )?Exit code (\d{1,9})(?:\n|\Z)")
 Content = TypeVar("Content")
-BOOKKEEPING = frozenset(
+BOOKKEEPING_KINDS = frozenset(
     {
         "agent-color",
         "agent-name",
@@ -129,7 +131,7 @@ BOOKKEEPING = frozenset(
     }
 )
 """Kinds of lines outside the conversation."""
-NOTICES = frozenset(
+NOTICE_SUBTYPES = frozenset(
     {
         "agents_killed",
         "away_summary",
@@ -164,7 +166,7 @@ NOTICES = frozenset(
         "turn_duration",
     }
 )
-"""Subtypes of `system` lines that do not record what the agent did."""
+"""Subtypes of `system` lines that record nothing about the agent's work."""
 USER_BLOCKS = frozenset(
     {
         "text",
@@ -201,11 +203,11 @@ ASSISTANT_BLOCKS = frozenset(
 """Types of blocks in a message of the model."""
 
 
-class Copied(NamedTuple):
-    """Ids of what a transcript copied from other transcripts.
+class CopiedIds(NamedTuple):
+    """The ids of what a transcript copied from others.
 
-    `uuids`, `messages` and `questions` (digests) come from earlier transcripts, `by_subagents` (uuids and message ids) from the transcripts
-    of its subagents.
+    `uuids`, `messages` and `questions` (digests) come from earlier transcripts. `by_subagents` (uuids and message ids) come from the
+    transcripts of its subagents.
     """
 
     uuids: frozenset[str]
@@ -214,16 +216,16 @@ class Copied(NamedTuple):
     by_subagents: frozenset[str] = frozenset()
 
 
-NOTHING_COPIED = Copied(frozenset(), frozenset(), frozenset())
+NOTHING_COPIED = CopiedIds(frozenset(), frozenset(), frozenset())
 
 
 class ClaudeCodeDialect(AgentDialect):
-    """Claude Code's dialect. `copied` is what another session of the folder had first."""
+    """Claude Code's dialect. `copied` are the ids of what the transcript copied from others."""
 
     source = SOURCE
     id_field = "uuid"
 
-    def __init__(self, copied: Copied = NOTHING_COPIED) -> None:
+    def __init__(self, copied: CopiedIds = NOTHING_COPIED) -> None:
         self._copied = copied
         self._copied_calls: set[str] = set()
         self._questions = set(copied.questions)
@@ -231,11 +233,12 @@ class ClaudeCodeDialect(AgentDialect):
         self._repeated: set[str] = set()
         self._positions = Positions()
         self._unknown = UnknownKinds()
-        self._last: Message[_MessageSoFar] | None = None
+        self._last: Message[_PartialMessage] | None = None
         self._has_failed = False
         self._counted_usage: dict[str, int | float] = {}
-        """Tokens that the messages of a run counted so far; `_total_usage` are those of its results."""
+        """Tokens counted by the messages of a run so far."""
         self._total_usage: dict[str, int | float] = {}
+        """Tokens counted by the results of a run so far."""
         self._session_id: str | None = None
         self._is_subagent = False
         self._models: dict[bool, str] = {}
@@ -245,223 +248,251 @@ class ClaudeCodeDialect(AgentDialect):
         """Return the entries of one line."""
         kind = body.get("type")
         if not isinstance(kind, str):
-            return _field_problem("type", kind)
-        header = self._header(body)
-        if kind in BOOKKEEPING:
-            return header
+            return _type_problem("type", kind)
+        session_entries = self._read_session(body)
+        if kind in BOOKKEEPING_KINDS:
+            return session_entries
         if kind not in _CONVERSATION:
             if isinstance(body.get("uuid"), str):
-                self._positions.stand_in(body["uuid"], self._positions.at(body.get("parentUuid")))
-            return [*header, *self._unknown.report(f"type {kind}")]
-        problem = id_problem("uuid", body.get("uuid")) or _parent_problem(body)
+                self._positions.inherit(body["uuid"], self._positions.at(body.get("parentUuid")))
+            return [*session_entries, *self._unknown.report(f"type {kind}")]
+        problem = find_id_problem("uuid", body.get("uuid")) or _parent_problem(body)
         if problem is not None:
             return problem
-        entries = self._read(kind, body if line.is_whole else repair_body(body))
-        return entries if isinstance(entries, Problem) else [*header, *entries]
+        entries = self._read_conversation(kind, body if line.is_whole else repair_body(body))
+        return entries if isinstance(entries, Problem) else [*session_entries, *entries]
 
-    def _header(self, body: Json) -> list[Entry | Problem]:
-        """Return the entry with the session, for the first line that names it."""
-        name = None if self._session_id is not None else session_of(body)
-        if name is None:
+    def _read_session(self, body: Json) -> list[Entry | Problem]:
+        """Return the session entry of the first line that names a session; nothing for any other line."""
+        session_id = session_of(body) if self._session_id is None else None
+        if session_id is None:
             return []
-        self._is_subagent = name != body["sessionId"]
-        self._session_id = name
-        return [make_entry("session", name, body)]
+        self._session_id = session_id
+        self._is_subagent = session_id != body["sessionId"]
+        return [build_agent_entry("session", session_id, body)]
 
-    def _read(self, kind: str, body: Json) -> list[Entry | Problem] | Problem:
+    def _read_conversation(self, kind: str, body: Json) -> list[Entry | Problem] | Problem:
         """Return the entries of a line of the conversation."""
         parent = body.get("parentUuid")
         if parent is None and isinstance(body.get("logicalParentUuid"), str):
             parent = body["logicalParentUuid"] if body["logicalParentUuid"] in self._positions else None
         position = self._positions.at(parent)
-        queued = _queued_message(body) if kind == "attachment" else None
+        queued = _read_queued_message(body) if kind == "attachment" else None
         if kind == "user" or queued is not None:
-            return self._user(queued or body, position)
+            return self._read_user(queued or body, position)
         if kind == "assistant":
-            return self._assistant(body, position)
+            return self._read_assistant(body, position)
         if kind == "system":
-            return self._system(body, position)
+            return self._read_system(body, position)
         if kind == "result":
-            return self._end(body, position)
-        self._positions.stand_in(body["uuid"], position)
+            return self._read_result_line(body, position)
+        self._positions.inherit(body["uuid"], position)
         return []
 
-    def _system(self, body: Json, position: Position) -> list[Entry | Problem]:
+    def _read_system(self, body: Json, position: Position) -> list[Entry | Problem]:
         subtype = body.get("subtype")
         if subtype == "api_error":
-            return self._failure(body, position, "error", _error_text(body.get("error")))
-        self._positions.stand_in(body["uuid"], position)
+            return self._add_failure(body, position, "error", _error_text(body.get("error")))
+        self._positions.inherit(body["uuid"], position)
         if isinstance(subtype, str) and subtype in _COMPACTIONS:
-            return [self._entry(EVENTS, body, position, body_fields={"events": [_compaction(subtype, body)]})]
-        if not isinstance(subtype, str) or subtype in NOTICES:
+            return [self._build_entry(EVENTS, body, position, body_fields={"events": [_build_compaction(subtype, body)]})]
+        if not isinstance(subtype, str) or subtype in NOTICE_SUBTYPES:
             return []
         return list(self._unknown.report(f"system line of subtype {subtype}"))
 
-    def _user(self, body: Json, position: Position) -> list[Entry | Problem] | Problem:
-        blocks = _message_blocks(body)
+    def _read_user(self, body: Json, position: Position) -> list[Entry | Problem] | Problem:
+        blocks = _read_message_blocks(body)
         if isinstance(blocks, Problem):
             return blocks
         results = _read_results(blocks, body, self._tools)
-        text = texts_of(blocks)
+        text = extract_text(blocks)
         is_copy = bool(results) and all(message.get("toolCallId") in self._copied_calls for message, _ in results)
         if text.startswith(_INTERRUPTION):
-            entries = self._failure(body, position, "aborted", text)
+            entries = self._add_failure(body, position, "aborted", text)
         elif results:
-            self._positions.stand_in(body["uuid"], position)
+            self._positions.inherit(body["uuid"], position)
             entries = []
         else:
-            entries = self._ask(body, position, text)
-        answered = (
-            self._entry(
-                "message",
-                body,
-                position,
-                suffix=str(index) if index or entries else "",
-                message=message,
-                blocks=[{"type": "text", "text": said}],
-                is_copy=is_copy,
-            )
-            for index, (message, said) in enumerate(results)
-            if self._is_new_result(body["uuid"], message, said)
-        )
-        return [*answered, *entries, *self._unknown_blocks(blocks, USER_BLOCKS)]
+            entries = self._read_question(body, position, text)
+        result_entries: list[Entry | Problem] = []
+        for index, (message, output) in enumerate(results):
+            if self._is_new_result(body["uuid"], message, output):
+                suffix = str(index) if index or entries else ""
+                result_entries.append(self._build_text_entry(body, position, message, output, suffix=suffix, is_copy=is_copy))
+        return [*result_entries, *entries, *self._report_unknown_blocks(blocks, USER_BLOCKS)]
 
-    def _ask(self, body: Json, position: Position, text: str) -> list[Entry | Problem]:
+    def _read_question(self, body: Json, position: Position, text: str) -> list[Entry | Problem]:
         """Return the entries of a text in the user's role. A text of the program is deferred until the agent answers it."""
         uuid = body["uuid"]
         is_meta = any(body.get(name) is True for name in _PROGRAM_FLAGS)
-        is_prompt = _is_from_program(body, text)
-        waiting = position.question
-        if text.startswith(_COMMAND_OUTPUTS) or (position.is_under_way and (is_meta or (is_prompt and waiting is None))):
-            self._positions.stand_in(uuid, position)
+        is_program_prompt = _is_from_program(body, text)
+        deferred = position.question
+        is_part_of_answer = position.is_under_way and (is_meta or (is_program_prompt and deferred is None))
+        if text.startswith(_COMMAND_OUTPUTS) or is_part_of_answer:
+            self._positions.inherit(uuid, position)
             return []
-        # A question that may repeat another waits for its answer; a further one shows that it was asked all the same.
-        unanswered = self._positions.take_question(position) if waiting is not None and waiting.id in self._repeated else []
-        origin = INTERNAL if is_meta or is_prompt else SUBAGENT if body.get("isSidechain") is True else {}
-        joins = {"joins": True} if position.is_under_way and body["type"] == "attachment" else {}
-        question = self._entry(
-            "message", body, position, message={"role": "user", **joins, **origin}, blocks=[{"type": "text", "text": text}]
-        )
+        unanswered: list[Entry] = []
+        if deferred is not None and deferred.id in self._repeated:
+            # A further question shows that the deferred one was no repetition.
+            unanswered = self._positions.take_question(position)
+        message: Json = {"role": "user"}
+        if position.is_under_way and body["type"] == "attachment":
+            message["joins"] = True
+        if is_meta or is_program_prompt:
+            message |= INTERNAL
+        elif body.get("isSidechain") is True:
+            message |= SUBAGENT
+        question = self._build_text_entry(body, position, message, text)
         digest = question_digest(text)
-        if is_meta or is_prompt or text.startswith(_COMMANDS) or digest in self._questions:
-            if digest in self._questions:
-                self._repeated.add(uuid)
-            self._positions.ask_later(uuid, position, question)
+        is_repeated = digest in self._questions
+        if is_repeated:
+            self._repeated.add(uuid)
+        if is_meta or is_program_prompt or is_repeated or text.startswith(_COMMANDS):
+            self._positions.defer_question(uuid, position, question)
             return [*unanswered]
         self._questions.add(digest)
-        self._positions.ask(uuid)
+        self._positions.add_question(uuid)
         return [*unanswered, question]
 
     def _is_new_result(self, uuid: str, message: Json, text: str) -> bool:
-        """Return whether this result of this call has not been read before."""
+        """Return whether no other line had this result of this call."""
         call_id = message.get("toolCallId")
         if call_id is None:
             return True
         digest = blake2b(f"{call_id}\0{text}".encode("utf-8", "replace"), digest_size=16).digest()
         return self._results.setdefault(digest, uuid) == uuid
 
-    def _assistant(self, body: Json, position: Position) -> list[Entry | Problem] | Problem:
-        blocks = _message_blocks(body)
+    def _read_assistant(self, body: Json, position: Position) -> list[Entry | Problem] | Problem:
+        blocks = _read_message_blocks(body)
         if isinstance(blocks, Problem):
             return blocks
-        message: Json = body["message"]
         if body.get("isApiErrorMessage") is True:
-            return self._failure(body, position, "error", texts_of(blocks))
-        if message.get("model") == "<synthetic>":
-            self._positions.stand_in(body["uuid"], position)
+            return self._add_failure(body, position, "error", extract_text(blocks))
+        if body["message"].get("model") == "<synthetic>":
+            self._positions.inherit(body["uuid"], position)
             return []
+        is_copy = self._is_copied_message(body)
         tools = _called_tools(blocks)
         self._tools |= tools
-        side = self._is_side(body)
-        is_copy = message.get("id") in self._copied.messages or (side and message.get("id") in self._copied.by_subagents)
         if is_copy:
             self._copied_calls.update(tools)
-        spoken_message = self._positions.message(
-            body["uuid"], message.get("id"), body.get("requestId"), side=side, begin=_MessageSoFar
+        entries = self._read_message_line(body, blocks, position, is_copy=is_copy)
+        return [*entries, *self._report_unknown_blocks(blocks, ASSISTANT_BLOCKS)] if entries else []
+
+    def _is_copied_message(self, body: Json) -> bool:
+        message_id = body["message"].get("id")
+        is_of_subagent = self._is_side(body) and message_id in self._copied.by_subagents
+        return is_of_subagent or message_id in self._copied.messages
+
+    def _read_message_line(
+        self, body: Json, blocks: Sequence[Json], position: Position, *, is_copy: bool
+    ) -> list[Entry | Problem]:
+        """Return the entries of a line of the model's message; none if the line repeats earlier lines of the message."""
+        line_message: Json = body["message"]
+        message = self._positions.message(
+            body["uuid"], line_message.get("id"), body.get("requestId"), side=self._is_side(body), begin=_PartialMessage
         )
-        added = spoken_message.content.add_blocks(blocks)
-        if (
-            spoken_message.has_begun
-            and not added
-            and (self._last is not spoken_message or not spoken_message.content.adds_usage(message.get("usage")))
-        ):
-            self._positions.replay(body["uuid"], position, spoken_message)
-            return []
-        self._last = spoken_message
-        position = spoken_message.follows(position)
-        questions = [
+        new_blocks = message.content.add_blocks(blocks)
+        if message.has_begun and not new_blocks:
+            adds_usage = self._last is message and message.content.adds_usage(line_message.get("usage"))
+            if not adds_usage:
+                self._positions.replay(body["uuid"], position, message)
+                return []
+        self._last = message
+        self._has_failed = False
+        position = message.follows(position)
+        entries: list[Entry | Problem] = [
             msgspec.structs.replace(question, is_copy=is_copy or question.is_copy)
             for question in self._positions.take_question(position)
         ]
-        entries: list[Entry | Problem] = [*questions, *self._model_change(body, position, is_copy=is_copy)]
-        fields, shown_blocks, results = _read_message_line(spoken_message.content, message, added)
-        self._has_failed = False
-        self._count_usage(fields.get("usage", {}))
+        entries += self._find_model_change(body, position, is_copy=is_copy)
+        added = _add_message_line(message.content, line_message, new_blocks)
+        self._count_usage(added.fields.get("usage", {}))
         entries.append(
-            self._entry("message", body, position, message=fields, blocks=shown_blocks, own_blocks=blocks, is_copy=is_copy)
-        )
-        for index, (result, text) in enumerate(_read_results(results, body, self._tools), 1):
-            shown = [{"type": "text", "text": text}]
-            entries.append(
-                self._entry("message", body, position, suffix=str(index), message=result, blocks=shown, is_copy=is_copy)
+            self._build_entry(
+                "message", body, position, message=added.fields, blocks=added.blocks, own_blocks=blocks, is_copy=is_copy
             )
-        self._positions.say(body["uuid"], spoken_message, fields.get("stopReason"))
-        return entries + list(self._unknown_blocks(blocks, ASSISTANT_BLOCKS))
+        )
+        for index, (result, output) in enumerate(_read_results(added.results, body, self._tools), 1):
+            entries.append(self._build_text_entry(body, position, result, output, suffix=str(index), is_copy=is_copy))
+        self._positions.add_answer_line(body["uuid"], message, added.fields.get("stopReason"))
+        return entries
 
-    def _failure(self, body: Json, position: Position, stop: str, message_text: str) -> list[Entry | Problem]:
-        """Return an assistant message that failed or was aborted."""
+    def _add_failure(self, body: Json, position: Position, stop: str, error: str) -> list[Entry | Problem]:
+        """Return the entries of a message that failed or was aborted."""
         question = self._positions.take_question(position)
-        message = {"role": "assistant", "stopReason": stop, "errorMessage": message_text}
-        entry = self._entry("message", body, position, message=message)
+        message = {"role": "assistant", "stopReason": stop, "errorMessage": error}
+        entry = self._build_entry("message", body, position, message=message)
         self._has_failed = True
-        self._positions.say(body["uuid"], self._new_message(body), None if stop == "error" else stop)
+        self._positions.add_answer_line(body["uuid"], self._new_message(body), None if stop == "error" else stop)
         return [*question, entry]
 
-    def _end(self, body: Json, position: Position) -> list[Entry | Problem]:
-        """Return the entries for the end of a run in a log: its last answer or error, uncounted tokens, and facts about the run."""
-        for ours, count in usage_of(body.get("usage")).items():
-            self._total_usage[ours] = self._total_usage.get(ours, 0) + count
-        usage = {ours: max(count - self._counted_usage.get(ours, 0), 0) for ours, count in self._total_usage.items()}
-        answer, is_error = body.get("result"), body.get("is_error") is True
+    def _read_result_line(self, body: Json, position: Position) -> list[Entry | Problem]:
+        """Return the entries of the end of a run in a log: its last answer or error, uncounted tokens, and facts about the run."""
+        for name, count in read_usage(body.get("usage")).items():
+            self._total_usage[name] = self._total_usage.get(name, 0) + count
         entries: list[Entry | Problem] = []
         new_message = self._new_message(body)
-        if not is_error or not self._has_failed:  # else a message said so already
-            message = _last_message(body)
-            if any(usage.values()):
-                message["usage"] = usage
-                self._count_usage(usage)
-            if not answer and self._last is not None:
-                answer = self._last.content.text
-            blocks = [{"type": "text", "text": answer}] if isinstance(answer, str) and not is_error else []
-            entries = [
-                *self._positions.take_question(position),
-                self._entry("message", body, position, message=message, blocks=blocks),
-            ]
-            self._positions.say(body["uuid"], new_message, message["stopReason"])
-            position = new_message.position
+        if body.get("is_error") is True and self._has_failed:
+            # An earlier message reported the error.
+            self._positions.inherit(body["uuid"], position)
         else:
-            self._positions.stand_in(body["uuid"], position)
-        facts = {name: body[name] for name in _RUN_FACTS if isinstance(body.get(name), str | int | float)}
+            message = _build_last_message(body)
+            uncounted = self._take_uncounted_usage()
+            if uncounted:
+                message["usage"] = uncounted
+            entries += self._positions.take_question(position)
+            entries.append(self._build_entry("message", body, position, message=message, blocks=self._last_answer(body)))
+            self._positions.add_answer_line(body["uuid"], new_message, message["stopReason"])
+            position = new_message.position
+        facts = {name: body[name] for name in _RUN_FIELDS if isinstance(body.get(name), str | int | float)}
         event: Json = {"event": "state_transition", "action": "run_result", **facts}
-        run = self._entry(EVENTS, body, position, suffix="run", body_fields={"events": [event]})
-        return [*entries, run, self._entry(TURN_END, body, position, suffix="end")]
+        run = self._build_entry(EVENTS, body, position, suffix="run", body_fields={"events": [event]})
+        return [*entries, run, self._build_entry(TURN_END, body, position, suffix="end")]
+
+    def _take_uncounted_usage(self) -> dict[str, int | float]:
+        """Return the tokens of a run's results that no message counted, and count them; empty if there are none."""
+        usage = {name: max(count - self._counted_usage.get(name, 0), 0) for name, count in self._total_usage.items()}
+        if not any(usage.values()):
+            return {}
+        self._count_usage(usage)
+        return usage
+
+    def _last_answer(self, body: Json) -> list[Json]:
+        """Return the block with the answer of a run, from its result or its last message; none after an error."""
+        if body.get("is_error") is True:
+            return []
+        answer = body.get("result")
+        if not answer and self._last is not None:
+            answer = self._last.content.text
+        return [{"type": "text", "text": answer}] if isinstance(answer, str) else []
 
     def _count_usage(self, usage: Json) -> None:
         for name, count in usage.items():
             self._counted_usage[name] = self._counted_usage.get(name, 0) + count
 
-    def _new_message(self, body: Json) -> Message[_MessageSoFar]:
-        """Begin a message that has one line and no id."""
-        return self._positions.message(body["uuid"], None, None, side=self._is_side(body), begin=_MessageSoFar)
+    def _new_message(self, body: Json) -> Message[_PartialMessage]:
+        """Return a new message that has one line and no id."""
+        return self._positions.message(body["uuid"], None, None, side=self._is_side(body), begin=_PartialMessage)
 
-    def _model_change(self, body: Json, position: Position, *, is_copy: bool) -> list[Entry | Problem]:
-        model, side = body["message"].get("model"), self._is_side(body)
+    def _find_model_change(self, body: Json, position: Position, *, is_copy: bool) -> list[Entry]:
+        """Return the entry of a change of the model; none if the model is the same as before."""
+        model = body["message"].get("model")
+        side = self._is_side(body)
         if not isinstance(model, str) or self._models.get(side) == model:
             return []
         self._models[side] = model
-        return [self._entry("model_change", body, position, suffix="model", body_fields={"modelId": model}, is_copy=is_copy)]
+        return [
+            self._build_entry("model_change", body, position, suffix="model", body_fields={"modelId": model}, is_copy=is_copy)
+        ]
 
-    def _entry(
+    def _build_text_entry(
+        self, body: Json, position: Position, message: Json, text: str, *, suffix: str = "", is_copy: bool = False
+    ) -> Entry:
+        blocks = [{"type": "text", "text": text}]
+        return self._build_entry("message", body, position, suffix=suffix, message=message, blocks=blocks, is_copy=is_copy)
+
+    def _build_entry(
         self,
         kind: str,
         body: Json,
@@ -474,7 +505,7 @@ class ClaudeCodeDialect(AgentDialect):
         own_blocks: Sequence[Json] | None = None,
         is_copy: bool = False,
     ) -> Entry:
-        return make_entry(
+        return build_agent_entry(
             kind,
             f"{body['uuid']}/{suffix}" if suffix else body["uuid"],
             body,
@@ -488,13 +519,13 @@ class ClaudeCodeDialect(AgentDialect):
 
     def _is_copied(self, body: Json) -> bool:
         uuid = body["uuid"]
-        is_subagents = self._is_side(body) and uuid in self._copied.by_subagents
-        return is_subagents or uuid in self._copied.uuids or _is_forked(body)
+        is_of_subagent = self._is_side(body) and uuid in self._copied.by_subagents
+        return is_of_subagent or uuid in self._copied.uuids or _is_forked(body)
 
     def _is_side(self, body: Json) -> bool:
         return body.get("isSidechain") is True and not self._is_subagent
 
-    def _unknown_blocks(self, blocks: Sequence[Json], known_kinds: frozenset[str]) -> list[Problem]:
+    def _report_unknown_blocks(self, blocks: Sequence[Json], known_kinds: frozenset[str]) -> list[Problem]:
         problems: list[Problem] = []
         for block in blocks:
             kind = str(block.get("type"))
@@ -504,8 +535,8 @@ class ClaudeCodeDialect(AgentDialect):
 
 
 @dataclass(slots=True)
-class _MessageSoFar:
-    """One message up to the current line: its text, the largest count of each kind of token, its blocks and stop reason."""
+class _PartialMessage:
+    """A message up to the current line: its text, the largest count of each kind of token, digests of its blocks, and its stop reason."""
 
     text: str | None = None
     usage: dict[str, int | float] = field(default_factory=dict)
@@ -525,10 +556,10 @@ class _MessageSoFar:
     def adds_usage(self, usage: Any) -> bool:
         """Return whether a line counts more tokens than the lines before it."""
         counts = usage if isinstance(usage, dict) else {}
-        return any((number_of(counts.get(name)) or 0) > self.usage.get(name, 0) for name in _USAGE)
+        return any((read_number(counts.get(name)) or 0) > self.usage.get(name, 0) for name in _USAGE)
 
 
-def _field_problem(name: str, value: Any) -> Problem:
+def _type_problem(name: str, value: Any) -> Problem:
     if value is None:
         return Problem("missing_field", f"{name}: is missing")
     return Problem("wrong_type", f"{name}: is {json_type(value)}, not a string")
@@ -536,39 +567,42 @@ def _field_problem(name: str, value: Any) -> Problem:
 
 def _parent_problem(body: Json) -> Problem | None:
     parent = body.get("parentUuid")
-    return None if parent is None else id_problem("parentUuid", parent)
+    return None if parent is None else find_id_problem("parentUuid", parent)
 
 
-def _queued_message(body: Json) -> Json | None:
-    """Return the user line of a prompt that was queued while the agent worked; None for other attachments."""
+def _read_queued_message(body: Json) -> Json | None:
+    """Return input that was queued while the agent worked as a user line; None for any other attachment."""
     attachment = body.get("attachment")
     if not isinstance(attachment, dict) or attachment.get("type") != "queued_command":
         return None
     line = {**body, "message": {"role": "user", "content": attachment.get("prompt")}}
-    return line if attachment.get("commandMode", "prompt") == "prompt" else {**line, "isMeta": True}
+    is_prompt = attachment.get("commandMode", "prompt") == "prompt"
+    return line if is_prompt else {**line, "isMeta": True}
 
 
 def _error_text(error: Any) -> str:
+    """Return the message of an error: a text, a list of texts, or an object with a message."""
+    message = error
     if isinstance(error, list):
-        error = "; ".join(filter(None, (text for text in error if isinstance(text, str)))) or None
-    if isinstance(error, dict):
-        error = next((error[name] for name in ("message", "formatted") if isinstance(error.get(name), str)), None)
-    return error if isinstance(error, str) else "the request failed"
+        message = "; ".join(text for text in error if isinstance(text, str) and text) or None
+    elif isinstance(error, dict):
+        message = next((error[name] for name in ("message", "formatted") if isinstance(error.get(name), str)), None)
+    return message if isinstance(message, str) else "the request failed"
 
 
-def _compaction(subtype: str, body: Json) -> Json:
+def _build_compaction(subtype: str, body: Json) -> Json:
     metadata = body.get("compactMetadata")
     details = metadata if isinstance(metadata, dict) else {}
     event: Json = {"event": "context_event", "action": _COMPACTIONS[subtype]}
     if isinstance(details.get("trigger"), str):
         event["trigger"] = details["trigger"]
-    for theirs, ours in (("preTokens", "tokens_before"), ("postTokens", "tokens_after"), ("durationMs", "duration_ms")):
-        if type(details.get(theirs)) in (int, float):
-            event[ours] = details[theirs]
+    for source_name, event_name in _COMPACTION_FIELDS:
+        if type(details.get(source_name)) in (int, float):
+            event[event_name] = details[source_name]
     return event
 
 
-def _message_blocks(body: Json) -> list[Json] | Problem:
+def _read_message_blocks(body: Json) -> list[Json] | Problem:
     message = body.get("message")
     if not isinstance(message, dict):
         return Problem("wrong_type", f"message: is {json_type(message)}, not an object")
@@ -576,9 +610,9 @@ def _message_blocks(body: Json) -> list[Json] | Problem:
 
 
 def _read_results(blocks: Sequence[Json], body: Json, tools: Mapping[str, str]) -> list[tuple[Json, str]]:
-    """Return the tool results in a message: fields in OpenClaw's form, and the text.
+    """Return the tool results in a message, each as a message in OpenClaw's form and its text.
 
-    `body` is the line, which has details of a result if there is only one. `tools` are the names of the called tools by call id.
+    `body` is the line, which has details of a result if there is only one. `tools` are the names of the called tools, by call id.
     """
     results = [block for block in blocks if _block_type(block).endswith("tool_result")]
     return [_build_result(block, body if len(results) == 1 else {}, tools) for block in results]
@@ -593,39 +627,43 @@ def _build_result(block: Json, body: Json, tools: Mapping[str, str]) -> tuple[Js
     content = block.get("content")
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else content
     text = text_of(parts)
-    call = block.get("tool_use_id")
-    failed = isinstance(content, dict) and str(content.get("type")).endswith("_error")
-    message: Json = {"role": "toolResult", "isError": block.get("is_error") is True or failed}
-    if isinstance(call, str):
-        message["toolCallId"] = call
-        if call in tools:
-            message["toolName"] = tools[call]
-    details = dict(_result_details(body.get("toolUseResult")))
-    code = _EXIT_CODE.match(text) if message["isError"] else None
-    if code is not None:
-        details["exitCode"] = int(code.group(1))
+    is_error_content = isinstance(content, dict) and str(content.get("type")).endswith("_error")
+    is_error = block.get("is_error") is True or is_error_content
+    message: Json = {"role": "toolResult", "isError": is_error}
+    call_id = block.get("tool_use_id")
+    if isinstance(call_id, str):
+        message["toolCallId"] = call_id
+        if call_id in tools:
+            message["toolName"] = tools[call_id]
+    details = _read_result_details(body.get("toolUseResult"))
+    exit_code = _EXIT_CODE.match(text) if is_error else None
+    if exit_code is not None:
+        details["exitCode"] = int(exit_code.group(1))
     if details:
         message["details"] = details
     return message, text
 
 
-def _result_details(result: Any) -> Iterator[tuple[str, Any]]:
+def _read_result_details(result: Any) -> Json:
+    """Return the duration and the status of a result, if the line has them."""
+    details: Json = {}
     if not isinstance(result, dict):
-        return
-    for name in ("durationMs", "totalDurationMs"):
-        if (duration := number_of(result.get(name))) is not None:
-            yield "durationMs", duration
-            break
+        return details
+    for name in ("totalDurationMs", "durationMs"):
+        duration = read_number(result.get(name))
+        if duration is not None:
+            details["durationMs"] = duration
     if isinstance(result.get("status"), str):
-        yield "status", result["status"]
+        details["status"] = result["status"]
+    return details
 
 
 def _is_from_program(body: Json, text: str) -> bool:
-    """Return whether a prompt comes from the program: a notification, a schedule, another agent."""
+    """Return whether a prompt comes from the program, such as a notification, a schedule or another agent."""
     origin = body.get("origin")
     kind = origin.get("kind") if isinstance(origin, dict) else None
-    is_program = isinstance(kind, str) and kind not in ("human", "user")
-    return body.get("promptSource") == "system" or is_program or text.startswith(_NOTIFICATION)
+    has_program_origin = isinstance(kind, str) and kind not in ("human", "user")
+    return has_program_origin or body.get("promptSource") == "system" or text.startswith(_NOTIFICATION)
 
 
 def _called_tools(blocks: Sequence[Json]) -> dict[str, str]:
@@ -637,55 +675,66 @@ def _called_tools(blocks: Sequence[Json]) -> dict[str, str]:
     }
 
 
-def _read_message_line(so_far: _MessageSoFar, message: Json, blocks: Sequence[Json]) -> tuple[Json, list[Json], list[Json]]:
-    """Return what a line adds to a message: fields and blocks in OpenClaw's form, and results of the provider's own tools.
+class _AddedLine(NamedTuple):
+    """What a line adds to a message: fields and blocks in OpenClaw's form, and results of the provider's own tools."""
 
-    The text is that of the whole message so far, because that is the answer. A message that calls a tool has none.
+    fields: Json
+    blocks: list[Json]
+    results: list[Json]
+
+
+def _add_message_line(partial: _PartialMessage, message: Json, blocks: Sequence[Json]) -> _AddedLine:
+    """Add a line with these new blocks to a message, and return what it adds.
+
+    The text block has the text of all lines so far, because that is the answer. A message that calls a tool has no text block.
     """
     calls = [
-        call_block(block.get("id"), block.get("name"), block.get("input")) for block in blocks if _block_type(block) in _CALLS
+        build_call_block(block.get("id"), block.get("name"), block.get("input"))
+        for block in blocks
+        if _block_type(block) in _CALLS
     ]
     thoughts = [block for block in blocks if _block_type(block) == "thinking"]
     results = [block for block in blocks if _block_type(block).endswith("_tool_result")]
     text = text_of(blocks)
-    if text and (so_far.text is None or len(so_far.text) < MAX_REPEATED_TEXT):
-        so_far.text = text if so_far.text is None else f"{so_far.text}\n{text}"
-    so_far.stop = stop = _stop_reason(so_far, message, has_calls=bool(calls), has_blocks=bool(blocks))
-    fields: Json = {"role": "assistant", "stopReason": stop}
+    if text and (partial.text is None or len(partial.text) < MAX_REPEATED_CHARACTERS):
+        partial.text = text if partial.text is None else f"{partial.text}\n{text}"
+    partial.stop = _stop_reason(partial, message, has_calls=bool(calls), has_blocks=bool(blocks))
+    fields: Json = {"role": "assistant", "stopReason": partial.stop}
     if isinstance(message.get("model"), str):
         fields["model"] = message["model"]
-    usage = _added_usage(so_far, message.get("usage"))
+    usage = _added_usage(partial, message.get("usage"))
     if usage is not None:
         fields["usage"] = usage
-    if stop != "tool_use":
-        calls.append({"type": "text", "text": so_far.text or ""})
-    return fields, thoughts + calls, results
+    shown_blocks = thoughts + calls
+    if partial.stop != "tool_use":
+        shown_blocks.append({"type": "text", "text": partial.text or ""})
+    return _AddedLine(fields, shown_blocks, results)
 
 
-def _stop_reason(so_far: _MessageSoFar, message: Json, *, has_calls: bool, has_blocks: bool) -> str | None:
+def _stop_reason(partial: _PartialMessage, message: Json, *, has_calls: bool, has_blocks: bool) -> str | None:
     stop = message.get("stop_reason")
     if isinstance(stop, str):
         return stop
     if has_calls:
         return "tool_use"
-    return None if has_blocks else so_far.stop
+    return None if has_blocks else partial.stop
 
 
-def _added_usage(so_far: _MessageSoFar, usage: Any) -> Json | None:
-    """Return the usage that a line adds to the message's earlier lines; None if it repeats them."""
-    if not isinstance(usage, dict) or number_of(usage.get("input_tokens")) is None:
+def _added_usage(partial: _PartialMessage, usage: Any) -> Json | None:
+    """Return the usage that a line adds to earlier lines of its message; None if it repeats theirs."""
+    if not isinstance(usage, dict) or read_number(usage.get("input_tokens")) is None:
         return None
     added: Json = {}
-    for theirs, ours in _USAGE.items():
-        count = number_of(usage.get(theirs)) or 0
-        counted = so_far.usage.get(theirs, 0)
-        added[ours] = max(count - counted, 0)
-        so_far.usage[theirs] = max(count, counted)
+    for source_name, name in _USAGE.items():
+        count = read_number(usage.get(source_name)) or 0
+        earlier_count = partial.usage.get(source_name, 0)
+        added[name] = max(count - earlier_count, 0)
+        partial.usage[source_name] = max(count, earlier_count)
     return added if any(added.values()) else None
 
 
-def _last_message(body: Json) -> Json:
-    """Return the message for a run's result: why the run stopped."""
+def _build_last_message(body: Json) -> Json:
+    """Return the last message of a run, with the reason why the run stopped, from its result line."""
     if body.get("is_error") is True:
         return {
             "role": "assistant",
@@ -703,48 +752,51 @@ def _is_forked(body: Json) -> bool:
 
 
 def session_of(line: dict[str, Any]) -> str | None:
-    """Return the session of a line, or of the subagent that wrote it; None if it names none."""
-    session, agent = line.get("sessionId"), line.get("agentId")
-    if not is_identifier(session):
+    """Return the session of a line, which may be that of a subagent; None if the line names no session."""
+    session_id = line.get("sessionId")
+    if not is_identifier(session_id):
         return None
-    subagent_session = f"{session}.agent-{agent}"
-    if line.get("isSidechain") is True and is_identifier(agent) and len(subagent_session) <= MAX_ID:
-        return subagent_session
-    return str(session)
+    agent_id = line.get("agentId")
+    if line.get("isSidechain") is True and is_identifier(agent_id):
+        subagent_session_id = f"{session_id}.agent-{agent_id}"
+        if len(subagent_session_id) <= MAX_ID:
+            return subagent_session_id
+    return str(session_id)
 
 
 def question_digest(text: str) -> bytes:
-    """Return the digest that identifies a repeated question."""
+    """Return the digest of a question's text, by which repetitions are recognised."""
     return blake2b(text.encode("utf-8", "replace"), digest_size=16).digest()
 
 
-def usage_of(usage: Any) -> dict[str, int | float]:
+def read_usage(usage: Any) -> dict[str, int | float]:
     """Return the token counts of a usage under OpenClaw's names."""
     counts = usage if isinstance(usage, dict) else {}
     tokens: dict[str, int | float] = {}
-    for theirs, ours in _USAGE.items():
-        count = number_of(counts.get(theirs))
+    for source_name, name in _USAGE.items():
+        count = read_number(counts.get(source_name))
         if count is not None:
-            tokens[ours] = count
+            tokens[name] = count
     return tokens
 
 
-def texts_of(blocks: Sequence[Json]) -> str:
-    """Return the text of a message without the program's reminders; media placeholders if there is no text."""
-    own = [block for block in blocks if not _is_reminder(block)]
-    return text_of(own) or placeholders_in(own)
+def extract_text(blocks: Sequence[Json]) -> str:
+    """Return the text of a message without the program's reminders, or media placeholders if it has no text."""
+    own_blocks = [block for block in blocks if not _is_reminder(block)]
+    return text_of(own_blocks) or placeholders_in(own_blocks)
 
 
 def _is_reminder(block: Json) -> bool:
     text = block.get("text")
-    return isinstance(text, str) and text.startswith(_REMINDER[0]) and text.rstrip().endswith(_REMINDER[1])
+    return isinstance(text, str) and text.startswith(_REMINDER_START) and text.rstrip().endswith(_REMINDER_END)
 
 
 @dataclass(eq=False, slots=True)
 class Position:
-    """A position in the conversation. `leaf` is the entry that the next one follows; `is_under_way`: an answer is expected or continues.
+    """A position in the conversation.
 
-    `question` is deferred until the agent answers it.
+    `leaf` is the entry that the next one follows. `is_under_way` is True while the agent answers. `question` is deferred until the agent
+    answers it.
     """
 
     leaf: str | None
@@ -754,24 +806,24 @@ class Position:
 
 @dataclass(eq=False, slots=True)
 class Message(Generic[Content]):
-    """One message of the model: its position, whose leaf is its latest line, and its content so far."""
+    """A message of the model. The leaf of its position is its latest line. `content` is its content so far."""
 
     position: Position
     content: Content
 
     @property
     def has_begun(self) -> bool:
-        """True if one of its lines was read."""
+        """True if a line of it was read."""
         return self.position.leaf is not None
 
     def follows(self, parent: Position) -> Position:
-        """Return the position that the next line follows: the message's, or the parent's for its first line."""
+        """Return the position that its next line follows: its own, or that of the parent for the first line."""
         return parent if self.position.leaf is None else self.position
 
 
 @dataclass(slots=True)
 class Positions:
-    """Positions of the lines so far, by uuid, and messages by id."""
+    """The positions of the lines so far, by uuid, and the messages so far, by id."""
 
     _by_uuid: dict[str, Position] = field(default_factory=dict)
     _messages: dict[tuple[bool, str, str | None], Message[Any]] = field(default_factory=dict)
@@ -780,28 +832,29 @@ class Positions:
         return uuid in self._by_uuid
 
     def at(self, parent: Any) -> Position:
-        """Return the position of a parent. An unknown parent gets a new position; null is the start."""
+        """Return the position of a parent. An unknown parent gets a new position. A null parent is the start of the conversation."""
         if not isinstance(parent, str):
             return Position(None)
         return self._by_uuid.get(parent) or Position(parent)
 
-    def stand_in(self, uuid: str, position: Position) -> None:
+    def inherit(self, uuid: str, position: Position) -> None:
         """Give a line the position of its parent."""
         self._by_uuid.setdefault(uuid, position)
 
-    def ask(self, uuid: str) -> None:
+    def add_question(self, uuid: str) -> None:
         """Record a question."""
         self._by_uuid.setdefault(uuid, Position(uuid, is_under_way=True))
 
-    def ask_later(self, uuid: str, position: Position, question: Entry) -> None:
-        """Record a text that becomes a question only when the agent answers it."""
+    def defer_question(self, uuid: str, position: Position, question: Entry) -> None:
+        """Record a text that only becomes a question when the agent answers it."""
         self._by_uuid.setdefault(uuid, Position(position.leaf, is_under_way=True, question=question))
 
     def take_question(self, position: Position) -> list[Entry]:
-        """Remove and return the question deferred at a position, because the agent answers it now."""
-        question, position.question = position.question, None
+        """Remove and return the question that was deferred at a position, if any."""
+        question = position.question
         if question is None:
             return []
+        position.question = None
         position.leaf = question.id
         return [question]
 
@@ -815,13 +868,13 @@ class Positions:
     def message(
         self, uuid: str, message_id: Any, request_id: Any, *, side: bool, begin: Callable[[], Content]
     ) -> Message[Content]:
-        """Return the message with these ids, new if there is none yet. A line without a message id is a separate message."""
+        """Return the message with these ids, a new one if there is none yet. A line without a message id is a message of its own."""
         message_key = message_id if isinstance(message_id, str) else f"/{uuid}"
         key = side, message_key, request_id if isinstance(request_id, str) else None
         return self._messages.setdefault(key, Message(Position(None), begin()))
 
-    def say(self, uuid: str, message: Message[Any], stop: Any) -> None:
-        """Record that this line is the latest of its message, and its stop reason."""
+    def add_answer_line(self, uuid: str, message: Message[Any], stop: Any) -> None:
+        """Record the latest line of a message and its stop reason."""
         message.position.leaf = uuid
         message.position.is_under_way = stop is None or stop == "tool_use"
         self._by_uuid.setdefault(uuid, message.position)

@@ -56,13 +56,13 @@ from streams.sources.agent_transcripts import (
     AgentDialect,
     EntryPosition,
     UnknownKinds,
-    call_block,
+    build_agent_entry,
+    build_call_block,
     find_transcripts,
     is_identifier,
-    make_entry,
-    number_of,
     parse_object,
     read_agent_file,
+    read_number,
 )
 from streams.sources.lines import (
     COMPRESSED,
@@ -83,14 +83,14 @@ from streams.sources.zstd import zstd
 
 DOCUMENT = ".json"
 """Suffix of a rollout that is a single JSON object."""
-MAX_DOCUMENT = 256 * 1024 * 1024
+MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
 """Bytes of the largest single-object rollout that is read."""
-_NAMES = ("rollout-*.jsonl*", f"rollout-*{DOCUMENT}")
-_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NAME_PATTERNS = ("rollout-*.jsonl*", f"rollout-*{DOCUMENT}")
+_ID_PATTERN = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 FOLDERS = ("sessions", "archived_sessions")
 """Folders in which Codex keeps rollouts."""
 Json = dict[str, Any]
-_COUNTS = ("input_tokens", "output_tokens", "total_tokens")
+_TOKEN_FIELDS = ("input_tokens", "output_tokens", "total_tokens")
 
 
 def find_codex(path: Path) -> list[Path]:
@@ -101,7 +101,9 @@ def find_codex(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     files = [
-        file for file in find_transcripts(path, *_NAMES) if file.suffix in (COMPRESSED, DOCUMENT) or may_be_copy(file.name)
+        file
+        for file in find_transcripts(path, *_NAME_PATTERNS)
+        if file.suffix in (COMPRESSED, DOCUMENT) or may_be_copy(file.name)
     ]
     plain = set(files)
     return [file for file in files if file.suffix != COMPRESSED or file.with_suffix("") not in plain]
@@ -110,10 +112,10 @@ def find_codex(path: Path) -> list[Path]:
 def read_codex(path: Path, context: ReadingContext) -> Reading:
     """Read one rollout. Raises InputError if the file cannot be opened."""
     stem = path.name.removesuffix(COMPRESSED).removesuffix(".jsonl").removesuffix(DOCUMENT)
-    named = _ID.search(stem)
+    named = _ID_PATTERN.search(stem)
     session_id = named.group() if named else stem
     if path.suffix == DOCUMENT:
-        return read_agent_file(path, context, CodexDialect(), session_id=session_id, agent=SOURCE, lines_of=_document_lines)
+        return read_agent_file(path, context, CodexDialect(), session_id=session_id, agent=SOURCE, split_lines=_document_lines)
     try:
         copied = _count_copied(path)
     except (OSError, zstd.ZstdError):
@@ -122,9 +124,9 @@ def read_codex(path: Path, context: ReadingContext) -> Reading:
 
 
 def _document_lines(stream: BinaryIO) -> list[Line]:
-    document = stream.read(MAX_DOCUMENT + 1)
-    if len(document) > MAX_DOCUMENT:
-        raise ValueError(f"has more than {MAX_DOCUMENT} bytes")
+    document = stream.read(MAX_DOCUMENT_BYTES + 1)
+    if len(document) > MAX_DOCUMENT_BYTES:
+        raise ValueError(f"has more than {MAX_DOCUMENT_BYTES} bytes")
     return document_lines(document)
 
 
@@ -137,17 +139,17 @@ def _count_copied(path: Path) -> int:
     header = read_header(path)
     if header is None or not header.parents:
         return 0
-    return max((_matching_lines(path, other) for other in _originals(path, header)), default=0)
+    return max((_count_matching_lines(path, other) for other in _find_originals(path, header)), default=0)
 
 
-def _matching_lines(path: Path, original: Path) -> int:
+def _count_matching_lines(path: Path, original: Path) -> int:
     try:
         stat = original.stat()
-        positions = _positions_in(original, stat.st_size, stat.st_mtime_ns)
+        positions = _read_positions(original, stat.st_size, stat.st_mtime_ns)
     except (OSError, zstd.ZstdError):
         return 0
     copied, reached = 0, 0
-    for number, content in _contents(path):
+    for number, content in _read_contents(path):
         later = positions.get(content, ())
         index = bisect_left(later, reached)
         if index == len(later):
@@ -157,25 +159,25 @@ def _matching_lines(path: Path, original: Path) -> int:
 
 
 @lru_cache(maxsize=64)
-def _positions_in(path: Path, _size: int, _modified_ns: int) -> Mapping[bytes, list[int]]:
+def _read_positions(path: Path, _size: int, _modified_ns: int) -> Mapping[bytes, list[int]]:
     """Return the positions of each content in a rollout. Cached because many forks may have the same parent."""
     positions: dict[bytes, list[int]] = {}
-    for position, (_, content) in enumerate(_contents(path)):
+    for position, (_, content) in enumerate(_read_contents(path)):
         positions.setdefault(content, []).append(position)
     return positions
 
 
-def _contents(path: Path) -> Iterator[tuple[int, bytes]]:
+def _read_contents(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the line number and a digest of the content of each line that identifies a conversation."""
     with open_lines(path) as lines:
         for line in lines:
             body = decode_line(line)
-            parts = _content(in_envelope(body)) if isinstance(body, dict) else None
+            parts = _identify_line(wrap_in_envelope(body)) if isinstance(body, dict) else None
             if parts is not None:
-                yield line.number, _digest(parts)
+                yield line.number, _digest_parts(parts)
 
 
-def _content(line: Json) -> tuple[Any, ...] | None:
+def _identify_line(line: Json) -> tuple[Any, ...] | None:
     kind, payload = line.get("type"), line.get("payload")
     if not isinstance(payload, dict):
         return None
@@ -183,7 +185,7 @@ def _content(line: Json) -> tuple[Any, ...] | None:
     if kind == "event_msg" and item == "token_count":
         info = payload.get("info")
         total = info.get("total_token_usage") if isinstance(info, dict) else None
-        return ("tokens", *(number_of(total.get(name)) for name in _COUNTS)) if isinstance(total, dict) else None
+        return ("tokens", *(read_number(total.get(name)) for name in _TOKEN_FIELDS)) if isinstance(total, dict) else None
     if kind != "response_item":
         return None
     if item == "message":
@@ -200,27 +202,27 @@ def _message(payload: Json) -> tuple[Any, ...] | None:
     if role not in ("user", "assistant") or not isinstance(blocks, list):
         return None
     if role == "user":
-        text = asked_text(payload, blocks)
+        text = find_user_text(payload, blocks)
         return None if text is None else (role, text)
     return role, text_of([{**block, "type": "text"} for block in blocks])
 
 
-def _digest(parts: Iterable[Any]) -> bytes:
+def _digest_parts(parts: Iterable[Any]) -> bytes:
     return blake2b("\0".join(map(str, parts)).encode("utf-8", "replace"), digest_size=16).digest()
 
 
-def _originals(path: Path, header: Header) -> list[Path]:
+def _find_originals(path: Path, header: Header) -> list[Path]:
     """Return the rollouts that lines may have been copied from: the parents, else older forks of the same session."""
-    others = [(file, other) for file in _rollouts_beside(path) if (other := _header_or_none(file)) is not None]
+    others = [(file, other) for file in _list_rollouts(path) if (other := _try_read_header(file)) is not None]
     parents = [file for file, other in others if other.session in header.parents]
     return parents or [
         file
         for file, other in others
-        if other.parents & header.parents and (other.begun, other.session) < (header.begun, header.session)
+        if other.parents & header.parents and (other.started_at, other.session) < (header.started_at, header.session)
     ]
 
 
-def _rollouts_beside(path: Path) -> list[Path]:
+def _list_rollouts(path: Path) -> list[Path]:
     """Return the rollouts in the same Codex home; outside a home, those below the same root folder."""
     parents = path.resolve().parents
     home = next((folder.parent for folder in parents if folder.name in FOLDERS), None)
@@ -235,7 +237,7 @@ def _rollouts_beside(path: Path) -> list[Path]:
     ]
 
 
-def _header_or_none(path: Path) -> Header | None:
+def _try_read_header(path: Path) -> Header | None:
     try:
         return read_header(path)
     except (OSError, zstd.ZstdError):
@@ -246,7 +248,7 @@ class Header(NamedTuple):
     """The first line of a rollout: its session, its start time, and the sessions it may have copied from."""
 
     session: str
-    begun: str
+    started_at: str
     parents: frozenset[str]
 
 
@@ -264,16 +266,16 @@ def _read_header(path: Path) -> Header:
     with open_lines(path) as lines:
         for line in lines:
             body = decode_line(line)
-            meta = in_envelope(body) if isinstance(body, dict) else {}
+            meta = wrap_in_envelope(body) if isinstance(body, dict) else {}
             payload = meta.get("payload")
             if meta.get("type") != "session_meta" or not isinstance(payload, dict) or not is_identifier(payload.get("id")):
                 break
-            parents = frozenset(filter(is_identifier, _named_parents(payload))) - {payload["id"]}
+            parents = frozenset(filter(is_identifier, _parent_ids(payload))) - {payload["id"]}
             return Header(payload["id"], str(payload.get("timestamp") or ""), parents)
     raise LookupError(path)
 
 
-def _named_parents(meta: Json) -> Iterator[Any]:
+def _parent_ids(meta: Json) -> Iterator[Any]:
     yield meta.get("forked_from_id")
     yield meta.get("parent_thread_id")
     source: Any = meta.get("source")
@@ -283,8 +285,8 @@ def _named_parents(meta: Json) -> Iterator[Any]:
 
 
 SOURCE = "codex"
-_TEXTS = {"input_text": "text", "output_text": "text", "text": "text"}
-_Read = Callable[[Json, Json], list[Entry | Problem] | Problem]
+_TEXT_TYPES = {"input_text": "text", "output_text": "text", "text": "text"}
+_LineReader = Callable[[Json, Json], list[Entry | Problem] | Problem]
 CALLS = frozenset(
     {"function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "web_search_call", "image_generation_call"}
 )
@@ -293,7 +295,7 @@ OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "tool_se
 """Kinds of items that hold the output of a tool."""
 _ARGUMENTS = ("arguments", "input", "action", "query")
 _PASSTHROUGH = "internal_chat_message_metadata_passthrough"
-_CONTEXTS = (
+_CONTEXT_PREFIXES = (
     "<environment_context>",
     "<user_instructions>",
     "<permissions instructions>",
@@ -312,7 +314,7 @@ _EXIT_CODE = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d{1,9})$"
 _WALL_TIME = re.compile(r"^Wall time: (\d{1,9}(?:\.\d{1,9})?) seconds$", re.MULTILINE)
 _REJECTIONS = ("unsupported call: ", "unsupported custom tool call: ", "failed to parse function arguments: ")
 _OUTPUT = "\nOutput:\n"
-_FAILED = frozenset({"failed", "declined", "errored"})
+_FAILED_STATUSES = frozenset({"failed", "declined", "errored"})
 _MAX_OUTCOMES = 100_000
 _UsageLine = Literal["token_count", "token_usage_record"]
 _MAX_UNMATCHED = 16
@@ -340,7 +342,7 @@ IGNORED_LINES = frozenset(
     }
 )
 """Kinds of lines that do not record what the agent did."""
-SHOWN = frozenset(
+DISPLAY_EVENTS = frozenset(
     {
         "agent_message",
         "agent_message_content_delta",
@@ -428,40 +430,40 @@ class CodexDialect(AgentDialect):
         self._tools: dict[str, str] = {}
         self._deferred: Entry | None = None
         """A text that the program wrote, which becomes a question when the agent answers it."""
-        self._is_asked = True
+        self._has_question = True
         """Whether the turn has a question. Lines before the first turn belong to the turn before them."""
         self._is_under_way = False
         self._has_failed = False
         self._stop, self._text = "tool_use", ""
-        self._lines: Mapping[str, _Read] = {
-            "session_meta": self._header,
-            "turn_context": self._settings,
-            "compacted": self._compacted,
-            "response_item": self._item,
-            "event_msg": self._event,
-            "token_usage_record": self._record_usage,
+        self._line_readers: Mapping[str, _LineReader] = {
+            "session_meta": self._read_session_meta,
+            "turn_context": self._read_settings,
+            "compacted": self._read_compaction,
+            "response_item": self._read_item,
+            "event_msg": self._read_event,
+            "token_usage_record": self._read_usage_record,
         }
-        self._readers: Mapping[str, Callable[[Json, Json], list[Entry | Problem]]] = {
-            **dict.fromkeys(("task_started", "turn_started"), self._begin),
-            **dict.fromkeys(("task_complete", "turn_complete"), self._end),
-            **dict.fromkeys(("error", "stream_error"), self._fail),
-            "token_count": self._count,
-            "turn_aborted": self._abort,
+        self._event_readers: Mapping[str, Callable[[Json, Json], list[Entry | Problem]]] = {
+            **dict.fromkeys(("task_started", "turn_started"), self._start_turn),
+            **dict.fromkeys(("task_complete", "turn_complete"), self._end_turn),
+            **dict.fromkeys(("error", "stream_error"), self._read_failure),
+            "token_count": self._read_token_count,
+            "turn_aborted": self._read_abort,
         }
 
     def entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
         """Return the entries of one line."""
-        entries = self._entries(line, in_envelope(body))
+        entries = self._read_line(line, wrap_in_envelope(body))
         if isinstance(entries, Problem) or line.number > self._copied:
             return entries
         return [entry if isinstance(entry, Problem) else msgspec.structs.replace(entry, is_copy=True) for entry in entries]
 
-    def _entries(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
+    def _read_line(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
         kind, payload = body.get("type"), body.get("payload")
         if not isinstance(kind, str):
             fault = "is missing" if kind is None else f"is {json_type(kind)}, not a string"
             return Problem("missing_field" if kind is None else "wrong_type", f"type: {fault}")
-        read = None if kind in IGNORED_LINES else self._lines.get(kind)
+        read = None if kind in IGNORED_LINES else self._line_readers.get(kind)
         if read is None:
             return [] if kind in IGNORED_LINES else list(self._unknown.report(f"type {kind}"))
         if not isinstance(payload, dict):
@@ -470,7 +472,7 @@ class CodexDialect(AgentDialect):
         mended["_id"] = f"ordinal-{body['ordinal']}" if type(body.get("ordinal")) is int else f"line-{line.number}"
         return read(mended, mended["payload"])
 
-    def _header(self, line: Json, payload: Json) -> list[Entry | Problem]:
+    def _read_session_meta(self, line: Json, payload: Json) -> list[Entry | Problem]:
         if self._is_named or not is_identifier(payload.get("id")):
             return []
         self._is_named = True
@@ -479,23 +481,23 @@ class CodexDialect(AgentDialect):
         self._is_subagent = spawned or isinstance(payload.get("parent_thread_id"), str)
         provider = payload.get("model_provider")
         self._provider = provider if isinstance(provider, str) else None
-        return [make_entry("session", payload["id"], line)]
+        return [build_agent_entry("session", payload["id"], line)]
 
-    def _settings(self, line: Json, payload: Json) -> list[Entry | Problem]:
+    def _read_settings(self, line: Json, payload: Json) -> list[Entry | Problem]:
         """Report changes of the model and of its reasoning effort."""
         entries: list[Entry | Problem] = []
         model, effort = payload.get("model"), payload.get("effort")
         if isinstance(model, str) and model != self._model:
             self._model = model
             fields = {"modelId": model, "provider": self._provider}
-            entries.append(make_entry("model_change", line["_id"], line, body=fields))
+            entries.append(build_agent_entry("model_change", line["_id"], line, body=fields))
         if isinstance(effort, str) and effort != self._effort:
             self._effort = effort
             name = f"{line['_id']}/effort"
-            entries.append(make_entry("thinking_level_change", name, line, body={"thinkingLevel": effort}))
+            entries.append(build_agent_entry("thinking_level_change", name, line, body={"thinkingLevel": effort}))
         return entries
 
-    def _item(self, line: Json, payload: Json) -> list[Entry | Problem] | Problem:
+    def _read_item(self, line: Json, payload: Json) -> list[Entry | Problem] | Problem:
         kind = payload.get("type")
         if kind == "message":
             return self._message(line, payload)
@@ -503,13 +505,13 @@ class CodexDialect(AgentDialect):
             thought = _read_summary(payload)
             return self._add_answer(line, [{"type": "thinking", "thinking": thought}], stop="tool_use") if thought else []
         if isinstance(kind, str) and kind in CALLS:
-            block = call_of(payload)
+            block = build_call(payload)
             if "id" in block and "name" in block:
                 self._tools[block["id"]] = block["name"]
             return self._add_answer(line, [block], stop="tool_use")
         if isinstance(kind, str) and kind in OUTPUTS:
-            message, text = output_of(payload, self._tools, self._outcomes)
-            return [make_entry("message", line["_id"], line, message=message, blocks=[{"type": "text", "text": text}])]
+            message, text = build_output(payload, self._tools, self._outcomes)
+            return [build_agent_entry("message", line["_id"], line, message=message, blocks=[{"type": "text", "text": text}])]
         if isinstance(kind, str) and kind in IGNORED_ITEMS:
             return []
         return list(self._unknown.report(f"response_item of type {kind}"))
@@ -522,108 +524,108 @@ class CodexDialect(AgentDialect):
         if not isinstance(role, str):
             return Problem("wrong_type", f"payload.role: is {json_type(role)}, not a string")
         if role == "user":
-            return self._user(line, payload, blocks)
+            return self._read_user(line, payload, blocks)
         if role != "assistant" or _is_summary(line):
             return []
-        texts = [{**block, "type": _TEXTS.get(str(block.get("type")), "other")} for block in blocks]
+        texts = [{**block, "type": _TEXT_TYPES.get(str(block.get("type")), "other")} for block in blocks]
         is_remark = payload.get("phase") == "commentary"
         return self._add_answer(line, [] if is_remark else texts, stop="tool_use" if is_remark else "stop")
 
-    def _user(self, line: Json, payload: Json, blocks: Sequence[Json]) -> list[Entry | Problem]:
-        text = asked_text(payload, blocks)
+    def _read_user(self, line: Json, payload: Json, blocks: Sequence[Json]) -> list[Entry | Problem]:
+        text = find_user_text(payload, blocks)
         is_users = text is not None
         if text is None:
             text = text_of([{**block, "type": "text"} for block in blocks])
         origin = (SUBAGENT if self._is_subagent else {}) if is_users else INTERNAL
         shown = [{"type": "text", "text": text}]
-        question = make_entry("message", line["_id"], line, message={"role": "user", **origin}, blocks=shown)
+        question = build_agent_entry("message", line["_id"], line, message={"role": "user", **origin}, blocks=shown)
         if not is_users:
             self._deferred = None if self._is_under_way else question
             return []
         self._deferred = None
-        self._is_asked = self._is_under_way = True
+        self._has_question = self._is_under_way = True
         return [question]
 
     def _add_answer(self, line: Json, blocks: Sequence[Json], *, stop: str, **fields: Any) -> list[Entry | Problem]:
         """Return an assistant message, preceded by the question that was deferred until its answer, if any."""
         question = None if self._is_under_way else self._deferred
         self._deferred = None
-        is_alone = not self._is_asked and question is None
-        self._is_asked = self._is_asked or question is not None
+        is_alone = not self._has_question and question is None
+        self._has_question = self._has_question or question is not None
         self._is_under_way = stop in ("tool_use", "error")
         self._has_failed = stop == "error"
         message: Json = {"role": "assistant", "stopReason": stop, **fields, **self._model_fields()}
         self._stop = "stop" if stop == "stop" else "tool_use"
         self._text = text_of(blocks)
-        entry = make_entry(
+        entry = build_agent_entry(
             "message", line["_id"], line, position=EntryPosition(linked=is_alone), message=message, blocks=blocks
         )
         return [entry] if question is None else [question, entry]
 
-    def _event(self, line: Json, payload: Json) -> list[Entry | Problem]:
+    def _read_event(self, line: Json, payload: Json) -> list[Entry | Problem]:
         kind = str(payload.get("type"))
-        read = self._readers.get(kind)
+        read = self._event_readers.get(kind)
         if read is not None:
             return read(line, payload)
-        if self._outcomes.note(kind, payload) or kind in SHOWN:
+        if self._outcomes.note(kind, payload) or kind in DISPLAY_EVENTS:
             return []
         return list(self._unknown.report(f"event_msg of type {kind}"))
 
-    def _begin(self, _line: Json, _payload: Json) -> list[Entry | Problem]:
+    def _start_turn(self, _line: Json, _payload: Json) -> list[Entry | Problem]:
         """Begin a turn."""
-        self._is_asked = self._is_under_way = False
+        self._has_question = self._is_under_way = False
         return []
 
-    def _end(self, line: Json, payload: Json) -> list[Entry | Problem]:
+    def _end_turn(self, line: Json, payload: Json) -> list[Entry | Problem]:
         """End a turn, perhaps with an error that no earlier line reported."""
         error = payload.get("error")
         entries: list[Entry | Problem] = []
         if isinstance(error, dict) and not self._has_failed:
-            entries = self._fail(line, error)
+            entries = self._read_failure(line, error)
         self._is_under_way = False
-        return [*entries, _turn_end(line)]
+        return [*entries, _build_turn_end(line)]
 
-    def _fail(self, line: Json, error: Json) -> list[Entry | Problem]:
+    def _read_failure(self, line: Json, error: Json) -> list[Entry | Problem]:
         return self._add_answer(line, [], stop="error", errorMessage=_failure_text(error))
 
-    def _abort(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        return [*self._add_answer(line, [], stop="aborted", errorMessage=_failure_text(payload)), _turn_end(line)]
+    def _read_abort(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        return [*self._add_answer(line, [], stop="aborted", errorMessage=_failure_text(payload)), _build_turn_end(line)]
 
-    def _count(self, line: Json, payload: Json) -> list[Entry | Problem]:
+    def _read_token_count(self, line: Json, payload: Json) -> list[Entry | Problem]:
         """Report the usage of one response, and how full the context is."""
         usage, context = self._usage.take(payload.get("info"))
-        entries = self._add_usage(line, usage)
+        entries = self._build_usage(line, usage)
         if context is not None:
             entries.append(
-                self._events(f"{line['_id']}/context", line, {"event": "context_event", "action": "usage", **context})
+                self._build_events(f"{line['_id']}/context", line, {"event": "context_event", "action": "usage", **context})
             )
         return entries
 
-    def _record_usage(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        return self._add_usage(line, self._usage.take_record(payload))
+    def _read_usage_record(self, line: Json, payload: Json) -> list[Entry | Problem]:
+        return self._build_usage(line, self._usage.take_record(payload))
 
-    def _add_usage(self, line: Json, usage: Json | None) -> list[Entry | Problem]:
+    def _build_usage(self, line: Json, usage: Json | None) -> list[Entry | Problem]:
         """Return a message with the usage of a response. It repeats the last text, so that the answer stays the same."""
         if usage is None:
             return []
         message: Json = {"role": "assistant", "stopReason": self._stop, "usage": usage, **self._model_fields()}
-        return [make_entry("message", line["_id"], line, message=message, blocks=[{"type": "text", "text": self._text}])]
+        return [build_agent_entry("message", line["_id"], line, message=message, blocks=[{"type": "text", "text": self._text}])]
 
     def _model_fields(self) -> Json:
         fields = {"provider": self._provider, "model": self._model}
         return {name: value for name, value in fields.items() if value is not None}
 
-    def _compacted(self, line: Json, payload: Json) -> list[Entry | Problem]:
+    def _read_compaction(self, line: Json, payload: Json) -> list[Entry | Problem]:
         """Report that a summary replaced the history."""
         event: Json = {"event": "context_event", "action": "compaction"}
         if self._usage.context_tokens is not None:
             event["tokens_before"] = self._usage.context_tokens
         if isinstance(payload.get("message"), str):
             event["summary"] = payload["message"]
-        return [self._events(line["_id"], line, event)]
+        return [self._build_events(line["_id"], line, event)]
 
-    def _events(self, name: str, line: Json, *events: Json) -> Entry:
-        return make_entry(EVENTS, name, line, body={"events": list(events)})
+    def _build_events(self, name: str, line: Json, *events: Json) -> Entry:
+        return build_agent_entry(EVENTS, name, line, body={"events": list(events)})
 
 
 class _UsageCounter:
@@ -656,7 +658,7 @@ class _UsageCounter:
         if is_new:
             self._total = total
         usage = self._count_once("token_count", _convert_usage(last)) if is_new else None
-        return usage, self._fill(last, info.get("model_context_window"))
+        return usage, self._measure_context(last, info.get("model_context_window"))
 
     def _count_once(self, line: _UsageLine, usage: Json | None) -> Json | None:
         """Return a usage unless a line of the other kind already reported it."""
@@ -669,8 +671,8 @@ class _UsageCounter:
         self._unmatched.append((line, usage))
         return usage
 
-    def _fill(self, last: Json, window: Any) -> Json | None:
-        tokens, size = number_of(last.get("total_tokens")), number_of(window)
+    def _measure_context(self, last: Json, window: Any) -> Json | None:
+        tokens, size = read_number(last.get("total_tokens")), read_number(window)
         if tokens is None or tokens < 0:
             return None
         self.context_tokens = tokens
@@ -681,12 +683,12 @@ class _UsageCounter:
 
 
 def _convert_usage(last: Json) -> Json | None:
-    read, written = number_of(last.get("input_tokens")), number_of(last.get("output_tokens"))
+    read, written = read_number(last.get("input_tokens")), read_number(last.get("output_tokens"))
     if read is None or written is None or read < 0 or written < 0:
         return None
-    cached = min(max(number_of(last.get("cached_input_tokens")) or 0, 0), read)
+    cached = min(max(read_number(last.get("cached_input_tokens")) or 0, 0), read)
     # Codex counts what the cache gave and took among the input; OpenClaw's form has each apart.
-    stored = min(max(number_of(last.get("cache_write_input_tokens")) or 0, 0), read - cached)
+    stored = min(max(read_number(last.get("cache_write_input_tokens")) or 0, 0), read - cached)
     return {"input": read - cached - stored, "cacheRead": cached, "cacheWrite": stored, "output": written}
 
 
@@ -709,8 +711,8 @@ def _is_summary(line: Json) -> bool:
     return isinstance(metadata, dict) and metadata.get("compaction_output") is True
 
 
-def _turn_end(line: Json) -> Entry:
-    return make_entry(TURN_END, f"{line['_id']}/end", line)
+def _build_turn_end(line: Json) -> Entry:
+    return build_agent_entry(TURN_END, f"{line['_id']}/end", line)
 
 
 def _failure_text(failure: Any) -> str:
@@ -723,29 +725,29 @@ class Outcomes:
     """Outcomes of commands and calls, by call id. Codex reports them for display before the output goes to the model."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Json] = {}
+        self._by_call: dict[str, Json] = {}
 
     def note(self, kind: str, payload: Json) -> bool:
         """Note an `event_msg` that reports the end of a call. Return whether its kind is one that does."""
         if kind == "item_completed":
             item = payload.get("item")
             if isinstance(item, dict):
-                self._keep(item.get("id"), item)
+                self._add_outcome(item.get("id"), item)
             return True
         if kind in ("exec_command_end", "mcp_tool_call_end", "patch_apply_end"):
-            self._keep(payload.get("call_id"), payload)
+            self._add_outcome(payload.get("call_id"), payload)
             return True
         return False
 
     def of(self, call_id: Any) -> Json:
         """Return what was reported about the end of a call."""
-        return self._known.get(call_id, {}) if isinstance(call_id, str) else {}
+        return self._by_call.get(call_id, {}) if isinstance(call_id, str) else {}
 
-    def _keep(self, call_id: Any, ending: Json) -> None:
-        if not isinstance(call_id, str) or len(self._known) >= _MAX_OUTCOMES:
+    def _add_outcome(self, call_id: Any, ending: Json) -> None:
+        if not isinstance(call_id, str) or len(self._by_call) >= _MAX_OUTCOMES:
             return
         facts: Json = {}
-        if (code := number_of(ending.get("exit_code"))) is not None:
+        if (code := read_number(ending.get("exit_code"))) is not None:
             facts["exitCode"] = code
         if (duration := _milliseconds(ending.get("duration"))) is not None:
             facts["durationMs"] = duration
@@ -753,22 +755,22 @@ class Outcomes:
             facts["status"] = ending["status"]
         result = ending.get("result")
         failed = ending.get("success") is False or (isinstance(result, dict) and "Err" in result)
-        if failed or facts.get("status") in _FAILED:
+        if failed or facts.get("status") in _FAILED_STATUSES:
             facts["failed"] = True
         if facts:
-            self._known[call_id] = facts
+            self._by_call[call_id] = facts
 
 
 def _milliseconds(duration: Any) -> float | None:
     if not isinstance(duration, dict):
         return None
-    seconds, nanos = number_of(duration.get("secs")), number_of(duration.get("nanos"))
+    seconds, nanos = read_number(duration.get("secs")), read_number(duration.get("nanos"))
     if seconds is None or nanos is None:
         return None
     return round(seconds * 1000 + nanos / 1_000_000, 3)
 
 
-def asked_text(payload: Json, blocks: Sequence[Json]) -> str | None:
+def find_user_text(payload: Json, blocks: Sequence[Json]) -> str | None:
     """Return the user's own text in a message of the user's role; None if nothing of it is the user's."""
     passed = payload.get(_PASSTHROUGH)
     kinds = passed.get("content_item_kinds") if isinstance(passed, dict) else None
@@ -795,10 +797,10 @@ def _is_image_tag(block: Json) -> bool:
 
 def _is_context(block: Json) -> bool:
     text = block.get("text")
-    return isinstance(text, str) and text.lstrip().startswith(_CONTEXTS)
+    return isinstance(text, str) and text.lstrip().startswith(_CONTEXT_PREFIXES)
 
 
-def call_of(payload: Json) -> Json:
+def build_call(payload: Json) -> Json:
     """Return the block of a call. The tool's name includes its namespace."""
     name: Any = payload.get("name")
     if not isinstance(name, str):
@@ -808,10 +810,10 @@ def call_of(payload: Json) -> Json:
     arguments = next((payload[field] for field in _ARGUMENTS if payload.get(field) is not None), None)
     parsed = parse_object(arguments)
     call_id = payload.get("call_id", payload.get("id"))
-    return call_block(call_id, name, arguments if parsed is None else parsed)
+    return build_call_block(call_id, name, arguments if parsed is None else parsed)
 
 
-def output_of(payload: Json, tools: Mapping[str, str], outcomes: Outcomes) -> tuple[Json, str]:
+def build_output(payload: Json, tools: Mapping[str, str], outcomes: Outcomes) -> tuple[Json, str]:
     """Return the output of a tool: fields in OpenClaw's form, and the text."""
     text, details = _read_output(payload.get("output", payload.get("tools")))
     call_id = payload.get("call_id")
@@ -843,9 +845,9 @@ def _read_output(output: Any) -> tuple[str, Json]:
     wrapped = parse_object(output)
     metadata = None if wrapped is None else wrapped.get("metadata")
     if wrapped is not None and isinstance(metadata, dict) and isinstance(wrapped.get("output"), str):
-        if (code := number_of(metadata.get("exit_code"))) is not None:
+        if (code := read_number(metadata.get("exit_code"))) is not None:
             details["exitCode"] = code
-        if (seconds := number_of(metadata.get("duration_seconds"))) is not None:
+        if (seconds := read_number(metadata.get("duration_seconds"))) is not None:
             details["durationMs"] = round(seconds * 1000, 3)
         return wrapped["output"], details
     head, separator, rest = output[:_OUTPUT_HEADER_CHARACTERS].partition(_OUTPUT)
@@ -859,7 +861,7 @@ def _read_output(output: Any) -> tuple[str, Json]:
     return output, details
 
 
-def in_envelope(line: Json) -> Json:
+def wrap_in_envelope(line: Json) -> Json:
     """Return a line in the current form; a line in an unknown form is returned unchanged."""
     if "payload" in line:
         return line

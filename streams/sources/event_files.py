@@ -1,14 +1,15 @@
-"""Files of runtime events as records, and as plain sessions for a diagnosis.
+"""Reads files of runtime events, as records or as plain sessions for a diagnosis.
 
-1. A file is lines of JSON objects, or one JSON document: an object or a list of them. An object is an event with its `session_id`, either
-   flat (`{"session_id", "event": "tool_call", …}`) or wrapped (`{"session_id", "event": {…}}`), or a session
-   (`{"session_id", "events": [{…}, …]}`). A flat event has its type in `event` or `type`. An object with neither, and without `events`, is not an
-   event.
-2. Each object may name `connection`, `project` and `agent`; the defaults are those of the reading. A session may be spread over the file.
-3. An event's `seq` is its position in its session over the whole file. Unreadable events are counted as well, so that correcting one
+1. A file has lines of JSON objects, or is one JSON document: an object or a list of objects. An object is a flat event
+   (`{"session_id", "event": "tool_call", …}`), a wrapped event (`{"session_id", "event": {…}}`), or a session
+   (`{"session_id", "events": [{…}, …]}`). A flat event has its type in `event` or `type`. An object without `event`, `type` and `events` is
+   not an event.
+2. Each object may name `connection`, `project` and `agent`. The context of the reading gives the defaults. The events of a session may be
+   anywhere in the file.
+3. The `seq` of an event is its position in its session, counted over the whole file. Unreadable events count too, so that correcting one
    changes neither the positions nor the ids of the others.
-4. A repeated id gets the suffix #2, #3, ... in order of arrival, as it does in a diagnosis (`audit.diagnosis.events.normalise_session`),
-   and so does an id that a failure has in the causal graph.
+4. A repeated id gets the suffix #2, #3, … in order of arrival, as in a diagnosis (`audit.diagnosis.events.normalise_session`). So does an id
+   that is reserved for a failure in the causal graph.
 """
 
 from __future__ import annotations
@@ -52,22 +53,22 @@ from streams.sources.openclaw.events import shorten_event
 from streams.sources.openclaw.reader import Transcript
 from streams.sources.source import FileSource, LineFault, Reading, ReadingBuilder, ReadingContext, SessionRange
 
-BATCH = 10_000
-"""Events of one reading."""
+BATCH_SIZE = 10_000
+"""Maximum number of events and faults of one reading."""
 Report = Callable[[int, str], None]
-"""Called with each unreadable line and what is wrong with it."""
-MAX_DOCUMENT = 64 * 1024 * 1024
-"""Bytes of the largest document that is not JSON lines."""
+"""Called with the number of each unreadable line, and a message."""
+MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
+"""Maximum size of a document that is not JSON lines."""
 Json = dict[str, Any]
 _BOM = b"\xef\xbb\xbf"
 _ENVELOPE: dict[str, Rule] = {"session_id": IDENTIFIER, "connection": NAMED, "project": NAMED, "agent": IDENTIFIER}
-MAX_EVENT = 512 * 1024
-"""Characters of the largest event, as canonical JSON."""
+MAX_EVENT_CHARACTERS = 512 * 1024
+"""Maximum length of an event as canonical JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The raw events of one session, not redacted. `line` is where it starts; `faults` are the unreadable lines of a transcript."""
+    """The raw events of one session, not redacted. `line` is its first line; `faults` are the unreadable lines of a transcript."""
 
     session_id: str
     events: list[Json]
@@ -76,9 +77,9 @@ class Session:
 
 
 def read_event_file(source: Path | BinaryIO, context: ReadingContext) -> Iterator[Reading]:
-    """Yield the events of a file or stream in readings of at most BATCH events and faults.
+    """Yield the events of a file or stream, in readings of at most BATCH_SIZE events and faults.
 
-    Each unreadable event becomes a fault that names line and field. Raises InputError if the file cannot be opened.
+    Each unreadable event becomes a fault that names its line and field. Raises InputError if the file cannot be opened.
     """
     if not isinstance(source, Path):
         yield from _read_batches(source, context, "session")
@@ -102,7 +103,7 @@ def _read_batches(stream: BinaryIO, context: ReadingContext, name: str) -> Itera
                 reading.events.append(item)
             else:
                 reading.faults.append(item)
-            if len(reading.events) + len(reading.faults) >= BATCH:
+            if len(reading.events) + len(reading.faults) >= BATCH_SIZE:
                 yield _with_session_ids(reading)
                 reading = ReadingBuilder()
     yield _with_session_ids(reading)
@@ -119,30 +120,36 @@ def _build_items(
     if isinstance(value, Problem):
         yield line_fault(line, value)
         return
-    for source, part in parts_of(value, name):
+    for source, part in split_value(value, name):
         if isinstance(part, Problem):
-            refused = _refused_part(source)
-            if refused is not None:
-                sessions[refused.connection or context.connection, refused.session_id].skip(refused.events)
+            rejected = _identify_rejected_part(source)
+            if rejected is not None:
+                sessions[rejected.connection or context.connection, rejected.session_id].skip(rejected.events)
             yield value_fault(line, source, part)
             continue
-        agent = context.agent or part.agent
-        owner = Owner(part.connection or context.connection, part.project or context.project, agent, part.session_id)
+        owner = Owner(
+            connection=part.connection or context.connection,
+            project=part.project or context.project,
+            agent=context.agent or part.agent,
+            session_id=part.session_id,
+        )
         state = sessions[owner.connection, owner.session_id]
         for position, raw in part.events:
             item = state.record(raw, position, owner, context)
             yield value_fault(line, raw, item) if isinstance(item, Problem) else item
 
 
-def _refused_part(value: Any) -> Refused | None:
+def _identify_rejected_part(value: Any) -> RejectedPart | None:
     """Return the session and number of events of a rejected value; None if it names no session."""
     if not isinstance(value, dict):
         return None
-    session_id, connection = value.get("session_id"), value.get("connection")
+    session_id = value.get("session_id")
+    connection = value.get("connection")
     if not isinstance(session_id, str) or not 0 < len(session_id) <= MAX_ID or not isinstance(connection, str | None):
         return None
     events = value.get("events", [value])
-    return Refused(connection, session_id, len(events) if isinstance(events, list) else 0)
+    event_count = len(events) if isinstance(events, list) else 0
+    return RejectedPart(connection, session_id, event_count)
 
 
 def _with_session_ids(reading: Reading) -> Reading:
@@ -151,11 +158,11 @@ def _with_session_ids(reading: Reading) -> Reading:
 
 
 def read_sessions(stream: BinaryIO, name: str, report: Report | None = None) -> Iterator[Session]:
-    """Yield the sessions of a stream: a session document, lines of sessions or of events, or an OpenClaw transcript.
+    """Yield the sessions of a stream: a session document, lines of sessions or events, or an OpenClaw transcript.
 
-    `name` is the path of the file, or `-` for standard input. A session without an id gets the file's stem, as in an import. `report` is
-    called with unreadable lines; without it, the first one raises an InputError that names the line. A transcript's faults are part of its
-    session instead.
+    `name` is the path of the file, or `-` for standard input. A session without an id gets the file's stem as its id, as in an import.
+    `report` is called with each unreadable line. Without it, the first one raises an InputError that names the line. The unreadable lines of a
+    transcript are in the faults of its session instead.
     """
     report = report or _raise_on_fault(name)
     name = "standard input" if name == "-" else Path(name).stem[:MAX_ID]
@@ -165,66 +172,82 @@ def read_sessions(stream: BinaryIO, name: str, report: Report | None = None) -> 
         return
     values = itertools.chain([first], values)
     if isinstance(first[1], dict) and first[1].get("type") == "session" and "events" not in first[1]:
-        yield _transcript((line for line, _ in values), name)
+        yield _read_transcript((line for line, _ in values), name)
     else:
-        yield from _plain_sessions(values, name, report)
+        yield from _read_plain_sessions(values, name, report)
 
 
 def _raise_on_fault(name: str) -> Report:
-    def refuse(line: int, detail: str) -> None:
-        raise InputError(f"{name}:{line}: {detail}", hint="Correct the line, or import the file to set it aside.")
+    def raise_error(line: int, detail: str) -> None:
+        raise InputError(f"{name}:{line}: {detail}", hint="Correct the line, or import the file, which makes it a dead letter.")
 
-    return refuse
+    return raise_error
 
 
-def _transcript(lines: Iterable[Line], name: str) -> Session:
+def _read_transcript(lines: Iterable[Line], name: str) -> Session:
     events: list[Json] = []
-    # The time only dates entries without any time before them; with an infinite gap, silence ends nothing.
-    # No redaction: the text is only shown in the user's own terminal.
-    unredacted = Redactor(RedactionSettings(enabled=False))
-    context = ReadingContext("", "", None, datetime(2000, 1, 1, tzinfo=UTC), timedelta.max, unredacted)
+    context = ReadingContext(
+        connection="",
+        project="",
+        agent=None,
+        # Only entries before the first one with a time get this time.
+        ingested_at=datetime(2000, 1, 1, tzinfo=UTC),
+        # Silence never ends a session of a diagnosis.
+        session_gap=timedelta.max,
+        # The texts are only shown in the user's own terminal.
+        redactor=Redactor(RedactionSettings(enabled=False)),
+    )
     transcript = Transcript(context, session_id=name, sink=lambda event, _: events.append(shorten_event(event)))
     transcript.read(lines)
     return Session(transcript.session_id, events, 1, tuple(transcript.faults))
 
 
-def _plain_sessions(values: Iterable[tuple[Line, _Value]], name: str, report: Report) -> Iterator[Session]:
-    """Yield whole sessions in order, then those that were given event by event."""
-    open_sessions: dict[str, tuple[Session, SessionEvents]] = {}
+def _read_plain_sessions(values: Iterable[tuple[Line, _Value]], name: str, report: Report) -> Iterator[Session]:
+    """Yield the complete sessions in order, then those whose events are spread over the stream."""
+    spread_sessions: dict[str, _PlainSession] = {}
     for line, value in values:
         if value is None:
             report(line.number, "the line is cut off: the file is incomplete")
             break
-        for source, part in [(None, value)] if isinstance(value, Problem) else parts_of(value, name):
+        if isinstance(value, Problem):
+            report(line.number, value.detail)
+            continue
+        for source, part in split_value(value, name):
             if isinstance(part, Problem):
                 report(line.number, part.detail)
-                refused = _refused_part(source)
-                if refused is not None and refused.session_id in open_sessions:
-                    open_sessions[refused.session_id][1].skip(refused.events)
+                rejected = _identify_rejected_part(source)
+                if rejected is not None and rejected.session_id in spread_sessions:
+                    spread_sessions[rejected.session_id].state.skip(rejected.events)
                 continue
-            begun = Session(part.session_id, [], line.number), SessionEvents()
-            if isinstance(value, dict | Document) and _is_whole(value):
-                _add_events(part, *begun, partial(report, line.number))
-                yield begun[0]
+            plain_session = _PlainSession(Session(part.session_id, [], line.number), SessionEvents())
+            if _is_complete_session(value):
+                plain_session.add(part, partial(report, line.number))
+                yield plain_session.session
             else:
-                _add_events(part, *open_sessions.setdefault(part.session_id, begun), partial(report, line.number))
-    yield from (session for session, _ in open_sessions.values())
+                spread_sessions.setdefault(part.session_id, plain_session).add(part, partial(report, line.number))
+    yield from (plain_session.session for plain_session in spread_sessions.values())
 
 
-def _is_whole(value: Json | Document) -> bool:
-    """Return whether the value is one whole session."""
-    inner = value.value if isinstance(value, Document) else value
-    return isinstance(inner, dict) and "events" in inner
+def _is_complete_session(value: Json | Document) -> bool:
+    """Return whether the value is a complete session, not an event of one."""
+    content = value.value if isinstance(value, Document) else value
+    return isinstance(content, dict) and "events" in content
 
 
-def _add_events(part: _SessionPart, session: Session, memory: SessionEvents, report: Callable[[str], None]) -> None:
-    """Add the events of a part to its session, and report the unreadable ones."""
-    for position, raw in part.events:
-        event = memory.plain(raw, position)
-        if isinstance(event, Problem):
-            report(event.detail)
-        else:
-            session.events.append(event)
+class _PlainSession(NamedTuple):
+    """A session of a diagnosis, and its state while the stream is read."""
+
+    session: Session
+    state: SessionEvents
+
+    def add(self, part: _SessionPart, report: Callable[[str], None]) -> None:
+        """Add the events of a part, and report the unreadable ones."""
+        for position, raw in part.events:
+            event = self.state.next_event(raw, position)
+            if isinstance(event, Problem):
+                report(event.detail)
+            else:
+                self.session.events.append(event)
 
 
 class _SessionPart(NamedTuple):
@@ -248,35 +271,42 @@ def read_values(stream: BinaryIO) -> Iterator[tuple[Line, Json | Document | Prob
 
     Raises InputError if a document is too large.
     """
-    head = stream.readline(MAX_DOCUMENT + 1)
+    head = stream.readline(MAX_DOCUMENT_BYTES + 1)
+    document = None
     if head.removeprefix(_BOM).lstrip()[:1] in (b"{", b"["):
-        value = decode_line(_line(head.removeprefix(_BOM)))
-        document = None
-        if isinstance(value, Problem):
-            head += stream.read(MAX_DOCUMENT)
-            document = _document(head)
-        elif "events" in value:
-            # A session on one line is a document if it is the whole file.
-            ahead = stream.read(1)
-            document = None if ahead else Document(value)
-            head += ahead
-        if document is not None:
-            yield _line(head), document
-            return
-    for line in read_lines(io.BufferedReader(_Prepended(head, stream))):
+        head, document = _try_read_document(head, stream)
+    if document is not None:
+        yield _whole_line(head), document
+        return
+    for line in read_lines(io.BufferedReader(_PrependedStream(head, stream))):
         value = decode_line(line)
         yield line, None if is_torn(line, value) else value
 
 
-def _line(body: bytes) -> Line:
+def _try_read_document(first_line: bytes, stream: BinaryIO) -> tuple[bytes, Document | None]:
+    """Return the bytes read so far, and the document that the whole stream is; None in its place if it is not one document."""
+    value = decode_line(_whole_line(first_line.removeprefix(_BOM)))
+    if isinstance(value, Problem):
+        head = first_line + stream.read(MAX_DOCUMENT_BYTES)
+        return head, _decode_document(head)
+    if "events" not in value:
+        return first_line, None
+    # A session on a single line is a document if nothing follows.
+    next_byte = stream.read(1)
+    return first_line + next_byte, None if next_byte else Document(value)
+
+
+def _whole_line(body: bytes) -> Line:
     return Line(1, body, len(body), ended=False)
 
 
-def _document(body: bytes) -> Document | None:
-    """Return the document in the bytes; None if they are not one document."""
-    if len(body) > MAX_DOCUMENT:
+def _decode_document(body: bytes) -> Document | None:
+    """Return the document in the bytes; None if they are not one document. Raises InputError if it is too large."""
+    if len(body) > MAX_DOCUMENT_BYTES:
         if body[:16].split(maxsplit=1)[0] in (b"{", b"["):
-            raise InputError(f"the document is larger than {MAX_DOCUMENT} bytes", hint="Write one session or event a line.")
+            raise InputError(
+                f"the document is larger than {MAX_DOCUMENT_BYTES} bytes", hint="Write one session or event per line."
+            )
         return None
     try:
         return Document(decode_json(body.removeprefix(_BOM)))
@@ -284,18 +314,18 @@ def _document(body: bytes) -> Document | None:
         return None
 
 
-class _Prepended(io.RawIOBase):
-    """A stream with the bytes that were already read put back in front."""
+class _PrependedStream(io.RawIOBase):
+    """A stream preceded by the bytes that were already read from it."""
 
-    def __init__(self, head: bytes, rest: BinaryIO) -> None:
-        self._parts: list[BinaryIO] = [io.BytesIO(head), rest]
+    def __init__(self, head: bytes, stream: BinaryIO) -> None:
+        self._parts: list[BinaryIO] = [io.BytesIO(head), stream]
 
     def readable(self) -> bool:
         """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer from what comes next; 0 at the end."""
+        """Fill the buffer with the next bytes and return their number; 0 at the end."""
         while self._parts:
             data = self._parts[0].read(len(buffer))
             if data:
@@ -305,65 +335,65 @@ class _Prepended(io.RawIOBase):
         return 0
 
 
-def parts_of(value: Json | Document, name: str) -> Iterator[tuple[Any, _SessionPart | Problem]]:
-    """Yield the session parts of one value, each with its source JSON.
+def split_value(value: Json | Document, name: str) -> Iterator[tuple[Any, _SessionPart | Problem]]:
+    """Yield the parts of one value, each with the JSON value that it was read from.
 
-    `name` is the session of a document that names none.
+    `name` is the session id of a document without one.
     """
     if not isinstance(value, Document):
-        yield value, _read_part(value, None, "")
+        yield value, _read_session_part(value, None, "")
     elif isinstance(value.value, list):
         for index, item in enumerate(value.value):
-            yield item, _read_part(item, name, f"[{index}]")
+            yield item, _read_session_part(item, name, f"[{index}]")
     else:
         is_session = isinstance(value.value, dict) and "events" in value.value
-        yield value.value, _read_part(value.value, name if is_session else None, "")
+        yield value.value, _read_session_part(value.value, name if is_session else None, "")
 
 
-def _read_part(value: Any, name: str | None, position: str) -> _SessionPart | Problem:
+def _read_session_part(value: Any, name: str | None, position: str) -> _SessionPart | Problem:
     if not isinstance(value, dict):
         return Problem("not_an_object", f"{position or 'the document'} is {json_type(value)}, not an object")
     if "events" not in value and value.get("event") is None and value.get("type") is None:
-        detail = "neither an event nor a session: it has none of event, type and events"
-        return Problem("not_an_event", f"{position}: {detail}".lstrip(": "))
-    problem = _envelope_problem(value, name, position)
+        detail = "is neither an event nor a session: it has no field event, type or events"
+        return Problem("not_an_event", f"{position}: {detail}" if position else f"the object {detail}")
+    problem = _find_envelope_problem(value, name, position)
     if problem is not None:
         return problem
     session_id, connection, project, agent = (value.get(field) for field in _ENVELOPE)
     if "events" not in value:
-        event, within = event_in(value)
-        events_in_line = [(f"{position}{within}".lstrip("."), event)]
-    elif isinstance(events := value["events"], list):
-        events_in_line = [(f"{position}.events[{index}]".lstrip("."), event) for index, event in enumerate(events)]
+        event, inner_position = find_event(value)
+        events = [(f"{position}{inner_position}".lstrip("."), event)]
+    elif isinstance(value["events"], list):
+        events = [(f"{position}.events[{index}]".lstrip("."), event) for index, event in enumerate(value["events"])]
     else:
-        return Problem("wrong_type", f"{position}.events: is {json_type(events)}, not an array".lstrip("."))
-    return _SessionPart(session_id or cast("str", name), connection, project, agent, events_in_line)
+        return Problem("wrong_type", f"{position}.events: is {json_type(value['events'])}, not an array".lstrip("."))
+    return _SessionPart(session_id or cast("str", name), connection, project, agent, events)
 
 
-def _envelope_problem(value: Json, name: str | None, position: str) -> Problem | None:
+def _find_envelope_problem(value: Json, name: str | None, position: str) -> Problem | None:
     for field, rule in _ENVELOPE.items():
         content = value.get(field)
-        at = f"{position}.{field}".lstrip(".")
+        path = f"{position}.{field}".lstrip(".")
         if content is None:
             if field == "session_id" and name is None:
-                return Problem("missing_field", f"{at}: is missing")
+                return Problem("missing_field", f"{path}: is missing")
         elif not isinstance(content, str):
-            return Problem("wrong_type", f"{at}: is {json_type(content)}, not a string")
+            return Problem("wrong_type", f"{path}: is {json_type(content)}, not a string")
         elif fault := rule.fault(content):
-            return Problem("bounds", f"{at}: {fault}")
+            return Problem("bounds", f"{path}: {fault}")
     return None
 
 
-def event_in(value: Json) -> tuple[Json, str]:
-    """Return the event in an object, and its position: under `event`, or beside the envelope's fields."""
+def find_event(value: Json) -> tuple[Json, str]:
+    """Return the event in an object, and its position in it. The event is under `event`, or beside the fields of the envelope."""
     wrapped = value.get("event")
     if isinstance(wrapped, dict):
         return wrapped, ".event"
     return {key: item for key, item in value.items() if key not in _ENVELOPE}, ""
 
 
-class Refused(NamedTuple):
-    """What is known about an unreadable part: its connection if named, its session, and its number of events."""
+class RejectedPart(NamedTuple):
+    """The identity of an unreadable part: its connection if it names one, its session, and the number of its events."""
 
     connection: str | None
     session_id: str
@@ -380,24 +410,25 @@ class Owner(NamedTuple):
 
 
 class SessionEvents:
-    """State of one session while its file is read: the number of its events, and their ids."""
+    """The state of one session while its file is read: the number of its events so far, and their ids."""
 
     def __init__(self) -> None:
         self._count = 0
         self._used_ids: set[str] = set()
         self._copies: dict[str, int] = {}
-        self._has_lost = False
+        self._has_gap = False
 
     def skip(self, count: int) -> None:
-        """Count events of an unreadable part."""
+        """Count the events of an unreadable part."""
         self._count += count
-        self._has_lost = True
+        self._has_gap = True
 
     def record(self, raw: Any, position: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
-        """Return the record of the session's next event, or why it cannot be read. `position` is its position in the line."""
+        """Return the record of the session's next event, or the reason why it cannot be read. `position` is its position in the line."""
         seq = self._count
         self._count += 1
-        if problem := _id_problem(raw, position):
+        problem = _find_id_problem(raw, position)
+        if problem is not None:
             return problem
         try:
             event = self._with_unique_id(normalise_event(context.redactor.redact_json(raw)[0], seq))
@@ -412,10 +443,9 @@ class SessionEvents:
         except ValueError as error:
             return Problem("bad_timestamp", f"{position}.{error}".lstrip("."))
         payload = canonical_json(event.payload)
-        if len(payload) > MAX_EVENT:
-            return Problem(
-                "too_long", f"{position or 'the event'} has {len(payload)} characters; the longest event has {MAX_EVENT}"
-            )
+        if len(payload) > MAX_EVENT_CHARACTERS:
+            name = position or "the event"
+            return Problem("too_long", f"{name} has {len(payload)} characters; the limit is {MAX_EVENT_CHARACTERS}")
         return to_record(
             event,
             connection=owner.connection,
@@ -429,22 +459,22 @@ class SessionEvents:
             labels=labels,
         )
 
-    def plain(self, raw: Any, position: str) -> Json | Problem:
-        """Return the session's next event unchanged, for a diagnosis, or why it cannot be read.
+    def next_event(self, raw: Any, position: str) -> Json | Problem:
+        """Return the session's next event for a diagnosis, or the reason why it cannot be read.
 
-        After an unreadable event, later events get ids by position.
+        The event is unchanged, except that after an unreadable event it gets the id that follows from its position in the file.
         """
         seq = self._count
         self._count += 1
-        problem = _id_problem(raw, position)
+        problem = _find_id_problem(raw, position)
         try:
             event = problem or clean_payload(raw, seq)
         except InputError as error:
             event = _malformed_problem(raw, error, seq, position)
         if isinstance(event, Problem):
-            self._has_lost = True
+            self._has_gap = True
             return event
-        return {**event, "event_id": normalise_event(event, seq).event_id} if self._has_lost else event
+        return {**event, "event_id": normalise_event(event, seq).event_id} if self._has_gap else event
 
     def _with_unique_id(self, event: NormalisedEvent) -> NormalisedEvent:
         """Return the event with an id that is new in the session."""
@@ -458,24 +488,26 @@ class SessionEvents:
         return msgspec.structs.replace(event, event_id=name, payload={**event.payload, "event_id": name})
 
 
-def _id_problem(raw: Any, position: str) -> Problem | None:
-    """Return the problem of an event id with half a surrogate pair: repaired, it could equal another event's id."""
-    if not isinstance(raw, dict) or not has_broken_id(raw):
+def _find_id_problem(raw: Any, position: str) -> Problem | None:
+    """Return the problem of an event id with a lone surrogate: after a repair it could equal the id of another event."""
+    if not isinstance(raw, dict) or not has_lone_surrogate_in_id(raw):
         return None
     return Problem("malformed_event", f"{position}.event_id: {NOT_UNICODE}".lstrip("."))
 
 
 def _malformed_problem(raw: Any, error: InputError, seq: int, position: str) -> Problem:
-    """Return why the value is not an event, with its position in the file."""
+    """Return the problem of a value that is not an event, with its position in the line."""
     if not isinstance(raw, dict):
         return Problem("malformed_event", f"{position or 'the event'}: is {json_type(raw)}, not an object")
-    where = str(error).removeprefix(f"events[{seq}]")
-    at = position if where.startswith((".", ":", "[")) else f"{position}: "
-    return Problem("malformed_event", f"{at}{where}" if position else where.lstrip(".: "))
+    message = str(error).removeprefix(f"events[{seq}]")
+    if not position:
+        return Problem("malformed_event", message.lstrip(".: "))
+    separator = "" if message.startswith((".", ":", "[")) else ": "
+    return Problem("malformed_event", f"{position}{separator}{message}")
 
 
-def has_broken_id(event: Mapping[str, Any]) -> bool:
-    """Return whether the event's id holds half a surrogate pair."""
+def has_lone_surrogate_in_id(event: Mapping[str, Any]) -> bool:
+    """Return whether the event's id has a lone surrogate."""
     event_id = event.get("event_id")
     return isinstance(event_id, str) and has_surrogates(event_id)
 

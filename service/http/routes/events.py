@@ -38,7 +38,7 @@ from service.web.models import NO_MOMENT, BulkEvent, EventsBody, EventsInBulk
 from service.write.outcomes import BulkEventOutcomes, EventOutcomes, RefusedBulkEvent, RefusedEvent, TakenEvent
 from streams.engine.record_intake import PublishResult, RecordIntake
 from streams.log.admission import DEAD_LETTERS, KNOWN, Admission, EncodedRecords, RecordOrigin, Refusal, encode_validated
-from streams.sources.event_files import Owner, SessionEvents, event_in
+from streams.sources.event_files import Owner, SessionEvents, find_event
 from streams.sources.lines import Problem
 from streams.sources.source import ReadingContext
 
@@ -210,7 +210,7 @@ class Bulk(Batch[AgentEvent, RefusedBulkEvent]):
         """Refuse an event with a dead letter; return the answer to it."""
         source = RecordOrigin(f"http:{caller.name}/{value['session_id']}", index)
         admission.add_dead_letter(
-            self.letters, source, Refusal("http", problem.reason, problem.detail), json_bytes(event_in(value)[0])
+            self.letters, source, Refusal("http", problem.reason, problem.detail), json_bytes(find_event(value)[0])
         )
         return RefusedBulkEvent(error=problem.detail, code="conflict" if problem.reason == CONFLICTING_ID else "invalid")
 
@@ -268,7 +268,7 @@ def _read(value: dict[str, Any], path: str, owner: Owner, context: ReadingContex
     """Return the record of one value, whose position is set later, or the reason why it is refused."""
     if value.get("event") is None and value.get("type") is None:
         return Problem("not_an_event", f"{path}.event: is missing")
-    event, within = event_in(value)
+    event, within = find_event(value)
     if own_id(event) is None:
         return Problem("malformed_event", f"{path}{within}.event_id: {_NO_ID}")
     record = SessionEvents().record(event, f"{path}{within}", owner, context)
@@ -284,7 +284,7 @@ async def _refuse_conflicts(
     for number, conflict in enumerate(published.conflicts):
         index = bulk.indexes[conflict]
         differing = await differing_fields(services, number, bulk.records[conflict])
-        within = event_in(body[index])[1]
+        within = find_event(body[index])[1]
         message = f"[{index}]{within}.event_id: {other_content(differing)}"
         bulk.refused[index] = bulk.set_aside(caller, index, body[index], Problem(CONFLICTING_ID, message), admission)
 

@@ -26,7 +26,7 @@ from streams.sources.otlp.request import EPOCH
 from streams.sources.otlp.trace_records import EVALUATION, NOT_UNDERSTOOD, Decision, assemble
 from streams.sources.source import LineFault, Reading, ReadingBuilder, ReadingContext, SkippedTrace
 
-BATCH = 1_000
+BATCH_SIZE = 1_000
 """Exchanges, traces or faults of one reading."""
 MAX_SPANS = 10_000
 """Spans read per trace."""
@@ -57,7 +57,7 @@ def read_exchange_file(
                 continue
             problems = [row.value] if isinstance(row.value, Problem) else spool_row(row.value)
             reading.faults += map(row.fault, problems)
-            if len(reading.faults) >= BATCH:
+            if len(reading.faults) >= BATCH_SIZE:
                 yield reading
                 reading = Reading(complete=reading.complete)
         yield reading
@@ -161,7 +161,7 @@ def _read_traces(spool: _Spool, context: ReadingContext) -> Iterator[Reading]:
             reading.skipped_traces[_skip_reason(assembly.decision)] += 1
         reading.exchanges += assembly.exchanges
         reading.events += assembly.events
-        if len(reading.exchanges) + len(reading.events) >= BATCH:
+        if len(reading.exchanges) + len(reading.events) >= BATCH_SIZE:
             yield _with_session_ids(reading)
             reading = ReadingBuilder()
     yield _with_session_ids(reading)
@@ -188,5 +188,5 @@ def _with_session_ids(reading: Reading) -> Reading:
 
 def _read_exchanges(spool: _Spool) -> Iterator[Reading]:
     items = map(_exchanges.decode, spool.items())
-    while exchanges := list(islice(items, BATCH)):
+    while exchanges := list(islice(items, BATCH_SIZE)):
         yield _with_session_ids(Reading(exchanges=exchanges))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Attributes = Mapping[str, Any]
 MAX_ATTRIBUTES = 4_096
 """Attributes read per span, resource or event. The SDKs' own limit is 128; flattened messages need more."""
-MAX_PARSED = 4 * 1024 * 1024
+MAX_PARSED_CHARACTERS = 4 * 1024 * 1024
 """Characters of the longest text that is parsed as JSON."""
 
 
@@ -68,7 +68,7 @@ class Parsed(msgspec.Struct, frozen=True):
 
 def parsed(value: Any) -> Parsed:
     """Parse JSON text of an object or a list, which may be cut off or encoded several times; return any other value unchanged."""
-    if not isinstance(value, str) or value[:1].isalnum() or len(value) > MAX_PARSED:
+    if not isinstance(value, str) or value[:1].isalnum() or len(value) > MAX_PARSED_CHARACTERS:
         return Parsed(value)
     if not _IS_JSON(value):
         inner = _decode_again(value)

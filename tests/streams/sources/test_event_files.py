@@ -81,7 +81,7 @@ def test_a_document_may_be_on_one_line_or_many(form: str, indent: int | None, tm
 
 def test_positions_count_over_the_file_and_over_batches(context: ReadingContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session's order must not depend on other lines or on batch boundaries."""
-    monkeypatch.setattr(event_files, "BATCH", 3)
+    monkeypatch.setattr(event_files, "BATCH_SIZE", 3)
     lines = [{"session_id": f"s{i % 2}", **CALL} for i in range(8)]
     readings = list(read_event_file(_stream(lines), context))
     assert [len(reading.events) for reading in readings] == [3, 3, 2]
@@ -152,7 +152,7 @@ def test_repeated_ids_are_renamed_as_in_a_diagnosis(events: list[tuple[str, Any]
     """A second event with the same id is a separate event, and gets the same name in imports and diagnoses."""
     lines = [{"session_id": session, "event": "x", "event_id": name, "n": n} for n, (session, name) in enumerate(events)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(event_files, "BATCH", batch)
+        patch.setattr(event_files, "BATCH_SIZE", batch)
         records = [event for reading in read_event_file(_stream(lines), context) for event in reading.events]
     for session in read_sessions(_stream(lines), "f"):
         expected = normalise_session(session.events, reserved=FAILURE_NODES)

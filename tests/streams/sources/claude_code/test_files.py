@@ -12,7 +12,7 @@ import pytest
 from support.claude_code_lines import SESSION, Lines, call, everything, text, thinking
 
 from streams.sources.claude_code_dialect import ClaudeCodeDialect
-from streams.sources.claude_code_files import NOTHING_COPIED, find_claude_code, read_claude_code, read_copied
+from streams.sources.claude_code_files import NOTHING_COPIED, find_claude_code, read_claude_code, find_copied_ids
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session
 from streams.sources.source import Reading, ReadingContext
@@ -291,7 +291,7 @@ def _with_head(session: str, head: str, own: Sequence[Line], copies: Sequence[Li
 def test_a_fork_counts_only_its_additions(
     tmp_path: Path, context: ReadingContext, names: tuple[str, str], head: str, begins_at: int
 ) -> None:
-    """Copied lines keep their uuids and have no other mark; file names do not tell the age.
+    """CopiedIds lines keep their uuids and have no other mark; file names do not tell the age.
 
     A fork of a compacted session starts in the middle of it.
     """
@@ -323,7 +323,7 @@ def test_unrelated_sessions_of_a_folder_are_not_compared(tmp_path: Path, context
         lines.user("One?")
         lines.said("m1", text("One."))
         _write(folder / f"s{number}.jsonl", _with_head(f"s{number}", "snapshots", lines.lines))
-    assert [read_copied(path) for path in find_claude_code(tmp_path)] == [NOTHING_COPIED] * 3
+    assert [find_copied_ids(path) for path in find_claude_code(tmp_path)] == [NOTHING_COPIED] * 3
     assert [len(read_claude_code(path, context).exchanges) for path in find_claude_code(tmp_path)] == [1, 1, 1]
 
 
