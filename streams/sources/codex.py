@@ -1,37 +1,37 @@
-"""Codex rollouts: `<root>/sessions/<year>/<month>/<day>/rollout-<time>-<id>.jsonl`, old ones compressed, archived ones elsewhere.
+"""Codex rollouts: `<root>/sessions/<year>/<month>/<day>/rollout-<time>-<id>.jsonl`. Old ones are compressed, archived ones are elsewhere.
 
-The first versions wrote `<root>/sessions/rollout-<date>-<id>.json`, one JSON object, whole each time.
+The first versions wrote `<root>/sessions/rollout-<date>-<id>.json`, a single JSON object that was rewritten each time.
 
-A fork or a subagent may begin with the history of another session:
+A fork or a subagent may start with the history of another session:
 
-1. `session_meta` names the session that a rollout comes from: `forked_from_id`, or the parent of a subagent. Some versions then write that
-   session's lines again, with new times and ordinals; others only refer to them, and a subagent may begin at once with its own task.
-2. So the lines themselves decide: leading lines that also occur in the other rollout, in the same order, are copies and count there.
-   Messages are compared by role and text, calls and outputs by call id, token counts by the session's total. Other lines count with the
-   lines around them.
-3. If the other rollout is missing, an older fork of the same session is used instead. If there is none, the copy counts.
+1. `session_meta` names the session that a rollout comes from: `forked_from_id`, or the parent of a subagent. Some versions then write the lines
+   of that session again, with new times and ordinals. Others only refer to them, and a subagent may start directly with its own task.
+2. So the lines themselves decide: leading lines that also occur in the other rollout, in the same order, are copies and count there. Messages
+   are compared by role and text, calls and outputs by call id, token counts by the total of the session. Other lines count with their
+   neighbours.
+3. If the other rollout is missing, an older fork of the same session takes its place. If there is none either, the copy counts.
 
 Lines become entries:
 
-1. A rollout is a list, not a tree: each entry continues the one before it. Its id is the line's `ordinal`, or its number in versions
-   before there was one. `session_meta` names the session, and by `source` or `parent_thread_id` a subagent's.
-2. `response_item` lines are what is sent to and returned by the model. Most `event_msg` lines repeat them for display; only those count
-   that add something: results of commands (before their output), usage, failures, interruptions.
-3. A text in the user's role is the user's if its kinds say so (`user.*`), or, in older versions, if it does not start like a text of the
-   program. Other texts open an exchange, tagged `internal`, only if the agent answers them and nothing else.
-4. `token_count` lines have the usage of the session and of the last response. Some are repeated: a line counts if its total differs from
-   the previous one. The last usage and the window size give the fill of the context. Newer versions also write `token_usage_record`, the
-   usage of one response by its id, before or after the `token_count`. Only this line reports requests that compact the history. Each
-   response counts once.
+1. A rollout is a list, not a tree: each entry follows the previous one. The id of an entry is the line's `ordinal` or, in versions without
+   ordinals, the line's number. `session_meta` names the session. Its `source` or `parent_thread_id` identifies a subagent's session.
+2. `response_item` lines are what is sent to the model and returned by it. Most `event_msg` lines repeat them for display. The others are read:
+   results of commands (which precede their output), usage, failures, interruptions.
+3. A text in the user's role is the user's if its kinds say so (`user.*`) or, in older versions, if it does not start like a text of the
+   program. Other texts open an exchange tagged `internal`, but only if the agent answers them and no user text precedes the answer.
+4. `token_count` lines have the usage of the session and of the last response. Some are repeated: a line counts if its total differs from the
+   previous one. The last usage and the window size give the fill level of the context. Newer versions also write `token_usage_record`, the usage
+   of one response by its id, before or after the `token_count`. It is the only line about requests that compact the history. Each response
+   counts once.
 5. A message with the summary of a compaction (`compaction_output`) is not an answer, but its usage counts.
-6. Lines copied from another session give the other lines their position, and count in that session.
-7. A turn that failed (`task_complete` with an error, `error`) ends in an error, `turn_aborted` in an interruption. Codex does not record its
+6. Lines copied from another session give other lines their position, and count in that session.
+7. A failed turn (`task_complete` with an error, `error`) ends in an error, and `turn_aborted` ends in an interruption. Codex does not record its
    own retries, except as `stream_error`.
-8. Until the middle of 2025 lines had no envelope of a type and a payload. The first line was the bare header, `{"id", "timestamp",
-   "instructions", "git"}`; the others were bare items of the conversation, without times, and `{"record_type": "state"}` between them.
-   Still older rollouts were one JSON object, of a session and its items.
+8. Until the middle of 2025, lines had no envelope with a type and a payload. The first line was the bare header, `{"id", "timestamp",
+   "instructions", "git"}`. The other lines were bare items of the conversation without times, and `{"record_type": "state"}` between them. Even
+   older rollouts were one JSON object with a session and its items.
 
-The kinds that are skipped are those of version 0.169.0.
+The skipped kinds are those of version 0.169.0.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ from streams.sources.zstd import zstd
 DOCUMENT = ".json"
 """Suffix of a rollout that is a single JSON object."""
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
-"""Bytes of the largest single-object rollout that is read."""
+"""Maximum size of a single-object rollout that is read."""
 _NAME_PATTERNS = ("rollout-*.jsonl*", f"rollout-*{DOCUMENT}")
 _ID_PATTERN = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 FOLDERS = ("sessions", "archived_sessions")
@@ -94,32 +94,29 @@ _TOKEN_FIELDS = ("input_tokens", "output_tokens", "total_tokens")
 
 
 def find_codex(path: Path) -> list[Path]:
-    """Return the rollouts at a path, sorted: the file itself, or every `rollout-*.jsonl` below a folder, compressed ones included.
+    """Return the rollouts at a path, sorted: the file itself, or every `rollout-*.jsonl` below a folder, including compressed ones.
 
     Hidden files, symbolic links, and compressed rollouts whose plain file exists are left out. Raises InputError if the path does not exist.
     """
     if path.is_file():
         return [path]
-    files = [
-        file
-        for file in find_transcripts(path, *_NAME_PATTERNS)
-        if file.suffix in (COMPRESSED, DOCUMENT) or may_be_copy(file.name)
-    ]
-    plain = set(files)
-    return [file for file in files if file.suffix != COMPRESSED or file.with_suffix("") not in plain]
+    candidates = find_transcripts(path, *_NAME_PATTERNS)
+    files = [file for file in candidates if file.suffix in (COMPRESSED, DOCUMENT) or may_be_copy(file.name)]
+    plain_files = set(files)
+    return [file for file in files if file.suffix != COMPRESSED or file.with_suffix("") not in plain_files]
 
 
 def read_codex(path: Path, context: ReadingContext) -> Reading:
     """Read one rollout. Raises InputError if the file cannot be opened."""
     stem = path.name.removesuffix(COMPRESSED).removesuffix(".jsonl").removesuffix(DOCUMENT)
-    named = _ID_PATTERN.search(stem)
-    session_id = named.group() if named else stem
+    id_in_name = _ID_PATTERN.search(stem)
+    session_id = id_in_name.group() if id_in_name else stem
     if path.suffix == DOCUMENT:
         return read_agent_file(path, context, CodexDialect(), session_id=session_id, agent=SOURCE, split_lines=_document_lines)
     try:
         copied = _count_copied(path)
     except (OSError, zstd.ZstdError):
-        copied = 0  # the reading itself says what is wrong
+        copied = 0  # the reading below reports the error
     return read_agent_file(path, context, CodexDialect(copied), session_id=session_id, agent=SOURCE)
 
 
@@ -131,9 +128,9 @@ def _document_lines(stream: BinaryIO) -> list[Line]:
 
 
 def _count_copied(path: Path) -> int:
-    """Return the number of lines at the beginning of a rollout that were copied from another session.
+    """Return the number of leading lines of a rollout that were copied from another session.
 
-    If every line so far was copied, later lines may be as well, so the number is sys.maxsize. Raises OSError or ZstdError if the rollout
+    If all lines were copied so far, later ones may be copies too, so the number is sys.maxsize. Raises OSError or ZstdError if the rollout
     cannot be read.
     """
     header = read_header(path)
@@ -143,24 +140,27 @@ def _count_copied(path: Path) -> int:
 
 
 def _count_matching_lines(path: Path, original: Path) -> int:
+    """Return the number of leading lines of a rollout that also occur in another one, in the same order; sys.maxsize if all do."""
     try:
         stat = original.stat()
-        positions = _read_positions(original, stat.st_size, stat.st_mtime_ns)
+        positions_by_content = _read_positions(original, stat.st_size, stat.st_mtime_ns)
     except (OSError, zstd.ZstdError):
         return 0
-    copied, reached = 0, 0
-    for number, content in _read_contents(path):
-        later = positions.get(content, ())
-        index = bisect_left(later, reached)
-        if index == len(later):
-            return copied
-        copied, reached = number, later[index] + 1
+    last_match = 0
+    next_position = 0
+    for line_number, content in _read_contents(path):
+        positions = positions_by_content.get(content, ())
+        index = bisect_left(positions, next_position)
+        if index == len(positions):
+            return last_match
+        last_match = line_number
+        next_position = positions[index] + 1
     return sys.maxsize
 
 
 @lru_cache(maxsize=64)
 def _read_positions(path: Path, _size: int, _modified_ns: int) -> Mapping[bytes, list[int]]:
-    """Return the positions of each content in a rollout. Cached because many forks may have the same parent."""
+    """Return the positions of each content in a rollout, in order. Cached because many forks may have the same parent."""
     positions: dict[bytes, list[int]] = {}
     for position, (_, content) in enumerate(_read_contents(path)):
         positions.setdefault(content, []).append(position)
@@ -172,33 +172,41 @@ def _read_contents(path: Path) -> Iterator[tuple[int, bytes]]:
     with open_lines(path) as lines:
         for line in lines:
             body = decode_line(line)
-            parts = _identify_line(wrap_in_envelope(body)) if isinstance(body, dict) else None
-            if parts is not None:
-                yield line.number, _digest_parts(parts)
+            identity = _identify_line(wrap_in_envelope(body)) if isinstance(body, dict) else None
+            if identity is not None:
+                yield line.number, _digest_parts(identity)
 
 
 def _identify_line(line: Json) -> tuple[Any, ...] | None:
-    kind, payload = line.get("type"), line.get("payload")
+    """Return what identifies the content of a line across rollouts; None if nothing does."""
+    payload = line.get("payload")
     if not isinstance(payload, dict):
         return None
-    item = payload.get("type")
-    if kind == "event_msg" and item == "token_count":
-        info = payload.get("info")
-        total = info.get("total_token_usage") if isinstance(info, dict) else None
-        return ("tokens", *(read_number(total.get(name)) for name in _TOKEN_FIELDS)) if isinstance(total, dict) else None
-    if kind != "response_item":
+    item_kind = payload.get("type")
+    if line.get("type") == "event_msg" and item_kind == "token_count":
+        return _identify_token_count(payload)
+    if line.get("type") != "response_item":
         return None
-    if item == "message":
-        return _message(payload)
-    if item in CALLS or item in OUTPUTS:
-        call = payload.get("call_id", payload.get("id"))
-        return None if call is None else ("output" if item in OUTPUTS else "call", call)
+    if item_kind == "message":
+        return _identify_message(payload)
+    if item_kind in CALLS or item_kind in OUTPUTS:
+        call_id = payload.get("call_id", payload.get("id"))
+        return None if call_id is None else ("output" if item_kind in OUTPUTS else "call", call_id)
     return None
 
 
-def _message(payload: Json) -> tuple[Any, ...] | None:
+def _identify_token_count(payload: Json) -> tuple[Any, ...] | None:
+    info = payload.get("info")
+    total = info.get("total_token_usage") if isinstance(info, dict) else None
+    if not isinstance(total, dict):
+        return None
+    return "tokens", *(read_number(total.get(name)) for name in _TOKEN_FIELDS)
+
+
+def _identify_message(payload: Json) -> tuple[Any, ...] | None:
     """Return role and text of a message by the user or the model; None for texts of the program, which differ in every rollout."""
-    role, blocks = payload.get("role"), read_blocks("content", payload.get("content"))
+    role = payload.get("role")
+    blocks = read_blocks("content", payload.get("content"))
     if role not in ("user", "assistant") or not isinstance(blocks, list):
         return None
     if role == "user":
@@ -213,28 +221,32 @@ def _digest_parts(parts: Iterable[Any]) -> bytes:
 
 def _find_originals(path: Path, header: Header) -> list[Path]:
     """Return the rollouts that lines may have been copied from: the parents, else older forks of the same session."""
-    others = [(file, other) for file in _list_rollouts(path) if (other := _try_read_header(file)) is not None]
-    parents = [file for file, other in others if other.session in header.parents]
-    return parents or [
-        file
-        for file, other in others
-        if other.parents & header.parents and (other.started_at, other.session) < (header.started_at, header.session)
-    ]
+    parents: list[Path] = []
+    older_forks: list[Path] = []
+    for file in _list_rollouts(path):
+        other = _try_read_header(file)
+        if other is None:
+            continue
+        is_older = (other.started_at, other.session) < (header.started_at, header.session)
+        if other.session in header.parents:
+            parents.append(file)
+        elif is_older and other.parents & header.parents:
+            older_forks.append(file)
+    return parents or older_forks
 
 
 def _list_rollouts(path: Path) -> list[Path]:
-    """Return the rollouts in the same Codex home; outside a home, those below the same root folder."""
+    """Return the rollouts in the Codex home of a rollout; outside a home, those below the folder above the folders of dates."""
     parents = path.resolve().parents
     home = next((folder.parent for folder in parents if folder.name in FOLDERS), None)
-    folders = (
-        [next(folder for folder in parents if not folder.name.isdigit())] if home is None else [home / name for name in FOLDERS]
-    )
-    return [
-        file
-        for folder in folders
-        if folder.is_dir()
-        for file in visible_files(folder, ("rollout-*.jsonl", f"rollout-*{COMPRESSED}"))
-    ]
+    if home is None:
+        folders = [next(folder for folder in parents if not folder.name.isdigit())]
+    else:
+        folders = [home / name for name in FOLDERS if (home / name).is_dir()]
+    rollouts: list[Path] = []
+    for folder in folders:
+        rollouts += visible_files(folder, ("rollout-*.jsonl", f"rollout-*{COMPRESSED}"))
+    return rollouts
 
 
 def _try_read_header(path: Path) -> Header | None:
@@ -308,7 +320,7 @@ _CONTEXT_PREFIXES = (
     "<codex_internal_context",
     "# AGENTS.md instructions",
 )
-"""Prefixes of texts that Codex wrote in the user's role, in versions that do not name the author."""
+"""Prefixes of texts that Codex writes in the user's role, for versions that do not name the author."""
 _OUTPUT_HEADER_CHARACTERS = 1024
 _EXIT_CODE = re.compile(r"^(?:Process exited with code|Exit code:) (-?\d{1,9})$", re.MULTILINE)
 _WALL_TIME = re.compile(r"^Wall time: (\d{1,9}(?:\.\d{1,9})?) seconds$", re.MULTILINE)
@@ -318,7 +330,7 @@ _FAILED_STATUSES = frozenset({"failed", "declined", "errored"})
 _MAX_OUTCOMES = 100_000
 _UsageLine = Literal["token_count", "token_usage_record"]
 _MAX_UNMATCHED = 16
-"""Usages kept until the line of the other kind arrives: several requests may run at once."""
+"""Maximum number of usages kept until the line of the other kind arrives. Several requests may run at once."""
 IGNORED_ITEMS = frozenset(
     {
         "compaction",
@@ -341,7 +353,7 @@ IGNORED_LINES = frozenset(
         "state",
     }
 )
-"""Kinds of lines that do not record what the agent did."""
+"""Kinds of lines that record nothing about the agent's work."""
 DISPLAY_EVENTS = frozenset(
     {
         "agent_message",
@@ -407,11 +419,15 @@ DISPLAY_EVENTS = frozenset(
         "guardian_assessment",
     }
 )
-"""Kinds of `event_msg` that repeat other lines for display."""
+"""Kinds of `event_msg` that only repeat other lines for display."""
+
+
+END_EVENTS = frozenset({"item_completed", "exec_command_end", "mcp_tool_call_end", "patch_apply_end"})
+"""Kinds of `event_msg` that report the end of a call."""
 
 
 class CodexDialect(AgentDialect):
-    """Codex's dialect. `copied` is the number of lines at the start that were copied from another session."""
+    """Codex's dialect. `copied` is the number of leading lines that were copied from another session."""
 
     source = SOURCE
     id_field = "ordinal"
@@ -429,9 +445,9 @@ class CodexDialect(AgentDialect):
         self._effort: str | None = None
         self._tools: dict[str, str] = {}
         self._deferred: Entry | None = None
-        """A text that the program wrote, which becomes a question when the agent answers it."""
+        """A text of the program, which becomes a question when the agent answers it."""
         self._has_question = True
-        """Whether the turn has a question. Lines before the first turn belong to the turn before them."""
+        """Whether the current turn has a question. Lines before the first turn continue an earlier one."""
         self._is_under_way = False
         self._has_failed = False
         self._stop, self._text = "tool_use", ""
@@ -459,50 +475,56 @@ class CodexDialect(AgentDialect):
         return [entry if isinstance(entry, Problem) else msgspec.structs.replace(entry, is_copy=True) for entry in entries]
 
     def _read_line(self, line: Line, body: Json) -> Sequence[Entry | Problem] | Problem:
-        kind, payload = body.get("type"), body.get("payload")
+        kind = body.get("type")
+        payload = body.get("payload")
+        if kind is None:
+            return Problem("missing_field", "type: is missing")
         if not isinstance(kind, str):
-            fault = "is missing" if kind is None else f"is {json_type(kind)}, not a string"
-            return Problem("missing_field" if kind is None else "wrong_type", f"type: {fault}")
-        read = None if kind in IGNORED_LINES else self._line_readers.get(kind)
+            return Problem("wrong_type", f"type: is {json_type(kind)}, not a string")
+        if kind in IGNORED_LINES:
+            return []
+        read = self._line_readers.get(kind)
         if read is None:
-            return [] if kind in IGNORED_LINES else list(self._unknown.report(f"type {kind}"))
+            return list(self._unknown.report(f"type {kind}"))
         if not isinstance(payload, dict):
             return Problem("wrong_type", f"payload: is {json_type(payload)}, not an object")
-        mended = body if line.is_whole else repair_body(body)
-        mended["_id"] = f"ordinal-{body['ordinal']}" if type(body.get("ordinal")) is int else f"line-{line.number}"
-        return read(mended, mended["payload"])
+        repaired = body if line.is_whole else repair_body(body)
+        has_ordinal = type(body.get("ordinal")) is int
+        repaired["_id"] = f"ordinal-{body['ordinal']}" if has_ordinal else f"line-{line.number}"
+        return read(repaired, repaired["payload"])
 
     def _read_session_meta(self, line: Json, payload: Json) -> list[Entry | Problem]:
         if self._is_named or not is_identifier(payload.get("id")):
             return []
         self._is_named = True
-        origin = payload.get("source")
-        spawned = isinstance(origin, dict) and "subagent" in origin
-        self._is_subagent = spawned or isinstance(payload.get("parent_thread_id"), str)
+        source = payload.get("source")
+        is_spawned = isinstance(source, dict) and "subagent" in source
+        self._is_subagent = is_spawned or isinstance(payload.get("parent_thread_id"), str)
         provider = payload.get("model_provider")
         self._provider = provider if isinstance(provider, str) else None
         return [build_agent_entry("session", payload["id"], line)]
 
     def _read_settings(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """Report changes of the model and of its reasoning effort."""
+        """Return entries for changes of the model and of its reasoning effort."""
         entries: list[Entry | Problem] = []
-        model, effort = payload.get("model"), payload.get("effort")
+        model = payload.get("model")
         if isinstance(model, str) and model != self._model:
             self._model = model
             fields = {"modelId": model, "provider": self._provider}
             entries.append(build_agent_entry("model_change", line["_id"], line, body=fields))
+        effort = payload.get("effort")
         if isinstance(effort, str) and effort != self._effort:
             self._effort = effort
-            name = f"{line['_id']}/effort"
-            entries.append(build_agent_entry("thinking_level_change", name, line, body={"thinkingLevel": effort}))
+            entry_id = f"{line['_id']}/effort"
+            entries.append(build_agent_entry("thinking_level_change", entry_id, line, body={"thinkingLevel": effort}))
         return entries
 
     def _read_item(self, line: Json, payload: Json) -> list[Entry | Problem] | Problem:
         kind = payload.get("type")
         if kind == "message":
-            return self._message(line, payload)
+            return self._read_message(line, payload)
         if kind == "reasoning":
-            thought = _read_summary(payload)
+            thought = _read_thought(payload)
             return self._add_answer(line, [{"type": "thinking", "thinking": thought}], stop="tool_use") if thought else []
         if isinstance(kind, str) and kind in CALLS:
             block = build_call(payload)
@@ -516,7 +538,7 @@ class CodexDialect(AgentDialect):
             return []
         return list(self._unknown.report(f"response_item of type {kind}"))
 
-    def _message(self, line: Json, payload: Json) -> list[Entry | Problem] | Problem:
+    def _read_message(self, line: Json, payload: Json) -> list[Entry | Problem] | Problem:
         role = payload.get("role")
         blocks = read_blocks("payload.content", payload.get("content"))
         if isinstance(blocks, Problem):
@@ -527,39 +549,41 @@ class CodexDialect(AgentDialect):
             return self._read_user(line, payload, blocks)
         if role != "assistant" or _is_summary(line):
             return []
+        if payload.get("phase") == "commentary":
+            return self._add_answer(line, [], stop="tool_use")
         texts = [{**block, "type": _TEXT_TYPES.get(str(block.get("type")), "other")} for block in blocks]
-        is_remark = payload.get("phase") == "commentary"
-        return self._add_answer(line, [] if is_remark else texts, stop="tool_use" if is_remark else "stop")
+        return self._add_answer(line, texts, stop="stop")
 
     def _read_user(self, line: Json, payload: Json, blocks: Sequence[Json]) -> list[Entry | Problem]:
-        text = find_user_text(payload, blocks)
-        is_users = text is not None
-        if text is None:
-            text = text_of([{**block, "type": "text"} for block in blocks])
-        origin = (SUBAGENT if self._is_subagent else {}) if is_users else INTERNAL
-        shown = [{"type": "text", "text": text}]
-        question = build_agent_entry("message", line["_id"], line, message={"role": "user", **origin}, blocks=shown)
-        if not is_users:
+        """Return a user message as a question. A text of the program is deferred instead."""
+        user_text = find_user_text(payload, blocks)
+        if user_text is None:
+            program_text = text_of([{**block, "type": "text"} for block in blocks])
+            question = self._build_question(line, program_text, INTERNAL)
             self._deferred = None if self._is_under_way else question
             return []
         self._deferred = None
-        self._has_question = self._is_under_way = True
-        return [question]
+        self._has_question = True
+        self._is_under_way = True
+        return [self._build_question(line, user_text, SUBAGENT if self._is_subagent else {})]
+
+    def _build_question(self, line: Json, text: str, origin: Json) -> Entry:
+        blocks = [{"type": "text", "text": text}]
+        return build_agent_entry("message", line["_id"], line, message={"role": "user", **origin}, blocks=blocks)
 
     def _add_answer(self, line: Json, blocks: Sequence[Json], *, stop: str, **fields: Any) -> list[Entry | Problem]:
-        """Return an assistant message, preceded by the question that was deferred until its answer, if any."""
+        """Return an assistant message, preceded by the question that was deferred until its answer, if there is one."""
         question = None if self._is_under_way else self._deferred
         self._deferred = None
-        is_alone = not self._has_question and question is None
         self._has_question = self._has_question or question is not None
         self._is_under_way = stop in ("tool_use", "error")
         self._has_failed = stop == "error"
         message: Json = {"role": "assistant", "stopReason": stop, **fields, **self._model_fields()}
         self._stop = "stop" if stop == "stop" else "tool_use"
         self._text = text_of(blocks)
-        entry = build_agent_entry(
-            "message", line["_id"], line, position=EntryPosition(linked=is_alone), message=message, blocks=blocks
-        )
+        # A message without a question answers nothing, so it starts a new tree.
+        position = EntryPosition(linked=not self._has_question)
+        entry = build_agent_entry("message", line["_id"], line, position=position, message=message, blocks=blocks)
         return [entry] if question is None else [question, entry]
 
     def _read_event(self, line: Json, payload: Json) -> list[Entry | Problem]:
@@ -567,17 +591,18 @@ class CodexDialect(AgentDialect):
         read = self._event_readers.get(kind)
         if read is not None:
             return read(line, payload)
-        if self._outcomes.note(kind, payload) or kind in DISPLAY_EVENTS:
+        if kind in END_EVENTS:
+            self._outcomes.add(kind, payload)
             return []
-        return list(self._unknown.report(f"event_msg of type {kind}"))
+        return [] if kind in DISPLAY_EVENTS else list(self._unknown.report(f"event_msg of type {kind}"))
 
     def _start_turn(self, _line: Json, _payload: Json) -> list[Entry | Problem]:
-        """Begin a turn."""
-        self._has_question = self._is_under_way = False
+        self._has_question = False
+        self._is_under_way = False
         return []
 
     def _end_turn(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """End a turn, perhaps with an error that no earlier line reported."""
+        """Return the end of a turn, preceded by an error that no earlier line reported."""
         error = payload.get("error")
         entries: list[Entry | Problem] = []
         if isinstance(error, dict) and not self._has_failed:
@@ -592,8 +617,8 @@ class CodexDialect(AgentDialect):
         return [*self._add_answer(line, [], stop="aborted", errorMessage=_failure_text(payload)), _build_turn_end(line)]
 
     def _read_token_count(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """Report the usage of one response, and how full the context is."""
-        usage, context = self._usage.take(payload.get("info"))
+        """Return the usage of one response, and the fill level of the context."""
+        usage, context = self._usage.take_token_count(payload.get("info"))
         entries = self._build_usage(line, usage)
         if context is not None:
             entries.append(
@@ -605,7 +630,7 @@ class CodexDialect(AgentDialect):
         return self._build_usage(line, self._usage.take_record(payload))
 
     def _build_usage(self, line: Json, usage: Json | None) -> list[Entry | Problem]:
-        """Return a message with the usage of a response. It repeats the last text, so that the answer stays the same."""
+        """Return a message with the usage of a response. It repeats the last text, so that the answer does not change."""
         if usage is None:
             return []
         message: Json = {"role": "assistant", "stopReason": self._stop, "usage": usage, **self._model_fields()}
@@ -616,7 +641,7 @@ class CodexDialect(AgentDialect):
         return {name: value for name, value in fields.items() if value is not None}
 
     def _read_compaction(self, line: Json, payload: Json) -> list[Entry | Problem]:
-        """Report that a summary replaced the history."""
+        """Return the event of a compaction: a summary replaced the history."""
         event: Json = {"event": "context_event", "action": "compaction"}
         if self._usage.context_tokens is not None:
             event["tokens_before"] = self._usage.context_tokens
@@ -629,84 +654,90 @@ class CodexDialect(AgentDialect):
 
 
 class _UsageCounter:
-    """Counts each response once. `context_tokens` is the size of the context at the last one."""
+    """Counts the usage of each response once. `context_tokens` is the size of the context at the last response."""
 
     def __init__(self) -> None:
         self.context_tokens: int | float | None = None
         self._total: Any = None
         self._context: Any = None
-        self._responses: set[str] = set()
+        self._response_ids: set[str] = set()
         self._unmatched: deque[tuple[_UsageLine, Json]] = deque(maxlen=_MAX_UNMATCHED)
 
     def take_record(self, record: Json) -> Json | None:
-        """Return the usage of the response in a `token_usage_record`; None if it is missing or not new."""
-        response = record.get("response_id")
+        """Return the usage of the response in a `token_usage_record`; None if it is missing or was counted before."""
+        response_id = record.get("response_id")
         usage = record.get("usage")
-        if not isinstance(usage, dict) or response in self._responses:
+        if not isinstance(usage, dict) or response_id in self._response_ids:
             return None
-        if isinstance(response, str):
-            self._responses.add(response)
+        if isinstance(response_id, str):
+            self._response_ids.add(response_id)
         return self._count_once("token_usage_record", _convert_usage(usage))
 
-    def take(self, info: Any) -> tuple[Json | None, Json | None]:
-        """Return the usage in a `token_count`, and how full the context is; None for each that is missing or not new."""
+    def take_token_count(self, info: Any) -> tuple[Json | None, Json | None]:
+        """Return the usage in a `token_count`, and the fill level of the context; None for each that is missing or was counted before."""
         if not isinstance(info, dict):
             return None, None
-        total, last = info.get("total_token_usage"), info.get("last_token_usage")
-        last = last if isinstance(last, dict) else {}
-        is_new = isinstance(total, dict) and total != self._total
-        if is_new:
+        last_usage = info.get("last_token_usage")
+        if not isinstance(last_usage, dict):
+            last_usage = {}
+        total = info.get("total_token_usage")
+        usage = None
+        if isinstance(total, dict) and total != self._total:
             self._total = total
-        usage = self._count_once("token_count", _convert_usage(last)) if is_new else None
-        return usage, self._measure_context(last, info.get("model_context_window"))
+            usage = self._count_once("token_count", _convert_usage(last_usage))
+        return usage, self._measure_context(last_usage, info.get("model_context_window"))
 
-    def _count_once(self, line: _UsageLine, usage: Json | None) -> Json | None:
-        """Return a usage unless a line of the other kind already reported it."""
+    def _count_once(self, line_kind: _UsageLine, usage: Json | None) -> Json | None:
+        """Return a usage, unless a line of the other kind already reported it."""
         if usage is None:
             return None
-        for index, (other, counted) in enumerate(self._unmatched):
-            if other != line and counted == usage:
+        for index, (other_kind, other_usage) in enumerate(self._unmatched):
+            if other_kind != line_kind and other_usage == usage:
                 del self._unmatched[index]
                 return None
-        self._unmatched.append((line, usage))
+        self._unmatched.append((line_kind, usage))
         return usage
 
-    def _measure_context(self, last: Json, window: Any) -> Json | None:
-        tokens, size = read_number(last.get("total_tokens")), read_number(window)
+    def _measure_context(self, usage: Json, window: Any) -> Json | None:
+        """Return the fill level of the context; None if it is unknown or has not changed."""
+        tokens = read_number(usage.get("total_tokens"))
         if tokens is None or tokens < 0:
             return None
         self.context_tokens = tokens
-        if size is None or size <= 0 or (tokens, size) == self._context:
+        window_size = read_number(window)
+        if window_size is None or window_size <= 0 or (tokens, window_size) == self._context:
             return None
-        self._context = tokens, size
-        return {"saturation": round(100 * tokens / size, 2), "tokens": tokens, "context_window": size}
+        self._context = tokens, window_size
+        return {"saturation": round(100 * tokens / window_size, 2), "tokens": tokens, "context_window": window_size}
 
 
-def _convert_usage(last: Json) -> Json | None:
-    read, written = read_number(last.get("input_tokens")), read_number(last.get("output_tokens"))
-    if read is None or written is None or read < 0 or written < 0:
+def _convert_usage(usage: Json) -> Json | None:
+    """Return a usage in OpenClaw's form; None if it has no valid counts."""
+    input_tokens = read_number(usage.get("input_tokens"))
+    output_tokens = read_number(usage.get("output_tokens"))
+    if input_tokens is None or output_tokens is None or input_tokens < 0 or output_tokens < 0:
         return None
-    cached = min(max(read_number(last.get("cached_input_tokens")) or 0, 0), read)
-    # Codex counts what the cache gave and took among the input; OpenClaw's form has each apart.
-    stored = min(max(read_number(last.get("cache_write_input_tokens")) or 0, 0), read - cached)
-    return {"input": read - cached - stored, "cacheRead": cached, "cacheWrite": stored, "output": written}
+    # Codex includes cache reads and writes in the input; in OpenClaw's form they are separate.
+    cache_read = min(max(read_number(usage.get("cached_input_tokens")) or 0, 0), input_tokens)
+    cache_write = min(max(read_number(usage.get("cache_write_input_tokens")) or 0, 0), input_tokens - cache_read)
+    plain = input_tokens - cache_read - cache_write
+    return {"input": plain, "cacheRead": cache_read, "cacheWrite": cache_write, "output": output_tokens}
 
 
-def _read_summary(payload: Json) -> str:
+def _read_thought(payload: Json) -> str:
     """Return the readable part of a reasoning item: its text, else its summary."""
     for name in ("content", "summary"):
         parts = payload.get(name)
-        texts = (
-            [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-            if isinstance(parts, list)
-            else []
-        )
+        if not isinstance(parts, list):
+            continue
+        texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
         if any(texts):
             return "\n\n".join(texts)
     return ""
 
 
 def _is_summary(line: Json) -> bool:
+    """Return whether a message is the summary of a compaction."""
     metadata = line.get("metadata")
     return isinstance(metadata, dict) and metadata.get("compaction_output") is True
 
@@ -722,70 +753,69 @@ def _failure_text(failure: Any) -> str:
 
 
 class Outcomes:
-    """Outcomes of commands and calls, by call id. Codex reports them for display before the output goes to the model."""
+    """The outcomes of commands and calls, by call id. Codex reports them for display before the output is sent to the model."""
 
     def __init__(self) -> None:
         self._by_call: dict[str, Json] = {}
 
-    def note(self, kind: str, payload: Json) -> bool:
-        """Note an `event_msg` that reports the end of a call. Return whether its kind is one that does."""
-        if kind == "item_completed":
-            item = payload.get("item")
-            if isinstance(item, dict):
-                self._add_outcome(item.get("id"), item)
-            return True
-        if kind in ("exec_command_end", "mcp_tool_call_end", "patch_apply_end"):
+    def add(self, kind: str, payload: Json) -> None:
+        """Add the outcome in an `event_msg` of one of the END_EVENTS."""
+        if kind != "item_completed":
             self._add_outcome(payload.get("call_id"), payload)
-            return True
-        return False
+        elif isinstance(payload.get("item"), dict):
+            self._add_outcome(payload["item"].get("id"), payload["item"])
 
-    def of(self, call_id: Any) -> Json:
-        """Return what was reported about the end of a call."""
+    def find(self, call_id: Any) -> Json:
+        """Return the details reported at the end of a call; empty if there are none."""
         return self._by_call.get(call_id, {}) if isinstance(call_id, str) else {}
 
-    def _add_outcome(self, call_id: Any, ending: Json) -> None:
+    def _add_outcome(self, call_id: Any, outcome: Json) -> None:
         if not isinstance(call_id, str) or len(self._by_call) >= _MAX_OUTCOMES:
             return
-        facts: Json = {}
-        if (code := read_number(ending.get("exit_code"))) is not None:
-            facts["exitCode"] = code
-        if (duration := _milliseconds(ending.get("duration"))) is not None:
-            facts["durationMs"] = duration
-        if isinstance(ending.get("status"), str):
-            facts["status"] = ending["status"]
-        result = ending.get("result")
-        failed = ending.get("success") is False or (isinstance(result, dict) and "Err" in result)
-        if failed or facts.get("status") in _FAILED_STATUSES:
-            facts["failed"] = True
-        if facts:
-            self._by_call[call_id] = facts
+        details: Json = {}
+        exit_code = read_number(outcome.get("exit_code"))
+        if exit_code is not None:
+            details["exitCode"] = exit_code
+        duration = _to_milliseconds(outcome.get("duration"))
+        if duration is not None:
+            details["durationMs"] = duration
+        if isinstance(outcome.get("status"), str):
+            details["status"] = outcome["status"]
+        result = outcome.get("result")
+        has_error = isinstance(result, dict) and "Err" in result
+        if has_error or outcome.get("success") is False or details.get("status") in _FAILED_STATUSES:
+            details["failed"] = True
+        if details:
+            self._by_call[call_id] = details
 
 
-def _milliseconds(duration: Any) -> float | None:
+def _to_milliseconds(duration: Any) -> float | None:
     if not isinstance(duration, dict):
         return None
-    seconds, nanos = read_number(duration.get("secs")), read_number(duration.get("nanos"))
-    if seconds is None or nanos is None:
+    seconds = read_number(duration.get("secs"))
+    nanoseconds = read_number(duration.get("nanos"))
+    if seconds is None or nanoseconds is None:
         return None
-    return round(seconds * 1000 + nanos / 1_000_000, 3)
+    return round(seconds * 1000 + nanoseconds / 1_000_000, 3)
 
 
 def find_user_text(payload: Json, blocks: Sequence[Json]) -> str | None:
-    """Return the user's own text in a message of the user's role; None if nothing of it is the user's."""
-    passed = payload.get(_PASSTHROUGH)
-    kinds = passed.get("content_item_kinds") if isinstance(passed, dict) else None
+    """Return the user's own text in a message of the user's role; None if all of it is the program's."""
+    metadata = payload.get(_PASSTHROUGH)
+    kinds = metadata.get("content_item_kinds") if isinstance(metadata, dict) else None
     if isinstance(kinds, list) and len(kinds) == len(blocks) and kinds:
-        own = [block for block, kind in zip(blocks, kinds, strict=True) if isinstance(kind, str) and kind.startswith("user.")]
-        return _user_text(own) if own else None
-    own = [block for block in blocks if not _is_context(block)]
-    return _user_text(own) if own or not blocks else None
+        pairs = zip(blocks, kinds, strict=True)
+        user_blocks = [block for block, kind in pairs if isinstance(kind, str) and kind.startswith("user.")]
+        return _join_user_text(user_blocks) if user_blocks else None
+    user_blocks = [block for block in blocks if not _is_context(block)]
+    return _join_user_text(user_blocks) if user_blocks or not blocks else None
 
 
-def _user_text(blocks: Sequence[Json]) -> str:
-    """Return the text of a user's blocks without the tags that Codex puts around an image; media placeholders if there is no text."""
-    shown = placeholders_in(blocks)
-    texts = [block for block in blocks if not (shown and _is_image_tag(block))]
-    return text_of([{**block, "type": "text"} for block in texts]) or shown
+def _join_user_text(blocks: Sequence[Json]) -> str:
+    """Return the text of a user's blocks without Codex's tags around images, or media placeholders if there is no text."""
+    placeholders = placeholders_in(blocks)
+    texts = [block for block in blocks if not (placeholders and _is_image_tag(block))]
+    return text_of([{**block, "type": "text"} for block in texts]) or placeholders
 
 
 def _is_image_tag(block: Json) -> bool:
@@ -814,14 +844,14 @@ def build_call(payload: Json) -> Json:
 
 
 def build_output(payload: Json, tools: Mapping[str, str], outcomes: Outcomes) -> tuple[Json, str]:
-    """Return the output of a tool: fields in OpenClaw's form, and the text."""
+    """Return the output of a tool as a message in OpenClaw's form, and its text."""
     text, details = _read_output(payload.get("output", payload.get("tools")))
     call_id = payload.get("call_id")
-    facts = dict(outcomes.of(call_id))
-    failed = facts.pop("failed", False) or details.pop("failed", False) or text.startswith(_REJECTIONS)
-    details |= facts
-    code = details.get("exitCode")
-    message: Json = {"role": "toolResult", "isError": bool(failed or (code is not None and code != 0))}
+    outcome = outcomes.find(call_id)
+    has_failed = bool(details.get("failed") or outcome.get("failed"))
+    details = {name: value for name, value in {**details, **outcome}.items() if name != "failed"}
+    is_error = has_failed or text.startswith(_REJECTIONS) or bool(details.get("exitCode"))
+    message: Json = {"role": "toolResult", "isError": is_error}
     if isinstance(call_id, str):
         message["toolCallId"] = call_id
         if call_id in tools:
@@ -832,37 +862,56 @@ def build_output(payload: Json, tools: Mapping[str, str], outcomes: Outcomes) ->
 
 
 def _read_output(output: Any) -> tuple[str, Json]:
-    """Return the text of an output, and the details that its form or its first lines give about the call."""
+    """Return the text of an output, and the details of the call that its form or its first lines give."""
     details: Json = {}
+    content = output
     if isinstance(output, dict):
         details["failed"] = output.get("success") is False
-        output = output.get("content")
-    if isinstance(output, list):
-        parts = [part for part in output if isinstance(part, dict)]
+        content = output.get("content")
+    if isinstance(content, list):
+        parts = [part for part in content if isinstance(part, dict)]
         return text_of([{**part, "type": "text"} for part in parts]), details
-    if not isinstance(output, str):
+    if not isinstance(content, str):
         return "", details
-    wrapped = parse_object(output)
-    metadata = None if wrapped is None else wrapped.get("metadata")
-    if wrapped is not None and isinstance(metadata, dict) and isinstance(wrapped.get("output"), str):
-        if (code := read_number(metadata.get("exit_code"))) is not None:
-            details["exitCode"] = code
-        if (seconds := read_number(metadata.get("duration_seconds"))) is not None:
-            details["durationMs"] = round(seconds * 1000, 3)
-        return wrapped["output"], details
-    head, separator, rest = output[:_OUTPUT_HEADER_CHARACTERS].partition(_OUTPUT)
-    if separator:
-        if (exited := _EXIT_CODE.search(head)) is not None:
-            details["exitCode"] = int(exited.group(1))
-        if (took := _WALL_TIME.search(head)) is not None:
-            details["durationMs"] = round(float(took.group(1)) * 1000, 3)
-        if details:
-            return rest + output[_OUTPUT_HEADER_CHARACTERS:], details
-    return output, details
+    wrapped = _unwrap_output(content) or _split_output(content)
+    if wrapped is None:
+        return content, details
+    return wrapped[0], {**details, **wrapped[1]}
+
+
+def _unwrap_output(text: str) -> tuple[str, Json] | None:
+    """Return the text and the details in an output that is a JSON object with metadata; None for any other output."""
+    wrapper = parse_object(text)
+    metadata = None if wrapper is None else wrapper.get("metadata")
+    if wrapper is None or not isinstance(metadata, dict) or not isinstance(wrapper.get("output"), str):
+        return None
+    details: Json = {}
+    exit_code = read_number(metadata.get("exit_code"))
+    if exit_code is not None:
+        details["exitCode"] = exit_code
+    seconds = read_number(metadata.get("duration_seconds"))
+    if seconds is not None:
+        details["durationMs"] = round(seconds * 1000, 3)
+    return wrapper["output"], details
+
+
+def _split_output(text: str) -> tuple[str, Json] | None:
+    """Return the text and the details in an output that starts with a header of text lines; None for any other output."""
+    header, separator, start = text[:_OUTPUT_HEADER_CHARACTERS].partition(_OUTPUT)
+    if not separator:
+        return None
+    details: Json = {}
+    exit_code = _EXIT_CODE.search(header)
+    if exit_code is not None:
+        details["exitCode"] = int(exit_code.group(1))
+    wall_time = _WALL_TIME.search(header)
+    if wall_time is not None:
+        details["durationMs"] = round(float(wall_time.group(1)) * 1000, 3)
+    return (start + text[_OUTPUT_HEADER_CHARACTERS:], details) if details else None
 
 
 def wrap_in_envelope(line: Json) -> Json:
-    """Return a line in the current form; a line in an unknown form is returned unchanged."""
+    """Return a line in the current form. A line in an unknown form is returned unchanged."""
     if "payload" in line:
         return line
     kind = line.get("type")
@@ -876,7 +925,7 @@ def wrap_in_envelope(line: Json) -> Json:
 
 
 def document_lines(document: bytes) -> list[Line]:
-    """Return the lines of a single-object rollout: its session, then its items. Raises ValueError if it is not one."""
+    """Return the lines of a single-object rollout: its session, then its items. Raises ValueError if it is not such a rollout."""
     try:
         rollout = msgspec.convert(decode_json(document), _Document)
     except msgspec.ValidationError as error:

@@ -12,7 +12,7 @@ import pytest
 from support.claude_code_lines import SESSION, Lines, call, everything, text, thinking
 
 from streams.sources.claude_code_dialect import ClaudeCodeDialect
-from streams.sources.claude_code_files import NOTHING_COPIED, find_claude_code, read_claude_code, find_copied_ids
+from streams.sources.claude_code_files import NOTHING_COPIED, find_claude_code, find_copied_ids, read_claude_code
 from streams.sources.lines import read_lines
 from streams.sources.openclaw.reader import read_session
 from streams.sources.source import Reading, ReadingContext
