@@ -1,10 +1,10 @@
 """Redaction: replaces secrets in texts by `[SECRET:kind:hmac8]` before the texts are stored or judged.
 
-`hmac8` is 8 hexadecimal digits of an HMAC of the secret, so that a secret can be followed through the records without being
-known. Redacting a redacted text changes nothing: markers are left alone.
+`hmac8` is 8 hexadecimal digits of an HMAC of the secret, so that a secret can be traced through the records without being
+revealed. Redacting a redacted text changes nothing, because markers are not redacted again.
 
-Every pattern matches the whole run of characters that may belong to a secret, and fails early, so the sum of all searches in a
-text is linear in its length.
+Every pattern matches the entire run of characters that may belong to a secret, and fails early, so all searches in a text together
+take linear time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from audit.patterns import Pattern, Prefilter, compile_pattern, decode, encode
@@ -27,25 +28,25 @@ from schemas.bounds import MAX_DEPTH
 from schemas.errors import BoundsError
 
 DEFAULT_KEY = b"driftline redaction marker"
-"""Key of the markers' HMAC unless a deployment sets its own. With a public key, guesses of a secret can be confirmed."""
+"""Key of the markers' HMAC unless a deployment sets its own. The key is public, so a guess of a secret can be confirmed with it."""
 
-NAMES_REMEMBERED, LONGEST_NAME = 10_000, 256
-"""Number of names that are cached, and the length of the longest cached name."""
-LABELS_REMEMBERED, LONGEST_LABELS = 1_000, 1_024
-"""Number of sets of labels that are cached, and the length of the longest cached set."""
-_ROUNDS = 16
+CACHED_NAMES, MAX_CACHED_NAME_LENGTH = 10_000, 256
+"""Number of names that are cached, and the maximum length of a cached name."""
+CACHED_LABELS, MAX_CACHED_LABELS_LENGTH = 1_000, 1_024
+"""Number of sets of labels that are cached, and the maximum length of a cached set."""
+_MAX_PASSES = 16
 _MARKER = compile_pattern(r"\[SECRET:[a-z][a-z0-9_]{0,31}:[0-9a-f]{8}\]", where="marker", ignore_case=False)
 
 _NAME_KEYS = ("name", "key", "header", "Name", "Key", "Header")
 _VALUE_KEYS = frozenset(["value", "values", "Value", "Values"])
 
-_NOTHING: Counter[str] = Counter()
+_NO_COUNTS: Counter[str] = Counter()
 
 Spans = Callable[[bytes], Iterator[tuple[int, int]]]
 
 _PROVIDER_KEYS = (
     r"sk-ant-[\w-]{8,}",  # Anthropic
-    r"sk-(?:proj|svcacct|admin|or-v1|live|test)-[\w-]{16,}",  # OpenAI and those like it
+    r"sk-(?:proj|svcacct|admin|or-v1|live|test)-[\w-]{16,}",  # OpenAI and compatible services
     r"sk-[A-Za-z0-9]{20,}[\w-]*",
     r"gh[a-z]_[A-Za-z0-9]{20,}",  # GitHub
     r"github_pat_\w{20,}",
@@ -97,55 +98,57 @@ _NAME_ENDINGS = (
     r"[0-9]{1,4}|values?|string|text|plain(?:text)?|raw|data|hash|base|base64|b64|pem|json|key|header|old|new|current|confirm(?:ation)?"
     r"|prod(?:uction)?|dev(?:elopment)?|stag(?:e|ing)|test(?:ing)?|live|main|primary|secondary|backup|default|admin|root|user"
 )
-NAMES = rf"(?:{'|'.join(_SECRET_NAMES)})(?:{_GAP}(?:{_NAME_ENDINGS})|_for_\w{{1,32}})?"
+SENSITIVE_NAMES = rf"(?:{'|'.join(_SECRET_NAMES)})(?:{_GAP}(?:{_NAME_ENDINGS})|_for_\w{{1,32}})?"
 """Names that mark their value as a secret, with any prefix: DB_PASSWORD, dbPassword, userpassword."""
-COUNTED = rf"(?:max|min|total|num|n|input|output|prompt|completion|cached?|reasoning|per|eos|bos|pad|unk|sep|cls|mask|stop){_GAP}token"
+MODEL_TOKEN_NAMES = rf"(?:max|min|total|num|n|input|output|prompt|completion|cached?|reasoning|per|eos|bos|pad|unk|sep|cls|mask|stop){_GAP}token"
 """Names about tokens of a language model, which are numbers and settings, not secrets."""
 _ASSIGNMENT = (
-    rf"(?i)(?:\b|_){COUNTED}{_ASSIGNS}()|{NAMES}{_ASSIGNS}"
+    rf"(?i)(?:\b|_){MODEL_TOKEN_NAMES}{_ASSIGNS}()|{SENSITIVE_NAMES}{_ASSIGNS}"
     r"""(?:\\{0,3}"((?:[^"\\\n]|\\[^"\n]){4,})|\\{0,3}'((?:[^'\\\n]|\\[^'\n]){4,})|((?:[^\s"'\\,;&]|\\[^\s"']){4,}))"""
 )
 _STRING = r"""(?:"((?:[^"\\\n]|\\.)+)|\\{1,3}"((?:[^"\\\n]|\\[^"\n])+))"""
 _MEMBER = (
-    rf'(?i)(?:\b|_){COUNTED}\\{{0,3}}"\s{{0,8}}:()'
-    rf'|{NAMES}\\{{0,3}}"\s{{0,8}}:\s{{0,8}}(?:{_STRING}|([0-9]+(?:\.[0-9]+)?))'
-    rf'|"(?:name|key|header)\\{{0,3}}"\s{{0,8}}:\s{{0,8}}\\{{0,3}}"[\w.-]*{NAMES}\\{{0,3}}"\s{{0,8}},\s{{0,8}}\\{{0,3}}"values?\\{{0,3}}"'
+    rf'(?i)(?:\b|_){MODEL_TOKEN_NAMES}\\{{0,3}}"\s{{0,8}}:()'
+    rf'|{SENSITIVE_NAMES}\\{{0,3}}"\s{{0,8}}:\s{{0,8}}(?:{_STRING}|([0-9]+(?:\.[0-9]+)?))'
+    rf'|"(?:name|key|header)\\{{0,3}}"\s{{0,8}}:\s{{0,8}}\\{{0,3}}"[\w.-]*{SENSITIVE_NAMES}\\{{0,3}}"\s{{0,8}},\s{{0,8}}\\{{0,3}}"values?\\{{0,3}}"'
     rf"\s{{0,8}}:\s{{0,8}}{_STRING}"
-    rf'|"(?:--[\w.-]*{NAMES}|(?:proxy-)?authorization|(?:set-)?cookie|x-[\w.-]*{NAMES})\\{{0,3}}"\s{{0,8}},\s{{0,8}}{_STRING}'
+    rf'|"(?:--[\w.-]*{SENSITIVE_NAMES}|(?:proxy-)?authorization|(?:set-)?cookie|x-[\w.-]*{SENSITIVE_NAMES})\\{{0,3}}"\s{{0,8}},\s{{0,8}}{_STRING}'
 )
 """Members of JSON objects, pairs and arguments in JSON that may be truncated; short secrets and numbers too."""
-_CONTAINER = rf'(?i){NAMES}\\{{0,3}}"\s{{0,8}}:\s{{0,8}}(?:[\[{{]\s*(?:\\{{0,3}}"[\w.-]+\\{{0,3}}"\s*:\s*)?)+([^\[\]{{}}]+)'
+_CONTAINER = (
+    rf'(?i){SENSITIVE_NAMES}\\{{0,3}}"\s{{0,8}}:\s{{0,8}}(?:[\[{{]\s*(?:\\{{0,3}}"[\w.-]+\\{{0,3}}"\s*:\s*)?)+([^\[\]{{}}]+)'
+)
 _COOKIE = r"""(?i)\b(?:set-)?cookie2?:\s{0,8}([\w.!#$%&*+^|~-]{1,128}=(?:"[^"\r\n\\]+")?(?:="[^"\r\n\\]+"|[^\r\n"'\\])+)"""
-_FLAG = rf"""(?i)--[\w-]*{NAMES}(?:=|\s{{1,8}})(?:\\{{0,3}}"((?:[^"\\\n]|\\[^"\n])+)|'([^'\n]+)|([^\s"'`\\-][^\s"'`\\]*))"""
-_QUERY = rf"""(?i)[?&;](?:[\w.-]*{NAMES}|sig)=([^\s&;"'<>\\]+)"""
+_FLAG = rf"""(?i)--[\w-]*{SENSITIVE_NAMES}(?:=|\s{{1,8}})(?:\\{{0,3}}"((?:[^"\\\n]|\\[^"\n])+)|'([^'\n]+)|([^\s"'`\\-][^\s"'`\\]*))"""
+_QUERY = rf"""(?i)[?&;](?:[\w.-]*{SENSITIVE_NAMES}|sig)=([^\s&;"'<>\\]+)"""
 _COMMAND = (
     r"""\bcurl\b[^\n|;]*?\s(?:-u|--user|--proxy-user|-U)(?:=|\s{0,8})\\{0,3}["']?[^\s:/"'\\]{0,64}:([^\s"'\\]+)"""
     r"""|\bmysql(?:dump|admin|import)?\b[^\n|;]*?\s-p(?:\\{0,3}["'])?([^\s"'\\]+)"""
     r"""|\bsshpass\s{1,8}-p\s{0,8}(?:\\{0,3}["'])?([^\s"'\\]+)"""
 )
 _LONG_RUN = r"[A-Za-z0-9+/_-]{24,}={0,2}"
-_TELLING = "|".join(
+_SPECIFIC = "|".join(
     (
         _PROVIDER_KEY,
         _CLOUD_ID,
         r"-----BEGIN |eyJ[\w-]{8,}\.|(?:AccountKey|SharedAccessKey)=",
         r"""://[^\s:/@"'<>]{0,128}:[^\s/"'<>]{1,256}@""",
-        rf"""(?i:\b(?:bearer|basic)\s{{1,8}}\S{{8}}|{NAMES}(?:\\{{0,3}}["'])?\s{{0,8}}[:=,])""",
-        rf"""(?i:--[\w-]*{NAMES}\s|\bcookie2:|[?&;]sig=|"[\w.-]*{NAMES}\\{{0,3}}"\s{{0,8}},)""",
+        rf"""(?i:\b(?:bearer|basic)\s{{1,8}}\S{{8}}|{SENSITIVE_NAMES}(?:\\{{0,3}}["'])?\s{{0,8}}[:=,])""",
+        rf"""(?i:--[\w-]*{SENSITIVE_NAMES}\s|\bcookie2:|[?&;]sig=|"[\w.-]*{SENSITIVE_NAMES}\\{{0,3}}"\s{{0,8}},)""",
         r"\bcurl\b[^\n|;]*?\s(?:-[uU]|--user|--proxy-user)|\bmysql\w*\b[^\n|;]*?\s-p|\bsshpass\s",
     )
 )
-TELLING = compile_pattern(_TELLING, where="telling", ignore_case=False)
-"""Prefilter for secrets other than a random run; most ids are only such a run."""
-TRIGGER = compile_pattern(f"{_LONG_RUN}|{_TELLING}", where="trigger", ignore_case=False)
-"""Prefilter for all secrets: no match, no secret."""
+SPECIFIC_PREFILTER = compile_pattern(_SPECIFIC, where="secret", ignore_case=False)
+"""Prefilter for all secrets except random runs. Most ids are only such a run."""
+SECRET_PREFILTER = compile_pattern(f"{_LONG_RUN}|{_SPECIFIC}", where="secret", ignore_case=False)
+"""Prefilter for all secrets: a text without a match contains no secret."""
 _NO_SECRET = compile_pattern(
     r"""(?i)^["'(<\[]*(?:string|str|text|none|null|nil|true|false|undefined|required|optional|redacted|hidden|masked|secret|token"""
     r"""|password|bearer|basic|digest|negotiate|bytes|object|value|missing|invalid|expired|incorrect|\*+|x+|\.+)["')>\]:.!?\s]*$"""
-    r"|^(?:\$\{|\$\(|\{\{|<|%[A-Z_]+%)"  # a place holder
-    r"|^[a-z_][\w.]*\(|^(?:self|this|os|process|env|settings|config|request|args|ctx)\."  # code that fetches it
+    r"|^(?:\$\{|\$\(|\{\{|<|%[A-Z_]+%)"  # a placeholder
+    r"|^[a-z_][\w.]*\(|^(?:self|this|os|process|env|settings|config|request|args|ctx)\."  # code that reads the secret
     r"|^~?/[\w.-]+/"  # a path: PWD is a directory
-    r"|^[0-9]{2,5}:[0-9]{2,5}(?:\W|$)",  # a mapping of ports
+    r"|^[0-9]{2,5}:[0-9]{2,5}(?:\W|$)",  # a port mapping
     where="no secret",
 )
 _NO_ARGUMENT = compile_pattern(
@@ -168,12 +171,12 @@ _CLASSES = bytes(
 
 _IN_RUNS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/_-"
 _RUNS = compile_pattern(_LONG_RUN, where="high_entropy", ignore_case=False)
-_SENSITIVE = compile_pattern(rf"{NAMES}$", where="sensitive name")
-TELLING_NAME = compile_pattern(NAMES, where="telling name")
-"""Matches every name that `is_sensitive` accepts, and more."""
-_MODEL_TOKENS = compile_pattern(rf"(?:^|[_.-]){COUNTED}$", where="model tokens")
-_LONGEST_NAME = 128
-_REMEMBERED = 10_000
+_SENSITIVE = compile_pattern(rf"{SENSITIVE_NAMES}$", where="sensitive name")
+NAME_PREFILTER = compile_pattern(SENSITIVE_NAMES, where="sensitive name")
+"""Prefilter for names that `is_sensitive` accepts."""
+_MODEL_TOKENS = compile_pattern(rf"(?:^|[_.-]){MODEL_TOKEN_NAMES}$", where="model tokens")
+_MAX_NAME_LENGTH = 128
+_CACHED_NAME_ENDS = 10_000
 
 
 class Redactor:
@@ -191,43 +194,48 @@ class Redactor:
             SecretKind(secret.kind, pattern.spans, pattern.found_in)
             for secret, pattern in zip(settings.patterns, patterns, strict=True)
         )
-        self._first_look = _first_look((TRIGGER, *patterns))
-        self._telling = (TELLING, *patterns)
-        self._remembered = lru_cache(NAMES_REMEMBERED)(self.redact)
-        self._remembered_labels = lru_cache(LABELS_REMEMBERED)(self._redacted_labels)
+        self._prefilter = _build_prefilter((SECRET_PREFILTER, *patterns))
+        self._patterns_without_runs = (SPECIFIC_PREFILTER, *patterns)
+        self._redact_cached = lru_cache(CACHED_NAMES)(self.redact)
+        self._redact_pairs_cached = lru_cache(CACHED_LABELS)(self._redact_pairs)
         self._clean: frozenset[str] = frozenset()
-        self._nameless: frozenset[str] = frozenset()
-        """Texts that contain no secret and are not the name of one."""
+        self._clean_json: frozenset[str] = frozenset()
+        """Texts that contain no secret and do not name one."""
 
-    def having_looked(self, texts: Iterable[str], *, named: Iterable[str] = ()) -> Redactor:
-        """Return this redactor after one prefilter run over these texts, so that clean ones are not searched again.
+    def with_prefilter(self, texts: Iterable[str], *, json_texts: Iterable[str] = ()) -> Redactor:
+        """Return a redactor that knows which of these texts are clean, so that they are not searched again.
 
-        Most suspects are ids, which are only searched for random runs. `named` are the texts that `is_clean_json` will be asked
-        about.
+        Most suspects are ids, which are only searched for random runs. `json_texts` are the texts that will be passed to
+        `is_clean_json`.
         """
         if not self._enabled:
             return self
         distinct = list(dict.fromkeys(texts))
-        suspects = {distinct[row] for row in self._holding(list(map(encode, distinct)))}
-        names = list(dict.fromkeys(named))
-        telling = [names[row] for row in _first_look((TELLING_NAME,)).rows(list(map(encode, names)))] if names else ()
+        suspects = {distinct[row] for row in self._find_suspects(list(map(encode, distinct)))}
+        names = list(dict.fromkeys(json_texts))
+        sensitive = [names[row] for row in _build_prefilter((NAME_PREFILTER,)).rows(list(map(encode, names)))] if names else ()
         copied = copy.copy(self)
-        copied._clean = frozenset(distinct).difference(suspects) if suspects else frozenset(distinct)  # noqa: SLF001 - its own kind
-        copied._nameless = copied._clean.intersection(names).difference(telling)  # noqa: SLF001 - its own kind
+        copied._clean = frozenset(distinct).difference(suspects) if suspects else frozenset(distinct)  # noqa: SLF001 - same class
+        copied._clean_json = copied._clean.intersection(names).difference(sensitive)  # noqa: SLF001 - same class
         return copied
 
-    def _holding(self, data: Sequence[bytes]) -> Iterator[int]:
-        """Return the indexes of the texts that may contain a secret."""
-        ids, others = list[int](), list[int]()
+    def _find_suspects(self, data: Sequence[bytes]) -> Iterator[int]:
+        """Yield the indexes of the texts that may contain a secret."""
+        ids: list[int] = []
+        others: list[int] = []
         for row, text in enumerate(data):
-            (ids if is_one_run(text) else others).append(row)
-        suspects = ids + [others[place] for place in self._first_look.rows([data[row] for row in others])]
-        # Built on first use, not at every start.
-        telling = (
-            {suspects[place] for place in _first_look(self._telling).rows([data[row] for row in suspects])} if suspects else ()
-        )
+            if is_one_run(text):
+                ids.append(row)
+            else:
+                others.append(row)
+        suspects = ids + [others[index] for index in self._prefilter.rows([data[row] for row in others])]
+        if not suspects:
+            return
+        # This prefilter is built on first use, because it is not needed at every start.
+        prefilter = _build_prefilter(self._patterns_without_runs)
+        specific = {suspects[index] for index in prefilter.rows([data[row] for row in suspects])}
         for row in suspects:
-            if row in telling or b"[SECRET:" in data[row] or has_random_run(data[row]):
+            if row in specific or b"[SECRET:" in data[row] or has_random_run(data[row]):
                 yield row
 
     def are_clean(self, texts: Iterable[str]) -> bool:
@@ -235,29 +243,31 @@ class Redactor:
         return not self._enabled or self._clean.issuperset(texts)
 
     def is_clean_json(self, texts: Iterable[str]) -> bool:
-        """Return whether `redact_json` is known not to change a value with these texts, including keys."""
-        return not self._enabled or self._nameless.issuperset(texts)
+        """Return whether `redact_json` is known to leave a value with these texts, including keys, unchanged."""
+        return not self._enabled or self._clean_json.issuperset(texts)
 
     def is_clean(self, text: str) -> bool:
         """Return whether the text is known to be clean, or nothing is redacted; False if unknown."""
         return not text or text in self._clean or not self._enabled
 
-    def redacting(self, texts: Sequence[str]) -> Callable[[str], tuple[str, Counter[str]]]:
-        """Return the function that redacts each of these texts, after one prefilter run over all of them."""
-        return _as_it_is if not self._enabled or self._first_look.is_clean(list(map(encode, texts))) else self.redact
+    def redact_function(self, texts: Sequence[str]) -> Callable[[str], tuple[str, Counter[str]]]:
+        """Return the function that redacts each of these texts: `redact`, or a trivial one if the prefilter finds them all clean."""
+        if not self._enabled or self._prefilter.is_clean(list(map(encode, texts))):
+            return _keep_text
+        return self.redact
 
     def redact(self, text: str) -> tuple[str, Counter[str]]:
         """Return the text without its secrets, and the number of each kind."""
         if not self._enabled or not text or text in self._clean:
             return text, Counter()
         data = encode(text)
-        if not self._first_look.found_in(data):
+        if not self._prefilter.found_in(data):
             return text, Counter()
         counts: Counter[str] = Counter()
-        for _ in range(_ROUNDS):  # taking one secret out can lay another one bare
-            data, counts_of_round = self._one_round(data)
-            counts.update(counts_of_round)
-            if not counts_of_round:
+        for _ in range(_MAX_PASSES):  # replacing a secret can make another one match
+            data, pass_counts = self._redact_once(data)
+            counts.update(pass_counts)
+            if not pass_counts:
                 break
         return (decode(data), counts) if counts else (text, counts)
 
@@ -268,11 +278,11 @@ class Redactor:
     def redact_labels(self, labels: Mapping[str, str]) -> Mapping[str, str]:
         """Redact labels like `redact_json`; frequent ones are cached."""
         pairs = tuple(labels.items())
-        if sum(len(name) + len(value) for name, value in pairs) > LONGEST_LABELS:
-            return self._redacted_labels(pairs)
-        return self._remembered_labels(pairs)
+        if sum(len(name) + len(value) for name, value in pairs) > MAX_CACHED_LABELS_LENGTH:
+            return self._redact_pairs(pairs)
+        return self._redact_pairs_cached(pairs)
 
-    def _redacted_labels(self, pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
+    def _redact_pairs(self, pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
         redacted: dict[str, str] = self.redact_json(dict(pairs))[0]
         return redacted
 
@@ -280,22 +290,23 @@ class Redactor:
         """Redact a name or id; frequent ones are cached."""
         if name in self._clean:
             return name
-        return (self.redact if len(name) > LONGEST_NAME else self._remembered)(name)[0]
+        redacted, _ = self.redact(name) if len(name) > MAX_CACHED_NAME_LENGTH else self._redact_cached(name)
+        return redacted
 
     def redact_json(self, value: Any) -> tuple[Any, Counter[str]]:
-        """Return the JSON value without its secrets, also in keys.
+        """Return the JSON value without its secrets, including those in keys, and the number of each kind.
 
-        Below a key such as `password` every text and number is replaced as a whole. So are the values of `{"name":
+        Below a key such as `password`, every text and number is replaced entirely. So are the values of `{"name":
         "Authorization", "value": ...}`, of the header `["Authorization", ...]` and of the option `["--password", ...]`.
 
         Raises BoundsError for a value nested deeper than `MAX_DEPTH`.
         """
         counts: Counter[str] = Counter()
-        return (self._walk(value, counts, 0) if self._enabled else value), counts
+        return (self._redact_value(value, counts, 0) if self._enabled else value), counts
 
-    def _one_round(self, data: bytes) -> tuple[bytes, Counter[str]]:
+    def _redact_once(self, data: bytes) -> tuple[bytes, Counter[str]]:
         counts: Counter[str] = Counter()
-        if TELLING.found_in(data):
+        if SPECIFIC_PREFILTER.found_in(data):
             for kind in BUILT_IN:
                 if kind.occurs(data):
                     data = self._replace(data, kind, counts)
@@ -309,66 +320,70 @@ class Redactor:
         """Return the text with secrets of one kind between markers replaced."""
         pieces: list[bytes] = []
         position = 0
-        for marker_start, marker_end in [*_markers(data), (len(data), len(data))]:
-            free = data[position:marker_start]
-            done = 0
-            for start, end in kind.spans(free):
-                first, last = _whole_characters(free, start, end)
-                if (first := max(first, done)) < last:
-                    pieces += [free[done:first], self._marker(kind.name, free[first:last])]
+        for marker_start, marker_end in [*_find_markers(data), (len(data), len(data))]:
+            between = data[position:marker_start]
+            copied = 0
+            for start, end in kind.spans(between):
+                first, last = _widen_to_characters(between, start, end)
+                first = max(first, copied)
+                if first < last:
+                    pieces += [between[copied:first], self._build_marker(kind.name, between[first:last])]
                     counts[kind.name] += 1
-                    done = last
-            pieces += [free[done:], data[marker_start:marker_end]]
+                    copied = last
+            pieces += [between[copied:], data[marker_start:marker_end]]
             position = marker_end
         return b"".join(pieces)
 
-    def _marker(self, kind: str, secret: bytes) -> bytes:
+    def _build_marker(self, kind: str, secret: bytes) -> bytes:
         return f"[SECRET:{kind}:{hmac.digest(self._key, secret, 'sha256')[:4].hex()}]".encode()
 
-    def _walk(self, value: Any, counts: Counter[str], depth: int) -> Any:
+    def _redact_value(self, value: Any, counts: Counter[str], depth: int) -> Any:
         if depth > MAX_DEPTH:
             raise BoundsError(f"a value is nested deeper than {MAX_DEPTH} levels", hint="Flatten the value or send it as text.")
         if isinstance(value, str):
             if value in self._clean:
                 return value
-            redacted, counts_of_text = self.redact(value)
-            counts.update(counts_of_text)
+            redacted, text_counts = self.redact(value)
+            counts.update(text_counts)
             return redacted
         if isinstance(value, dict):
-            is_named = _is_named_secret(value)
+            is_pair = _is_named_secret(value)
             return {
-                self._walk(key, counts, depth + 1): self._child(
-                    item, counts, depth + 1, is_secret=_is_secret_key(key) or (is_named and key in _VALUE_KEYS)
+                self._redact_value(key, counts, depth + 1): self._redact_child(
+                    item, counts, depth + 1, is_secret=_is_secret_key(key) or (is_pair and key in _VALUE_KEYS)
                 )
                 for key, item in value.items()
             }
         if isinstance(value, list | tuple):
             secrets = _secret_positions(value)
-            return [self._child(item, counts, depth + 1, is_secret=index in secrets) for index, item in enumerate(value)]
+            return [self._redact_child(item, counts, depth + 1, is_secret=index in secrets) for index, item in enumerate(value)]
         return value
 
-    def _child(self, value: Any, counts: Counter[str], depth: int, *, is_secret: bool) -> Any:
-        return self._blank(value, counts, depth) if is_secret else self._walk(value, counts, depth)
+    def _redact_child(self, value: Any, counts: Counter[str], depth: int, *, is_secret: bool) -> Any:
+        return self._replace_leaves(value, counts, depth) if is_secret else self._redact_value(value, counts, depth)
 
-    def _blank(self, value: Any, counts: Counter[str], depth: int) -> Any:
+    def _replace_leaves(self, value: Any, counts: Counter[str], depth: int) -> Any:
         """Replace every text and number in a value; booleans, null and empty texts stay."""
         if depth > MAX_DEPTH:
-            return self._walk(value, counts, depth)
+            return self._redact_value(value, counts, depth)
         if isinstance(value, dict):
-            return {self._walk(k, counts, depth + 1): self._blank(v, counts, depth + 1) for k, v in value.items()}
+            return {
+                self._redact_value(key, counts, depth + 1): self._replace_leaves(item, counts, depth + 1)
+                for key, item in value.items()
+            }
         if isinstance(value, list | tuple):
-            return [self._blank(item, counts, depth + 1) for item in value]
+            return [self._replace_leaves(item, counts, depth + 1) for item in value]
         if value is None or isinstance(value, bool) or value == "":
             return value
         data = encode(str(value))
         if _is_marker(data):
             return value
         counts["secret_field"] += 1
-        return decode(self._marker("secret_field", data))
+        return decode(self._build_marker("secret_field", data))
 
 
 @lru_cache(64)
-def _first_look(patterns: tuple[Pattern, ...]) -> Prefilter:
+def _build_prefilter(patterns: tuple[Pattern, ...]) -> Prefilter:
     return Prefilter(patterns)
 
 
@@ -379,10 +394,10 @@ def is_one_run(data: bytes) -> bool:
 
 def has_random_run(data: bytes) -> bool:
     """Return whether a text has a run that looks random."""
-    return next(_random_runs(data), None) is not None
+    return next(_find_random_runs(data), None) is not None
 
 
-def _random_runs(data: bytes) -> Iterator[tuple[int, int]]:
+def _find_random_runs(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield the runs that look random; in a possible path, segment by segment."""
     for start, end in [(0, len(data))] if is_one_run(data) else _RUNS.groups(data):
         run = data[start:end]
@@ -392,11 +407,11 @@ def _random_runs(data: bytes) -> Iterator[tuple[int, int]]:
         for piece in [run] if is_base64 else run.split(b"/"):
             if _is_random(piece):
                 yield start, start + len(piece)
-            start += len(piece) + 1  # noqa: PLW2901 - walks along the run
+            start += len(piece) + 1  # noqa: PLW2901 - moves to the next segment
 
 
 def _is_random(run: bytes) -> bool:
-    """Return whether a run of letters and digits looks random: mixed, often changing class, at least 4.2 bits per character."""
+    """Return whether a run looks random: mixed letters and digits, frequent changes of class, at least 4.2 bits per character."""
     core = run.rstrip(b"=")
     classes = core.translate(_CLASSES)
     if len(core) < _MIN_RUN or not all(classes.count(kind) for kind in (b"l", b"u", b"d")):
@@ -410,15 +425,15 @@ def _is_random(run: bytes) -> bool:
     return -sum(share * math.log2(share) for share in shares) >= _MIN_ENTROPY
 
 
-def _as_it_is(text: str) -> tuple[str, Counter[str]]:
-    return text, _NOTHING
+def _keep_text(text: str) -> tuple[str, Counter[str]]:
+    return text, _NO_COUNTS
 
 
-def _markers(data: bytes) -> Iterator[tuple[int, int]]:
+def _find_markers(data: bytes) -> Iterator[tuple[int, int]]:
     return _MARKER.spans(data) if b"[SECRET:" in data else iter(())
 
 
-def _whole_characters(data: bytes, start: int, end: int) -> tuple[int, int]:
+def _widen_to_characters(data: bytes, start: int, end: int) -> tuple[int, int]:
     r"""Widen the span to whole characters: a pattern with `\C` may split one."""
     while start > 0 and data[start] & 0xC0 == 0x80:
         start -= 1
@@ -428,7 +443,7 @@ def _whole_characters(data: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def _is_named_secret(value: dict[Any, Any]) -> bool:
-    """Return whether this object is a pair of a telling name and a value: `{"name": "Cookie", "value": ...}`."""
+    """Return whether this object is a pair of a sensitive name and a value: `{"name": "Cookie", "value": ...}`."""
     return not _VALUE_KEYS.isdisjoint(value) and any(_is_secret_key(value.get(key)) for key in _NAME_KEYS)
 
 
@@ -438,58 +453,59 @@ def _is_secret_key(key: Any) -> bool:
 
 def is_sensitive(name: str) -> bool:
     """Return whether a key, header, variable or option of this name has a secret as its value."""
-    return _tells(name[-_LONGEST_NAME:].rstrip(" :_[]*"))
+    return _is_sensitive_end(name[-_MAX_NAME_LENGTH:].rstrip(" :_[]*"))
 
 
-@functools.lru_cache(_REMEMBERED)
-def _tells(tail: str) -> bool:
+@functools.lru_cache(_CACHED_NAME_ENDS)
+def _is_sensitive_end(tail: str) -> bool:
     """Decide by the end of a name; cached, because objects repeat their names."""
     return _SENSITIVE.matches(tail) and not _MODEL_TOKENS.matches(tail)
 
 
 def _secret_positions(items: list[Any] | tuple[Any, ...]) -> set[int]:
-    """Return the indexes of secrets that the previous item gives away: in a header of two texts, or after an option."""
+    """Return the indexes of items that the previous item marks as secrets: in a header of two texts, or after an option."""
     if len(items) == 2 and _is_secret_key(items[0]) and isinstance(items[1], str) and _is_header(*items):
         return {1}
-    options = (
-        index
-        for index, item in enumerate(items[:-1], start=1)
-        if isinstance(item, str) and item.startswith("-") and "=" not in item and is_sensitive(item)
-    )
-    return {index for index in options if not (isinstance(items[index], str) and items[index].startswith("--"))}
+    positions = set()
+    for index, (option, value) in enumerate(pairwise(items), start=1):
+        is_option = isinstance(option, str) and option.startswith("-") and "=" not in option
+        is_value = not (isinstance(value, str) and value.startswith("--"))
+        if is_option and is_value and is_sensitive(option):
+            positions.add(index)
+    return positions
 
 
 def _is_header(name: str, value: str) -> bool:
-    """Return whether two texts are a name with its value, rather than two names such as the required fields of a form."""
+    """Return whether two texts are a header with its value, rather than two names such as the required fields of a form."""
     return name[:1].isupper() or "-" in name or not value.replace("_", "").isalpha()
 
 
 def _is_marker(data: bytes) -> bool:
-    return list(_markers(data)) == [(0, len(data))]
+    return list(_find_markers(data)) == [(0, len(data))]
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield the texts in a JSON value, including keys, level by level, so that no depth exhausts the stack."""
-    left = [value]
-    while left:
-        node = left.pop()
+    """Yield the texts in a JSON value, including keys, without recursion, so that no depth exhausts the stack."""
+    pending = [value]
+    while pending:
+        node = pending.pop()
         if type(node) is str:
             yield node
         elif type(node) is dict:
-            left += node
-            left += node.values()
+            pending += node
+            pending += node.values()
         elif type(node) is list or type(node) is tuple:
-            left += node
+            pending += node
 
 
 @dataclass(frozen=True, slots=True)
 class SecretKind:
-    """A kind of secret: its name in markers, and a search for its positions in a text (in bytes, from left to right)."""
+    """A kind of secret: its name in markers, and the function that finds its positions in a text (in bytes, from left to right)."""
 
     name: str
     spans: Spans
     occurs: Callable[[bytes], bool]
-    """Prefilter; False if no part of the text can contain one."""
+    """Prefilter; False if no part of the text can contain a secret of this kind."""
 
 
 def _is_credentials(value: bytes) -> bool:
@@ -509,7 +525,7 @@ def _is_value(value: bytes) -> bool:
 
 
 def _has_leaf(value: bytes) -> bool:
-    """Return whether it contains more than punctuation and ordinary words."""
+    """Return whether a container has content other than punctuation and the JSON constants."""
     return value.strip(b" \t\r\n\"'\\,:") not in (b"", b"null", b"true", b"false")
 
 
@@ -518,12 +534,12 @@ def _is_argument(value: bytes) -> bool:
     return _is_value(value) and not _NO_ARGUMENT.found_in(value)
 
 
-def _anything(_value: bytes) -> bool:
+def _accept_any(_value: bytes) -> bool:
     return True
 
 
-def _kind(name: str, text: str, *, groups: int = 0, accept: Callable[[bytes], bool] = _anything) -> SecretKind:
-    """A kind defined by a pattern: the match is replaced, or with `groups` the group that matched."""
+def _build_kind(name: str, text: str, *, groups: int = 0, accept: Callable[[bytes], bool] = _accept_any) -> SecretKind:
+    """Return the kind defined by a pattern: the entire match is replaced, or with `groups` the group that matched."""
     pattern = compile_pattern(text, where=name, ignore_case=False)
 
     def spans(data: bytes) -> Iterator[tuple[int, int]]:
@@ -534,24 +550,24 @@ def _kind(name: str, text: str, *, groups: int = 0, accept: Callable[[bytes], bo
     return SecretKind(name, spans, pattern.found_in)
 
 
-RANDOM_RUN = SecretKind("high_entropy", _random_runs, _RUNS.found_in)
+RANDOM_RUN = SecretKind("high_entropy", _find_random_runs, _RUNS.found_in)
 BUILT_IN = (
-    _kind("cookie", _COOKIE, groups=1, accept=_has_leaf),
-    _kind("password", _CONTAINER, groups=1, accept=_has_leaf),
-    _kind("private_key", _PEM),
-    _kind("provider_key", _PROVIDER_KEY),
-    _kind("jwt", _JWT),
-    _kind("cloud_key", _CLOUD_ID),
-    _kind("cloud_key", _CLOUD_SECRET, groups=2),
-    _kind("connection_password", _CONNECTION, groups=1),
-    _kind("authorization", _AUTHORIZATION, groups=2),
-    _kind("authorization", _BEARER, groups=1, accept=_has_digit),
-    _kind("authorization", _BASIC, groups=1, accept=_is_credentials),
-    _kind("password", _COMMAND, groups=3, accept=_is_value),
-    _kind("password", _QUERY, groups=1, accept=_is_value),
-    _kind("password", _FLAG, groups=3, accept=_is_argument),
-    _kind("password", _MEMBER, groups=8, accept=_is_value),
-    _kind("password", _ASSIGNMENT, groups=4, accept=_is_value),
+    _build_kind("cookie", _COOKIE, groups=1, accept=_has_leaf),
+    _build_kind("password", _CONTAINER, groups=1, accept=_has_leaf),
+    _build_kind("private_key", _PEM),
+    _build_kind("provider_key", _PROVIDER_KEY),
+    _build_kind("jwt", _JWT),
+    _build_kind("cloud_key", _CLOUD_ID),
+    _build_kind("cloud_key", _CLOUD_SECRET, groups=2),
+    _build_kind("connection_password", _CONNECTION, groups=1),
+    _build_kind("authorization", _AUTHORIZATION, groups=2),
+    _build_kind("authorization", _BEARER, groups=1, accept=_has_digit),
+    _build_kind("authorization", _BASIC, groups=1, accept=_is_credentials),
+    _build_kind("password", _COMMAND, groups=3, accept=_is_value),
+    _build_kind("password", _QUERY, groups=1, accept=_is_value),
+    _build_kind("password", _FLAG, groups=3, accept=_is_argument),
+    _build_kind("password", _MEMBER, groups=8, accept=_is_value),
+    _build_kind("password", _ASSIGNMENT, groups=4, accept=_is_value),
     RANDOM_RUN,
 )
-"""Kinds in order of their search: those that replace a whole list or header first, then the most specific."""
+"""Kinds in the order of their search: first those that replace an entire list or header, then the most specific ones."""

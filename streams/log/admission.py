@@ -290,7 +290,7 @@ def admitted(
     reader_of = lru_cache(PROJECTS)(lambda project: FactReader(labels(project)))
     while some := list(islice(items, TOGETHER)):
         drafts = [draft for observed in some if (draft := _draft(observed, owner_of, reader_of)) is not None]
-        looked = _having_looked(redactor, drafts)
+        looked = _prefilter_texts(redactor, drafts)
         for draft in drafts:
             yield draft if isinstance(draft, Refused) else _guarded(draft.observed, _admitted, draft, looked, now)
 
@@ -307,14 +307,14 @@ def _draft(
     return _guarded(observed, draft_of, observed, owner, reader_of(owner.project))
 
 
-def _having_looked(redactor: Redactor, drafts: Iterable[SpanDraft | Refused]) -> Redactor:
+def _prefilter_texts(redactor: Redactor, drafts: Iterable[SpanDraft | Refused]) -> Redactor:
     """Return the redactor, prefiltered with the texts of the drafts: most texts are clean, and the same texts recur."""
     texts, named = list[str](), list[str]()
     for draft in drafts:
         if isinstance(draft, SpanDraft):
             texts += draft.texts
             named += draft.named
-    return redactor.having_looked(texts, named=named)
+    return redactor.with_prefilter(texts, json_texts=named)
 
 
 def _admitted(draft: SpanDraft, redactor: Redactor, now: datetime) -> AdmittedSpan:

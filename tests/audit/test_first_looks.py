@@ -10,7 +10,7 @@ from audit import injection
 from audit.exchanges.sampling import DISAGREEMENT
 from audit.patterns import Pattern, Prefilter, compile_pattern, encode
 from audit.policy import shipped_methodologies
-from audit.redaction import TRIGGER
+from audit.redaction import SECRET_PREFILTER
 
 ODD = tuple(
     compile_pattern(text, where="odd", ignore_case=ignore_case)
@@ -36,7 +36,7 @@ SHIPPED = (
     *(pattern for needed in injection.REQUIRED_PATTERNS.values() for pattern in needed()),
     *(pattern for one in shipped_methodologies().values() for check in one.tier1 for pattern in check.patterns),
     DISAGREEMENT,
-    TRIGGER,
+    SECRET_PREFILTER,
 )
 PIECES = (
     *(

@@ -117,7 +117,7 @@ def exchange_of(body: IngestBody, caller: Holder, redactor: Redactor, now: datet
     question, names = exchange.user_message.content, [answer.model, answer.stop_reason, body.agent]
     unwrapped = unwrap(question)
     texts = [question, answer.content, answer.thinking or "", *filter(None, names)]
-    redact = redactor.redacting(texts if unwrapped.text == question else [unwrapped.text, *texts])
+    redact = redactor.redact_function(texts if unwrapped.text == question else [unwrapped.text, *texts])
     content = ExchangeDraft(
         exchange_id=exchange.id,
         session_id=body.session_id,

@@ -1,4 +1,4 @@
-"""Redaction: planted secrets are replaced, ordinary text stays, and redacting twice changes nothing."""
+"""Redaction: planted secrets are replaced, ordinary text stays, and redact_function twice changes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.effort import examples
 
 from audit.patterns import encode
 from audit.policy import RedactionSettings, SecretPattern
-from audit.redaction import BUILT_IN, MAX_DEPTH, RANDOM_RUN, TELLING, TRIGGER, Redactor
+from audit.redaction import BUILT_IN, MAX_DEPTH, RANDOM_RUN, SECRET_PREFILTER, SPECIFIC_PREFILTER, Redactor
 from schemas.errors import BoundsError, PolicyError
 
 REDACTOR = Redactor(RedactionSettings())
@@ -403,16 +403,16 @@ def test_a_first_look_misses_no_kind(text: str) -> None:
     """Only texts that the prefilter selects are searched for secrets, kind by kind."""
     data = encode(text)
     if any(next(kind.spans(data), None) is not None for kind in BUILT_IN):
-        assert TRIGGER.found_in(data)
+        assert SECRET_PREFILTER.found_in(data)
     if any(next(kind.spans(data), None) is not None for kind in BUILT_IN if kind is not RANDOM_RUN):
-        assert TELLING.found_in(data)
+        assert SPECIFIC_PREFILTER.found_in(data)
 
 
 @given(st.lists(st.lists(st.sampled_from(FRAGMENTS), max_size=4).map("".join), max_size=4))
 def test_a_first_look_at_several_texts_changes_nothing(texts: list[str]) -> None:
     """Most exchanges contain no secret, so their texts are searched once, together."""
     redactor = Redactor(RedactionSettings())
-    assert [redactor.redact(text) for text in texts] == list(map(redactor.redacting(texts), texts))
+    assert [redactor.redact(text) for text in texts] == list(map(redactor.redact_function(texts), texts))
 
 
 @settings(max_examples=examples(200))
@@ -424,7 +424,7 @@ def test_a_look_at_many_texts_passes_over_what_holds_no_secret_alone(texts: list
     """Spans are searched by the hundred, and most suspects are ids; no secret may be taken for one."""
     own = (SecretPattern(kind="a", pattern="^k[0-9]$"),) if has_own else ()
     redactor = Redactor(RedactionSettings(patterns=own))
-    looked = redactor.having_looked([*texts, an_id := "call_" + "4f9a" * 8])
+    looked = redactor.with_prefilter([*texts, an_id := "call_" + "4f9a" * 8])
     assert [redactor.redact(text) for text in texts] == [looked.redact(text) for text in texts]
     assert looked.is_clean(an_id)
 
