@@ -110,7 +110,7 @@ def test_doctor_sees_openclaw_and_the_plugin(tmp_path: Path, monkeypatch: pytest
     assert "on, sends to http://127.0.0.1:8377" in out
     (tmp_path / "state" / "openclaw.json").write_text("{}", "utf-8")
     _, out = said("doctor", "--db", str(tmp_path / "a.duckdb"))
-    assert "off: sessions come by import only" in out
+    assert "off: sessions arrive by import only" in out
 
 
 def test_doctor_names_the_folders_of_other_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Typed) -> None:
