@@ -1,4 +1,4 @@
-"""All commands by topic, with the place of their code, and the start page that lists them. This module loads no command."""
+"""All commands by topic, with the location of their code, and the start page that lists them. This module loads no command."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from service.setup.version import TRIAL
 
 
 class Command(NamedTuple):
-    """The place of a command's code, and its line in the list of all commands."""
+    """The location of a command's code, and its line in the list of all commands."""
 
-    place: str
-    """Its place below the package: a function, or an app with commands of its own."""
+    location: str
+    """Module and name below the package, of a function or of an app with subcommands."""
     summary: str
     package: str = "service.cli.commands"
 
@@ -127,9 +127,9 @@ COMMANDS: Mapping[str, Command] = {name: command for group in GROUPS for name, c
 """Every command by its name."""
 
 
-def place_of(name: str) -> tuple[str, str]:
-    """Return the module of a command, and its name there."""
-    module, attribute = COMMANDS[name].place.rsplit(".", 1)
+def location_of(name: str) -> tuple[str, str]:
+    """Return the module of a command's function or app, and its name in the module."""
+    module, attribute = COMMANDS[name].location.rsplit(".", 1)
     return f"{COMMANDS[name].package}.{module}", attribute
 
 
@@ -145,12 +145,12 @@ FIRST_STEPS = (
     ("driftline doctor", "check the configuration and suggest fixes"),
 )
 """Commands to begin with, each with its purpose."""
-_WIDTH = max(len(command) for command, _ in FIRST_STEPS)
-_TITLES = max(len(group.title) for group in GROUPS)
+_COMMAND_WIDTH = max(len(command) for command, _ in FIRST_STEPS)
+_TITLE_WIDTH = max(len(group.title) for group in GROUPS)
 
 
 def start_page() -> str:
-    """Return first steps, and every command by topic."""
+    """Return the start page: the first steps, and every command by topic."""
     return "\n".join(_start_lines())
 
 
@@ -158,10 +158,10 @@ def _start_lines() -> Iterator[str]:
     yield "Driftline tells you which of your agents got worse, since when, and why."
     yield ""
     yield "Start with one of these:"
-    yield from (f"  {command:<{_WIDTH}}  {purpose}" for command, purpose in FIRST_STEPS)
+    yield from (f"  {command:<{_COMMAND_WIDTH}}  {purpose}" for command, purpose in FIRST_STEPS)
     yield ""
     yield "Commands by topic:"
-    yield from (f"  {group.title:<{_TITLES}}  {'  '.join(group.commands)}" for group in GROUPS)
+    yield from (f"  {group.title:<{_TITLE_WIDTH}}  {'  '.join(group.commands)}" for group in GROUPS)
     yield ""
-    yield "`driftline help COMMAND` explains a command; `driftline --help` lists them all."
-    yield "`driftline completion bash` (or zsh, fish) lets your shell complete them."
+    yield "`driftline help COMMAND` explains a command; `driftline --help` lists all commands."
+    yield "`driftline completion bash` (or zsh, fish) prints a script for tab completion."

@@ -1,7 +1,7 @@
-"""Completion for shells: answers to a shell that asks at each Tab, the values it is offered, and the script for each shell.
+"""Shell completion: the answer to a shell at each Tab, the values it offers, and the script for each shell.
 
-A shell waits for the answer and prints no errors. So no command is loaded here, and sources that cannot be read at once are left out,
-such as a database that a server has, or a policy with an error.
+A shell waits for the answer and prints no errors. So this module loads no command, and it skips sources that cannot be read
+immediately, for example a database that a server has open, or a policy with an error.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from schemas.errors import DriftlineError
 
 
 def completed(choices: Iterable[str]) -> Callable[[], list[str]]:
-    """Return a completion by fixed words."""
+    """Return a completion function that offers fixed choices."""
     return lambda: list(choices)
 
 
 def project_names(context: typer.Context) -> list[str]:
-    """Return the sorted projects of the database, the policy and the tokens, as far as these can be read at once."""
+    """Return the sorted projects in the database, the policy and the token file, if these can be read immediately."""
     from service.setup.settings import load_settings  # noqa: PLC0415 - only completing a project needs it
 
     names: set[str] = set()
@@ -66,13 +66,13 @@ def _read_database(database: Path) -> set[str]:
     return set()
 
 
-ASK = "_complete"
-"""The word that a shell's script puts before the typed words, of which the last is being completed."""
+COMPLETE = "_complete"
+"""The word that a shell's script puts before the typed words. The last typed word is to be completed."""
 FILES = ":files"
-"""The answer that makes the shell complete file names itself, if there is no other completion."""
+"""The answer that makes the shell complete file names, if there is no other completion."""
 
 
-def answer(command: Any, before: Sequence[str], last: str) -> None:
+def print_completions(command: Any, before: Sequence[str], last: str) -> None:
     """Print the completions of the last word, one per line, each followed by a tab and its description."""
     lines = [f"{word}\t{summary}\n" for word, summary in completions(command, before, last)]
     sys.stdout.write("".join(lines) or f"{FILES}\t\n")

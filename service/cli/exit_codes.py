@@ -1,7 +1,7 @@
 """Exit codes: their meanings, and the commands that can end with `FAILED`.
 
-A command never raises an exit itself. It declares with `fails_when` the case in which it ends with `FAILED`, and ends through `leave`
-or `agree`, so that help, reference and behaviour cannot differ.
+A command never raises an exit itself. It declares with `fails_when` in which case it ends with `FAILED`, and it ends through `leave`
+or `agree`, so that its help, the reference and its behaviour cannot differ.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class ExitCode(IntEnum):
 
 MEANINGS: Mapping[ExitCode, str] = {
     ExitCode.DONE: "Done.",
-    ExitCode.FAILED: "The command ran, but a check or gate failed, some input was refused, or you declined. "
-    "The help of each command says when.",
-    ExitCode.ERROR: "Nothing was done: a wrong option, setting, file or name. The message says what to do.",
-    ExitCode.FAULT: "A fault of Driftline itself. Please report it with the printed trace.",
+    ExitCode.FAILED: "The command ran, but a check or gate failed, some input was rejected, or you declined. "
+    "The help of each command describes the case.",
+    ExitCode.ERROR: "Nothing was done, because an option, setting, file or name is wrong. The message says what to do.",
+    ExitCode.FAULT: "A bug in Driftline. Please report it with the printed traceback.",
     ExitCode.INTERRUPTED: "Interrupted by Ctrl-C (SIGTERM: 143).",
 }
 """The meaning of each exit code."""
@@ -42,7 +42,7 @@ _ATTRIBUTE = "fails_when"
 
 
 def fails_when(condition: str) -> Callable[[Command], Command]:
-    """Declare when a command ends with `FAILED`; the words follow "Exit 1 if …" in its help."""
+    """Declare when a command ends with `FAILED`. The condition follows "Exit 1 if …" in its help."""
 
     def declare(command: Command) -> Command:
         setattr(command, _ATTRIBUTE, condition)
@@ -52,8 +52,8 @@ def fails_when(condition: str) -> Callable[[Command], Command]:
     return declare
 
 
-def failing_case(command: Callable[..., Any] | None) -> str | None:
-    """Return the case in which a command ends with `FAILED`; None if it never does."""
+def failure_condition(command: Callable[..., Any] | None) -> str | None:
+    """Return the condition under which a command ends with `FAILED`; None if it never does."""
     return getattr(command, _ATTRIBUTE, None)
 
 
@@ -68,7 +68,7 @@ def leave_interrupted() -> NoReturn:
 
 
 def agree(question: str, *, yes: bool) -> None:
-    """Ask for consent unless `yes` is set; end with `FAILED` on a no. SettingsError if there is no input."""
+    """Ask for consent unless `yes` is set, and end with `FAILED` on a no. Raises SettingsError if there is no input."""
     if yes:
         return
     try:
@@ -77,7 +77,7 @@ def agree(question: str, *, yes: bool) -> None:
         err.say("")  # the question is still on the line
         if isinstance(error.__context__, KeyboardInterrupt):
             leave_interrupted()
-        raise SettingsError("cannot ask: the input has ended", hint="Use --yes to agree beforehand.") from None
+        raise SettingsError("cannot ask for consent: the input has ended", hint="Use --yes to agree beforehand.") from None
     if not agreed:
         err.say("declined: nothing was done")
         leave(failed=True)

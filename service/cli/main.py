@@ -1,4 +1,4 @@
-"""The command `driftline`: finds the typed command and turns expected errors into one clear line and an exit code.
+"""The command `driftline`: finds the typed command, and turns expected errors into a message and an exit code.
 
 Exit codes are defined in `service.cli.exit_codes`.
 """
@@ -20,8 +20,8 @@ import typer
 from typer.core import TyperGroup
 
 from schemas.errors import DriftlineError, SettingsError
-from service.cli.command_groups import COMMANDS, group_of, place_of, start_page
-from service.cli.completion import ASK, answer
+from service.cli.command_groups import COMMANDS, group_of, location_of, start_page
+from service.cli.completion import COMPLETE, print_completions
 from service.cli.exit_codes import ExitCode
 from service.cli.terminal import err, out
 from service.setup.version import GET_TRIAL, TRIAL, trial_version
@@ -29,14 +29,14 @@ from service.setup.version import version as installed_version
 from service.text.formats import plain
 
 OBJECTS_PER_COLLECTION = 50_000
-"""New objects per garbage collection: with Python's 700, loading takes a sixth longer although it creates no garbage."""
+"""New objects per garbage collection. With Python's default of 700, loading takes a sixth longer, although it creates no garbage."""
 
 
-class _InOrder(TyperGroup):
+class _OrderedGroup(TyperGroup):
     """Lists commands in the order of their groups."""
 
     def list_commands(self, _ctx: Any) -> list[str]:
-        """The names in order."""
+        """Return the names of the commands in order."""
         return [name for name in COMMANDS if name in self.commands]
 
 
@@ -44,10 +44,10 @@ def application(names: Iterable[str] = tuple(COMMANDS)) -> typer.Typer:
     """Build the command line with these commands; with all of them by default."""
     app = _without_commands()
     for name in names:
-        module, attribute = place_of(name)
+        module, attribute = location_of(name)
         panel = group_of(name).title
         if COMMANDS[name].package == TRIAL and trial_version() is None:
-            # Whatever its arguments are, the answer is the same.
+            # The error is the same for all arguments.
             any_arguments = {"ignore_unknown_options": True, "allow_extra_args": True}
             app.command(name, rich_help_panel=panel, context_settings=any_arguments)(_refuse_without_trial)
             continue
@@ -64,8 +64,8 @@ def _refuse_without_trial(context: typer.Context) -> None:
     raise SettingsError(f"{context.info_name}: its package, driftline-trial, is not installed", hint=GET_TRIAL)
 
 
-def _listing() -> typer.Typer:
-    """Build the command line for a call without a known command, which lists all commands and loads none."""
+def _command_list() -> typer.Typer:
+    """Build the command line for a call without a known command. It lists all commands and loads none."""
     app = _without_commands()
     for name, command in COMMANDS.items():
         app.command(name, short_help=command.summary, rich_help_panel=group_of(name).title)(lambda: None)
@@ -74,7 +74,7 @@ def _listing() -> typer.Typer:
 
 def _without_commands() -> typer.Typer:
     app = typer.Typer(
-        cls=_InOrder,
+        cls=_OrderedGroup,
         invoke_without_command=True,
         add_completion=False,
         pretty_exceptions_enable=False,
@@ -84,14 +84,14 @@ def _without_commands() -> typer.Typer:
     return app
 
 
-def _meant(arguments: Sequence[str]) -> typer.Typer:
-    """Build the command line with the typed command only, because loading all takes longer than most commands run."""
-    typed = next((argument for argument in arguments if not argument.startswith("-")), "")
-    return application([typed]) if typed in COMMANDS else _listing()
+def _application_for(arguments: Sequence[str]) -> typer.Typer:
+    """Build the command line with the typed command only: loading all commands takes longer than most commands run."""
+    name = next((argument for argument in arguments if not argument.startswith("-")), "")
+    return application([name]) if name in COMMANDS else _command_list()
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_set: bool) -> None:
+    if is_set:
         out.print(f"driftline {installed_version()}")
         raise typer.Exit
 
@@ -116,36 +116,36 @@ def main() -> None:
     gc.set_threshold(OBJECTS_PER_COLLECTION)
     # We have no entry points, and searching for them reads the metadata of every installed package.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # An output closed before the start is None, which printing code does not expect.
+    # A stream that was closed before the start is None, which printing code does not expect.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - as above
     try:
         code = run(sys.argv[1:])
-    except BaseException:  # noqa: BLE001 - a fault of ours is shown whole, under an exit code of its own
+    except BaseException:  # noqa: BLE001 - a bug is shown with its traceback, under a separate exit code
         traceback.print_exc()
         code = ExitCode.FAULT
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    # DuckDB's bindings print a page about leaked references at interpreter shutdown, although everything is closed by now.
+    # A normal interpreter shutdown makes DuckDB's bindings print a page about leaked references, although all is closed by now.
     os._exit(code)
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command; return its exit code. Expected errors are printed as one line with a hint."""
-    if arguments[:1] == [ASK]:
+    """Run one command and return its exit code. Expected errors are printed as one line with a hint."""
+    if arguments[:1] == [COMPLETE]:
         *before, last = arguments[1:] or [""]
-        return _ended(lambda: answer(typer.main.get_command(_meant(before)), before, last))
-    command = typer.main.get_command(_meant(arguments))
-    return _ended(lambda: command.main(arguments, prog_name="driftline", standalone_mode=False))
+        return _exit_code_of(lambda: print_completions(typer.main.get_command(_application_for(before)), before, last))
+    command = typer.main.get_command(_application_for(arguments))
+    return _exit_code_of(lambda: command.main(arguments, prog_name="driftline", standalone_mode=False))
 
 
-def _ended(command: Callable[[], object]) -> int:
-    """Run a command; return its exit code."""
+def _exit_code_of(command: Callable[[], object]) -> int:
+    """Run a command and return its exit code. Expected errors are printed."""
     try:
         code = command()
-    except SystemExit as finished:
-        code = finished.code
+    except SystemExit as system_exit:
+        code = system_exit.code
     except typer.Abort:
         return ExitCode.INTERRUPTED
     except typer.TyperException as error:
@@ -160,7 +160,7 @@ def _ended(command: Callable[[], object]) -> int:
 
 
 def _show_error(message: str, hint: str) -> int:
-    """Print an expected error; return the exit code."""
+    """Print an expected error and return its exit code."""
     for line in message.splitlines():
         err.say(f"error: {plain(line, 1000)}", style="red")
     if hint:
@@ -173,7 +173,7 @@ if __name__ == "__main__":
 
 
 def usage_message(error: typer.TyperException) -> str:
-    """Return the problem with its option or argument; empty if the error has already shown the help."""
+    """Return the problem with its option or argument; empty if the error has already printed the help."""
     cause: Any = error.__cause__
     parameter = getattr(error, "param", None)
     if parameter is not None and hasattr(cause, "errors"):
@@ -189,5 +189,5 @@ def usage_hint(error: typer.TyperException) -> str:
     """Return a pointer to the help of the typed command."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "driftline"
-    listed = "lists what there is" if context is None or hasattr(context.command, "commands") else "shows its options"
-    return f"`{path} --help` {listed}."
+    has_commands = context is None or hasattr(context.command, "commands")
+    return f"`{path} --help` {'lists the commands' if has_commands else 'shows its options'}."

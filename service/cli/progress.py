@@ -1,4 +1,4 @@
-"""Progress of long work, as one line on the error output. Without a terminal nothing is printed."""
+"""Progress of long work, as one line on standard error. Without a terminal nothing is printed."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Bar(Protocol):
     """Called to move a bar."""
 
     def __call__(self, done: float, total: float | None = None, words: str = "") -> None:
-        """Report the progress, the total if it has changed, and a few words about the state."""
+        """Report the progress, the total if it has changed, and a note about the state."""
 
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
-    """Show that work of unknown length is running, and its duration. The work may change the text meanwhile."""
+    """Show that work of unknown length is running, and for how long. The yielded function changes the text."""
     with _line(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()) as line:
         task = line.add_task(what, total=None)
         yield lambda text: line.update(task, description=plain(text))
@@ -62,8 +62,9 @@ def growing(what: str, total: float, size: Callable[[], float]) -> Iterator[None
 
 
 def _columns(count: ProgressColumn) -> tuple[ProgressColumn, ...]:
-    described, note = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[words]}", markup=False)
-    return described, BarColumn(), count, note, TimeRemainingColumn()
+    description = TextColumn("{task.description}", markup=False)
+    note = TextColumn("{task.fields[words]}", markup=False)
+    return description, BarColumn(), count, note, TimeRemainingColumn()
 
 
 @contextmanager
@@ -90,7 +91,7 @@ class _Growing(Progress):
         super().__init__(*columns, **options)  # type: ignore[arg-type]
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Return the bar with its present progress."""
+        """Return the bar with its current progress."""
         if self.task is not None:
             self.update(self.task, completed=self._size())
         yield from super().get_renderables()

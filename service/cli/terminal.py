@@ -1,6 +1,6 @@
-"""Output on a terminal. Agents' texts may be hostile here too: they may contain control and direction characters.
+"""Output on a terminal. Texts of agents may be hostile: they may contain control and direction characters.
 
-Tables fit terminals of any width: a row too long for its line continues in indented lines instead of cut cells.
+Tables fit terminals of any width: a row that is too long continues on indented lines.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from service.text.formats import plain
 GAP = 3
 """Characters between two columns."""
 INDENT = 2
-LEAST = 12
-"""Characters of a cut column that still say something."""
-LEAST_OF_WORDS = 24
-"""Characters of the last column, which holds words, that can still be read when they are wrapped."""
+MIN_CUT_WIDTH = 12
+"""Minimum width of a cut column that is still readable."""
+MIN_WRAPPED_WIDTH = 24
+"""Minimum width of the last column, whose text wraps, that is still readable."""
 
 
-class Listing(Table):
-    """A table that is folded if the terminal is too narrow for its columns. Cells are Text."""
+class FoldingTable(Table):
+    """A table that folds each row into several lines if the terminal is too narrow for its columns. Cells are Text."""
 
     def __init__(self) -> None:
         super().__init__(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
@@ -37,70 +37,73 @@ class Listing(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render the table, folded if needed."""
         widths = [_width(column) for column in self.columns]
-        # rich shortens unbreakable cells only after the wrapping ones have shrunk to nothing.
-        least = [width if column.no_wrap else min(width, LEAST) for column, width in zip(self.columns, widths, strict=True)]
-        needed = sum(width + GAP for width in least[:-1]) + min(widths[-1], LEAST_OF_WORDS)
-        if needed <= options.max_width:
+        # rich shortens cells that do not wrap only after the wrapping cells have shrunk to nothing.
+        min_widths = [
+            width if column.no_wrap else min(width, MIN_CUT_WIDTH) for column, width in zip(self.columns, widths, strict=True)
+        ]
+        min_table_width = sum(width + GAP for width in min_widths[:-1]) + min(widths[-1], MIN_WRAPPED_WIDTH)
+        if min_table_width <= options.max_width:
             yield from super().__rich_console__(console, options)
         else:
-            yield from self._folded(widths, options.max_width)
+            yield from self._render_folded(widths, options.max_width)
 
-    def _folded(self, widths: Sequence[int], room: int) -> Iterator[RenderableType]:
-        lines = _lines(widths, room)
-        yield from _row([Text(str(column.header), "bold") for column in self.columns], self.columns, lines, widths)
-        yield Text("─" * room)
+    def _render_folded(self, widths: Sequence[int], max_width: int) -> Iterator[RenderableType]:
+        lines = _assign_columns(widths, max_width)
+        yield from _fold_row([Text(str(column.header), "bold") for column in self.columns], self.columns, lines, widths)
+        yield Text("─" * max_width)
         for row in zip(*(column.cells for column in self.columns), strict=True):
-            yield from _row([cell for cell in row if isinstance(cell, Text)], self.columns, lines, widths)
+            yield from _fold_row([cell for cell in row if isinstance(cell, Text)], self.columns, lines, widths)
 
 
 def _width(column: Column) -> int:
     return max([len(str(column.header)), *(cell.cell_len for cell in column.cells if isinstance(cell, Text))])
 
 
-def _lines(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return the columns for each line: as many as fit, at least one."""
+def _assign_columns(widths: Sequence[int], max_width: int) -> list[list[int]]:
+    """Return the indexes of the columns on each line: as many as fit, at least one."""
     lines: list[list[int]] = [[]]
-    taken = 0
+    used = 0
     for index, width in enumerate(widths):
-        if lines[-1] and taken + GAP + width > room:
+        if lines[-1] and used + GAP + width > max_width:
             lines.append([])
-        taken = taken + GAP + width if lines[-1] else (INDENT if len(lines) > 1 else 0) + width
+            used = INDENT
+        used += width + GAP if lines[-1] else width
         lines[-1].append(index)
     return lines
 
 
-def _row(
+def _fold_row(
     cells: Sequence[Text], columns: Sequence[Column], lines: Sequence[Sequence[int]], widths: Sequence[int]
 ) -> Iterator[RenderableType]:
-    """Return the lines of one row, without empty ones."""
+    """Yield the lines of one row, without empty ones."""
     for number, line in enumerate(lines):
-        shown = Text(" " * GAP).join(_aligned(cells[index], columns[index], widths[index]) for index in line)
-        shown.rstrip()
-        if shown:
-            yield Padding(shown, (0, 0, 0, INDENT if number else 0), expand=False)
+        text = Text(" " * GAP).join(_align(cells[index], columns[index], widths[index]) for index in line)
+        text.rstrip()
+        if text:
+            yield Padding(text, (0, 0, 0, INDENT if number else 0), expand=False)
 
 
-def _aligned(cell: Text, column: Column, width: int) -> Text:
+def _align(cell: Text, column: Column, width: int) -> Text:
     aligned = cell.copy()
     aligned.align("right" if column.justify == "right" else "left", width)
     return aligned
 
 
 PIPE_WIDTH = 200
-"""Width of a table that does not go to a terminal, wide enough that nothing is cut."""
+"""Width of a table that is not printed to a terminal, wide enough that nothing is cut."""
 
 
 def leave_quietly() -> NoReturn:
-    """Exit with 0 when the reader of a pipe is gone, because it has read all it wanted."""
+    """Exit with 0 when the reader of a pipe has closed it, as `head` does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(0)
 
 
 class _Console(Console):
-    """A console that exits quietly when the reader of its pipe is gone, as after `head`."""
+    """A console that exits quietly when the reader of its pipe has closed it."""
 
     def say(self, text: RenderableType, *, style: str | None = None) -> None:
-        """Print words unchanged: brackets are not markup, and lines are not wrapped, so that they can be copied."""
+        """Print text unchanged: brackets are not markup, and lines are not wrapped, so that they can be copied."""
         self.print(text, style=style, markup=False, soft_wrap=True)
 
     def on_broken_pipe(self) -> None:
@@ -109,19 +112,19 @@ class _Console(Console):
 
 
 def _console(*, stderr: bool) -> _Console:
-    # No emoji: a place such as file.jsonl:100:1 contains the name of one.
+    # No emoji: `:100:` in file.jsonl:100:1 is the name of one.
     console = _Console(stderr=stderr, highlight=False, emoji=False)
     return console if console.is_terminal else _Console(stderr=stderr, highlight=False, emoji=False, width=PIPE_WIDTH)
 
 
 out = _console(stderr=False)
-"""Standard output: the results."""
+"""Standard output, for results."""
 err = _console(stderr=True)
-"""Error output: progress, notices, errors."""
+"""Standard error, for progress, notes and errors."""
 
 
 def print_text(text: str) -> None:
-    """Print the text unchanged to standard output; exit quietly if the reader of a pipe is gone."""
+    """Print the text unchanged to standard output. Exit quietly if the reader of a pipe has closed it."""
     try:
         sys.stdout.write(text)
     except BrokenPipeError:
@@ -140,19 +143,19 @@ SEVERITY_STYLES = {
 
 
 def warn(sentences: Iterable[str]) -> None:
-    """Print warnings to the error output, one per line."""
+    """Print warnings to standard error, one per line."""
     for sentence in sentences:
         err.say(f"warning: {sentence}", style="yellow")
 
 
 def warn_skipped(errors: Iterable[DriftlineError]) -> None:
-    """Name files that were skipped, with the reason of each, on the error output."""
+    """Print the skipped files with their reasons to standard error."""
     for error in errors:
         err.say(f"{plain(error, 1000)}: skipped. {error.hint}")
 
 
 def styled(value: Any) -> Text:
-    """Return the value as text, coloured if it is a severity or a readiness level, and never parsed as markup."""
+    """Return the value as text, coloured if it is a severity or a readiness level. Markup in it has no effect."""
     text = plain(value)
     return Text(text, style=SEVERITY_STYLES.get(text, ""))
 
@@ -165,14 +168,14 @@ def heading(text: str) -> Text:
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Sequence[str] = (), cut_last: bool = False) -> Table:
     """Build a table; the columns named in `right` are aligned to the right.
 
-    On a narrow terminal all columns are cut and the last one wraps; with `cut_last` only the last one is cut, and a row stays on one line.
-    If that would leave nothing readable, a row is folded into several lines.
+    On a narrow terminal, all columns are cut and the last one wraps. With `cut_last`, only the last column is cut, and a row stays on
+    one line. If the cut columns would not be readable, each row is folded into several lines.
     """
     cells = [[cell if isinstance(cell, Text) else styled(cell) for cell in row] for row in rows]
-    shown = Listing()
+    result = FoldingTable()
     for index, header in enumerate(headers):
         is_last = index == len(headers) - 1
-        shown.add_column(
+        result.add_column(
             header,
             justify="right" if header in right else "left",
             overflow="fold" if is_last and not cut_last else "ellipsis",
@@ -180,8 +183,8 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Seque
             min_width=max([len(header), *[len(row[index]) for row in cells]]) if cut_last and not is_last else None,
         )
     for row in cells:
-        shown.add_row(*row)
-    return shown
+        result.add_row(*row)
+    return result
 
 
 def bar(value: float, largest: float, width: int = 20) -> str:

@@ -1,4 +1,4 @@
-"""Dead letters for the command line: selected by filter or id, and retried."""
+"""Dead letters for the command line: selecting them by filter or id, and retrying them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from service.read.installation import EVERY, open_letters
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace, utc_now
-from service.text.formats import counted, plain
+from service.text.formats import plain
 from streams.kafka.connection import KafkaConnection
 from streams.log.admission import encode_all
 from streams.log.dead_letters import Return, Stays, way_back
@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from streams.kafka.schema_registry import RegistryFraming
 
 READ_BATCH_SIZE = 200
-"""Number of letters read and put back in one step."""
-ALL = 1_000_000_000
-FROM_KAFKA = "Letters that are put back into the file would not be on the topics. Give --kafka to put them back on the topics."
+"""Number of dead letters that are read and retried in one step."""
+NO_LIMIT = 1_000_000_000
+USE_KAFKA_HINT = (
+    "Records that are retried in the file would be missing on the topics. Give --kafka to retry them on the topics."
+)
 
 
 @dataclass(frozen=True)
-class Found:
-    """A dead letter, and the time of its retry, if any."""
+class StoredDeadLetter:
+    """A dead letter with the time of its retry, if any."""
 
     letter: DeadLetter
     retried_at: datetime | None
@@ -43,7 +45,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Filters:
-    """Filters of dead letters; None is no bound."""
+    """Filters of dead letters; None matches all."""
 
     stage: str | None = None
     reason: str | None = None
@@ -52,12 +54,12 @@ class Filters:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the filters match all letters."""
+        """Whether the filters match all dead letters."""
         return self == Filters()
 
 
 @dataclass(frozen=True)
-class LetterBox:
+class DeadLetterSource:
     """The source of the dead letters: a database, or the topics of a cluster."""
 
     store: Store
@@ -65,12 +67,12 @@ class LetterBox:
     workspace: Workspace | None = None
     connection: KafkaConnection | None = None
     framing: RegistryFraming | None = None
-    """Reads values that are framed for a schema registry, if one is named."""
+    """Reads values that are framed for a schema registry, if one is configured."""
 
-    def put_back(self, returns: Sequence[Return]) -> None:
-        """Put records back on their topics and record that; durable on return.
+    def republish(self, returns: Sequence[Return]) -> None:
+        """Publish the records again to their topics, and record the retries. Both are durable on return.
 
-        Raises BrokerError if the broker refuses them.
+        Raises BrokerError if the broker rejects them.
         """
         now = utc_now()
         if self.connection is not None:
@@ -81,8 +83,8 @@ class LetterBox:
                 accepted.add(letter.topic, letter.message)
             self.workspace.runner.publish(accepted)
 
-    def ways_back(self, letters: Sequence[DeadLetter]) -> list[Return | Stays]:
-        """Yield for each letter how it can be put back, or the obstacle.
+    def plan_retries(self, letters: Sequence[DeadLetter]) -> list[Return | Stays]:
+        """Return for each dead letter the record to publish again, or the obstacle.
 
         Raises RegistryUnavailableError if a schema cannot be read.
         """
@@ -92,50 +94,55 @@ class LetterBox:
         now = utc_now()
         return [way_back(letter, value, now=now) for letter, value in zip(letters, values, strict=True)]
 
-    def let_stages_run(self) -> None:
-        """Run the stages of a database over the retried records, without a judge; on a cluster, workers do that."""
+    def run_stages(self) -> None:
+        """Run the stages of a database over the retried records, without a judge. On a cluster, workers run the stages."""
         if self.workspace is not None:
             self.workspace.runner.run()
 
 
 @contextlib.contextmanager
-def letter_box(settings: Settings) -> Iterator[LetterBox]:
-    """Open the dead letters of the cluster if one is named, otherwise those of the database."""
+def open_dead_letters(settings: Settings) -> Iterator[DeadLetterSource]:
+    """Open the dead letters of the cluster if one is configured, otherwise those of the database."""
     if settings.kafka is not None:
-        from streams.kafka.dead_letters import keep_letters  # noqa: PLC0415 - Kafka's client is loaded where there is Kafka
+        from streams.kafka.dead_letters import keep_letters  # noqa: PLC0415 - Kafka's client is loaded only if it is used
 
         connection = connection_of(settings)
         with Store(None) as store:
             asyncio.run(keep_letters(connection, store))
-            yield LetterBox(store, connection=connection, framing=framing_of(settings))
+            yield DeadLetterSource(store, connection=connection, framing=framing_of(settings))
         return
-    with contextlib.ExitStack() as stack:
-        workspace = stack.enter_context(open_workspace(settings))
-        yield LetterBox(workspace.store, workspace)
+    with open_workspace(settings) as workspace:
+        yield DeadLetterSource(workspace.store, workspace)
 
 
-def letter_of(store: Store, start: str) -> Found:
-    """Return the one letter whose id starts with this text. Raises InputError if no letter or several letters match."""
-    matches = _records(store, [start]) if start else []
-    exact = [match for match in matches if match.letter.dead_letter_id == start] or matches
-    if not exact:
+def find_dead_letter(store: Store, start: str) -> StoredDeadLetter:
+    """Return the only dead letter whose id begins with this text. Raises InputError if there is none, or several."""
+    matches = _read_letters(store, [start]) if start else []
+    for match in matches:
+        if match.letter.dead_letter_id == start:
+            return match
+    if not matches:
         raise InputError(f"there is no dead letter {plain(start, 64)!r}", hint="`driftline dead-letters list` lists them.")
-    if len(exact) > 1:
-        named = ", ".join(match.letter.dead_letter_id for match in exact[:3])
+    if len(matches) > 1:
+        ids = ", ".join(match.letter.dead_letter_id for match in matches[:3])
         raise InputError(
-            f"{counted(len(exact), 'dead letter')} start with {plain(start, 64)!r}: {named}", hint="Give more of the id."
+            f"the ids of {len(matches)} dead letters begin with {plain(start, 64)!r}: {ids}", hint="Give more of the id."
         )
-    return exact[0]
+    return matches[0]
 
 
-def ids_to_retry(store: Store, starts: Sequence[str], filters: Filters, limit: int) -> tuple[list[str], list[str]]:
-    """Return the ids of the open letters that are named or match, oldest first, and the named letters already retried."""
+def select_for_retry(store: Store, starts: Sequence[str], filters: Filters, limit: int) -> tuple[list[str], list[str]]:
+    """Return the ids of the open dead letters that are named or match, oldest first, and the named ones already retried."""
     if not starts:
-        letters = open_letters(store.cursor(), vars(filters), ALL)
+        letters = open_letters(store.cursor(), vars(filters), NO_LIMIT)
         return [letter.id for letter in reversed(letters)][:limit], []
-    named = {stored.letter.dead_letter_id: stored for stored in (letter_of(store, start) for start in starts)}
-    done = [name for name, stored in named.items() if stored.retried_at is not None]
-    return [name for name in named if name not in done][:limit], done
+    to_retry: dict[str, None] = {}
+    retried: dict[str, None] = {}
+    for start in starts:
+        stored = find_dead_letter(store, start)
+        ids = to_retry if stored.retried_at is None else retried
+        ids[stored.letter.dead_letter_id] = None
+    return list(to_retry)[:limit], list(retried)
 
 
 @dataclass(frozen=True)
@@ -144,29 +151,31 @@ class Outcome:
 
     returned: list[Return]
     stays: list[Stays]
-    again: int
-    """New open letters after the retry: records that failed again."""
+    rejected_again: int
+    """Number of new dead letters after the retry."""
 
 
-def retry(box: LetterBox, ids: Sequence[str]) -> Outcome:
-    """Retry the letters that can be put back, a few hundred at a time.
+def retry(box: DeadLetterSource, ids: Sequence[str]) -> Outcome:
+    """Retry the dead letters that can be retried, in batches.
 
     Raises SettingsError for a database that is filled from Kafka.
     """
     if box.workspace is not None and is_fed_by_kafka(box.store):
-        raise SettingsError(f"{box.store.path} is filled from Kafka", hint=FROM_KAFKA)
-    before = _open_ids(box.store)
-    returned, stays = list[Return](), list[Stays]()
+        raise SettingsError(f"{box.store.path} is filled from Kafka", hint=USE_KAFKA_HINT)
+    open_before = _open_ids(box.store)
+    returned: list[Return] = []
+    stays: list[Stays] = []
     for start in range(0, len(ids), READ_BATCH_SIZE):
-        ways = box.ways_back([stored.letter for stored in _records(box.store, ids[start : start + READ_BATCH_SIZE])])
-        going = [way for way in ways if isinstance(way, Return)]
-        if going:
-            box.put_back(going)
-        returned += going
-        stays += [way for way in ways if isinstance(way, Stays)]
+        batch = _read_letters(box.store, ids[start : start + READ_BATCH_SIZE])
+        plans = box.plan_retries([stored.letter for stored in batch])
+        returns = [plan for plan in plans if isinstance(plan, Return)]
+        if returns:
+            box.republish(returns)
+        returned += returns
+        stays += [plan for plan in plans if isinstance(plan, Stays)]
     if returned:
-        box.let_stages_run()
-    return Outcome(returned, stays, len(_open_ids(box.store) - before))
+        box.run_stages()
+    return Outcome(returned, stays, len(_open_ids(box.store) - open_before))
 
 
 async def _produce(connection: KafkaConnection, returns: Sequence[Return], now: datetime) -> None:
@@ -181,13 +190,14 @@ async def _produce(connection: KafkaConnection, returns: Sequence[Return], now: 
         await producer.stop()
 
 
-def _records(store: Store, starts: Sequence[str]) -> list[Found]:
-    rows = query_rows(store.cursor(), "letter_records", {"starts": list(starts)})
-    return [
-        Found(record_from(DeadLetter, {name: row[name] for name in DeadLetter.__struct_fields__}), row["retried_at"])
-        for row in rows
-    ]
+def _read_letters(store: Store, starts: Sequence[str]) -> list[StoredDeadLetter]:
+    """Return the dead letters whose ids begin with these texts."""
+    letters = []
+    for row in query_rows(store.cursor(), "letter_records", {"starts": list(starts)}):
+        fields = {name: row[name] for name in DeadLetter.__struct_fields__}
+        letters.append(StoredDeadLetter(record_from(DeadLetter, fields), row["retried_at"]))
+    return letters
 
 
 def _open_ids(store: Store) -> set[str]:
-    return {letter.id for letter in open_letters(store.cursor(), EVERY, ALL)}
+    return {letter.id for letter in open_letters(store.cursor(), EVERY, NO_LIMIT)}

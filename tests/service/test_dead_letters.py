@@ -25,7 +25,7 @@ from schemas.codec.single_object import decode, encode
 from schemas.records import DeadLetter, Record, ScoringTask
 from schemas.registry import earlier_schemas
 from service.setup.settings import Settings
-from service.write.dead_letters import letter_box, letter_of
+from service.write.dead_letters import find_dead_letter, open_dead_letters
 from streams.log.admission import Admission, EncodedRecords, RecordOrigin, Refusal
 from streams.log.dead_letters import Return, Stays, way_back
 from streams.steps.intake import IntakeStep
@@ -91,8 +91,8 @@ def letters(tmp_path: Path) -> Letters:
 
 def letter(path: Path, name: str) -> DeadLetter:
     """A letter out of the database."""
-    with letter_box(Settings(database=path)) as box:
-        return letter_of(box.store, name).letter
+    with open_dead_letters(Settings(database=path)) as box:
+        return find_dead_letter(box.store, name).letter
 
 
 def counts(path: Path, *tables: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""`driftline dead-letters`: list refused records, show them as text or as a hex dump, and retry them."""
+"""`driftline dead-letters`: list rejected records, show them as text or as a hex dump, and retry them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,15 @@ from service.read.installation import (
 )
 from service.text.answers import document
 from service.text.formats import counted, plain
-from service.write.dead_letters import Filters, Found, Outcome, ids_to_retry, letter_box, letter_of
-from service.write.dead_letters import retry as retried
+from service.write.dead_letters import (
+    Filters,
+    Outcome,
+    StoredDeadLetter,
+    find_dead_letter,
+    open_dead_letters,
+    retry,
+    select_for_retry,
+)
 from streams.log.dead_letters import Return, Stays, is_whole
 
 letters_app = typer.Typer(no_args_is_help=True, help="List, show and retry rejected records.")
@@ -69,9 +76,9 @@ def list_letters(
 ) -> None:
     """Count the open dead letters by stage and reason, and list them, newest first. --since applies to the time of rejection."""
     filters = _filters(stage, reason, source, since)
-    with letter_box(settings_of(database, kafka=kafka)) as box:
-        cursor, chosen = box.store.cursor(), vars(filters)
-        listed = LetterList(reasons=letter_reasons(cursor, chosen), letters=open_letters(cursor, chosen, limit))
+    with open_dead_letters(settings_of(database, kafka=kafka)) as box:
+        cursor = box.store.cursor()
+        listed = LetterList(reasons=letter_reasons(cursor, vars(filters)), letters=open_letters(cursor, vars(filters), limit))
     if as_json:
         print_json(document(listed))
     elif listed.letters:
@@ -89,15 +96,15 @@ def show_letter(
     as_json: AsJson = False,
 ) -> None:
     """Show one dead letter: its source, the reason, the expected result of a retry, and its bytes."""
-    with letter_box(settings_of(database, kafka=kafka)) as box:
-        stored = letter_of(box.store, start)
-        (way,) = box.ways_back([stored.letter])
+    with open_dead_letters(settings_of(database, kafka=kafka)) as box:
+        stored = find_dead_letter(box.store, start)
+        [plan] = box.plan_retries([stored.letter])
     if raw:
-        _write(stored.letter.body)
+        _write_bytes(stored.letter.body)
     elif as_json:
-        print_json(document(stored_letter(stored, way)))
+        print_json(document(stored_letter(stored, plan)))
     else:
-        out.print(letter_view(stored, way), soft_wrap=True)
+        out.print(letter_view(stored, plan), soft_wrap=True)
 
 
 @letters_app.command("retry")
@@ -124,16 +131,16 @@ def retry_letters(
     filters = _filters(stage, reason, source, since)
     if bool(starts) == (filters != Filters()):
         raise InputError(
-            "choose letters by their ids, or by --stage, --reason, --source or --since", hint="Give one or the other."
+            "select dead letters either by their ids or by --stage, --reason, --source or --since", hint="Give ids or options."
         )
-    with letter_box(settings_of(database, policy, kafka=kafka)) as box:
-        ids, done = ids_to_retry(box.store, starts or [], filters, limit)
+    with open_dead_letters(settings_of(database, policy, kafka=kafka)) as box:
+        ids, retried_before = select_for_retry(box.store, starts or [], filters, limit)
         with working(f"retrying {counted(len(ids), 'dead letter')}"):
-            outcome = retried(box, ids)
+            outcome = retry(box, ids)
     if as_json:
-        print_json(document(retried_letters(outcome, done)))
+        print_json(document(retried_letters(outcome, retried_before)))
     else:
-        for line in outcome_lines(outcome, done):
+        for line in outcome_lines(outcome, retried_before):
             out.say(line)
     leave(failed=bool(outcome.stays))
 
@@ -142,8 +149,8 @@ def _filters(stage: str | None, reason: str | None, source: str | None, since: s
     return Filters(stage, reason, source, since_of(since))
 
 
-def _write(body: bytes) -> None:
-    """Write bytes to the output unchanged."""
+def _write_bytes(body: bytes) -> None:
+    """Write bytes to standard output unchanged."""
     try:
         sys.stdout.buffer.write(body)
         sys.stdout.flush()
@@ -151,32 +158,32 @@ def _write(body: bytes) -> None:
         leave_quietly()
 
 
-LINES = 200
-"""Lines of a text that are shown."""
-WIDTH = 400
-"""Characters of a line that are shown."""
-DUMPED = 1024
-"""Bytes of a hex dump."""
-_IN_A_ROW = 16
-_BLANKS = "\t\r\n"
-_NAMED = 12
-"""Letters of a retry that are named; beyond that the reasons are counted."""
+MAX_LINES = 200
+"""Maximum number of lines shown of a text."""
+MAX_LINE_LENGTH = 400
+"""Maximum number of characters shown of a line."""
+MAX_DUMPED_BYTES = 1024
+"""Maximum number of bytes in a hex dump."""
+_BYTES_PER_ROW = 16
+_WHITESPACE = "\t\r\n"
+_MAX_LISTED = 12
+"""Maximum number of dead letters listed after a retry; the others are counted."""
 
 
 def letters_view(listed: LetterList) -> RenderableType:
-    """Show the number of letters per reason, then the newest of them."""
+    """Return a table of the number of dead letters per reason, and a table of the newest ones."""
     letters = listed.letters
     total = sum(reason.letters for reason in listed.reasons)
     counts = table(["letters", "stage", "reason", "first", "last"], map(_reason_cells, listed.reasons), right=["letters"])
     heading = Text(
         f"The newest {len(letters)} of {total}" if len(letters) < total else counted(total, "dead letter"), style="bold"
     )
-    headers = ["id", "set aside", "from", "stage", "reason", "bytes", "why"]
+    headers = ["id", "rejected", "from", "stage", "reason", "bytes", "detail"]
     cells = [
         [
             letter.id[:8],
             f"{letter.rejected_at:%Y-%m-%d %H:%M}",
-            place_of(letter),
+            describe_origin(letter),
             letter.stage,
             letter.reason,
             f"{letter.size:,}",
@@ -187,44 +194,44 @@ def letters_view(listed: LetterList) -> RenderableType:
     return Group(counts, "", heading, table(headers, cells, right=["bytes"]))
 
 
-def place_of(letter: OpenLetter | DeadLetter) -> str:
-    """Return topic, partition and offset, or file and line."""
+def describe_origin(letter: OpenLetter | DeadLetter) -> str:
+    """Return the topic, partition and offset of a dead letter, or its file and line."""
     source = plain(letter.source, 80)
     return f"{source}:{letter.position}" if letter.partition is None else f"{source}[{letter.partition}] at {letter.position}"
 
 
-def letter_view(stored: Found, way: Return | Stays) -> RenderableType:
-    """Show one letter: its place, the reason, the expected outcome of a retry, and its bytes."""
+def letter_view(stored: StoredDeadLetter, plan: Return | Stays) -> RenderableType:
+    """Show one dead letter: its origin, the reason, the expected outcome of a retry, and its bytes."""
     letter = stored.letter
     fields = {
         "id": letter.dead_letter_id,
-        "from": place_of(letter),
-        "set aside": f"{letter.rejected_at:%Y-%m-%d %H:%M:%S} by {plain(letter.stage)}",
+        "from": describe_origin(letter),
+        "rejected": f"{letter.rejected_at:%Y-%m-%d %H:%M:%S} by {plain(letter.stage)}",
         "reason": f"{letter.reason}: {letter.detail}",
-        "size": f"{letter.size:,} bytes, {kept(letter)}",
+        "size": f"{letter.size:,} bytes, {describe_storage(letter)}",
         "sha-256": letter.digest,
-        "retry": fate_of(stored, way),
+        "retry": describe_retry(stored, plan),
     }
     width = max(map(len, fields))
     lines = [Text(f"{name:<{width}}  {plain(value, 1200)}") for name, value in fields.items()]
     return Group(*lines, "", *(Text(line) for line in body_lines(letter.body)))
 
 
-def stored_letter(stored: Found, way: Return | Stays) -> StoredLetter:
-    """Return a letter for scripts: its fields, its bytes in hexadecimal, and as text if they are text."""
+def stored_letter(stored: StoredDeadLetter, plan: Return | Stays) -> StoredLetter:
+    """Return a dead letter for scripts: its fields, and its bytes in hexadecimal and, if they are text, as text."""
     return StoredLetter.of(
         msgspec.structs.asdict(stored.letter),
         id=stored.letter.dead_letter_id,
-        body=_as_text(stored.letter.body),
+        body=_decode_text(stored.letter.body),
         body_hex=stored.letter.body.hex(),
         whole=is_whole(stored.letter),
         retried_at=stored.retried_at,
-        retry=fate_of(stored, way),
+        retry=describe_retry(stored, plan),
     )
 
 
-def kept(letter: DeadLetter) -> str:
-    """Describe how much of the bytes was kept."""
+def describe_storage(letter: DeadLetter) -> str:
+    """Describe how much of the bytes is stored."""
     if is_whole(letter):
         return "all stored unchanged"
     if len(letter.body) < letter.size:
@@ -232,37 +239,39 @@ def kept(letter: DeadLetter) -> str:
     return "stored without secrets, or different from the digest"
 
 
-def fate_of(stored: Found, way: Return | Stays) -> str:
-    """Describe the expected outcome of a retry, or its time if it was done."""
+def describe_retry(stored: StoredDeadLetter, plan: Return | Stays) -> str:
+    """Describe the expected outcome of a retry, or the time of a past one."""
     if stored.retried_at is not None:
         return f"done at {stored.retried_at:%Y-%m-%d %H:%M:%S}"
-    if isinstance(way, Stays):
-        return f"not possible: {way.reason}"
-    return f"possible, as {_with_article(type(way.record).__name__)} onto {way.topic}"
+    if isinstance(plan, Stays):
+        return f"not possible: {plan.reason}"
+    return f"possible, as {_with_article(type(plan.record).__name__)} onto {plan.topic}"
 
 
-def outcome_lines(outcome: Outcome, done: Sequence[str]) -> Iterator[str]:
-    """Describe the outcome of a retry, letter by letter if they are few, with a sentence at the end."""
-    for stay in outcome.stays[:_NAMED]:
+def outcome_lines(outcome: Outcome, retried_before: Sequence[str]) -> Iterator[str]:
+    """Describe the outcome of a retry: the first dead letters that were not retried, and a summary at the end."""
+    for stay in outcome.stays[:_MAX_LISTED]:
         yield f"{stay.letter.dead_letter_id[:8]} not retried: {plain(stay.reason, 400)}"
-    if len(outcome.stays) > _NAMED:
-        yield f"… and {len(outcome.stays) - _NAMED} more not retried"
-    for letter_id in done:
+    if len(outcome.stays) > _MAX_LISTED:
+        yield f"… and {len(outcome.stays) - _MAX_LISTED} more not retried"
+    for letter_id in retried_before:
         yield f"{letter_id[:8]} was retried before"
     summary = f"{counted(len(outcome.returned), 'dead letter')} retried, {len(outcome.stays)} not retried"
-    yield f"{summary}; {counted(outcome.again, 'record')} refused again" if outcome.again else summary
+    if outcome.rejected_again:
+        summary += f"; {counted(outcome.rejected_again, 'record')} rejected again"
+    yield summary
 
 
-def retried_letters(outcome: Outcome, done: Sequence[str]) -> RetriedLetters:
+def retried_letters(outcome: Outcome, retried_before: Sequence[str]) -> RetriedLetters:
     """Return the outcome of a retry for scripts."""
     return RetriedLetters(
         put_back=[
-            ReturnedLetter(id=way.letter.dead_letter_id, topic=way.topic, record=type(way.record).__name__)
-            for way in outcome.returned
+            ReturnedLetter(id=plan.letter.dead_letter_id, topic=plan.topic, record=type(plan.record).__name__)
+            for plan in outcome.returned
         ],
-        stay=[KeptLetter(id=way.letter.dead_letter_id, reason=way.reason) for way in outcome.stays],
-        put_back_before=list(done),
-        set_aside_again=outcome.again,
+        stay=[KeptLetter(id=plan.letter.dead_letter_id, reason=plan.reason) for plan in outcome.stays],
+        put_back_before=list(retried_before),
+        set_aside_again=outcome.rejected_again,
     )
 
 
@@ -270,27 +279,34 @@ def body_lines(body: bytes) -> Iterator[str]:
     """Return the bytes as lines that are safe on a terminal: the lines of a text, or a hex dump of the first bytes."""
     if not body:
         yield "(no bytes)"
-    elif (text := _as_text(body)) is not None:
-        lines = text.splitlines() or [""]
-        yield from (plain(line.replace("\t", "    "), WIDTH) for line in lines[:LINES])
-        if len(lines) > LINES:
-            yield f"… and {len(lines) - LINES} more lines; --raw writes all"
-    else:
-        for start in range(0, min(len(body), DUMPED), _IN_A_ROW):
-            row = body[start : start + _IN_A_ROW]
-            shown = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
-            yield f"{start:08x}  {row.hex(' '):<{3 * _IN_A_ROW}} {shown}"
-        if len(body) > DUMPED:
-            yield f"… and {len(body) - DUMPED:,} more bytes; --raw writes all"
+        return
+    text = _decode_text(body)
+    yield from _hex_lines(body) if text is None else _text_lines(text)
 
 
-def _as_text(body: bytes) -> str | None:
-    """Return the bytes as text; None if they are not text, or contain control characters typical of binary data."""
+def _text_lines(text: str) -> Iterator[str]:
+    lines = text.splitlines() or [""]
+    yield from (plain(line.replace("\t", "    "), MAX_LINE_LENGTH) for line in lines[:MAX_LINES])
+    if len(lines) > MAX_LINES:
+        yield f"… and {len(lines) - MAX_LINES} more lines; --raw writes all"
+
+
+def _hex_lines(body: bytes) -> Iterator[str]:
+    for start in range(0, min(len(body), MAX_DUMPED_BYTES), _BYTES_PER_ROW):
+        row = body[start : start + _BYTES_PER_ROW]
+        characters = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
+        yield f"{start:08x}  {row.hex(' '):<{3 * _BYTES_PER_ROW}} {characters}"
+    if len(body) > MAX_DUMPED_BYTES:
+        yield f"… and {len(body) - MAX_DUMPED_BYTES:,} more bytes; --raw writes all"
+
+
+def _decode_text(body: bytes) -> str | None:
+    """Return the bytes as text; None if they are not UTF-8, or if more than a tenth are control characters, as in binary data."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
         return None
-    controls = sum(character < " " and character not in _BLANKS for character in text)
+    controls = sum(character < " " and character not in _WHITESPACE for character in text)
     return None if controls * 10 > len(text) else text
 
 

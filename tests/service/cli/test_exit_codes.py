@@ -15,7 +15,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import service
-from service.cli.exit_codes import MEANINGS, ExitCode, failing_case
+from service.cli.exit_codes import MEANINGS, ExitCode, failure_condition
 from service.cli.main import application, run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -68,10 +68,10 @@ def test_a_command_says_when_it_ends_with_1_exactly_if_it_can(name: str) -> None
     """A gate in a build relies on it: a code that no page names is taken for an error."""
     written = inspect.unwrap(EVERY[name].callback)
 
-    assert can_fail(written.__module__, written.__name__) == (failing_case(EVERY[name].callback) is not None)
+    assert can_fail(written.__module__, written.__name__) == (failure_condition(EVERY[name].callback) is not None)
 
 
-@pytest.mark.parametrize("name", [name for name, one in EVERY.items() if failing_case(one.callback) is not None])
+@pytest.mark.parametrize("name", [name for name, one in EVERY.items() if failure_condition(one.callback) is not None])
 def test_its_help_says_so(name: str) -> None:
     """Where it is looked up first."""
     shown = (
@@ -79,7 +79,7 @@ def test_its_help_says_so(name: str) -> None:
     )
     plain = " ".join(shown.replace("│", " ").split())
 
-    assert f"Exit 1 if {failing_case(EVERY[name].callback)}." in plain
+    assert f"Exit 1 if {failure_condition(EVERY[name].callback)}." in plain
 
 
 def test_no_command_ends_by_itself() -> None:
@@ -109,7 +109,7 @@ def test_declining_is_a_code_of_its_own_kind(driftline: Command, monkeypatch: py
     assert driftline("import", "events", str(FOLDER.parent / "examples" / "session.json"))[0] == 0
     monkeypatch.setattr("typer.confirm", lambda *_args, **_options: False)
     assert driftline("erase", "--connection", "local")[0] == 1
-    assert "decline" in str(failing_case(EVERY["erase"].callback))
+    assert "decline" in str(failure_condition(EVERY["erase"].callback))
     monkeypatch.undo()
 
 
@@ -120,4 +120,4 @@ def test_without_an_answer_it_is_an_error_that_names_the_option(tmp_path: Path, 
     result = CliRunner().invoke(application(["erase"]), ["erase", "--connection", "local", "--db", database], input="")
     del capfd
 
-    assert "cannot ask: the input has ended" in str(result.exception)
+    assert "cannot ask for consent: the input has ended" in str(result.exception)

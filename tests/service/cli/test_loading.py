@@ -71,7 +71,7 @@ def test_help_on_a_command_loads_no_database() -> None:
 
 def test_listing_the_commands_loads_none() -> None:
     """`driftline --help` is what everybody types first."""
-    found = loaded_by("from service.cli.main import _listing; _listing()")
+    found = loaded_by("from service.cli.main import _command_list; _command_list()")
 
     assert sorted(name for name in found if name.startswith((*HEAVY, *RULES, "duckdb", "polars"))) == []
     assert sorted(name for name in found if name.startswith("service.cli.commands.")) == []

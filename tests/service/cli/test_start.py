@@ -40,10 +40,10 @@ def test_help_lists_the_commands_by_group(driftline: Command) -> None:
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        (["runz"], ["No such command 'runz'. Did you mean", "'runs'", "`driftline --help` lists what there is."]),
+        (["runz"], ["No such command 'runz'. Did you mean", "'runs'", "`driftline --help` lists the commands."]),
         (
             ["incidents", "lst"],
-            ["No such command 'lst'. Did you mean 'list'?", "`driftline incidents --help` lists what there is."],
+            ["No such command 'lst'. Did you mean 'list'?", "`driftline incidents --help` lists the commands."],
         ),
         (["runs", "--projct", "x"], ["--projct", "--project", "`driftline runs --help` shows its options."]),
         (["runs", "--limit", "many"], ["error: --limit: must be a whole number", "`driftline runs --help` shows its options."]),
