@@ -14,14 +14,14 @@ from analytics.store.store import Store
 
 @pytest.fixture(scope="session")
 def one_store() -> Iterator[Store]:
-    """One store for every test, because making one takes longer than asking it."""
+    """Yield one store for every test, because creating one takes longer than querying it."""
     with Store(None) as store:
         yield store
 
 
 @pytest.fixture
 def desk(one_store: Store) -> Iterator[Desk]:
-    """A desk with an empty outbox and no channel."""
+    """Yield a desk with an empty outbox and no channel."""
     with one_store.transaction() as transaction:
         transaction.forget(["alerts", "incidents", "judgements"])
     with asyncio.Runner() as loop:
@@ -30,13 +30,13 @@ def desk(one_store: Store) -> Iterator[Desk]:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """A receiver that takes everything."""
-    with receiving() as one:
-        yield one
+    """Yield a receiver that accepts everything."""
+    with receiving() as accepting:
+        yield accepting
 
 
 @pytest.fixture
 def other() -> Iterator[Receiver]:
-    """Another one."""
-    with receiving() as one:
-        yield one
+    """Yield a second receiver."""
+    with receiving() as accepting:
+        yield accepting

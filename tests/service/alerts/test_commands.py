@@ -20,8 +20,8 @@ AT = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
 
 
 @pytest.fixture
-def named(driftline: Command, receiver: Receiver, other: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings that name both channels, set after those of the machine were taken away."""
+def channel_settings(driftline: Command, receiver: Receiver, other: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set both channels, and no other settings of the machine."""
     del driftline
     monkeypatch.setenv("DRIFTLINE_ALERT_WEBHOOK", receiver.url)
     monkeypatch.setenv("DRIFTLINE_ALERT_SECRET", "a secret of the receiver")
@@ -29,28 +29,28 @@ def named(driftline: Command, receiver: Receiver, other: Receiver, monkeypatch: 
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> None:
-    """A database with an alert that was delivered and one that waits."""
+def alert_database(tmp_path: Path) -> None:
+    """Return a database with a delivered and a pending alert."""
     with Store(tmp_path / "driftline.duckdb") as store:
         values = {"kind": "incident", "subject_id": "i1", "severity": "critical", "body": "{}", "created_at": AT}
-        rest = {"project": "ops", "not_before": AT, "attempts": 2}
-        done = Alert(alert_id="a", channel="slack", status="delivered", settled_at=AT, **values, **rest)  # type: ignore[arg-type]
-        waits = Alert(alert_id="b", channel="webhook", status="waiting", last_error="the answer was 503", **values, **rest)  # type: ignore[arg-type]
-        Outbox(store).put([done, waits])
+        common = {"project": "ops", "not_before": AT, "attempts": 2}
+        delivered = Alert(alert_id="a", channel="slack", status="delivered", settled_at=AT, **values, **common)  # type: ignore[arg-type]
+        waits = Alert(alert_id="b", channel="webhook", status="waiting", last_error="the answer was 503", **values, **common)  # type: ignore[arg-type]
+        Outbox(store).put([delivered, waits])
 
 
-@pytest.mark.usefixtures("named")
-def test_a_trial_reaches_every_channel(driftline: Command, receiver: Receiver, other: Receiver) -> None:
-    """Whoever sets an address wants to know whether it is right, before the first incident."""
+@pytest.mark.usefixtures("channel_settings")
+def test_a_test_alert_reaches_every_channel(driftline: Command, receiver: Receiver, other: Receiver) -> None:
+    """Users check an address before the first incident."""
     assert driftline("alerts", "test")[:2] == (0, "webhook: delivered\nslack: delivered\n")
     assert receiver.posts[0].document["kind"] == "test"
     assert "driftline-signature" in receiver.posts[0].headers
     assert "This is a test" in other.posts[0].body.decode()
 
 
-@pytest.mark.usefixtures("named")
-def test_a_trial_that_fails_says_why(driftline: Command, other: Receiver) -> None:
-    """And the command's exit code says that it failed, once and without waiting for a better time."""
+@pytest.mark.usefixtures("channel_settings")
+def test_a_failed_test_alert_gives_the_reason(driftline: Command, other: Receiver) -> None:
+    """The exit code reports the failure after one try, without retries."""
     other.answers = [Answer(403, body=b"invalid_token")]
     code, out, _ = driftline("alerts", "test")
     assert code == 1
@@ -59,9 +59,9 @@ def test_a_trial_that_fails_says_why(driftline: Command, other: Receiver) -> Non
     assert len(other.posts) == 1
 
 
-@pytest.mark.usefixtures("named")
-def test_a_trial_in_json(driftline: Command, receiver: Receiver) -> None:
-    """For scripts."""
+@pytest.mark.usefixtures("channel_settings")
+def test_a_test_alert_can_be_printed_as_json(driftline: Command, receiver: Receiver) -> None:
+    """Scripts read the result."""
     receiver.answers = [Answer(500)]
     code, out, _ = driftline("alerts", "test", "--json")
     first, second = map(json.loads, out.splitlines())
@@ -70,24 +70,24 @@ def test_a_trial_in_json(driftline: Command, receiver: Receiver) -> None:
     assert second == {"channel": "slack", "delivered": True, "error": None}
 
 
-@pytest.mark.usefixtures("named")
-def test_a_trial_with_a_log_shows_no_address(driftline: Command, caplog: pytest.LogCaptureFixture) -> None:
-    """The library underneath would write down every address that it calls."""
+@pytest.mark.usefixtures("channel_settings")
+def test_the_log_of_a_test_alert_contains_no_address(driftline: Command, caplog: pytest.LogCaptureFixture) -> None:
+    """The HTTP library logs every address that it calls."""
     code, out, err = driftline("--verbose", "alerts", "test")
     assert code == 0
     assert "hush" not in out + err + caplog.text
 
 
-def test_a_trial_without_channels_says_what_to_set(driftline: Command) -> None:
+def test_a_test_alert_without_channels_says_what_to_set(driftline: Command) -> None:
     """Silence would look like success."""
     code, _, err = driftline("alerts", "test")
     assert code == 2
     assert "DRIFTLINE_ALERT_SLACK" in err
 
 
-@pytest.mark.usefixtures("told")
-def test_what_was_told_is_listed(driftline: Command) -> None:
-    """Newest first, with what keeps it from being delivered."""
+@pytest.mark.usefixtures("alert_database")
+def test_alerts_are_listed_newest_first(driftline: Command) -> None:
+    """The list shows why an alert was not delivered."""
     code, out, _ = driftline("alerts", "list")
     lines = out.splitlines()
     assert code == 0
@@ -102,16 +102,16 @@ def test_what_was_told_is_listed(driftline: Command) -> None:
     assert "body" not in json.loads(out)
 
 
-@pytest.mark.usefixtures("told")
-def test_a_status_that_is_none_is_refused(driftline: Command) -> None:
+@pytest.mark.usefixtures("alert_database")
+def test_an_unknown_status_is_refused(driftline: Command) -> None:
     """A typo must not look like an empty list."""
     code, _, err = driftline("alerts", "list", "--status", "sent")
     assert code == 2
     assert "waiting, delivered, given_up" in err
 
 
-def test_a_list_of_no_database_says_so(driftline: Command) -> None:
-    """And makes none."""
+def test_a_list_without_a_database_is_an_error(driftline: Command) -> None:
+    """The command must not create a database."""
     code, _, err = driftline("alerts", "list")
     assert code == 2
     assert "there is no database" in err
@@ -130,10 +130,8 @@ def test_a_list_of_no_database_says_so(driftline: Command) -> None:
         ("PUBLIC_URL", "https://audit.example/|x>", "must be an address such as"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
-) -> None:
-    """At the start, and not when the first incident is to be told; a secret in the wrong place is not repeated."""
+def test_an_invalid_setting_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str) -> None:
+    """It is refused at the start instead of at the first incident, and a secret in the wrong place is not repeated."""
     monkeypatch.setenv(f"DRIFTLINE_{name}", value)
     with pytest.raises(SettingsError) as refused:
         load_settings()

@@ -25,13 +25,13 @@ HUSH = "hush-hush"
 
 
 def notice(number: int = 1, severity: str = "warning", subject: str = "i1", **fields: object) -> Notice:
-    """A notice that no other number has."""
+    """Return a notice with a distinct number."""
     values = {"title": f"Notice {number}", "text": "Something happened.", "project": "ops"} | fields
     return Notice("incident", subject, f"cause {number}", severity, **values)  # type: ignore[arg-type]
 
 
 def incident(desk: Desk, **fields: object) -> Incident:
-    """An open incident that a check has just seen."""
+    """Return an open incident that a check has just found."""
     values: dict[str, object] = {
         "incident_id": "i1",
         "revision": 0,
@@ -56,12 +56,12 @@ def publish(desk: Desk, record: Incident) -> None:
 
 
 def titles(receiver: Receiver) -> list[str]:
-    """The titles of what a receiver got."""
+    """Return the titles of the received alerts."""
     return [post.document["title"] for post in receiver.posts]
 
 
 def test_an_alert_is_delivered_once(desk: Desk, receiver: Receiver) -> None:
-    """Nobody is woken twice for one thing."""
+    """Nobody may be paged twice for one incident."""
     desk.channels = (webhook(receiver),)
     assert desk.tell(notice()) == 1
     for _ in range(3):
@@ -71,8 +71,8 @@ def test_an_alert_is_delivered_once(desk: Desk, receiver: Receiver) -> None:
     assert desk.rows() == [("webhook", "i1", "delivered", 1, None)]
 
 
-def test_raising_twice_or_after_a_restart_changes_nothing(desk: Desk, receiver: Receiver) -> None:
-    """A check that sees the same thing again, or a process that forgot, raises no second alert."""
+def test_raising_again_or_after_a_restart_changes_nothing(desk: Desk, receiver: Receiver) -> None:
+    """A repeated check, or a restarted process, raises no second alert."""
     desk.channels = (webhook(receiver),)
     assert [desk.tell(notice(), notice()), desk.tell(notice())] == [1, 0]
     desk.deliver()
@@ -80,8 +80,8 @@ def test_raising_twice_or_after_a_restart_changes_nothing(desk: Desk, receiver: 
     assert [desk.tell(notice()), desk.tell(notice(2))] == [0, 1]
 
 
-def test_every_channel_is_told(desk: Desk, receiver: Receiver, other: Receiver) -> None:
-    """One that is down keeps nobody else from hearing of it."""
+def test_every_channel_gets_the_alert(desk: Desk, receiver: Receiver, other: Receiver) -> None:
+    """A channel that is down delays no other."""
     desk.channels = (webhook(receiver), slack(other))
     receiver.answers = [Answer(503)]
     desk.tell(notice())
@@ -90,34 +90,34 @@ def test_every_channel_is_told(desk: Desk, receiver: Receiver, other: Receiver) 
     assert rows == sorted(desk.rows())
 
 
-def test_without_a_channel_nothing_is_queued(desk: Desk) -> None:
-    """There is nobody to tell, and what waits for nobody would be sent to whoever comes first."""
+def test_without_a_channel_no_alert_is_queued(desk: Desk) -> None:
+    """Queued alerts would otherwise go to the first channel that is configured later."""
     publish(desk, incident(desk))
     assert desk.tell(notice()) == 0
     desk.deliver()
     assert desk.rows() == []
 
 
-def test_a_failure_is_tried_again_later_and_later(desk: Desk, receiver: Receiver) -> None:
-    """A receiver that comes back gets what it missed."""
+def test_a_failed_delivery_is_retried_with_growing_pauses(desk: Desk, receiver: Receiver) -> None:
+    """A receiver that comes back gets the alerts it missed."""
     desk.channels = (webhook(receiver),)
     receiver.answers = [Answer(500), Answer(429, {"retry-after": "120"}), Answer(200)]
     desk.tell(notice())
-    seen = []
+    attempt_times = []
     for _ in range(3):
         desk.deliver()
         ((status, waits),) = desk.store.cursor().execute("SELECT status, not_before FROM log.alerts").fetchall()
-        seen.append((status, waits - desk.now.replace(tzinfo=None)))
+        attempt_times.append((status, waits - desk.now.replace(tzinfo=None)))
         desk.deliver()
         desk.now = waits.replace(tzinfo=desk.now.tzinfo)
-    assert seen[:2] == [("waiting", timedelta(seconds=5)), ("waiting", timedelta(seconds=120))]
-    assert seen[2][0] == "delivered"
+    assert attempt_times[:2] == [("waiting", timedelta(seconds=5)), ("waiting", timedelta(seconds=120))]
+    assert attempt_times[2][0] == "delivered"
     assert len(receiver.posts) == 3
     assert len({post.headers["driftline-delivery"] for post in receiver.posts}) == 1
 
 
-def test_what_is_refused_is_given_up_with_its_reason(desk: Desk, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
-    """Asking again would not help; the log and the list say why."""
+def test_a_refused_alert_is_abandoned_with_its_reason(desk: Desk, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    """A retry would not help, so the log and the list give the reason."""
     desk.channels = (slack(receiver),)
     receiver.answers = [Answer(404, body=b"no_service")]
     desk.tell(notice())
@@ -127,8 +127,8 @@ def test_what_is_refused_is_given_up_with_its_reason(desk: Desk, receiver: Recei
     assert "404: no_service" in caplog.text
 
 
-def test_what_fails_for_hours_is_given_up(desk: Desk, receiver: Receiver) -> None:
-    """An outbox that is never emptied would deliver old news for weeks."""
+def test_an_alert_that_fails_for_hours_is_abandoned(desk: Desk, receiver: Receiver) -> None:
+    """Otherwise the outbox would deliver old news for weeks."""
     desk.channels = (webhook(receiver),)
     receiver.answers = [Answer(500)]
     desk.tell(notice())
@@ -140,7 +140,7 @@ def test_what_fails_for_hours_is_given_up(desk: Desk, receiver: Receiver) -> Non
 
 
 def test_a_redirect_is_not_followed(desk: Desk, receiver: Receiver, other: Receiver) -> None:
-    """What an alert says goes where the settings say, and nowhere else."""
+    """An alert goes to the configured address only."""
     desk.channels = (webhook(receiver),)
     receiver.answers = [Answer(307, {"location": other.url})]
     desk.tell(notice())
@@ -154,7 +154,7 @@ def test_a_redirect_is_not_followed(desk: Desk, receiver: Receiver, other: Recei
 def test_a_receiver_that_never_answers_costs_one_deadline(
     desk: Desk, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next run tries the next alert; this one waits."""
+    """The next run delivers the other alerts, and this one waits."""
     monkeypatch.setattr(posting, "DEADLINE_SECONDS", 0.05)
     desk.channels = (webhook(receiver),)
     receiver.answers = [Answer(hangs=True)]
@@ -164,8 +164,10 @@ def test_a_receiver_that_never_answers_costs_one_deadline(
 
 
 @pytest.mark.parametrize("answer", [Answer(500), Answer(404, body=b"http://127.0.0.1/hush-hush"), Answer(200), None])
-def test_an_address_is_nowhere(desk: Desk, receiver: Receiver, caplog: pytest.LogCaptureFixture, answer: Answer | None) -> None:
-    """Whoever knows Slack's address can post there: it is in no table and in no line of the log."""
+def test_an_address_is_never_stored_or_logged(
+    desk: Desk, receiver: Receiver, caplog: pytest.LogCaptureFixture, answer: Answer | None
+) -> None:
+    """Anyone who knows Slack's address can post there."""
     caplog.set_level(logging.INFO)
     desk.channels = (webhook(receiver, "a secret of the receiver"), slack(receiver))
     if answer is None:
@@ -179,8 +181,8 @@ def test_an_address_is_nowhere(desk: Desk, receiver: Receiver, caplog: pytest.Lo
     assert "a secret of the receiver" not in repr(desk.channels) + caplog.text
 
 
-def test_no_answer_is_told_by_its_kind(desk: Desk, receiver: Receiver) -> None:
-    """A refused connection and a wrong certificate are mended in different places."""
+def test_a_connection_error_is_reported_by_its_kind(desk: Desk, receiver: Receiver) -> None:
+    """A refused connection and a wrong certificate are fixed in different places."""
     desk.channels = (webhook(receiver),)
     receiver.close()
     desk.tell(notice())
@@ -188,15 +190,15 @@ def test_no_answer_is_told_by_its_kind(desk: Desk, receiver: Receiver) -> None:
     assert desk.rows() == [("webhook", "i1", "waiting", 1, "no connection (ConnectionRefusedError)")]
 
 
-def test_what_fails_in_a_library_names_only_types() -> None:
-    """The words of a library may hold an address."""
+def test_an_unexpected_library_error_is_reported_by_its_type() -> None:
+    """The message of a library may contain an address."""
     error = httpx2.ReadError(f"no {HUSH}")
     error.__cause__ = OSError(HUSH)
     assert posting._describe_failure(error) == "the connection was lost (OSError)"
 
 
-def test_alerts_on_a_subject_keep_their_order(desk: Desk, receiver: Receiver) -> None:
-    """That it got worse must not be told before that it is bad; another subject does not wait."""
+def test_alerts_about_a_subject_keep_their_order(desk: Desk, receiver: Receiver) -> None:
+    """An escalation must not precede the first alert, but other subjects need not wait."""
     desk.channels = (webhook(receiver),)
     receiver.answers = [Answer(503), Answer()]
     desk.tell(notice(1))
@@ -211,7 +213,7 @@ def test_alerts_on_a_subject_keep_their_order(desk: Desk, receiver: Receiver) ->
 
 
 def test_many_alerts_are_one_digest(desk: Desk, receiver: Receiver, other: Receiver) -> None:
-    """When a fleet falls silent, one message says so, and not a thousand."""
+    """If a whole fleet falls silent, one message says so instead of a thousand."""
     desk.channels = (webhook(receiver), slack(other))
     desk.tell(*(notice(number, subject=f"s{number}") for number in range(1, 131)), notice(200, "critical", "s"))
     desk.deliver()
@@ -225,8 +227,8 @@ def test_many_alerts_are_one_digest(desk: Desk, receiver: Receiver, other: Recei
     assert {row[2] for row in desk.rows()} == {"delivered"}
 
 
-def test_a_digest_that_fails_is_tried_again_whole(desk: Desk, receiver: Receiver) -> None:
-    """Under the same id, so that a receiver knows it when the answer was lost."""
+def test_a_failed_digest_is_retried_as_a_unit(desk: Desk, receiver: Receiver) -> None:
+    """It keeps its id, so that a receiver recognises it if only the answer was lost."""
     desk.channels = (webhook(receiver),)
     receiver.answers = [Answer(500), Answer()]
     desk.tell(*(notice(number, subject=f"s{number}") for number in range(9)))
@@ -239,7 +241,7 @@ def test_a_digest_that_fails_is_tried_again_whole(desk: Desk, receiver: Receiver
 
 
 def test_warnings_wait_for_the_morning_and_critical_alerts_do_not(desk: Desk, receiver: Receiver) -> None:
-    """Nobody is woken for what can wait; what cannot, wakes somebody, whatever waits before it."""
+    """Nobody is paged at night for a warning, and a critical alert does not wait for the warnings before it."""
     desk.channels, desk.quiet = (webhook(receiver),), quiet_hours_of("11:00-13:00")
     desk.tell(notice(1))
     desk.wait(minutes=1)
@@ -251,16 +253,16 @@ def test_warnings_wait_for_the_morning_and_critical_alerts_do_not(desk: Desk, re
     assert titles(receiver) == ["Notice 2", "Notice 1"]
 
 
-def test_critical_alerts_wait_too_where_that_is_wanted(desk: Desk, receiver: Receiver) -> None:
-    """Some teams have nobody to wake."""
+def test_critical_alerts_can_be_set_to_wait_too(desk: Desk, receiver: Receiver) -> None:
+    """Some teams have nobody on call."""
     desk.channels, desk.quiet, desk.held = (webhook(receiver),), quiet_hours_of("11:00-13:00"), "all"
     desk.tell(notice(2, "critical"))
     desk.deliver()
     assert receiver.posts == []
 
 
-def test_another_try_does_not_fall_into_quiet_hours(desk: Desk, receiver: Receiver) -> None:
-    """A failure just before ten is no reason to ring just after."""
+def test_a_retry_does_not_fall_into_quiet_hours(desk: Desk, receiver: Receiver) -> None:
+    """A failure just before ten must not page anybody just after ten."""
     desk.channels, desk.quiet = (webhook(receiver),), quiet_hours_of("12:00-13:00")
     receiver.answers = [Answer(500)]
     desk.wait(seconds=-2)
@@ -269,8 +271,8 @@ def test_another_try_does_not_fall_into_quiet_hours(desk: Desk, receiver: Receiv
     assert desk.rows("not_before") == [(datetime(2026, 10, 1, 13, 0),)]  # noqa: DTZ001 - as the table has it
 
 
-def test_what_was_meant_for_a_channel_that_is_gone_is_given_up(desk: Desk, receiver: Receiver, other: Receiver) -> None:
-    """A channel that comes back next month must not tell old news."""
+def test_alerts_for_a_removed_channel_are_abandoned(desk: Desk, receiver: Receiver, other: Receiver) -> None:
+    """A channel that is configured again next month must not deliver old news."""
     desk.channels = (slack(other),)
     desk.tell(notice())
     desk.channels = (webhook(receiver),)
@@ -278,8 +280,8 @@ def test_what_was_meant_for_a_channel_that_is_gone_is_given_up(desk: Desk, recei
     assert desk.rows() == [("slack", "i1", "given_up", 0, "this channel is no longer configured")]
 
 
-def test_an_incident_is_told_once_and_again_when_it_is_critical(desk: Desk, receiver: Receiver) -> None:
-    """By looking at the incidents: none is lost to a kill between finding and telling."""
+def test_an_incident_alerts_once_and_again_when_it_becomes_critical(desk: Desk, receiver: Receiver) -> None:
+    """Alerts are derived from the incidents, so a kill between finding and alerting loses none."""
     desk.channels = (webhook(receiver),)
     for revision, severity in enumerate(["warning", "warning", "critical", "warning", "critical"]):
         publish(desk, incident(desk, revision=revision, severity=severity, checked_at=desk.now))
@@ -289,16 +291,16 @@ def test_an_incident_is_told_once_and_again_when_it_is_critical(desk: Desk, rece
     assert [post.document["severity"] for post in receiver.posts] == ["warning", "critical"]
 
 
-def test_what_raises_an_incident_itself_raises_it_under_the_same_id(desk: Desk, receiver: Receiver) -> None:
-    """Whether it is found by looking or told at once, it is one alert."""
+def test_an_alert_raised_directly_has_the_same_id(desk: Desk, receiver: Receiver) -> None:
+    """Whether it is derived or raised at once, it is one alert."""
     desk.channels = (webhook(receiver),)
     publish(desk, incident(desk))
     desk.deliver()
     assert desk.tell(incident_notice(incident(desk))) == 0
 
 
-def test_history_and_what_people_decided_is_not_told(desk: Desk, receiver: Receiver) -> None:
-    """A database that is filled anew from its topics tells nobody of last year."""
+def test_history_and_decided_incidents_do_not_alert(desk: Desk, receiver: Receiver) -> None:
+    """Rebuilding a database from its topics must not alert anybody about last year."""
     desk.channels = (webhook(receiver),)
     publish(desk, incident(desk, detected_at=desk.now - timedelta(days=2)))
     publish(desk, incident(desk, incident_id="i2", status="dismissed"))
@@ -306,8 +308,8 @@ def test_history_and_what_people_decided_is_not_told(desk: Desk, receiver: Recei
     assert desk.rows() == []
 
 
-def test_a_suspicion_wakes_nobody_until_it_is_confirmed(desk: Desk, receiver: Receiver) -> None:
-    """A fleet of a thousand projects suspects something every other day."""
+def test_a_suspicion_alerts_nobody_until_it_is_confirmed(desk: Desk, receiver: Receiver) -> None:
+    """A fleet of a thousand projects has a suspicion every other day."""
     desk.channels = (webhook(receiver),)
     publish(desk, incident(desk, confidence="suspected"))
     desk.deliver()
@@ -320,10 +322,8 @@ def test_a_suspicion_wakes_nobody_until_it_is_confirmed(desk: Desk, receiver: Re
     assert receiver.posts[0].document["details"]["confidence"] == "confirmed"
 
 
-def test_a_policy_that_wants_suspicions_is_told_of_them_and_again_once_they_are_confirmed(
-    desk: Desk, receiver: Receiver
-) -> None:
-    """Whoever watches one agent closely would rather look twice."""
+def test_a_policy_may_enable_alerts_on_suspicions(desk: Desk, receiver: Receiver) -> None:
+    """A team that watches one agent closely prefers to look twice."""
     desk.channels, desk.policy = (
         (webhook(receiver),),
         Policy.model_validate({"projects": {"ops": {"alertOnSuspected": True}}}),
@@ -340,10 +340,10 @@ def test_a_policy_that_wants_suspicions_is_told_of_them_and_again_once_they_are_
 
 
 @pytest.mark.parametrize(("status", "told"), [("acknowledged", 1), ("resolved", 0), ("dismissed", 0)])
-def test_who_has_it_is_told_that_it_is_critical_now_and_nobody_of_what_is_decided(
+def test_the_assignee_is_alerted_of_an_escalation_and_nobody_of_a_decision(
     desk: Desk, receiver: Receiver, status: str, told: int
 ) -> None:
-    """Having taken it on as a warning, they may be doing something else."""
+    """A person who acknowledged a warning may have left it for later."""
     desk.channels = (webhook(receiver),)
     publish(desk, incident(desk))
     desk.deliver()
@@ -353,7 +353,7 @@ def test_who_has_it_is_told_that_it_is_critical_now_and_nobody_of_what_is_decide
 
 
 def judge_calls(desk: Desk, *outcomes: str) -> None:
-    """Append judgements with these outcomes, a second apart."""
+    """Append judgements with these outcomes, one second apart."""
     records = []
     for outcome in outcomes:
         desk.wait(seconds=1)
@@ -364,8 +364,8 @@ def judge_calls(desk: Desk, *outcomes: str) -> None:
         transaction.append("judgements", [encode(record) for record in records])
 
 
-def test_a_judge_that_cannot_be_read_is_told_once_until_it_answers(desk: Desk, receiver: Receiver) -> None:
-    """What is to be judged waits; somebody has to see to the model, and to hear of it once."""
+def test_an_unreadable_judge_alerts_once_until_it_answers(desk: Desk, receiver: Receiver) -> None:
+    """Questions wait meanwhile, so somebody has to fix the model, but needs one alert only."""
     desk.channels = (webhook(receiver),)
     judge_calls(desk, *["invalid"] * (MAX_UNREADABLE - 1))
     desk.deliver()

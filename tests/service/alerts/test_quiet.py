@@ -15,7 +15,7 @@ BERLIN = "Europe/Berlin"
 
 
 def at(text: str) -> datetime:
-    """A time in Berlin, as UTC."""
+    """Return a time in Berlin, as UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(BERLIN)).astimezone(UTC)
 
 
@@ -31,21 +31,21 @@ def at(text: str) -> datetime:
         ("2026-03-28T23:00:00", "2026-03-29T07:00:00"),
     ],
 )
-def test_what_is_ready_at_night_waits_for_the_morning(moment: str, expected: str) -> None:
-    """By the clock on the wall, also in the nights in which it is changed."""
+def test_alerts_at_night_wait_for_the_morning(moment: str, expected: str) -> None:
+    """Quiet hours follow local time, also in nights with a clock change."""
     assert at(expected) == quiet_hours_of(f"22:00-07:00 {BERLIN}").over(at(moment))
 
 
-def test_quiet_hours_lie_within_a_day_too() -> None:
-    """A lunch break is no night."""
+def test_quiet_hours_may_lie_within_a_day() -> None:
+    """A team may want a quiet lunch break."""
     quiet = quiet_hours_of("12:00-13:00")
     noon = datetime(2026, 10, 1, 12, 30, tzinfo=UTC)
     assert quiet.over(noon) == datetime(2026, 10, 1, 13, 0, tzinfo=UTC)
     assert quiet.over(noon - timedelta(hours=1)) == noon - timedelta(hours=1)
 
 
-def test_an_end_that_comes_twice_in_a_night_is_the_one_to_come() -> None:
-    """At 02:10 after the clocks were put back, the first 02:30 has passed."""
+def test_an_end_that_occurs_twice_in_a_night_is_the_next_one() -> None:
+    """At 02:10 after the clocks went back, the first 02:30 has passed."""
     second = datetime(2026, 10, 25, 2, 10, tzinfo=ZoneInfo(BERLIN), fold=1).astimezone(UTC)
     assert quiet_hours_of(f"22:00-02:30 {BERLIN}").over(second) == second + timedelta(minutes=20)
 
@@ -56,10 +56,8 @@ def test_an_end_that_comes_twice_in_a_night_is_the_one_to_come() -> None:
     moment=st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC)),  # noqa: DTZ001 - bounds are naive
     zone=st.sampled_from([UTC, ZoneInfo(BERLIN), ZoneInfo("America/New_York"), ZoneInfo("Asia/Kathmandu")]),
 )
-def test_nothing_goes_out_early_or_is_held_for_more_than_a_day(
-    start: time, end: time, moment: datetime, zone: ZoneInfo
-) -> None:
-    """An alert that never went out would be worse than one at night."""
+def test_no_alert_is_early_or_waits_more_than_a_day(start: time, end: time, moment: datetime, zone: ZoneInfo) -> None:
+    """An alert that is never sent would be worse than one at night."""
     assume(start != end)
     released = QuietHours(start, end, zone).over(moment)
     assert moment <= released <= moment + timedelta(hours=25)
@@ -78,7 +76,7 @@ def test_nothing_goes_out_early_or_is_held_for_more_than_a_day(
         ("22:00-07:00 /etc/localtime", "no time zone"),
     ],
 )
-def test_what_are_no_quiet_hours_is_refused(text: str, words: str) -> None:
-    """A typo must not mean that nobody is told, or everybody is woken."""
+def test_invalid_quiet_hours_are_refused(text: str, words: str) -> None:
+    """A typo must neither suppress all alerts nor page everybody at night."""
     with pytest.raises(ValueError, match=words):
         quiet_hours_of(text)

@@ -28,34 +28,34 @@ chances = st.floats(0, 1)
         (503, "later"),
     ],
 )
-def test_a_status_says_whether_another_try_can_help(status: int, verdict: str) -> None:
-    """What was refused once is refused again; what is busy is not busy for ever."""
+def test_the_status_decides_whether_to_retry(status: int, verdict: str) -> None:
+    """A refusal is permanent, and an overload is temporary."""
     assert verdict_of(status) == verdict
 
 
 @given(attempts=st.integers(1, 10_000), chance=chances)
-def test_a_pause_grows_and_stays_within_bounds(attempts: int, chance: float) -> None:
-    """A receiver that is down is not hammered, and not forgotten."""
+def test_pauses_grow_within_bounds(attempts: int, chance: float) -> None:
+    """A receiver that is down is neither flooded nor forgotten."""
     assert FIRST_SECONDS / 2 <= pause(attempts, chance, None) <= LONGEST_SECONDS
     assert pause(attempts, chance, None) <= pause(attempts + 1, chance, None)
 
 
 @given(attempts=st.integers(1, MOST_ATTEMPTS), first=chances, second=chances)
-def test_chance_keeps_many_from_coming_back_together(attempts: int, first: float, second: float) -> None:
-    """By half of the pause at most."""
+def test_jitter_spreads_the_retries(attempts: int, first: float, second: float) -> None:
+    """It adds at most half of the pause."""
     assert pause(attempts, first, None) <= 2 * pause(attempts, second, None)
     assert (first < second) <= (pause(attempts, first, None) <= pause(attempts, second, None))
 
 
 @given(attempts=st.integers(1, MOST_ATTEMPTS), chance=chances, asked=st.floats(0, 1e9))
-def test_a_receiver_is_not_asked_sooner_than_it_said(attempts: int, chance: float, asked: float) -> None:
-    """Within reason: one that asks for a year is asked again the same day."""
-    assert min(asked, LONGEST_WAIT_SECONDS) <= pause(attempts, chance, asked)
-    assert pause(attempts, chance, None) <= pause(attempts, chance, asked)
+def test_a_receivers_retry_after_is_respected(attempts: int, chance: float, retry_after: float) -> None:
+    """Within reason: a receiver that demands a year is tried again on the same day."""
+    assert min(retry_after, LONGEST_WAIT_SECONDS) <= pause(attempts, chance, retry_after)
+    assert pause(attempts, chance, None) <= pause(attempts, chance, retry_after)
 
 
-def test_an_alert_is_given_up_after_hours_and_not_after_minutes() -> None:
-    """A receiver may be rebooted, or stand still over lunch."""
+def test_an_alert_is_abandoned_after_hours_and_not_minutes() -> None:
+    """A receiver may reboot, or be down over lunch."""
     tries = range(1, MOST_ATTEMPTS)
     assert (
         2.5 * 3600

@@ -13,8 +13,8 @@ POLICY = "version: 1\ndefaults: {heartbeatInterval: 1000}\n"
 
 
 @pytest.mark.slow
-def test_a_kill_between_post_and_note_sends_it_again_under_the_same_id(tmp_path: Path, receiver: Receiver) -> None:
-    """What was not noted as delivered is delivered again; nothing else is told twice, and the rest follows."""
+def test_a_kill_between_delivery_and_record_sends_the_alert_again_under_the_same_id(tmp_path: Path, receiver: Receiver) -> None:
+    """Only the unrecorded delivery is repeated, and the other alerts follow."""
     receiver.answers = [Answer(hangs=True), Answer()]
     with nursery() as children:
         home = Home(tmp_path, POLICY, DRIFTLINE_ALERT_WEBHOOK=receiver.url, NO_PROXY="127.0.0.1")

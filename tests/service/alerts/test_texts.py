@@ -26,7 +26,7 @@ HOSTILE = "<!channel> @here & <https://evil.example|Open the incident> \u202egnp
 
 
 def session(**fields: object) -> OpenSession:
-    """A session that has stopped."""
+    """Return a session that has stopped."""
     values: dict[str, Any] = {
         "connection": "north",
         "session_id": "deploy-1",
@@ -41,7 +41,7 @@ def session(**fields: object) -> OpenSession:
 
 
 def texts_of(value: Any) -> list[dict[str, Any]]:
-    """Every text object of a message."""
+    """Return every text object of a message."""
     if isinstance(value, list):
         return [text for one in value for text in texts_of(one)]
     if not isinstance(value, dict):
@@ -50,8 +50,8 @@ def texts_of(value: Any) -> list[dict[str, Any]]:
     return own + [text for one in value.values() for text in texts_of(one)]
 
 
-def test_a_webhook_gets_the_documented_fields(desk: Desk, receiver: Receiver) -> None:
-    """Programs of others read them: a name that changes breaks them."""
+def test_a_webhook_has_the_documented_fields(desk: Desk, receiver: Receiver) -> None:
+    """Programs of users read them, so a renamed field would break them."""
     desk.channels = (webhook(receiver),)
     desk.tell(silence_notice(session()))
     desk.deliver()
@@ -80,8 +80,8 @@ def test_a_webhook_gets_the_documented_fields(desk: Desk, receiver: Receiver) ->
     }
 
 
-def test_a_signature_is_over_the_time_and_the_body(desk: Desk, receiver: Receiver) -> None:
-    """As the documentation tells receivers to check it."""
+def test_a_signature_covers_the_time_and_the_body(desk: Desk, receiver: Receiver) -> None:
+    """Receivers check it as the documentation says."""
     desk.channels = (webhook(receiver, SECRET),)
     desk.tell(silence_notice(session()))
     desk.deliver()
@@ -93,7 +93,7 @@ def test_a_signature_is_over_the_time_and_the_body(desk: Desk, receiver: Receive
 
 
 def test_without_a_secret_there_is_no_signature(desk: Desk, receiver: Receiver) -> None:
-    """One by an empty secret would look like protection."""
+    """A signature with an empty secret would look like protection."""
     desk.channels = (webhook(receiver), slack(receiver))
     desk.tell(silence_notice(session()))
     desk.deliver()
@@ -101,8 +101,8 @@ def test_without_a_secret_there_is_no_signature(desk: Desk, receiver: Receiver) 
     assert not any("driftline-signature" in post.headers for post in receiver.posts)
 
 
-def test_a_secret_that_an_agent_wrote_stays_inside(desk: Desk, receiver: Receiver) -> None:
-    """Alerts leave the house."""
+def test_a_secret_written_by_an_agent_is_redacted(desk: Desk, receiver: Receiver) -> None:
+    """Alerts leave the company's systems."""
     desk.channels = (webhook(receiver), slack(receiver))
     planted = "sk-ant-api03-" + "A1b2C3d4" * 12
     desk.tell(Notice("incident", "i1", "c", "warning", f"Title {planted}", f"Text {planted}", details={"said": planted}))
@@ -111,8 +111,8 @@ def test_a_secret_that_an_agent_wrote_stays_inside(desk: Desk, receiver: Receive
     assert not any(planted.encode() in post.body for post in receiver.posts)
 
 
-def test_hostile_text_means_nothing_to_slack() -> None:
-    """An agent must not ring everybody's phone, or pass a link of its own for ours."""
+def test_hostile_text_has_no_effect_in_slack() -> None:
+    """An agent must not notify everybody, or pass its link off as ours."""
     notice = Notice("incident", "i1", "c", "critical", HOSTILE, HOSTILE, HOSTILE, "/api")
     message = msgspec.json.decode(slack_body(notice, "https://audit.example/api"))
     texts = texts_of(message["blocks"])
@@ -126,8 +126,8 @@ def test_hostile_text_means_nothing_to_slack() -> None:
 
 
 @given(title=st.text(max_size=500), text=st.text(max_size=8000), count=st.integers(2, 60))
-def test_a_message_is_never_larger_than_slack_takes(title: str, text: str, count: int) -> None:
-    """One character too many, and nobody is told at all."""
+def test_a_message_never_exceeds_slacks_limits(title: str, text: str, count: int) -> None:
+    """One character too many, and Slack rejects the alert."""
     body = slack_body(Notice("incident", "i", "c", "warning", title, text, "ops"), None)
 
     class Entry:
@@ -142,38 +142,38 @@ def test_a_message_is_never_larger_than_slack_takes(title: str, text: str, count
             assert all(1 <= len(one["text"]) <= limit for one in texts_of(block))
 
 
-def test_each_level_of_each_silence_is_a_notice_of_its_own() -> None:
-    """The same silence is told once a level; the next one again."""
+def test_each_level_of_each_silence_is_its_own_notice() -> None:
+    """One silence alerts once per level, and the next silence alerts again."""
     warned = session(elapsed_ms=660_000, missed_intervals=2, status="yellow")
     later = session(elapsed_ms=2_640_000, missed_intervals=8)
-    again = session(last_received=AT + timedelta(hours=1))
-    ids = [silence_notice(one).alert_id("slack") for one in (warned, session(), later, again)]
+    next_silence = session(last_received=AT + timedelta(hours=1))
+    ids = [silence_notice(one).alert_id("slack") for one in (warned, session(), later, next_silence)]
     assert len(set(ids)) == 3
     assert ids[1] == ids[2]
     assert ids[0] != silence_notice(warned).alert_id("webhook")
 
 
 def test_an_alert_begins_with_the_reason() -> None:
-    """It is read on a phone: the numbers of the rule come after what went wrong."""
+    """It is read on a phone, so the figures of the rule come after the problem."""
     flags = [count("constraint_disclosure", 0, 149, 11, 32, label="flag")]
-    told = incident_notice(made({"flags": flags}, description="Tier 2 fell by 0.4."))
-    flagged, fell = told.text.split("\n\n")
+    notice = incident_notice(made({"flags": flags}, description="Tier 2 fell by 0.4."))
+    flagged, fell = notice.text.split("\n\n")
     assert "11 unexplained refusals in 32 exchanges" in flagged
     assert fell == "Tier 2 fell by 0.4."
-    assert told.text.startswith(told.details["why"])
-    message = msgspec.json.decode(slack_body(told, None))
+    assert notice.text.startswith(notice.details["why"])
+    message = msgspec.json.decode(slack_body(notice, None))
     assert any("11 unexplained refusals" in text["text"] for text in texts_of(message["blocks"]))
 
 
-def test_an_alert_without_a_reason_names_none() -> None:
-    """That the evidence says nothing is no news for a phone."""
-    told = incident_notice(made({}, description="Tier 2 fell by 0.4."))
-    assert told.text == "Tier 2 fell by 0.4."
-    assert told.details["why"] is None
+def test_an_alert_without_a_reason_omits_it() -> None:
+    """Missing evidence is no news for a phone."""
+    notice = incident_notice(made({}, description="Tier 2 fell by 0.4."))
+    assert notice.text == "Tier 2 fell by 0.4."
+    assert notice.details["why"] is None
 
 
-def test_an_alert_has_every_field_of_the_incident_but_its_evidence() -> None:
-    """A field that is added to the incident reaches whoever is alerted."""
+def test_an_alert_has_every_field_of_the_incident_except_its_evidence() -> None:
+    """A field added to incidents reaches the alerted person."""
     incident = made({}, description="Tier 2 fell by 0.4.")
     missing = document(incident_answer(incident)).keys() - incident_notice(incident).details.keys()
     assert missing == {"id", "project", "severity", "title", "description", "metadata"}

@@ -44,10 +44,10 @@ Offered = Callable[..., list[str]]
 
 @pytest.fixture
 def offered(driftline: Command) -> Offered:
-    """What is offered for the last word, sorted."""
+    """Return the completions of the last word, sorted."""
 
-    def complete(*words: str) -> list[str]:
-        code, out, err = driftline("_complete", *words)
+    def complete(*arguments: str) -> list[str]:
+        code, out, err = driftline("_complete", *arguments)
         assert code == 0
         assert err == ""
         return sorted(line.partition("\t")[0] for line in out.splitlines())
@@ -55,8 +55,8 @@ def offered(driftline: Command) -> Offered:
     return complete
 
 
-def test_commands_members_options_and_values_are_offered(offered: Offered) -> None:
-    """At each place what can stand there, and nothing that was given already."""
+def test_commands_members_options_and_values_are_completed(offered: Offered) -> None:
+    """Each position offers what is valid there, without options already given."""
     assert offered("inc") == ["incidents"]
     assert {"acknowledge", "dismiss", "list", "new-normal", "reopen", "resolve", "show"} <= set(offered("incidents", ""))
     assert "accept" not in offered("incidents", "")
@@ -84,15 +84,15 @@ def test_commands_members_options_and_values_are_offered(offered: Offered) -> No
         ("no-such-command", "--unknown", "x"),
     ],
 )
-def test_where_nothing_is_known_files_are_offered(offered: Offered, words: tuple[str, ...]) -> None:
-    """As shells do for a program that they know nothing of."""
+def test_files_are_completed_where_nothing_else_is_known(offered: Offered, words: tuple[str, ...]) -> None:
+    """Shells do the same for programs that they do not know."""
     assert offered(*words) == [FILES]
 
 
-def test_projects_come_from_database_tokens_and_policy(
+def test_projects_are_completed_from_database_tokens_and_policy(
     driftline: Command, offered: Offered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each may know one that the others do not."""
+    """Each source may have projects that the others lack."""
     (tmp_path / "e.jsonl").write_text(EVENT)
     assert driftline("import", "events", "e.jsonl", "--project", "stored")[0] == 0
     with AccessStore(access_file(tmp_path / "driftline.duckdb"), utc_now) as access:
@@ -106,8 +106,8 @@ def test_projects_come_from_database_tokens_and_policy(
     assert not (tmp_path / "elsewhere.access").exists()
 
 
-def test_what_cannot_be_read_is_left_out(offered: Offered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shell has no place for an error."""
+def test_unreadable_sources_are_skipped(offered: Offered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell cannot show an error during completion."""
     for name in ("driftline.duckdb", "driftline.access", "policy.yaml"):
         (tmp_path / name).write_text("{[ nonsense")
     monkeypatch.setenv("DRIFTLINE_POLICY", "policy.yaml")
@@ -126,19 +126,19 @@ def test_what_cannot_be_read_is_left_out(offered: Offered, tmp_path: Path, monke
         ([], HEAVY),
     ],
 )
-def test_it_loads_no_database(words: list[str], heavy: tuple[str, ...]) -> None:
-    """A shell waits for it; DuckDB alone takes as long as everything else."""
+def test_completion_loads_no_database(words: list[str], heavy: tuple[str, ...]) -> None:
+    """The shell waits for it, and DuckDB alone takes as long as everything else."""
     statement = f"import sys; from service.cli.main import run; run({words!r}); print('\\n'.join(sys.modules), file=sys.stderr)"
     command = [sys.executable, "-P", "-c", statement]
-    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True)
+    process = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True)
 
-    assert [name for name in done.stderr.splitlines() if name.startswith(heavy)] == []
-    assert done.stdout
+    assert [name for name in process.stderr.splitlines() if name.startswith(heavy)] == []
+    assert process.stdout
 
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
-    """Runs a script in a shell that finds `driftline`; skips where the shell is not installed."""
+    """Return a function that runs a script in a shell with `driftline` on its path; skip if the shell is missing."""
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "driftline"
@@ -148,15 +148,15 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
     monkeypatch.chdir(tmp_path)
 
     def typed(name: str, script: str) -> str:
-        found = shutil.which(name)
-        if found is None:
+        shell_path = shutil.which(name)
+        if shell_path is None:
             pytest.skip(f"{name} is not installed: its completion is tested where it is")
         environment = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path), "TERM": "xterm"}
-        done = subprocess.run(
-            [found, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        process = subprocess.run(
+            [shell_path, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
         )
-        assert done.stderr == "", done.stderr
-        return done.stdout
+        assert process.stderr == "", process.stderr
+        return process.stdout
 
     return typed
 
@@ -171,13 +171,13 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
     ],
 )
 def test_bash_completes(shell: Callable[[str, str], str], words: str, expected: list[str]) -> None:
-    """Files are left to bash itself."""
+    """Files are left to bash."""
     assert shell("bash", BASH.format(words=words)).splitlines() == expected
 
 
 @pytest.mark.parametrize(("line", "wanted"), [("driftline incid", "ents"), ("driftline incidents list --status res", "olved")])
 def test_zsh_completes(shell: Callable[[str, str], str], line: str, wanted: str) -> None:
-    """On a pseudo-terminal, as it is typed; it shows what it adds."""
+    """It runs on a pseudo-terminal, as typed, and shows what zsh adds."""
     assert wanted in shell("zsh", ZSH.format(line=line, wanted=wanted))
 
 
@@ -187,12 +187,12 @@ def test_zsh_completes(shell: Callable[[str, str], str], line: str, wanted: str)
      ("driftline import events e.j", ["e.jsonl"])],
 )  # fmt: skip
 def test_fish_completes(shell: Callable[[str, str], str], line: str, expected: list[str]) -> None:
-    """With what each is beside it."""
-    told = shell("fish", f'driftline completion fish | source; complete -C "{line}"')
-    assert [one.split("\t")[0] for one in told.splitlines()] == expected
+    """Each completion has its description."""
+    completions = shell("fish", f'driftline completion fish | source; complete -C "{line}"')
+    assert [one.split("\t")[0] for one in completions.splitlines()] == expected
 
 
 @pytest.mark.parametrize("name", Shell)
-def test_a_script_says_how_to_keep_it(name: Shell) -> None:
-    """Whoever prints it wants to know where it goes."""
+def test_a_completion_script_says_how_to_install_it(name: Shell) -> None:
+    """The person who prints it needs to know where to put it."""
     assert f"driftline completion {name}" in script_of(name)

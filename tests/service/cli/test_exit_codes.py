@@ -25,7 +25,7 @@ FOLDER = Path(service.__file__).parent
 
 
 def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command by the words that are typed, hidden ones, too."""
+    """Return every command by its words, including hidden ones."""
     for word, inner in getattr(command, "commands", {}).items():
         yield from commands(inner, f"{name} {word}".strip())
     if not hasattr(command, "commands"):
@@ -37,66 +37,66 @@ EVERY = dict(commands(typer.main.get_command(application())))
 
 @functools.cache
 def functions(module: str) -> dict[str, ast.AST]:
-    """The functions of a module by name, nested ones, too."""
+    """Return the functions of a module by name, including nested ones."""
     tree = ast.parse(inspect.getsource(importlib.import_module(module)))
     return {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def can_fail(module: str, name: str, seen: frozenset[tuple[str, str]] = frozenset()) -> bool:
-    """Whether a function calls what ends a command with `FAILED`, itself or by another function of the command line."""
+    """Return whether a function ends the command with `FAILED`, directly or through another function of the command line."""
     node = functions(module).get(name)
     if node is None or (module, name) in seen:
         return False
     seen |= {(module, name)}
     for called in {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} | methods(node):
-        found = getattr(importlib.import_module(module), called, None)
-        place = getattr(found, "__module__", module) if found is not None else module
-        if called in ENDS and place == "service.cli.exit_codes":
+        called_function = getattr(importlib.import_module(module), called, None)
+        module_name = getattr(called_function, "__module__", module) if called_function is not None else module
+        if called in ENDS and module_name == "service.cli.exit_codes":
             return True
-        if place.startswith("service.cli.commands") and can_fail(place, called, seen):
+        if module_name.startswith("service.cli.commands") and can_fail(module_name, called, seen):
             return True
     return False
 
 
 def methods(node: ast.AST) -> set[str]:
-    """The methods that a function calls: those of a class of the same module are found by their names."""
+    """Return the methods that a function calls, of classes of the same module, found by name."""
     return {one.func.attr for one in ast.walk(node) if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute)}
 
 
 @pytest.mark.parametrize("name", sorted(set(EVERY) - {"help", "worker"}))
-def test_a_command_says_when_it_ends_with_1_exactly_if_it_can(name: str) -> None:
-    """A gate in a build relies on it: a code that no page names is taken for an error."""
-    written = inspect.unwrap(EVERY[name].callback)
+def test_exit_code_1_is_documented_exactly_where_it_can_occur(name: str) -> None:
+    """Build gates rely on it: an undocumented code is taken for an error."""
+    function = inspect.unwrap(EVERY[name].callback)
 
-    assert can_fail(written.__module__, written.__name__) == (failure_condition(EVERY[name].callback) is not None)
+    assert can_fail(function.__module__, function.__name__) == (failure_condition(EVERY[name].callback) is not None)
 
 
 @pytest.mark.parametrize("name", [name for name, one in EVERY.items() if failure_condition(one.callback) is not None])
-def test_its_help_says_so(name: str) -> None:
-    """Where it is looked up first."""
-    shown = (
+def test_the_help_documents_the_exit_codes(name: str) -> None:
+    """Users look there first."""
+    help_text = (
         CliRunner().invoke(application([name.split(maxsplit=1)[0]]), [*name.split(), "--help"], prog_name="driftline").output
     )
-    plain = " ".join(shown.replace("│", " ").split())
+    plain = " ".join(help_text.replace("│", " ").split())
 
     assert f"Exit 1 if {failure_condition(EVERY[name].callback)}." in plain
 
 
-def test_no_command_ends_by_itself() -> None:
-    """A bare number somewhere is a code that is in no table."""
-    found = []
+def test_commands_exit_through_the_shared_codes_only() -> None:
+    """A literal number would be a code that no table documents."""
+    literal_exits = []
     for file in FOLDER.rglob("*.py"):
         name = file.relative_to(FOLDER.parent).as_posix()
         calls = [one for one in ast.walk(ast.parse(file.read_bytes())) if isinstance(one, ast.Call)]
-        named = {ast.unparse(one.func) for one in calls}
-        if name != "service/cli/exit_codes.py" and named & {"typer.Exit", "typer.confirm", "sys.exit"}:
-            found.append(name)
+        called_names = {ast.unparse(one.func) for one in calls}
+        if name != "service/cli/exit_codes.py" and called_names & {"typer.Exit", "typer.confirm", "sys.exit"}:
+            literal_exits.append(name)
 
-    assert [name for name in found if not name.startswith("service/read/queries/") and "child" not in name] == []
+    assert [name for name in literal_exits if not name.startswith("service/read/queries/") and "child" not in name] == []
 
 
-def test_every_code_is_explained_by_help(driftline: Command) -> None:
-    """`driftline help exit-codes` is in reach where the reference is not."""
+def test_help_explains_every_exit_code(driftline: Command) -> None:
+    """`driftline help exit-codes` is available offline."""
     code, out, _ = driftline("help", "exit-codes")
 
     assert code == 0
@@ -104,8 +104,8 @@ def test_every_code_is_explained_by_help(driftline: Command) -> None:
     assert set(MEANINGS) == set(ExitCode)
 
 
-def test_declining_is_a_code_of_its_own_kind(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script sees that nothing was done, and that it was nobody's mistake; without anybody to ask it is an error."""
+def test_declining_has_its_own_exit_code(driftline: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script sees that nothing was done and that it was no mistake; without a terminal it is an error."""
     assert driftline("import", "events", str(FOLDER.parent / "examples" / "session.json"))[0] == 0
     monkeypatch.setattr("typer.confirm", lambda *_args, **_options: False)
     assert driftline("erase", "--connection", "local")[0] == 1
@@ -113,8 +113,8 @@ def test_declining_is_a_code_of_its_own_kind(driftline: Command, monkeypatch: py
     monkeypatch.undo()
 
 
-def test_without_an_answer_it_is_an_error_that_names_the_option(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A job in a build has no keyboard."""
+def test_without_a_terminal_the_error_names_the_option(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A build job has no keyboard."""
     database = str(tmp_path / "fleet.duckdb")
     assert run(["import", "events", str(FOLDER.parent / "examples" / "session.json"), "--db", database]) == 0
     result = CliRunner().invoke(application(["erase"]), ["erase", "--connection", "local", "--db", database], input="")

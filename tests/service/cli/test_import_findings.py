@@ -15,7 +15,7 @@ Typed = Callable[..., tuple[int, str]]
 
 
 def transcript(folder: Path, session: str, *, calls: int, agent: str = "main") -> None:
-    """A transcript in a state folder: a question, so many identical calls, an answer."""
+    """Return a transcript in a state folder: a question, repeated identical calls, and an answer."""
     path = folder / "agents" / agent / "sessions" / f"{session}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     ids = [f"a{number:07}" for number in range(2 * calls + 2)]
@@ -25,22 +25,22 @@ def transcript(folder: Path, session: str, *, calls: int, agent: str = "main") -
     ]
     for number in range(calls):
         call = {"type": "toolCall", "id": f"t{number}", "name": "exec", "arguments": {"command": "curl -sI site"}}
-        asked = {"role": "assistant", "content": [call], "model": "m", "stopReason": "toolUse"}
-        told = {
+        request = {"role": "assistant", "content": [call], "model": "m", "stopReason": "toolUse"}
+        entry_fields = {
             "role": "toolResult",
             "toolCallId": f"t{number}",
             "toolName": "exec",
             "content": [{"type": "text", "text": "200"}],
         }
-        lines.append(entry(ids[2 * number + 1], ids[2 * number], 2 * number + 1, asked))
-        lines.append(entry(ids[2 * number + 2], ids[2 * number + 1], 2 * number + 2, told))
+        lines.append(entry(ids[2 * number + 1], ids[2 * number], 2 * number + 1, request))
+        lines.append(entry(ids[2 * number + 2], ids[2 * number + 1], 2 * number + 2, entry_fields))
     answer = {"role": "assistant", "content": [{"type": "text", "text": "It answers 200."}], "model": "m", "stopReason": "stop"}
     lines.append(entry(ids[-1], ids[-2], 50, answer))
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
 
 
 def entry(own: str, parent: str | None, second: int, message: dict[str, object]) -> dict[str, object]:
-    """A line of a transcript."""
+    """Return a line of a transcript."""
     return {
         "type": "message",
         "id": own,
@@ -51,8 +51,8 @@ def entry(own: str, parent: str | None, second: int, message: dict[str, object])
 
 
 @pytest.fixture
-def said(capsys: pytest.CaptureFixture[str]) -> Typed:
-    """A function that runs a command and answers its exit code and what it printed."""
+def run_command(capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Return a function that runs a command and returns its exit code and output."""
 
     def typed(*arguments: str) -> tuple[int, str]:
         capsys.readouterr()
@@ -63,12 +63,12 @@ def said(capsys: pytest.CaptureFixture[str]) -> Typed:
     return typed
 
 
-def test_an_import_ends_with_what_was_found(tmp_path: Path, said: Typed) -> None:
-    """Counts of records tell nobody whether the fleet is well."""
+def test_an_import_ends_with_its_findings(tmp_path: Path, run_command: Typed) -> None:
+    """Numbers of records do not tell whether the fleet is healthy."""
     transcript(tmp_path / "state", "good", calls=1)
     transcript(tmp_path / "state", "bad", calls=6)
     database = str(tmp_path / "own fleet.duckdb")
-    code, out = said("import", "openclaw", str(tmp_path / "state"), "--db", database, "--as-of", "2026-11-04T00:00:00Z")
+    code, out = run_command("import", "openclaw", str(tmp_path / "state"), "--db", database, "--as-of", "2026-11-04T00:00:00Z")
     assert code == 0
     assert "In short, checked as of 2026-11-04" in out
     assert "2 runs of 1 agent" in out
@@ -76,47 +76,49 @@ def test_an_import_ends_with_what_was_found(tmp_path: Path, said: Typed) -> None
     assert "main (2 runs): cost_explosion in 1 run" in out
     assert "infinite_tool_loop in 1 run, 1 critical" in out
     assert "default (2 of 14 days)" in out
-    shown = next(line for line in out.splitlines() if " run run_" in line)
-    code, run_shown = said(*shlex.split(shown)[1:])
+    run_line = next(line for line in out.splitlines() if " run run_" in line)
+    code, run_shown = run_command(*shlex.split(run_line)[1:])
     assert code == 0
     assert "bad" in run_shown
     assert f"serve --db {shlex.quote(database)}" in out
     assert "whether the thresholds fit these agents" in out
 
 
-def test_an_import_of_sessions_that_go_on_says_so(tmp_path: Path, said: Typed) -> None:
-    """The sessions of the hour are not over: no run is not the same as nothing found."""
+def test_an_import_of_open_sessions_says_so(tmp_path: Path, run_command: Typed) -> None:
+    """Recent sessions are not over: no run yet is not the same as no finding."""
     transcript(tmp_path / "state", "now", calls=1)
-    _, out = said("import", "openclaw", str(tmp_path), "--db", str(tmp_path / "a.duckdb"), "--as-of", "2026-11-03T09:01:00Z")
+    _, out = run_command(
+        "import", "openclaw", str(tmp_path), "--db", str(tmp_path / "a.duckdb"), "--as-of", "2026-11-03T09:01:00Z"
+    )
     assert "No session has ended yet" in out
 
 
-def test_scripts_get_the_counts_alone(tmp_path: Path, said: Typed) -> None:
-    """What reads JSON reads one document."""
+def test_json_output_has_only_the_counts(tmp_path: Path, run_command: Typed) -> None:
+    """Scripts read one document."""
     transcript(tmp_path / "state", "s", calls=1)
-    _, out = said("import", "openclaw", str(tmp_path), "--db", str(tmp_path / "a.duckdb"), "--json")
+    _, out = run_command("import", "openclaw", str(tmp_path), "--db", str(tmp_path / "a.duckdb"), "--json")
     assert json.loads(out)["exchanges"] == 1
 
 
-def test_doctor_sees_openclaw_and_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Typed) -> None:
-    """The second thing that somebody does: ask what is missing."""
+def test_doctor_reports_openclaw_and_the_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: Typed) -> None:
+    """It is the second command of a new user."""
     transcript(tmp_path / "state", "s", calls=1)
     plugin = {"enabled": True, "hooks": {"allowConversationAccess": True}, "config": {"url": "http://127.0.0.1:8377"}}
     config = {"meta": {"lastTouchedVersion": "2026.6.11"}, "plugins": {"entries": {"driftline": plugin}}}
     (tmp_path / "state" / "openclaw.json").write_text(json.dumps(config), "utf-8")
     monkeypatch.setenv("OPENCLAW_STATE_DIR", str(tmp_path / "state"))
-    _, out = said("doctor", "--db", str(tmp_path / "a.duckdb"))
+    _, out = run_command("doctor", "--db", str(tmp_path / "a.duckdb"))
     assert f"2026.6.11, 1 agent under {tmp_path / 'state'}: JSONL files" in out
     assert "on, sends to http://127.0.0.1:8377" in out
     (tmp_path / "state" / "openclaw.json").write_text("{}", "utf-8")
-    _, out = said("doctor", "--db", str(tmp_path / "a.duckdb"))
+    _, out = run_command("doctor", "--db", str(tmp_path / "a.duckdb"))
     assert "off: sessions arrive by import only" in out
 
 
-def test_doctor_names_the_folders_of_other_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Typed) -> None:
-    """Nobody looks for an import that they do not know of."""
+def test_doctor_names_the_folders_of_other_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_command: Typed) -> None:
+    """New users do not know which imports exist."""
     (tmp_path / ".codex").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
-    _, out = said("doctor", "--db", str(tmp_path / "a.duckdb"))
+    _, out = run_command("doctor", "--db", str(tmp_path / "a.duckdb"))
     assert f"driftline import codex {tmp_path / '.codex'}" in out
     assert "import claude-code" not in out

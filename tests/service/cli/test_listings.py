@@ -20,15 +20,15 @@ ROW = [
 
 
 def printed(width: int, rows: list[list[object]]) -> list[str]:
-    """The lines of a table on a terminal of so many columns."""
+    """Return the lines of a table on a terminal of this width."""
     console = Console(width=width, file=io.StringIO(), highlight=False, emoji=False)
     console.print(table(HEADERS, rows, right=["turn"]))
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def test_a_row_is_folded_where_its_line_is_too_short() -> None:
-    """Cut to a letter or two, or three letters a line, a table says nothing."""
+def test_a_row_is_folded_if_its_line_is_too_long() -> None:
+    """A table with columns of three letters is unreadable."""
     expected = [
         "exchange at        session                                turn",
         "  tiers",
@@ -43,24 +43,24 @@ def test_a_row_is_folded_where_its_line_is_too_short() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
-def test_nothing_of_a_folded_row_is_lost(width: int) -> None:
-    """An id that is cut cannot be copied into the next command; words of which three letters stand in a line are not read."""
+def test_a_folded_row_keeps_all_of_its_text(width: int) -> None:
+    """A truncated id cannot be copied into the next command."""
     lines = printed(width, [ROW])
 
     assert all(len(line) <= width for line in lines)
     assert " ".join(map(str, ROW)).split() == " ".join(lines[lines.index("─" * width) + 1 :]).split()
 
 
-def test_a_line_without_anything_in_it_is_left_out() -> None:
-    """Nothing was said against most exchanges."""
+def test_an_empty_line_is_omitted() -> None:
+    """Most exchanges have no flags."""
     lines = printed(64, [[*ROW[:4], ""], ROW])
 
     assert lines[5:7] == ["  1.00 0.95 0.24 4.62", lines[4]]
 
 
 @pytest.mark.parametrize("width", [120, 200])
-def test_a_row_stays_a_line_where_there_is_room(width: int) -> None:
-    """A table is read down its columns."""
+def test_a_row_stays_on_one_line_if_it_fits(width: int) -> None:
+    """Readers compare the rows of a column."""
     header, _, first, *_ = printed(width, [ROW])
 
     assert " ".join(HEADERS) == " ".join(header.split())

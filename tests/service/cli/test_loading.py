@@ -48,65 +48,65 @@ LOADED = "import sys; {0}; print('\\n'.join(sys.modules))"
 
 
 def loaded_by(statement: str) -> set[str]:
-    """The modules of a new process after a statement."""
+    """Return the modules that a new process loads for a statement."""
     command = [sys.executable, "-P", "-c", LOADED.format(statement)]
-    done = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True)
-    return set(done.stdout.split())
+    process = subprocess.run(command, env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True)
+    return set(process.stdout.split())
 
 
 @pytest.mark.parametrize("command", ["runs", "scores"])
-def test_a_command_that_lists_loads_no_rule(command: str) -> None:
-    """Loading the rules takes longer than opening the database and reading it."""
-    found = loaded_by(f"from service.cli.main import application; application(['{command}'])")
+def test_a_listing_command_loads_no_rule(command: str) -> None:
+    """Loading the rules takes longer than reading the database."""
+    modules = loaded_by(f"from service.cli.main import application; application(['{command}'])")
 
-    assert sorted(name for name in found if name.startswith((*HEAVY, *RULES))) == []
-
-
-def test_help_on_a_command_loads_no_database() -> None:
-    """Whoever asks what a command does opens nothing, and neither does a command whose database a server has."""
-    found = loaded_by("from service.cli.main import application; application()")
-
-    assert not {"duckdb", "polars", "numpy", "anthropic"} & found
+    assert sorted(name for name in modules if name.startswith((*HEAVY, *RULES))) == []
 
 
-def test_listing_the_commands_loads_none() -> None:
+def test_the_help_of_a_command_loads_no_database() -> None:
+    """Neither does a command whose database a server has open."""
+    modules = loaded_by("from service.cli.main import application; application()")
+
+    assert not {"duckdb", "polars", "numpy", "anthropic"} & modules
+
+
+def test_listing_the_commands_loads_no_command() -> None:
     """`driftline --help` is what everybody types first."""
-    found = loaded_by("from service.cli.main import _command_list; _command_list()")
+    modules = loaded_by("from service.cli.main import _command_list; _command_list()")
 
-    assert sorted(name for name in found if name.startswith((*HEAVY, *RULES, "duckdb", "polars"))) == []
-    assert sorted(name for name in found if name.startswith("service.cli.commands.")) == []
-
-
-def test_a_server_loads_no_client_of_a_judge_before_it_has_one() -> None:
-    """Its 2 900 modules take 45 MB and a second."""
-    found = loaded_by("import service.server.server_lifecycle")
-
-    assert not {"anthropic", "aiokafka", "faust"} & found
+    assert sorted(name for name in modules if name.startswith((*HEAVY, *RULES, "duckdb", "polars"))) == []
+    assert sorted(name for name in modules if name.startswith("service.cli.commands.")) == []
 
 
-def test_a_server_at_rest_holds_no_library_for_columns(tmp_path: Path) -> None:
-    """Polars and numpy take 80 MB: the first batch that lands and the first series that is checked load them."""
+def test_a_server_without_a_judge_loads_no_client() -> None:
+    """The client's 2,900 modules take 45 MB and a second."""
+    modules = loaded_by("import service.server.server_lifecycle")
+
+    assert not {"anthropic", "aiokafka", "faust"} & modules
+
+
+def test_an_idle_server_loads_no_dataframe_library(tmp_path: Path) -> None:
+    """Polars and numpy take 80 MB, and are loaded by the first flush or check."""
     python, environment = [sys.executable, "-P"], {"PYTHONPATH": str(ROOT)}
     database, events = tmp_path / "fleet.duckdb", ROOT / "examples" / "session.json"
     imported = ["-m", "service.cli.main", "import", "events", str(events), "--db", str(database)]
     subprocess.run([*python, *imported], env=environment, check=True, capture_output=True)
     at_rest = [*python, "-c", AT_REST, str(database)]
-    found = subprocess.run(at_rest, env=environment, check=True, capture_output=True, text=True).stdout.split()
+    modules = subprocess.run(at_rest, env=environment, check=True, capture_output=True, text=True).stdout.split()
 
-    assert "rocksdict" in found
-    assert not {"polars", "numpy", "httpx2", "anthropic", "faust", "aiokafka", "kafka"} & set(found)
+    assert "rocksdict" in modules
+    assert not {"polars", "numpy", "httpx2", "anthropic", "faust", "aiokafka", "kafka"} & set(modules)
 
 
 def test_the_list_shows_each_command_with_its_summary() -> None:
-    """It loads no command, so what it says of each stands beside its place."""
+    """It loads no command, so the summaries are stored beside the command names."""
     command = [sys.executable, "-P", "-m", "service.cli.main", "--help"]
-    shown = subprocess.run(
+    process = subprocess.run(
         command, env={"PYTHONPATH": str(ROOT), "COLUMNS": "200"}, check=True, capture_output=True, text=True
     ).stdout
 
-    assert [name for name, known in COMMANDS.items() if not re.search(rf" {name} +{re.escape(known.summary)} ", shown)] == []
+    assert [name for name, known in COMMANDS.items() if not re.search(rf" {name} +{re.escape(known.summary)} ", process)] == []
 
 
-def test_a_command_that_is_not_there_is_an_error() -> None:
-    """The list that loads none runs none either."""
+def test_an_unknown_command_is_an_error() -> None:
+    """The list that loads no command must still recognise unknown ones."""
     assert run(["no-such-command"]) == 2

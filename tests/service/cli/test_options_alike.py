@@ -40,7 +40,7 @@ PROJECTS = {"Only this project.", "The project.", "Project under which to store 
 
 
 def commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every command that is shown, by the words that are typed."""
+    """Return every visible command by its words."""
     for word, inner in getattr(command, "commands", {}).items():
         if not inner.hidden:
             yield from commands(inner, f"{name} {word}".strip())
@@ -52,19 +52,19 @@ EVERY = dict(commands(typer.main.get_command(application())))
 
 
 def options(command: Any) -> dict[str, Any]:
-    """The options of a command that are shown, by their first names."""
+    """Return the visible options of a command by their first names."""
     return {one.opts[0]: one for one in command.params if one.param_type_name == "option" and not one.hidden}
 
 
 @pytest.mark.parametrize("name", LISTS)
 def test_a_list_has_the_options_of_the_table(name: str) -> None:
-    """Who knows one list knows all of them."""
+    """A user who knows one list knows all of them."""
     has = {one for one in ("project", "since", "limit", "json") if f"--{one}" in options(EVERY[name])}
     assert set(LISTS[name].split()) == has
 
 
 def test_every_list_is_in_the_table() -> None:
-    """A new one is like the others."""
+    """A new list must be like the others."""
     assert {name for name in EVERY if name.endswith((" list", " describe"))} <= set(LISTS)
     assert {name for name in EVERY if "--limit" in options(EVERY[name]) and "newest" in str(EVERY[name].help)} <= {
         *LISTS,
@@ -72,27 +72,27 @@ def test_every_list_is_in_the_table() -> None:
     }
 
 
-def test_an_option_says_the_same_everywhere() -> None:
-    """The same name is the same thing: from one definition."""
-    said: dict[str, set[str]] = {}
+def test_an_option_has_the_same_help_everywhere() -> None:
+    """Options with one name must share one definition."""
+    help_texts: dict[str, set[str]] = {}
     for name, command in EVERY.items():
-        for option, one in options(command).items():
-            said.setdefault(option, set()).add(f"{one.help} {one.metavar}")
-            assert option != "--project" or one.help in PROJECTS, name
-    different = {option: words for option, words in said.items() if len(words) > 1}
+        for option, parameter in options(command).items():
+            help_texts.setdefault(option, set()).add(f"{parameter.help} {parameter.metavar}")
+            assert option != "--project" or parameter.help in PROJECTS, name
+    different = {option: words for option, words in help_texts.items() if len(words) > 1}
     assert set(different) <= MAY_DIFFER, different
     for option in ("--json", "--since", "--limit", "--db", "--policy", "--yes", "--kafka"):
-        assert len(said[option]) == 1, option
+        assert len(help_texts[option]) == 1, option
 
 
 def test_nearly_every_command_prints_json() -> None:
-    """Those that do not run until they are stopped, or print for the shell or for people only."""
+    """Exceptions are commands that run until stopped, or that print for the shell or for people only."""
     without = {name for name, command in EVERY.items() if "--json" not in options(command)}
     assert without == {"serve", "worker", "simulate-judge", "demo", "help", "completion"}
 
 
-def test_more_rows_than_the_limit_are_announced(driftline: Command) -> None:
-    """A list that was cut in silence looks like all there is."""
+def test_a_truncated_list_says_so(driftline: Command) -> None:
+    """A silently truncated list looks complete."""
     import json
     from pathlib import Path
 

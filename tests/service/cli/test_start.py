@@ -11,8 +11,8 @@ from service.cli.command_groups import COMMANDS, FIRST_STEPS, GROUPS, group_of
 Command = Callable[..., tuple[int, str, str]]
 
 
-def test_without_a_command_it_says_how_to_begin(driftline: Command) -> None:
-    """The first steps, then every command by topic; that nothing was typed is no error."""
+def test_without_a_command_the_first_steps_are_shown(driftline: Command) -> None:
+    """All commands follow by topic, and the exit code is 0."""
     code, out, err = driftline()
 
     assert code == 0
@@ -22,14 +22,14 @@ def test_without_a_command_it_says_how_to_begin(driftline: Command) -> None:
 
 
 def test_every_command_is_in_one_group() -> None:
-    """The groups are what orders 44 names."""
+    """The groups make 44 names readable."""
     names = [name for group in GROUPS for name in group.commands]
     assert sorted(names) == sorted(set(names))
     assert all(name in group_of(name).commands for name in COMMANDS)
 
 
 def test_help_lists_the_commands_by_group(driftline: Command) -> None:
-    """In the order of the groups."""
+    """The groups have a fixed order."""
     code, out, _ = driftline("--help")
     places = [out.index(f" {group.title} ") for group in GROUPS]
 
@@ -56,8 +56,8 @@ def test_help_lists_the_commands_by_group(driftline: Command) -> None:
         (["help", "runz"], ["No such command 'runz'"]),
     ],
 )
-def test_a_wrong_word_is_an_error_that_says_what_to_type(driftline: Command, typed: list[str], told: list[str]) -> None:
-    """In one form, as all errors: `error:`, then what to do."""
+def test_a_wrong_word_is_an_error_with_a_suggestion(driftline: Command, typed: list[str], told: list[str]) -> None:
+    """All errors have the form `error:` and then what to do."""
     code, out, err = driftline(*typed)
 
     assert code == 2
@@ -67,14 +67,14 @@ def test_a_wrong_word_is_an_error_that_says_what_to_type(driftline: Command, typ
 
 
 def test_a_group_alone_shows_its_help(driftline: Command) -> None:
-    """It lists what can follow; nothing was done, so it is no success."""
+    """It lists the members, but nothing was done, so the exit code is not 0."""
     code, out, err = driftline("incidents")
     assert code == 2
     assert err == ""
     assert "acknowledge" in out
 
 
-def test_help_on_a_command_is_its_help(driftline: Command) -> None:
-    """Both ways of asking are answered alike."""
+def test_both_forms_of_help_give_the_same_text(driftline: Command) -> None:
+    """Users may type either form."""
     assert driftline("incidents", "list", "--help") == driftline("help", "incidents", "list")
     assert driftline("--help") == driftline("help")

@@ -21,8 +21,8 @@ def _without_trial(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_without_trial")
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("arguments", [(), ("--dir", "here"), ("--port", "0", "--script", "hang")])
-def test_a_command_of_the_trial_gear_says_how_to_get_it(driftline: Command, command: str, arguments: tuple[str, ...]) -> None:
-    """An unknown option would hide what is missing."""
+def test_a_trial_command_says_how_to_install_it(driftline: Command, command: str, arguments: tuple[str, ...]) -> None:
+    """An unknown-command error would hide what is missing."""
     code, printed, error = driftline(command, *arguments)
 
     assert code == 2
@@ -43,7 +43,7 @@ def test_help_works_without_the_trial_gear(driftline: Command, arguments: tuple[
 
 @pytest.mark.usefixtures("_without_trial")
 def test_the_doctor_says_how_to_get_the_trial_gear(driftline: Command) -> None:
-    """Nothing is wrong without it."""
+    """The trial gear is optional."""
     code, printed, _ = driftline("doctor")
 
     assert code == 0
@@ -51,7 +51,7 @@ def test_the_doctor_says_how_to_get_the_trial_gear(driftline: Command) -> None:
 
 
 def test_the_doctor_names_the_version_of_the_trial_gear(driftline: Command) -> None:
-    """It has to be Driftline's."""
+    """It has to match Driftline's version."""
     _, printed, _ = driftline("doctor")
 
     assert f"driftline-trial: version {version()}" in printed

@@ -24,7 +24,7 @@ DAY = datetime(2026, 10, 1, 23, 30, tzinfo=UTC)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """Exchanges of two projects on two days."""
+    """Yield a store with exchanges of two projects on two days."""
     with Store(tmp_path / "fleet.duckdb") as opened:
         put(opened, *(exchange("a", number, project="ops", occurred_at=DAY + timedelta(hours=number)) for number in range(3)))
         put(opened, exchange("b", 0, project="web", occurred_at=DAY))
@@ -37,29 +37,29 @@ def put(store: Store, *exchanges: Any) -> None:
         transaction.append("exchanges", [encode(one) for one in exchanges])
 
 
-def rows(folder: Path, wanted: str = "project, day::VARCHAR, count(*)") -> list[tuple[Any, ...]]:
-    """What a reader of partitions sees."""
+def rows(folder: Path, columns: str = "project, day::VARCHAR, count(*)") -> list[tuple[Any, ...]]:
+    """Return what a reader of the partitions sees."""
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         statement = (
-            f"SELECT {wanted} FROM read_parquet('{folder}/exchanges/*/*/*.parquet', hive_partitioning = true) GROUP BY ALL"
+            f"SELECT {columns} FROM read_parquet('{folder}/exchanges/*/*/*.parquet', hive_partitioning = true) GROUP BY ALL"
         )
         return sorted(connection.execute(statement).fetchall())
 
 
-def test_each_project_and_day_has_a_partition_of_its_own(store: Store, tmp_path: Path) -> None:
-    """By the UTC day of the event: 23:30 and an hour later are two days."""
-    written = export_partitions(store, tmp_path / "lake", Selection())
+def test_each_project_and_day_has_its_own_partition(store: Store, tmp_path: Path) -> None:
+    """The UTC day of the event counts: 23:30 and an hour later are two days."""
+    paths = export_partitions(store, tmp_path / "lake", Selection())
 
-    assert written["exchanges"] == 4
+    assert paths["exchanges"] == 4
     assert rows(tmp_path / "lake") == [("ops", "2026-10-01", 1), ("ops", "2026-10-02", 2), ("web", "2026-10-01", 1)]
     assert [str(path.parent) for path in (tmp_path / "lake").glob("exchanges/project=ops/day=2026-10-01/*")] == [
         f"{tmp_path}/lake/exchanges/project=ops/day=2026-10-01"
     ]
 
 
-def test_of_an_exchange_that_was_revised_the_last_revision_is_exported(store: Store, tmp_path: Path) -> None:
-    """Whoever counts rows counts turns; one that was withdrawn is none."""
+def test_the_last_revision_of_an_exchange_is_exported(store: Store, tmp_path: Path) -> None:
+    """A row is a turn for whoever counts rows, and a withdrawn turn is not one."""
     put(
         store,
         exchange("a", 1, "Later.", project="ops", occurred_at=DAY + timedelta(hours=1), revision=1),
@@ -67,12 +67,12 @@ def test_of_an_exchange_that_was_revised_the_last_revision_is_exported(store: St
     )
     export_partitions(store, tmp_path / "lake", Selection(project="ops"))
 
-    wanted = "exchange_id, agent_response, revision"
-    assert rows(tmp_path / "lake", wanted) == [("a:0", "It is done.", 0), ("a:1", "Later.", 1)]
+    columns = "exchange_id, agent_response, revision"
+    assert rows(tmp_path / "lake", columns) == [("a:0", "It is done.", 0), ("a:1", "Later.", 1)]
 
 
-def test_a_partition_is_replaced_whole_and_the_others_stay(store: Store, tmp_path: Path) -> None:
-    """Late data lands on its own day; what was exported of other days is not ours to delete."""
+def test_a_partition_is_replaced_as_a_unit_and_others_stay(store: Store, tmp_path: Path) -> None:
+    """Late data lands on its own day, and partitions of other days are not ours to delete."""
     export_partitions(store, tmp_path / "lake", Selection())
     put(store, exchange("late", 0, project="ops", occurred_at=DAY))
     export_partitions(store, tmp_path / "lake", Selection(project="ops", since=date(2026, 10, 1), until=date(2026, 10, 2)))
@@ -89,15 +89,15 @@ def test_a_partition_is_replaced_whole_and_the_others_stay(store: Store, tmp_pat
         (days_of(None, date(2026, 10, 1)), [("ops", "2026-10-01", 1), ("web", "2026-10-01", 1)]),
     ],
 )
-def test_a_selection_is_exported_alone(store: Store, tmp_path: Path, selection: Selection, expected: list[Any]) -> None:
-    """A day's changes are exported daily."""
+def test_a_selection_limits_the_export(store: Store, tmp_path: Path, selection: Selection, expected: list[Any]) -> None:
+    """A daily job exports the changes of one day."""
     export_partitions(store, tmp_path / "lake", selection)
 
     assert rows(tmp_path / "lake") == expected
 
 
-def test_the_same_rows_make_the_same_files(store: Store, tmp_path: Path) -> None:
-    """A copy to elsewhere moves only what differs."""
+def test_equal_rows_give_equal_files(store: Store, tmp_path: Path) -> None:
+    """A sync to another place copies only what differs."""
     contents = []
     for name in ("one", "two"):
         export_partitions(store, tmp_path / name, Selection())
@@ -106,15 +106,15 @@ def test_the_same_rows_make_the_same_files(store: Store, tmp_path: Path) -> None
     assert contents[0] == contents[1]
 
 
-def test_times_are_in_utc_and_say_so(store: Store, tmp_path: Path) -> None:
-    """A reader elsewhere does not know our zone."""
+def test_times_are_in_utc_and_marked_as_such(store: Store, tmp_path: Path) -> None:
+    """A reader elsewhere does not know our time zone."""
     export_partitions(store, tmp_path / "lake", Selection(project="web"))
 
     assert rows(tmp_path / "lake", "typeof(occurred_at), occurred_at") == [("TIMESTAMP WITH TIME ZONE", DAY)]
 
 
 def test_every_table_with_a_project_is_exported() -> None:
-    """A new record type must not be forgotten: it is listed, or it is work on its way."""
+    """A new record type is either exported or listed as internal."""
     with_project = {
         schema.table
         for schema in current_schemas().values()
@@ -124,39 +124,39 @@ def test_every_table_with_a_project_is_exported() -> None:
     assert set(EVENT_TIMES) - with_project == set()
 
 
-def test_an_empty_database_makes_no_files(tmp_path: Path) -> None:
-    """The first export of a new deployment."""
+def test_an_empty_database_gives_no_files(tmp_path: Path) -> None:
+    """A new deployment runs its first export before any record exists."""
     with Store(tmp_path / "empty.duckdb") as empty:
         assert set(export_partitions(empty, tmp_path / "lake", Selection()).values()) == {0}
 
 
-def test_a_folder_that_cannot_be_written_to_is_named(store: Store, tmp_path: Path) -> None:
-    """A file stands in the way."""
+def test_an_unwritable_folder_is_named(store: Store, tmp_path: Path) -> None:
+    """A file has the name of the folder."""
     (tmp_path / "lake").write_text("a file")
     with pytest.raises(InputError, match="lake"):
         export_partitions(store, tmp_path / "lake", Selection())
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--by", "day"], "project,day"),
         (["--project", "ops"], "need --by"),
         (["--by", "project,day", "--since", "2026-10-02", "--until", "2026-10-01"], "is after"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: list[str], said: str) -> None:
-    """Before anything is opened or written."""
+def test_incompatible_options_are_refused(tmp_path: Path, options: list[str], message: str) -> None:
+    """They are refused before anything is opened or written."""
     result = CliRunner().invoke(
         application(), ["export", str(tmp_path / "lake"), "--db", str(tmp_path / "none.duckdb"), *options]
     )
 
     assert result.exit_code != 0
-    assert said in str(result.exception)
+    assert message in str(result.exception)
 
 
-def test_the_command_says_what_it_wrote(store: Store, tmp_path: Path) -> None:
-    """Both days are part of it."""
+def test_the_command_reports_what_it_wrote(store: Store, tmp_path: Path) -> None:
+    """The given days are inclusive."""
     store.close()
     options = [
         "--db",

@@ -25,7 +25,7 @@ SECRET = "Bearer collector-secret-0123456789"
 
 
 class Receiver:
-    """A collector on a free port: keeps what it takes, and answers with the statuses it was told, then with 200."""
+    """A collector on a free port: stores what it accepts, and answers with the given statuses, then with 200."""
 
     def __init__(self) -> None:
         self.requests: list[ExportLogsServiceRequest] = []
@@ -50,7 +50,7 @@ class Receiver:
                 self.wfile.write(content)
 
             def log_message(self, *_: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -58,7 +58,7 @@ class Receiver:
         self._thread.start()
 
     def events(self) -> list[dict[str, Any]]:
-        """The attributes of every event that came."""
+        """Return the attributes of every received event."""
         records = (
             record
             for request in self.requests
@@ -71,7 +71,7 @@ class Receiver:
         ]
 
     def close(self) -> None:
-        """Stop."""
+        """Stop the collector."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -79,7 +79,7 @@ class Receiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """A running collector."""
+    """Yield a running collector."""
     opened = Receiver()
     yield opened
     opened.close()
@@ -87,7 +87,7 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """An empty store."""
+    """Yield an empty store."""
     with Store(tmp_path / "fleet.duckdb") as opened:
         yield opened
 
@@ -98,8 +98,8 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp_export, "LONGEST_PAUSE", 0.01)
 
 
-def score(number: int, **said: Any) -> Score:
-    """A score of every tier."""
+def score(number: int, **explanation: Any) -> Score:
+    """Return a score with every tier."""
     neutral: dict[str, Any] = {
         "score_id": f"score-{number}", "revision": 0, "exchange_id": f"e{number}", "connection": "north", "project": "ops",
         "agent": "deployer", "session_id": "s1", "turn_number": number, "exchange_at": START, "scored_at": START,
@@ -110,30 +110,32 @@ def score(number: int, **said: Any) -> Score:
         "methodology": "default", "methodology_version": "1", "methodology_digest": "d", "rule_version": "1",
         "policy_digest": "p", "evidence_digest": "e",
     }  # fmt: skip
-    return Score(**neutral | said)
+    return Score(**neutral | explanation)
 
 
 def append(store: Store, *scores: Score) -> None:
-    """Put scores where the engine puts them."""
+    """Append scores as the engine does."""
     with store.transaction() as transaction:
         transaction.append("scores", [encode(one) for one in scores])
 
 
 def sent(store: Store, collector: Collector) -> None:
-    """One run of the periodic task."""
+    """Run the periodic task once."""
     asyncio.run(otlp_export.ScoreEvents(store, collector).run())
 
 
-def test_scores_arrive_as_events_of_the_semantic_conventions(store: Store, receiver: Receiver) -> None:
-    """One a tier with a number, one a dimension, and a tier that failed says why; a tier that was left out says nothing."""
+def test_scores_are_events_of_the_semantic_conventions(store: Store, receiver: Receiver) -> None:
+    """Each scored tier and dimension is an event, a failed tier gives the reason, and an unsampled tier gives none."""
     collector = Collector(f"{receiver.url}/v1/logs")
     sent(store, collector)
     append(store, score(1))
     sent(store, collector)
 
     events = receiver.events()
-    shown = [{name: value for name, value in event.items() if "evaluation" in name or name == "error.type"} for event in events]
-    assert shown == [
+    attributes = [
+        {name: value for name, value in event.items() if "evaluation" in name or name == "error.type"} for event in events
+    ]
+    assert attributes == [
         {"gen_ai.evaluation.name": "tier1", "gen_ai.evaluation.score.value": 1.0, "gen_ai.evaluation.score.label": "pass"},
         {"gen_ai.evaluation.name": "tier2", "gen_ai.evaluation.score.value": 0.75, "gen_ai.evaluation.score.label": "pass"},
         {"gen_ai.evaluation.name": "tier2.scope_compliance", "gen_ai.evaluation.score.value": 0.75},
@@ -153,19 +155,21 @@ def test_scores_arrive_as_events_of_the_semantic_conventions(store: Store, recei
 
 
 @pytest.mark.parametrize("explain", [False, True])
-def test_the_judge_s_words_go_along_only_where_they_are_wanted(store: Store, receiver: Receiver, explain: bool) -> None:
-    """They quote what people and agents wrote."""
+def test_explanations_are_sent_only_if_enabled(store: Store, receiver: Receiver, explain: bool) -> None:
+    """They quote users and agents."""
     collector = Collector(f"{receiver.url}/v1/logs", explain=explain)
     sent(store, collector)
     append(store, score(1))
     sent(store, collector)
 
-    words = [event["gen_ai.evaluation.explanation"] for event in receiver.events() if "gen_ai.evaluation.explanation" in event]
-    assert words == (["It kept to the question."] if explain else [])
+    explanations = [
+        event["gen_ai.evaluation.explanation"] for event in receiver.events() if "gen_ai.evaluation.explanation" in event
+    ]
+    assert explanations == (["It kept to the question."] if explain else [])
 
 
-def test_scores_from_before_it_was_switched_on_are_not_sent(store: Store, receiver: Receiver) -> None:
-    """Years of history would drown a collector, which has its own idea of what is recent."""
+def test_scores_from_before_the_activation_are_not_sent(store: Store, receiver: Receiver) -> None:
+    """Years of history would flood a collector, which may also reject old events."""
     append(store, score(1))
     collector = Collector(f"{receiver.url}/v1/logs")
     sent(store, collector)
@@ -177,8 +181,8 @@ def test_scores_from_before_it_was_switched_on_are_not_sent(store: Store, receiv
 
 
 @pytest.mark.parametrize("statuses", [[503], [429, 502], [503, 503, 503], [401]])
-def test_what_a_collector_does_not_take_is_sent_again(store: Store, receiver: Receiver, statuses: list[int]) -> None:
-    """At once a few times, then with the next run: nothing is lost, and with this collector nothing comes twice."""
+def test_rejected_scores_are_sent_again(store: Store, receiver: Receiver, statuses: list[int]) -> None:
+    """They are retried at once and with the next run, so that nothing is lost and nothing arrives twice."""
     collector = Collector(f"{receiver.url}/v1/logs")
     sent(store, collector)
     append(store, score(1), score(2))
@@ -192,8 +196,8 @@ def test_what_a_collector_does_not_take_is_sent_again(store: Store, receiver: Re
     assert receiver.statuses == []
 
 
-def test_a_collector_that_is_not_there_loses_nothing(store: Store, receiver: Receiver) -> None:
-    """It comes back with the next deployment."""
+def test_an_unreachable_collector_loses_nothing(store: Store, receiver: Receiver) -> None:
+    """It may come back with the next deployment."""
     sent(store, Collector(f"{receiver.url}/v1/logs"))
     append(store, score(1))
     with pytest.raises(otlp_export.CollectorError):
@@ -203,10 +207,10 @@ def test_a_collector_that_is_not_there_loses_nothing(store: Store, receiver: Rec
     assert len(receiver.events()) == 4
 
 
-def test_what_a_collector_calls_malformed_is_left_behind(
+def test_scores_that_a_collector_calls_malformed_are_skipped(
     store: Store, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the protocol it must not be sent again, and all that comes after it would wait for ever."""
+    """By the protocol they must not be repeated, and all later scores would wait for them forever."""
     collector = Collector(f"{receiver.url}/v1/logs")
     sent(store, collector)
     append(store, score(1))
@@ -220,8 +224,8 @@ def test_what_a_collector_calls_malformed_is_left_behind(
     assert ["malformed" in caplog.messages[0], "left 1 events" in caplog.messages[1]] == [True, True]
 
 
-def test_many_scores_go_in_batches(store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A collector bounds the size of a request."""
+def test_many_scores_are_sent_in_batches(store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Collectors limit the size of a request."""
     monkeypatch.setattr(otlp_export, "BATCH", 2)
     collector = Collector(f"{receiver.url}/v1/logs")
     sent(store, collector)
@@ -232,7 +236,7 @@ def test_many_scores_go_in_batches(store: Store, receiver: Receiver, monkeypatch
 
 
 def test_no_text_of_an_exchange_is_sent(store: Store, receiver: Receiver) -> None:
-    """What users wrote stays here."""
+    """The texts of users must not leave the server."""
     collector = Collector(f"{receiver.url}/v1/logs", explain=True)
     sent(store, collector)
     with store.transaction() as transaction:
@@ -243,8 +247,8 @@ def test_no_text_of_an_exchange_is_sent(store: Store, receiver: Receiver) -> Non
     assert b"private" not in receiver.requests[0].SerializeToString()
 
 
-def test_it_is_off_unless_an_address_is_given() -> None:
-    """Nothing leaves without being asked to."""
+def test_the_export_is_off_without_an_address() -> None:
+    """Nothing may be sent without a request to do so."""
     assert collector_of(Settings(), {}) is None
 
 
@@ -257,15 +261,15 @@ def test_it_is_off_unless_an_address_is_given() -> None:
         (None, {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "https://d/own"}, "https://d/own"),
     ],
 )
-def test_the_address_is_ours_else_the_standard_one(setting: str | None, environment: dict[str, str], url: str) -> None:
-    """Whoever runs other instrumented services has these variables set."""
-    found = collector_of(Settings(otlp_endpoint=setting), environment)
-    assert found is not None
-    assert found.url == url
+def test_our_setting_overrides_the_standard_variable(setting: str | None, environment: dict[str, str], url: str) -> None:
+    """Users with other instrumented services have the standard variables set."""
+    collector = collector_of(Settings(otlp_endpoint=setting), environment)
+    assert collector is not None
+    assert collector.url == url
 
 
 def test_headers_are_sent_and_not_shown(store: Store, receiver: Receiver) -> None:
-    """They hold the key of the collector."""
+    """They contain the collector's key."""
     environment = {"OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer%20collector-secret-0123456789, x-team=ops"}
     collector = collector_of(Settings(otlp_endpoint=receiver.url), environment)
     assert collector is not None
@@ -284,7 +288,7 @@ def test_headers_are_sent_and_not_shown(store: Store, receiver: Receiver) -> Non
         {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c", "OTEL_EXPORTER_OTLP_HEADERS": "no-equals"},
     ],
 )
-def test_what_is_no_address_or_header_is_refused_at_start(environment: dict[str, str]) -> None:
-    """Else nothing would be sent, and nobody would know."""
+def test_an_invalid_address_or_header_is_refused_at_startup(environment: dict[str, str]) -> None:
+    """Otherwise nothing would be sent, and nobody would notice."""
     with pytest.raises(SettingsError, match="OTEL_EXPORTER"):
         collector_of(Settings(), environment)

@@ -28,21 +28,21 @@ BASE = ("evaluate", "--case", "cases", "--profile", "profile.yaml", "--project",
 
 @pytest.fixture(scope="module")
 def children() -> Iterator[Nursery]:
-    """Starts servers."""
+    """Yield a starter of servers."""
     with nursery() as opened:
         yield opened
 
 
 @pytest.fixture
 def simulator() -> Iterator[RunningJudge]:
-    """A simulated judge."""
+    """Yield a simulated judge."""
     with running() as judge:
         yield judge
 
 
 @pytest.fixture
 def home(tmp_path: Path, simulator: RunningJudge) -> Home:
-    """A database with two finished sessions, one copy for a server and one for commands; cases and a profile."""
+    """Return a folder with two finished sessions, copied for a server and for commands, with cases and a profile."""
     (tmp_path / "server").mkdir()
     home = Home(tmp_path / "server", ANTHROPIC_BASE_URL=simulator.base_url, ANTHROPIC_API_KEY="simulated")
     for path in (home.database, tmp_path / "driftline.duckdb"):
@@ -57,14 +57,14 @@ def home(tmp_path: Path, simulator: RunningJudge) -> Home:
 
 
 def written(folder: str) -> dict[str, bytes]:
-    """What is in a folder."""
+    """Return the contents of a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
 
 
-def test_a_server_makes_what_the_command_makes(
+def test_a_server_gives_the_same_result_as_the_command(
     driftline: Command, home: Home, children: Nursery, simulator: RunningJudge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same scores, prompts, tables and files; the second time nobody is asked, wherever it was made."""
+    """Scores, prompts, tables and files are the same, and a repetition calls no judge, wherever the first result was made."""
     url = children.serve(home).serving()
     monkeypatch.setenv("DRIFTLINE_TOKEN", home.operator())
     code, out, err = driftline(*BASE, "--server", url, "--dry-run")
@@ -76,24 +76,24 @@ def test_a_server_makes_what_the_command_makes(
     assert code == 0
     assert remote.count(" exec ") == 4
     assert "4 results written to remote" in err
-    asked = simulator.requests
-    code, again, err = driftline(*BASE, "--server", url, "--yes", "-o", "again")
+    requests_before = simulator.requests
+    code, repeated, err = driftline(*BASE, "--server", url, "--yes", "-o", "again")
     assert code == 0
-    assert again.count(" exec ") == 0
-    assert again.count(" reuse ") == 4
-    assert asked == simulator.requests
+    assert repeated.count(" exec ") == 0
+    assert repeated.count(" reuse ") == 4
+    assert requests_before == simulator.requests
     assert written("again") == written("remote")
 
     monkeypatch.setenv("ANTHROPIC_BASE_URL", simulator.base_url)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "simulated")
     _, local, _ = driftline(*BASE, "--yes", "-o", "local")
-    here, there = written("local"), written("remote")
-    assert here.keys() == there.keys()
+    local_files, remote_files = written("local"), written("remote")
+    assert local_files.keys() == remote_files.keys()
     # A simulated judge says something else each time: that is what repetitions are for.
-    prompts = {name for name in here if "prompt" in name}
-    assert {name: here[name] for name in prompts} == {name: there[name] for name in prompts}
-    for name in (name for name in here if "final_result" in name):
-        mine, theirs = json.loads(here[name]), json.loads(there[name])
+    prompts = {name for name in local_files if "prompt" in name}
+    assert {name: local_files[name] for name in prompts} == {name: remote_files[name] for name in prompts}
+    for name in (name for name in local_files if "final_result" in name):
+        mine, theirs = json.loads(local_files[name]), json.loads(remote_files[name])
         same = (
             "evaluation_id",
             "case_id",
@@ -106,13 +106,13 @@ def test_a_server_makes_what_the_command_makes(
         )
         assert [mine[one] for one in same] == [theirs[one] for one in same]
     assert local.splitlines()[0] == remote.splitlines()[0]
-    assert any(b"by your own lights" in content for content in here.values())
+    assert any(b"by your own lights" in content for content in local_files.values())
 
 
-def test_what_the_server_refuses_is_said_in_its_words(
+def test_a_refusal_by_the_server_is_shown_with_its_hint(
     driftline: Command, home: Home, children: Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With what to do about it, and never with the token."""
+    """The message must never contain the token."""
     url = children.serve(home).serving()
     code, _, err = driftline(*BASE, "--server", url)
     assert code == 2
@@ -138,7 +138,7 @@ def test_what_the_server_refuses_is_said_in_its_words(
 
 
 class _Answers(BaseHTTPRequestHandler):
-    """Answers one prepared answer after the other, the last one for ever."""
+    """Gives prepared answers in order, and repeats the last one."""
 
     prepared: list[tuple[int, Any]]
     heard: list[tuple[str, str | None]]
@@ -162,12 +162,12 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def answering(*prepared: tuple[int, Any]) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
-    """A server with prepared answers; its address, and what it has heard."""
+    """Yield the address of a server with prepared answers, and the requests it received."""
     heard: list[tuple[str, str | None]] = []
     handler = type("Answers", (_Answers,), {"prepared": list(prepared), "heard": heard})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -182,14 +182,14 @@ def answering(*prepared: tuple[int, Any]) -> Iterator[tuple[str, list[tuple[str,
 
 
 def terms() -> Terms:
-    """One case by one judge run, over every session."""
+    """Return one case with one judge run, over every session."""
     profile = Profile.model_validate_json(json.dumps(PROFILE))
     case = Case.model_validate_json(json.dumps(REFUND))
     return Terms([case], LoadedProfile(profile, "p"), plans(profile), Wanted(), retry_failed=False)
 
 
 def asked(client_of: str, clock: Callable[[], float] = lambda: 0.0) -> Any:
-    """What comes of asking a server for evaluations, without waiting between two looks."""
+    """Request evaluations from a server, without pauses between polls."""
     with closing(EvaluationClient(client_of, "dl_token", sleep=lambda _: None, clock=clock)) as client:
         return client.evaluate(terms(), lambda _: None)
 
@@ -199,8 +199,8 @@ PENDING = {"id": "e", "pending": True, "setAside": None, "evaluation": None}
 BUSY = (503, {"error": "too many records wait", "code": "busy"})
 
 
-def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
-    """A start of a server, or a full queue, costs nobody an evaluation."""
+def test_a_busy_server_is_polled_again_up_to_a_limit() -> None:
+    """A starting server or a full queue must not lose an evaluation."""
     with answering(BUSY, BUSY, (202, {"evaluations": []})) as (url, heard):
         assert asked(url) == []
         assert heard == [("/api/audit/evaluations", "Bearer dl_token")] * 3
@@ -210,32 +210,32 @@ def test_a_server_that_is_busy_is_asked_again_and_not_for_ever() -> None:
 
 
 @pytest.mark.parametrize("answer", [(302, {}), (200, b"<html>"), (500, b"\xff"), (404, {"error": 7})], ids=str)
-def test_what_is_no_server_of_ours_is_said_so(answer: tuple[int, Any]) -> None:
-    """And the token follows no redirection."""
+def test_a_foreign_server_is_reported(answer: tuple[int, Any]) -> None:
+    """The token must not follow a redirect."""
     with answering(answer) as (url, heard), pytest.raises(ServerError) as caught:
         asked(url)
     assert len(heard) == 1
     assert "dl_token" not in f"{caught.value} {caught.value.hint}"
 
 
-def test_what_was_set_aside_is_waited_for_no_longer() -> None:
-    """Nobody will ever judge it."""
+def test_a_dead_letter_is_not_waited_for() -> None:
+    """No judge will answer it."""
     set_aside = PENDING | {"pending": False, "setAside": "bounds"}
     answers = (202, {"evaluations": [ASKED]}), (200, PENDING), (200, set_aside)
     with answering(*answers) as (url, _), pytest.raises(InputError, match=r"1 of 1 .* c on s \(bounds\)"):
         asked(url)
 
 
-def test_an_attempt_that_failed_after_one_that_finished_is_waited_for_no_longer() -> None:
-    """The server shows the finished one; the attempt that was asked for is answered all the same."""
+def test_a_failed_attempt_after_a_finished_one_is_not_waited_for() -> None:
+    """The server shows the finished evaluation, although the requested attempt has ended."""
     assert [
         _answered({"evaluation": evaluation, "failedAttempt": failed})
         for evaluation, failed in ((None, None), ({"revision": 0}, None), ({"revision": 0}, 2))
     ] == [-1, 0, 2]
 
 
-def test_waiting_ends_when_nothing_comes_of_it() -> None:
-    """A build must not hang because there are no workers."""
+def test_waiting_has_a_time_limit() -> None:
+    """A build must not hang if there are no workers."""
     ticks = iter(range(0, 10_000, 600))
     answers = (202, {"evaluations": [ASKED]}), (200, PENDING)
     with answering(*answers) as (url, heard), pytest.raises(ServerError, match="nothing was evaluated for 30 minutes"):
@@ -244,16 +244,16 @@ def test_waiting_ends_when_nothing_comes_of_it() -> None:
 
 
 @pytest.mark.parametrize("address", ["", "localhost:8377", "ftp://127.0.0.1", "http://", "http://me:secret@127.0.0.1", "http://a/?x=1", "http://[::1"])  # fmt: skip
-def test_an_address_that_is_none_is_refused(address: str) -> None:
-    """Before the token is sent anywhere; a password in it is not repeated."""
+def test_an_invalid_address_is_refused(address: str) -> None:
+    """It is refused before the token is sent, and a password in it is not repeated."""
     with pytest.raises(SettingsError) as caught:
         EvaluationClient(address, "dl_token")
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("host", ["audit.example.com", "10.0.0.7", "[2001:db8::1]", "localhost.example.com"])
-def test_a_token_goes_in_plain_text_to_this_machine_only(host: str) -> None:
-    """Everybody on the way to another one could read it, and act as an operator; who means it says so."""
+def test_a_token_is_sent_in_plain_text_to_this_machine_only(host: str) -> None:
+    """Everybody on the network path could read it and act as the operator, unless the user allows it."""
     with pytest.raises(SettingsError, match="token is readable") as caught:
         EvaluationClient(f"http://{host}:8377", "dl_token")
     assert all(way in caught.value.hint for way in ("https://", "ssh -L", "--insecure"))
@@ -262,10 +262,10 @@ def test_a_token_goes_in_plain_text_to_this_machine_only(host: str) -> None:
     EvaluationClient("http://127.0.0.1:8377", "dl_token").close()
 
 
-def test_the_command_asks_before_it_sends_a_token_in_plain_text(
+def test_the_command_refuses_plain_text_without_the_option(
     driftline: Command, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is connected to; and the word for it is refused where there is nobody to send a token to."""
+    """It opens no connection, and the option is refused where no token is sent."""
     assert home.database.exists()
     monkeypatch.setenv("DRIFTLINE_TOKEN", "dl_token")
     code, out, err = driftline(*BASE, "--server", "http://192.0.2.1:8377")
@@ -278,6 +278,6 @@ def test_the_command_asks_before_it_sends_a_token_in_plain_text(
 
 
 def test_only_this_machine_is_loopback() -> None:
-    """Proxies that the environment names are for the others."""
+    """Proxies from the environment apply to other machines only."""
     assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]")))
     assert not any(map(is_loopback, ("example.com", "10.0.0.1", "localhost.example.com", "")))

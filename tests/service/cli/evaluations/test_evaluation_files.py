@@ -24,19 +24,19 @@ RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
 def files(folder: Path) -> set[str]:
-    """Every file below a folder."""
+    """Return every file below a folder."""
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def written(folder: Path, made: Sequence[Made]) -> list[Evaluated]:
-    """Evaluations, written into a folder."""
-    found = [evaluated(one) for one in made]
-    write_files(folder, found)
-    return found
+def written(folder: Path, samples: Sequence[Made]) -> list[Evaluated]:
+    """Write evaluations into a folder."""
+    evaluations = [evaluated(one) for one in samples]
+    write_files(folder, evaluations)
+    return evaluations
 
 
 def cut_out(document: str) -> list[str]:
-    """The texts between fences, as the debug file says that they are to be cut out."""
+    """Return the texts between fences, extracted as the debug file describes."""
     texts = []
     while fence := re.search(r"^(`{4,})[a-z]*\n", document, re.MULTILINE):
         text, document = document[fence.end() :].split(f"\n{fence[1]}\n", 1)
@@ -44,8 +44,8 @@ def cut_out(document: str) -> list[str]:
     return texts
 
 
-def test_every_file_is_where_it_is_said_to_be(tmp_path: Path) -> None:
-    """One set of files for each model, case and repetition."""
+def test_every_file_has_its_documented_path(tmp_path: Path) -> None:
+    """There is one set of files per model, case and repetition."""
     written(tmp_path, SET)
     numbers = {f"{MINIMAX.replace('/', '--')}/refund-policy": (1, 2), f"{MINIMAX.replace('/', '--')}/monthly-report": (1,)}
     numbers |= {f"{CLAUDE}/refund-policy": (1,), f"{CLAUDE}/monthly-report": (1,)}
@@ -60,51 +60,51 @@ def test_every_file_is_where_it_is_said_to_be(tmp_path: Path) -> None:
     assert files(tmp_path) == expected
 
 
-def test_the_prompts_are_the_bytes_that_were_sent(tmp_path: Path) -> None:
-    """Whoever audits a verdict has to see what the judge saw, fences in a prompt and a missing line break included."""
-    (one,) = written(tmp_path, SET[:1])
+def test_prompt_files_have_the_bytes_that_were_sent(tmp_path: Path) -> None:
+    """An auditor has to see what the judge saw, including fences and a missing final line break."""
+    (evaluation,) = written(tmp_path, SET[:1])
     (user,) = tmp_path.rglob("judge_1.prompt.user.json")
     (debug,) = tmp_path.rglob("judge_1.prompt.debug.md")
-    assert one.user_prompt.encode() == user.read_bytes()
-    assert cut_out(debug.read_bytes().decode()) == [one.system_prompt, one.user_prompt]
-    assert "\n```\n" in one.system_prompt
-    assert one.system_prompt.endswith("\n")
-    assert not one.user_prompt.endswith("\n")
+    assert evaluation.user_prompt.encode() == user.read_bytes()
+    assert cut_out(debug.read_bytes().decode()) == [evaluation.system_prompt, evaluation.user_prompt]
+    assert "\n```\n" in evaluation.system_prompt
+    assert evaluation.system_prompt.endswith("\n")
+    assert not evaluation.user_prompt.endswith("\n")
 
 
 @pytest.mark.parametrize("name", SUMMARIES)
-def test_summaries_are_as_they_were_checked_by_eye(name: str, tmp_path: Path) -> None:
-    """Any change of what people read shows here."""
+def test_summaries_equal_the_reviewed_files(name: str, tmp_path: Path) -> None:
+    """Any change of the text shows up in a diff."""
     written(tmp_path, [SUMMARIES[name]])
     (path,) = tmp_path.rglob("evaluation_result_summary_1.md")
     assert (GOLDEN / f"summary_{name}.md").read_text("utf-8") == path.read_text("utf-8")
 
 
-def test_an_answer_that_nobody_was_asked_for_has_no_unknown_cost() -> None:
-    """What the cap left no room for has cost nothing, and people look for a bill."""
+def test_an_unasked_question_has_no_unknown_cost() -> None:
+    """A question that the cap excluded cost nothing, so nobody should look for a bill."""
     row = row_of(evaluated(SET[1]))
     judge = row.result.judge_result
     asked_nobody = judge.iterations[0].model_copy(update={"attempts": 0, "cost_usd": None, "outcome": "cost_cap"})
     changed = judge.model_copy(update={"iterations": (asked_nobody, *judge.iterations[1:])})
-    told = summary_markdown(row.model_copy(update={"result": row.result.model_copy(update={"judge_result": changed})}), 1)
-    (line,) = [line for line in told.splitlines() if line.startswith("| 1   | cost_cap")]
+    summary = summary_markdown(row.model_copy(update={"result": row.result.model_copy(update={"judge_result": changed})}), 1)
+    (line,) = [line for line in summary.splitlines() if line.startswith("| 1   | cost_cap")]
     assert "| not asked " in line
 
 
-def test_a_summary_says_which_answers_were_paid_for_by_another_evaluation() -> None:
-    """An evaluation that has cost nothing has not been judged by nobody."""
+def test_a_summary_names_answers_paid_for_by_another_evaluation() -> None:
+    """An evaluation without costs was still judged."""
     row = row_of(evaluated(SET[0]))
-    first, *others = row.result.judge_result.iterations
-    taken = first.model_copy(update={"taken_over_from": "another", "cost_usd": 0.0})
-    judge = row.result.judge_result.model_copy(update={"iterations": (taken, *others)})
-    told = summary_markdown(row.model_copy(update={"result": row.result.model_copy(update={"judge_result": judge})}), 1)
-    words = "Given before, to another evaluation that asked the same, and paid for there: answer 1."
-    assert told.count(words) == 1
+    first, *other_answers = row.result.judge_result.iterations
+    reused = first.model_copy(update={"taken_over_from": "another", "cost_usd": 0.0})
+    judge = row.result.judge_result.model_copy(update={"iterations": (reused, *other_answers)})
+    summary = summary_markdown(row.model_copy(update={"result": row.result.model_copy(update={"judge_result": judge})}), 1)
+    sentence = "Given before, to another evaluation that asked the same, and paid for there: answer 1."
+    assert summary.count(sentence) == 1
     assert summary_markdown(row, 1).count("Given before") == 0
 
 
-def test_the_results_as_json_are_as_they_were_checked_by_eye(tmp_path: Path) -> None:
-    """Programs read them by their names, in an order that does not change."""
+def test_the_results_as_json_equal_the_reviewed_file(tmp_path: Path) -> None:
+    """Programs read the fields by name, in a fixed order."""
     written(tmp_path, SET[1:2])
     for name in ("final_result", "judge"):
         (path,) = tmp_path.rglob(f"raw_outputs/{name}_1.json")
@@ -114,18 +114,18 @@ def test_the_results_as_json_are_as_they_were_checked_by_eye(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("schema", "pattern"), [("evaluation-result", "final_result_*.json"), ("judge-result", "judge_?.json")]
 )
-def test_results_keep_their_published_schemas(schema: str, pattern: str, tmp_path: Path) -> None:
-    """What is written is what the schema promises, scored or failed, hostile or not."""
+def test_results_match_their_published_schemas(schema: str, pattern: str, tmp_path: Path) -> None:
+    """This holds for scored, failed and hostile results."""
     written(tmp_path, [*SET, SWAYING])
     validator = jsonschema_rs.validator_for(published_schema(schema))
-    found = [*tmp_path.rglob(pattern)]
-    assert len(found) == 6
-    for path in found:
+    paths = [*tmp_path.rglob(pattern)]
+    assert len(paths) == 6
+    for path in paths:
         validator.validate(json.loads(path.read_bytes()))
 
 
-def test_nothing_hostile_is_more_than_a_text(tmp_path: Path) -> None:
-    """Headings, tables and links of a summary are ours; evidence, models and sessions make none, and no file moves a cursor."""
+def test_hostile_text_stays_text_in_the_files(tmp_path: Path) -> None:
+    """Only Driftline writes headings, tables and links; evidence, models and sessions cannot add any, or move a cursor."""
     written(tmp_path, [SWAYING])
     (path,) = tmp_path.rglob("evaluation_result_summary_1.md")
     rendered = RENDERER.render(path.read_text("utf-8"))
@@ -137,8 +137,8 @@ def test_nothing_hostile_is_more_than_a_text(tmp_path: Path) -> None:
     assert files(tmp_path) == {name for name in files(tmp_path) if name.startswith("three_times/etc----frac-a+")}
 
 
-def test_the_same_results_give_the_same_bytes_and_leave_other_files_alone(tmp_path: Path) -> None:
-    """A folder of results can be kept in version control, with notes beside them."""
+def test_equal_results_give_equal_bytes_and_leave_other_files_alone(tmp_path: Path) -> None:
+    """A folder of results can be kept in version control, together with notes."""
     written(tmp_path, SET)
     before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
     note = tmp_path / "three_times" / CLAUDE / "note.txt"
@@ -149,8 +149,8 @@ def test_the_same_results_give_the_same_bytes_and_leave_other_files_alone(tmp_pa
     }
 
 
-def test_runs_that_are_evaluated_one_after_the_other_do_not_overwrite_each_other(tmp_path: Path) -> None:
-    """Each command counts its own repetitions from 1; a run keeps the number that it has in the folder."""
+def test_runs_evaluated_one_after_another_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    """Each command counts repetitions from 1, but a run keeps its number in the folder."""
     first, second = SET[0], dataclasses.replace(SET[2], repetition=1)
     written(tmp_path, [first])
     written(tmp_path, [second])
@@ -161,8 +161,8 @@ def test_runs_that_are_evaluated_one_after_the_other_do_not_overwrite_each_other
     assert sessions == {"final_result_1.json": "s-0001", "final_result_2.json": "s-0003"}
 
 
-def test_json_for_people_is_the_document(tmp_path: Path) -> None:
-    """What is escaped so that nobody's terminal obeys it is still the same text for a program."""
+def test_escaped_json_is_the_same_document(tmp_path: Path) -> None:
+    """Escaping protects terminals, and programs still read the same text."""
     del tmp_path
     report = report_of([evaluated(SWAYING)])
     text = readable_json(report)

@@ -16,25 +16,25 @@ from service.cli.evaluation_files import folder_names, make_folder, write_file
 @given(st.lists(st.none() | st.text(max_size=120) | st.sampled_from(["con", "CON.txt", "..", "a/b", "A/b", "a--b", "x."])))
 @example(["gpt-5", "GPT-5"])
 @example(["../../etc", "/", "", ".", "nul", "a\x00b", "x" * 300, "é", None])
-def test_names_of_folders_are_safe_and_differ_where_the_names_do(names: list[str | None]) -> None:
-    """A model calls itself what it likes; two of them never share a folder, on no system, and none leaves its place."""
-    made = folder_names(names)
-    assert set(names) == set(made)
-    assert len(made) == len({one.casefold() for one in made.values()})
-    for one in made.values():
-        assert re.fullmatch(r"[A-Za-z0-9_+][A-Za-z0-9._+-]{0,97}", one)
-        assert not one.endswith(".")
-        assert not re.fullmatch(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?", one)
+def test_folder_names_are_safe_and_distinct(names: list[str | None]) -> None:
+    """Models may have any name: no two share a folder on any system, and none escapes its parent."""
+    folders = folder_names(names)
+    assert set(names) == set(folders)
+    assert len(folders) == len({one.casefold() for one in folders.values()})
+    for folder in folders.values():
+        assert re.fullmatch(r"[A-Za-z0-9_+][A-Za-z0-9._+-]{0,97}", folder)
+        assert not folder.endswith(".")
+        assert not re.fullmatch(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?", folder)
 
 
-def test_usual_names_stay_as_they_are() -> None:
-    """People look for the model by its name."""
+def test_common_names_are_unchanged() -> None:
+    """Users look for a model by its name."""
     usual = {"minimax/minimax-m2.7": "minimax--minimax-m2.7", "GPT-5.4": "GPT-5.4", "refund_policy": "refund_policy"}
     assert folder_names(usual) == usual
 
 
-def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """Whoever reads while it is written finds the old one; nothing else is left behind."""
+def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
+    """A concurrent reader finds the old file, and no temporary file remains."""
     path = tmp_path / "a" / "b" / "c.json"
     write_file(path, b"old")
     write_file(path, b"new")
@@ -43,7 +43,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_an_error_names_the_path(tmp_path: Path) -> None:
-    """Which of a hundred files could not be written is what one needs to know; a file that stands in the way stays."""
+    """With a hundred files, the user needs to know which one could not be written; an existing file stays."""
     (tmp_path / "file").write_text("mine")
     for refused in (lambda: write_file(tmp_path / "file" / "x.md", b""), lambda: make_folder(tmp_path / "file")):
         with pytest.raises(SettingsError, match=re.escape(str(tmp_path / "file"))):

@@ -21,7 +21,7 @@ CHANGED = f"{PRESENT}defaults: {{sampling: {{routineInterval: 9}}}}\n"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """The policy file."""
+    """Return the policy file."""
     path = tmp_path / "policy.yaml"
     path.write_text(PRESENT, "utf-8")
     return path
@@ -29,31 +29,29 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(file: Path) -> ApiSettings:
-    """A server with this file."""
+    """Return the settings of a server with this file."""
     return ApiSettings(queries=PATIENT, policy_file=file)
 
 
 def save(call: Call, token: str, text: str, base: str) -> Any:
-    """Save a text that was made from another one."""
+    """Save a text that was edited from another one."""
     return call("PUT", POLICY, token, json={"text": text, "base": fingerprint(base)})
 
 
-def test_a_trial_says_what_would_change_and_changes_nothing(
-    call: Call, tokens: Tokens, file: Path, access: AccessStore
-) -> None:
+def test_a_dry_run_shows_the_changes_without_saving(call: Call, tokens: Tokens, file: Path, access: AccessStore) -> None:
     """A trial lists the changed settings and projects without writing anything."""
-    found = call("POST", TRIAL, tokens.root, json={"text": CHANGED}).json()
-    assert found["valid"] is True
-    assert found["problems"] == []
+    preview = call("POST", TRIAL, tokens.root, json={"text": CHANGED}).json()
+    assert preview["valid"] is True
+    assert preview["problems"] == []
     change = {"setting": "sampling.routineInterval", "before": 3, "after": 9, "projects": ["", "capped", "dark"]}
-    assert found["changes"] == [change]
-    assert "+defaults: {sampling: {routineInterval: 9}}" in found["comparison"]
+    assert preview["changes"] == [change]
+    assert "+defaults: {sampling: {routineInterval: 9}}" in preview["comparison"]
     assert file.read_text("utf-8") == PRESENT
     assert access.audit_log.lines(10) == []
 
 
-def test_a_trial_estimates_what_is_judged(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """Twenty turns of which all but the first five and the last three are routine: fewer of them are sampled then."""
+def test_a_dry_run_estimates_the_sampling(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """Of twenty turns all but the first five and the last three are routine, so fewer are sampled."""
     for number in range(1, 21):
         body = exchange_body(number, timestamp=f"2026-10-01T09:{number:02}:00Z")
         assert call("POST", "/api/audit/ingest", tokens.ops, json=body).status_code == 201
@@ -66,18 +64,18 @@ def test_a_trial_estimates_what_is_judged(call: Call, tokens: Tokens, exchange_b
     assert effect["judgedAfter"] == pytest.approx(0.1)
 
 
-def test_problems_of_a_trial_have_their_lines(call: Call, tokens: Tokens) -> None:
+def test_problems_in_a_dry_run_have_line_numbers(call: Call, tokens: Tokens) -> None:
     """The page links the line of each problem."""
-    found = call("POST", TRIAL, tokens.root, json={"text": "version: 1\ndefaults: {retentionDay: 3}\n"}).json()
-    assert found["valid"] is False
-    assert found["changes"] == []
-    assert found["problems"][0]["line"] == 2
+    preview = call("POST", TRIAL, tokens.root, json={"text": "version: 1\ndefaults: {retentionDay: 3}\n"}).json()
+    assert preview["valid"] is False
+    assert preview["changes"] == []
+    assert preview["problems"][0]["line"] == 2
 
 
-def test_a_saved_policy_is_in_force_from_the_next_start_on(
+def test_a_saved_policy_takes_effect_at_the_next_start(
     call: Call, tokens: Tokens, file: Path, access: AccessStore, app: FastAPI
 ) -> None:
-    """The answer says so, the audit log says who changed which setting, and starting again is asked for by itself."""
+    """The answer says so, the audit log names author and settings, and a restart is a separate request."""
     assert call("GET", POLICY, tokens.root).json()["inForce"]
     saved = save(call, tokens.root, CHANGED, PRESENT)
     assert saved.status_code == 200
@@ -95,7 +93,7 @@ def test_a_saved_policy_is_in_force_from_the_next_start_on(
     assert restarted == [True]
 
 
-def test_the_last_save_is_taken_back(call: Call, tokens: Tokens, file: Path) -> None:
+def test_the_last_save_can_be_undone(call: Call, tokens: Tokens, file: Path) -> None:
     """One request restores the previous text; before the first save there is none."""
     first = call("POST", f"{POLICY}/restore", tokens.root, json={"base": fingerprint(PRESENT)})
     assert first.status_code == 409
@@ -107,7 +105,7 @@ def test_the_last_save_is_taken_back(call: Call, tokens: Tokens, file: Path) -> 
     assert file.read_text("utf-8") == PRESENT
 
 
-def test_what_cannot_be_used_or_is_stale_is_not_saved(call: Call, tokens: Tokens, file: Path) -> None:
+def test_an_invalid_or_outdated_policy_is_not_saved(call: Call, tokens: Tokens, file: Path) -> None:
     """The file must always be valid, and concurrent changes must not be overwritten."""
     wrong = save(call, tokens.root, "version: 2\n", PRESENT)
     assert wrong.status_code == 400
@@ -119,7 +117,7 @@ def test_what_cannot_be_used_or_is_stale_is_not_saved(call: Call, tokens: Tokens
     assert file.read_text("utf-8") == PRESENT
 
 
-def test_a_server_does_not_start_again_with_a_broken_file(call: Call, tokens: Tokens, file: Path, app: FastAPI) -> None:
+def test_a_server_does_not_restart_with_a_broken_file(call: Call, tokens: Tokens, file: Path, app: FastAPI) -> None:
     """If the file is broken, the server continues and reports the problem."""
     app.state.context.restart = lambda: pytest.fail("it started again")
     file.write_text("version: [\n", "utf-8")
@@ -129,17 +127,17 @@ def test_a_server_does_not_start_again_with_a_broken_file(call: Call, tokens: To
     assert call("GET", POLICY, tokens.root).json()["problems"] != []
 
 
-def test_a_policy_as_large_as_a_file_may_be_is_taken(call: Call, tokens: Tokens) -> None:
-    """A fleet of thousands of projects has a long one; a larger one is refused by its size."""
+def test_a_policy_up_to_the_size_limit_is_accepted(call: Call, tokens: Tokens) -> None:
+    """A fleet of thousands of projects has a long policy; a larger one is refused with its size."""
     room = "# " + 1000 * "x" + "\n"
     text = PRESENT + 600 * room
     assert call("POST", TRIAL, tokens.root, json={"text": text}).json()["valid"]
     assert call("POST", TRIAL, tokens.root, json={"text": 2 * text}).status_code == 400
 
 
-def test_what_is_in_force_for_a_project_is_whole(call: Call, tokens: Tokens) -> None:
+def test_the_effective_policy_of_a_project_is_complete(call: Call, tokens: Tokens) -> None:
     """The answer includes defaults that the file does not name."""
-    found = call("GET", f"{POLICY}/effective?project=dark", tokens.root).json()
-    assert found["settings"]["enabled"] is False
-    assert found["settings"]["retentionDays"] == 90
+    effective = call("GET", f"{POLICY}/effective?project=dark", tokens.root).json()
+    assert effective["settings"]["enabled"] is False
+    assert effective["settings"]["retentionDays"] == 90
     assert call("GET", f"{POLICY}/effective", tokens.root).json()["settings"]["enabled"]

@@ -17,7 +17,7 @@ OPEN = {"/healthz", "/readyz", "/metrics"}
 
 
 def endpoints(app: FastAPI) -> list[tuple[str, str]]:
-    """Method and path of everything that is documented."""
+    """Return method and path of every documented endpoint."""
     return [
         (method.upper(), re.sub(r"\{\w+\}", "s1", path.replace("{project}", "ops")))
         for path, methods in app.openapi()["paths"].items()
@@ -25,17 +25,17 @@ def endpoints(app: FastAPI) -> list[tuple[str, str]]:
     ]
 
 
-def test_every_endpoint_wants_a_token(app: FastAPI, call: Call) -> None:
+def test_every_endpoint_requires_a_token(app: FastAPI, call: Call) -> None:
     """Every endpoint must require a token, writing ones in particular."""
-    asked = [(method, path) for method, path in endpoints(app) if path not in OPEN]
-    assert len(asked) >= 8
-    for number, (method, path) in enumerate(asked):
+    endpoint_list = [(method, path) for method, path in endpoints(app) if path not in OPEN]
+    assert len(endpoint_list) >= 8
+    for number, (method, path) in enumerate(endpoint_list):
         response = call(method, path, json={}, address=f"203.0.113.{number}")
         assert (response.status_code, response.json()["code"]) == (401, "unauthorized"), path
         assert "Bearer" in response.headers["www-authenticate"]
 
 
-def test_what_is_no_endpoint_wants_a_token_too(call: Call) -> None:
+def test_an_unknown_path_requires_a_token(call: Call) -> None:
     """New endpoints must require a token from the start, so unknown paths do as well."""
     assert call("GET", "/api/audit/whatever/it/is").status_code == 401
 
@@ -70,7 +70,7 @@ def test_a_wrong_token_is_unauthorized(call: Call, header: bytes) -> None:
         ([b"Bearer a", b"Bearer b"], "Authorization: must be given once"),
     ],
 )
-def test_the_refusal_says_what_is_wanted(call: Call, headers: list[bytes], words: str) -> None:
+def test_the_refusal_names_the_required_token(call: Call, headers: list[bytes], words: str) -> None:
     """A client that sends a password must learn that a token is required."""
     response = call("GET", "/api/audit/ops/scores", headers=[(b"authorization", value) for value in headers])
     assert response.status_code == 401
@@ -83,18 +83,18 @@ def test_a_token_with_one_wrong_character_is_wrong(call: Call, tokens: Tokens) -
     assert call("GET", "/api/audit/ops/scores", wrong).status_code == 401
 
 
-def test_two_tokens_are_none(call: Call, tokens: Tokens) -> None:
+def test_two_tokens_are_refused(call: Call, tokens: Tokens) -> None:
     """Proxies disagree about which of two headers counts."""
     headers = [("authorization", f"Bearer {tokens.root}"), ("authorization", "Bearer other")]
     assert call("GET", "/api/audit/ops/scores", headers=httpx2.Headers(headers)).status_code == 401
 
 
-def test_a_token_in_the_address_opens_nothing(call: Call, tokens: Tokens) -> None:
+def test_a_token_in_the_address_is_ignored(call: Call, tokens: Tokens) -> None:
     """Addresses end up in logs and histories."""
     assert call("GET", f"/api/audit/ops/scores?token={tokens.root}&access_token={tokens.root}").status_code == 401
 
 
-def test_a_revoked_token_is_wrong_at_once(call: Call, tokens: Tokens, access: AccessStore) -> None:
+def test_a_revoked_token_is_refused_at_once(call: Call, tokens: Tokens, access: AccessStore) -> None:
     """Revocation takes effect immediately, despite caching."""
     assert call("GET", "/api/audit/ops/scores", tokens.root).status_code == 200
     access.revoke("operator", "root")
@@ -102,7 +102,7 @@ def test_a_revoked_token_is_wrong_at_once(call: Call, tokens: Tokens, access: Ac
 
 
 @pytest.mark.parametrize("what", ["scores", "anomalies", "summary", "banner"])
-def test_a_connection_reads_nothing(call: Call, tokens: Tokens, what: str) -> None:
+def test_a_connection_cannot_read(call: Call, tokens: Tokens, what: str) -> None:
     """A connection's token is stored on the audited agent's machine."""
     response = call("GET", f"/api/audit/ops/{what}", tokens.ops)
     assert response.status_code == 403
@@ -110,7 +110,7 @@ def test_a_connection_reads_nothing(call: Call, tokens: Tokens, what: str) -> No
 
 
 @pytest.mark.parametrize("path", ["ingest", "events"])
-def test_an_operator_delivers_nothing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, path: str) -> None:
+def test_an_operator_cannot_deliver_records(call: Call, tokens: Tokens, exchange_body: BodyBuilder, path: str) -> None:
     """An operator's token names no connection to file records under."""
     body = exchange_body() | {"events": [{}], "first_seq": 0}
     response = call("POST", f"/api/audit/{path}", tokens.root, json=body)
@@ -118,7 +118,7 @@ def test_an_operator_delivers_nothing(call: Call, tokens: Tokens, exchange_body:
     assert response.json()["code"] == "connection_token_required"
 
 
-def test_too_many_failures_are_told_to_wait(call: Call, tokens: Tokens) -> None:
+def test_too_many_failures_are_throttled(call: Call, tokens: Tokens) -> None:
     """Failures are counted by address, but a valid token is always accepted, so that nobody can lock out others."""
     answers = [call("GET", "/api/audit/ops/scores", "dl_wrong").status_code for _ in range(12)]
     assert answers == [401] * 10 + [429] * 2
@@ -146,7 +146,7 @@ def test_failures_are_forgotten_after_a_minute() -> None:
     assert failures.count("a") == 0
 
 
-def test_memory_for_failures_is_bounded() -> None:
+def test_the_memory_for_failures_is_bounded() -> None:
     """An attacker can choose addresses, so memory must be bounded."""
     failures = Failures(1)
     for number in range(10_050):
@@ -155,11 +155,11 @@ def test_memory_for_failures_is_bounded() -> None:
 
 
 class TestWithoutPatience:
-    """With no failure allowed at all."""
+    """A server that allows no failed attempt."""
 
     @pytest.fixture
     def settings(self) -> ApiSettings:
-        """The first wrong token is one too many."""
+        """Return settings with a limit of zero."""
         return ApiSettings(max_failures=0)
 
     def test_the_limit_is_a_setting(self, call: Call) -> None:

@@ -19,11 +19,11 @@ CONNECTIONS, OPERATORS = "/api/audit/connections", "/api/audit/operators"
 
 
 def with_scopes(access: AccessStore, *scopes: str, project: str | None = None) -> str:
-    """The token of an operator who has these scopes."""
+    """Return the token of an operator with these scopes."""
     return access.add(Holder("operator", "-".join([project or "all", *scopes]), project, scopes=frozenset(scopes)))
 
 
-def test_a_misspelt_token_revokes_no_other(call: Call, tokens: Tokens) -> None:
+def test_a_misspelt_field_revokes_no_token(call: Call, tokens: Tokens) -> None:
     """Ignoring a misspelt field would revoke all tokens of the connection."""
     answer = call("POST", f"{CONNECTIONS}/north/revoke", tokens.root, json={"prefix": tokens.ops[:15]})
 
@@ -32,7 +32,7 @@ def test_a_misspelt_token_revokes_no_other(call: Call, tokens: Tokens) -> None:
     assert call("POST", "/api/audit/heartbeat", tokens.ops, json={"session_id": "s1"}).status_code == 200
 
 
-def test_a_connection_is_added_and_delivers(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+def test_a_new_connection_can_deliver(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """A new agent can be connected without access to the server's machine."""
     added = call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops", "agent": "cleo"})
     assert added.status_code == 201
@@ -45,7 +45,7 @@ def test_a_connection_is_added_and_delivers(call: Call, tokens: Tokens, exchange
     assert [token["state"] for token in west["tokens"]] == ["live"]
 
 
-def test_an_operator_has_the_scopes_asked_for(call: Call, tokens: Tokens) -> None:
+def test_an_operator_has_the_requested_scopes(call: Call, tokens: Tokens) -> None:
     """The default is the scope read; further scopes must be requested by name."""
     body = {"name": "wall", "project": "ops"}
     token = call("POST", OPERATORS, tokens.root, json=body).json()["token"]
@@ -60,10 +60,8 @@ def test_an_operator_has_the_scopes_asked_for(call: Call, tokens: Tokens) -> Non
 
 
 @pytest.mark.parametrize("kind", ["connections", "operators"])
-def test_rotation_leaves_no_gap_and_revocation_holds_at_once(
-    call: Call, tokens: Tokens, access: AccessStore, kind: str
-) -> None:
-    """Two live tokens at most; the old one by its prefix, or all of them."""
+def test_rotation_leaves_no_gap_and_revocation_is_immediate(call: Call, tokens: Tokens, access: AccessStore, kind: str) -> None:
+    """At most two tokens are live; the old one is revoked by its prefix, or all are."""
     name, old = ("north", tokens.ops) if kind == "connections" else ("reader", tokens.ops_reader)
     address = f"/api/audit/{kind}/{name}"
     new = call("POST", f"{address}/rotate", tokens.root, json={"graceHours": 1}).json()["token"]
@@ -79,7 +77,7 @@ def test_rotation_leaves_no_gap_and_revocation_holds_at_once(
     assert access.find(new.encode()) is None
 
 
-def test_a_token_is_revoked_under_its_own_name_only(call: Call, tokens: Tokens, access: AccessStore) -> None:
+def test_a_token_is_revoked_only_with_the_name_of_its_owner(call: Call, tokens: Tokens, access: AccessStore) -> None:
     """A mistyped name must not revoke another connection's token."""
     answer = call("POST", f"{CONNECTIONS}/south/revoke", tokens.root, json={"token": tokens.ops[:15]})
     assert answer.status_code == 404
@@ -89,7 +87,7 @@ def test_a_token_is_revoked_under_its_own_name_only(call: Call, tokens: Tokens, 
 @pytest.mark.parametrize(
     "method_path", [("GET", CONNECTIONS), ("GET", OPERATORS), ("GET", "/api/audit/audit-log"), ("POST", CONNECTIONS)]
 )
-def test_access_is_for_admins_of_every_project(
+def test_managing_access_requires_admin_of_every_project(
     call: Call, tokens: Tokens, access: AccessStore, method_path: tuple[str, str]
 ) -> None:
     """Neither an admin of one project nor a reader of all projects may manage access."""
@@ -104,8 +102,8 @@ def test_access_is_for_admins_of_every_project(
     assert access.holder("connection", "west") is None
 
 
-def test_a_scope_that_would_do_nothing_is_not_given(call: Call, tokens: Tokens) -> None:
-    """SQL reads every project, so the token of one project could ask nothing."""
+def test_a_scope_without_effect_is_refused(call: Call, tokens: Tokens) -> None:
+    """SQL reads every project, so the token of one project could not use it."""
     answer = call("POST", OPERATORS, tokens.root, json={"name": "one", "project": "ops", "scopes": ["query"]})
 
     assert answer.status_code == 400
@@ -113,7 +111,7 @@ def test_a_scope_that_would_do_nothing_is_not_given(call: Call, tokens: Tokens) 
 
 
 @pytest.mark.usefixtures("tokens")
-def test_nobody_gives_more_than_they_have(call: Call, access: AccessStore) -> None:
+def test_nobody_can_grant_more_than_they_have(call: Call, access: AccessStore) -> None:
     """An operator must not gain rights by adding an operator or by rotating another operator's token."""
     admin = with_scopes(access, "admin")
     answers = [
@@ -140,7 +138,7 @@ def test_nobody_gives_more_than_they_have(call: Call, access: AccessStore) -> No
         (f"{OPERATORS}/nobody/revoke", {}, (404, "no operator with this name")),
     ],
 )
-def test_what_cannot_be_done_is_said_by_the_field(
+def test_an_invalid_change_of_access_names_the_field(
     call: Call, tokens: Tokens, path: str, body: dict[str, Any], refusal: tuple[int, str]
 ) -> None:
     """The error must name the field, so that the request can be corrected."""
@@ -149,21 +147,21 @@ def test_what_cannot_be_done_is_said_by_the_field(
     assert refusal[1] in answer.json()["error"]
 
 
-def test_no_list_and_no_log_shows_a_secret(call: Call, tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_list_or_log_shows_a_secret(call: Call, tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
     """A token is shown in one answer and never again."""
     caplog.set_level("DEBUG")
-    made = [
+    created_secrets = [
         call("POST", CONNECTIONS, tokens.root, json={"name": "west", "project": "ops"}),
         call("POST", f"{OPERATORS}/reader/rotate", tokens.root),
     ]
-    secrets = [answer.json()["token"].split("_", 2)[2] for answer in made] + [tokens.root.split("_", 2)[2]]
-    shown = [call("GET", path, tokens.root).text for path in (CONNECTIONS, OPERATORS, "/api/audit/audit-log")]
-    told = [*shown, caplog.text, json.dumps([vars(record) for record in caplog.records], default=str)]
-    assert [secret for secret in secrets for text in told if secret in text] == []
+    secrets = [answer.json()["token"].split("_", 2)[2] for answer in created_secrets] + [tokens.root.split("_", 2)[2]]
+    pages = [call("GET", path, tokens.root).text for path in (CONNECTIONS, OPERATORS, "/api/audit/audit-log")]
+    outputs = [*pages, caplog.text, json.dumps([vars(record) for record in caplog.records], default=str)]
+    assert [secret for secret in secrets for text in outputs if secret in text] == []
 
 
 def lines_of(call: Call, token: str, **asked: Any) -> list[dict[str, Any]]:
-    """The lines of the audit log."""
+    """Return the lines of the audit log."""
     answer: httpx2.Response = call("GET", "/api/audit/audit-log", token, params=asked)
     assert answer.status_code == 200
     lines: list[dict[str, Any]] = answer.json()["lines"]
@@ -225,20 +223,18 @@ class TestAuditLog:
         assert access.holder("connection", "west") is None
 
 
-def test_a_token_that_expires_opens_nothing_after_that(
-    call: Call, tokens: Tokens, access: AccessStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Access for a while ends by itself, also of a token that takes another one's place."""
-    given = call("POST", OPERATORS, tokens.root, json={"name": "guest", "expiresInDays": 7}).json()["token"]
-    again = call("POST", f"{OPERATORS}/guest/rotate", tokens.root, json={"expiresInDays": 30}).json()["token"]
+def test_an_expired_token_is_refused(call: Call, tokens: Tokens, access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Temporary access ends by itself, also for a rotated token."""
+    guest_token = call("POST", OPERATORS, tokens.root, json={"name": "guest", "expiresInDays": 7}).json()["token"]
+    rotated_token = call("POST", f"{OPERATORS}/guest/rotate", tokens.root, json={"expiresInDays": 30}).json()["token"]
     monkeypatch.setattr(access, "_now", lambda: NOW + timedelta(days=6, hours=23))
-    assert [access.find(one.encode()) is not None for one in (given, again)] == [True, True]
+    assert [access.find(one.encode()) is not None for one in (guest_token, rotated_token)] == [True, True]
     monkeypatch.setattr(access, "_now", lambda: NOW + timedelta(days=7))
-    assert [access.find(one.encode()) is not None for one in (given, again)] == [False, True]
+    assert [access.find(one.encode()) is not None for one in (guest_token, rotated_token)] == [False, True]
     assert call("POST", OPERATORS, tokens.root, json={"name": "x", "expiresInDays": 0}).status_code == 400
 
 
-def test_when_a_token_was_last_used_is_known_to_the_minute(call: Call, tokens: Tokens, access: AccessStore) -> None:
+def test_the_last_use_of_a_token_is_known_to_the_minute(call: Call, tokens: Tokens, access: AccessStore) -> None:
     """The last use shows which tokens are no longer needed."""
     call("GET", "/api/audit/ops/scores", tokens.ops_reader)
     access.note_use()
@@ -247,12 +243,12 @@ def test_when_a_token_was_last_used_is_known_to_the_minute(call: Call, tokens: T
     assert states["reader"] is not None
 
 
-def test_the_sign_ins_of_an_operator_are_listed_and_ended(call: Call, tokens: Tokens) -> None:
-    """A laptop that is lost is signed out of, while the token goes on opening the API."""
-    lost, other = signed_in(call, tokens.ops_reader), signed_in(call, tokens.root)
+def test_the_sign_ins_of_an_operator_can_be_listed_and_ended(call: Call, tokens: Tokens) -> None:
+    """A lost laptop is signed out while the token still works for the API."""
+    lost_laptop, other = signed_in(call, tokens.ops_reader), signed_in(call, tokens.root)
     listed = call("GET", "/api/audit/sign-ins", tokens.root).json()["signIns"]
     assert sorted(one["name"] for one in listed) == ["reader", "root"]
     assert call("POST", f"{OPERATORS}/reader/sign-out", tokens.root).json() == {"name": "reader", "ended": 1}
-    assert [call("GET", "/", headers=cookie(one)).status_code for one in (lost, other)] == [303, 200]
+    assert [call("GET", "/", headers=cookie(one)).status_code for one in (lost_laptop, other)] == [303, 200]
     assert call("GET", "/api/audit/ops/scores", tokens.ops_reader).status_code == 200
     assert call("POST", f"{OPERATORS}/nobody/sign-out", tokens.root).status_code == 404

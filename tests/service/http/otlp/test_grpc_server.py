@@ -36,13 +36,13 @@ GOOD = body([agent(), chat(1)])
 
 @pytest.fixture
 def context(engine: Engine, access: AccessStore) -> ApiContext:
-    """The same context as that of the HTTP endpoints."""
+    """Return the context of the HTTP endpoints."""
     return ApiContext(engine, access, ApiSettings(max_failures=2), Metrics())
 
 
 @pytest.fixture
 def export(context: ApiContext, tokens: Tokens, loop: asyncio.Runner) -> Export:
-    """Calls the server as an exporter does; answers the response, or raises its error."""
+    """Return a function that calls the server as an exporter does, and returns the response or raises its error."""
 
     def exported(content: bytes, token: str | None = None, signal: str = "traces", *, times: int = 1, **given: Any) -> Any:
         metadata = (("authorization", f"Bearer {tokens.ops if token is None else token}"),)
@@ -70,13 +70,13 @@ async def _channel(context: ApiContext) -> AsyncIterator[grpc.aio.Channel]:
         yield channel
 
 
-def packed(sent: Any) -> bytes:
-    """A request as protobuf."""
-    return Captured("traces", sent).as_protobuf
+def packed(request: Any) -> bytes:
+    """Return a request as protobuf."""
+    return Captured("traces", request).as_protobuf
 
 
 def refusal(exported: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
-    """The code and the words of a refusal."""
+    """Return code and details of a refused call."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         exported()
     return caught.value.code(), caught.value.details() or ""
@@ -89,7 +89,7 @@ def stored(store: Store) -> int:
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
-def test_spans_are_durable_when_it_answers(
+def test_spans_are_durable_when_the_call_returns(
     export: Export, store: Store, loop: asyncio.Runner, engine: Engine, compression: grpc.Compression
 ) -> None:
     """An exporter drops spans once they are acknowledged."""
@@ -100,7 +100,7 @@ def test_spans_are_durable_when_it_answers(
     assert stored(store) == 2
 
 
-def test_a_bad_span_costs_itself_alone(export: Export, store: Store, loop: asyncio.Runner, engine: Engine) -> None:
+def test_an_invalid_span_affects_no_other(export: Export, store: Store, loop: asyncio.Runner, engine: Engine) -> None:
     """The protocol reports rejected spans separately."""
     answer = export(packed(body([chat(1), span(2, startTimeUnixNano="7258118400000000000")])))
     loop.run(engine.flush())
@@ -110,8 +110,10 @@ def test_a_bad_span_costs_itself_alone(export: Export, store: Store, loop: async
     assert stored(store) == 1
 
 
-def test_half_a_character_costs_itself_alone(export: Export, store: Store, loop: asyncio.Runner, engine: Engine) -> None:
-    """Over gRPC a request that was refused as a whole would be lost as a whole, and with it its neighbours."""
+def test_an_incomplete_character_affects_only_its_span(
+    export: Export, store: Store, loop: asyncio.Runner, engine: Engine
+) -> None:
+    """Over gRPC a rejected request is lost with all its spans."""
     broken = packed(body([agent(0, answer="Low tide."), agent(1, answer="High @@@")])).replace(b"@@@", b"\xed\xa0\xbc")
     answer = export(broken)
     loop.run(engine.flush())
@@ -122,22 +124,22 @@ def test_half_a_character_costs_itself_alone(export: Export, store: Store, loop:
     assert ["truncated" in content for content in contents] == [False, True]
 
 
-def test_metrics_are_refused_in_their_own_words(export: Export) -> None:
+def test_metrics_are_refused_with_a_partial_success(export: Export) -> None:
     """Exporters log an error every minute if they receive UNIMPLEMENTED."""
-    sent = ExportMetricsServiceRequest()
-    sent.resource_metrics.add().scope_metrics.add().metrics.add().name = "gen_ai.client.token.usage"
-    answer = export(sent.SerializeToString(), signal="metrics")
+    request = ExportMetricsServiceRequest()
+    request.resource_metrics.add().scope_metrics.add().metrics.add().name = "gen_ai.client.token.usage"
+    answer = export(request.SerializeToString(), signal="metrics")
     assert answer.partial_success.rejected_data_points == 1
     assert "metrics are not stored" in answer.partial_success.error_message
 
 
-def test_a_header_in_percent_encoding_is_taken(export: Export, tokens: Tokens) -> None:
+def test_a_percent_encoded_header_is_accepted(export: Export, tokens: Tokens) -> None:
     """Some exporters send the value of OTEL_EXPORTER_OTLP_HEADERS without decoding it."""
     metadata = (("authorization", f"Bearer%20{tokens.ops}"),)
     assert not export(packed(GOOD), metadata=metadata).HasField("partial_success")
 
 
-def test_logs_are_taken(export: Export) -> None:
+def test_logs_are_accepted(export: Export) -> None:
     """Instrumentors of OpenTelemetry put texts into logs."""
     assert not export(b"", signal="logs").HasField("partial_success")
 
@@ -146,7 +148,7 @@ def test_logs_are_taken(export: Export) -> None:
     ("token", "code"),
     [("", grpc.StatusCode.UNAUTHENTICATED), ("dl_wrong", grpc.StatusCode.UNAUTHENTICATED), (None, grpc.StatusCode.OK)],
 )
-def test_a_token_is_needed(export: Export, token: str | None, code: grpc.StatusCode) -> None:
+def test_a_token_is_required(export: Export, token: str | None, code: grpc.StatusCode) -> None:
     """The token identifies the owner of the spans."""
     if code is grpc.StatusCode.OK:
         export(packed(GOOD), token)
@@ -154,31 +156,31 @@ def test_a_token_is_needed(export: Export, token: str | None, code: grpc.StatusC
         assert code is refusal(lambda: export(packed(GOOD), token))[0]
 
 
-def test_a_token_of_an_operator_is_none_of_a_connection(export: Export, tokens: Tokens) -> None:
+def test_an_operators_token_is_refused(export: Export, tokens: Tokens) -> None:
     """An operator's token may not deliver records."""
-    code, words = refusal(lambda: export(packed(GOOD), tokens.root))
+    code, details = refusal(lambda: export(packed(GOOD), tokens.root))
 
     assert code is grpc.StatusCode.PERMISSION_DENIED
-    assert "connection" in words
+    assert "connection" in details
 
 
-def test_an_address_that_guesses_has_to_wait(export: Export) -> None:
-    """As over HTTP; a right token is let in all the same."""
-    code, words = refusal(lambda: export(packed(GOOD), "dl_wrong", times=3))
+def test_repeated_wrong_tokens_are_throttled(export: Export) -> None:
+    """As over HTTP, a valid token from the same address is still accepted."""
+    code, details = refusal(lambda: export(packed(GOOD), "dl_wrong", times=3))
 
     assert code is grpc.StatusCode.UNAVAILABLE
-    assert "too many wrong tokens" in words
+    assert "too many wrong tokens" in details
 
 
-def test_what_is_no_request_is_not_sent_again(export: Export) -> None:
+def test_an_invalid_request_is_not_retryable(export: Export) -> None:
     """An exporter that keeps repeating a bad request would lose later ones."""
-    code, words = refusal(lambda: export(b"\xff\xff"))
+    code, details = refusal(lambda: export(b"\xff\xff"))
 
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    assert "protobuf" in words
+    assert "protobuf" in details
 
 
-def test_a_request_that_unpacks_to_too_much_is_refused(export: Export, store: Store) -> None:
+def test_a_decompression_bomb_is_refused(export: Export, store: Store) -> None:
     """A decompression bomb must be refused without harm."""
     bomb = bytes(BODY_LIMITS[TRACES] + 1)
 
@@ -187,27 +189,27 @@ def test_a_request_that_unpacks_to_too_much_is_refused(export: Export, store: St
 
 
 @pytest.mark.parametrize("error", [BusyError("too many records wait"), BrokerError("broker 10.0.0.7: refused")])
-def test_a_log_that_takes_nothing_is_asked_again(
+def test_an_unavailable_log_is_retryable(
     export: Export, engine: Engine, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """UNAVAILABLE is what exporters try again; where the broker is concerns the sender nothing."""
+    """Exporters retry UNAVAILABLE; the cause is not the sender's concern."""
 
     async def fails(*_: object) -> None:
         raise error
 
     monkeypatch.setattr(engine, "publish_admitted", fails)
-    code, words = refusal(lambda: export(packed(GOOD)))
+    code, details = refusal(lambda: export(packed(GOOD)))
 
     assert code is grpc.StatusCode.UNAVAILABLE
-    assert "10.0.0.7" not in words
+    assert "10.0.0.7" not in details
 
 
-def test_without_the_setting_there_is_no_listener(context: ApiContext) -> None:
+def test_without_the_setting_no_port_is_open(context: ApiContext) -> None:
     """Without the setting, no port is opened."""
     assert listen_for_spans(Settings(), context) is None
 
 
-def test_a_port_that_is_taken_is_an_error_that_names_the_setting(context: ApiContext, loop: asyncio.Runner) -> None:
+def test_an_occupied_port_is_an_error_with_the_setting(context: ApiContext, loop: asyncio.Runner) -> None:
     """The error must name the setting to change."""
 
     async def twice() -> None:

@@ -27,13 +27,13 @@ REDACTOR = Redactor(RedactionSettings())
 
 
 def spans_of(signal: str, body: Body) -> MappedSpans:
-    """The spans of a request of the connection north."""
+    """Return the spans of a request of the connection north."""
     return map_spans(Origin(signal, SpanOwner("north", "ops"), LABELS, NOW), body, REDACTOR)
 
 
 @pytest.mark.parametrize("dialect", dialects())
-def test_a_packed_request_has_the_spans_of_the_same_request_unpacked(dialect: str) -> None:
-    """In both forms; and each record is what its encoding says."""
+def test_a_compressed_request_has_the_same_spans(dialect: str) -> None:
+    """This holds for JSON and protobuf, and each record equals its encoding."""
     for captured in requests_of(dialect):
         for is_json, content in ((True, captured.as_json), (False, captured.as_protobuf)):
             spans = spans_of(captured.signal, Body(content, is_json))
@@ -53,10 +53,10 @@ def test_a_damaged_request_has_some_spans_or_is_refused(data: st.DataObject) -> 
     captured = data.draw(st.sampled_from(_SOUND))
     is_json, is_compressed = data.draw(st.booleans()), data.draw(st.booleans())
     content = bytearray(captured.as_json if is_json else captured.as_protobuf)
-    for place, byte in data.draw(st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), max_size=3)):
-        content[place] = byte
-    whole = gzip.compress(bytes(content)) if is_compressed else bytes(content)
-    cut = whole[: data.draw(st.integers(0, len(whole)))] if data.draw(st.booleans()) else whole
+    for position, byte in data.draw(st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), max_size=3)):
+        content[position] = byte
+    body = gzip.compress(bytes(content)) if is_compressed else bytes(content)
+    damaged = body[: data.draw(st.integers(0, len(body)))] if data.draw(st.booleans()) else body
     with contextlib.suppress(ApiError):
-        spans = spans_of(captured.signal, Body(cut, is_json, is_compressed))
+        spans = spans_of(captured.signal, Body(damaged, is_json, is_compressed))
         assert len(spans.records) == len(spans.messages)

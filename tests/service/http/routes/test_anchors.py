@@ -21,13 +21,13 @@ RUN = f"{ANCHORS}/run"
 
 @pytest.fixture
 def has_judge() -> bool:
-    """Whether the server has a judge."""
+    """Return whether the server has a judge."""
     return True
 
 
 @pytest.fixture
 def engine(store: Store, loop: asyncio.Runner, *, has_judge: bool) -> Iterator[Engine]:
-    """A started engine with a simulated judge."""
+    """Yield a started engine with a simulated judge."""
     with running() as simulator:
         started = engine_of(store, live_judge(simulator.base_url) if has_judge else None)
         loop.run(started.start())
@@ -37,7 +37,7 @@ def engine(store: Store, loop: asyncio.Runner, *, has_judge: bool) -> Iterator[E
 
 @pytest.fixture
 def judged(call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner) -> None:
-    """Three judged exchanges in ops, and one in web."""
+    """Store three judged exchanges in ops, and one in web."""
     for number in (1, 2, 3):
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number, response=f"Answer {number}."))
     call("POST", "/api/audit/ingest", tokens.web, json=exchange_body(1, session="w"))
@@ -45,7 +45,7 @@ def judged(call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engin
 
 
 @pytest.mark.usefixtures("judged")
-def test_anchors_are_chosen_judged_again_and_told(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
+def test_anchors_are_chosen_judged_again_and_reported(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
     """One round is too few to detect a change, and the figures show that."""
     response = call("POST", ANCHORS, tokens.root, json={"count": 2})
     assert response.status_code == 201
@@ -59,22 +59,22 @@ def test_anchors_are_chosen_judged_again_and_told(call: Call, tokens: Tokens, en
     assert call("POST", RUN, tokens.root).json()["anchors"] == 0
     loop.run(engine.wait_until_drained())
     body = call("GET", ANCHORS, tokens.root).json()
-    (told,) = body["rounds"]
-    assert told["at"] == "2026-10-01T12:00:00Z"
-    assert told["anchors"] == 2
-    assert told["scored"] == 2
-    assert told["costUsd"] > 0
+    (round_row,) = body["rounds"]
+    assert round_row["at"] == "2026-10-01T12:00:00Z"
+    assert round_row["anchors"] == 2
+    assert round_row["scored"] == 2
+    assert round_row["costUsd"] > 0
     assert [one["tier"] for one in body["judge"]] == ["tier2", "tier2_5", "tier3"]
     assert {(one["changed"], one["direction"], one["size"]) for one in body["judge"]} == {(False, None, None)}
     assert call("GET", "/api/audit/ops/summary", tokens.root).json()["exchanges"]["total"] == 3
 
 
 @pytest.mark.usefixtures("judged")
-def test_an_exchange_is_named_chosen_and_withdrawn(call: Call, tokens: Tokens) -> None:
+def test_an_exchange_can_be_chosen_by_id_and_withdrawn(call: Call, tokens: Tokens) -> None:
     """Results of a withdrawn anchor are kept, and the next round leaves it out."""
-    named = {"exchangeIds": ["s1:2"], "connection": "north"}
-    (anchor,) = call("POST", ANCHORS, tokens.root, json=named).json()["anchors"]
-    assert call("POST", ANCHORS, tokens.root, json=named).json()["anchors"] == [anchor]
+    selection = {"exchangeIds": ["s1:2"], "connection": "north"}
+    (anchor,) = call("POST", ANCHORS, tokens.root, json=selection).json()["anchors"]
+    assert call("POST", ANCHORS, tokens.root, json=selection).json()["anchors"] == [anchor]
     gone = call("DELETE", f"{ANCHORS}/{anchor['id']}", tokens.root).json()["anchor"]
     assert gone["exchangeId"] == "s1:2"
     assert gone["active"] is False
@@ -83,8 +83,8 @@ def test_an_exchange_is_named_chosen_and_withdrawn(call: Call, tokens: Tokens) -
 
 
 @pytest.mark.usefixtures("judged")
-def test_without_a_word_as_many_as_the_policy_says_are_chosen(call: Call, tokens: Tokens) -> None:
-    """At most those there are."""
+def test_by_default_the_policys_number_of_anchors_is_chosen(call: Call, tokens: Tokens) -> None:
+    """At most all candidates are chosen."""
     assert call("POST", ANCHORS, tokens.root).json()["count"] == 3
     assert call("POST", ANCHORS, tokens.root).json()["count"] == 0
 
@@ -102,8 +102,8 @@ def test_without_a_word_as_many_as_the_policy_says_are_chosen(call: Call, tokens
         ({"count": "2"}, "count: "),
     ],
 )
-def test_what_cannot_be_chosen_is_refused(call: Call, tokens: Tokens, body: dict[str, Any], words: str) -> None:
-    """And nothing is, in part."""
+def test_an_invalid_choice_is_refused_completely(call: Call, tokens: Tokens, body: dict[str, Any], words: str) -> None:
+    """No part of the choice is applied."""
     response = call("POST", ANCHORS, tokens.root, json=body)
     assert response.status_code == 400
     assert response.json()["code"] == "invalid"
@@ -111,15 +111,15 @@ def test_what_cannot_be_chosen_is_refused(call: Call, tokens: Tokens, body: dict
     assert call("GET", ANCHORS, tokens.root).json()["anchors"] == []
 
 
-def test_an_anchor_that_is_not_there_is_not_withdrawn(call: Call, tokens: Tokens) -> None:
-    """By its id, in this project."""
+def test_an_unknown_anchor_cannot_be_withdrawn(call: Call, tokens: Tokens) -> None:
+    """An anchor is identified by its id within the project."""
     response = call("DELETE", f"{ANCHORS}/nothing", tokens.root)
     assert response.status_code == 404
     assert response.json()["code"] == "not_found"
 
 
 @pytest.mark.parametrize("has_judge", [False])
-def test_without_a_judge_no_round_begins(call: Call, tokens: Tokens) -> None:
+def test_without_a_judge_no_round_starts(call: Call, tokens: Tokens) -> None:
     """A round without a judge would have no result."""
     assert _told(call("POST", RUN, tokens.root)) == (409, "no_judge")
 
@@ -137,8 +137,8 @@ def test_a_new_project_has_no_anchors(call: Call, tokens: Tokens) -> None:
     assert {(one["changed"], one["rounds"]) for one in body["judge"]} == {(False, 0)}
 
 
-def test_what_costs_money_takes_the_scope_for_it(call: Call, tokens: Tokens, access: AccessStore) -> None:
-    """A reader reads, a reviewer chooses, and a round is for who may spend."""
+def test_a_round_requires_the_scope_for_spending(call: Call, tokens: Tokens, access: AccessStore) -> None:
+    """Readers read, reviewers choose anchors, and only spenders start a round."""
     reader = access.add(Holder("operator", "eve", None, scopes=frozenset({"read"})))
     other = access.add(Holder("operator", "fay", "web"))
     for token, expected in ((None, [401, 401, 401]), (tokens.ops, [403] * 3), (reader, [200, 403, 403]), (other, [403] * 3)):

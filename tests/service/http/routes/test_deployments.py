@@ -19,40 +19,40 @@ AT = "2026-10-01T08:00:00Z"
 
 
 @pytest.fixture(autouse=True)
-def known(store: Store) -> None:
-    """A project with scores."""
+def scored_project(store: Store) -> None:
+    """Store a project with scores."""
     put(store, "scores", history(steady, 3, end=NOW - timedelta(hours=1)))
 
 
-def test_a_deployment_is_kept_and_listed(call: Call, tokens: Tokens) -> None:
+def test_a_deployment_is_stored_and_listed(call: Call, tokens: Tokens) -> None:
     """A pipeline records deployments, and people read them."""
     body = {"version": "2.0", "agent": "scout", "at": AT, "by": "ci", "comment": "faster", "url": "https://example.org/2"}
-    made = call("POST", PATH, tokens.root, json=body)
-    assert made.status_code == 201
-    assert made.json()["known"] is False
+    deployment = call("POST", PATH, tokens.root, json=body)
+    assert deployment.status_code == 201
+    assert deployment.json()["known"] is False
     listed = call("GET", PATH, tokens.root).json()
-    assert listed["deployments"] == [made.json()["deployment"]]
-    assert body | {"label": "agent_version", "project": "ops", "at": made.json()["deployment"]["at"]} == {
+    assert listed["deployments"] == [deployment.json()["deployment"]]
+    assert body | {"label": "agent_version", "project": "ops", "at": deployment.json()["deployment"]["at"]} == {
         name: value for name, value in listed["deployments"][0].items() if name != "id"
     }
 
 
-def test_told_again_it_changes_nothing(call: Call, tokens: Tokens) -> None:
-    """With a time and without one."""
+def test_a_repeated_deployment_changes_nothing(call: Call, tokens: Tokens) -> None:
+    """Pipelines repeat requests, with a time or without one."""
     for body in ({"version": "2.0", "at": AT}, {"version": "2.0"}, {"version": "3.0"}, {"version": "3.0"}):
         call("POST", PATH, tokens.root, json=body)
-    again = call("POST", PATH, tokens.root, json={"version": "2.0", "at": AT, "comment": "other"})
-    assert again.status_code == 200
-    assert again.json()["known"] is True
+    repeated = call("POST", PATH, tokens.root, json={"version": "2.0", "at": AT, "comment": "other"})
+    assert repeated.status_code == 200
+    assert repeated.json()["known"] is True
     assert [one["version"] for one in call("GET", PATH, tokens.root).json()["deployments"]] == ["3.0", "2.0"]
 
 
-def test_a_time_can_be_asked_for(call: Call, tokens: Tokens) -> None:
-    """Since is inclusive, until is not."""
+def test_deployments_can_be_filtered_by_time(call: Call, tokens: Tokens) -> None:
+    """The bound `since` is inclusive, `until` is not."""
     for hour in (6, 7, 8):
         call("POST", PATH, tokens.root, json={"version": str(hour), "at": f"2026-10-01T0{hour}:00:00Z"})
-    asked = f"{PATH}?since=2026-10-01T07:00:00Z&until=2026-10-01T08:00:00Z"
-    assert [one["version"] for one in call("GET", asked, tokens.root).json()["deployments"]] == ["7"]
+    path = f"{PATH}?since=2026-10-01T07:00:00Z&until=2026-10-01T08:00:00Z"
+    assert [one["version"] for one in call("GET", path, tokens.root).json()["deployments"]] == ["7"]
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_a_time_can_be_asked_for(call: Call, tokens: Tokens) -> None:
         ({"version": "2", "lable": "x"}, "lable"),
     ],
 )
-def test_what_cannot_be_kept_is_named(call: Call, tokens: Tokens, body: dict[str, Any], said: str) -> None:
+def test_an_invalid_field_is_named(call: Call, tokens: Tokens, body: dict[str, Any], said: str) -> None:
     """The error must name the invalid field, because only a pipeline's log shows it."""
     response = call("POST", PATH, tokens.root, json=body)
     assert response.status_code == 400
     assert said in response.text
 
 
-def test_charts_of_the_project_mark_it(call: Call, tokens: Tokens) -> None:
+def test_charts_of_the_project_mark_the_deployment(call: Call, tokens: Tokens) -> None:
     """A deployment is a line in the chart and a row in its table, for readers who cannot see the chart."""
     call("POST", PATH, tokens.root, json={"version": "<b>2.0", "at": (NOW - timedelta(days=1)).isoformat()})
     page = call("GET", Links().project("ops"), headers=cookie(signed_in(call, tokens.root))).text
@@ -82,8 +82,8 @@ def test_charts_of_the_project_mark_it(call: Call, tokens: Tokens) -> None:
     assert "deployed agent_version &lt;b&gt;2.0" in page
 
 
-def test_a_chart_without_deployments_is_as_it_was() -> None:
-    """Most charts have none, and no empty column."""
+def test_a_chart_without_deployments_has_no_column_for_them() -> None:
+    """Most charts have none."""
     points = [Point("2026-10-01", 1.0, "10-01"), Point("2026-10-02", 2.0, "10-02")]
-    for drawn in (line(Chart(key="k", title="t"), points), bars(Chart(key="k", title="t"), points)):
-        assert "Changes" not in drawn
+    for chart in (line(Chart(key="k", title="t"), points), bars(Chart(key="k", title="t"), points)):
+        assert "Changes" not in chart

@@ -51,13 +51,13 @@ BODY: dict[str, Any] = {"cases": [CASE], "profile": PROFILE, "judgeRuns": ["twic
 
 @pytest.fixture
 def judged_by_nobody() -> bool:
-    """Whether the server has no judge."""
+    """Return whether the server has no judge."""
     return False
 
 
 @pytest.fixture
 def engine(store: Store, loop: asyncio.Runner, *, judged_by_nobody: bool) -> Iterator[Engine]:
-    """A started engine over three finished sessions: two of ops, one of web."""
+    """Yield a started engine over three finished sessions: two of ops, one of web."""
     filled(
         store,
         *session("s1", 1, SONNET),
@@ -75,54 +75,50 @@ def engine(store: Store, loop: asyncio.Runner, *, judged_by_nobody: bool) -> Ite
 
 @pytest.fixture
 def admin(access: AccessStore) -> str:
-    """The token of an operator with every scope in project ops."""
+    """Return the token of an operator with every scope in project ops."""
     return access.add(Holder("operator", "ops-admin", "ops"))
 
 
-def test_an_evaluation_is_asked_for_made_and_read(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
-    """The whole way of it: what is answered at once, what is under way, and the result with all that it rests on."""
-    asked = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["s1"]})
-    [one] = asked.json()["evaluations"]
+def test_an_evaluation_is_requested_made_and_read(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
+    """The test covers the immediate answer, the pending state, and the result with its evidence."""
+    requested = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["s1"]})
+    [evaluation] = requested.json()["evaluations"]
     loop.run(engine.wait_until_drained())
-    read = call("GET", f"{EVALUATIONS}/{one['id']}", tokens.root)
-    found = read.json()
+    response = call("GET", f"{EVALUATIONS}/{evaluation['id']}", tokens.root)
+    document = response.json()
 
-    assert asked.status_code == 202
-    assert asked.json()["sessions"] == 1
-    assert asked.json()["estimate"]["calls"] == 2
-    told = ("local", "ops", "s1", "backup", "twice", 0, 1, False)
+    assert requested.status_code == 202
+    assert requested.json()["sessions"] == 1
+    assert requested.json()["estimate"]["calls"] == 2
+    identity = ("local", "ops", "s1", "backup", "twice", 0, 1, False)
     names = ("connection", "project", "sessionId", "caseId", "judgeRunId", "attempt", "repetition", "reused")
-    assert told == tuple(one[name] for name in names)
-    assert found["pending"] is False
-    assert found["setAside"] is None
-    assert found["systemPrompt"] == shipped_system_prompt()
-    assert found["userPrompt"].startswith('{"evaluation_target":')
-    assert tuple(found["evaluation"][name] for name in ("status", "successfulIterations", "simulated")) == (
+    assert identity == tuple(evaluation[name] for name in names)
+    assert document["pending"] is False
+    assert document["setAside"] is None
+    assert document["systemPrompt"] == shipped_system_prompt()
+    assert document["userPrompt"].startswith('{"evaluation_target":')
+    assert tuple(document["evaluation"][name] for name in ("status", "successfulIterations", "simulated")) == (
         "completed",
         2,
         True,
     )
-    assert all(answer["answer"] for answer in found["evaluation"]["judgeResult"]["iterations"])
-    assert read.headers["cache-control"] == "no-store"
+    assert all(answer["answer"] for answer in document["evaluation"]["judgeResult"]["iterations"])
+    assert response.headers["cache-control"] == "no-store"
 
 
-def test_what_was_evaluated_is_reused_and_costs_nothing(
-    call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner
-) -> None:
+def test_a_finished_evaluation_is_reused_at_no_cost(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
     """Repeated requests must not be paid for again."""
     first = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"}).json()
     loop.run(engine.wait_until_drained())
-    again = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"}).json()
+    repeated = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"}).json()
 
-    assert [one["sessionId"] for one in again["evaluations"]] == ["s1", "s2"], "in the order in which they ended"
-    assert [one["id"] for one in first["evaluations"]] == [one["id"] for one in again["evaluations"]]
-    assert tuple(again["estimate"][name] for name in ("reused", "calls", "atMostUsd")) == (2, 0, 0.0)
-    assert all(one["reused"] for one in again["evaluations"])
+    assert [one["sessionId"] for one in repeated["evaluations"]] == ["s1", "s2"], "in the order in which they ended"
+    assert [one["id"] for one in first["evaluations"]] == [one["id"] for one in repeated["evaluations"]]
+    assert tuple(repeated["estimate"][name] for name in ("reused", "calls", "atMostUsd")) == (2, 0, 0.0)
+    assert all(one["reused"] for one in repeated["evaluations"])
 
 
-def test_two_who_ask_for_the_same_pay_once(
-    app: FastAPI, tokens: Tokens, engine: Engine, store: Store, loop: asyncio.Runner
-) -> None:
+def test_two_equal_requests_pay_once(app: FastAPI, tokens: Tokens, engine: Engine, store: Store, loop: asyncio.Runner) -> None:
     """Two concurrent equal requests, such as a build that is started twice, must be paid for once."""
 
     async def twice() -> list[httpx2.Response]:
@@ -143,7 +139,7 @@ def test_two_who_ask_for_the_same_pay_once(
     assert len(judged) == 4
 
 
-def test_a_dry_run_says_what_it_would_take_and_asks_nobody(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_dry_run_estimates_without_calling_the_judge(call: Call, tokens: Tokens, store: Store) -> None:
     """A dry run estimates the cost without asking a judge."""
     answer = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops", "dryRun": True})
 
@@ -157,7 +153,7 @@ def test_a_dry_run_says_what_it_would_take_and_asks_nobody(call: Call, tokens: T
 
 
 @pytest.mark.parametrize("judged_by_nobody", [True])
-def test_without_a_judge_only_what_needs_none_is_taken(call: Call, tokens: Tokens, store: Store) -> None:
+def test_without_a_judge_only_recorded_evaluations_are_accepted(call: Call, tokens: Tokens, store: Store) -> None:
     """An evaluation without a judge would fail and look like a bad run."""
     recorded = PROFILE | {
         "judges": [{"judge_id": "haiku", "type": "recorded", "model": "claude-haiku-4-5"}],
@@ -169,10 +165,10 @@ def test_without_a_judge_only_what_needs_none_is_taken(call: Call, tokens: Token
     assert refused.json()["code"] == "no_judge"
     assert rows(store, "evaluation_requests", "count(*)") == [(0,)]
     assert call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["s1"], "dryRun": True}).status_code == 200
-    taken = call("POST", EVALUATIONS, tokens.root, json={"cases": [CASE], "profile": recorded, "sessions": ["s1"]})
-    assert taken.status_code == 202
-    assert taken.json()["estimate"]["calls"] == 0
-    assert taken.json()["estimate"]["notAsked"] == 2
+    accepted = call("POST", EVALUATIONS, tokens.root, json={"cases": [CASE], "profile": recorded, "sessions": ["s1"]})
+    assert accepted.status_code == 202
+    assert accepted.json()["estimate"]["calls"] == 0
+    assert accepted.json()["estimate"]["notAsked"] == 2
 
 
 CHECK = {"check_id": "count", "kind": "tool_call_count"}
@@ -200,7 +196,7 @@ CHECK = {"check_id": "count", "kind": "tool_call_count"}
         ({"until": "2026-10-01"}, "until: is not a field of this request"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_its_field(call: Call, tokens: Tokens, store: Store, body: Any, words: str) -> None:
+def test_an_invalid_body_is_refused_with_its_field(call: Call, tokens: Tokens, store: Store, body: Any, words: str) -> None:
     """The error must name the field in the sender's file."""
     answer = call("POST", EVALUATIONS, tokens.root, json=BODY | body)
 
@@ -210,7 +206,9 @@ def test_what_is_wrong_is_said_with_its_field(call: Call, tokens: Tokens, store:
     assert rows(store, "evaluation_requests", "count(*)") == [(0,)]
 
 
-def test_too_many_at_once_are_refused_before_they_are_read(call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_evaluations_are_refused_before_they_are_read(
+    call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each evaluation is in memory with its prompts, so the number per request must be bounded."""
     monkeypatch.setattr(endpoint, "MAX_EVALUATIONS", 1)
     answer = call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops"})
@@ -220,7 +218,7 @@ def test_too_many_at_once_are_refused_before_they_are_read(call: Call, tokens: T
     assert "2 evaluations; 1 can" in answer.json()["error"]
 
 
-def test_a_case_may_be_longer_than_what_other_calls_take(call: Call, tokens: Tokens) -> None:
+def test_a_case_may_exceed_the_usual_body_limit(call: Call, tokens: Tokens) -> None:
     """Long cases are legitimate, but bodies must be bounded."""
     long = CASE | {"input": {"messages": [{"role": "user", "content": "x" * 40_000}] * 5}}
     assert (
@@ -231,36 +229,36 @@ def test_a_case_may_be_longer_than_what_other_calls_take(call: Call, tokens: Tok
     assert call("POST", EVALUATIONS, tokens.root, json=huge).status_code == 413
 
 
-def test_a_token_of_one_project_evaluates_in_it_alone(
+def test_a_token_of_one_project_evaluates_only_there(
     call: Call, tokens: Tokens, admin: str, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """And is not told whether others have a session of that name, by any difference between the answers."""
+    """The answers must not reveal whether another project has a session with that name."""
     mine = call("POST", EVALUATIONS, admin, json=BODY).json()
-    others = call("POST", EVALUATIONS, admin, json=BODY | {"project": "web"})
-    named = [
+    other_project = call("POST", EVALUATIONS, admin, json=BODY | {"project": "web"})
+    responses = [
         call("POST", EVALUATIONS, admin, json=BODY | {"sessions": [name]}) for name in ("w1", "x1", "south/w1", "south/x1")
     ]
 
     assert [one["sessionId"] for one in mine["evaluations"]] == ["s1", "s2"]
-    assert others.status_code == 403
-    assert others.json()["code"] == "other_project"
-    told = [one.json()["error"].replace("x1", "w1") for one in named]
-    assert {one.status_code for one in named} == {400}
-    assert told[0] == told[1]
-    assert told[2] == told[3]
+    assert other_project.status_code == 403
+    assert other_project.json()["code"] == "other_project"
+    errors = [one.json()["error"].replace("x1", "w1") for one in responses]
+    assert {one.status_code for one in responses} == {400}
+    assert errors[0] == errors[1]
+    assert errors[2] == errors[3]
     loop.run(engine.wait_until_drained())
     assert call("POST", EVALUATIONS, tokens.ops, json=BODY).status_code == 403
 
 
-def test_an_evaluation_is_shown_to_whom_its_project_is(
+def test_an_evaluation_is_visible_only_within_its_project(
     call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner
 ) -> None:
     """The prompt quotes conversations of the project."""
-    [one] = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["w1"]}).json()["evaluations"]
+    [evaluation] = call("POST", EVALUATIONS, tokens.root, json=BODY | {"sessions": ["w1"]}).json()["evaluations"]
     loop.run(engine.wait_until_drained())
 
-    assert call("GET", f"{EVALUATIONS}/{one['id']}", tokens.root).status_code == 200
-    hidden, nowhere = (call("GET", f"{EVALUATIONS}/{name}", tokens.ops_reader) for name in (one["id"], "0" * 36))
+    assert call("GET", f"{EVALUATIONS}/{evaluation['id']}", tokens.root).status_code == 200
+    hidden, nowhere = (call("GET", f"{EVALUATIONS}/{name}", tokens.ops_reader) for name in (evaluation["id"], "0" * 36))
     assert hidden.status_code == 404
     assert nowhere.status_code == 404
     assert hidden.json() == nowhere.json()
@@ -268,35 +266,33 @@ def test_an_evaluation_is_shown_to_whom_its_project_is(
     assert call("GET", "/api/audit/web/evaluations", tokens.ops_reader).status_code == 403
 
 
-def test_evaluations_are_listed_newest_first_page_by_page(
-    call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner
-) -> None:
-    """Without gaps and repetitions, and by case, model and session."""
+def test_evaluations_are_listed_newest_first_in_pages(call: Call, tokens: Tokens, engine: Engine, loop: asyncio.Runner) -> None:
+    """Pages have neither gaps nor repetitions, also when filtered by case, model and session."""
     call("POST", EVALUATIONS, tokens.root, json=BODY | {"project": "ops", "cases": [CASE, CASE | {"case_id": "other"}]})
     loop.run(engine.wait_until_drained())
 
     def listed(**query: Any) -> Any:
         return call("GET", "/api/audit/ops/evaluations", tokens.ops_reader, params=query).json()
 
-    whole = listed()
+    full_list = listed()
     first = listed(limit=3)
-    rest = listed(limit=3, cursor=first["nextCursor"])
-    assert whole["count"] == 4
-    assert whole["nextCursor"] is None
-    assert first["evaluations"] + rest["evaluations"] == whole["evaluations"]
-    times = [one["evaluatedAt"] for one in whole["evaluations"]]
+    remaining = listed(limit=3, cursor=first["nextCursor"])
+    assert full_list["count"] == 4
+    assert full_list["nextCursor"] is None
+    assert first["evaluations"] + remaining["evaluations"] == full_list["evaluations"]
+    times = [one["evaluatedAt"] for one in full_list["evaluations"]]
     assert sorted(times, reverse=True) == times
     assert [listed(**one)["count"] for one in ({"case": "other"}, {"model": HAIKU}, {"session": "s1"})] == [2, 2, 2]
     assert listed(case="other", session="s3")["count"] == 0
-    assert {"userPrompt", "finalResult", "judgeResult"}.isdisjoint(whole["evaluations"][0])
+    assert {"userPrompt", "finalResult", "judgeResult"}.isdisjoint(full_list["evaluations"][0])
 
 
 @pytest.mark.parametrize("judged_by_nobody", [True])
-def test_what_is_under_way_or_set_aside_says_so(call: Call, tokens: Tokens, store: Store) -> None:
+def test_pending_and_failed_requests_are_marked(call: Call, tokens: Tokens, store: Store) -> None:
     """A client must be able to tell whether a result is still coming."""
-    asked = make_request(requested_at=NOW - timedelta(minutes=1))
-    filled(store, ("evaluation-requests", asked))
-    path = f"{EVALUATIONS}/{asked.evaluation_id}"
+    request = make_request(requested_at=NOW - timedelta(minutes=1))
+    filled(store, ("evaluation-requests", request))
+    path = f"{EVALUATIONS}/{request.evaluation_id}"
     before = call("GET", path, tokens.root).json()
     letter = DeadLetter(
         dead_letter_id="d", source="evaluation-requests", position=0, stage="evaluation", reason="bounds", detail="too large",

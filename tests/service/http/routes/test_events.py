@@ -15,22 +15,22 @@ EVENTS = "/api/audit/events"
 
 
 def tool_call(**fields: Any) -> dict[str, Any]:
-    """One event."""
+    """Return an event."""
     return {"event": "tool_call", "tool": "exec", "timestamp": "2026-10-01T09:00:00Z", **fields}
 
 
 def batch(*events: Any, session: str = "s1", **fields: Any) -> dict[str, Any]:
-    """A body."""
+    """Return the body of a batch."""
     return {"session_id": session, "events": list(events), **fields}
 
 
 def stored(store: Store) -> list[tuple[Any, ...]]:
-    """Position and id of every event that the log holds."""
+    """Return position and id of every stored event."""
     return store.cursor().execute("SELECT seq, event_id FROM agent_events ORDER BY session_id, seq").fetchall()
 
 
-def test_events_are_filed_as_the_token_says(call: Call, tokens: Tokens, store: Store) -> None:
-    """The same rule as for exchanges."""
+def test_events_are_filed_by_the_token(call: Call, tokens: Tokens, store: Store) -> None:
+    """The rule is the same as for exchanges."""
     response = call("POST", EVENTS, tokens.web, json=batch(tool_call(password="hunter2-hunter2"), first_seq=0, agent="mallory"))
     assert response.status_code == 201
     assert response.json() == {"accepted": 1, "known": 0, "refused": []}
@@ -39,7 +39,7 @@ def test_events_are_filed_as_the_token_says(call: Call, tokens: Tokens, store: S
     assert "hunter2" not in row[4]
 
 
-def test_a_batch_with_positions_can_be_sent_again(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_batch_with_positions_can_be_repeated(call: Call, tokens: Tokens, store: Store) -> None:
     """A sender that received no answer repeats the batch."""
     body = batch(tool_call(n=1), tool_call(n=2), first_seq=5)
     assert [call("POST", EVENTS, tokens.ops, json=body).json() for _ in range(2)] == [
@@ -49,8 +49,8 @@ def test_a_batch_with_positions_can_be_sent_again(call: Call, tokens: Tokens, st
     assert stored(store) == [(5, "event_5"), (6, "event_6")]
 
 
-def test_events_with_ids_follow_on_what_the_log_has(call: Call, tokens: Tokens, store: Store) -> None:
-    """Sent again in another cut, they keep their places and leave no gap."""
+def test_events_with_ids_continue_the_stored_positions(call: Call, tokens: Tokens, store: Store) -> None:
+    """Repeated in other batches, they keep their positions and leave no gap."""
     call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a"), tool_call(event_id="b")))
     second = call(
         "POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="b"), tool_call(event_id="c"), tool_call(event_id=4))
@@ -59,7 +59,7 @@ def test_events_with_ids_follow_on_what_the_log_has(call: Call, tokens: Tokens, 
     assert stored(store) == [(0, "a"), (1, "b"), (2, "c"), (3, "4")]
 
 
-def test_sessions_of_other_connections_are_others(call: Call, tokens: Tokens, store: Store) -> None:
+def test_sessions_of_other_connections_are_separate(call: Call, tokens: Tokens, store: Store) -> None:
     """Ids are unique within a connection."""
     for token in (tokens.ops, tokens.web):
         assert call("POST", EVENTS, token, json=batch(tool_call(event_id="a"))).json()["accepted"] == 1
@@ -68,23 +68,23 @@ def test_sessions_of_other_connections_are_others(call: Call, tokens: Tokens, st
 
 @pytest.mark.parametrize("event_id", [None, "", "  ", True, [], {}])
 def test_events_without_ids_need_a_position(call: Call, tokens: Tokens, store: Store, event_id: Any) -> None:
-    """Without either, sending again would make another event of each."""
+    """Without either, a repeated request would duplicate every event."""
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a"), tool_call(event_id=event_id)))
     assert response.status_code == 400
     assert response.json()["error"].startswith("events[1].event_id: is missing")
     assert stored(store) == []
 
 
-def test_an_id_that_two_events_of_a_batch_have_is_no_id(call: Call, tokens: Tokens, store: Store) -> None:
-    """Which event the id means would depend on how the sender cuts its batches."""
+def test_an_id_shared_by_two_events_of_a_batch_is_ignored(call: Call, tokens: Tokens, store: Store) -> None:
+    """Its meaning would depend on how the sender splits its batches."""
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a"), tool_call(event_id="a")))
     assert response.status_code == 400
     assert response.json()["error"].startswith("events[1].event_id")
     assert stored(store) == []
 
 
-def test_a_malformed_event_stops_no_other_and_is_kept(call: Call, tokens: Tokens, store: Store) -> None:
-    """It is reported by its place, and its bytes are set aside without their secrets."""
+def test_a_malformed_event_is_stored_apart_and_stops_no_other(call: Call, tokens: Tokens, store: Store) -> None:
+    """It is reported by its position, and its redacted bytes become a dead letter."""
     events = [
         tool_call(),
         "password=hunter2-hunter2",
@@ -114,14 +114,14 @@ def test_a_malformed_event_stops_no_other_and_is_kept(call: Call, tokens: Tokens
     assert "hunter2" not in letters[0][3]
 
 
-def test_a_dead_letter_is_kept_once(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_dead_letter_is_stored_once(call: Call, tokens: Tokens, store: Store) -> None:
     """Repeated deliveries must not add dead letters."""
     for _ in range(3):
         assert len(call("POST", EVENTS, tokens.ops, json=batch(7, first_seq=0)).json()["refused"]) == 1
     assert store.count("dead_letters") == 1
 
 
-def test_another_content_under_a_known_id_is_refused_and_kept(call: Call, tokens: Tokens, store: Store) -> None:
+def test_other_content_under_a_known_id_is_refused_and_kept(call: Call, tokens: Tokens, store: Store) -> None:
     """Stored records are never replaced, and the conflicting one becomes a dead letter."""
     call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="a", n=1)))
     response = call("POST", EVENTS, tokens.ops, json=batch(tool_call(event_id="b"), tool_call(event_id="a", n=2)))
@@ -138,7 +138,7 @@ def test_another_content_under_a_known_id_is_refused_and_kept(call: Call, tokens
         ("own", "events[1].event_id: ", "(it differs in n)"),
     ],
 )
-def test_a_conflict_names_what_tells_the_event(
+def test_a_conflict_names_the_id_or_the_position(
     call: Call, tokens: Tokens, event_id: str | None, field: str, difference: str
 ) -> None:
     """Without an event_id, the conflict must name the position that is already taken."""
@@ -178,9 +178,7 @@ def test_an_event_nested_too_deep_is_refused_alone(call: Call, tokens: Tokens, s
         ({"session_id": "s", "first_seq": 0, "events": [{}] * 10_001}, "events"),
     ],
 )
-def test_a_wrong_envelope_is_refused_by_the_name_of_its_field(
-    call: Call, tokens: Tokens, store: Store, body: Any, field: str
-) -> None:
+def test_an_invalid_envelope_is_refused_with_its_field(call: Call, tokens: Tokens, store: Store, body: Any, field: str) -> None:
     """A batch with an invalid envelope is refused as a whole."""
     response = call("POST", EVENTS, tokens.ops, json=body)
     assert response.status_code == 400
@@ -189,7 +187,7 @@ def test_a_wrong_envelope_is_refused_by_the_name_of_its_field(
     assert stored(store) == []
 
 
-def test_ten_thousand_events_are_taken_at_once(call: Call, tokens: Tokens, store: Store) -> None:
+def test_ten_thousand_events_are_accepted(call: Call, tokens: Tokens, store: Store) -> None:
     """The documented limit is exact."""
     response = call("POST", EVENTS, tokens.ops, json=batch(*[{"event": "x", "n": n} for n in range(10_000)], first_seq=0))
     assert response.status_code == 201
@@ -203,13 +201,13 @@ def test_a_batch_over_four_mebibytes_is_too_large(call: Call, tokens: Tokens) ->
     assert call("POST", EVENTS, tokens.ops, content=content, headers={"content-type": "application/json"}).status_code == 413
 
 
-def test_a_project_that_is_switched_off_takes_no_events(call: Call, tokens: Tokens) -> None:
+def test_a_disabled_project_accepts_no_events(call: Call, tokens: Tokens) -> None:
     """The policy's master switch applies to every way in which records arrive."""
     assert call("POST", EVENTS, tokens.dark, json=batch(tool_call(), first_seq=0)).json()["code"] == "audit_disabled"
 
 
-def test_labels_of_an_event_are_kept_and_bad_ones_set_the_event_aside(call: Call, tokens: Tokens, store: Store) -> None:
-    """One event with a label that cannot be kept stops no other."""
+def test_event_labels_are_stored_and_invalid_ones_reject_the_event(call: Call, tokens: Tokens, store: Store) -> None:
+    """An event with an invalid label stops no other."""
     events = batch(tool_call(labels={"tool_version": "2"}), tool_call(labels={"tool_version": 2}), first_seq=0)
     response = call("POST", EVENTS, tokens.ops, json=events).json()
     (refused,) = response["refused"]

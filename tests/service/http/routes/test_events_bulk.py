@@ -15,26 +15,26 @@ LINES = {"content-type": "application/x-ndjson"}
 
 
 def event(event_id: Any = "a", session: str = "s1", **fields: Any) -> dict[str, Any]:
-    """One event, flat."""
+    """Return a flat event."""
     moment = {"timestamp": "2026-10-01T09:00:00Z"}
     return {"session_id": session, "event_id": event_id, "event": "tool_call", "tool": "exec", **moment, **fields}
 
 
 def stored(store: Store) -> list[tuple[Any, ...]]:
-    """Session, position and id of every event that the log holds."""
+    """Return session, position and id of every stored event."""
     return store.cursor().execute("SELECT session_id, seq, event_id FROM agent_events ORDER BY session_id, seq").fetchall()
 
 
 def letters(store: Store) -> list[tuple[Any, ...]]:
-    """Source, position and reason of the dead letters."""
+    """Return source, position and reason of the dead letters."""
     return store.cursor().execute("SELECT source, position, reason FROM dead_letters ORDER BY position").fetchall()
 
 
-def test_events_of_any_sessions_follow_their_sessions(call: Call, tokens: Tokens, store: Store) -> None:
-    """A sender collects events as they come, of all its sessions; each goes on where its session is."""
+def test_events_of_several_sessions_continue_their_sessions(call: Call, tokens: Tokens, store: Store) -> None:
+    """A sender collects the events of all its sessions, and each continues its own."""
     call("POST", EVENTS, tokens.ops, json={"session_id": "s1", "events": [event("first")]})
-    sent = [event("a"), event("x", "s2"), event("b"), event("y", "s2")]
-    response = call("POST", EVENTS_BULK, tokens.ops, json=sent)
+    events = [event("a"), event("x", "s2"), event("b"), event("y", "s2")]
+    response = call("POST", EVENTS_BULK, tokens.ops, json=events)
 
     results = [{"eventId": event_id} for event_id in ("a", "x", "b", "y")]
     assert response.status_code == 201
@@ -42,8 +42,8 @@ def test_events_of_any_sessions_follow_their_sessions(call: Call, tokens: Tokens
     assert stored(store) == [("s1", 0, "first"), ("s1", 1, "a"), ("s1", 2, "b"), ("s2", 0, "x"), ("s2", 1, "y")]
 
 
-def test_flat_and_wrapped_events_are_the_same_in_an_array_and_in_lines(call: Call, tokens: Tokens, store: Store) -> None:
-    """The lines of an event file are sent as they are; both forms of a line name one event."""
+def test_flat_and_wrapped_events_are_equal_in_arrays_and_lines(call: Call, tokens: Tokens, store: Store) -> None:
+    """Event files can be sent unchanged, and both forms of a line name one event."""
     flat = event("a")
     wrapped = {"session_id": "s1", "event": {key: value for key, value in flat.items() if key != "session_id"}}
     first = call("POST", EVENTS_BULK, tokens.ops, json=[flat]).json()
@@ -55,7 +55,7 @@ def test_flat_and_wrapped_events_are_the_same_in_an_array_and_in_lines(call: Cal
     assert stored(store) == [("s1", 0, "a"), ("s1", 1, "b")]
 
 
-def test_sent_again_in_another_cut_changes_nothing(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_repetition_in_other_batches_changes_nothing(call: Call, tokens: Tokens, store: Store) -> None:
     """Senders repeat events without an answer, together with other events or alone."""
     call("POST", EVENTS_BULK, tokens.ops, json=[event("a"), event("b")])
     answer = call("POST", EVENTS_BULK, tokens.ops, json=[event("b"), event("c"), event("c")]).json()
@@ -66,14 +66,19 @@ def test_sent_again_in_another_cut_changes_nothing(call: Call, tokens: Tokens, s
     assert stored(store) == [("s1", 0, "a"), ("s1", 1, "b"), ("s1", 2, "c")]
 
 
-def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, store: Store) -> None:
-    """The answer names the place and the field; all that is good is taken, and what names its session is set aside."""
+def test_an_invalid_event_stops_no_other(call: Call, tokens: Tokens, store: Store) -> None:
+    """The answer names position and field, and an invalid event that names its session becomes a dead letter."""
     call("POST", EVENTS_BULK, tokens.ops, json=[event("a", n=1)])
     deep = event("deep", args=json.loads("[" * 200 + "]" * 200))
     wrapped = {"session_id": "s1", "event": {"event": "x", "event_id": True}}
-    sent = [event("ok"), event("a", n=2), event(None), {"event_id": "x"}, 7, event("late", timestamp="never"), deep, wrapped]
-    sent += [event("no", event=None), event("b", session="s 2\n"), event("labelled", labels={"tool_version": 2}), event("good")]
-    body = call("POST", EVENTS_BULK, tokens.ops, json=sent).json()
+    events = [event("ok"), event("a", n=2), event(None), {"event_id": "x"}, 7, event("late", timestamp="never"), deep, wrapped]
+    events += [
+        event("no", event=None),
+        event("b", session="s 2\n"),
+        event("labelled", labels={"tool_version": 2}),
+        event("good"),
+    ]
+    body = call("POST", EVENTS_BULK, tokens.ops, json=events).json()
     refused = {place: (one["code"], one["error"]) for place, one in enumerate(body["results"]) if "error" in one}
 
     assert body["accepted"] == 2
@@ -98,7 +103,7 @@ def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, store
     assert [row[:2] for row in letters(store)] == [("http:north/s1", place) for place in (1, 2, 5, 6, 7, 8, 10)]
 
 
-def test_a_line_that_is_no_json_costs_that_line_only(call: Call, tokens: Tokens, store: Store) -> None:
+def test_an_invalid_json_line_affects_only_itself(call: Call, tokens: Tokens, store: Store) -> None:
     """Senders may deliver a truncated log file."""
     body = b"\n".join([json.dumps(event("a")).encode(), b"{bad", json.dumps(event("b")).encode()])
     answer = call("POST", EVENTS_BULK, tokens.ops, content=body, headers=LINES).json()
@@ -111,8 +116,8 @@ def test_a_line_that_is_no_json_costs_that_line_only(call: Call, tokens: Tokens,
     assert stored(store) == [("s1", 0, "a"), ("s1", 1, "b")]
 
 
-def test_an_id_that_comes_twice_with_other_content_is_refused_once(call: Call, tokens: Tokens, store: Store) -> None:
-    """The first one is the event; which of them was meant cannot be told."""
+def test_a_conflicting_duplicate_is_refused_once(call: Call, tokens: Tokens, store: Store) -> None:
+    """The first one counts, because it is unknown which was meant."""
     body = call("POST", EVENTS_BULK, tokens.ops, json=[event("a", n=1), event("a", n=2), event("a", "s2", n=2)]).json()
 
     assert body["accepted"] == 2
@@ -122,10 +127,10 @@ def test_an_id_that_comes_twice_with_other_content_is_refused_once(call: Call, t
     assert letters(store) == [("http:north/s1", 1, "conflicting_id")]
 
 
-def test_events_are_filed_as_the_token_says(call: Call, tokens: Tokens, store: Store) -> None:
-    """The same rule as for exchanges: agent and project are the connection's, secrets go, and a note says so."""
-    sent = [event("a", agent="mallory", project="ops", password="hunter2-hunter2"), event("b", project="web")]
-    results = call("POST", EVENTS_BULK, tokens.web, json=sent).json()["results"]
+def test_bulk_events_are_filed_by_the_token(call: Call, tokens: Tokens, store: Store) -> None:
+    """Agent and project are the connection's, secrets are redacted, and a note says so."""
+    events = [event("a", agent="mallory", project="ops", password="hunter2-hunter2"), event("b", project="web")]
+    results = call("POST", EVENTS_BULK, tokens.web, json=events).json()["results"]
 
     assert [one.get("project") for one in results] == ["web", None]
     rows = store.cursor().execute("SELECT connection, project, agent, payload FROM agent_events ORDER BY seq").fetchall()
@@ -133,7 +138,7 @@ def test_events_are_filed_as_the_token_says(call: Call, tokens: Tokens, store: S
     assert "hunter2" not in rows[0][3]
 
 
-def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_thousand_events_are_accepted_and_one_more_is_not(call: Call, tokens: Tokens, store: Store) -> None:
     """The error names the limit, so that a sender can split its request."""
     bodies = [event(f"e{number}", f"s{number % 300}") for number in range(MAX_BULK + 1)]
     most = call("POST", EVENTS_BULK, tokens.ops, json=bodies[:-1])
@@ -146,14 +151,14 @@ def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, st
     assert store.count("agent_events") == MAX_BULK
 
 
-def test_a_body_that_is_too_large_is_refused(call: Call, tokens: Tokens) -> None:
+def test_an_oversized_body_is_refused(call: Call, tokens: Tokens) -> None:
     """Events in bulk have a limit of their own."""
     answer = call("POST", EVENTS_BULK, tokens.ops, content=b" " * (BODY_LIMITS[EVENTS_BULK] + 1), headers=LINES)
     assert answer.status_code == 413
     assert answer.json()["code"] == "too_large"
 
 
-def test_a_project_that_is_not_audited_takes_none(call: Call, tokens: Tokens) -> None:
+def test_an_unaudited_project_accepts_none(call: Call, tokens: Tokens) -> None:
     """The policy's master switch applies to every way in which records arrive."""
     answer = call("POST", EVENTS_BULK, tokens.dark, json=[event()])
     assert answer.status_code == 403

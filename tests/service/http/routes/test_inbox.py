@@ -16,8 +16,8 @@ INBOX = "/api/audit/incidents"
 
 
 @pytest.fixture(autouse=True)
-def few(store: Store) -> None:
-    """Four incidents of two projects."""
+def four_incidents(store: Store) -> None:
+    """Store four incidents of two projects."""
     put(
         store,
         "incidents",
@@ -31,7 +31,7 @@ def few(store: Store) -> None:
 
 
 def ids(body: dict[str, Any]) -> list[str]:
-    """The incidents of an answer, in its order."""
+    """Return the incidents of an answer, in its order."""
     return [one["id"] for one in body["incidents"]]
 
 
@@ -52,8 +52,8 @@ def ids(body: dict[str, Any]) -> list[str]:
         ({"type": "anomaly_spike"}, []),
     ],
 )
-def test_the_list_is_narrowed_and_ordered(call: Call, tokens: Tokens, asked: dict[str, Any], found: list[str]) -> None:
-    """As on the page; without a state all of them, as the list of one project has it."""
+def test_the_list_can_be_filtered_and_sorted(call: Call, tokens: Tokens, asked: dict[str, Any], found: list[str]) -> None:
+    """It works as on the page; without a state it has all incidents, like the list of one project."""
     body = call("GET", INBOX, tokens.root, params=asked).json()
     assert ids(body) == found
     assert body["count"] == len(found)
@@ -61,8 +61,8 @@ def test_the_list_is_narrowed_and_ordered(call: Call, tokens: Tokens, asked: dic
     assert body["nextCursor"] is None
 
 
-def test_pages_follow_one_another(call: Call, tokens: Tokens) -> None:
-    """The total is of all pages, the count of one."""
+def test_pages_continue_the_list(call: Call, tokens: Tokens) -> None:
+    """The total covers all pages, the count one page."""
     first = call("GET", INBOX, tokens.root, params={"limit": 3, "sort": "worst"}).json()
     assert ids(first) == ["b", "a", "c"]
     assert first["count"] == 3
@@ -78,17 +78,17 @@ def test_a_token_of_one_project_sees_no_other(call: Call, tokens: Tokens) -> Non
     assert call("GET", INBOX, tokens.ops_reader, params={"project": "web"}).status_code == 403
 
 
-def test_who_acknowledged_one_of_versions_before_has_it(call: Call, tokens: Tokens) -> None:
+def test_an_older_acknowledged_incident_belongs_to_its_acknowledger(call: Call, tokens: Tokens) -> None:
     """Records of earlier versions have no assignee; the person who acknowledged is shown instead."""
-    (one,) = call("GET", INBOX, tokens.root, params={"assignee": "root"}).json()["incidents"]
-    assert one["assignee"] == "root"
-    assert one["acknowledgedBy"] == "root"
-    assert one["assignedAt"] is None
+    (incident,) = call("GET", INBOX, tokens.root, params={"assignee": "root"}).json()["incidents"]
+    assert incident["assignee"] == "root"
+    assert incident["acknowledgedBy"] == "root"
+    assert incident["assignedAt"] is None
 
 
 @pytest.mark.parametrize("asked", ["sort=odd", "status=odd", "severity=odd", "limit=0", "text=", "cursor=odd", "colour=red"])
-def test_what_cannot_be_asked_is_named(call: Call, tokens: Tokens, asked: str) -> None:
-    """Without the filter the call would answer everything."""
+def test_an_invalid_filter_is_named(call: Call, tokens: Tokens, asked: str) -> None:
+    """An ignored filter would return everything."""
     answer = call("GET", f"{INBOX}?{asked}", tokens.root)
     assert answer.status_code == 400
     assert asked.partition("=")[0] in answer.json()["error"]
@@ -98,18 +98,18 @@ BULK = f"{INBOX}/bulk"
 
 
 def selected(*ids: str, project: str = "ops") -> list[dict[str, str]]:
-    """Incidents of a project."""
+    """Return a selection of incidents of a project."""
     return [{"project": project, "id": one} for one in ids]
 
 
-def test_many_are_changed_with_one_reason_and_each_says_how_it_went(call: Call, tokens: Tokens) -> None:
+def test_a_bulk_change_has_one_reason_and_a_result_per_incident(call: Call, tokens: Tokens) -> None:
     """A missing incident must not prevent the changes of the others."""
-    asked = {
+    change = {
         "incidents": [*selected("c", "none", "b"), *selected("a", project="web")],
         "status": "dismissed",
         "comment": "test",
     }
-    body = call("POST", BULK, tokens.root, json=asked).json()
+    body = call("POST", BULK, tokens.root, json=change).json()
     assert body["done"] == 3
     assert body["failed"] == 1
     assert [(one["id"], one["done"], one["status"]) for one in body["results"]] == [
@@ -128,18 +128,18 @@ def test_many_are_changed_with_one_reason_and_each_says_how_it_went(call: Call, 
 
 
 def test_a_token_of_one_project_changes_no_other(call: Call, tokens: Tokens) -> None:
-    """It is refused for each that is not its own, whether there is such a project or not."""
-    asked = {"incidents": [*selected("b"), *selected("a", project="web"), *selected("a", project="nosuch")], "assignee": "me"}
-    body = call("POST", BULK, tokens.ops_reader, json=asked).json()
+    """Foreign incidents are refused, whether or not the project exists."""
+    change = {"incidents": [*selected("b"), *selected("a", project="web"), *selected("a", project="nosuch")], "assignee": "me"}
+    body = call("POST", BULK, tokens.ops_reader, json=change).json()
     assert [one["code"] for one in body["results"]] == [None, "other_project", "other_project"]
     assert [one["assignee"] for one in body["results"]] == ["reader", None, None]
     assert call("GET", "/api/audit/web/incidents/a", tokens.root).json()["incident"]["status"] == "open"
 
 
-def test_it_is_assigned_to_people_who_may_see_it(call: Call, tokens: Tokens) -> None:
+def test_an_incident_is_assigned_only_to_people_who_may_see_it(call: Call, tokens: Tokens) -> None:
     """An incident assigned to a misspelt name would appear in nobody's list."""
-    asked = {"incidents": [*selected("b"), *selected("a", project="web")], "assignee": "reader"}
-    first, second = call("POST", BULK, tokens.root, json=asked).json()["results"]
+    body = {"incidents": [*selected("b"), *selected("a", project="web")], "assignee": "reader"}
+    first, second = call("POST", BULK, tokens.root, json=body).json()["results"]
     assert first["assignee"] == "reader"
     assert first["done"] is True
     assert second["done"] is False
@@ -179,14 +179,14 @@ def test_a_comment_alone_is_kept_in_the_history(call: Call, tokens: Tokens) -> N
         ({"incidents": selected("b"), "state": "open"}, "state"),
     ],
 )
-def test_what_cannot_be_changed_is_named(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
+def test_an_invalid_change_is_refused_with_its_field(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
     """The error names the field, and nothing is changed."""
     answer = call("POST", BULK, tokens.root, json=body)
     assert answer.status_code == 400
     assert field in answer.json()["error"]
 
 
-def test_the_audit_log_names_what_was_changed(call: Call, tokens: Tokens) -> None:
+def test_the_audit_log_names_the_changed_incidents(call: Call, tokens: Tokens) -> None:
     """The audit log names the changed incidents, even of bulk changes."""
     call("POST", BULK, tokens.root, json={"incidents": selected("b", "c"), "assignee": "me"})
     line = call("GET", "/api/audit/audit-log", tokens.root).json()["lines"][0]

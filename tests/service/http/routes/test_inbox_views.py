@@ -16,7 +16,7 @@ VIEWS = "/api/audit/incidents/views"
 
 
 def names(call: Call, token: str) -> list[str]:
-    """The views that a token sees."""
+    """Return the views that a token sees."""
     return [one["name"] for one in call("GET", VIEWS, token).json()["views"]]
 
 
@@ -37,7 +37,7 @@ def test_a_view_is_saved_replaced_and_deleted(call: Call, tokens: Tokens) -> Non
     assert names(call, tokens.root) == []
 
 
-def test_a_shared_view_shows_no_project_to_who_may_not_see_it(call: Call, tokens: Tokens) -> None:
+def test_a_shared_view_hides_projects_that_the_reader_may_not_see(call: Call, tokens: Tokens) -> None:
     """Even the name of a hidden project must not be disclosed."""
     for name, query in (("ours", "project=ops"), ("theirs", "project=web"), ("all", "severity=critical")):
         call("POST", VIEWS, tokens.root, json={"name": name, "query": query, "shared": True})
@@ -47,7 +47,7 @@ def test_a_shared_view_shows_no_project_to_who_may_not_see_it(call: Call, tokens
     assert call("DELETE", f"{VIEWS}/all", tokens.ops_reader).status_code == 404
 
 
-def test_who_only_reads_has_own_views_and_shares_none(call: Call, access: AccessStore) -> None:
+def test_a_reader_has_private_views_only(call: Call, access: AccessStore) -> None:
     """Readers may save their own views, but sharing needs the right to decide."""
     token = access.add(Holder("operator", "looker", None, None, frozenset({"read"})))
     assert call("POST", VIEWS, token, json={"name": "mine", "query": ""}).status_code == 200
@@ -69,14 +69,14 @@ def test_who_only_reads_has_own_views_and_shares_none(call: Call, access: Access
         ({"name": "a", "query": "", "for": "all"}, "for"),
     ],
 )
-def test_what_is_no_view_is_named(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
+def test_an_invalid_view_is_refused_with_its_field(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
     """The error names the field."""
     answer = call("POST", VIEWS, tokens.root, json=body)
     assert answer.status_code == 400
     assert field in answer.json()["error"]
 
 
-def test_the_forms_of_the_inbox_save_and_delete(call: Call, tokens: Tokens) -> None:
+def test_the_forms_of_the_inbox_save_and_delete_views(call: Call, tokens: Tokens) -> None:
     """The forms work without a script and redirect to the list; forms of other sites are refused."""
     value = signed_in(call, tokens.root)
     headers = {

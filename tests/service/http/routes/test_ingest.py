@@ -18,12 +18,12 @@ INGEST = "/api/audit/ingest"
 
 
 def stored(store: Store, columns: str) -> list[tuple[Any, ...]]:
-    """Columns of every exchange that the log holds."""
+    """Return columns of every stored exchange."""
     return store.cursor().execute(f"SELECT {columns} FROM exchanges ORDER BY exchange_id").fetchall()
 
 
 def test_a_sampled_exchange_is_answered_with_its_score(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """An existing webhook reads these fields, and no others may turn up."""
+    """Existing webhooks read exactly these fields."""
     response = call("POST", INGEST, tokens.ops, json=exchange_body())
     assert response.status_code == 201
     body = response.json()
@@ -38,7 +38,7 @@ def test_a_sampled_exchange_is_answered_with_its_score(call: Call, tokens: Token
     }
 
 
-def test_a_routine_turn_is_left_out(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+def test_a_routine_turn_is_not_sampled(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """The answer for an exchange that was not sampled."""
     response = call("POST", INGEST, tokens.ops, json=exchange_body(7))
     assert (response.status_code, response.json()) == (201, {
@@ -46,8 +46,8 @@ def test_a_routine_turn_is_left_out(call: Call, tokens: Tokens, exchange_body: B
     })  # fmt: skip
 
 
-def test_a_session_without_money_is_told_so(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """A cap of 0 means no paid call at all, and is a decision about money, not about sampling."""
+def test_a_session_over_its_cap_is_told_so(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """A cap of 0 allows no paid call, which is a decision about money and not about sampling."""
     response = call("POST", INGEST, tokens.capped, json=exchange_body())
     assert (response.status_code, response.json()) == (201, {
         "exchangeId": "s1:1", "scored": False, "reason": "cost_cap_exceeded", "tier1": {"score": 1.0, "flags": []},
@@ -55,14 +55,14 @@ def test_a_session_without_money_is_told_so(call: Call, tokens: Tokens, exchange
     })  # fmt: skip
 
 
-def test_an_exchange_nobody_has_decided_on_is_queued(
+def test_an_undecided_exchange_is_queued(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With Kafka, the server has no state of sessions and cannot decide."""
-    known = engine.ingest_exchange
+    ingest = engine.ingest_exchange
 
     async def queued(exchange: Exchange) -> Any:
-        return replace(await known(exchange), reason="queued", sampled=False)
+        return replace(await ingest(exchange), reason="queued", sampled=False)
 
     monkeypatch.setattr(engine, "ingest_exchange", queued)
     body = call("POST", INGEST, tokens.ops, json=exchange_body()).json()
@@ -71,18 +71,18 @@ def test_an_exchange_nobody_has_decided_on_is_queued(
     assert body["reason"] == "queued"
 
 
-def test_the_same_again_is_a_duplicate_with_the_first_outcome(
+def test_a_repetition_is_a_duplicate_with_the_first_outcome(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
     """Webhooks repeat deliveries until they succeed, so a duplicate must not be an error."""
     first = call("POST", INGEST, tokens.ops, json=exchange_body()).json()
-    again = call("POST", INGEST, tokens.ops, json=exchange_body())
-    assert again.status_code == 200
-    assert again.json() == first | {"duplicate": True}
+    repeated = call("POST", INGEST, tokens.ops, json=exchange_body())
+    assert repeated.status_code == 200
+    assert repeated.json() == first | {"duplicate": True}
     assert store.count("exchanges") == 1
 
 
-def test_another_content_under_a_known_id_is_a_conflict(
+def test_other_content_under_a_known_id_is_a_conflict(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
     """Stored records are never replaced."""
@@ -95,15 +95,17 @@ def test_another_content_under_a_known_id_is_a_conflict(
     assert stored(store, "agent_response") == [("It is done.",)]
 
 
-def test_digests_in_databases_stay_what_they_were(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """A sender repeats itself after an upgrade, too: with other digests all that was sent before would contradict what is sent again."""
-    sent = exchange_body(agent_response=SENT) | {"agent": "cleo", "multi_user": True}
-    assert call("POST", INGEST, tokens.ops, json=sent).status_code == 201
+def test_stored_digests_stay_valid_after_an_upgrade(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
+    """With another digest, every repeated exchange would contradict the stored one."""
+    body = exchange_body(agent_response=SENT) | {"agent": "cleo", "multi_user": True}
+    assert call("POST", INGEST, tokens.ops, json=body).status_code == 201
     assert stored(store, "content_digest") == [(DIGEST,)]
 
 
 @pytest.mark.parametrize("text", ["", "It is done."])
-def test_why_an_answer_stopped_says_what_became_of_it(
+def test_the_stop_reason_gives_the_outcome(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store, text: str
 ) -> None:
     """A failed answer must be distinguished from an empty one, whatever field reports the failure."""
@@ -138,13 +140,13 @@ DIGEST = "f4dab796afaa606b"
     ],
     ids=str,
 )
-def test_whatever_differs_under_a_known_id_is_a_conflict(
+def test_any_difference_under_a_known_id_is_a_conflict(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store, other: dict[str, Any]
 ) -> None:
-    """Called a duplicate it would be dropped, and its sender would believe that it is in the log."""
-    sent = exchange_body(agent_response=SENT) | {"agent": "cleo"}
-    changed = sent | other | {"exchange": sent["exchange"] | other.get("exchange", {})}
-    statuses = [call("POST", INGEST, tokens.ops, json=body).status_code for body in (sent, changed, sent)]
+    """As a duplicate it would be dropped while its sender believes that it is stored."""
+    original = exchange_body(agent_response=SENT) | {"agent": "cleo"}
+    changed = original | other | {"exchange": original["exchange"] | other.get("exchange", {})}
+    statuses = [call("POST", INGEST, tokens.ops, json=body).status_code for body in (original, changed, original)]
     assert statuses == [201, 409, 200]
     assert store.count("exchanges") == 1
 
@@ -157,16 +159,14 @@ def test_ids_are_unique_per_connection(call: Call, tokens: Tokens, exchange_body
     assert store.count("exchanges") == 2
 
 
-def test_the_token_decides_where_a_record_is_filed(
-    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
-) -> None:
+def test_the_token_decides_the_project(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """A sender must not be able to write into other projects."""
     body = exchange_body() | {"connection_id": ["north"], "project": "ops", "agent": "mallory"}
     assert call("POST", INGEST, tokens.web, json=body).status_code == 201
     assert stored(store, "connection, project, agent") == [("south", "web", "south-agent")]
 
 
-def test_everything_that_was_sent_is_kept(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+def test_every_sent_field_is_stored(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Zero values and the model's name must be stored."""
     answer = {
         "content": "Done.",
@@ -180,12 +180,10 @@ def test_everything_that_was_sent_is_kept(call: Call, tokens: Tokens, exchange_b
     assert stored(store, columns) == [(0, 0, 0, "claude-sonnet-4-5", "Easy.", "cleo", True, "answered")]
 
 
-def test_labels_are_kept_sorted_and_without_secrets(
-    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
-) -> None:
-    """Slices are made of labels, and a secret in one would be shown in every incident."""
-    sent = {"tenant": "acme", "agent_version": "1.4.0", "db.password": "hunter2-hunter2"}
-    assert call("POST", INGEST, tokens.ops, json=exchange_body(labels=sent)).status_code == 201
+def test_labels_are_stored_sorted_and_redacted(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+    """Slices are based on labels, and every incident would show a secret in one."""
+    sent_labels = {"tenant": "acme", "agent_version": "1.4.0", "db.password": "hunter2-hunter2"}
+    assert call("POST", INGEST, tokens.ops, json=exchange_body(labels=sent_labels)).status_code == 201
     [(labels,)] = stored(store, "labels")
     assert [one["name"] for one in labels] == ["agent_version", "db.password", "tenant"]
     assert [labels[0]["value"], labels[2]["value"]] == ["1.4.0", "acme"]
@@ -204,17 +202,15 @@ def test_labels_are_kept_sorted_and_without_secrets(
         ({f"l{number}": "x" for number in range(17)}, "exchange.labels: has 17 labels"),
     ],
 )
-def test_labels_that_break_a_rule_are_named(
-    call: Call, tokens: Tokens, exchange_body: BodyBuilder, labels: Any, said: str
-) -> None:
-    """Half of the labels would put a score into the wrong slice, so the whole is refused."""
+def test_an_invalid_label_is_named(call: Call, tokens: Tokens, exchange_body: BodyBuilder, labels: Any, said: str) -> None:
+    """Some of the labels would put a score into the wrong slice, so the exchange is refused."""
     response = call("POST", INGEST, tokens.ops, json=exchange_body(labels=labels))
     assert response.status_code == 400
     assert said in response.text
 
 
-def test_the_same_exchange_with_other_labels_is_a_conflict(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """A label is content: sent again with another one, the first one stays and the sender learns of it."""
+def test_an_exchange_repeated_with_other_labels_is_a_conflict(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """A label is content: the first exchange stays, and the sender learns about the conflict."""
     body = exchange_body(labels={"tenant": "acme"})
     assert [call("POST", INGEST, tokens.ops, json=body).status_code for _ in range(2)] == [201, 200]
     other = call("POST", INGEST, tokens.ops, json=exchange_body(labels={"tenant": "bolt"}))
@@ -222,7 +218,7 @@ def test_the_same_exchange_with_other_labels_is_a_conflict(call: Call, tokens: T
     assert "exchange.labels" in other.text
 
 
-def test_what_was_not_sent_is_missing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+def test_a_field_that_was_not_sent_is_missing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """A missing value is not zero, and null counts as missing."""
     body = exchange_body(turn_number=None, agent_response={"content": "Done.", "thinking": None, "model": None, "usage": None})
     assert call("POST", INGEST, tokens.ops, json=body | {"agent": None}).status_code == 201
@@ -230,7 +226,9 @@ def test_what_was_not_sent_is_missing(call: Call, tokens: Tokens, exchange_body:
     assert stored(store, columns) == [(None, None, None, None, None, None, False)]
 
 
-def test_an_empty_response_is_taken_and_flagged(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+def test_an_empty_response_is_accepted_and_flagged(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
     """Empty answers must be accepted, because silent refusals have to be detected."""
     body = call("POST", INGEST, tokens.ops, json=exchange_body(response="")).json()
     assert body["tier1"]["flags"] == ["silent_refusal"]
@@ -238,7 +236,7 @@ def test_an_empty_response_is_taken_and_flagged(call: Call, tokens: Tokens, exch
     assert stored(store, "outcome") == [("no_response",)]
 
 
-def test_secrets_are_taken_out_before_anything_is_stored(
+def test_secrets_are_redacted_before_anything_is_stored(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
     """Secrets must reach neither the log nor the judge."""
@@ -252,18 +250,16 @@ def test_secrets_are_taken_out_before_anything_is_stored(
     assert redactions == [{"kind": "provider_key", "count": 3}]
 
 
-def test_a_gateways_wrapping_is_taken_off_as_it_is_from_transcripts(
+def test_a_gateways_wrapping_is_removed_as_in_transcripts(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
-    """The same exchange reads the same, whichever way it came."""
+    """The same exchange must have the same text, whichever way it arrived."""
     wrapped = 'Conversation info (untrusted metadata):\n```json\n{"is_group_chat": true}\n```\nHello?'
     call("POST", INGEST, tokens.ops, json=exchange_body(user_message={"content": wrapped}))
     assert stored(store, "trim(user_message), raw_user_message, multi_user") == [("Hello?", wrapped, True)]
 
 
-def test_a_project_that_is_switched_off_takes_nothing(
-    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
-) -> None:
+def test_a_disabled_project_accepts_nothing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """The policy's master switch applies to every way in which records arrive."""
     response = call("POST", INGEST, tokens.dark, json=exchange_body())
     assert response.status_code == 403
@@ -271,10 +267,10 @@ def test_a_project_that_is_switched_off_takes_nothing(
     assert store.count("exchanges") == 0
 
 
-def test_a_log_that_is_busy_says_when_to_try_again(
+def test_a_busy_log_says_when_to_retry(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Accepted means durable: what cannot be made durable is not accepted."""
+    """Accepted means durable, so an exchange that cannot be made durable is not accepted."""
 
     async def busy(_: Exchange) -> Any:
         raise BusyError("the log cannot take more at the moment")
@@ -291,7 +287,7 @@ def test_a_log_that_is_busy_says_when_to_try_again(
     ("path", "method"),
     [("ingest", "ingest_exchange"), ("events", "publish"), ("heartbeat", "publish"), ("sessions/s1/finalize", "finalize")],
 )
-def test_a_log_that_cannot_write_is_unavailable(
+def test_an_unwritable_log_is_unavailable(
     call: Call,
     tokens: Tokens,
     exchange_body: BodyBuilder,
@@ -318,7 +314,7 @@ def test_a_log_that_cannot_write_is_unavailable(
 @pytest.mark.parametrize(
     "timestamp", ["2026-10-01T09:01:00", "2026-10-01T11:01:00+02:00", 1790845260, 1790845260000, 1790845260.0]
 )
-def test_a_time_is_taken_in_every_usual_form(
+def test_common_time_formats_are_accepted(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store, timestamp: Any
 ) -> None:
     """Gateways use different time formats."""
@@ -327,7 +323,7 @@ def test_a_time_is_taken_in_every_usual_form(
 
 
 @pytest.mark.parametrize("status", [201, 200])
-def test_a_project_in_the_body_that_the_token_contradicts_is_said(
+def test_a_project_in_the_body_that_contradicts_the_token_is_reported(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, status: int
 ) -> None:
     """A sender that names another project must learn where its records are filed."""
@@ -341,8 +337,8 @@ def test_a_project_in_the_body_that_the_token_contradicts_is_said(
     assert answer.json().keys() - plain.json().keys() - {"duplicate"} == {"project", "note"}
 
 
-def test_so_is_one_of_a_batch_of_events(call: Call, tokens: Tokens) -> None:
-    """The same words; without a project, or with the token's, there are none."""
+def test_a_contradicting_project_of_an_event_batch_is_reported(call: Call, tokens: Tokens) -> None:
+    """Without a project, or with the token's, there is no note."""
     events = [{"event": "tool_call", "tool": "exec", "timestamp": "2026-10-01T09:00:00Z"}]
     body = {"session_id": "s", "first_seq": 0, "events": events}
     assert call("POST", "/api/audit/events", tokens.ops, json=body).json().keys() == {"accepted", "known", "refused"}

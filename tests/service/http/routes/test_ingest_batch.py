@@ -18,8 +18,10 @@ INGEST = "/api/audit/ingest"
 LINES = {"content-type": "application/x-ndjson"}
 
 
-def test_each_is_answered_as_if_it_had_come_alone(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """A sender that collects exchanges reads the same fields."""
+def test_each_exchange_of_a_batch_is_answered_as_if_it_came_alone(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
+    """Senders of batches read the same fields."""
     together = call("POST", EXCHANGES, tokens.ops, json=[exchange_body(turn) for turn in (1, 7)])
     alone = [call("POST", INGEST, tokens.ops, json=exchange_body(turn)).json() for turn in (1, 7)]
 
@@ -29,7 +31,7 @@ def test_each_is_answered_as_if_it_had_come_alone(call: Call, tokens: Tokens, ex
     assert store.count("exchanges") == 2
 
 
-def test_lines_are_an_array(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+def test_json_lines_are_equal_to_an_array(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """A file of JSON lines can be sent unchanged, with blank lines and with or without a final line end."""
     lines = "\n".join(json.dumps(exchange_body(turn)) for turn in (1, 2, 3)) + "\n\n"
     answer = call("POST", EXCHANGES, tokens.ops, content=lines.encode(), headers=LINES)
@@ -39,9 +41,7 @@ def test_lines_are_an_array(call: Call, tokens: Tokens, exchange_body: BodyBuild
     assert store.count("exchanges") == 3
 
 
-def test_a_line_that_is_no_json_costs_that_line_only(
-    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
-) -> None:
+def test_an_invalid_json_line_affects_only_itself(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """A faulty line ends at its line break, and the answer names the line and its problem."""
     first, second = (json.dumps(exchange_body(turn)).encode() for turn in (1, 2))
     bad = [b"{bad", b"{", b'"\xff"', b"[" * 5000, b'{"a": NaN}']
@@ -58,15 +58,15 @@ def test_a_line_that_is_no_json_costs_that_line_only(
     assert store.count("exchanges") == 2
 
 
-def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """The answer names the place and the field; all that is good is taken."""
+def test_an_invalid_exchange_stops_no_other(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+    """The answer names position and field, and every valid exchange is accepted."""
     call("POST", INGEST, tokens.ops, json=exchange_body(2))
     late, deep, other = exchange_body(4), exchange_body(5), exchange_body(2)
     late["exchange"]["timestamp"] = "2098-01-01T00:00:00Z"
     deep["exchange"]["labels"] = json.loads("[" * 200 + "]" * 200)
     other["exchange"]["user_message"]["content"] = "Something else."
-    sent = [exchange_body(1), exchange_body(2), other, {"session_id": "s1"}, late, deep, None, exchange_body(3)]
-    body = call("POST", EXCHANGES, tokens.ops, json=sent).json()
+    exchanges = [exchange_body(1), exchange_body(2), other, {"session_id": "s1"}, late, deep, None, exchange_body(3)]
+    body = call("POST", EXCHANGES, tokens.ops, json=exchanges).json()
     refused = {place: (one["code"], one["error"]) for place, one in enumerate(body["results"]) if "error" in one}
 
     assert body["accepted"] == 2
@@ -80,10 +80,10 @@ def test_what_is_wrong_with_one_stops_no_other(call: Call, tokens: Tokens, excha
     assert store.count("exchanges") == 3
 
 
-def test_an_id_that_comes_twice_in_a_batch_counts_once(
+def test_an_id_repeated_within_a_batch_counts_once(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
-    """A sender that collects may collect a repetition, too."""
+    """A sender that collects exchanges may also collect a repetition."""
     other = exchange_body(1)
     other["exchange"]["user_message"]["content"] = "Something else."
     body = call("POST", EXCHANGES, tokens.ops, json=[exchange_body(1), exchange_body(1), other]).json()
@@ -95,7 +95,9 @@ def test_an_id_that_comes_twice_in_a_batch_counts_once(
     assert store.count("exchanges") == 1
 
 
-def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+def test_a_thousand_exchanges_are_accepted_and_one_more_is_not(
+    call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
+) -> None:
     """The error names the limit, so that a sender can split its batch."""
     bodies = [exchange_body(turn) for turn in range(1, MAX_BULK + 2)]
     most = call("POST", EXCHANGES, tokens.ops, json=bodies[:-1])
@@ -109,29 +111,29 @@ def test_a_thousand_are_taken_and_one_more_is_not(call: Call, tokens: Tokens, ex
 
 
 @pytest.mark.parametrize("body", [[], {}, "text", None])
-def test_what_is_no_batch_is_refused(call: Call, tokens: Tokens, body: Any) -> None:
-    """An object alone belongs to `POST ingest`."""
+def test_a_body_that_is_not_a_batch_is_refused(call: Call, tokens: Tokens, body: Any) -> None:
+    """A single object belongs to `POST ingest`."""
     assert call("POST", EXCHANGES, tokens.ops, json=body).status_code == 400
 
 
-def test_a_body_that_is_too_large_is_refused(call: Call, tokens: Tokens) -> None:
-    """A thousand exchanges of a typical size come through; a thousand of the largest do not."""
+def test_an_oversized_body_is_refused(call: Call, tokens: Tokens) -> None:
+    """A thousand exchanges of typical size are accepted; a thousand of the largest are not."""
     answer = call("POST", EXCHANGES, tokens.ops, content=b" " * (BODY_LIMITS[EXCHANGES] + 1), headers=LINES)
     assert answer.status_code == 413
     assert answer.json()["code"] == "too_large"
 
 
-def test_lines_are_for_batches_alone(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+def test_json_lines_are_accepted_for_batches_only(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """On other endpoints, a single line could be half of the intended body."""
     answer = call("POST", INGEST, tokens.ops, content=json.dumps(exchange_body()).encode(), headers=LINES)
     assert answer.status_code == 415
     assert answer.json()["code"] == "not_json"
 
 
-def test_a_batch_that_finds_no_room_is_refused_whole(
+def test_a_batch_that_exceeds_the_queue_is_refused_completely(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sender sends all of it again; what the log has by then is known."""
+    """The sender repeats the batch, and exchanges stored meanwhile are known."""
 
     async def busy(_: Any) -> Any:
         raise BusyError("too many records wait to be committed")
@@ -144,7 +146,7 @@ def test_a_batch_that_finds_no_room_is_refused_whole(
     assert answer.headers["retry-after"] == "2"
 
 
-def test_a_project_that_is_not_audited_takes_none(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+def test_an_unaudited_project_accepts_no_batch(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """The rule for single exchanges applies to batches as well."""
     answer = call("POST", EXCHANGES, tokens.dark, json=[exchange_body()])
     assert answer.status_code == 403

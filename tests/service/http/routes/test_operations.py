@@ -16,7 +16,7 @@ def test_a_started_server_is_up_and_ready(call: Call) -> None:
     assert ((answer := call("GET", "/readyz")).status_code, answer.json()) == (200, {"ready": True})
 
 
-def test_a_server_that_takes_no_records_is_up_but_not_ready(
+def test_a_server_that_accepts_no_records_is_up_but_not_ready(
     call: Call, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An overloaded server must get no traffic, but must not be restarted."""
@@ -29,14 +29,14 @@ def test_a_server_that_takes_no_records_is_up_but_not_ready(
 
 
 def figures(text: str) -> dict[str, float]:
-    """Each figure by its name and labels."""
+    """Return each metric by its name and labels."""
     return {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
 
 
-def test_figures_count_what_happened(
+def test_metrics_count_events(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They name outcomes, endpoints and queues: no token, no project, no session."""
+    """They name outcomes, endpoints and queues, but no token, project or session."""
     for body in (exchange_body(1), exchange_body(1), exchange_body(1, "Other."), exchange_body(7)):
         call("POST", "/api/audit/ingest", tokens.ops, json=body)
     call("POST", "/api/audit/events", tokens.ops, json={"session_id": "s", "first_seq": 0, "events": [{"event": "x"}, 1]})
@@ -44,17 +44,17 @@ def test_figures_count_what_happened(
     state = replace(engine.state(), judge_calls={"answered": 4}, spent_usd=0.25)
     monkeypatch.setattr(engine, "state", lambda: state)
     text = call("GET", "/metrics", tokens.root).text
-    found = figures(text)
+    metrics = figures(text)
     outcomes = {
-        name.split('"')[1]: value for name, value in found.items() if name.startswith("driftline_ingested_exchanges_total")
+        name.split('"')[1]: value for name, value in metrics.items() if name.startswith("driftline_ingested_exchanges_total")
     }
     assert outcomes == {"scored": 1, "known": 1, "conflict": 1, "sampled_out": 1}
-    assert found['driftline_ingested_events_total{outcome="refused"}'] == 1
-    assert found['driftline_judge_questions_total{outcome="answered"}'] == 4
-    assert found["driftline_judge_cost_usd_total"] == 0.25
-    assert found['driftline_requests_total{method="GET",route="-",status="404"}'] == 1
-    assert found['driftline_request_seconds_count{method="POST",route="/api/audit/ingest"}'] == 4
-    assert found['driftline_queue_size{queue="commits"}'] == 0
+    assert metrics['driftline_ingested_events_total{outcome="refused"}'] == 1
+    assert metrics['driftline_judge_questions_total{outcome="answered"}'] == 4
+    assert metrics["driftline_judge_cost_usd_total"] == 0.25
+    assert metrics['driftline_requests_total{method="GET",route="-",status="404"}'] == 1
+    assert metrics['driftline_request_seconds_count{method="POST",route="/api/audit/ingest"}'] == 4
+    assert metrics['driftline_queue_size{queue="commits"}'] == 0
     for unwanted in ("ops", "north", "root", "nowhere", "s1", *tokens.root.split("_", 2)[1:]):
         assert f'"{unwanted}' not in text
 
@@ -72,7 +72,7 @@ def test_figures_count_what_happened(
         ("ops_reader", "203.0.113.9", {}, 403),
     ],
 )
-def test_figures_are_for_operators_of_everything_and_for_this_machine(
+def test_metrics_are_for_operators_of_every_project_and_for_this_machine(
     call: Call, tokens: Tokens, *, token: str | None, address: str, headers: dict[str, str], status: int
 ) -> None:
     """Requests through a local proxy are not local."""
@@ -80,12 +80,12 @@ def test_figures_are_for_operators_of_everything_and_for_this_machine(
     assert call("GET", "/metrics", secret, address=address, headers=headers).status_code == status
 
 
-def test_a_wrong_token_is_wrong_on_this_machine_too(call: Call) -> None:
+def test_a_wrong_token_is_refused_on_this_machine_too(call: Call) -> None:
     """A token is checked even if none is required."""
     assert call("GET", "/metrics", "dl_wrong", address="127.0.0.1").status_code == 401
 
 
-def test_methods_nobody_knows_make_no_figures_of_their_own(call: Call, tokens: Tokens) -> None:
+def test_unknown_methods_add_no_metrics(call: Call, tokens: Tokens) -> None:
     """The number of metrics must be bounded for any requests."""
     for number in range(3):
         call(f"X{number}", "/healthz", headers={"content-type": "application/json"})

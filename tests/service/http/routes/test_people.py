@@ -29,26 +29,26 @@ JUDGED = {"disposition": "scored", "tier2_state": "scored", "tier3_state": "scor
 
 
 class Clock:
-    """A clock that moves by a second each time it is read."""
+    """A clock that advances by a second on each reading."""
 
     def __init__(self) -> None:
         self._now = datetime(2026, 10, 1, 12, tzinfo=UTC)
 
     def __call__(self) -> datetime:
-        """The next second."""
+        """Return the next second."""
         self._now += timedelta(seconds=1)
         return self._now
 
 
 @pytest.fixture
 def takes_human_scores() -> bool:
-    """Whether the project's policy accepts human scores."""
+    """Return whether the project's policy accepts human scores."""
     return True
 
 
 @pytest.fixture
 def engine(store: Store, loop: asyncio.Runner, *, takes_human_scores: bool) -> Iterator[Engine]:
-    """A started engine whose policy takes scores of people."""
+    """Yield a started engine whose policy accepts human scores."""
     policy = Policy.model_validate({"defaults": {"bidirectionalScoring": takes_human_scores}})
     started = Engine(store, policy, Redactor(policy.redaction), Clock())
     loop.run(started.start())
@@ -58,59 +58,59 @@ def engine(store: Store, loop: asyncio.Runner, *, takes_human_scores: bool) -> I
 
 @pytest.fixture
 def judged(store: Store) -> None:
-    """Three judged exchanges in ops, the second anomalous, and one in web."""
+    """Store three judged exchanges in ops, the second anomalous, and one in web."""
     land(store, "exchanges", [exchange("s", n, f"Answer {n}.") for n in (1, 2, 3)])
     anomaly = {"anomaly": True, "anomaly_reasons": ("tier 3 says so",), "tier3_score": 1.5}
-    others = [score("s", 1, **JUDGED), score("s", 3, **JUDGED), score("w", 1, project="web", **JUDGED)]
-    land(store, "scores", [*others, score("s", 2, **(JUDGED | anomaly))])
+    other_scores = [score("s", 1, **JUDGED), score("s", 3, **JUDGED), score("w", 1, project="web", **JUDGED)]
+    land(store, "scores", [*other_scores, score("s", 2, **(JUDGED | anomaly))])
 
 
 def land(store: Store, topic: str, records: list[Record]) -> None:
-    """Put records into the log, as if the stages had read them."""
+    """Append records as if the stages had written them."""
     with store.transaction() as transaction:
         transaction.append(topic, [encode(record) for record in records])
         transaction.set_watermark("intake", "exchanges", 100)
 
 
 @pytest.mark.usefixtures("judged")
-def test_a_score_shows_what_a_person_said(call: Call, tokens: Tokens) -> None:
-    """The answer has it, and so has every list from then on."""
+def test_a_score_shows_the_human_score(call: Call, tokens: Tokens) -> None:
+    """The answer has it, and so does every later list."""
     response = call("POST", SCORE, tokens.root, json={"score": 2, "comment": "Too short."})
-    said = response.json()["score"]
+    document = response.json()["score"]
     assert response.status_code == 200
-    assert said["humanScore"] == 2
-    assert said["humanComment"] == "Too short."
+    assert document["humanScore"] == 2
+    assert document["humanComment"] == "Too short."
     listed = call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"]
-    assert next(one for one in listed if one["id"] == said["id"]) == said
-    assert str(said["tier3BehavioralScore"]) == "4.0"
+    assert next(one for one in listed if one["id"] == document["id"]) == document
+    assert str(document["tier3BehavioralScore"]) == "4.0"
 
 
 @pytest.mark.usefixtures("judged")
-def test_of_several_people_each_has_a_history_and_the_newest_is_shown(call: Call, tokens: Tokens) -> None:
+def test_each_rater_has_a_history_and_the_newest_score_counts(call: Call, tokens: Tokens) -> None:
     """Every score is kept, under its own author."""
     for rater, value in (("ann", 2), ("bob", 5), ("ann", 3)):
         call("POST", SCORE, tokens.root, json={"score": value, "rater": rater})
     body = call("GET", SCORE, tokens.root).json()
-    told = [(one["rater"], one["score"], one["counts"]) for one in body["humanScores"]]
-    assert told == [("ann", 3, True), ("bob", 5, True), ("ann", 2, False)]
+    human_scores = [(one["rater"], one["score"], one["counts"]) for one in body["humanScores"]]
+    assert human_scores == [("ann", 3, True), ("bob", 5, True), ("ann", 2, False)]
     assert body["count"] == 3
     listed = call("GET", "/api/audit/ops/scores", tokens.root).json()["scores"]
     assert [one["humanScore"] for one in listed if one["id"] == "score s:1"] == [3]
 
 
 @pytest.mark.usefixtures("judged")
-def test_without_a_name_it_is_the_operator_who_says_it(call: Call, tokens: Tokens) -> None:
+def test_without_a_name_the_operator_is_the_rater(call: Call, tokens: Tokens) -> None:
     """Every score needs an author."""
     call("POST", SCORE, tokens.root, json={"score": 4})
     assert [one["rater"] for one in call("GET", SCORE, tokens.root).json()["humanScores"]] == ["root"]
 
 
 @pytest.mark.usefixtures("judged")
-def test_a_comment_keeps_no_secret(call: Call, tokens: Tokens) -> None:
+def test_secrets_in_a_comment_are_redacted(call: Call, tokens: Tokens) -> None:
     """People may paste secrets."""
     secret = "sk-ant-api03-" + "Zz9" * 20
-    said = call("POST", SCORE, tokens.root, json={"score": 1, "comment": f"It showed {secret}"}).json()["score"]
-    assert said["humanComment"].startswith("It showed [SECRET:")
+    document = call("POST", SCORE, tokens.root, json={"score": 1, "comment": f"It showed {secret}"}).json()["score"]
+    assert document["humanComment"].startswith("It showed [SECRET:")
     assert secret not in json.dumps(call("GET", SCORE, tokens.root).json())
 
 
@@ -128,7 +128,7 @@ def test_a_comment_keeps_no_secret(call: Call, tokens: Tokens) -> None:
         ({"score": 3, "rater": " "}, "rater"),
     ],
 )
-def test_what_is_no_score_is_refused_by_its_field(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
+def test_an_invalid_score_is_refused_with_its_field(call: Call, tokens: Tokens, body: dict[str, Any], field: str) -> None:
     """An invalid score must not be stored."""
     response = call("POST", SCORE, tokens.root, json=body)
     assert response.status_code == 400
@@ -139,8 +139,8 @@ def test_what_is_no_score_is_refused_by_its_field(call: Call, tokens: Tokens, bo
 
 @pytest.mark.usefixtures("judged")
 @pytest.mark.parametrize(("project", "score_id"), [("ops", "nothing"), ("ops", "score w:1"), ("new", "score s:1")])
-def test_a_score_that_the_project_does_not_have_is_not_found(call: Call, tokens: Tokens, project: str, score_id: str) -> None:
-    """An id of another project opens nothing, either."""
+def test_a_score_of_another_project_is_not_found(call: Call, tokens: Tokens, project: str, score_id: str) -> None:
+    """An id of another project must reveal nothing."""
     path = f"/api/audit/{project}/scores/{score_id}/human"
     for response in (call("POST", path, tokens.root, json={"score": 3}), call("GET", path, tokens.root)):
         assert response.status_code == 404
@@ -149,7 +149,7 @@ def test_a_score_that_the_project_does_not_have_is_not_found(call: Call, tokens:
 
 @pytest.mark.usefixtures("judged")
 @pytest.mark.parametrize("takes_human_scores", [False])
-def test_a_project_that_takes_no_scores_of_people_says_so(call: Call, tokens: Tokens) -> None:
+def test_a_project_without_human_scores_refuses_them(call: Call, tokens: Tokens) -> None:
     """By default, human scores are refused, so that nobody expects them to count."""
     for response in (call("POST", SCORE, tokens.root, json={"score": 3}), call("GET", NEXT, tokens.root)):
         assert response.status_code == 409
@@ -159,8 +159,8 @@ def test_a_project_that_takes_no_scores_of_people_says_so(call: Call, tokens: To
 
 
 @pytest.mark.usefixtures("judged")
-def test_scores_are_for_operators_of_the_project_who_may_review(call: Call, tokens: Tokens, access: AccessStore) -> None:
-    """A connection's token is in an agent's reach."""
+def test_scoring_requires_the_right_to_review_in_the_project(call: Call, tokens: Tokens, access: AccessStore) -> None:
+    """A connection's token is within reach of the agent."""
     reader = access.add(Holder("operator", "eve", None, scopes=frozenset({"read"})))
     other = access.add(Holder("operator", "fay", "web"))
     body = {"score": 3}
@@ -177,7 +177,7 @@ def test_scores_are_for_operators_of_the_project_who_may_review(call: Call, toke
 
 @pytest.mark.usefixtures("judged")
 def test_the_queue_serves_each_exchange_once_with_its_texts(call: Call, tokens: Tokens) -> None:
-    """The anomaly first; when all are scored nothing is left, and for another rater all are there again."""
+    """The anomaly comes first, and each rater has a separate queue."""
     served = []
     while (item := call("GET", NEXT, tokens.root, params={"rater": "ann"}).json()["review"]) is not None:
         served.append((item["exchangeId"], item["agentResponse"], item["score"]["id"] == item["scoreId"]))
@@ -185,16 +185,16 @@ def test_the_queue_serves_each_exchange_once_with_its_texts(call: Call, tokens: 
         call("POST", path, tokens.root, json={"score": 3, "rater": "ann"})
     assert served[0] == ("s:2", "Answer 2.", True)
     assert set(served[1:]) == {("s:1", "Answer 1.", True), ("s:3", "Answer 3.", True)}
-    again = call("GET", NEXT, tokens.root, params={"rater": "dan"}).json()["review"]
-    assert again["seenBy"] == 1
+    other_queue = call("GET", NEXT, tokens.root, params={"rater": "dan"}).json()["review"]
+    assert other_queue["seenBy"] == 1
 
 
 @pytest.mark.usefixtures("judged")
-def test_the_same_question_is_answered_the_same_until_it_is_skipped(call: Call, tokens: Tokens) -> None:
+def test_the_queue_repeats_an_exchange_until_it_is_scored_or_skipped(call: Call, tokens: Tokens) -> None:
     """Reloading the page must show the same exchange."""
-    asked = [call("GET", NEXT, tokens.root, params={"rater": "ann"}).json() for _ in range(2)]
-    assert asked[0] == asked[1]
-    skipped = asked[0]["review"]["scoreId"]
+    answers = [call("GET", NEXT, tokens.root, params={"rater": "ann"}).json() for _ in range(2)]
+    assert answers[0] == answers[1]
+    skipped = answers[0]["review"]["scoreId"]
     other = call("GET", NEXT, tokens.root, params={"rater": "ann", "skip": [skipped]}).json()["review"]
     assert skipped != other["scoreId"]
     everything = ["score s:1", "score s:2", "score s:3"]
@@ -202,7 +202,7 @@ def test_the_same_question_is_answered_the_same_until_it_is_skipped(call: Call, 
 
 
 @pytest.mark.usefixtures("judged")
-def test_a_blind_look_does_not_show_the_verdict(call: Call, tokens: Tokens) -> None:
+def test_a_blind_review_hides_the_verdict(call: Call, tokens: Tokens) -> None:
     """Reviewers who know the verdict tend to agree with it."""
     item = call("GET", NEXT, tokens.root, params={"blind": True}).json()["review"]
     assert item["score"] is None
@@ -210,8 +210,8 @@ def test_a_blind_look_does_not_show_the_verdict(call: Call, tokens: Tokens) -> N
     assert item["userMessage"]
 
 
-def test_there_is_nothing_to_look_at_in_a_new_project(call: Call, tokens: Tokens) -> None:
-    """Nor any agreement, which is no error."""
+def test_a_new_project_has_an_empty_queue(call: Call, tokens: Tokens) -> None:
+    """It has no agreement either, which is no error."""
     assert call("GET", NEXT, tokens.root).json() == {"review": None}
     body = call("GET", AGREEMENT, tokens.root).json()
     assert body["overall"]["state"] == "not_enough_labels"
@@ -222,8 +222,8 @@ def test_there_is_nothing_to_look_at_in_a_new_project(call: Call, tokens: Tokens
     assert body["unjudged"] == 0
 
 
-def test_agreement_is_told_with_its_interval_and_for_each_rater(call: Call, tokens: Tokens, store: Store) -> None:
-    """Forty sessions with an exchange each: one rater has scored all, another half."""
+def test_agreement_has_an_interval_and_is_given_per_rater(call: Call, tokens: Tokens, store: Store) -> None:
+    """Of forty sessions with one exchange each, one rater has scored all, another half."""
     land(store, "scores", [score(f"s{n}", 1, **(JUDGED | {"tier3_score": float(n % 5 + 1)})) for n in range(40)])
     land(store, "scores", [score("u", 1)])
     for n in range(40):
@@ -246,7 +246,7 @@ def test_agreement_is_told_with_its_interval_and_for_each_rater(call: Call, toke
 
 
 @pytest.mark.usefixtures("judged")
-def test_what_was_said_stays_with_the_score_when_it_is_judged_again(call: Call, tokens: Tokens, store: Store) -> None:
+def test_human_scores_stay_with_an_exchange_that_is_judged_again(call: Call, tokens: Tokens, store: Store) -> None:
     """A person scored the exchange, not a revision."""
     call("POST", SCORE, tokens.root, json={"score": 2})
     land(store, "scores", [score("s", 1, revision=1, **JUDGED)])

@@ -32,26 +32,26 @@ Ask = Callable[..., httpx2.Response]
 
 @pytest.fixture(autouse=True)
 def quick() -> Iterator[None]:
-    """Processes are forked instead of started, but in a soak run."""
+    """Fork query processes instead of starting them, except in a soak run."""
     with forked():
         yield
 
 
 @pytest.fixture
 def settings() -> ApiSettings:
-    """One statement at a time."""
+    """Return settings with one concurrent statement."""
     return ApiSettings(queries=ONE_AT_ONCE)
 
 
 @pytest.fixture
 def hasty(app: FastAPI) -> None:
-    """Statements are ended soon."""
+    """Return settings with a short time limit."""
     app.state.query_pool.limits = HASTY
 
 
 @pytest.fixture
 def ask(call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner) -> Ask:
-    """Asks as the operator of every project, after three exchanges came in and were scored."""
+    """Return a function that queries as the operator of every project, after three exchanges were scored."""
     for number in (1, 2, 3):
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number))
     loop.run(engine.wait_until_drained())
@@ -59,33 +59,33 @@ def ask(call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, 
 
 
 def test_a_statement_is_answered_with_columns_types_and_rows(ask: Ask) -> None:
-    """The happy path, with a value as a parameter, and of what time it is."""
+    """The ordinary case, with a parameter and the time of the data."""
     sql = "SELECT project, count(*) AS n, max(exchange_at) AS last FROM turns WHERE project = $project GROUP BY ALL"
-    told = ask(sql, parameters={"project": "ops"}).json()
+    document = ask(sql, parameters={"project": "ops"}).json()
 
-    assert told["rows"] == [{"project": "ops", "n": 3, "last": "2026-10-01T09:03:00Z"}]
-    assert [(one["name"], one["type"]) for one in told["columns"]] == [
+    assert document["rows"] == [{"project": "ops", "n": 3, "last": "2026-10-01T09:03:00Z"}]
+    assert [(one["name"], one["type"]) for one in document["columns"]] == [
         ("project", "VARCHAR"),
         ("n", "BIGINT"),
         ("last", "TIMESTAMP"),
     ]
-    assert told["rowCount"] == 1
-    assert told["truncated"] is False
-    assert told["asOf"] == "2026-10-01T12:00:00Z"
+    assert document["rowCount"] == 1
+    assert document["truncated"] is False
+    assert document["asOf"] == "2026-10-01T12:00:00Z"
 
 
-def test_rows_beyond_the_limit_are_left_out_and_it_is_said_so(ask: Ask) -> None:
-    """In the answer, and in a header where the answer has no room for it."""
-    told = ask("FROM range(10) ORDER BY 1", limit=2).json()
-    assert told["rows"] == [{"range": 0}, {"range": 1}]
-    assert told["truncated"] is True
+def test_rows_beyond_the_limit_are_omitted_with_a_note(ask: Ask) -> None:
+    """The note is in the answer, or in a header if the format has no room for it."""
+    document = ask("FROM range(10) ORDER BY 1", limit=2).json()
+    assert document["rows"] == [{"range": 0}, {"range": 1}]
+    assert document["truncated"] is True
     headers = ask("FROM range(10)", limit=2, format="csv").headers
     assert headers["x-driftline-rows"] == "2"
     assert headers["x-driftline-truncated"] == "true"
 
 
-def test_every_format_holds_the_same(ask: Ask) -> None:
-    """For programs, spreadsheets and frames."""
+def test_every_format_has_the_same_rows(ask: Ask) -> None:
+    """Programs, spreadsheets and dataframes read different formats."""
     sql = "SELECT exchange_id, turn_number FROM turns ORDER BY ALL"
     rows = [("s1:1", 1), ("s1:2", 2), ("s1:3", 3)]
     assert rows == [tuple(row.values()) for row in ask(sql).json()["rows"]]
@@ -94,20 +94,20 @@ def test_every_format_holds_the_same(ask: Ask) -> None:
     assert rows == pl.read_parquet(io.BytesIO(ask(sql, format="parquet").content)).rows()
 
 
-def test_a_column_of_nothing_has_a_type_that_needs_no_quotes(ask: Ask) -> None:
-    """DuckDB quotes the type's name as if it were user-defined."""
+def test_a_column_of_nulls_has_a_plain_type_name(ask: Ask) -> None:
+    """DuckDB quotes this type as if it were user-defined."""
     columns = ask("SELECT NULL AS a, 'x'::ENUM ('x', 'NULL') AS b").json()["columns"]
     assert columns == [{"name": "a", "type": "NULL"}, {"name": "b", "type": "ENUM('x', 'NULL')"}]
 
 
-def test_a_csv_runs_no_formula(ask: Ask) -> None:
-    """An agent wrote the text; a spreadsheet would run it."""
+def test_a_csv_contains_no_formula(ask: Ask) -> None:
+    """The text may be an agent's, and a spreadsheet would run it."""
     sql = "SELECT '=HYPERLINK(1)' AS a, '@x' AS \"+b\", -1 AS c, 'a=b' AS d"
     assert ask(sql, format="csv").text == "a,'+b,c,d\n'=HYPERLINK(1),'@x,-1,a=b\n"
 
 
 def test_an_empty_database_answers_with_no_rows(call: Call, tokens: Tokens) -> None:
-    """The first question of a new deployment."""
+    """A new deployment has no records yet."""
     for view in (
         "turns",
         "days",
@@ -122,7 +122,7 @@ def test_an_empty_database_answers_with_no_rows(call: Call, tokens: Tokens) -> N
         assert call("POST", QUERY, tokens.root, json={"sql": f"FROM {view}"}).json()["rows"] == []
 
 
-def test_who_may_not_ask_is_refused(call: Call, tokens: Tokens, access: AccessStore) -> None:
+def test_only_operators_of_every_project_may_query(call: Call, tokens: Tokens, access: AccessStore) -> None:
     """Answers contain all projects, so operators of one project, readers, connections and anonymous callers are refused."""
     reader = access.add(Holder("operator", "looks", None, scopes=frozenset({"read"})))
     refused = {"": 401, "dl_wrong": 401, tokens.ops: 403, tokens.ops_reader: 403, reader: 403}
@@ -145,14 +145,14 @@ def test_who_may_not_ask_is_refused(call: Call, tokens: Tokens, access: AccessSt
         {"sql": "SELECT " + "1," * 30_000 + "1"},
     ],
 )
-def test_a_body_that_does_not_fit_is_told_so(call: Call, tokens: Tokens, body: dict[str, Any]) -> None:
-    """Before any process is started."""
+def test_an_invalid_body_is_refused(call: Call, tokens: Tokens, body: dict[str, Any]) -> None:
+    """It is refused before a process is started."""
     answer = call("POST", QUERY, tokens.root, json=body)
     assert answer.status_code == 400
     assert answer.json()["code"] == "invalid"
 
 
-def test_a_statement_of_a_megabyte_is_not_read(call: Call, tokens: Tokens) -> None:
+def test_a_statement_of_a_megabyte_is_refused(call: Call, tokens: Tokens) -> None:
     """No analyst writes statements of that size."""
     answer = call("POST", QUERY, tokens.root, json={"sql": "SELECT '" + "x" * 1_000_000 + "'"})
     assert answer.status_code == 413
@@ -167,7 +167,7 @@ def test_a_statement_of_a_megabyte_is_not_read(call: Call, tokens: Tokens) -> No
         ("SELECT * FROM read_text('/etc/passwd')", "no files"),
     ],
 )
-def test_what_cannot_be_answered_is_a_400_that_says_what_to_do(ask: Ask, sql: str, said: str) -> None:
+def test_a_failing_statement_is_a_400_with_a_hint(ask: Ask, sql: str, said: str) -> None:
     """No statement may cause a 500."""
     answer = ask(sql)
     assert answer.status_code == 400
@@ -176,18 +176,18 @@ def test_what_cannot_be_answered_is_a_400_that_says_what_to_do(ask: Ask, sql: st
 
 
 @pytest.mark.usefixtures("hasty")
-def test_what_takes_too_long_is_a_400_that_says_what_to_do(ask: Ask) -> None:
-    """The statement can be asked again for less."""
+def test_a_slow_statement_is_a_400_with_a_hint(ask: Ask) -> None:
+    """The user can query less."""
     answer = ask("SELECT count(*) FROM generate_series(1, 1000000000000)")
     assert answer.status_code == 400
     assert answer.json()["code"] == "query_refused"
     assert "a shorter time" in answer.text
 
 
-def test_one_more_than_may_run_is_told_when_to_come_back(
+def test_a_statement_over_the_limit_is_told_when_to_retry(
     server: LiveServer, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """503 with Retry-After, at once; the first one is not disturbed, and afterwards there is room again."""
+    """It gets 503 with Retry-After at once, the running one is undisturbed, and later there is room again."""
     begun, go_on, ask = threading.Event(), threading.Event(), query_pool.ask
 
     async def held(*given: Any) -> Any:
@@ -212,7 +212,7 @@ def test_one_more_than_may_run_is_told_when_to_come_back(
         assert client.post(QUERY, json={"sql": "SELECT 1"}).status_code == 200
 
 
-def test_a_client_that_leaves_makes_room(server: LiveServer, tokens: Tokens) -> None:
+def test_a_disconnected_client_frees_its_slot(server: LiveServer, tokens: Tokens) -> None:
     """The statement of a disconnected client is cancelled before its time limit."""
     headers = {"Authorization": f"Bearer {tokens.root}"}
     with httpx2.Client(base_url=server.url, headers=headers, timeout=LONG) as client:
@@ -227,8 +227,8 @@ def test_a_client_that_leaves_makes_room(server: LiveServer, tokens: Tokens) -> 
         assert client.post(QUERY, json={"sql": "SELECT 1"}).status_code == 200
 
 
-def test_ingest_goes_on_while_analysts_ask(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """Statements that run away in a process of their own keep no record waiting, and no record is lost."""
+def test_ingest_continues_during_queries(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """Statements run in their own process, so they delay and lose no record."""
 
     async def hammered() -> tuple[list[int], list[int]]:
         server.app.state.query_pool.limits = HASTY
@@ -238,11 +238,11 @@ def test_ingest_goes_on_while_analysts_ask(server: LiveServer, tokens: Tokens, e
                 return (await client.post(path, json=body, headers={"Authorization": f"Bearer {token}"})).status_code
 
             asking = asyncio.gather(*(post(QUERY, tokens.root, {"sql": SLOW}) for _ in range(3)))
-            taken = [
+            responses = [
                 await post("/api/audit/ingest", tokens.ops, exchange_body(number, session="busy")) for number in range(1, 41)
             ]
-            return taken, await asking
+            return responses, await asking
 
-    taken, asked = asyncio.run(hammered())
-    assert set(taken) == {201}
-    assert set(asked) == {400, 503}
+    accepted, queried = asyncio.run(hammered())
+    assert set(accepted) == {201}
+    assert set(queried) == {400, 503}

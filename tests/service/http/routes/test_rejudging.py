@@ -18,13 +18,13 @@ REJUDGE = "/api/audit/ops/rejudge"
 
 @pytest.fixture
 def judged_by_nobody() -> bool:
-    """Whether the server has no judge."""
+    """Return whether the server has no judge."""
     return False
 
 
 @pytest.fixture
 def engine(store: Store, loop: asyncio.Runner, *, judged_by_nobody: bool) -> Iterator[Engine]:
-    """A started engine whose judge refuses at first."""
+    """Yield a started engine whose judge refuses at first."""
     with running("refusal*2,answer") as simulator:
         started = engine_of(store, None if judged_by_nobody else live_judge(simulator.base_url))
         loop.run(started.start())
@@ -32,7 +32,7 @@ def engine(store: Store, loop: asyncio.Runner, *, judged_by_nobody: bool) -> Ite
         loop.run(started.stop())
 
 
-def test_what_stayed_unscored_is_judged_again(
+def test_unscored_exchanges_can_be_judged_again(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
     """While a server uses the database, rejudging must go through it."""
@@ -53,21 +53,21 @@ def test_what_stayed_unscored_is_judged_again(
 
 
 @pytest.mark.parametrize("judged_by_nobody", [True])
-def test_without_a_judge_there_is_nothing_to_ask(call: Call, tokens: Tokens) -> None:
-    """A request that can come to nothing is refused, and nothing is written."""
+def test_without_a_judge_a_request_is_refused(call: Call, tokens: Tokens) -> None:
+    """A request without effect is refused, and nothing is written."""
     response = call("POST", REJUDGE, tokens.root, json={})
     assert response.status_code == 409
     assert response.json()["code"] == "no_judge"
 
 
 @pytest.mark.parametrize("body", [{"limit": 0}, {"limit": "5"}, {"reason": "Drop Table"}, {"reason": "tiemout"}])
-def test_a_wrong_wish_is_refused(call: Call, tokens: Tokens, body: dict[str, object]) -> None:
-    """By the name of its field."""
+def test_an_invalid_request_is_refused(call: Call, tokens: Tokens, body: dict[str, object]) -> None:
+    """The error names the field."""
     response = call("POST", REJUDGE, tokens.root, json=body)
     assert response.status_code == 400
     assert response.json()["error"].startswith(next(iter(body)))
 
 
-def test_a_connection_may_not_ask(call: Call, tokens: Tokens) -> None:
-    """It costs money."""
+def test_a_connection_may_not_request_rejudging(call: Call, tokens: Tokens) -> None:
+    """Rejudging costs money."""
     assert call("POST", REJUDGE, tokens.ops, json={}).status_code == 403

@@ -23,7 +23,7 @@ def send(call: Call, tokens: Tokens, exchange_body: BodyBuilder, number: int, **
 
 
 def exchanges(store: Store) -> list[str]:
-    """The ids of the exchanges that are there."""
+    """Return the ids of the stored exchanges."""
     return [one for (one,) in store.cursor().execute("SELECT exchange_id FROM log.exchanges ORDER BY ALL").fetchall()]
 
 
@@ -32,10 +32,10 @@ def drain(loop: asyncio.Runner, engine: Engine) -> None:
     loop.run(engine.wait_until_drained())
 
 
-def test_retention_is_run_on_demand(
+def test_retention_can_be_run_on_demand(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """By the policy's days, or by those that are asked for; the answer says how much went."""
+    """It uses the policy's days or the requested ones, and returns the deleted numbers."""
     for number, days in ((1, 100), (2, 50), (3, 0)):
         send(call, tokens, exchange_body, number, timestamp=(NOW - timedelta(days=days)).isoformat())
     drain(loop, engine)
@@ -49,7 +49,7 @@ def test_retention_is_run_on_demand(
 
 
 def test_an_empty_log_has_nothing_to_delete(call: Call, tokens: Tokens) -> None:
-    """A new installation is cleaned at its first start, too."""
+    """A new installation runs retention at its first start, too."""
     assert call("POST", RUN, tokens.root, json={}).json() == {
         "exchangesPurged": 0,
         "scoresPurged": 0,
@@ -58,7 +58,7 @@ def test_an_empty_log_has_nothing_to_delete(call: Call, tokens: Tokens) -> None:
 
 
 @pytest.mark.parametrize("days", [0, -1, 4000, "90", 1.5, True])
-def test_a_number_of_days_that_is_none_is_refused(call: Call, tokens: Tokens, days: object) -> None:
+def test_an_invalid_number_of_days_is_refused(call: Call, tokens: Tokens, days: object) -> None:
     """Zero days would delete everything, which must not happen by mistake."""
     answer = call("POST", RUN, tokens.root, json={"retentionDays": days})
 
@@ -68,18 +68,18 @@ def test_a_number_of_days_that_is_none_is_refused(call: Call, tokens: Tokens, da
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", RUN), ("POST", ERASURES), ("GET", ERASURES)])
-def test_only_who_may_change_every_project_deletes(call: Call, tokens: Tokens, method: str, path: str) -> None:
-    """It reaches every project's records."""
+def test_deleting_requires_the_right_to_change_every_project(call: Call, tokens: Tokens, method: str, path: str) -> None:
+    """Retention affects the records of every project."""
     body = {"json": {"connection": "north"}} if method == "POST" else {}
     assert call(method, path, **body).status_code == 401
     for token in (tokens.ops, tokens.ops_reader):
         assert call(method, path, token, **body).status_code == 403
 
 
-def test_an_erased_session_is_gone_when_the_answer_comes(
+def test_an_erased_session_is_gone_when_the_call_returns(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """It says what was deleted and what it does not reach; the list remembers who asked, when and why."""
+    """The answer says what was deleted and what is out of reach; the list keeps author, time and reason."""
     send(call, tokens, exchange_body, 1)
     send(call, tokens, exchange_body, 2)
     drain(loop, engine)
@@ -89,22 +89,22 @@ def test_an_erased_session_is_gone_when_the_answer_comes(
     answer = call("POST", ERASURES, tokens.root, json={"connection": "north", "session_id": "s1", "comment": "they asked"})
 
     assert answer.status_code == 202
-    found = answer.json()["erasure"]
-    assert found["connection"] == "north"
-    assert found["sessionId"] == "s1"
-    assert found["requestedBy"] == "root"
-    assert found["comment"] == "they asked"
-    assert found["deleted"]["exchanges"] == 2
-    assert found["deleted"]["scores"] == 2
-    assert found["erasedAt"]
+    erasure = answer.json()["erasure"]
+    assert erasure["connection"] == "north"
+    assert erasure["sessionId"] == "s1"
+    assert erasure["requestedBy"] == "root"
+    assert erasure["comment"] == "they asked"
+    assert erasure["deleted"]["exchanges"] == 2
+    assert erasure["deleted"]["scores"] == 2
+    assert erasure["erasedAt"]
     assert any("Backups" in words for words in answer.json()["remains"])
     assert exchanges(engine.store) == ["other:1"]
     listed = call("GET", ERASURES, tokens.root).json()
-    assert listed["erasures"] == [found]
+    assert listed["erasures"] == [erasure]
     assert listed["count"] == 1
     assert listed["nextCursor"] is None
-    again = call("POST", INGEST, tokens.ops, json=exchange_body(3))
-    assert again.status_code == 200
+    repeated = call("POST", INGEST, tokens.ops, json=exchange_body(3))
+    assert repeated.status_code == 200
     assert exchanges(engine.store) == ["other:1"]
 
 
@@ -122,7 +122,7 @@ def test_erasures_come_in_pages(call: Call, tokens: Tokens) -> None:
     assert len(set(ids)) == len(ids) == 5
 
 
-def test_asking_twice_takes_away_no_proof_of_what_was_erased(
+def test_a_repeated_erasure_keeps_the_first_result(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
     """The list proves an erasure, so repeating it, which finds nothing, must not overwrite the first result."""
@@ -132,12 +132,12 @@ def test_asking_twice_takes_away_no_proof_of_what_was_erased(
     call("POST", ERASURES, tokens.root, json={"connection": "north", "sessionId": "s1"})
     call("POST", ERASURES, tokens.root, json={"connection": "north", "sessionId": "s1"})
 
-    [found] = call("GET", ERASURES, tokens.root).json()["erasures"]
-    assert found["deleted"]["exchanges"] == 1
-    assert found["deleted"]["scores"] == 1
+    [erasure] = call("GET", ERASURES, tokens.root).json()["erasures"]
+    assert erasure["deleted"]["exchanges"] == 1
+    assert erasure["deleted"]["scores"] == 1
 
 
-def test_a_misspelt_session_erases_no_connection(
+def test_a_misspelt_session_field_erases_no_connection(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
     """Ignoring the misspelt field would erase the whole connection."""
@@ -162,12 +162,12 @@ def test_a_misspelt_session_erases_no_connection(
         {"connection": 1},
     ],
 )
-def test_whose_records_are_meant_has_to_be_said(call: Call, tokens: Tokens, body: dict[str, object]) -> None:
+def test_an_erasure_must_name_a_session_or_the_connection(call: Call, tokens: Tokens, body: dict[str, object]) -> None:
     """An empty session id is not the whole connection."""
     assert call("POST", ERASURES, tokens.root, json=body).status_code == 400
 
 
-def test_the_connection_that_anchors_are_judged_by_is_not_erased(call: Call, tokens: Tokens) -> None:
+def test_the_connection_of_anchors_cannot_be_erased(call: Call, tokens: Tokens) -> None:
     """An erased connection is refused forever, so erasing that of anchors would disable the detection of judge changes."""
     answer = call("POST", ERASURES, tokens.root, json={"connection": "anchors"})
     assert answer.status_code == 400
@@ -176,10 +176,10 @@ def test_the_connection_that_anchors_are_judged_by_is_not_erased(call: Call, tok
     assert call("POST", ERASURES, tokens.root, json={"connection": "anchors", "sessionId": "ops@2026"}).status_code == 202
 
 
-def test_a_server_cleans_up_at_its_start_and_once_a_day(
+def test_a_server_runs_retention_at_its_start_and_once_a_day(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """In the background: the periodic task runs at the start, and again when another day has begun."""
+    """The periodic task runs at the start, and again once another day has begun."""
     send(call, tokens, exchange_body, 1, timestamp=(NOW - timedelta(days=90, hours=11)).isoformat())
     drain(loop, engine)
     periodic_task = RetentionTask(engine)
@@ -196,7 +196,7 @@ def test_a_server_cleans_up_at_its_start_and_once_a_day(
 def test_a_dry_run_counts_what_a_run_deletes(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """One sees what goes before it goes; counting deletes nothing, and leaves no line in the audit log."""
+    """Users check the numbers first; a dry run deletes nothing and leaves no line in the audit log."""
     for number, days in ((1, 100), (2, 95), (3, 50), (4, 0)):
         send(call, tokens, exchange_body, number, timestamp=(NOW - timedelta(days=days)).isoformat())
     drain(loop, engine)
@@ -221,17 +221,17 @@ def test_a_dry_run_counts_what_a_run_deletes(
 def test_a_dry_run_of_an_erasure_counts_what_it_deletes(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """A session, or the whole connection; of a name that is reserved it says so as the erasure does."""
+    """It covers a session or the whole connection, and refuses a reserved name like the erasure."""
     for number in (1, 2):
         send(call, tokens, exchange_body, number)
     assert call("POST", INGEST, tokens.ops, json=exchange_body(1, session="s2")).status_code == 201
     drain(loop, engine)
     address = f"{ERASURES}/plan"
-    one = call("POST", address, tokens.root, json={"connection": "north", "sessionId": "s1"}).json()
+    preview = call("POST", address, tokens.root, json={"connection": "north", "sessionId": "s1"}).json()
     everything = call("POST", address, tokens.root, json={"connection": "north"}).json()
-    assert one["rows"]["exchanges"] == 2
-    assert one["sessions"] == 1
-    assert one["projects"] == ["ops"]
+    assert preview["rows"]["exchanges"] == 2
+    assert preview["sessions"] == 1
+    assert preview["projects"] == ["ops"]
     assert everything["rows"]["exchanges"] == 3
     assert everything["sessions"] == 2
     assert call("POST", address, tokens.root, json={"connection": "south"}).json()["rows"] == {}
@@ -239,4 +239,4 @@ def test_a_dry_run_of_an_erasure_counts_what_it_deletes(
     assert len(exchanges(engine.store)) == 3
     erased = call("POST", ERASURES, tokens.root, json={"connection": "north", "sessionId": "s1"}).json()
     deleted = erased["erasure"]["deleted"]
-    assert one["rows"] == {table: deleted[table] for table in one["rows"]}
+    assert preview["rows"] == {table: deleted[table] for table in preview["rows"]}

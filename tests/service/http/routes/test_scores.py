@@ -15,7 +15,7 @@ SCORES = "/api/audit/ops/scores"
 
 @pytest.fixture
 def filled(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """Two exchanges in ops, one of them anomalous, and one in web."""
+    """Store two exchanges in ops, one of them anomalous, and one in web."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(1))
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(7, response="   "))
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(8))
@@ -23,15 +23,15 @@ def filled(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_scores_are_those_of_the_project_newest_first(call: Call, tokens: Tokens) -> None:
-    """One score an exchange; left out is a disposition, too."""
+def test_scores_of_the_project_are_listed_newest_first(call: Call, tokens: Tokens) -> None:
+    """Each exchange has one score; an unsampled one is listed with its disposition."""
     body = call("GET", SCORES, tokens.root, params={"limit": 10}).json()
     assert [score["exchangeId"] for score in body["scores"] if score["disposition"] == "sampling_skip"] == ["s1:8"]
     assert {score["project"] for score in body["scores"]} == {"ops"}
     assert len(body["scores"]) == body["count"]
 
 
-def test_pages_of_scores_are_the_list(
+def test_pages_of_scores_make_up_the_list(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio.Runner, engine: Engine
 ) -> None:
     """Pages have every score once, also if new ones arrive meanwhile."""
@@ -39,26 +39,26 @@ def test_pages_of_scores_are_the_list(
     for number in range(1, 6):
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number, timestamp="2026-10-01T09:00:00Z"))
     loop.run(engine.wait_until_drained())
-    whole = [score["id"] for score in call("GET", SCORES, tokens.root).json()["scores"]]
-    seen: list[str] = []
-    asked = {"limit": limit}
+    full_list = [score["id"] for score in call("GET", SCORES, tokens.root).json()["scores"]]
+    paged_ids: list[str] = []
+    query = {"limit": limit}
     while True:
-        body = call("GET", SCORES, tokens.root, params=asked).json()
-        seen += [score["id"] for score in body["scores"]]
+        body = call("GET", SCORES, tokens.root, params=query).json()
+        paged_ids += [score["id"] for score in body["scores"]]
         if body["nextCursor"] is None:
             break
-        asked = {"limit": limit, "cursor": body["nextCursor"]}
-        call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(10 + len(seen)))
+        query = {"limit": limit, "cursor": body["nextCursor"]}
+        call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(10 + len(paged_ids)))
         loop.run(engine.wait_until_drained())
-    assert len(whole) == 5
-    assert seen == whole
+    assert len(full_list) == 5
+    assert paged_ids == full_list
 
 
 @pytest.mark.usefixtures("filled")
-def test_polling_since_a_time_answers_what_was_scored_since(
+def test_polling_returns_exchanges_scored_since_a_time(
     call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine
 ) -> None:
-    """By the time of scoring: an old exchange that was judged again is news, though its own time is long past."""
+    """The time of scoring counts, because an old exchange that is judged again is news."""
     loop.run(engine.wait_until_drained())
     assert call("GET", SCORES, tokens.root, params={"since": "2026-10-01T12:00:00Z"}).json()["count"] == 3
     assert call("GET", SCORES, tokens.root, params={"since": "2026-10-01T12:00:00.000001Z"}).json()["count"] == 0
@@ -67,8 +67,8 @@ def test_polling_since_a_time_answers_what_was_scored_since(
 
 
 @pytest.mark.usefixtures("filled")
-def test_one_score_is_found_in_its_project_only(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -> None:
-    """The same document as in the list; of another project it is not there, and whether it is anywhere is not told."""
+def test_a_score_is_found_in_its_project_only(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -> None:
+    """The document is that of the list, and another project must not reveal whether the score exists."""
     loop.run(engine.wait_until_drained())
     [first, *_] = call("GET", SCORES, tokens.root).json()["scores"]
     assert call("GET", f"{SCORES}/{first['id']}", tokens.root).json() == {"score": first}
@@ -79,8 +79,8 @@ def test_one_score_is_found_in_its_project_only(call: Call, tokens: Tokens, loop
 
 
 @pytest.mark.usefixtures("filled")
-def test_times_and_limit_narrow_what_is_listed(call: Call, tokens: Tokens) -> None:
-    """From is inclusive, to is not, as everywhere."""
+def test_times_and_limit_filter_the_list(call: Call, tokens: Tokens) -> None:
+    """The bound `from` is inclusive, `to` is not, as everywhere."""
     late = call("GET", SCORES, tokens.root, params={"from": "2026-10-01T09:08:00Z"}).json()
     early = call("GET", SCORES, tokens.root, params={"to": "2026-10-01T09:08:00Z"}).json()
     assert [score["exchangeId"] for score in late["scores"]] == ["s1:8"]
@@ -104,7 +104,7 @@ def test_times_and_limit_narrow_what_is_listed(call: Call, tokens: Tokens) -> No
         "2026-10-01 09:08",
     ],
 )
-def test_a_time_is_asked_for_in_every_form_that_is_documented(call: Call, tokens: Tokens, moment: str) -> None:
+def test_a_time_filter_accepts_every_documented_format(call: Call, tokens: Tokens, moment: str) -> None:
     """In an address every number is a text, and an unescaped plus is a space."""
     late = call("GET", f"{SCORES}?from={moment}", tokens.root)
     early = call("GET", f"{SCORES}?to={moment}", tokens.root)
@@ -113,12 +113,12 @@ def test_a_time_is_asked_for_in_every_form_that_is_documented(call: Call, tokens
     assert "s1:8" not in [score["exchangeId"] for score in early.json()["scores"]]
 
 
-def test_eight_digits_are_a_day(call: Call, tokens: Tokens) -> None:
-    """So they are in ISO 8601, and as seconds they would be in 1970."""
+def test_eight_digits_are_a_date(call: Call, tokens: Tokens) -> None:
+    """ISO 8601 defines them as a date; as seconds they would be in 1970."""
     assert call("GET", f"{SCORES}?from=20261001", tokens.root).status_code == 200
 
 
-def test_nothing_is_known_of_a_project_nobody_named(call: Call, tokens: Tokens) -> None:
+def test_an_unknown_project_has_no_scores(call: Call, tokens: Tokens) -> None:
     """Projects come into being with their first record."""
     assert call("GET", "/api/audit/web/scores", tokens.root).json() == {"scores": [], "count": 0, "nextCursor": None}
     assert call("GET", "/api/audit/web/anomalies", tokens.root).json() == {"anomalies": [], "count": 0, "nextCursor": None}
@@ -180,7 +180,7 @@ def test_the_banner_is_text_with_the_settings_in_force(call: Call, tokens: Token
         ("session=", "session"),
     ],
 )
-def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens: Tokens, query: str, field: str) -> None:
+def test_an_invalid_query_is_refused_with_its_field(call: Call, tokens: Tokens, query: str, field: str) -> None:
     """An invalid filter must not be ignored, which would return everything."""
     response = call("GET", f"{SCORES}?{query}", tokens.root)
     assert response.status_code == 400
@@ -189,15 +189,15 @@ def test_a_wrong_question_is_refused_by_the_name_of_its_field(call: Call, tokens
 
 
 @pytest.mark.parametrize("project", ["OPS", "..", "%2e%2e", "a b", "-x", "x" * 64, "ops'--", "%00"])
-def test_what_is_no_project_is_no_path_either(call: Call, tokens: Tokens, project: str) -> None:
-    """A name is a name: it goes into no path, and comes out of none."""
+def test_an_invalid_project_name_is_refused(call: Call, tokens: Tokens, project: str) -> None:
+    """A name must not be able to change a path."""
     assert call("GET", f"/api/audit/{project}/scores", tokens.root).status_code in (400, 404)
 
 
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("what", ["scores", "anomalies", "summary", "banner"])
 def test_an_operator_of_one_project_reads_no_other(call: Call, tokens: Tokens, what: str) -> None:
-    """Whether the other one exists is not told either."""
+    """The answer must not reveal whether the other project exists."""
     assert call("GET", f"/api/audit/ops/{what}", tokens.ops_reader).status_code == 200
     refused = [call("GET", f"/api/audit/{project}/{what}", tokens.ops_reader) for project in ("web", "no-such-project")]
     assert [response.status_code for response in refused] == [403, 403]

@@ -16,7 +16,7 @@ def finalize_path(session: str) -> str:
 
 
 def test_a_heartbeat_is_a_record(call: Call, tokens: Tokens, store: Store) -> None:
-    """A sign of life that a replay must see again."""
+    """A replay must see it again."""
     response = call("POST", HEARTBEAT, tokens.web, json={"session_id": "s1", "connection": "north"})
     assert response.status_code == 200
     assert response.json() == {"ok": True}
@@ -37,10 +37,10 @@ def test_a_heartbeat_is_a_record(call: Call, tokens: Tokens, store: Store) -> No
         ("dark", None, 403),
     ],
 )
-def test_an_operator_sends_heartbeats_for_connections_it_may_see(
+def test_an_operator_sends_heartbeats_only_for_visible_connections(
     call: Call, tokens: Tokens, store: Store, *, token: str | None, connection: str | None, status: int
 ) -> None:
-    """One that it may not see is not told from one that is not there."""
+    """The answer for an invisible connection is the same as for a missing one."""
     body = {"session_id": "s1", "connection": connection}
     assert call("POST", HEARTBEAT, getattr(tokens, token), json=body).status_code == status
     assert int(status == 200) == store.count("heartbeats")
@@ -56,7 +56,7 @@ def test_a_session_is_ended_by_its_connection(call: Call, tokens: Tokens, exchan
 
 
 def test_ending_a_session_needs_no_body(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """There is nothing to say but which; and what has no body has no type."""
+    """The path says everything, and a request without a body has no content type."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     assert (
         (response := call("POST", "/api/audit/sessions/s1/finalize", tokens.ops)).status_code,
@@ -64,7 +64,7 @@ def test_ending_a_session_needs_no_body(call: Call, tokens: Tokens, exchange_bod
     ) == (200, {"ok": True})
 
 
-def test_a_session_of_another_connection_is_not_there(
+def test_a_session_of_another_connection_is_not_found(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
     """A connection can neither end nor find another connection's sessions, even by naming it."""
@@ -85,19 +85,19 @@ def test_a_session_of_another_connection_is_not_there(
         ("ops_reader", "south", 404),
     ],
 )
-def test_an_operator_ends_sessions_of_connections_it_may_see(
+def test_an_operator_ends_sessions_of_visible_connections(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, *, token: str | None, connection: str | None, status: int
 ) -> None:
-    """As with heartbeats."""
+    """The rule is the same as for heartbeats."""
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     body = {"connection": connection}
     assert call("POST", finalize_path("s1"), getattr(tokens, token), json=body).status_code == status
 
 
-def test_an_operator_of_a_project_ends_no_session_elsewhere(
+def test_an_operator_of_a_project_cannot_end_sessions_elsewhere(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
-    """Even one that is there."""
+    """This holds for existing sessions, too."""
     call("POST", "/api/audit/ingest", tokens.web, json=exchange_body())
     assert call("POST", finalize_path("s1"), tokens.ops_reader, json={"connection": "south"}).status_code == 404
     assert store.count("session_closings") == 0
@@ -111,7 +111,7 @@ def test_an_id_with_slashes_is_an_id(call: Call, tokens: Tokens, exchange_body: 
 
 
 @pytest.mark.parametrize("session", ["x" * 257, "%00", "%20"])
-def test_what_is_no_id_is_refused(call: Call, tokens: Tokens, session: str) -> None:
+def test_an_invalid_id_is_refused(call: Call, tokens: Tokens, session: str) -> None:
     """Ids follow the same rule as in bodies."""
     response = call("POST", finalize_path(session), tokens.ops, json={})
     assert response.status_code == 400

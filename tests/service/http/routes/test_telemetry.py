@@ -22,7 +22,7 @@ TELEMETRY, ALERTS = "/api/audit/telemetry", "/api/audit/alerts"
 
 
 def beat(store: Store, session: str, minutes: float, connection: str = "north", project: str = "ops") -> None:
-    """A sign of life so many minutes ago."""
+    """Return a heartbeat of some minutes ago."""
     at = NOW - timedelta(minutes=minutes)
     sign = Heartbeat(connection=connection, project=project, session_id=session, occurred_at=at, ingested_at=at)
     with store.transaction() as transaction:
@@ -30,13 +30,13 @@ def beat(store: Store, session: str, minutes: float, connection: str = "north", 
 
 
 def sessions(call: Call, token: str, query: str = "") -> list[dict[str, Any]]:
-    """The sessions that are listed."""
+    """Return the listed sessions."""
     response = call("GET", TELEMETRY + query, token)
     assert response.status_code == 200, response.text
     return response.json()["sessions"]  # type: ignore[no-any-return]
 
 
-def test_every_session_that_sent_something_is_watched(call: Call, tokens: Tokens, store: Store) -> None:
+def test_every_session_with_a_record_is_watched(call: Call, tokens: Tokens, store: Store) -> None:
     """Sessions are watched without registration."""
     with store.transaction() as transaction:
         record = exchange("s1", 1, connection="north", occurred_at=NOW, ingested_at=NOW - timedelta(milliseconds=1500))
@@ -55,8 +55,8 @@ def test_every_session_that_sent_something_is_watched(call: Call, tokens: Tokens
     ]
 
 
-def test_the_colours_say_how_long_nothing_was_heard(call: Call, tokens: Tokens, store: Store) -> None:
-    """Up to one interval of five minutes, up to three, beyond; the longest silent first."""
+def test_the_colour_shows_the_length_of_the_silence(call: Call, tokens: Tokens, store: Store) -> None:
+    """The limits are one and three intervals of five minutes, and the longest silence comes first."""
     for session, minutes in (("fresh", 5), ("late", 5.1), ("later", 15), ("gone", 15.1)):
         beat(store, session, minutes)
     assert [(one["sessionId"], one["status"], one["missedIntervals"]) for one in sessions(call, tokens.root)] == [
@@ -67,8 +67,8 @@ def test_the_colours_say_how_long_nothing_was_heard(call: Call, tokens: Tokens, 
     ]
 
 
-def test_nobody_sees_the_sessions_of_another_project(call: Call, tokens: Tokens, store: Store) -> None:
-    """Neither in the list nor by asking for them."""
+def test_sessions_of_another_project_are_hidden(call: Call, tokens: Tokens, store: Store) -> None:
+    """They are neither listed nor found by name."""
     beat(store, "s1", 1)
     beat(store, "s2", 1, "south", "web")
     assert [one["sessionId"] for one in sessions(call, tokens.ops_reader)] == ["s1"]
@@ -77,24 +77,24 @@ def test_nobody_sees_the_sessions_of_another_project(call: Call, tokens: Tokens,
     assert call("GET", f"{TELEMETRY}?project=web", tokens.ops_reader).status_code == 403
 
 
-def test_pages_go_on_where_the_last_one_ended(call: Call, tokens: Tokens, store: Store) -> None:
-    """Every session is on one page, those of one moment too."""
+def test_pages_continue_where_the_previous_one_ended(call: Call, tokens: Tokens, store: Store) -> None:
+    """Every session is on one page, even if several have the same time."""
     for number in range(7):
         beat(store, f"s{number}", 1 + number // 3)
-    seen, query = [], "?limit=2"
+    listed_sessions, query = [], "?limit=2"
     for _ in range(4):
         answer = call("GET", TELEMETRY + query, tokens.root).json()
-        seen += [one["sessionId"] for one in answer["sessions"]]
+        listed_sessions += [one["sessionId"] for one in answer["sessions"]]
         assert len(answer["sessions"]) == answer["count"]
         query = f"?limit=2&cursor={answer['nextCursor']}"
     assert answer["nextCursor"] is None
-    assert sorted(seen) == [f"s{number}" for number in range(7)]
+    assert sorted(listed_sessions) == [f"s{number}" for number in range(7)]
 
 
-def test_what_the_watchdog_does_not_count_is_not_shown(
+def test_sessions_ignored_by_the_watchdog_are_not_listed(
     call: Call, tokens: Tokens, store: Store, engine: Engine, loop: asyncio.Runner
 ) -> None:
-    """The list and the alerts must not say different things after a restart."""
+    """After a restart, list and alerts must agree."""
     beat(store, "s1", 20)
     loop.run(SilenceWatchdog(engine, Alerts(store, (), engine.redactor, engine.now)).run())
     (shown,) = sessions(call, tokens.root)
