@@ -28,8 +28,8 @@ from starlette.datastructures import QueryParams
 from analytics.store.connection import connect
 from benchmarks.measure import print_table
 from benchmarks.page_database import make_large, make_seed, policy_beside
-from service.pages.listing import asked_of
-from service.pages.projects.fleet import FLEET, SHOWN, page_from
+from service.pages.listing import parse_list_request
+from service.pages.projects.fleet import FLEET, PROJECTS_PER_PAGE, link_page
 from service.server.supervisor import serving
 from service.setup.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
@@ -90,7 +90,7 @@ def _of_all(of: Mapping[str, str]) -> dict[str, str]:
     links = Links()
     return {
         "fleet": links.fleet,
-        "fleet, a later page": page_from(10 * SHOWN, asked_of(FLEET, QueryParams(), links.fleet)),
+        "fleet, a later page": link_page(10 * PROJECTS_PER_PAGE, parse_list_request(FLEET, QueryParams(), links.fleet)),
         "fleet, a name": links.fleet_of(q="project-1"),
         "fleet by name, as a table": links.fleet_of(sort="name", view="table"),
         "inbox": links.inbox(),

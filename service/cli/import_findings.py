@@ -21,7 +21,7 @@ from schemas.lazy import duckdb
 from schemas.records import Incident
 from service.cli.incident_views import check_limits, state_words
 from service.cli.terminal import heading
-from service.read.project import moment_words
+from service.read.project import format_minute
 from service.read.runs import RunFilter, worst_runs
 from service.setup.workspace import Workspace
 from service.text.formats import counted, plain
@@ -86,7 +86,7 @@ def import_findings(workspace: Workspace, drift: Drift, program: str) -> Iterato
         yield heading("In short")
         yield "No session has ended yet, so there is no run to diagnose. driftline finalize SESSION ends one."
         return
-    yield heading(f"In short, checked as of {moment_words(workspace.now())}")
+    yield heading(f"In short, checked as of {format_minute(workspace.now())}")
     yield _runs_line(agents)
     yield from _agent_lines(cursor, project, agents)
     yield from drift_lines(drift)

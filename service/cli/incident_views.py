@@ -15,7 +15,7 @@ from schemas.records import Incident
 from service.cli.terminal import SEVERITY_STYLES, table
 from service.read.incident_actions import COMMAND_NOTES, describe_slices, format_slice_counts, format_slice_means
 from service.read.incidents import IncidentAnswer, IncidentEvent, incident_answer
-from service.read.project import spot_words
+from service.read.project import describe_blind_spot
 from service.read.why import Why
 from service.text.formats import MISSING, counted, plain
 from streams.watch.checking import Checked
@@ -65,7 +65,7 @@ def check_limits(checked: Sequence[Checked]) -> list[str]:
     short = [check.looked for check in checked if check.looked and check.looked.days < check.looked.baseline_days]
     learning = ", ".join(f"{plain(check.project, 64)} ({check.days} of {check.baseline_days} days)" for check in short)
     blind = [
-        f"{plain(check.project, 64)}: {plain(spot_words(asdict(spot)), 500)}"
+        f"{plain(check.project, 64)}: {plain(describe_blind_spot(asdict(spot)), 500)}"
         for check in checked
         if check.looked
         for spot in check.looked.blind_spots

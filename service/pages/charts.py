@@ -49,8 +49,8 @@ class Point:
     """Half the width of the 95 % interval."""
     link: str = ""
     """The address opened by a click."""
-    listed: str = ""
-    """The address of the counted records, linked from the table's cell."""
+    records_link: str = ""
+    """Address of the counted records, linked from the table's cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,8 +304,8 @@ def _label(point: Point) -> str:
 def _build_cells(points: Sequence[Point], written: Sequence[str], *, is_first: bool) -> list[str]:
     """Return the cells of a column as markup."""
     return [
-        f'<td class="number"><a href="{escape(point.listed)}">{escape(text)}</a></td>'
-        if is_first and point.listed and point.value
+        f'<td class="number"><a href="{escape(point.records_link)}">{escape(text)}</a></td>'
+        if is_first and point.records_link and point.value
         else f'<td class="number">{escape(text)}</td>'
         for point, text in zip(points, written, strict=True)
     ]

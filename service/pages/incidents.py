@@ -30,7 +30,7 @@ from service.pages.incident_figures import (
     tier_name,
 )
 from service.pages.periods import ListPeriod, compared, range_control
-from service.pages.project_charts import counts_of
+from service.pages.project_charts import read_counts
 from service.pages.rendering import number, page
 from service.pages.viewing import ShownProject, Viewer
 from service.read.incident_actions import (
@@ -41,7 +41,7 @@ from service.read.incident_actions import (
     format_slice_rates,
 )
 from service.read.incidents import IncidentType, history_of, incident_records, people_of
-from service.read.project import check_by_hand, check_words, read_project, with_blind_spots
+from service.read.project import describe_check, manual_check_date, read_project, with_blind_spots
 from service.read.runs import RunFilter, worst_runs
 from service.read.why import MAX_RELATED_DISTANCE, explain_facts, find_related, find_suspected_cause
 from service.text.answers import Place, after, page_of
@@ -123,7 +123,7 @@ async def incidents(
         if window is not None and not records and cursor is None:
             older = read_records(between=(None, window.start), limit=1)
             last = last_period(window, older[0].detected_at if older else None)
-        return records, last, counts_of(connection, project, window)
+        return records, last, read_counts(connection, project, window)
 
     engine = services.engine
     summary = await services.ask(lambda connection: read_project(connection, engine.policy, now, project))
@@ -141,8 +141,8 @@ async def incidents(
         "types": TYPES,
         "rules": RULE_NAMES,
         "may_check": "admin" in viewer.scopes,
-        "check": check_words(summary),
-        "check_by_hand": check_by_hand(summary),
+        "check": describe_check(summary),
+        "manual_check_date": manual_check_date(summary),
         "checked_days": DAYS,
     }
     return page(request, "incidents.html", values)

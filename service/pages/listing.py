@@ -1,4 +1,4 @@
-"""Lists, each a table of columns and filters: reads the address, runs the query, links the next page, and streams all rows as a file."""
+"""Lists as tables with columns and filters: parse the address, run the query, link the pages, and stream all rows as a file."""
 
 from __future__ import annotations
 
@@ -30,74 +30,74 @@ from service.web.errors import ApiError
 
 Row = dict[str, Any]
 Bounds = tuple[datetime | None, datetime | None]
-"""The first moment of the time that a list shows, and the first one after it; None for no bound."""
-SHOWN = 50
-"""Rows per page."""
-MAX_FILTER = 512
-"""Characters of a filter's value."""
-_AHEAD, _FARTHER = 4, 64
-"""The prefix to read, as a multiple of the page, and the factor by which it is widened."""
+"""The start of a list's period (inclusive) and its end (exclusive); None for no bound."""
+ROWS_PER_PAGE = 50
+MAX_FILTER_LENGTH = 512
+_PREFIX_FACTOR = 4
+"""Length of the first prefix of a long list, as a multiple of the page."""
+_WIDENING_FACTOR = 64
+"""Factor by which the prefix is widened until the page is full."""
 BY_TIME = "at"
-"""The name of the order by time, which every list has."""
-_KEPT = 40
-"""Maximum number of parameters that links keep from an address."""
+"""Name of the sort order by time, which every list has."""
+_MAX_LINK_PARAMS = 40
+"""Maximum number of parameters that links take over from an address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column: its heading, its cell, its sort key and its name in exports."""
+    """A column of a list, on pages and in files."""
 
     key: str
-    """The column of the query that is exported."""
+    """The column's name in the query and in files."""
     title: str
     cell: str = ""
     """The macro in `list_cells.html` that renders the cell; empty if the page renders it itself."""
     sort: str | None = None
-    """The column's name in `$sort`; None if it is not sortable."""
+    """The value of `$sort` that sorts by this column; None if it is not sortable."""
     down: bool = True
     """Whether the first click sorts in descending order."""
     is_number: bool = False
     is_shown: bool = True
-    """Whether pages show the column; files have every column."""
+    """Whether pages show the column. Files have every column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """A filter: a parameter of the address and of the query."""
+    """A filter of a list: a parameter of the address and of the query."""
 
     name: str
     label: str
     choices: Mapping[str, str] | None = None
-    """Values and their words; None: any text."""
-    read: Callable[[str], Any] = str
-    """Converts the text to the query's value; raises ValueError with a description of the problem."""
+    """Allowed values with their labels; None allows any text."""
+    parse: Callable[[str], Any] = str
+    """Converts the text to the query's value. Raises ValueError with a description of the problem."""
     hint: str = ""
-    """A hint about valid values."""
-    many: str = ""
-    """The query's parameter for all values of a filter that can be repeated."""
+    """Placeholder of the form field."""
+    list_param: str = ""
+    """The query's parameter for a list of values, if the filter can be repeated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListOf:
-    """A list of a project, or the list of projects."""
+class ListDefinition:
+    """A list of a project's records, or the list of projects."""
 
     name: str
-    """The name of exported files."""
+    """Also the name of exported files."""
     query: str
-    reach: str | None = None
-    """For a list too long to read whole: the query that returns the end of a prefix of the sort order, which the list's query then takes."""
+    prefix_query: str | None = None
+    """For a long list: the query that returns where a prefix of the sort order ends. The list's query then reads only that prefix."""
     columns: Sequence[Column]
     filters: Sequence[Filter]
     sort: str
-    """The default order, descending."""
-    constant: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters of the query that the address does not change."""
+    """The default sort order, descending."""
+    fixed_params: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters of the query that do not depend on the address."""
     has_comparison: bool = False
     """Whether its page compares figures with the preceding period."""
     has_all: bool = False
-    """Whether it can show all time."""
-    prepare: Callable[[Mapping[str, str]], Mapping[str, Any]] = lambda _: {}
-    """Derives further parameters of the query from the texts in the address."""
+    """Whether the list can show all time."""
+    derive_params: Callable[[Mapping[str, str]], Mapping[str, Any]] = lambda _: {}
+    """Derives more parameters of the query from the filters in the address."""
 
     @property
     def shown(self) -> list[Column]:
@@ -110,8 +110,8 @@ class ListOf:
         return {column.sort: column for column in self.columns if column.sort is not None}
 
 
-class Last(msgspec.Struct, frozen=True, array_like=True):
-    """The place of a row in one order."""
+class RowPosition(msgspec.Struct, frozen=True, array_like=True):
+    """The position of a row in a sort order, as encoded in a cursor."""
 
     sort: str
     down: bool
@@ -124,9 +124,9 @@ class Last(msgspec.Struct, frozen=True, array_like=True):
 class ListRequest:
     """A request for a list, parsed from an address."""
 
-    of: ListOf
+    definition: ListDefinition
     params: Sequence[tuple[str, str]]
-    """The parameters of the address, which links keep unless they change them."""
+    """Parameters of the address. Links keep those that they do not change."""
     path: str
     """The path of the address."""
     sort: str
@@ -134,11 +134,12 @@ class ListRequest:
     values: Mapping[str, Any]
     """Parameters of the query."""
     texts: Mapping[str, str]
-    """The filters set in the address, as texts."""
-    last: Last | None
+    """Texts of the filters in the address."""
+    after: RowPosition | None
+    """The page begins after this row; None for the first page."""
 
     def address(self, **changed: str | None) -> str:
-        """Return the same address with changed parameters, None to drop one, starting at the first page."""
+        """Return the address of the first page with changed parameters. None removes a parameter."""
         return self.path + self.query(**changed)
 
     def query(self, **changed: str | None) -> str:
@@ -149,12 +150,12 @@ class ListRequest:
         return f"?{urlencode(changed_params, quote_via=quote)}" if changed_params else ""
 
     def field(self, name: str) -> Markup:
-        """Return the text of a filter for a form field, with invisible and direction characters as references."""
+        """Return the text of a filter for a form field, with invisible characters as character references."""
         parts = hidden_parts(self.texts.get(name, ""))
         return Markup("").join(escape(seen) + Markup(f"&#{ord(hidden)};" if hidden else "") for seen, hidden in parts)  # noqa: S704
 
     def sorted_by(self, column: Column) -> str:
-        """Return the address sorted by a column, reversed if it is already sorted by it."""
+        """Return the address sorted by a column, in reverse if the list is already sorted by it."""
         down = (not self.down) if column.sort == self.sort else column.down
         return self.address(sort=column.sort, down="true" if down else "false")
 
@@ -163,50 +164,60 @@ class ListRequest:
 class Listing:
     """A page of a list."""
 
-    asked: ListRequest
+    request: ListRequest
     rows: Sequence[Row]
     following: str | None
-    """The address of the next page; None on the last one."""
+    """Address of the next page; None on the last page."""
     first: str | None
-    """The address of the first page; None on the first page."""
+    """Address of the first page; None on the first page."""
     previous: str | None = None
-    """The address of the previous page, if it is known and not the first one."""
+    """Address of the previous page, if known and not the first one."""
 
     @property
-    def bare(self) -> str:
-        """The address without any filter."""
-        return self.asked.address(**dict.fromkeys(one.name for one in self.asked.of.filters))
+    def unfiltered(self) -> str:
+        """The address without filters."""
+        return self.request.address(**dict.fromkeys(filter_.name for filter_ in self.request.definition.filters))
 
 
-def asked_of(of: ListOf, params: QueryParams, path: str = "") -> ListRequest:
-    """Parse the request for a list from an address; ApiError (400) names the invalid parameter."""
-    params_given = [(name, value) for name, value in params.multi_items() if value][:_KEPT]
-    values_by_name = dict(params_given)
-    sort = values_by_name.get("sort", of.sort)
-    if sort not in of.sorts:
-        raise ApiError(400, "invalid", f"sort: must be one of {', '.join(of.sorts)}")
-    down = _read_flag("down", values_by_name["down"]) if "down" in values_by_name else of.sorts[sort].down
-    given_texts = {one.name: [text for name, text in params_given if name == one.name] for one in of.filters}
-    texts = {name: ", ".join(found) for name, found in given_texts.items() if found}
-    values = {one.many or one.name: _read_filter(one, given_texts[one.name]) for one in of.filters}
+def parse_list_request(definition: ListDefinition, params: QueryParams, path: str = "") -> ListRequest:
+    """Parse the request for a list from an address. Raises ApiError 400 with the name of an invalid parameter."""
+    link_params = [(name, value) for name, value in params.multi_items() if value][:_MAX_LINK_PARAMS]
+    last_values = dict(link_params)
+    sort = last_values.get("sort", definition.sort)
+    if sort not in definition.sorts:
+        raise ApiError(400, "invalid", f"sort: must be one of {', '.join(definition.sorts)}")
+    down = _parse_flag("down", last_values["down"]) if "down" in last_values else definition.sorts[sort].down
+    texts = {}
+    values = {}
+    for filter_ in definition.filters:
+        filter_texts = [text for name, text in link_params if name == filter_.name]
+        values[filter_.list_param or filter_.name] = _parse_filter(filter_, filter_texts)
+        if filter_texts:
+            texts[filter_.name] = ", ".join(filter_texts)
     return ListRequest(
-        of=of,
-        params=params_given,
+        definition=definition,
+        params=link_params,
         path=path,
         sort=sort,
         down=down,
-        values={**values, **of.prepare(texts), **of.constant},
+        values={**values, **definition.derive_params(texts), **definition.fixed_params},
         texts=texts,
-        last=_decode_last(values_by_name.get("cursor"), sort, down=down),
+        after=_decode_position(last_values.get("cursor"), sort, down=down),
     )
 
 
 def read_list(
-    cursor: duckdb.DuckDBPyConnection, project: str, request: ListRequest, bounds: Bounds, *, limit: int, last: Last | None
+    cursor: duckdb.DuckDBPyConnection,
+    project: str,
+    request: ListRequest,
+    bounds: Bounds,
+    *,
+    limit: int,
+    after: RowPosition | None,
 ) -> list[Row]:
-    """Return rows of a list within a period, after a place."""
+    """Return rows of a list within a period, after a position."""
     since, until = bounds
-    last_params = {f"last_{name}": getattr(last, name) if last else None for name in ("number", "text", "id")}
+    after_params = {f"last_{name}": getattr(after, name) if after else None for name in ("number", "text", "id")}
     query_params = {
         "project": project,
         **request.values,
@@ -214,94 +225,98 @@ def read_list(
         "until": until,
         "sort": request.sort,
         "down": request.down,
-        **last_params,
+        **after_params,
         "limit": limit,
     }
-    return (
-        query_days(cursor, request.of.query, query_params)
-        if request.of.reach is None
-        else _read_near(cursor, request.of, request.of.reach, query_params)
-    )
+    definition = request.definition
+    if definition.prefix_query is None:
+        return query_days(cursor, definition.query, query_params)
+    return _read_prefix(cursor, definition.query, definition.prefix_query, query_params)
 
 
-def _read_near(cursor: duckdb.DuckDBPyConnection, of: ListOf, reach: str, query_params: Mapping[str, Any]) -> list[Row]:
+def _read_prefix(
+    cursor: duckdb.DuckDBPyConnection, query: str, prefix_query: str, query_params: Mapping[str, Any]
+) -> list[Row]:
     """Return the first rows of a long list: read a bounded prefix of the sort order, and widen it until the page is full."""
-    skip = _AHEAD * query_params["limit"]
+    prefix_length = _PREFIX_FACTOR * query_params["limit"]
     while True:
-        reach_params = {
-            name: value for name, value in {**query_params, "skip": skip}.items() if name in queries()[reach].parameters
-        }
-        reached = query_rows(cursor, reach, reach_params)
-        number, text = (reached[0]["number"], reached[0]["text"]) if reached else (None, None)
-        rows = query_rows(cursor, of.query, {**query_params, "reach_number": number, "reach_text": text, "skip": skip})
-        if len(rows) >= query_params["limit"] or not reached:
+        params = {**query_params, "skip": prefix_length}
+        prefix_params = {name: value for name, value in params.items() if name in queries()[prefix_query].parameters}
+        end = next(iter(query_rows(cursor, prefix_query, prefix_params)), None)
+        bound = {"reach_number": None, "reach_text": None}
+        if end is not None:
+            bound = {"reach_number": end["number"], "reach_text": end["text"]}
+        rows = query_rows(cursor, query, {**params, **bound})
+        if len(rows) >= query_params["limit"] or end is None:
             return rows
-        skip *= _FARTHER
+        prefix_length *= _WIDENING_FACTOR
 
 
-def page_of_list(
-    cursor: duckdb.DuckDBPyConnection, project: str, request: ListRequest, bounds: Bounds, *, most: int | None = None
+def read_page(
+    cursor: duckdb.DuckDBPyConnection, project: str, request: ListRequest, bounds: Bounds, *, page_size: int | None = None
 ) -> Listing:
-    """Return the requested page, with at most `most` rows (None: the default)."""
-    limit = most or SHOWN
-    rows = read_list(cursor, project, request, bounds, limit=limit + 1, last=request.last)
-    shown, more = rows[:limit], len(rows) > limit
-    following = request.address(cursor=encoded(place_of(shown[-1], request))) if more else None
-    return Listing(asked=request, rows=shown, following=following, first=request.address() if request.last else None)
+    """Return the requested page; it has ROWS_PER_PAGE rows by default."""
+    limit = page_size or ROWS_PER_PAGE
+    rows = read_list(cursor, project, request, bounds, limit=limit + 1, after=request.after)
+    shown = rows[:limit]
+    following = None
+    if len(rows) > limit:
+        following = request.address(cursor=encode_position(position_of(shown[-1], request)))
+    return Listing(request=request, rows=shown, following=following, first=request.address() if request.after else None)
 
 
-def place_of(row: Row, request: ListRequest) -> Last:
-    """Return the place of a row in the requested order."""
-    return Last(request.sort, request.down, row["sort_number"], row["sort_text"], row["sort_id"])
+def position_of(row: Row, request: ListRequest) -> RowPosition:
+    """Return the position of a row in the requested sort order."""
+    return RowPosition(request.sort, request.down, row["sort_number"], row["sort_text"], row["sort_id"])
 
 
-def encoded(last: Last) -> str:
-    """Encode a place as a cursor, a text that is safe in an address."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(last)).rstrip(b"=").decode()
+def encode_position(position: RowPosition) -> str:
+    """Encode a position as a cursor that is safe in an address."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(position)).rstrip(b"=").decode()
 
 
-def _decode_last(cursor: str | None, sort: str, *, down: bool) -> Last | None:
+def _decode_position(cursor: str | None, sort: str, *, down: bool) -> RowPosition | None:
     if cursor is None:
         return None
     try:
         body = base64.b64decode(cursor[: 4 * MAX_CURSOR] + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        last = msgspec.json.decode(body, type=Last)
+        position = msgspec.json.decode(body, type=RowPosition)
     except (ValueError, binascii.Error, msgspec.MsgspecError):
         raise ApiError(400, "invalid", f"cursor: {NO_CURSOR}") from None
-    if (last.sort, last.down) != (sort, down):
-        raise ApiError(400, "invalid", "cursor: is of the list in another order; begin at its first page")
-    return last
+    if (position.sort, position.down) != (sort, down):
+        raise ApiError(400, "invalid", "cursor: belongs to another sort order; start at the first page")
+    return position
 
 
-def _read_filter(of_filter: Filter, texts: Sequence[str]) -> Any:
-    """Return the query's value of a filter: None without a value, a list if the filter can be repeated, otherwise the last value."""
-    values = [_read_filter_value(of_filter, text) for text in texts[:_KEPT]]
-    return (values if of_filter.many else values[-1]) if values else None
+def _parse_filter(filter_: Filter, texts: Sequence[str]) -> Any:
+    """Return the query's value of a filter: None without a text, a list if the filter can be repeated, otherwise the last value."""
+    values = [_parse_filter_value(filter_, text) for text in texts[:_MAX_LINK_PARAMS]]
+    return (values if filter_.list_param else values[-1]) if values else None
 
 
-def _read_filter_value(of_filter: Filter, text: str) -> Any:
-    if len(text) > MAX_FILTER:
-        raise ApiError(400, "invalid", f"{of_filter.name}: must have at most {MAX_FILTER} characters")
-    if of_filter.choices is not None and text not in of_filter.choices:
-        raise ApiError(400, "invalid", f"{of_filter.name}: must be one of {', '.join(of_filter.choices)}")
+def _parse_filter_value(filter_: Filter, text: str) -> Any:
+    if len(text) > MAX_FILTER_LENGTH:
+        raise ApiError(400, "invalid", f"{filter_.name}: must have at most {MAX_FILTER_LENGTH} characters")
+    if filter_.choices is not None and text not in filter_.choices:
+        raise ApiError(400, "invalid", f"{filter_.name}: must be one of {', '.join(filter_.choices)}")
     try:
-        return of_filter.read(text)
+        return filter_.parse(text)
     except ValueError as error:
-        raise ApiError(400, "invalid", f"{of_filter.name}: {error}") from None
+        raise ApiError(400, "invalid", f"{filter_.name}: {error}") from None
 
 
-def _read_flag(name: str, text: str) -> bool:
+def _parse_flag(name: str, text: str) -> bool:
     if text not in ("true", "false"):
         raise ApiError(400, "invalid", f"{name}: must be true or false")
     return text == "true"
 
 
-def yes_no(text: str) -> bool:
+def parse_yes_no(text: str) -> bool:
     """Parse yes or no."""
     return text == "yes"
 
 
-def decimal(text: str) -> float:
+def parse_decimal(text: str) -> float:
     """Parse a number. Raises ValueError for anything else."""
     try:
         number = float(text)
@@ -312,67 +327,71 @@ def decimal(text: str) -> float:
     return number
 
 
-def unnamed(text: str) -> str:
-    """Parse a name; a hyphen stands for records without a name."""
+def parse_name(text: str) -> str:
+    """Parse a name. A hyphen matches records without a name."""
     return "" if text == "-" else text
 
 
-MOST_ROWS, READ_BATCH_SIZE = 50_000, 1_000
-"""Maximum rows of a file, and rows per read."""
+MAX_EXPORT_ROWS = 50_000
+"""Maximum number of rows of a file."""
+READ_BATCH_SIZE = 1_000
+"""Rows per query of a file."""
 _FORMULA = re.compile(FORMULA)
 _JSON = msgspec.json.Encoder()
 
 
-async def pieces(
+async def stream_file(
     services: ApiContext, request: ListRequest, *, project: str, bounds: Bounds, kind: str, first: Sequence[Row]
 ) -> AsyncIterator[bytes]:
-    """Yield the file of a list: its first rows, which are already read, then the remaining ones."""
-    write = WRITERS[kind]
-    rows, count = list(first), 0
-    yield write.head(request.of.columns)
+    """Yield the parts of a file. `first` are the first rows, which were already read."""
+    writer = WRITERS[kind]
+    columns = request.definition.columns
+    rows = list(first)
+    count = 0
+    yield writer.head(columns)
     while rows:
-        yield write.body(request.of.columns, rows, count == 0)
+        yield writer.body(columns, rows, count == 0)
         count += len(rows)
-        last = place_of(rows[-1], request)
-        limit = min(READ_BATCH_SIZE, MOST_ROWS - count)
+        position = position_of(rows[-1], request)
+        limit = min(READ_BATCH_SIZE, MAX_EXPORT_ROWS - count)
         if len(rows) < READ_BATCH_SIZE or limit <= 0:
             break
-        rows = await services.ask(_read_after(project, request, bounds, last, limit))
-    yield write.foot
+        rows = await services.ask(_read_after(project, request, bounds, position, limit))
+    yield writer.foot
 
 
 def _read_after(
-    project: str, request: ListRequest, bounds: Bounds, last: Any, limit: int
+    project: str, request: ListRequest, bounds: Bounds, position: RowPosition, limit: int
 ) -> Callable[[duckdb.DuckDBPyConnection], list[Row]]:
-    return lambda cursor: read_list(cursor, project, request, bounds, limit=limit, last=last)
+    return lambda cursor: read_list(cursor, project, request, bounds, limit=limit, after=position)
 
 
-def keys_of(columns: Sequence[Column]) -> list[str]:
-    """Return the names of the columns of a file."""
+def list_keys(columns: Sequence[Column]) -> list[str]:
+    """Return the column names of a file."""
     return [column.key for column in columns]
 
 
-def cell(value: Any) -> Any:
-    """Format a value for CSV: lists as words, and texts so that no spreadsheet runs them as formulas."""
+def format_cell(value: Any) -> Any:
+    """Format a value for CSV. Texts that a spreadsheet would run as a formula get an apostrophe."""
     if isinstance(value, datetime):
         return iso_time(value)
     text = "; ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
     return f"'{text}" if isinstance(text, str) and _FORMULA.search(text) else text
 
 
-class _Csv:
+class _CsvWriter:
     media_type, foot = "text/csv; charset=utf-8", b""
 
     @staticmethod
     def head(columns: Sequence[Column]) -> bytes:
-        return _write_lines([keys_of(columns)])
+        return _encode_csv([list_keys(columns)])
 
     @staticmethod
     def body(columns: Sequence[Column], rows: Sequence[Row], _is_first: bool) -> bytes:
-        return _write_lines([[cell(row[key]) for key in keys_of(columns)] for row in rows])
+        return _encode_csv([[format_cell(row[key]) for key in list_keys(columns)] for row in rows])
 
 
-class _Json:
+class _JsonWriter:
     media_type, foot = "application/json", b"]\n"
 
     @staticmethod
@@ -381,15 +400,15 @@ class _Json:
 
     @staticmethod
     def body(columns: Sequence[Column], rows: Sequence[Row], is_first: bool) -> bytes:
-        lines = (_JSON.encode({key: row[key] for key in keys_of(columns)}) for row in rows)
+        lines = (_JSON.encode({key: row[key] for key in list_keys(columns)}) for row in rows)
         return (b"\n" if is_first else b",\n") + b",\n".join(lines)
 
 
-def _write_lines(rows: Sequence[Sequence[Any]]) -> bytes:
+def _encode_csv(rows: Sequence[Sequence[Any]]) -> bytes:
     text = io.StringIO()
     csv.writer(text).writerows(rows)
     return text.getvalue().encode("utf-8", "replace")
 
 
-WRITERS: dict[str, type[_Csv | _Json]] = {"csv": _Csv, "json": _Json}
-"""The kinds of files."""
+WRITERS: dict[str, type[_CsvWriter | _JsonWriter]] = {"csv": _CsvWriter, "json": _JsonWriter}
+"""Writers of files by their extension."""

@@ -1,4 +1,4 @@
-"""The lists of a project: for each its query, its columns and its filters, its page and its file."""
+"""Definitions of a project's lists, their pages, and their files."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from schemas.bounds import EARLIEST
 from schemas.lazy import duckdb
 from service.pages.listing import (
     BY_TIME,
-    MOST_ROWS,
+    MAX_EXPORT_ROWS,
     READ_BATCH_SIZE,
     WRITERS,
     Bounds,
     Column,
     Filter,
+    ListDefinition,
     Listing,
-    ListOf,
     ListRequest,
-    asked_of,
-    decimal,
-    page_of_list,
-    pieces,
+    parse_decimal,
+    parse_list_request,
+    parse_name,
+    parse_yes_no,
     read_list,
-    unnamed,
-    yes_no,
+    read_page,
+    stream_file,
 )
 from service.pages.periods import ListPeriod, Period, range_control
 from service.pages.rendering import page
@@ -41,60 +41,60 @@ from service.web.context import ApiContext, Services
 from service.web.errors import ApiError
 
 NO_FAILURE = "-"
-"""Stands for runs without a failure."""
-READINESS = ("unsafe_for_production", "review_recommended", "ready_for_runtime", "insufficient_evidence")
-"""Readiness levels, the worst first."""
+"""Filter value that matches runs without a failure."""
+READINESS_LEVELS = ("unsafe_for_production", "review_recommended", "ready_for_runtime", "insufficient_evidence")
+"""Worst first."""
 _TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 _OUTCOMES = ("scored", "sampling_skip", "skipped_cost_cap", "unscored")
 
 
-def _pick_words(*names: str) -> dict[str, str]:
+def _label_terms(*names: str) -> dict[str, str]:
     return {name: TERMS.get(name, name) for name in names}
 
 
-_AGENT = Filter(name="agent", label="Agent", read=unnamed, hint="its name; - for none")
-_ANOMALIES = Filter(name="anomalies", label="Anomaly", choices={"yes": "With", "no": "Without"}, read=yes_no)
-_TIER = Filter(name="tier", label="Score of", choices=_pick_words(*_TIERS))
-_LEAST = Filter(name="least", label="at least", read=decimal, hint="such as 0")
-_MOST = Filter(name="most", label="at most", read=decimal, hint="such as 0.5")
+_AGENT = Filter(name="agent", label="Agent", parse=parse_name, hint="its name; - for none")
+_ANOMALIES = Filter(name="anomalies", label="Anomaly", choices={"yes": "With", "no": "Without"}, parse=parse_yes_no)
+_TIER = Filter(name="tier", label="Score of", choices=_label_terms(*_TIERS))
+_MIN_SCORE = Filter(name="least", label="at least", parse=parse_decimal, hint="such as 0")
+_MAX_SCORE = Filter(name="most", label="at most", parse=parse_decimal, hint="such as 0.5")
 _FAILURE = Filter(
     name="failure",
     label="Failure",
-    choices={NO_FAILURE: "No failure", **{name: one.title for name, one in FAILURE_TYPES.items()}},
-    read=unnamed,
+    choices={NO_FAILURE: "No failure", **{name: failure.title for name, failure in FAILURE_TYPES.items()}},
+    parse=parse_name,
 )
-_READINESS = Filter(name="readiness", label="Readiness", choices=_pick_words(*READINESS))
+_READINESS = Filter(name="readiness", label="Readiness", choices=_label_terms(*READINESS_LEVELS))
 
 
-def _read_tier(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the tier of a range of scores; Tier 2 unless the address names one."""
+def _derive_tier(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the tier that a range of scores applies to; Tier 2 unless the address names one."""
     return {"tier": texts.get("tier", "tier2")}
 
 
-def _read_label(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Parse the name and value of a label, as in `agent_version=7`; a name alone stands for any value."""
+def _derive_label(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Parse the name and value of a label, such as `agent_version=7`. A name alone matches any value."""
     name, _, value = texts.get("label", "").partition("=")
-    return {**_read_tier(texts), "label": name.strip() or None, "value": value.strip() or None}
+    return {**_derive_tier(texts), "label": name.strip() or None, "value": value.strip() or None}
 
 
-EXCHANGES = ListOf(
+EXCHANGES = ListDefinition(
     name="exchanges",
     query="list_exchanges",
-    reach="list_reach",
+    prefix_query="list_reach",
     sort="at",
     filters=(
         _AGENT,
         _ANOMALIES,
-        Filter(name="reason", label="Reason or flag", hint="a part of its words"),
-        Filter(name="outcome", label="Outcome", choices=_pick_words(*_OUTCOMES)),
+        Filter(name="reason", label="Reason or flag", hint="part of its text"),
+        Filter(name="outcome", label="Outcome", choices=_label_terms(*_OUTCOMES)),
         _TIER,
-        _LEAST,
-        _MOST,
-        Filter(name="model", label="Model", hint="its whole name"),
+        _MIN_SCORE,
+        _MAX_SCORE,
+        Filter(name="model", label="Model", hint="its full name"),
         Filter(name="label", label="Label", hint="agent_version=7"),
-        Filter(name="session", label="Session", hint="its whole id"),
+        Filter(name="session", label="Session", hint="its full id"),
     ),
-    prepare=_read_label,
+    derive_params=_derive_label,
     columns=(
         Column(key="exchange_at", title="Exchange", cell="exchange", sort="at"),
         Column(key="anomaly_reasons", title="Findings", cell="found"),
@@ -115,15 +115,15 @@ ANOMALIES = dataclasses.replace(
     name="anomalies",
     has_all=True,
     has_comparison=True,
-    filters=[one for one in EXCHANGES.filters if one.name != "anomalies"],
-    constant={"anomalies": True},
+    filters=[filter_ for filter_ in EXCHANGES.filters if filter_.name != "anomalies"],
+    fixed_params={"anomalies": True},
 )
-SESSIONS = ListOf(
+SESSIONS = ListDefinition(
     name="sessions",
     query="list_sessions",
     sort="at",
-    filters=(_AGENT, _ANOMALIES, _FAILURE, _READINESS, _TIER, _LEAST, _MOST),
-    prepare=_read_tier,
+    filters=(_AGENT, _ANOMALIES, _FAILURE, _READINESS, _TIER, _MIN_SCORE, _MAX_SCORE),
+    derive_params=_derive_tier,
     columns=(
         Column(key="session_id", title="Session", cell="session", sort="session", down=False),
         Column(key="last_at", title="Last record", cell="moment", sort="at"),
@@ -142,18 +142,18 @@ SESSIONS = ListOf(
         Column(key="cost_usd", title="Cost", cell="usd", sort="cost", is_number=True),
     ),
 )
-RUNS = ListOf(
+RUNS = ListDefinition(
     name="runs",
     query="list_runs",
     sort="at",
     has_all=True,
     has_comparison=True,
     filters=(
-        Filter(name="agent", label="Agent", read=unnamed, hint="its name; - for none", many="agents"),
+        Filter(name="agent", label="Agent", parse=parse_name, hint="its name; - for none", list_param="agents"),
         _READINESS,
         _FAILURE,
-        Filter(name="least", label="Trust at least", read=decimal, hint="0 to 100"),
-        Filter(name="most", label="at most", read=decimal, hint="0 to 100"),
+        Filter(name="least", label="Trust at least", parse=parse_decimal, hint="0 to 100"),
+        Filter(name="most", label="at most", parse=parse_decimal, hint="0 to 100"),
     ),
     columns=(
         Column(key="run_id", title="Run", cell="run", sort="run"),
@@ -167,15 +167,15 @@ RUNS = ListOf(
         Column(key="event_count", title="Events", cell="number", sort="events", is_number=True),
     ),
 )
-COSTS = ListOf(
+COSTS = ListDefinition(
     name="costs",
     query="list_costs",
     sort="cost",
     has_comparison=True,
     filters=(
         _AGENT,
-        Filter(name="least", label="Cost at least", read=decimal, hint="in USD"),
-        Filter(name="most", label="at most", read=decimal, hint="in USD"),
+        Filter(name="least", label="Cost at least", parse=parse_decimal, hint="in USD"),
+        Filter(name="most", label="at most", parse=parse_decimal, hint="in USD"),
     ),
     columns=(
         Column(key="session_id", title="Session", cell="session", sort="session", down=False),
@@ -190,20 +190,20 @@ COSTS = ListOf(
         Column(key="cost_usd", title="Cost", cell="cost", sort="cost", is_number=True),
     ),
 )
-EVALUATIONS = ListOf(
+EVALUATIONS = ListDefinition(
     name="evaluations",
     query="list_evaluations",
     sort="at",
     has_all=True,
     has_comparison=True,
     filters=(
-        Filter(name="case", label="Case", hint="its whole id"),
-        Filter(name="model", label="Model", hint="its whole name"),
+        Filter(name="case", label="Case", hint="its full id"),
+        Filter(name="model", label="Model", hint="its full name"),
         _AGENT,
-        Filter(name="judge", label="Judge", hint="its whole name"),
-        Filter(name="failed", label="Score", choices={"yes": "Failed", "no": "With a score"}, read=yes_no),
-        Filter(name="least", label="at least", read=decimal, hint="0 to 10"),
-        Filter(name="most", label="at most", read=decimal, hint="0 to 10"),
+        Filter(name="judge", label="Judge", hint="its full name"),
+        Filter(name="failed", label="Score", choices={"yes": "Failed", "no": "With a score"}, parse=parse_yes_no),
+        Filter(name="least", label="at least", parse=parse_decimal, hint="0 to 10"),
+        Filter(name="most", label="at most", parse=parse_decimal, hint="0 to 10"),
     ),
     columns=(
         Column(key="case_title", title="Case", cell="evaluation", sort="case", down=False),
@@ -219,7 +219,7 @@ EVALUATIONS = ListOf(
         Column(key="agent", title="Agent", cell="agent", is_shown=False),
     ),
 )
-WRAPS = ListOf(
+WRAPS = ListDefinition(
     name="wrap_quality",
     query="list_wraps",
     sort="at",
@@ -227,8 +227,8 @@ WRAPS = ListOf(
     filters=(
         _AGENT,
         Filter(name="missing", label="Missing step", choices=WORDS["wrap_steps"]),
-        Filter(name="least", label="Steps at least", read=decimal, hint="0 to 5"),
-        Filter(name="most", label="at most", read=decimal, hint="0 to 5"),
+        Filter(name="least", label="Steps at least", parse=parse_decimal, hint="0 to 5"),
+        Filter(name="most", label="at most", parse=parse_decimal, hint="0 to 5"),
     ),
     columns=(
         Column(key="session_id", title="Session", cell="session", sort="session", down=False),
@@ -241,8 +241,10 @@ WRAPS = ListOf(
         Column(key="score", title="Score", cell="share", is_shown=False),
     ),
 )
-LISTS: Mapping[str, ListOf] = {one.name: one for one in (EXCHANGES, ANOMALIES, SESSIONS, RUNS, COSTS, EVALUATIONS, WRAPS)}
-"""Every list by its name in an address."""
+LISTS: Mapping[str, ListDefinition] = {
+    definition.name: definition for definition in (EXCHANGES, ANOMALIES, SESSIONS, RUNS, COSTS, EVALUATIONS, WRAPS)
+}
+"""Lists by their names in addresses."""
 
 
 router = APIRouter(include_in_schema=False)
@@ -251,13 +253,13 @@ _DAY = timedelta(days=1)
 
 @router.get("/projects/{project}/exchanges")
 async def exchanges(request: Request, *, _: Viewer, project: ShownProject, services: Services, days: Period) -> HTMLResponse:
-    """Show the exchanges of a project: by agent, reason, score, outcome, model and label, in any order."""
+    """Show the exchanges of a project."""
     return await _render_list(request, services, project, days, EXCHANGES)
 
 
 @router.get("/projects/{project}/sessions")
 async def sessions(request: Request, *, _: Viewer, project: ShownProject, services: Services, days: Period) -> HTMLResponse:
-    """Show the sessions of a project: by agent, failure, readiness and score, in any order."""
+    """Show the sessions of a project."""
     return await _render_list(request, services, project, days, SESSIONS)
 
 
@@ -272,42 +274,47 @@ async def export(
     since: date | None = None,
     file: Annotated[str, Path(max_length=64)],
 ) -> Response:
-    """Return a list as a file, such as exchanges.csv: with the filters and the order of its address, from the first row on."""
+    """Return a list as a file, such as exchanges.csv, with the filters and the sort order of the address."""
     name, _dot, kind = file.rpartition(".")
     if name not in LISTS or kind not in WRITERS:
-        available = ", ".join(f"{one}.{other}" for one in LISTS for other in WRITERS)
-        raise ApiError(404, "not_found", f"There is no such file; there are {available}.")
-    list_request = asked_of(LISTS[name], request.query_params)
+        available = ", ".join(f"{list_name}.{extension}" for list_name in LISTS for extension in WRITERS)
+        raise ApiError(404, "not_found", f"There is no file {file}. Available files: {available}.")
+    list_request = parse_list_request(LISTS[name], request.query_params)
     now = services.engine.now()
 
-    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Bounds, list[dict[str, Any]]]:
-        _window, between = time_of(list_request.of, days, now=now, since=first_day(request, since))
-        return between, read_list(cursor, project, list_request, between, limit=min(READ_BATCH_SIZE, MOST_ROWS), last=None)
-
-    between, first = await services.ask(read)
+    _window, between = choose_period(list_request.definition, days, now=now, since=first_day(request, since))
+    limit = min(READ_BATCH_SIZE, MAX_EXPORT_ROWS)
+    first = await services.ask(lambda cursor: read_list(cursor, project, list_request, between, limit=limit, after=None))
     headers = {
         "Content-Disposition": f'attachment; filename="{project}-{file}"',
         "Content-Security-Policy": "default-src 'none'; sandbox",
         "Cache-Control": "no-store",
     }
-    body = pieces(services, list_request, project=project, bounds=between, kind=kind, first=first)
+    body = stream_file(services, list_request, project=project, bounds=between, kind=kind, first=first)
     return StreamingResponse(body, media_type=WRITERS[kind].media_type, headers=headers)
 
 
-def time_of(of: ListOf, days: RangeRequest, *, now: datetime, since: date | None) -> tuple[Window | None, Bounds]:
-    """Return the window of a list, None for all time, and its bounds, which may also be a range of days, as in links from incidents to runs."""
-    if of.has_all and since is not None:
+def choose_period(
+    definition: ListDefinition, days: RangeRequest, *, now: datetime, since: date | None
+) -> tuple[Window | None, Bounds]:
+    """Return the window that a list shows (None for all time or for a range of days) and its bounds.
+
+    Links from incidents to runs have a range of days: `since`, and `until` in `days`.
+    """
+    if definition.has_all and since is not None:
         last = days.until.date() if isinstance(days.until, datetime) else days.until
         return None, (_start_of_day(since), _start_of_day(last + _DAY) if last else None)
     window = listed_window(days, now)
     return window, bounds(window)
 
 
-def last_with_rows(cursor: duckdb.DuckDBPyConnection, project: str, list_request: ListRequest, window: Window) -> Window | None:
-    """Return the last period before a window, of the same length, in which a list has rows; None if it has none."""
-    by_time = dataclasses.replace(list_request, sort=BY_TIME, down=True, last=None)
-    rows = read_list(cursor, project, by_time, (EARLIEST, window.start), limit=1, last=None)
-    return last_period(window, rows[0][list_request.of.sorts[BY_TIME].key] if rows else None)
+def find_last_period(
+    cursor: duckdb.DuckDBPyConnection, project: str, list_request: ListRequest, window: Window
+) -> Window | None:
+    """Return the last period before a window, of the same length, in which a list has rows; None without one."""
+    by_time = dataclasses.replace(list_request, sort=BY_TIME, down=True, after=None)
+    rows = read_list(cursor, project, by_time, (EARLIEST, window.start), limit=1, after=None)
+    return last_period(window, rows[0][list_request.definition.sorts[BY_TIME].key] if rows else None)
 
 
 def first_day(request: Request, since: date | None) -> date | None:
@@ -319,39 +326,43 @@ def _start_of_day(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
-async def listed(
+async def build_list_values(
     request: Request,
     services: ApiContext,
     project: str,
     days: RangeRequest,
-    of: ListOf,
+    definition: ListDefinition,
     *,
     since: date | None = None,
-    most: int | None = None,
-    beside: Callable[[duckdb.DuckDBPyConnection, Window | None], dict[str, Any]] = lambda _cursor, _window: {},
+    page_size: int | None = None,
+    read_more: Callable[[duckdb.DuckDBPyConnection, Window | None], dict[str, Any]] = lambda _cursor, _window: {},
 ) -> dict[str, Any]:
-    """Return the values of a page with a list of at most `most` rows; `beside` reads further values for the same period."""
-    list_request = asked_of(of, request.query_params, request.url.path)
+    """Return the values of a page with a list. `read_more` reads further values for the same period."""
+    list_request = parse_list_request(definition, request.query_params, request.url.path)
     now = services.engine.now()
 
     def read(cursor: duckdb.DuckDBPyConnection) -> tuple[Window | None, Window | None, Listing, dict[str, Any]]:
-        window, between = time_of(of, days, now=now, since=first_day(request, since))
-        listing = page_of_list(cursor, project, list_request, between, most=most)
-        is_empty = window is not None and not listing.rows and list_request.last is None
-        last = last_with_rows(cursor, project, list_request, window) if window is not None and is_empty else None
-        return window, last, listing, beside(cursor, window)
+        window, between = choose_period(definition, days, now=now, since=first_day(request, since))
+        listing = read_page(cursor, project, list_request, between, page_size=page_size)
+        is_empty = window is not None and not listing.rows and list_request.after is None
+        last = find_last_period(cursor, project, list_request, window) if window is not None and is_empty else None
+        return window, last, listing, read_more(cursor, window)
 
     window, last, listing, more = await services.ask(read)
     return {
         "project": project,
         "listing": listing,
         "window": window,
-        "range": range_control(request, window, now, has_all=of.has_all, has_comparison=of.has_comparison, last=last),
-        "most_rows": MOST_ROWS,
+        "range": range_control(
+            request, window, now, has_all=definition.has_all, has_comparison=definition.has_comparison, last=last
+        ),
+        "max_export_rows": MAX_EXPORT_ROWS,
         "simulated": sum(bool(row.get("simulated")) for row in listing.rows),
         **more,
     }
 
 
-async def _render_list(request: Request, services: ApiContext, project: str, days: RangeRequest, of: ListOf) -> HTMLResponse:
-    return page(request, "list.html", await listed(request, services, project, days, of))
+async def _render_list(
+    request: Request, services: ApiContext, project: str, days: RangeRequest, definition: ListDefinition
+) -> HTMLResponse:
+    return page(request, "list.html", await build_list_values(request, services, project, days, definition))

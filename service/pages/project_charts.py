@@ -26,30 +26,30 @@ from service.text.words import TERMS
 Row = Mapping[str, Any]
 TIERS = {"tier1": (0.0, 1.0), "tier2": (0.0, 1.0), "tier2_5": (0.0, 1.0), "tier3": (1.0, 5.0)}
 """The tiers with the bounds of their scores."""
-_REACHES = {"tier1": (0.8, 1.0), "tier2": (0.6, 1.0), "tier2_5": (0.6, 1.0), "tier3": (3.0, 5.0)}
-"""Numbers that the charts always include, so that a change by a hundredth looks small."""
+_AXIS_RANGES = {"tier1": (0.8, 1.0), "tier2": (0.6, 1.0), "tier2_5": (0.6, 1.0), "tier3": (3.0, 5.0)}
+"""Ranges that the charts always include, so that a change by a hundredth looks small."""
 SPIKE = "anomaly_spike"
-BEFORE = "Before the change"
-"""The name of the line at a tier's level before a change."""
-_UNWEIGHTED = "tier1"
-"""Tiers of every exchange; in other tiers an exchange is weighted by 1 / its sampling probability."""
+LEVEL_BEFORE = "Before the change"
+"""Label of the line at a tier's level before a change."""
+_UNSAMPLED_TIER = "tier1"
+"""The tier that scores every exchange. In other tiers an exchange is weighted by the inverse of its sampling probability."""
 _UNKNOWN_MODEL = "unknown model"
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A window shared by charts: its points, its marks, and the links of its points."""
+class ChartWindow:
+    """What the charts of a page share: the window, the marks, and the links of the points."""
 
     window: Window
     marks: Sequence[Mark]
     address: Callable[[Window], str]
-    """The page of another window."""
+    """Returns the address of the page for another window."""
     exchanges: Callable[[Window, bool], str] = lambda _window, _anomalous: ""
-    """The address of the list of a window's exchanges, or only of its anomalous ones."""
+    """Returns the address of the list of a window's exchanges, or only of its anomalous ones."""
 
     @property
     def unit(self) -> str:
-        """The name of a point: hour or day."""
+        """The unit of a point: hour or day."""
         return "hour" if self.window.is_hourly else "day"
 
     def chart(self, measure: str, **fields: Any) -> Chart:
@@ -63,35 +63,37 @@ class Stretch:
             **fields,
         )
 
-    def points(self, values: Mapping[datetime, float | None], of: Mapping[datetime, Row] | None = None) -> list[Point]:
-        """Return the points with these values; `of` are the numbers of values behind the means."""
-        rows = of or {}
-        return [
-            Point(label, values.get(slot), short, at=slot, count=row.get("scores"), half=row.get("half"), link=link)
-            for slot, label, short, link in self._places
-            for row in [rows.get(slot, {})]
-        ]
+    def points(self, values: Mapping[datetime, float | None], rows: Mapping[datetime, Row] | None = None) -> list[Point]:
+        """Return the points with these values. `rows` have the counts and intervals of means."""
+        points = []
+        for slot, label, axis_label, link in self._slots:
+            row = (rows or {}).get(slot, {})
+            points.append(
+                Point(label, values.get(slot), axis_label, at=slot, count=row.get("scores"), half=row.get("half"), link=link)
+            )
+        return points
 
     @cached_property
-    def _places(self) -> list[tuple[datetime, str, str, str]]:
-        """Each slot with its label, its axis label and its link, which are the same in all charts of a page."""
-        form = "%m-%d" if not self.window.is_hourly else "%H:%M" if self.window.length != "3d" else "%m-%d %H:%M"
+    def _slots(self) -> list[tuple[datetime, str, str, str]]:
+        """Each slot with its label, its axis label and its link. They are the same in all charts of a page."""
+        hour_form = "%m-%d %H:%M" if self.window.length == "3d" else "%H:%M"
+        form = hour_form if self.window.is_hourly else "%m-%d"
         return [(slot, self.window.label(slot), f"{slot:{form}}", self._link(slot)) for slot in self.window.slots()]
 
-    def listed(self, slot: datetime, *, anomalous: bool) -> str:
-        """Return the address of a day's exchanges, or of its anomalous ones; None for an hour."""
+    def link_exchanges(self, slot: datetime, *, anomalous: bool) -> str:
+        """Return the address of a day's exchanges, or of its anomalous ones; empty for an hour."""
         if self.window.is_hourly:
             return ""
         return self.exchanges(Window("24h", slot + self.window.step, is_pinned=True), anomalous)
 
-    def before(
-        self, values: Mapping[datetime, float | None] | None, otherwise: float | None = None
+    def align_previous(
+        self, values: Mapping[datetime, float | None] | None, default: float | None = None
     ) -> list[float | None] | None:
-        """Return the preceding period's values, aligned with the points; None if they are not to be shown."""
-        return None if values is None else [values.get(slot, otherwise) for slot in self.window.before.slots()]
+        """Return the preceding period's values in the order of the points; None if they are not shown."""
+        return None if values is None else [values.get(slot, default) for slot in self.window.before.slots()]
 
     def _link(self, slot: datetime) -> str:
-        """Return the address of a closer view: a day by hour, or the hours around an hour; None if there is no closer one."""
+        """Return the address of a closer view: a day by hour, or the hours around an hour; empty if there is none."""
         if self.window.length == "6h":
             return ""
         if self.window.is_hourly:
@@ -104,182 +106,193 @@ class TierTrend:
     """A tier over the days of a window."""
 
     name: str
-    normal: str
-    """A description of the window's newest baseline; empty without one."""
+    baseline: str
+    """A description of the newest baseline; empty without one."""
     before: float | None
-    """The mean of the days before the open change; None without one."""
+    """The mean before the live change; None without one."""
     since: date | None
-    """The first day of that change."""
+    """The first day of the live change."""
     drift_days: int
     incidents: Sequence[Incident]
-    """The incidents that cover its days of drift."""
+    """The incidents that the days of drift show."""
     chart: Markup
 
 
-def tier_trends(
-    stretch: Stretch,
+def draw_tier_trends(
+    chart_window: ChartWindow,
     rows: Sequence[Row],
     baselines: Sequence[Baseline],
     incidents: Sequence[Incident],
-    past: Sequence[Row] | None = None,
+    previous: Sequence[Row] | None = None,
 ) -> list[TierTrend]:
-    """Return a chart for each tier with scores; points without a score are gaps.
+    """Return a chart for each tier with scores. Points without a score are gaps.
 
-    `baselines` are the baselines in force, oldest first; each applies until the next one, and the first also applies before it.
-    `past` are the rows of the preceding period, if it is to be shown.
+    `baselines` are oldest first. Each applies until the next one, and the first also applies to the days before it. `previous` are the
+    rows of the preceding period, if the page shows it.
     """
-    held = [_join_baselines(baselines, slot.date()) for slot in stretch.window.slots()]
+    baselines_by_slot = [_find_baseline(baselines, slot.date()) for slot in chart_window.window.slots()]
     return [
-        _draw_tier_trend(tier, stretch, rows, held, incidents, past=past)
+        _draw_tier_trend(tier, chart_window, rows, baselines_by_slot, incidents, previous=previous)
         for tier in TIERS
         if any(tier in row["tiers"] for row in rows)
     ]
 
 
-def tier_points(rows: Sequence[Row], tier: str) -> dict[datetime, Row]:
-    """Return the points of a tier that have a score, by their beginning."""
+def select_tier(rows: Sequence[Row], tier: str) -> dict[datetime, Row]:
+    """Return a tier's figures of each point that has a score, by the start of the point."""
     return {row["period"]: row["tiers"][tier] for row in rows if tier in row["tiers"]}
 
 
-def mean_of(points: Mapping[datetime, Row]) -> float | None:
+def compute_mean(points: Mapping[datetime, Row]) -> float | None:
     """Return the weighted mean over all points; None without points."""
-    weight = sum(one["weight"] for one in points.values())
-    return sum(one["weight"] * one["mean"] for one in points.values()) / weight if weight else None
+    weight = sum(point["weight"] for point in points.values())
+    return sum(point["weight"] * point["mean"] for point in points.values()) / weight if weight else None
 
 
-def _join_baselines(baselines: Sequence[Baseline], day: date) -> Baseline | None:
-    """Return the baseline in force at the end of a day."""
-    so_far = [one for one in baselines if one.computed_at.date() <= day]
-    return next(iter([*so_far[-1:], *baselines[:1]]), None)
+def _find_baseline(baselines: Sequence[Baseline], day: date) -> Baseline | None:
+    """Return the baseline that applies at the end of a day: the newest by then, or the first of all."""
+    if not baselines:
+        return None
+    by_then = [baseline for baseline in baselines if baseline.computed_at.date() <= day]
+    return by_then[-1] if by_then else baselines[0]
 
 
 def _draw_tier_trend(
     tier: str,
-    stretch: Stretch,
+    chart_window: ChartWindow,
     rows: Sequence[Row],
-    held: Sequence[Baseline | None],
+    baselines_by_slot: Sequence[Baseline | None],
     incidents: Sequence[Incident],
     *,
-    past: Sequence[Row] | None,
+    previous: Sequence[Row] | None,
 ) -> TierTrend:
-    window, points = stretch.window, tier_points(rows, tier)
+    window = chart_window.window
+    points = select_tier(rows, tier)
     values = {window.label(slot): points[slot]["mean"] if slot in points else None for slot in window.slots()}
     shown = find_shown_incidents(tier, incidents, values)
-    drifted = merge_labels(shown)
+    drift_labels = merge_labels(shown)
     since, before, sigma = find_level_before(tier, incidents) or (None, None, None)
-    usual = None if before is None else Band(before, max(sigma or 0.0, MIN_SIGMA))
-    usually, moved = _freeze_baselines(held, since, window)
-    statistics: list[TierStatistics | None] = [getattr(one, tier) if one else None for one in usually]
-    remarks = [
-        "" if moved[-1] else _describe_normal(tier, usually[-1]),
-        f"{BEFORE}: {number(before, 2)}" if before is not None else "",
-    ]
-    remarks += [f"Drift on {', '.join(sorted(drifted))}"] if drifted else []
-    chart = stretch.chart(
+    band_before = None if before is None else Band(before, max(sigma or 0.0, MIN_SIGMA))
+    baselines, covers_change = _choose_baselines(baselines_by_slot, since, window)
+    statistics: list[TierStatistics | None] = [getattr(baseline, tier) if baseline else None for baseline in baselines]
+    baseline_text = "" if covers_change[-1] else _describe_baseline(tier, baselines[-1])
+    remarks = [baseline_text]
+    if before is not None:
+        remarks.append(f"{LEVEL_BEFORE}: {number(before, 2)}")
+    if drift_labels:
+        remarks.append(f"Drift on {', '.join(sorted(drift_labels))}")
+    chart = chart_window.chart(
         f"{TERMS[tier]}: mean",
         key=f"trend-{tier}",
-        words=". ".join(part for part in remarks if part),
-        column="Mean" if tier == _UNWEIGHTED else "Weighted mean",
+        words=". ".join(remark for remark in remarks if remark),
+        column="Mean" if tier == _UNSAMPLED_TIER else "Weighted mean",
         limits=TIERS[tier],
-        reaches=_REACHES[tier],
+        reaches=_AXIS_RANGES[tier],
         marked="drift",
     )
-    drawn = line(
+    drawing = line(
         chart,
-        stretch.points(_read_means(points), points),
-        band=[usual if has_change else _build_band(one) for one, has_change in zip(statistics, moved, strict=True)],
-        marked=drifted,
+        chart_window.points(_read_means(points), points),
+        band=[
+            band_before if has_change else _build_band(row) for row, has_change in zip(statistics, covers_change, strict=True)
+        ],
+        marked=drift_labels,
         before=[before if since and slot.date() >= since else None for slot in window.slots()],
-        previous=stretch.before(None if past is None else _read_means(tier_points(past, tier))),
+        previous=chart_window.align_previous(None if previous is None else _read_means(select_tier(previous, tier))),
     )
-    days = {label[: len("2026-11-26")] for label in drifted}
-    return TierTrend(tier, remarks[0], before, since, len(days), [one.incident for one in shown], drawn)
+    days = {label[: len("2026-11-26")] for label in drift_labels}
+    return TierTrend(tier, baseline_text, before, since, len(days), [entry.incident for entry in shown], drawing)
 
 
-def _freeze_baselines(
-    held: Sequence[Baseline | None], since: date | None, window: Window
+def _choose_baselines(
+    baselines_by_slot: Sequence[Baseline | None], since: date | None, window: Window
 ) -> tuple[list[Baseline | None], list[bool]]:
-    """Return the baseline of each point, and whether a baseline covers days of an open change.
+    """Return the baseline of each point, and whether that baseline includes days of the live change since `since`.
 
-    From the first day of the change on it is the baseline from before: later baselines would follow the fall and present it as
-    normal.
+    From the first day of the change on, the points keep the last baseline from before it, because later ones would follow the change and
+    present it as normal.
     """
-    levels = list(held)
-    before = [one for one in levels if since and one and one.computed_at.date() <= since]
-    if before:
-        levels = [
-            before[-1] if since and slot.date() >= since else one for slot, one in zip(window.slots(), levels, strict=True)
-        ]
-    return levels, [bool(since and one and one.computed_at.date() > since) for one in levels]
+    if since is None:
+        return list(baselines_by_slot), [False] * len(baselines_by_slot)
+    before = [baseline for baseline in baselines_by_slot if baseline and baseline.computed_at.date() <= since]
+    baselines = [
+        before[-1] if before and slot.date() >= since else baseline
+        for slot, baseline in zip(window.slots(), baselines_by_slot, strict=True)
+    ]
+    return baselines, [bool(baseline and baseline.computed_at.date() > since) for baseline in baselines]
 
 
 def _read_means(points: Mapping[datetime, Row]) -> dict[datetime, float | None]:
-    return {at: row["mean"] for at, row in points.items()}
+    return {start: row["mean"] for start, row in points.items()}
 
 
-def _describe_normal(tier: str, baseline: Baseline | None) -> str:
-    """Describe the baseline of a tier with the days it covers; it describes the sampled scores, not the exchanges that they represent."""
+def _describe_baseline(tier: str, baseline: Baseline | None) -> str:
+    """Describe the baseline of a tier and its days. It is about the sampled scores, not about the exchanges that they represent."""
     statistics: TierStatistics | None = getattr(baseline, tier) if baseline else None
     if baseline is None or statistics is None or statistics.mean is None:
         return ""
     last = (baseline.window_end - timedelta(microseconds=1)).date()
-    sentence = f"{'' if tier == _UNWEIGHTED else ', as sampled'}, {baseline.window_start.date()} to {last}"
+    period = f"{'' if tier == _UNSAMPLED_TIER else ', as sampled'}, {baseline.window_start.date()} to {last}"
     band = _build_band(statistics)
     if band is None:
-        return f"Baseline so far {number(statistics.mean, 2)}, of 1 score{sentence}"
-    return f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(statistics.count)} scores{sentence}"
+        return f"Baseline so far {number(statistics.mean, 2)}, of 1 score{period}"
+    return f"Baseline {number(band.mean, 2)} ± {number(band.sigma, 2)} over {number(statistics.count)} scores{period}"
 
 
 def _build_band(statistics: TierStatistics | None) -> Band | None:
-    """Return the band of a baseline; None without a spread, as for a single score."""
+    """Return the band of a baseline; None if a single score has no spread."""
     if statistics is None or statistics.mean is None or statistics.count == 1:
         return None
     return Band(statistics.mean, max(statistics.stddev or 0.0, MIN_SIGMA))
 
 
-def anomaly_days(stretch: Stretch, rows: Sequence[Row], spikes: Collection[str], past: Sequence[Row] | None = None) -> Markup:
-    """Return the number of anomalous exchanges by hour or day; points of a spike stand out."""
-    chart = stretch.chart("Anomalies", key="anomalies", column="Anomalies", digits=0, marked="spike")
-    return _count_days(chart, stretch, rows, "anomaly_count", past=past, marked=spikes)
+def draw_anomalies(
+    chart_window: ChartWindow, rows: Sequence[Row], spikes: Collection[str], previous: Sequence[Row] | None = None
+) -> Markup:
+    """Draw the number of anomalous exchanges by hour or day. Points of a spike stand out."""
+    chart = chart_window.chart("Anomalies", key="anomalies", column="Anomalies", digits=0, marked="spike")
+    return _draw_counts(chart, chart_window, rows, "anomaly_count", previous=previous, marked=spikes)
 
 
-def anomaly_shares(window: Window, rows: Sequence[Row]) -> dict[str, float | None]:
+def compute_anomaly_shares(window: Window, rows: Sequence[Row]) -> dict[str, float | None]:
     """Return the share of anomalous exchanges by hour or day."""
     return {window.label(row["period"]): row["anomaly_count"] / row["exchange_count"] for row in rows if row["exchange_count"]}
 
 
-def exchange_days(stretch: Stretch, rows: Sequence[Row], past: Sequence[Row] | None = None) -> Markup:
-    """Return the number of exchanges by hour or day."""
-    chart = stretch.chart("Exchanges", key="exchanges", column="Exchanges", digits=0)
-    return _count_days(chart, stretch, rows, "exchange_count", past=past)
+def draw_exchanges(chart_window: ChartWindow, rows: Sequence[Row], previous: Sequence[Row] | None = None) -> Markup:
+    """Draw the number of exchanges by hour or day."""
+    chart = chart_window.chart("Exchanges", key="exchanges", column="Exchanges", digits=0)
+    return _draw_counts(chart, chart_window, rows, "exchange_count", previous=previous)
 
 
-def cost_days(stretch: Stretch, costs: Sequence[Row], past: Sequence[Row] | None = None) -> Markup:
-    """Return the cost of judging each hour's or day's exchanges by model, with gaps for unknown costs."""
-    slots = stretch.window.slots()
+def draw_costs(chart_window: ChartWindow, costs: Sequence[Row], previous: Sequence[Row] | None = None) -> Markup:
+    """Draw the cost of judging the exchanges of each hour or day, by model. Unknown costs are gaps."""
+    slots = chart_window.window.slots()
     models = {row["model"]: row["model"] or _UNKNOWN_MODEL for row in costs}
-    spent = {(row["model"], row["period"]): row["cost_usd"] for row in costs}
+    cost_of = {(row["model"], row["period"]): row["cost_usd"] for row in costs}
     series = {
-        name: [spent.get((model, slot), 0.0) for slot in slots]
-        for model, name in sorted(models.items(), key=lambda one: one[1])
+        name: [cost_of.get((model, slot), 0.0) for slot in slots]
+        for model, name in sorted(models.items(), key=lambda item: item[1])
     }
     before: dict[datetime, float | None] = defaultdict(float)
-    for row in past or ():
+    for row in previous or ():
         before[row["period"]] = (before[row["period"]] or 0.0) + (row["cost_usd"] or 0.0)
-    chart = stretch.chart("Cost of judging", key="costs", form=usd, column="Cost")
-    return stacked_bars(chart, stretch.points({}), series, previous=stretch.before(None if past is None else before, 0.0))
+    chart = chart_window.chart("Cost of judging", key="costs", form=usd, column="Cost")
+    return stacked_bars(
+        chart, chart_window.points({}), series, previous=chart_window.align_previous(None if previous is None else before, 0.0)
+    )
 
 
-def model_costs(costs: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return the cost of each model over the window, most expensive first; None without a known cost."""
+def sum_costs_by_model(costs: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the cost and tokens of each model, most expensive first. A cost is None if it is unknown."""
     by_model: dict[str, list[Row]] = defaultdict(list)
     for row in costs:
         by_model[row["model"] or _UNKNOWN_MODEL].append(row)
-    summed = [{"model": model, "cost_usd": known_sum(rows)} | _sum_tokens(rows) for model, rows in by_model.items()]
-    return sorted(summed, key=lambda one: (-(one["cost_usd"] or 0.0), one["model"]))
+    totals = [{"model": model, "cost_usd": sum_known_costs(rows)} | _sum_tokens(rows) for model, rows in by_model.items()]
+    return sorted(totals, key=lambda total: (-(total["cost_usd"] or 0.0), total["model"]))
 
 
-def known_sum(costs: Sequence[Row]) -> float | None:
+def sum_known_costs(costs: Sequence[Row]) -> float | None:
     """Return the sum of the known costs; 0 without costs, None if all are unknown."""
     amounts = [row["cost_usd"] for row in costs if row["cost_usd"] is not None]
     return round(sum(amounts), 9) if amounts or not costs else None
@@ -299,52 +312,56 @@ def _sum_tokens(rows: Sequence[Row]) -> dict[str, int]:
     return {name: sum(row[name] for row in rows) for name in names}
 
 
-def _count_days(
+def _draw_counts(
     chart: Chart,
-    stretch: Stretch,
+    chart_window: ChartWindow,
     rows: Sequence[Row],
     name: str,
     *,
-    past: Sequence[Row] | None,
+    previous: Sequence[Row] | None,
     marked: Collection[str] = (),
 ) -> Markup:
-    """Return bars of a count, 0 where a point has no row."""
-    values = dict.fromkeys(stretch.window.slots(), 0) | {row["period"]: row[name] for row in rows}
-    before = None if past is None else {row["period"]: row[name] for row in past}
+    """Draw a count as bars. It is 0 at a point without a row."""
+    values = dict.fromkeys(chart_window.window.slots(), 0) | {row["period"]: row[name] for row in rows}
+    before = None if previous is None else {row["period"]: row[name] for row in previous}
     anomalous = name == "anomaly_count"
-    points = [replace(one, listed=stretch.listed(one.at, anomalous=anomalous)) for one in stretch.points(values) if one.at]
-    return bars(chart, points, marked=marked, previous=stretch.before(before, 0))
+    points = [
+        replace(point, records_link=chart_window.link_exchanges(point.at, anomalous=anomalous))
+        for point in chart_window.points(values)
+        if point.at
+    ]
+    return bars(chart, points, marked=marked, previous=chart_window.align_previous(before, 0))
 
 
 _EMPTY_COUNTS = {"anomalies": 0, "runs": 0, "unsafe_runs": 0, "incidents": 0, "evaluations": 0, "mean_score": None}
 
 
-def points_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
-    """Return the hours or days of a window that have scores, with the tiers by name."""
+def read_points(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
+    """Return the hours or days of a window that have scores, each with its tiers by name."""
     query = "points_by_hour" if window.is_hourly else "points_by_day"
     rows = query_days(cursor, query, {"project": project, "from": window.start, "to": window.end})
-    return [{**row, "tiers": {one["tier"]: one for one in row["tiers"]}} for row in rows]
+    return [{**row, "tiers": {tier["tier"]: tier for tier in row["tiers"]}} for row in rows]
 
 
-def newest_event(cursor: duckdb.DuckDBPyConnection, project: str, since: datetime, now: datetime) -> date | None:
-    """Return the day of a project's newest event if it comes after the day of a moment; otherwise None."""
+def find_newest_event(cursor: duckdb.DuckDBPyConnection, project: str, since: datetime, now: datetime) -> date | None:
+    """Return the day of a project's newest event if it is after the day of `since`; otherwise None."""
     rows = query_rows(cursor, "last_heard", {"project": project, "as_of": now})
-    at = max((row["last_at"] for row in rows if row["kind"] == "event"), default=None)
-    return at.date() if at is not None and at.date() > since.date() else None
+    newest = max((row["last_at"] for row in rows if row["kind"] == "event"), default=None)
+    return newest.date() if newest is not None and newest.date() > since.date() else None
 
 
-def costs_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
-    """Return the cost of judging the exchanges of the window by point and model, by the time of the exchange."""
-    by = "hour" if window.is_hourly else "day"
-    return query_days(cursor, "window_costs", {"project": project, "by": by, "from": window.start, "to": window.end})
+def read_costs(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
+    """Return the cost of judging a window's exchanges, by hour or day of the exchange and by model."""
+    unit = "hour" if window.is_hourly else "day"
+    return query_days(cursor, "window_costs", {"project": project, "by": unit, "from": window.start, "to": window.end})
 
 
-def stretch_of(project: str, window: Window, marks: Sequence[Mark]) -> Stretch:
-    """Return the common values of a window's charts.
+def build_chart_window(project: str, window: Window, marks: Sequence[Mark]) -> ChartWindow:
+    """Return what the charts of a project share.
 
-    Points link to the project's page of that period, counts to the counted records.
+    Points link to the project's page for their period, and counts to the list of the counted exchanges.
     """
-    return Stretch(
+    return ChartWindow(
         window,
         marks,
         lambda other: Links(other.asked).project(project),
@@ -352,13 +369,13 @@ def stretch_of(project: str, window: Window, marks: Sequence[Mark]) -> Stretch:
     )
 
 
-def sampling_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
-    """Return the reasons why exchanges of the window were judged or not."""
+def read_sampling(cursor: duckdb.DuckDBPyConnection, project: str, window: Window) -> list[dict[str, Any]]:
+    """Return the reasons why a window's exchanges were judged or not, with counts."""
     return query_days(cursor, "project_sampling", {"project": project, "from": window.start, "to": window.end})
 
 
-def counts_of(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> list[dict[str, Any]]:
-    """Return the project's counts in a window and in the preceding period; empty if they are not to be compared."""
+def read_counts(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> list[dict[str, Any]]:
+    """Return the project's counts in a window and in the preceding period; empty if the page does not compare them."""
     if window is None or not window.compare:
         return []
     counts = []

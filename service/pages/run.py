@@ -15,9 +15,9 @@ from analytics.queries import query_rows
 from audit.diagnosis.events import raw_event
 from schemas.errors import InputError
 from schemas.lazy import duckdb
-from service.pages.lists import READINESS, RUNS, first_day, listed
+from service.pages.lists import READINESS_LEVELS, RUNS, build_list_values, first_day
 from service.pages.periods import ListPeriod, compared
-from service.pages.project_charts import counts_of
+from service.pages.project_charts import read_counts
 from service.pages.rendering import number, page
 from service.pages.run_view import (
     EVENT_FILTERS,
@@ -60,12 +60,12 @@ async def runs(
     """Show the runs of a project, optionally only those that ended between two days."""
 
     def read_comparison(cursor: duckdb.DuckDBPyConnection, window: TimeWindow | None) -> dict[str, Any]:
-        counts = counts_of(cursor, project, window)
+        counts = read_counts(cursor, project, window)
         return {"comparison": _describe_counts(*counts) if counts else None}
 
-    values = await listed(request, services, project, time, RUNS, since=since, beside=read_comparison)
+    values = await build_list_values(request, services, project, time, RUNS, since=since, read_more=read_comparison)
     days = (since, time.until) if first_day(request, since) else (None, None)
-    return page(request, "runs.html", {**values, "levels": READINESS, "days": days})
+    return page(request, "runs.html", {**values, "levels": READINESS_LEVELS, "days": days})
 
 
 def _describe_counts(current: Row, previous: Row) -> str:

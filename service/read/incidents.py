@@ -26,7 +26,7 @@ from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.records import Incident
 from schemas.registry import schema_of
-from service.read.project import spot_words
+from service.read.project import describe_blind_spot
 from service.read.scores import ProjectBaseline, project_baseline
 from service.read.why import Why, why
 from service.setup.access import AccessStore
@@ -232,7 +232,7 @@ def drift_check(checked: Checked, schema_version: str) -> DriftCheck:
         project=checked.project,
         as_of=checked.as_of,
         exchanges=checked.looked.exchanges if checked.looked else 0,
-        not_compared=[spot_words(asdict(spot)) for spot in spots],
+        not_compared=[describe_blind_spot(asdict(spot)) for spot in spots],
         baseline=None if checked.baseline is None else project_baseline(checked.baseline, schema_version),
         findings=[_build_finding(finding) for finding in checked.findings],
         incidents=[incident_answer(incident, with_sql=False) for incident in checked.incidents],

@@ -1,20 +1,20 @@
-"""A project: its health, its recent figures beside earlier ones, its largest change, and its newest check for drift.
+"""A project: its health, its recent figures compared with earlier ones, its largest change, and its newest check for drift.
 
-Rules only find changes. A judge that never answered, unsafe runs, and a constantly high anomaly rate are not changes, so health
-takes them into account separately. Without a check, or with too little data, health is unknown. The absence of incidents is
-good news only if a check was made and the history is as long as a whole baseline.
+The rules of drift find only changes. A judge that never answered, unsafe runs, and a permanently high anomaly rate are not changes, so
+the health includes them separately. Without a check, or with too little data, the health is unknown: that there are no incidents is
+good news only if the project was checked over a full baseline.
 
-The change of a project:
+The change of a project is one of these:
 
-1. With a live confirmed incident, it is the change of the worst one's leading series since its first day, with the levels from its
-   evidence; and the level of the last days, if all of them come after the first day.
-2. Otherwise it is the change of Tier 2, or of Tier 1 without a judge: the mean of the last days beside the mean of as many days
-   before. It may be chance; a change beyond chance would be an incident.
-3. Daily levels go back four weeks from the last of these days. Series of runs have none.
+1. With a live confirmed incident: the change of the leading series of the worst incident since its first day, with the levels in its
+   evidence. If all of the last days come after the first day, their level is added.
+2. Otherwise: the change of Tier 2, or of Tier 1 without a judge, from the days before to the last days. It may be chance; a change
+   beyond chance would be an incident.
+3. Daily levels cover four weeks up to the last day. Series of runs have none.
 
-Projects are ordered by health, the worst first. Projects with an incident are ordered by whether the worst one began within the
-last days, because it may not have been noticed yet, then by their exchanges and unsafe runs in these days. So an agent with two
-runs does not rank above one with 40 % of the traffic, nor last month's change above yesterday's.
+Projects are sorted by health, worst first. Among projects with an incident, those whose worst incident began within the last days come
+first, because it may not have been noticed yet; then those with more exchanges and unsafe runs in these days. An agent with two runs
+therefore does not rank above one with 40 % of the traffic, nor last month's change above yesterday's.
 """
 
 from __future__ import annotations
@@ -49,31 +49,33 @@ Reason = Literal["open_incidents", "unscored", "unsafe_runs", "anomalies", "too_
 CheckState = Literal["off", "nothing", "never", "behind", "learning", "quiet", "found"]
 """The result of checking a project.
 
-off: the policy does not have it audited; nothing: it has no scores; never: not checked yet; behind: exchanges came since the
-check; learning: the history is shorter than a whole baseline's; quiet: nothing was found; found: the rules saw something.
+off: the policy turns auditing off; nothing: there are no scores; never: not checked yet; behind: exchanges are newer than the check;
+learning: the history is shorter than a full baseline; quiet: nothing was found; found: there are findings.
 """
 Row = Mapping[str, Any]
 RECENT_DAYS = LENGTHS[RECENT].days
-"""The number of days, up to today, that count as a project's last days."""
+"""Number of days, up to today, that are a project's last days."""
 LEVEL_DAYS = 28
-"""The number of daily levels."""
-UNSCORED, ANOMALOUS = 0.1, 0.05
-"""The shares of unscored and of anomalous exchanges above which the last days are a warning."""
+"""Number of daily levels."""
+UNSCORED = 0.1
+"""The share of unscored exchanges in the last days from which on the health is a warning."""
+ANOMALOUS = 0.05
+"""The share of anomalous exchanges in the last days from which on the health is a warning."""
 ENOUGH = math.ceil(1 / ANOMALOUS)
-"""Exchanges of the last days, or runs, needed to call a project healthy: with fewer, one anomaly is too large a share."""
+"""Exchanges of the last days, or runs, needed to call a project healthy. With fewer, a single anomaly would be too large a share."""
 MISSING_SHARE = 1 / 3
-"""The share of missing scores among due exchanges above which a comparison is doubtful."""
+"""The share of unscored exchanges among those due from which on a comparison is doubtful."""
 WORST: Mapping[Health, int] = {"critical": 4, "warning": 3, "unknown": 2, "ok": 1, "empty": 0}
-"""The rank of each health; the worst comes first."""
-_LATE = timedelta(days=1)
-"""Exchanges this long after the day of the check count as unchecked; before, it may just be past midnight."""
-_UNCHECKED = frozenset({"off", "never", "behind"})
-_BY_DAY = frozenset({*TIERS, SPIKE})
-"""The series that have levels by day; series of runs have none."""
+"""Sort key of each health; the largest comes first."""
+_CHECK_TOLERANCE = timedelta(days=1)
+"""A check is behind if the newest exchange is more than this after its day. Just after midnight, it is not."""
+_UNCHECKED_STATES = frozenset({"off", "never", "behind"})
+_DAILY_SERIES = frozenset({*TIERS, SPIKE})
+"""Series that have daily levels."""
 
 
 class Before(Answer, frozen=True):
-    """The days before the last days, equal in number, for comparison."""
+    """The same number of days before the last days, for comparison."""
 
     scores: int
     anomalies: int
@@ -94,7 +96,7 @@ class Before(Answer, frozen=True):
 
 
 class Recent(Before, frozen=True):
-    """The last days, up to today or a given day. Means weight a judge's score by 1 / its sampling probability."""
+    """The last days, up to today or `until`. Means weight judged scores by the inverse of their sampling probability."""
 
     days: int
     until: Annotated[date, Meta(description="The last of these UTC days.")]
@@ -106,8 +108,8 @@ class Recent(Before, frozen=True):
     ]
     unscored: Annotated[int, Meta(description="Exchanges that the judge failed to score.")]
     unscored_rate: Annotated[Share | None, Meta(description="Share of the exchanges that the judge should have scored.")]
-    unsafe_runs: Annotated[int, Meta(description="Runs unsafe for production, that ended in these days.")]
-    runs: Annotated[int, Meta(description="All runs with runtime events in those days.")]
+    unsafe_runs: Annotated[int, Meta(description="Runs that ended in these days and are unsafe for production.")]
+    runs: Annotated[int, Meta(description="All runs with runtime events that ended in these days.")]
     cost_usd: Annotated[float | None, Meta(description="The known costs of judging these exchanges; null without a score.")]
 
 
@@ -120,15 +122,13 @@ class Change(Answer, frozen=True):
     after: float
     since: Annotated[
         date | None,
-        Meta(description="The incident's first day; null for the last days, of which no rule says that they differ."),
+        Meta(description="The incident's first day; null without an incident, for which no rule confirms the difference."),
     ] = None
     incident: Annotated[str | None, Meta(description="Id of the incident; null without one.")] = None
     agent: Annotated[str | None, Meta(description="Agent of a series of runs.")] = None
     now: Annotated[
         float | None,
-        Meta(
-            description="Level of the last days where the incident began before them; null otherwise, and for series of runs."
-        ),
+        Meta(description="Level of the last days if the incident began before them; otherwise null, also for series of runs."),
     ] = None
     levels: Annotated[
         list[float | None],
@@ -144,7 +144,7 @@ class Change(Answer, frozen=True):
 
     @property
     def is_back(self) -> bool:
-        """Whether the last days are back to normal, by the measure that ends an incident, and no check has seen it yet."""
+        """Whether the last days are back to normal by the measure that resolves incidents, before a check has noticed it."""
         return self.incident is not None and self.now is not None and lies_back(self.now, self.before, self.after)
 
     @property
@@ -169,12 +169,12 @@ class ProjectCheck(Answer, frozen=True):
     checked_at: Annotated[Moment | None, Meta(description="Time of the check; null before the first one.")]
     days: Annotated[int | None, Meta(description="Days of comparable scores, at most baselineDays.")]
     baseline_days: Annotated[int | None, Meta(description="Days of a full baseline.")]
-    findings: Annotated[int | None, Meta(description="What the rules saw.")]
+    findings: Annotated[int | None, Meta(description="Number of findings of the rules.")]
     not_compared: Annotated[
         list[str],
         Meta(
-            description="What is not compared, since when and why, one sentence each: a new judge, other judges, too few days, agents beyond the "
-            "limit, agents that stopped, missing scores."
+            description="Traffic that is not compared, since when and why, in one sentence each: a new judge, other judges, too few days, "
+            "agents beyond the limit, agents that stopped, missing scores."
         ),
     ] = msgspec.field(default_factory=list)
 
@@ -209,24 +209,25 @@ class Project(Answer, frozen=True):
     acknowledged_incidents: Annotated[int, Meta(description="Acknowledged ones, which have an owner.")]
     suspected_incidents: Annotated[int, Meta(description="Suspected ones, in addition; they do not affect the health.")]
     runs: int
-    runs_with_evidence: Annotated[int, Meta(description="Those of the runs that have runtime events.")]
+    runs_with_evidence: Annotated[int, Meta(description="Runs with runtime events.")]
     last_exchange_at: Moment | None
     last_run_at: Annotated[Moment | None, Meta(description="When the newest run ended.")]
     last_score_day: Annotated[date | None, Meta(description="The newest UTC day with a score.")]
     recent: Recent
     before: Before
     check: ProjectCheck
-    change: Annotated[Change | None, Meta(description="Null if nothing is known of the days before.")] = None
+    change: Annotated[Change | None, Meta(description="Null without data about the days before.")] = None
 
     @property
     def newest(self) -> datetime | None:
         """The time of the newest exchange or run; None without any.
 
-        Retention may have deleted exchanges and kept their sums: then it is the beginning of the newest day with a score.
+        If retention has deleted the exchanges, it is the start of the newest day with a score.
         """
         day = self.last_score_day
-        scored = None if day is None else datetime.combine(day, time(), UTC)
-        return max((at for at in (self.last_exchange_at or scored, self.last_run_at) if at is not None), default=None)
+        last_scored = None if day is None else datetime.combine(day, time(), UTC)
+        times = (self.last_exchange_at or last_scored, self.last_run_at)
+        return max((moment for moment in times if moment is not None), default=None)
 
 
 class Projects(Answer, frozen=True):
@@ -245,7 +246,7 @@ _COUNTS = ("scores", "anomalies", "scored", "unscored")
 _EMPTY: Row = dict.fromkeys(
     (*_TOTALS, *(f"{days}_{name}" for days in ("recent", "before") for name in _COUNTS), "recent_unsafe_runs", "recent_runs"), 0
 )
-"""The counts of an unknown project."""
+"""Counts of a project without records."""
 
 
 def read_projects(
@@ -257,25 +258,24 @@ def read_projects(
     until: date | None = None,
     connected: Collection[str] = (),
 ) -> list[Project]:
-    """Return every project, or one, by name, without its change: projects with records, and `connected` ones.
+    """Return all projects with records and the `connected` ones, or only one project, in alphabetical order and without changes.
 
-    `until` is the last of the days of their figures, today by default.
+    `until` is the last day of the figures, today by default.
     """
     recent = recent_window(now, until)
     values = {"project": project, "as_of": now, "from": recent.start, "to": recent.end}
     rows = {row["project"]: row for row in query_days(cursor, "projects", values)}
     names = sorted({*rows, *connected})
-    return [project_of(name, rows.get(name, {}), policy, recent.last) for name in names]
+    return [build_project(name, rows.get(name, {}), policy, recent.last) for name in names]
 
 
 def read_project(cursor: duckdb.DuckDBPyConnection, policy: Policy, now: datetime, project: str) -> Project:
-    """Return one project; an empty one if it is unknown."""
-    [project_read] = read_projects(cursor, policy, now, project=project, connected=[project])
-    return project_read
+    """Return a project; an empty one if it has no records."""
+    return read_projects(cursor, policy, now, project=project, connected=[project])[0]
 
 
-def project_of(name: str, row: Row, policy: Policy, until: date) -> Project:
-    """Return a project from its row of the query `projects`, in which columns may be missing; `until` as for `read_projects`."""
+def build_project(name: str, row: Row, policy: Policy, until: date) -> Project:
+    """Return a project from its row of the query `projects`. A project without records has an empty row."""
     row = {**_EMPTY, **row}
     enabled = policy.for_project(name).settings.enabled
     check = ProjectCheck(
@@ -297,7 +297,7 @@ def project_of(name: str, row: Row, policy: Policy, until: date) -> Project:
     reasons = _find_reasons(row, recent, check)
     return Project(
         project=name,
-        health=_judge_health(row, reasons),
+        health=_derive_health(row, reasons),
         reasons=reasons,
         enabled=enabled,
         **{total: row[total] for total in _TOTALS},
@@ -324,21 +324,22 @@ def _build_figures(row: Row, days: str) -> dict[str, Any]:
 
 
 def _check_state(row: Row, *, enabled: bool) -> CheckState:
-    at, newest = row.get("checked_at"), row.get("last_score_day")
+    checked_at = row.get("checked_at")
+    newest = row.get("last_score_day")
     states: tuple[tuple[CheckState, bool], ...] = (
         ("off", not enabled),
-        ("nothing", at is None and not row["scores"]),
-        ("never", at is None),
-        ("behind", at is not None and newest is not None and newest - at.date() > _LATE),
+        ("nothing", checked_at is None and not row["scores"]),
+        ("never", checked_at is None),
+        ("behind", checked_at is not None and newest is not None and newest - checked_at.date() > _CHECK_TOLERANCE),
         ("found", bool(row.get("check_findings"))),
-        ("learning", at is not None and row["check_days"] < row["baseline_days"]),
+        ("learning", checked_at is not None and row["check_days"] < row["baseline_days"]),
     )
     return next((state for state, holds in states if holds), "quiet")
 
 
 def _find_reasons(row: Row, recent: Recent, check: ProjectCheck) -> list[Reason]:
-    """Return the reasons why a project is not healthy, the gravest first."""
-    faults: dict[Reason, bool] = {
+    """Return the reasons why a project is not healthy, most serious first."""
+    problems: dict[Reason, bool] = {
         "open_incidents": bool(row["open_incidents"]),
         "unscored": recent.unscored_rate is not None and recent.unscored_rate >= UNSCORED,
         "unsafe_runs": bool(recent.unsafe_runs),
@@ -346,13 +347,15 @@ def _find_reasons(row: Row, recent: Recent, check: ProjectCheck) -> list[Reason]
     }
     doubts: dict[Reason, bool] = {
         "too_few": recent.scores < ENOUGH and row["runs_with_evidence"] < ENOUGH,
-        "unchecked": check.state in _UNCHECKED,
+        "unchecked": check.state in _UNCHECKED_STATES,
     }
-    reasons: list[Reason] = [reason for reason, holds in faults.items() if holds]
-    return reasons or ([reason for reason, holds in doubts.items() if holds] if _has_data(row) else [])
+    reasons: list[Reason] = [reason for reason, holds in problems.items() if holds]
+    if reasons or not _has_data(row):
+        return reasons
+    return [reason for reason, holds in doubts.items() if holds]
 
 
-def _judge_health(row: Row, reasons: Sequence[Reason]) -> Health:
+def _derive_health(row: Row, reasons: Sequence[Reason]) -> Health:
     if row["critical_incidents"]:
         return "critical"
     if reasons:
@@ -364,52 +367,54 @@ def _has_data(row: Row) -> bool:
     return bool(row["exchanges"] or row["scores"] or row["runs"])
 
 
-def check_words(project: Project) -> str:
-    """Describe the newest check in a sentence or two."""
-    return _CHECK_WORDS[project.check.state](project)
+def describe_check(project: Project) -> str:
+    """Describe the newest check of a project in a sentence or two."""
+    return _CHECK_DESCRIPTIONS[project.check.state](project)
 
 
-def check_by_hand(project: Project) -> date | None:
-    """Return the date for a manual check of a project, the day after its newest score; None if checked or impossible."""
+def manual_check_date(project: Project) -> date | None:
+    """Return the date to check a project by hand, the day after its newest score; None if it is checked or has no scores."""
     newest = project.last_score_day
-    return None if project.check.state not in {"never", "behind"} or newest is None else newest + timedelta(days=1)
+    if project.check.state not in {"never", "behind"} or newest is None:
+        return None
+    return newest + timedelta(days=1)
 
 
-def unchecked_words(projects: Sequence[Project]) -> str:
-    """Describe projects without an incident: the number checked and quiet, and the state of each other one."""
+def describe_unchecked(projects: Sequence[Project]) -> str:
+    """Describe the checks of projects without an incident: the number that were checked, and the state of each other one."""
     if len(projects) == 1:
-        return check_words(projects[0])
+        return describe_check(projects[0])
     others = [project for project in projects if project.check.state not in {"quiet", "found"}]
-    sentences = [f"{project.project}: {check_words(project)}" for project in others]
+    sentences = [f"{project.project}: {describe_check(project)}" for project in others]
     return " ".join([f"{grouped_count(len(projects) - len(others), 'project')} checked.", *sentences])
 
 
 def with_blind_spots(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], only: str | None = None) -> list[Project]:
-    """Return projects with their blind spots: series that the newest check could not compare, and missing recent scores.
+    """Return projects with descriptions of their blind spots: series that the newest check could not compare, and missing scores.
 
-    `only` is the only project to read, None for all.
+    `only` limits the query to one project.
     """
     sentences = {project.project: _describe_missing(project) for project in projects}
     for spot in query_rows(cursor, "blind_spots", {"project": only}):
         if spot["project"] in sentences:
-            sentences[spot["project"]].append(spot_words(spot))
+            sentences[spot["project"]].append(describe_blind_spot(spot))
     return [replace(project, check=replace(project.check, not_compared=sentences[project.project])) for project in projects]
 
 
-def spot_words(spot: Row) -> str:
-    """Describe one blind spot."""
-    return _BLIND[spot["reason"]](spot)
+def describe_blind_spot(spot: Row) -> str:
+    """Describe a blind spot."""
+    return _BLIND_SPOT_DESCRIPTIONS[spot["reason"]](spot)
 
 
-def moment_words(at: datetime | None) -> str:
-    """Format a time to the minute, UTC; empty for None."""
-    return "" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+def format_minute(moment: datetime | None) -> str:
+    """Format a time in UTC to the minute; empty for None."""
+    return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _describe_missing(project: Project) -> list[str]:
     recent = project.recent
     if (recent.unscored_rate or 0) < MISSING_SHARE or "unscored" in project.reasons:
-        return []  # few, or already a reason in the project's health
+        return []  # only a few, or already a reason in the project's health
     due = recent.scored + recent.unscored
     exchanges = (
         f"{grouped(recent.unscored)} of {grouped(due)} exchanges of the last {RECENT_DAYS} days that were due to be judged"
@@ -421,17 +426,17 @@ def _format_since(spot: Row) -> str:
     return f"{spot['since'].astimezone(UTC):%Y-%m-%d}"
 
 
-_BLIND: Mapping[str, Callable[[Row], str]] = {
+_BLIND_SPOT_DESCRIPTIONS: Mapping[str, Callable[[Row], str]] = {
     "new_judge": lambda spot: (
-        f"Judged tiers are not compared since {_format_since(spot)}, because {spot['subject']} judges since then: comparisons begin once it has "
-        f"scores of {spot['of']} days; it has {spot['count']}. Tier 1 and runs are compared as before."
+        f"Judged tiers are not compared since {_format_since(spot)}, because {spot['subject']} is the judge since then. Comparisons begin once it has "
+        f"scores of {spot['of']} days; it has {spot['count']}. Tier 1 and runs are still compared."
     ),
     "other_judges": lambda spot: (
         f"{grouped(spot['count'])} of {grouped(spot['of'])} judged exchanges of the last 7 days are not compared, because another judge "
         f"scored them: {spot['subject']}."
     ),
     "few_days": lambda spot: (
-        f"Not compared yet, because there are scores on {grouped_count(spot['count'], 'day')} only: a change needs {spot['of']} days before it."
+        f"Not compared yet: there are scores on only {grouped_count(spot['count'], 'day')}, and a change needs {spot['of']} days before it."
     ),
     "agents_beyond_limit": lambda spot: (
         f"Runs of {spot['count']} of {spot['of']} agents are not compared, because only the agents with the most runs are"
@@ -443,48 +448,50 @@ _BLIND: Mapping[str, Callable[[Row], str]] = {
     ),
 }
 """Descriptions of blind spots, by reason."""
-_CHECK_WORDS: Mapping[CheckState, Callable[[Project], str]] = {
+_CHECK_DESCRIPTIONS: Mapping[CheckState, Callable[[Project], str]] = {
     "off": lambda _: "Not checked: the policy turns auditing off.",
     "nothing": lambda _: "Not checked yet: there are no scores to check.",
     "never": lambda _: "Not checked yet.",
     "behind": lambda project: (
-        f"Not checked since {moment_words(project.check.checked_at)}, and the newest exchange is of {project.last_score_day}."
+        f"Not checked since {format_minute(project.check.checked_at)}; the newest exchange is from {project.last_score_day}."
     ),
     "learning": lambda project: (
         f"No full baseline yet ({project.check.days} of {project.check.baseline_days} days). "
-        f"Checked {moment_words(project.check.checked_at)}: nothing found so far."
+        f"Checked {format_minute(project.check.checked_at)}: nothing found so far."
     ),
     "quiet": lambda project: (
-        f"Checked {moment_words(project.check.checked_at)}: nothing {'new' if project.open_incidents else 'found'}."
+        f"Checked {format_minute(project.check.checked_at)}: nothing {'new' if project.open_incidents else 'found'}."
     ),
     "found": lambda project: (
-        f"Checked {moment_words(project.check.checked_at)}: {grouped_count(project.check.findings or 0, 'finding')}."
+        f"Checked {format_minute(project.check.checked_at)}: {grouped_count(project.check.findings or 0, 'finding')}."
     ),
 }
 
 
 def worst_incidents(cursor: duckdb.DuckDBPyConnection, project: str | None) -> dict[str, Row]:
-    """Return the worst incident of each project, or of one, the worst first."""
+    """Return the worst incident of each project, or of one project, worst first."""
     return {row["project"]: row for row in query_rows(cursor, "worst_incidents", {"project": project})}
 
 
 def with_changes(projects: Iterable[Project], worst: Mapping[str, Row]) -> list[Project]:
-    """Return projects with their changes, without daily levels; a change is None without data. `worst` are the `worst_incidents`."""
-    return [replace(project, change=change_of(project, worst.get(project.project))) for project in projects]
+    """Return projects with their changes, which have no daily levels yet. `worst` comes from `worst_incidents`."""
+    return [replace(project, change=build_change(project, worst.get(project.project))) for project in projects]
 
 
 def with_levels(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], only: str | None) -> list[Project]:
-    """Return projects with daily levels added to their changes; `only` is the only project to read, None for all."""
-    wanted = [
-        (project.project, project.change.series) for project in projects if project.change and project.change.series in _BY_DAY
+    """Return projects with daily levels in their changes. `only` limits the query to one project."""
+    series_by_project = [
+        (project.project, project.change.series)
+        for project in projects
+        if project.change and project.change.series in _DAILY_SERIES
     ]
-    if not wanted:
+    if not series_by_project:
         return list(projects)
     last = min(project.recent.until for project in projects)
     values = {
         "project": only,
-        "projects": [name for name, _ in wanted],
-        "series": [series for _, series in wanted],
+        "projects": [name for name, _ in series_by_project],
+        "series": [series for _, series in series_by_project],
         "since": datetime.combine(last - timedelta(days=LEVEL_DAYS - 1), time(), UTC),
         "as_of": datetime.combine(last + timedelta(days=1), time(), UTC),
         "days": LEVEL_DAYS,
@@ -498,95 +505,103 @@ def with_levels(cursor: duckdb.DuckDBPyConnection, projects: Sequence[Project], 
     ]
 
 
-def change_of(project: Project, incident: Row | None) -> Change | None:
-    """Return the change of a project, from its row of `worst_incidents` if it has one; None without data."""
-    return (_build_incident_change(project, incident) if incident is not None else None) or _build_day_change(project)
+def build_change(project: Project, incident: Row | None) -> Change | None:
+    """Return the change of a project, from its worst incident if it has one; None without data."""
+    change = None if incident is None else _build_incident_change(project, incident)
+    return _build_recent_change(project) if change is None else change
 
 
 def _build_incident_change(project: Project, incident: Row) -> Change | None:
     series = incident["tier"] or incident["type"]
     before, after = incident["level_before"], incident["level_after"]
     if before is None or after is None:
-        # Evidence of earlier versions has no levels: use the last days.
+        # Evidence of earlier versions has no levels.
         before, after = project.before.level(series), project.recent.level(series)
     if before is None or after is None:
         return None
     since = incident["since"]
-    is_over = since is not None and series in _BY_DAY and (project.recent.until - since).days >= RECENT_DAYS
+    is_before_last_days = since is not None and (project.recent.until - since).days >= RECENT_DAYS
     return Change(
         series=series,
-        name=incident["name"] or _name(series),
+        name=incident["name"] or _name_series(series),
         before=before,
         after=after,
         since=since,
         incident=incident["incident_id"],
         agent=incident["agent"],
-        now=project.recent.level(series) if is_over else None,
+        now=project.recent.level(series) if is_before_last_days and series in _DAILY_SERIES else None,
     )
 
 
-def _build_day_change(project: Project) -> Change | None:
+def _build_recent_change(project: Project) -> Change | None:
     series = next((tier for tier in ("tier2", "tier1") if project.recent.level(tier) is not None), None)
     if series is None:
         return None
     before, after = project.before.level(series), project.recent.level(series)
-    return None if before is None or after is None else Change(series=series, name=_name(series), before=before, after=after)
+    return (
+        None
+        if before is None or after is None
+        else Change(series=series, name=_name_series(series), before=before, after=after)
+    )
 
 
-def _name(series: str) -> str:
+def _name_series(series: str) -> str:
     return TIERS.get(series) or ("Anomalies" if series == SPIKE else series.replace("_", " "))
 
 
 def _read_levels(row: Row) -> list[float | None]:
     levels: list[float | None] = [None] * LEVEL_DAYS
-    for back, level in zip(row["back"], row["level"], strict=True):
-        levels[LEVEL_DAYS - 1 - back] = level
+    for days_ago, level in zip(row["back"], row["level"], strict=True):
+        levels[LEVEL_DAYS - 1 - days_ago] = level
     return levels
 
 
-Standing = tuple[int, bool, int, float]
-"""The sort key of projects with the same health: whether there is an incident, whether it is new, the traffic it affects, its place in the inbox."""
-_UNPLACED = (0, False, 0, float("-inf"))
-"""The standing of a project without an incident."""
+Rank = tuple[int, bool, int, float]
+"""Sort key among projects with the same health: 1 with an incident, whether that is new, the traffic of the project, and the position of the
+incident in the inbox, negated."""
+_NO_RANK = (0, False, 0, float("-inf"))
+"""The rank of a project without an incident."""
 
 
-def standings(projects: Sequence[Project], worst: Mapping[str, Row]) -> dict[str, Standing]:
-    """Return the standing of each project with an incident; `worst` are the `worst_incidents`."""
+def rank_projects(projects: Sequence[Project], worst: Mapping[str, Row]) -> dict[str, Rank]:
+    """Return the rank of each project with an incident. `worst` comes from `worst_incidents`."""
     until = max((project.recent.until for project in projects), default=None)
-    touched = {project.project: project.recent.scores + project.recent.unsafe_runs for project in projects}
+    traffic = {project.project: project.recent.scores + project.recent.unsafe_runs for project in projects}
     return {
-        name: (1, _is_new(incident["since"], until), touched.get(name, 0), -place)
-        for place, (name, incident) in enumerate(worst.items())
+        name: (1, _is_new(incident["since"], until), traffic.get(name, 0), -position)
+        for position, (name, incident) in enumerate(worst.items())
     }
 
 
 def _is_new(since: date | None, until: date | None) -> bool:
-    """Return whether a change began within the days of the fleet's figures; a change without a first day counts as new."""
+    """Return whether a change began within the last days. A change without a first day counts as new."""
     return since is None or until is None or (until - since).days < RECENT_DAYS
 
 
-def worst_first(projects: Sequence[Project], places: Mapping[str, Standing]) -> list[Project]:
-    """Sort projects, which come by name, by badness."""
-    return sorted(projects, key=partial(badness, places), reverse=True)
+def sort_worst_first(projects: Sequence[Project], ranks: Mapping[str, Rank]) -> list[Project]:
+    """Sort projects by `rank_key`, worst first. `ranks` come from `rank_projects`."""
+    return sorted(projects, key=partial(rank_key, ranks), reverse=True)
 
 
-def badness(places: Mapping[str, Standing], project: Project) -> tuple[float, ...]:
-    """Return the sort key of a project: health, then its standing, then the number of reasons and the anomaly rate."""
-    standing = places.get(project.project, _UNPLACED)
-    return WORST[project.health], *standing, len(project.reasons), project.recent.anomaly_rate or 0.0
+def rank_key(ranks: Mapping[str, Rank], project: Project) -> tuple[float, ...]:
+    """Return the sort key of a project: its health, its rank, the number of reasons, and the anomaly rate."""
+    rank = ranks.get(project.project, _NO_RANK)
+    return WORST[project.health], *rank, len(project.reasons), project.recent.anomaly_rate or 0.0
 
 
 _TEENS = range(11, 14)
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
-def banner_text(settings: ProjectSettings, open_incidents: int, judge: str, check: str) -> str:
-    """Return the banner of a project, six lines; two if it is not audited.
+def format_banner(settings: ProjectSettings, open_incidents: int, judge: str, check: str) -> str:
+    """Return the banner of a project: six lines, or two if it is not audited.
 
-    `judge` names the judge: none, live, or another one such as `simulated judge`, which is shown beside the model it stands for.
-    `check` is a sentence about the last check for incidents.
+    `judge` is none, live, or the name of another judge such as `simulated judge`, which is shown beside the model that it replaces.
+    `check` describes the last check for incidents.
     """
-    incidents = f"Open incidents: {open_incidents}" + ("" if open_incidents else f". {check}")
+    incidents = f"Open incidents: {open_incidents}"
+    if not open_incidents:
+        incidents += f". {check}"
     if not settings.enabled:
         return f"Eval Audit Mode: Off\n{incidents}"
     lines = [
@@ -627,7 +642,7 @@ def _describe_sampling(sampling: Sampling) -> str:
 def _describe_cap(cap: float | None) -> str:
     if cap is None:
         return "none"
-    # Half a cent must not be shown as 0.
+    # Fractions of a cent need more digits, or half a cent would be shown as 0.
     amount = f"{cap:.2f}" if cap == round(cap, 2) else f"{cap:.9f}".rstrip("0")
     return f"${amount}/session"
 

@@ -261,7 +261,7 @@ PAGES = (
     Shown("agents", lambda _: LINKS.agents(WORKING), "Agent health", ("run_002",)),
     Shown("anomalies", lambda _: LINKS.anomalies(DRIFTED), "Anomalies", ("It left out what was asked.",)),
     Shown("costs", lambda _: LINKS.costs(DRIFTED), "Judging costs", ()),
-    Shown("wrap quality", lambda _: LINKS.wrap_quality(DRIFTED), "wrapped up", ()),
+    Shown("wrap quality", lambda _: LINKS.wrap_quality(DRIFTED), "Wrap-up of sessions", ()),
     Shown("incidents", lambda _: LINKS.incidents(DRIFTED), "Incidents", ("Tier 2",)),
     Shown("inbox", lambda _: LINKS.inbox(), "Incidents", ("Tier 2", "worst first")),
     Shown(

@@ -61,7 +61,7 @@ from service.read.incidents import (
 )
 from service.read.known_projects import require_known
 from service.read.project import Project as ProjectAnswer
-from service.read.project import moment_words, read_project, read_projects, unchecked_words
+from service.read.project import describe_unchecked, format_minute, read_project, read_projects
 from service.setup.access import AccessStore, access_file
 from service.setup.workspace import Workspace, open_workspace
 from service.text.answers import document
@@ -170,7 +170,7 @@ def list_incidents(project: Project = None, *, filters: Filters) -> None:
         listed = inbox(workspace.store.cursor(), inbox_filter, None, filters.limit + 1).listed
         checks = [] if listed else _read_checks(workspace, project)
     rows = [incident_answer(item.incident, with_sql=False) for item in listed]
-    none = f"{_describe_no_match(project, filters, inbox_filter)}. {unchecked_words(checks)}"
+    none = f"{_describe_no_match(project, filters, inbox_filter)}. {describe_unchecked(checks)}"
     show_rows(rows, incidents_table, as_json=filters.as_json, none=none, limit=filters.limit, document=document)
 
 
@@ -318,7 +318,7 @@ def check_drift(
         out.print(check_view(checked))
     else:
         out.say(
-            f"No project was checked: none has exchanges or runs in the {DAYS} days before {moment_words(checked_as_of)}. "
+            f"No project was checked: none has exchanges or runs in the {DAYS} days before {format_minute(checked_as_of)}. "
             "Use --as-of TIME to check as of another time."
         )
     if failed:

@@ -22,14 +22,14 @@ from service.read.project import (
     WORST,
     Change,
     Project,
-    banner_text,
-    check_words,
+    describe_check,
+    format_banner,
+    rank_projects,
     read_project,
     read_projects,
-    standings,
+    sort_worst_first,
     with_blind_spots,
     with_changes,
-    worst_first,
     worst_incidents,
 )
 from service.setup.access import AccessStore, access_file
@@ -73,7 +73,7 @@ def read_fleet(workspace: Workspace, until: date | None) -> list[Project]:
     cursor = workspace.store.cursor()
     fleet = read_projects(cursor, workspace.policy, workspace.now(), until=until, connected=connected_projects(workspace))
     worst = worst_incidents(cursor, None)
-    return with_blind_spots(cursor, with_changes(worst_first(fleet, standings(fleet, worst)), worst))
+    return with_blind_spots(cursor, with_changes(sort_worst_first(fleet, rank_projects(fleet, worst)), worst))
 
 
 def connected_projects(workspace: Workspace) -> set[str]:
@@ -147,7 +147,7 @@ def banner(
         settings = workspace.policy.for_project(project).settings
         answer = read_project(workspace.store.cursor(), workspace.policy, workspace.now(), project)
         judge = describe_judge(workspace.settings, workspace.policy).name
-        text = banner_text(settings, answer.open_incidents, judge, check_words(answer))
+        text = format_banner(settings, answer.open_incidents, judge, describe_check(answer))
     if as_json:
         print_json({"project": project, "banner": text})
     else:

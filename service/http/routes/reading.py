@@ -12,7 +12,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BeforeValidator
 
 from schemas.bounds import EARLIEST, LATEST
-from service.read.project import Health, Projects, banner_text, check_words, read_project, with_blind_spots
+from service.read.project import Health, Projects, describe_check, format_banner, read_project, with_blind_spots
 from service.read.run_diagnoses import DiagnosedRun, diagnosed_run
 from service.read.runs import Runs, run_page
 from service.read.scores import (
@@ -251,7 +251,7 @@ async def banner(_: Reader, project: VisibleProject, services: Services) -> str:
     settings = services.engine.policy.for_project(project).settings
     engine = services.engine
     summary = await services.ask(lambda cursor: read_project(cursor, engine.policy, engine.now(), project))
-    return banner_text(settings, summary.open_incidents, engine.judge_name, check_words(summary))
+    return format_banner(settings, summary.open_incidents, engine.judge_name, describe_check(summary))
 
 
 async def _read_scores(services: ApiContext, project: str, filters: ScoreFilter) -> tuple[list[Score], str | None]:

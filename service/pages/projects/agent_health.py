@@ -1,8 +1,9 @@
-"""Agent health: is each agent of a project better since its last version; readiness and trust run by run, and repeated failures."""
+"""Agent health: compares each agent's versions, and shows its readiness, trust and repeated failures run by run."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,16 +28,17 @@ from service.web.context import Services
 
 router = APIRouter(include_in_schema=False)
 Row = Mapping[str, Any]
-LENGTHS = (100, 250, 1000)
-_CHARTED, _LISTED = 40, 50
-"""Runs of an agent in its chart, and runs in the table."""
-_AGENTS = 12
-"""Maximum number of agents with a chart on the overview; others are in the table, and have a chart on their own page."""
-_REACHES = (60, 100)
-"""Numbers that charts of trust always include: from below the lowest possible trust up to 100."""
-NAMELESS = "(no name)"
-_ANSWERS = ("worse", "mixed", "better", "no difference", "too early", "first")
-"""The answers about a version, in the order in which they are shown."""
+RUN_COUNTS = (100, 250, 1000)
+"""Numbers of newest runs to choose from."""
+_MAX_CHART_RUNS = 40
+_MAX_TABLE_RUNS = 50
+_MAX_CHARTS = 12
+"""Agents with a chart on the overview. Others are in the table, and have a chart on their own page."""
+_AXIS_RANGE = (60, 100)
+"""Range that charts of trust always include. No run has less trust."""
+NO_NAME = "(no name)"
+_VERDICTS = ("worse", "mixed", "better", "no difference", "too early", "first")
+"""Verdicts on a version, in the order in which they are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +48,15 @@ class AgentTrust:
     name: str
     runs: int
     newest: Row
-    """The newest run with evidence, if any has."""
+    """The newest run with a trust score, or the newest of all if none has one."""
     change: float | None
-    """The change from the previous run to that one."""
+    """The change of trust from the previous run to the newest."""
     lowest: float | None
     lowest_run: str | None
     """Id of the newest run with the lowest trust."""
     unsafe: int
     repeated: int
-    """The number of runs that repeat a failure of the previous run."""
+    """Number of runs with the same failure as the run before."""
     spark: Markup
     chart: Markup
 
@@ -68,15 +70,17 @@ async def agents(
     services: Services,
     period: ListPeriod,
     agent: Annotated[str | None, Query(max_length=512, description="Only this agent.")] = None,
-    runs: Annotated[int, Query(ge=1, le=LENGTHS[-1], description="Number of the project's newest runs.")] = LENGTHS[0],
+    runs: Annotated[int, Query(ge=1, le=RUN_COUNTS[-1], description="Number of the project's newest runs.")] = RUN_COUNTS[0],
 ) -> HTMLResponse:
-    """Show the newest runs by agent, the agent with the most unsafe runs first."""
+    """Show the newest runs by agent, most unsafe runs first."""
     now = services.engine.now()
     window = listed_window(period, now)
-    end, is_pinned = (now, False) if window is None else (window.end - timedelta(microseconds=1), window.is_pinned)
-    compared_in = quarter_to(end, is_pinned=is_pinned)
+    if window is None:
+        quarter = quarter_to(now, is_pinned=False)
+    else:
+        quarter = quarter_to(window.end - timedelta(microseconds=1), is_pinned=window.is_pinned)
 
-    def read(cursor: duckdb.DuckDBPyConnection) -> tuple[list[Row], list[Mark], Window | None]:
+    def read_runs(cursor: duckdb.DuckDBPyConnection) -> tuple[list[Row], list[Mark], Window | None]:
         rows = _read_runs(cursor, project, bounds(window), runs)
         last = None
         if window is not None and not rows:
@@ -84,33 +88,33 @@ async def agents(
             last = last_period(window, older[0]["ended_at"] if older else None)
         return rows, marks_between(cursor, project, [row["ended_at"] for row in rows]), last
 
-    (rows, marks, last), compared = await asyncio.gather(
-        services.ask(read),
-        services.ask(lambda cursor: agent_versions(cursor, project, compared_in.start, compared_in.end, agent)),
+    (rows, marks, last), comparison = await asyncio.gather(
+        services.ask(read_runs),
+        services.ask(lambda cursor: agent_versions(cursor, project, quarter.start, quarter.end, agent)),
     )
-    versions = sorted(compared.agents, key=lambda one: (_ANSWERS.index(one.verdict), one.agent))
-    agents = agents_of(project, rows, marks)
-    chosen = [one for one in agents if agent is None or one.name == agent]
-    listed = [row for row in rows if agent is None or row["agent"] == agent]
+    versions = sorted(comparison.agents, key=lambda entry: (_VERDICTS.index(entry.verdict), entry.agent))
+    agents = build_agents(project, rows, marks)
+    chosen = [entry for entry in agents if agent is None or entry.name == agent]
+    table_runs = [row for row in rows if agent is None or row["agent"] == agent]
     values = {
         "project": project,
         "range": range_control(request, window, now, has_all=True, has_comparison=False, last=last),
         "agent": agent,
         "agents": agents,
-        "shown": chosen[:_AGENTS],
-        "versions": versions[:_AGENTS],
-        "more_versions": len(versions) - len(versions[:_AGENTS]),
-        "version_of": {one.agent: one.newest for one in versions},
-        "compared_in": compared_in,
-        "compared": compared,
-        "simulated": sum(version.row["simulated"] for one in versions for version in one.versions),
-        "without_chart": len(chosen) - len(chosen[:_AGENTS]),
-        "rows": listed[:_LISTED],
-        "left_out": len(listed) - len(listed[:_LISTED]),
+        "shown": chosen[:_MAX_CHARTS],
+        "versions": versions[:_MAX_CHARTS],
+        "more_versions": len(versions) - len(versions[:_MAX_CHARTS]),
+        "version_of": {entry.agent: entry.newest for entry in versions},
+        "quarter": quarter,
+        "comparison": comparison,
+        "simulated": sum(version.row["simulated"] for entry in versions for version in entry.versions),
+        "without_chart": len(chosen) - len(chosen[:_MAX_CHARTS]),
+        "rows": table_runs[:_MAX_TABLE_RUNS],
+        "left_out": len(table_runs) - len(table_runs[:_MAX_TABLE_RUNS]),
         "runs": runs,
-        "lengths": LENGTHS,
-        "is_whole": len(rows) < runs,
-        "nameless": NAMELESS,
+        "run_counts": RUN_COUNTS,
+        "is_complete": len(rows) < runs,
+        "no_name": NO_NAME,
         "lowest_trust": LOWEST_TRUST,
     }
     return page(request, "agent_health.html", values)
@@ -123,37 +127,38 @@ def _read_runs(
     return [*query_rows(cursor, "run_history", {"project": project, "from": between[0], "to": between[1], "limit": limit})]
 
 
-def agents_of(project: str, rows: Sequence[Row], marks: Sequence[Mark] = ()) -> list[AgentTrust]:
-    """Return the agents of runs, newest run first: the most unsafe runs first, then the lowest recent trust."""
+def build_agents(project: str, rows: Sequence[Row], marks: Sequence[Mark] = ()) -> list[AgentTrust]:
+    """Return the agents of runs, those with the most unsafe runs first, then those with the lowest recent trust."""
     by_agent: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
         by_agent[row["agent"]].append(row)
     agents = [
-        _build_agent(project, name, runs, place, marks=marks) for place, (name, runs) in enumerate(sorted(by_agent.items()))
+        _build_agent(project, name, runs, number, marks=marks) for number, (name, runs) in enumerate(sorted(by_agent.items()))
     ]
-    return sorted(agents, key=lambda one: (-one.unsafe, _order_of_trust(one.newest["mean_of_five"]), one.name))
+    return sorted(agents, key=_sort_key)
 
 
-def _order_of_trust(mean: float | None) -> float:
-    return 1000.0 if mean is None else mean
+def _sort_key(agent: AgentTrust) -> tuple[int, float, str]:
+    mean = agent.newest["mean_of_five"]
+    return -agent.unsafe, math.inf if mean is None else mean, agent.name
 
 
-def _build_agent(project: str, name: str, runs: Sequence[Row], position: int, *, marks: Sequence[Mark]) -> AgentTrust:
+def _build_agent(project: str, name: str, runs: Sequence[Row], number: int, *, marks: Sequence[Mark]) -> AgentTrust:
     scored = [row for row in runs if row["trust_score"] is not None]
     newest = scored[0] if scored else runs[0]
     worst = min(scored, key=lambda row: row["trust_score"], default=None)
-    shown = name or NAMELESS
-    points = [run_point(project, row) for row in reversed(scored[:_CHARTED])]
+    display_name = name or NO_NAME
+    points = [run_point(project, row) for row in reversed(scored[:_MAX_CHART_RUNS])]
     unsafe = frozenset(row["run_id"] for row in runs if row["readiness_level"] == "unsafe_for_production")
     chart = Chart(
-        key=f"trust-{position}",
-        title=f"Trust of {shown} by run",
+        key=f"trust-{number}",
+        title=f"Trust of {display_name} by run",
         words=f"{len(points)} runs, the newest on the right; diamonds are runs that are unsafe for production.",
         column="Trust",
         first="Run",
         digits=0,
         limits=(0, 100),
-        reaches=_REACHES,
+        reaches=_AXIS_RANGE,
         marked="unsafe",
         marks=marks,
     )
@@ -166,6 +171,6 @@ def _build_agent(project: str, name: str, runs: Sequence[Row], position: int, *,
         lowest_run=worst["run_id"] if worst else None,
         unsafe=len(unsafe),
         repeated=sum(bool(row["repeated"]) for row in runs),
-        spark=spark([point.value for point in points], f"Trust of {shown} by run"),
+        spark=spark([point.value for point in points], f"Trust of {display_name} by run"),
         chart=line(chart, points, marked=unsafe),
     )

@@ -17,9 +17,9 @@ from audit.evaluation.dimensions import HIGHEST, LOWEST, MEANINGS
 from audit.evaluation.report import LATER_ATTEMPT_FAILED
 from schemas.lazy import duckdb
 from service.pages.charts import Chart, Mark, Point, line, marks_between
-from service.pages.lists import EVALUATIONS, listed
+from service.pages.lists import EVALUATIONS, build_list_values
 from service.pages.periods import ListPeriod, compared, compared_means
-from service.pages.project_charts import counts_of
+from service.pages.project_charts import read_counts
 from service.pages.rendering import MAX_SHOWN, excerpt, number, page
 from service.pages.viewing import ShownProject, Viewer
 from service.read.evaluations import (
@@ -37,16 +37,15 @@ from service.web.errors import ApiError
 from service.web.models import Id
 
 router = APIRouter(include_in_schema=False)
-MOST_CASES = 50
-"""Maximum number of cases listed over time, last evaluated first; a filter shows any single case."""
-STEPS = {"day": timedelta(days=1), "week": timedelta(days=7)}
-DAILY = timedelta(days=14)
-"""Up to this length, cases are shown by day."""
-MOST_CHARTS = 6
-"""Maximum number of cases drawn as charts."""
+MAX_CASES = 50
+"""Maximum number of cases over time, last evaluated first. A filter shows any other case."""
+STEP_OF_UNIT = {"day": timedelta(days=1), "week": timedelta(days=7)}
+MAX_DAILY_PERIOD = timedelta(days=14)
+"""Longer periods show cases by week."""
+MAX_CHARTS = 6
 PROMPTS = {"system": "system_prompt", "user": "user_prompt"}
-"""The messages to the judge: the name in an address, and in an answer."""
-Of = Annotated[Id | None, Query()]
+"""Messages to the judge, by their names in addresses: the attributes of the evaluation that have them."""
+FilterId = Annotated[Id | None, Query()]
 EvaluationId = Annotated[Id, Path()]
 _links = Links()
 Row = dict[str, Any]
@@ -60,29 +59,30 @@ async def evaluations(
     project: ShownProject,
     services: Services,
     period: ListPeriod,
-    case: Of = None,
-    model: Of = None,
+    case: FilterId = None,
+    model: FilterId = None,
 ) -> HTMLResponse:
-    """Show the evaluations of a project: the list, the cases over time, and models beside each other; of a case or a model or of all."""
+    """Show the evaluations of a project: the list, the cases over time, and comparisons of models."""
 
-    def beside(asking: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
+    def read_quality(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
         between = bounds(window)
-        unit = "day" if window and window.end - window.start <= DAILY else "week"
-        quality = quality_by_case(asking, project, case, unit, between)
-        cases = quality_by_case(asking, project, case, "month") if window else quality
-        marks = marks_between(asking, project, [period.start for period in quality])
-        counts, over_time = counts_of(asking, project, window), _build_over_time(quality, unit, marks)
+        unit = "day" if window and window.end - window.start <= MAX_DAILY_PERIOD else "week"
+        quality = quality_by_case(cursor, project, case, unit, between)
+        cases = quality_by_case(cursor, project, case, "month") if window else quality
+        marks = marks_between(cursor, project, [period.start for period in quality])
+        counts = read_counts(cursor, project, window)
+        over_time = _build_over_time(quality, unit, marks)
         return {
             "unit": unit,
-            "told": _describe_quality(*counts) if counts else None,
+            "comparison": _describe_quality(*counts) if counts else None,
             "cases": sorted({period.case_id for period in cases}),
-            "over_time": over_time[:MOST_CASES],
-            "left_out": max(0, len(over_time) - MOST_CASES),
-            "pairs": models_compared(asking, project, case, between),
+            "over_time": over_time[:MAX_CASES],
+            "left_out": max(0, len(over_time) - MAX_CASES),
+            "pairs": models_compared(cursor, project, case, between),
             "simulated_cases": sum(period.simulated for period in quality),
         }
 
-    values = await listed(request, services, project, period, EVALUATIONS, beside=beside)
+    values = await build_list_values(request, services, project, period, EVALUATIONS, read_more=read_quality)
     values |= {"case": case, "model": model, "simulated": values["simulated"] + values["simulated_cases"]}
     return page(request, "evaluations.html", values)
 
@@ -91,23 +91,23 @@ async def evaluations(
 async def evaluation(
     request: Request, _: Viewer, project: ShownProject, services: Services, evaluation_id: EvaluationId
 ) -> HTMLResponse:
-    """Show one evaluation: its score and its parts, every answer of the judge, and the messages to it."""
+    """Show an evaluation: its score and the parts of it, the judge's answers, and the messages to the judge."""
     state = await _require_evaluation(services, project, evaluation_id)
-    whole = state.answer.evaluation
-    run = None if whole is None else await services.ask(lambda asking: _run_of(asking, whole))
+    finished = state.answer.evaluation
+    run = None if finished is None else await services.ask(lambda cursor: _find_run_id(cursor, finished))
     values = {
         "project": project,
         "state": state.answer,
         "later_attempt_failed": LATER_ATTEMPT_FAILED,
-        "found": whole,
+        "evaluation": finished,
         "run": run,
         "meanings": MEANINGS,
         "prompts": {
             name: excerpt(text, _links.evaluation_prompt(project, evaluation_id, name))
-            for name in PROMPTS
-            if (text := _read_prompt(state, name)) is not None
+            for name, text in ((name, _read_prompt(state, name)) for name in PROMPTS)
+            if text is not None
         },
-        "total": _sum_cost(whole),
+        "total": _sum_cost(finished),
         "max_answer": MAX_SHOWN,
     }
     answer = page(request, "evaluation.html", values)
@@ -120,7 +120,7 @@ async def evaluation(
 async def prompt(
     _: Viewer, project: ShownProject, services: Services, evaluation_id: EvaluationId, name: Annotated[Id, Path()]
 ) -> PlainTextResponse:
-    """Return a message to the judge in full, as a download, which no browser renders."""
+    """Return a message to the judge in full, as a download that no browser renders."""
     state = await _require_evaluation(services, project, evaluation_id)
     text = _read_prompt(state, name) if name in PROMPTS else None
     if text is None:
@@ -134,7 +134,7 @@ async def prompt(
 
 
 async def _require_evaluation(services: ApiContext, project: str, evaluation_id: str) -> RequestedEvaluation:
-    """Return the evaluation; 404 if the project has no evaluation of this id."""
+    """Return the evaluation; ApiError 404 if the project has none with this id."""
     state = await services.ask(lambda cursor: evaluation_state(cursor, evaluation_id))
     if state is None or state.project != project:
         raise ApiError(404, "not_found", "The project has no evaluation with this id.")
@@ -146,63 +146,64 @@ def _read_prompt(state: RequestedEvaluation, name: str) -> str | None:
     return text
 
 
-def _run_of(cursor: duckdb.DuckDBPyConnection, whole: WholeEvaluation) -> str | None:
+def _find_run_id(cursor: duckdb.DuckDBPyConnection, evaluation: WholeEvaluation) -> str | None:
     """Return the id of the evaluated run; None if it was deleted."""
-    rows = query_rows(cursor, "session_run", {"connection": whole.connection, "session": whole.session_id})
-    return rows[0]["run_id"] if rows and rows[0]["project"] == whole.project else None
+    rows = query_rows(cursor, "session_run", {"connection": evaluation.connection, "session": evaluation.session_id})
+    return rows[0]["run_id"] if rows and rows[0]["project"] == evaluation.project else None
 
 
-def _sum_cost(whole: WholeEvaluation | None) -> float | None:
+def _sum_cost(evaluation: WholeEvaluation | None) -> float | None:
     """Return the total cost of the run and its evaluation; None if either is unknown."""
-    if whole is None or whole.run_cost_usd is None or whole.cost_usd is None:
+    if evaluation is None or evaluation.run_cost_usd is None or evaluation.cost_usd is None:
         return None
-    return whole.run_cost_usd + whole.cost_usd
+    return evaluation.run_cost_usd + evaluation.cost_usd
 
 
-def _describe_quality(now: Row, before: Row) -> str:
-    """Describe the difference between a period and the preceding one."""
-    count = compared(now["evaluations"], before["evaluations"], number)
-    mean = compared_means(now["mean_score"], before["mean_score"])
-    return f"{number(now['evaluations'])} evaluations, {count}; mean score {number(now['mean_score'], 2)}, {mean}"
+def _describe_quality(current: Row, previous: Row) -> str:
+    """Describe the evaluations of a period compared with the preceding one."""
+    count = compared(current["evaluations"], previous["evaluations"], number)
+    mean = compared_means(current["mean_score"], previous["mean_score"])
+    return f"{number(current['evaluations'])} evaluations, {count}; mean score {number(current['mean_score'], 2)}, {mean}"
 
 
 @dataclass(frozen=True, slots=True)
-class OverTime:
-    """A case on one scale by day or week; drawn if there are two or more points."""
+class CaseOverTime:
+    """A case on one scale by day or week, with a chart if it has at least two points."""
 
-    last: CaseQuality
+    newest: CaseQuality
     runs: int
     chart: Markup | None
 
 
-def _build_over_time(quality: Sequence[CaseQuality], unit: str, marks: Sequence[Mark]) -> list[OverTime]:
-    """Return each case by scale, last evaluated first."""
+def _build_over_time(quality: Sequence[CaseQuality], unit: str, marks: Sequence[Mark]) -> list[CaseOverTime]:
+    """Return the cases by scale, last evaluated first."""
     groups = [list(periods) for _, periods in groupby(quality, key=lambda period: (period.case_id, period.yardstick))]
     groups.sort(key=lambda periods: (-periods[-1].period.toordinal(), periods[0].case_id, periods[0].yardstick))
-    drawn = [index for index, periods in enumerate(groups) if len(periods) > 1][:MOST_CHARTS]
+    with_chart = [index for index, periods in enumerate(groups) if len(periods) > 1][:MAX_CHARTS]
     return [
-        OverTime(
+        CaseOverTime(
             periods[-1],
             sum(period.evaluations for period in periods),
-            _draw_quality(periods, index, unit, marks) if index in drawn else None,
+            _draw_quality(periods, index, unit, marks) if index in with_chart else None,
         )
         for index, periods in enumerate(groups)
     ]
 
 
 def _draw_quality(periods: Sequence[CaseQuality], index: int, unit: str, marks: Sequence[Mark]) -> Markup:
-    runs, failed = sum(period.evaluations for period in periods), sum(period.failed for period in periods)
-    lost = f", {failed} of them without a score" if failed else ""
+    runs = sum(period.evaluations for period in periods)
+    failed = sum(period.failed for period in periods)
+    without_score = f", {failed} of them without a score" if failed else ""
     chart = Chart(
         key=f"quality-{index}",
         title=f"{periods[0].case_id}, by {periods[0].judge_model}",
-        words=f"Mean final score of {runs} runs{lost}, {unit} by {unit}.",
+        words=f"Mean final score of {runs} runs{without_score}, {unit} by {unit}.",
         column="Mean final score",
         first=unit.capitalize(),
         counted="Runs",
         limits=(LOWEST, HIGHEST),
         marks=marks,
-        step=STEPS[unit],
+        step=STEP_OF_UNIT[unit],
     )
     return line(chart, [_build_point(period) for period in periods])
 
@@ -211,5 +212,5 @@ def _build_point(period: CaseQuality) -> Point:
     half = None
     if period.mean is not None and period.low is not None and period.high is not None:
         half = max(period.high - period.mean, period.mean - period.low)
-    at = period.start
-    return Point(f"{at:%Y-%m-%d}", period.mean, f"{at:%m-%d}", at=at, count=period.evaluations, half=half)
+    start = period.start
+    return Point(f"{start:%Y-%m-%d}", period.mean, f"{start:%m-%d}", at=start, count=period.evaluations, half=half)

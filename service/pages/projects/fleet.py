@@ -1,7 +1,4 @@
-"""The fleet: projects as cards or rows, worst first, and all of them at a glance.
-
-The address has its parameters and its order.
-"""
+"""The fleet: all projects as cards or table rows, and as coloured squares at a glance. Filters and order come from the address."""
 
 from __future__ import annotations
 
@@ -18,7 +15,16 @@ from fastapi.responses import HTMLResponse
 
 from audit.drift.watched_series import TIERS
 from service.pages.charts import spark
-from service.pages.listing import Column, Filter, Last, Listing, ListOf, ListRequest, asked_of, encoded
+from service.pages.listing import (
+    Column,
+    Filter,
+    ListDefinition,
+    Listing,
+    ListRequest,
+    RowPosition,
+    encode_position,
+    parse_list_request,
+)
 from service.pages.rendering import number, page, share
 from service.pages.viewing import Viewer
 from service.read.project import (
@@ -28,14 +34,14 @@ from service.read.project import (
     WORST,
     Change,
     Project,
+    Rank,
     Reason,
-    Standing,
-    badness,
-    check_words,
-    moment_words,
-    standings,
+    describe_check,
+    format_minute,
+    rank_key,
+    rank_projects,
+    sort_worst_first,
     with_blind_spots,
-    worst_first,
 )
 from service.text.formats import grouped_count
 from service.text.links import Links
@@ -45,42 +51,44 @@ from service.web.context import Services, projects_of, with_their_changes, worst
 
 router = APIRouter(include_in_schema=False)
 SCALES = {"tier1": "0 to 1", "tier2": "0 to 1", "tier2_5": "0 to 1", "tier3": "1 to 5"}
-"""The scales of the tiers."""
-_GLANCE = 24
-"""Above this many projects, squares in the colour of their health are shown above the list."""
+"""Score ranges of the tiers."""
+_MAX_PROJECTS_WITHOUT_GLANCE = 24
+"""A larger fleet also shows a coloured square for each project."""
 
 
 @router.get("/")
 async def fleet(request: Request, viewer: Viewer, services: Services) -> HTMLResponse:
-    """Show a page of the projects that the operator may see, with what changed, and sums and a square of all of them."""
-    list_request = asked_of(FLEET, request.query_params, request.url.path)
+    """Show a page of the projects that the operator may see, with totals over all of them."""
+    list_request = parse_list_request(FLEET, request.query_params, request.url.path)
     projects = await projects_of(services, viewer.project)
-    places = standings(projects, await worst_of(services, projects, viewer.project))
-    listed = page_of_fleet(projects, list_request, places)
+    ranks = rank_projects(projects, await worst_of(services, projects, viewer.project))
+    fleet_page = select_page(projects, list_request, ranks)
     has_judge = services.engine.has_judge
-    shown = await with_their_changes(services, listed.projects, viewer.project)
-    with_spots = await services.ask(lambda cursor: with_blind_spots(cursor, shown, viewer.project))
+    with_changes = await with_their_changes(services, fleet_page.projects, viewer.project)
+    shown = await services.ask(lambda cursor: with_blind_spots(cursor, with_changes, viewer.project))
     now = services.engine.now()
-    cards = [_build_card(project, now, has_judge=has_judge) for project in with_spots]
+    cards = [_build_card(project, now, has_judge=has_judge) for project in shown]
     newest = max((project.newest for project in projects if project.newest is not None), default=None)
     values = {
         "cards": cards,
-        "listing": listed.listing,
-        "asked": list_request,
-        "start": listed.start,
-        "found": listed.total,
+        "listing": fleet_page.listing,
+        "list_request": list_request,
+        "start": fleet_page.start,
+        "total_matches": fleet_page.total,
         "tiers": TIERS,
         "scales": [(tier, SCALES[tier]) for tier in TIERS if any(tier in _list_terms(card) for card in cards)],
         "projects": len(projects),
         "days": RECENT_DAYS,
         "newest": newest,
-        "newest_age": age_words(newest, now),
+        "newest_age": describe_age(newest, now),
         "totals": _count_health(projects),
         "healths": tuple(WORST),
-        "orders": orders(list_request),
+        "orders": list_orders(list_request),
         "views": VIEWS,
         "view": list_request.values["view"] or "cards",
-        "glance": _build_glance(worst_first(projects, places), has_judge=has_judge) if len(projects) > _GLANCE else [],
+        "glance": _build_glance(sort_worst_first(projects, ranks), has_judge=has_judge)
+        if len(projects) > _MAX_PROJECTS_WITHOUT_GLANCE
+        else [],
     }
     return page(request, "fleet.html", values, forms=True)
 
@@ -89,53 +97,58 @@ def _build_card(project: Project, now: datetime, *, has_judge: bool) -> dict[str
     """Return the values of a card."""
     last = project.recent.last_until
     return {
-        "of": project,
-        "changed": change_view(project, project.change),
-        "mixed": days_before(project.change, project.recent.until),
-        "age": age_words(project.newest, now),
+        "project": project,
+        "change": build_change_values(project, project.change),
+        "mixed": describe_mixed_days(project.change, project.recent.until),
+        "age": describe_age(project.newest, now),
         "last_address": None if last is None else Links({"window": RECENT, "until": f"{last}"}).project(project.project),
-        "why": reason_words(project, has_judge=has_judge),
+        "why": explain_health(project, has_judge=has_judge),
         "tiers": _compare_tiers(project),
-        "check": check_words(project) if project.scores and "unchecked" not in project.reasons else "",
+        "check": describe_check(project) if project.scores and "unchecked" not in project.reasons else "",
         "link": Links().project(project.project),
     }
 
 
 def _list_terms(card: dict[str, Any]) -> set[str]:
     """Return the tiers that a card names."""
-    changed = card["changed"]
-    return {tier for tier, _mean, _before in card["tiers"]} | ({changed["term"]} if changed else set())
+    terms = {tier for tier, _mean, _before in card["tiers"]}
+    if card["change"]:
+        terms.add(card["change"]["term"])
+    return terms
 
 
 def _build_glance(projects: Sequence[Project], *, has_judge: bool) -> list[tuple[str, str, str]]:
-    """Return the values of the projects' squares."""
+    """Return the values of the squares, one per project."""
     links = Links()
     return [_build_square(project, links, has_judge=has_judge) for project in projects]
 
 
 def _build_square(project: Project, links: Links, *, has_judge: bool) -> tuple[str, str, str]:
     """Return the values of a project's square: its link, its health, and its description."""
-    incidents = f", {project.open_incidents} open" if project.open_incidents else ""
-    incidents += f", {project.suspected_incidents} suspected" if project.suspected_incidents else ""
-    why = reason_words(project, has_judge=has_judge)
-    description = "; ".join((f"{project.project}: {TERMS[project.health]}{incidents}", *why))
+    summary = f"{project.project}: {TERMS[project.health]}"
+    if project.open_incidents:
+        summary += f", {project.open_incidents} open"
+    if project.suspected_incidents:
+        summary += f", {project.suspected_incidents} suspected"
+    description = "; ".join((summary, *explain_health(project, has_judge=has_judge)))
     return links.project(project.project), project.health, description
 
 
-def change_view(project: Project, change: Change | None) -> dict[str, Any] | None:
-    """Return a project's change in words, with a small chart and a link to the incident; None without a change."""
+def build_change_values(project: Project, change: Change | None) -> dict[str, Any] | None:
+    """Return the values of a project's change, with a small chart and a link to the incident; None without a change."""
     if change is None:
         return None
     digits = 1 if change.series == "trust" else 2
-    before, after = (share(one) if change.is_share else number(one, digits) for one in (change.before, change.after))
-    since = None if change.since is None else day_words(change.since, project.recent.until)
-    description = f"{TERMS.get(change.series) or 'The series'} by day, {LEVEL_DAYS} days to {project.recent.until}: {_describe_ends(change)}"
+    before = _format_level(change, change.before, digits)
+    after = _format_level(change, change.after, digits)
+    since = None if change.since is None else format_day(change.since, project.recent.until)
+    description = f"{TERMS.get(change.series) or 'The series'} by day, {LEVEL_DAYS} days to {project.recent.until}: {_describe_levels(change)}"
     return {
         "name": change.name,
         "term": change.series if change.series in TIERS else None,
         "levels": after if before == after else f"{before} → {after}",
         "since": since,
-        "now": "" if change.now is None else share(change.now) if change.is_share else number(change.now, digits),
+        "now": "" if change.now is None else _format_level(change, change.now, digits),
         "worse": change.incident is not None and change.worse > 0 and not change.is_back,
         "is_back": change.is_back,
         "link": change.incident and Links().incident(project.project, change.incident),
@@ -143,14 +156,19 @@ def change_view(project: Project, change: Change | None) -> dict[str, Any] | Non
     }
 
 
-def _describe_ends(change: Change) -> str:
-    levels = [one for one in change.levels if one is not None]
-    first, last = (share(one) if change.is_share else number(one, 2) for one in (levels[0], levels[-1])) if levels else ("", "")
-    return f"first {first}, last {last}"
+def _format_level(change: Change, level: float, digits: int) -> str:
+    return share(level) if change.is_share else number(level, digits)
 
 
-def days_before(change: Change | None, until: date | None) -> str:
-    """Describe how many of the last days lie before an incident's first day, so that their mean mixes both; empty if none or all do."""
+def _describe_levels(change: Change) -> str:
+    levels = [level for level in change.levels if level is not None]
+    if not levels:
+        return "first , last "
+    return f"first {_format_level(change, levels[0], 2)}, last {_format_level(change, levels[-1], 2)}"
+
+
+def describe_mixed_days(change: Change | None, until: date | None) -> str:
+    """Describe how many of the last days come before an incident's first day, because their mean mixes both; empty if none or all do."""
     if change is None or change.since is None or until is None:
         return ""
     after = (until - change.since).days + 1
@@ -158,20 +176,21 @@ def days_before(change: Change | None, until: date | None) -> str:
     return f"{before} of them before the change" if 0 < before < RECENT_DAYS else ""
 
 
-def day_words(day: date, newest: date | None) -> str:
-    """Format a day as in 28 Oct, with the year if it differs from the newest day's."""
+def format_day(day: date, newest: date | None) -> str:
+    """Format a day, such as 28 Oct; with its year if the newest day is in another year."""
     return f"{day.day} {day:%b}" if newest is not None and day.year == newest.year else f"{day.day} {day:%b %Y}"
 
 
 def _compare_tiers(project: Project) -> list[tuple[str, float, float | None]]:
-    """Return the means of the last days and of the days before, for the judge's tiers, or for Tier 1 without a judge."""
+    """Return the means of the last days and of the days before: for the judged tiers, or for Tier 1 without a judge."""
     means = [(tier, project.recent.level(tier), project.before.level(tier)) for tier in ("tier1", "tier2", "tier3")]
     measured = [(tier, mean, before) for tier, mean, before in means if mean is not None]
-    return [one for one in measured if one[0] != "tier1"] or measured
+    judged = [figures for figures in measured if figures[0] != "tier1"]
+    return judged or measured
 
 
 def _count_health(projects: Sequence[Project]) -> dict[str, int]:
-    """Count the projects of each health, and add up their numbers."""
+    """Return the number of projects by health, and the sums of their figures."""
     counts = Counter(project.health for project in projects)
     sums = ("open_incidents", "acknowledged_incidents", "suspected_incidents", "simulated")
     return {
@@ -184,10 +203,9 @@ def _count_health(projects: Sequence[Project]) -> dict[str, int]:
     }
 
 
-SHOWN = 60
-"""Projects per page."""
+PROJECTS_PER_PAGE = 60
 VIEWS = {"cards": "Cards", "table": "Table"}
-"""The views of the fleet: cards, or a table of narrow rows."""
+"""Views of the fleet, with their labels."""
 _ORDERS = {
     "worst": ("Worst first", "Best first"),
     "anomalies": ("Most anomalies", "Fewest anomalies"),
@@ -196,13 +214,13 @@ _ORDERS = {
     "last": ("Newest first", "Oldest first"),
     "name": ("By name", "By name, backwards"),
 }
-"""The names of the orders, and of the reversed ones."""
-FLEET = ListOf(
+"""Labels of the sort orders, and of their reverse."""
+FLEET = ListDefinition(
     name="fleet",
     query="projects",
     sort="worst",
     filters=(
-        Filter(name="q", label="Find a project", read=lambda text: text.strip().lower(), hint="Name; press / to type"),
+        Filter(name="q", label="Find a project", parse=lambda text: text.strip().lower(), hint="Name; press / to type"),
         Filter(name="health", label="Health", choices={health: TERMS[health] for health in WORST}),
         Filter(name="view", label="View", choices=VIEWS),
     ),
@@ -220,45 +238,48 @@ FLEET = ListOf(
         Column(key="newest", title="Newest record", sort="last"),
     ),
 )
-"""The fleet: its filters, and the columns of its table."""
+"""Filters of the fleet, and the columns of its table."""
 
 
-class Found(NamedTuple):
+class FleetPage(NamedTuple):
     """A page of the fleet."""
 
     listing: Listing
     projects: Sequence[Project]
     start: int
-    """The number of projects before the page."""
+    """Number of projects on earlier pages."""
     total: int
-    """The number of matching projects."""
+    """Number of matching projects on all pages."""
 
 
-def page_of_fleet(projects: Sequence[Project], list_request: ListRequest, places: Mapping[str, Standing]) -> Found:
-    """Return the requested page; `places` are the `standings` of the projects with an incident."""
-    matching = in_order([project for project in projects if _is_match(project, list_request)], list_request, places)
-    start = 0 if list_request.last is None else max(0, int(list_request.last.number or 0))
-    end = start + SHOWN
+def select_page(projects: Sequence[Project], list_request: ListRequest, ranks: Mapping[str, Rank]) -> FleetPage:
+    """Return the requested page. `ranks` come from `rank_projects`."""
+    matching = sort_projects([project for project in projects if _is_match(project, list_request)], list_request, ranks)
+    start = 0 if list_request.after is None else max(0, int(list_request.after.number or 0))
+    end = start + PROJECTS_PER_PAGE
     listing = Listing(
-        asked=list_request,
+        request=list_request,
         rows=[],
-        following=page_from(end, list_request) if end < len(matching) else None,
+        following=link_page(end, list_request) if end < len(matching) else None,
         first=list_request.address() if start else None,
-        previous=page_from(start - SHOWN, list_request) if start > SHOWN else None,
+        previous=link_page(start - PROJECTS_PER_PAGE, list_request) if start > PROJECTS_PER_PAGE else None,
     )
-    return Found(listing, matching[start:end], start, len(matching))
+    return FleetPage(listing, matching[start:end], start, len(matching))
 
 
-def orders(list_request: ListRequest) -> dict[str, str]:
-    """Return the names of the orders; the current one can be reversed."""
-    turned = list_request.down != FLEET.sorts[list_request.sort].down
-    return {name: words[turned and name == list_request.sort] for name, words in _ORDERS.items()}
+def list_orders(list_request: ListRequest) -> dict[str, str]:
+    """Return the labels of the sort orders by name. The label of the current one tells if it is reversed."""
+    is_reversed = list_request.down != FLEET.sorts[list_request.sort].down
+    return {
+        name: reverse_label if is_reversed and name == list_request.sort else label
+        for name, (label, reverse_label) in _ORDERS.items()
+    }
 
 
-def in_order(projects: Sequence[Project], list_request: ListRequest, places: Mapping[str, Standing]) -> list[Project]:
-    """Sort projects, which come by name. Ties stay in order of name, and projects without a value come last."""
+def sort_projects(projects: Sequence[Project], list_request: ListRequest, ranks: Mapping[str, Rank]) -> list[Project]:
+    """Sort projects that are in alphabetical order. Ties keep that order, and projects without a value come last."""
     keys: Mapping[str, Callable[[Project], Any]] = {
-        "worst": partial(badness, places),
+        "worst": partial(rank_key, ranks),
         "anomalies": attrgetter("recent.anomaly_rate"),
         "incidents": attrgetter("open_incidents"),
         "exchanges": attrgetter("recent.scores"),
@@ -267,36 +288,37 @@ def in_order(projects: Sequence[Project], list_request: ListRequest, places: Map
     }
     key = keys[list_request.sort]
     keyed = [(key(project), project) for project in projects]
-    with_value = sorted((one for one in keyed if one[0] is not None), key=itemgetter(0), reverse=list_request.down)
+    with_value = sorted((entry for entry in keyed if entry[0] is not None), key=itemgetter(0), reverse=list_request.down)
     return [project for _, project in with_value] + [project for value, project in keyed if value is None]
 
 
 def _find_newest(project: Project) -> datetime | None:
-    """Return the time of the newest exchange or end of a run; None without either."""
-    return max((at for at in (project.last_exchange_at, project.last_run_at) if at), default=None)
+    """Return the time of the newest exchange or ended run; None without either."""
+    return max((time for time in (project.last_exchange_at, project.last_run_at) if time), default=None)
 
 
 def _is_match(project: Project, list_request: ListRequest) -> bool:
-    text, health = list_request.values["q"], list_request.values["health"]
+    text = list_request.values["q"]
+    health = list_request.values["health"]
     return (not text or text in project.project) and health in (None, project.health)
 
 
-def page_from(start: int, list_request: ListRequest) -> str:
-    """Return the address of the page that begins after this number of projects."""
-    return list_request.address(cursor=encoded(Last(list_request.sort, list_request.down, start, None, "")))
+def link_page(start: int, list_request: ListRequest) -> str:
+    """Return the address of the page that starts after `start` projects."""
+    return list_request.address(cursor=encode_position(RowPosition(list_request.sort, list_request.down, start, None, "")))
 
 
 _DAY = timedelta(days=1)
 
 
-def age_words(newest: datetime | None, now: datetime) -> str:
-    """Describe the age of the newest record in days; empty if it came within the last day, and without records."""
+def describe_age(newest: datetime | None, now: datetime) -> str:
+    """Describe the age of the newest record in days; empty if it is under two days old, or without records."""
     return "" if newest is None or now - newest < 2 * _DAY else f"{(now - newest).days} days ago"
 
 
-def reason_words(project: Project, *, has_judge: bool) -> list[str]:
-    """Explain why a project is not healthy; its incidents are shown elsewhere."""
-    return [_WORDS[reason](project, has_judge) for reason in project.reasons if reason in _WORDS]
+def explain_health(project: Project, *, has_judge: bool) -> list[str]:
+    """Return the reasons why a project is not healthy, except incidents, which pages show separately."""
+    return [_REASON_DESCRIPTIONS[reason](project, has_judge) for reason in project.reasons if reason in _REASON_DESCRIPTIONS]
 
 
 def _describe_unscored(project: Project, has_judge: bool) -> str:
@@ -319,35 +341,35 @@ def _describe_anomalies(project: Project, _: bool) -> str:
     return f"{exchanges} {has} an anomaly, {share(recent.anomaly_rate)}"
 
 
-def _describe_few(project: Project) -> str:
-    """Describe how much of the required data exists: exchanges, or runs if there are only runs."""
+def _describe_missing_data(project: Project) -> str:
+    """Describe how much of the required data exists, in exchanges, or in runs for a project that has only runs."""
     if project.scores or not project.runs_with_evidence:
         return f"{number(project.recent.scores)} of {ENOUGH} exchanges in {RECENT_DAYS} days"
     return f"{number(project.runs_with_evidence)} of {ENOUGH} runs"
 
 
-_WORDS: Mapping[Reason, Callable[[Project, bool], str]] = {
+_REASON_DESCRIPTIONS: Mapping[Reason, Callable[[Project, bool], str]] = {
     "unscored": _describe_unscored,
     "unsafe_runs": _describe_unsafe,
     "anomalies": _describe_anomalies,
-    "too_few": lambda project, _: f"Not enough data: {_describe_few(project)}",
-    "unchecked": lambda project, _: check_words(project),
+    "too_few": lambda project, _: f"Not enough data: {_describe_missing_data(project)}",
+    "unchecked": lambda project, _: describe_check(project),
 }
 
 
-def silence_words(days: Sequence[datetime], last_at: datetime | None, now: datetime) -> str:
-    """Describe the time of the last exchange, and whether such a pause is usual by earlier days; empty without exchanges.
+def describe_silence(days: Sequence[datetime], last_at: datetime | None, now: datetime) -> str:
+    """Describe how long a project has been silent, and whether that is usual compared with earlier pauses; empty without exchanges.
 
-    An agent that works on weekdays, or once a month, is silent for a while without anything being wrong.
+    An agent that works only on weekdays, or once a month, pauses regularly without a problem.
     """
     if not days:
         return ""
-    # Retention may have deleted the exchanges and kept their sums: then only the day is known.
-    ago = now - (last_at or days[-1])
-    came = f"The last exchange came {moment_words(last_at) or f'on {days[-1]:%Y-%m-%d}'}, {ago.days} days ago."
+    # If retention has deleted the exchanges, their daily sums still tell the day.
+    silence = now - (last_at or days[-1])
+    last_exchange = f"The last exchange came {format_minute(last_at) or f'on {days[-1]:%Y-%m-%d}'}, {silence.days} days ago."
     pauses = [later - earlier for earlier, later in pairwise(days)]
     if not pauses:
-        return f"{came} There is nothing to compare with: no earlier day of that quarter has exchanges."
+        return f"{last_exchange} No earlier day of that quarter has exchanges to compare with."
     longest = max(pauses)
-    usual = f"the longest time between two days with exchanges was {grouped_count(longest.days, 'day')} that quarter"
-    return f"{came} That is {'usual' if ago <= longest + _DAY else 'unusual'}: {usual}."
+    comparison = f"the longest time between two days with exchanges was {grouped_count(longest.days, 'day')} that quarter"
+    return f"{last_exchange} That is {'usual' if silence <= longest + _DAY else 'unusual'}: {comparison}."

@@ -1,4 +1,4 @@
-"""Lists of a project with figures above them: anomalies and the reasons they share, costs by session, and wrap quality."""
+"""Lists of a project with figures above them: anomalies with their reasons, costs by session, and wrap quality."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from audit.exchanges.wrap_quality import STEPS
 from schemas.lazy import duckdb
 from service.pages.charts import share_bar
 from service.pages.listing import Listing
-from service.pages.lists import ANOMALIES, COSTS, WRAPS, listed
+from service.pages.lists import ANOMALIES, COSTS, WRAPS, build_list_values
 from service.pages.periods import ListPeriod, Period, compared
-from service.pages.project_charts import costs_of, counts_of, known_sum
+from service.pages.project_charts import read_costs, read_counts, sum_known_costs
 from service.pages.rendering import number, page, usd
 from service.pages.viewing import ShownProject, Viewer
 from service.read.runs import with_run_ids
@@ -25,51 +25,48 @@ from service.text.window import Window, bounds
 from service.web.context import Services
 
 router = APIRouter(include_in_schema=False)
-_REASONS = 30
-"""Maximum number of reasons listed."""
+_MAX_REASONS = 30
 
 
 @router.get("/projects/{project}/anomalies")
 async def anomalies(request: Request, _: Viewer, project: ShownProject, services: Services, period: ListPeriod) -> HTMLResponse:
-    """Show the anomalies of a project, newest exchange first or in another order, and why exchanges are anomalous."""
+    """Show the anomalies of a project and their reasons."""
 
-    def beside(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
-        counts = [row["anomalies"] for row in counts_of(cursor, project, window)]
+    def read_reasons(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
+        counts = [row["anomalies"] for row in read_counts(cursor, project, window)]
         comparison = f"{number(counts[0])} anomalies, {compared(counts[0], counts[1], number)}" if counts else None
-        return {"told": comparison, "reasons": _read_reasons(cursor, project, window)}
+        return {"comparison": comparison, "reasons": _read_reasons(cursor, project, window)}
 
-    values = await listed(request, services, project, period, ANOMALIES, beside=beside)
+    values = await build_list_values(request, services, project, period, ANOMALIES, read_more=read_reasons)
     return page(request, "project_anomalies.html", values)
 
 
 def _read_reasons(cursor: duckdb.DuckDBPyConnection, project: str, window: Window | None) -> list[Document]:
-    """Return the reasons with their most frequent agents; bars are relative to the most frequent reason."""
+    """Return the most frequent reasons with their agents. Bars are relative to the first reason."""
     start, end = bounds(window)
     reasons = query_rows(cursor, "anomaly_reasons", {"project": project, "from": start, "to": end})
-    rows = sorted(reasons, key=lambda row: -row["exchanges"])[:_REASONS]
-    most: int = max((row["exchanges"] for row in rows), default=1)
-    return [_build_reason(row, most) for row in rows]
-
-
-def _build_reason(row: dict[str, Any], most: int) -> Document:
-    return {**row, "bar": share_bar(row["exchanges"] / most, "bad")}
+    rows = sorted(reasons, key=lambda row: -row["exchanges"])[:_MAX_REASONS]
+    max_exchanges: int = max((row["exchanges"] for row in rows), default=1)
+    return [{**row, "bar": share_bar(row["exchanges"] / max_exchanges, "bad")} for row in rows]
 
 
 @router.get("/projects/{project}/costs")
 async def costs(request: Request, _: Viewer, project: ShownProject, services: Services, period: Period) -> HTMLResponse:
     """Show the sessions by the cost of judging them, most expensive first."""
 
-    def beside(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
+    def read_total(cursor: duckdb.DuckDBPyConnection, window: Window | None) -> dict[str, Any]:
         if window is None or not window.compare:
-            return {"spent": None}
-        now, before = (known_sum(costs_of(cursor, project, one)) for one in (window, window.before))
-        return {"spent": f"{usd(now)} in all, {compared(now, before, usd)}"}
+            return {"total": None}
+        current = sum_known_costs(read_costs(cursor, project, window))
+        previous = sum_known_costs(read_costs(cursor, project, window.before))
+        return {"total": f"{usd(current)} in total, {compared(current, previous, usd)}"}
 
-    return page(request, "project_costs.html", await listed(request, services, project, period, COSTS, beside=beside))
+    return page(
+        request, "project_costs.html", await build_list_values(request, services, project, period, COSTS, read_more=read_total)
+    )
 
 
-_SHOWN = 25
-"""Sessions per page."""
+_SESSIONS_PER_PAGE = 25
 
 
 @router.get("/projects/{project}/wrap-quality")
@@ -80,11 +77,11 @@ async def wrap_quality(
     project: ShownProject,
     services: Services,
     period: ListPeriod,
-    limit: Annotated[int, Query(ge=1, le=_SHOWN, description="Sessions per page.")] = _SHOWN,
+    limit: Annotated[int, Query(ge=1, le=_SESSIONS_PER_PAGE, description="Sessions per page.")] = _SESSIONS_PER_PAGE,
 ) -> HTMLResponse:
-    """Show a page of sessions, the newest first or in another order, their steps of a wrap-up, and the run of each."""
+    """Show the sessions of a project with their wrap-up steps and runs."""
     is_on = services.engine.policy.for_project(project).settings.wrap_quality_scoring
-    values = await listed(request, services, project, period, WRAPS, most=limit)
+    values = await build_list_values(request, services, project, period, WRAPS, page_size=limit)
     listing: Listing = values["listing"]
     rows = await services.ask(lambda reading: with_run_ids(reading, project, listing.rows if is_on else []))
     shown = [{**row, "bar": share_bar(row["score"]), "has_ended": has_ended(row)} for row in rows]
@@ -98,5 +95,5 @@ async def wrap_quality(
 
 
 def has_ended(session: Mapping[str, Any]) -> bool:
-    """Return whether a session has had no exchange since it was closed; a continued session is open again."""
+    """Return whether a session has had no exchange since it was closed. A continued session is open again."""
     return session["closed_at"] is not None and session["closed_at"] >= session["last_at"]

@@ -1,4 +1,4 @@
-"""Telemetry as a page: the open sessions, the longest silent first, and the alerts."""
+"""The telemetry page: open sessions, longest silent first, and alerts."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from service.web.models import ConnectionName, Cursor
 
 router = APIRouter(include_in_schema=False)
 STATUSES: tuple[Status, ...] = ("red", "yellow", "green")
-MOST = 20_000
-"""Maximum number of open sessions that are counted, longest silent first."""
-SHOWN = 100
+MAX_SESSIONS = 20_000
+"""Open sessions that are read and counted, longest silent first."""
+ROWS_PER_PAGE = 100
 """Sessions per page, and alerts per page."""
 
 
@@ -39,50 +39,59 @@ async def telemetry(
     alerts: AlertStatus | None = None,
     alerts_from: Annotated[Cursor, Query(alias="alertsFrom")] = None,
 ) -> HTMLResponse:
-    """Show the watched sessions, of one project or all, and the alerts for operators of every project."""
+    """Show the open sessions of one project or all, and the alerts to operators of all projects."""
     if project is not None:
         require_project(viewer, project)
     filters = {"project": project, "status": status, "alerts": alerts}
-    everything = await _read_sessions(services, viewer)
-    chosen = [one for one in everything if project in (None, one.session.project)]
-    counts = Counter(one.session.status for one in chosen)
-    wanted = [one for one in chosen if status in (None, one.session.status) and _is_after(one, cursor)]
-    shown, following = page_of(wanted[: SHOWN + 1], SHOWN, lambda one: Place(one.session.last_received, one.place))
+    open_list = await _read_sessions(services, viewer)
+    of_project = [entry for entry in open_list if project in (None, entry.session.project)]
+    counts = Counter(entry.session.status for entry in of_project)
+    matches = [entry for entry in of_project if status in (None, entry.session.status) and _is_after(entry, cursor)]
+    shown, following = page_of(
+        matches[: ROWS_PER_PAGE + 1], ROWS_PER_PAGE, lambda entry: Place(entry.session.last_received, entry.place)
+    )
     values = {
-        "sessions": [one.session for one in shown],
-        "counts": {one: counts[one] for one in STATUSES},
-        "is_cut": len(everything) == MOST,
-        "projects": sorted({one.session.project for one in everything} | ({project} if project else set())),
+        "sessions": [entry.session for entry in shown],
+        "counts": {color: counts[color] for color in STATUSES},
+        "is_cut": len(open_list) == MAX_SESSIONS,
+        "projects": sorted({entry.session.project for entry in open_list} | ({project} if project else set())),
         "project": project,
         "status": status,
         "alert_status": alerts,
         "listening": listening_of(services.engine),
         "paged": cursor is not None,
         "following": following and Links().watched(**filters, cursor=following),
-        "asked": filters,
+        "filters": filters,
     }
-    alert_values = None if viewer.project is not None else await _read_alerts(services, alerts, alerts_from)
+    # Alerts concern all projects, so an operator of a single project sees none.
+    deliveries = None
+    following_alerts = None
+    if viewer.project is None:
+        deliveries, following_alerts = await _read_alerts(services, alerts, alerts_from)
     values |= {
-        "told": alert_values and alert_values[0],
-        "told_following": alert_values and alert_values[1] and Links().watched(**filters, alertsFrom=alert_values[1]),
+        "alerts": deliveries,
+        "following_alerts": following_alerts and Links().watched(**filters, alertsFrom=following_alerts),
     }
     return page(request, "telemetry.html", values)
 
 
 async def _read_sessions(services: ApiContext, viewer: Holder) -> list[ListedSession]:
     engine = services.engine
-    now, listening = engine.now(), listening_of(engine)
+    now = engine.now()
+    listening = listening_of(engine)
     return await services.ask(
-        lambda cursor: open_sessions(cursor, engine.policy, now, listening, project=viewer.project, limit=MOST)
+        lambda cursor: open_sessions(cursor, engine.policy, now, listening, project=viewer.project, limit=MAX_SESSIONS)
     )
 
 
 async def _read_alerts(
     services: ApiContext, status: AlertStatus | None, start: Place | None
 ) -> tuple[list[AlertDelivery], str | None]:
-    deliveries = await services.ask(lambda cursor: alert_deliveries(cursor, SHOWN + 1, status=status, before=after(start)))
-    return page_of(deliveries, SHOWN, lambda alert: Place(alert.created_at, alert.id))
+    deliveries = await services.ask(
+        lambda cursor: alert_deliveries(cursor, ROWS_PER_PAGE + 1, status=status, before=after(start))
+    )
+    return page_of(deliveries, ROWS_PER_PAGE, lambda alert: Place(alert.created_at, alert.id))
 
 
-def _is_after(listed: ListedSession, cursor: Place | None) -> bool:
-    return cursor is None or (listed.session.last_received, listed.place) > (cursor.at, cursor.id)
+def _is_after(entry: ListedSession, cursor: Place | None) -> bool:
+    return cursor is None or (entry.session.last_received, entry.place) > (cursor.at, cursor.id)

@@ -18,7 +18,7 @@ from analytics.adhoc import read_only_rows
 from analytics.snapshots import copy_database
 from analytics.store.store import Store
 from schemas.bounds import EARLIEST
-from service.pages.projects.telemetry import SHOWN as PAGE
+from service.pages.projects.telemetry import ROWS_PER_PAGE
 from service.text.answers import Place, encode_place
 from service.text.links import Links
 
@@ -33,7 +33,7 @@ def listed(page: str) -> list[str]:
 
 def test_runs_are_listed_the_worst_first_page_by_page(look: Callable[..., str], store: Store) -> None:
     """The worst of three hundred runs is what one opens the list for; ties, and runs without a score, have one place each."""
-    trusts = [*(40 + number % 7 for number in range(2 * PAGE)), None, 12, None, 99]
+    trusts = [*(40 + number % 7 for number in range(2 * ROWS_PER_PAGE)), None, 12, None, 99]
     put(store, "diagnoses", (diagnosed(f"s{number}", trust_score=trust) for number, trust in enumerate(trusts)))
     place = [(math.inf if trust is None else trust, -number) for number, trust in enumerate(trusts, 1)]
     read: list[str] = []

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from audit.policy import Policy, ProjectSettings, Sampling
-from service.read.project import banner_text
+from service.read.project import format_banner
 
 
 def lines_of(settings: ProjectSettings, judge: str = "live") -> dict[str, str]:
     """Return the banner's lines by the label before the colon."""
-    return dict(line.split(": ", 1) for line in banner_text(settings, 0, judge, "Not checked yet.").splitlines())
+    return dict(line.split(": ", 1) for line in format_banner(settings, 0, judge, "Not checked yet.").splitlines())
 
 
 def test_the_defaults_give_the_banner_that_agents_know() -> None:
     """Agents and people have learnt these words, so they stay."""
-    assert banner_text(ProjectSettings(), 2, "live", "Checked 2026-11-02 00:00 UTC: nothing found.") == (
+    assert format_banner(ProjectSettings(), 2, "live", "Checked 2026-11-02 00:00 UTC: nothing found.") == (
         "Eval Audit Mode: Active\n"
         "Judge model: claude-haiku-4-5\n"
         "Tiers: 1 (structural) → 2 (semantic) → 2.5 (thinking) → 3 (behavioral)\n"
@@ -29,7 +29,7 @@ def test_the_defaults_give_the_banner_that_agents_know() -> None:
 
 def test_a_project_that_is_not_audited_is_not_told_that_it_is() -> None:
     """A banner must not claim an audit that does not take place."""
-    assert banner_text(ProjectSettings(enabled=False), 1, "live", "Not checked.") == "Eval Audit Mode: Off\nOpen incidents: 1"
+    assert format_banner(ProjectSettings(enabled=False), 1, "live", "Not checked.") == "Eval Audit Mode: Off\nOpen incidents: 1"
 
 
 def test_no_incident_is_told_with_whether_anybody_looked() -> None:

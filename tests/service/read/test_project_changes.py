@@ -11,7 +11,16 @@ from support.watch_histories import END, fallen, history, put
 
 from analytics.store.store import Store
 from audit.policy import Policy
-from service.read.project import LEVEL_DAYS, Change, Project, change_of, project_of, with_changes, with_levels, worst_incidents
+from service.read.project import (
+    LEVEL_DAYS,
+    Change,
+    Project,
+    build_change,
+    build_project,
+    with_changes,
+    with_levels,
+    worst_incidents,
+)
 
 DAY = date(2026, 10, 28)
 LATELY: dict[str, Any] = {
@@ -25,12 +34,12 @@ INCIDENT: dict[str, Any] = {
 
 def project(until: date = DAY, **columns: Any) -> Project:
     """A project with these columns of the query `projects`."""
-    return project_of("ops", LATELY | columns, Policy(), until)
+    return build_project("ops", LATELY | columns, Policy(), until)
 
 
 def change(incident: dict[str, Any] | None, **columns: Any) -> Change:
     """The change of a project, which there is."""
-    found = change_of(project(**columns), incident)
+    found = build_change(project(**columns), incident)
     assert found is not None
     return found
 
@@ -95,7 +104,7 @@ def test_a_level_beyond_halfway_lies_back(now: float, is_back: bool) -> None:
 )
 def test_without_an_incident_it_is_tier_2_or_what_there_is(columns: dict[str, Any], series: str | None) -> None:
     """Nothing is compared with days that have no score."""
-    found = change_of(project(**columns), None)
+    found = build_change(project(**columns), None)
     assert (None if found is None else found.series) == series
 
 

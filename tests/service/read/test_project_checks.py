@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from audit.policy import Policy, ProjectSettings
-from service.read.project import ENOUGH, Project, check_words, project_of, unchecked_words
+from service.read.project import ENOUGH, Project, build_project, describe_check, describe_unchecked
 
 AT = datetime(2026, 11, 2, 9, 30, 59, tzinfo=UTC)
 CHECKED: dict[str, Any] = {"checked_at": AT, "check_days": 14, "baseline_days": 14, "check_findings": 0}
@@ -17,7 +17,7 @@ FULL: dict[str, Any] = {"exchanges": 100, "scores": 100, "recent_scores": 50, "l
 
 def project(name: str = "ops", *, enabled: bool = True, **fields: Any) -> Project:
     """A project with these columns of the query `projects`."""
-    return project_of(name, fields, Policy(defaults=ProjectSettings(enabled=enabled)), AT.date())
+    return build_project(name, fields, Policy(defaults=ProjectSettings(enabled=enabled)), AT.date())
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_the_absence_of_incidents_is_stated_as_what_it_is(fields: dict[str, Any]
     """Never checked, too little history, not checked since, and nothing found call for different actions."""
     found = project(**fields)
     assert found.check.state == state
-    assert words in check_words(found)
+    assert words in describe_check(found)
 
 
 @pytest.mark.parametrize(
@@ -75,5 +75,5 @@ def test_a_project_is_healthy_only_where_enough_was_looked_at(fields: dict[str, 
 def test_of_several_projects_those_that_were_not_checked_are_named() -> None:
     """A list without incidents names the projects that were not checked."""
     projects = [project(**FULL, **CHECKED), project("web", **FULL)]
-    assert unchecked_words(projects) == "1 project checked. web: Not checked yet."
-    assert unchecked_words(projects[1:]) == "Not checked yet."
+    assert describe_unchecked(projects) == "1 project checked. web: Not checked yet."
+    assert describe_unchecked(projects[1:]) == "Not checked yet."

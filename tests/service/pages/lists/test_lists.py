@@ -118,7 +118,7 @@ def test_pages_have_each_row_once_under_each_order(look: Look, monkeypatch: pyte
     """Missing and equal values must not make pages lose or repeat rows."""
     whole = turns_of(look(LINKS.exchanges("ops", sort=sort, down=down)))
     assert set(whole) == set(range(1, 13))
-    monkeypatch.setattr(listing, "SHOWN", 5)
+    monkeypatch.setattr(listing, "ROWS_PER_PAGE", 5)
     page = look(LINKS.exchanges("ops", sort=sort, down=down))
     paged = turns_of(page)
     while "Next page" in page:
@@ -134,9 +134,9 @@ def test_a_page_is_whole_where_the_first_scores_were_replaced(
     look: Look, store: Store, monkeypatch: pytest.MonkeyPatch, down: str
 ) -> None:
     """A list looks no farther down than a few pages; were all of these judged again, the next ones are its first."""
-    monkeypatch.setattr(listing, "SHOWN", 2)
-    monkeypatch.setattr(listing, "_AHEAD", 1)
-    monkeypatch.setattr(listing, "_FARTHER", 2)
+    monkeypatch.setattr(listing, "ROWS_PER_PAGE", 2)
+    monkeypatch.setattr(listing, "_PREFIX_FACTOR", 1)
+    monkeypatch.setattr(listing, "_WIDENING_FACTOR", 2)
     worst = range(2, 8, 2) if down == "false" else range(8, 14, 2)
     again = [
         score(f"s{n % 4}", n, revision=1, exchange_at=NOW - timedelta(hours=n), tier2_state="unscored", agent="guide")
@@ -228,9 +228,9 @@ def test_an_address_that_is_not_valid_names_what_is_wrong(look: Look, asked: str
 @pytest.mark.usefixtures("fleet")
 def test_a_page_of_one_order_is_none_of_another(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows would be skipped silently."""
-    monkeypatch.setattr(listing, "SHOWN", 5)
+    monkeypatch.setattr(listing, "ROWS_PER_PAGE", 5)
     address = links_of(look(LINKS.exchanges("ops")), "Next page")
-    assert "in another order" in look(f"{address}&sort=tier2", 400)
+    assert "another sort order" in look(f"{address}&sort=tier2", 400)
 
 
 @pytest.mark.usefixtures("fleet")
@@ -268,7 +268,7 @@ def test_a_file_of_nothing_is_whole(call: Call, tokens: Tokens) -> None:
 @pytest.mark.usefixtures("fleet")
 def test_a_file_is_bounded(call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project has four million exchanges: SQL and the API's pages are for all of them."""
-    monkeypatch.setattr(listing, "MOST_ROWS", 5)
+    monkeypatch.setattr(listing, "MAX_EXPORT_ROWS", 5)
     monkeypatch.setattr(listing, "READ_BATCH_SIZE", 2)
     monkeypatch.setattr("service.pages.lists.READ_BATCH_SIZE", 2)
     browser = cookie(signed_in(call, tokens.root))

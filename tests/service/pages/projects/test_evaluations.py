@@ -96,7 +96,7 @@ def test_pages_of_the_list_go_on_where_the_last_one_ended(
     call: Call, tokens: Tokens, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every evaluation is on one page, and the filter stays."""
-    monkeypatch.setattr(listing, "SHOWN", 2)
+    monkeypatch.setattr(listing, "ROWS_PER_PAGE", 2)
     landed(store, *SET)
     path, seen = f"{LIST}?case=refund-policy", []
     while path:

@@ -1,4 +1,4 @@
-"""The fleet as a list: its address narrows it, orders it, and says which page of it is shown."""
+"""The fleet as a list: its address narrows it, list_orders it, and says which page of it is shown."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from support.watch_histories import JUDGED, put
 
 from analytics.store.store import Store
 from audit.policy import Policy
-from service.pages.projects.fleet import FLEET, SHOWN
-from service.read.project import project_of, standings
+from service.pages.projects.fleet import FLEET, PROJECTS_PER_PAGE
+from service.read.project import build_project, rank_projects
 from service.text.links import Links
 
 OWN = 4
@@ -51,7 +51,7 @@ def told(project: str, count: int, *, anomalies: int = 0, ago: int = 0) -> list[
 @pytest.fixture
 def many(store: Store) -> None:
     """A large fleet: one project that is critical, and more than two pages of others."""
-    names = [f"team-{place:03}" for place in range(2 * SHOWN)]
+    names = [f"team-{place:03}" for place in range(2 * PROJECTS_PER_PAGE)]
     put(store, "scores", [score(name, 1, project=name, exchange_at=NOW, scored_at=NOW) for name in names])
     put(store, "incidents", [incident(project=names[-1])])
 
@@ -68,20 +68,20 @@ def linked(page: str, words: str) -> str | None:
 def test_pages_follow_one_another_and_leave_nothing_out(look: Look, view: str) -> None:
     """A thousand cards would load too slowly, so the fleet is paged."""
     first = look(view=view)
-    total = 2 * SHOWN + OWN
-    assert f"{total} of {total} projects, 1 to {SHOWN} on this page" in text_of(first)
+    total = 2 * PROJECTS_PER_PAGE + OWN
+    assert f"{total} of {total} projects, 1 to {PROJECTS_PER_PAGE} on this page" in text_of(first)
     assert total == first.split('class="glance"')[1].split("</p>")[0].count("<a "), "a square each"
     assert linked(first, "First page") is None
     assert linked(first, "Previous page") is None
     second = look(linked(first, "Next page"))
-    assert f"{SHOWN + 1} to {2 * SHOWN} on this page" in text_of(second)
+    assert f"{PROJECTS_PER_PAGE + 1} to {2 * PROJECTS_PER_PAGE} on this page" in text_of(second)
     third = look(linked(second, "Next page"))
-    assert f"{2 * SHOWN + 1} to {total} on this page" in text_of(third)
+    assert f"{2 * PROJECTS_PER_PAGE + 1} to {total} on this page" in text_of(third)
     assert None is linked(third, "Next page")
     shown = [*projects_of(first), *projects_of(second), *projects_of(third)]
     assert total == len(shown)
     assert total == len(set(shown))
-    assert shown[0] == f"team-{2 * SHOWN - 1:03}"
+    assert shown[0] == f"team-{2 * PROJECTS_PER_PAGE - 1:03}"
     assert projects_of(second) == projects_of(look(linked(third, "Previous page")))
     assert projects_of(first) == projects_of(look(linked(third, "First page")))
     assert (view == "table") == ("<table" in second)
@@ -92,8 +92,8 @@ def test_what_is_counted_is_of_all_projects_and_what_is_listed_of_those_that_mat
     """Filters must not change the figures of the whole fleet."""
     page = look(q=" TEAM-00 ", health="warning")
     assert projects_of(page) == [f"team-{place:03}" for place in range(10)]
-    assert f"10 of {2 * SHOWN + OWN} projects" in text_of(page)
-    assert f"Projects {2 * SHOWN + OWN} Critical 1" in text_of(page)
+    assert f"10 of {2 * PROJECTS_PER_PAGE + OWN} projects" in text_of(page)
+    assert f"Projects {2 * PROJECTS_PER_PAGE + OWN} Critical 1" in text_of(page)
     assert 'value=" TEAM-00 "' in page
     assert '<option value="warning" selected>' in page
     assert 'href="/?q=%20TEAM-00%20&amp;health=critical">Critical</a>' in page, "the other filters stay"
@@ -114,7 +114,7 @@ def test_a_list_that_became_shorter_says_so(look: Look) -> None:
     """If the last page disappears, a link leads back."""
     beyond = linked(look(linked(look(), "Next page")), "Next page").replace("/?", "/?health=critical&")  # type: ignore[union-attr]
     page = look(beyond)
-    assert "The list ends here" in text_of(page)
+    assert "No more projects" in text_of(page)
     assert '<a href="/?health=critical">First page</a>' in page
 
 
@@ -175,12 +175,12 @@ def test_of_critical_projects_those_come_first_that_changed_lately_and_then_thos
 def test_a_change_is_new_for_a_week(days_ago: int | None, is_new: bool) -> None:
     """The age of a change counts from the last day of the figures."""
     projects = [
-        project_of("a", {"recent_scores": 40, "recent_unsafe_runs": 2}, Policy(), NOW.date()),
-        project_of("b", {}, Policy(), NOW.date()),
+        build_project("a", {"recent_scores": 40, "recent_unsafe_runs": 2}, Policy(), NOW.date()),
+        build_project("b", {}, Policy(), NOW.date()),
     ]
     since = None if days_ago is None else NOW.date() - timedelta(days=days_ago)
     expected = {"b": (1, True, 0, 0), "a": (1, is_new, 42, -1)}
-    assert standings(projects, {"b": {"since": NOW.date()}, "a": {"since": since}}) == expected
+    assert rank_projects(projects, {"b": {"since": NOW.date()}, "a": {"since": since}}) == expected
 
 
 def test_a_heading_orders_and_turns_the_order_round(look: Look) -> None:
@@ -215,7 +215,7 @@ def test_a_wrong_address_is_told_what_is_wrong_with_it(look: Look, asked: dict[s
 def test_a_page_is_of_one_order(look: Look) -> None:
     """The second page by name is not the second page of the worst."""
     following = linked(look(), "Next page")
-    assert "another order" in look(f"{following}&sort=name", status=400)
+    assert "another sort order" in look(f"{following}&sort=name", status=400)
 
 
 def test_the_form_works_without_a_script(call: Call, tokens: Tokens) -> None:

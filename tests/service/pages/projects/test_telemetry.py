@@ -84,7 +84,7 @@ def test_pages_of_sessions_go_on_where_the_last_one_ended(
     call: Call, tokens: Tokens, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every session is on one page, those of one moment too."""
-    monkeypatch.setattr(page_module, "SHOWN", 2)
+    monkeypatch.setattr(page_module, "ROWS_PER_PAGE", 2)
     for number in range(5):
         beat(store, f"s{number}", 1 + number // 3)
     query, seen = "?project=ops", []
