@@ -45,7 +45,7 @@ from streams.process import handled_in_loop
 _UNAVAILABLE_OUTCOMES = ("provider_error", "timeout")
 """Outcomes of questions to a judge that is unreachable or refuses access."""
 _MAX_FAILED_ROUNDS = 3
-"""Rounds of concurrent calls that may fail before the judge counts as out of reach."""
+"""Rounds of concurrent calls that may fail before the judge counts as unresponsive."""
 _PUBLISH_BATCH_SIZE = 50
 """Requests in one commit; each holds prompts of some hundred kilobytes."""
 _POLL_SECONDS = 0.2
@@ -54,7 +54,7 @@ _MAX_NAMED_FAILURES = 5
 """Maximum number of failed evaluations in an error message."""
 
 
-class JudgeOutOfReachError(DriftlineError):
+class JudgeUnresponsiveError(DriftlineError):
     """The judge no longer answers, so no further calls are made."""
 
 
@@ -70,7 +70,7 @@ class JudgeCircuitBreaker:
         self._failed_before_answer = 0
 
     def record(self, calls: Mapping[str, int]) -> None:
-        """Record the outcomes of all calls so far. Raises JudgeOutOfReachError if none of the latest was answered."""
+        """Record the outcomes of all calls so far. Raises JudgeUnresponsiveError if none of the latest was answered."""
         answered = calls.get(ANSWERED, 0)
         failed = sum(calls.get(outcome, 0) for outcome in _UNAVAILABLE_OUTCOMES)
         if answered != self._answered:
@@ -78,7 +78,7 @@ class JudgeCircuitBreaker:
             self._failed_before_answer = failed
         failed_since = failed - self._failed_before_answer
         if failed_since >= self._max_failed:
-            raise JudgeOutOfReachError(
+            raise JudgeUnresponsiveError(
                 f"the judge answered none of its last {failed_since} questions",
                 hint="`driftline doctor` shows its address. The same command continues from here; "
                 "--retry-failed repeats the calls without an answer.",
@@ -296,7 +296,7 @@ class _EvaluationRun:
             await asyncio.gather(working, stopping, return_exceptions=True)
 
     def _report_progress(self, engine: Engine | None) -> None:
-        """Report progress. Raises JudgeOutOfReachError if the judge is out of reach."""
+        """Report progress. Raises JudgeUnresponsiveError if the judge is unresponsive."""
         waiting = len(self._requests)
         calls = self._batched.outcomes
         spent = self._batched.spent_usd

@@ -28,7 +28,7 @@ from schemas.records import Judgement
 from service.cli.commands.evaluating import describe_estimate
 from service.setup.settings import Settings
 from service.setup.workspace import Workspace, open_workspace
-from service.write.evaluating import JudgeOutOfReachError, Progress, catch_up, evaluate, journal_of
+from service.write.evaluating import JudgeUnresponsiveError, Progress, catch_up, evaluate, journal_of
 from streams.engine.engine import Engine
 from streams.evaluations import Prepared, prepare
 from streams.finished_sessions import Wanted
@@ -414,7 +414,7 @@ def test_a_judge_that_is_down_is_not_asked_to_the_end(database: Path, nobody: No
     many = plan(judge={"judge_id": "x", "model": HAIKU}, repetitions=50)
     with prepared(database, many) as (workspace, found):
         settings = msgspec.structs.replace(workspace.settings, judge_concurrency=2, judge_deadline=0.2)
-        with pytest.raises(JudgeOutOfReachError, match="none of its last"):
+        with pytest.raises(JudgeUnresponsiveError, match="none of its last"):
             evaluate(workspace, settings, found, lambda _: None)
     assert len(judgements(database)) < 50
     with prepared(database, many) as (_, found):

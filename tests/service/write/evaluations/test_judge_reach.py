@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from service.write.evaluating import JudgeCircuitBreaker, JudgeOutOfReachError
+from service.write.evaluating import JudgeCircuitBreaker, JudgeUnresponsiveError
 
 
 def test_rounds_of_calls_without_any_answer_end_the_waiting() -> None:
     """With a thousand questions and a timeout of two minutes, the failure would be noticed only the next morning."""
     breaker = JudgeCircuitBreaker(calls_at_once=4)
     breaker.record({"provider_error": 6, "timeout": 5})
-    with pytest.raises(JudgeOutOfReachError, match="none of its last 12 questions") as caught:
+    with pytest.raises(JudgeUnresponsiveError, match="none of its last 12 questions") as caught:
         breaker.record({"provider_error": 6, "timeout": 6})
     assert "driftline doctor" in caught.value.hint
 
