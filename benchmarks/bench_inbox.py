@@ -22,7 +22,7 @@ from benchmarks.measure import print_table
 from schemas.records import Incident
 from service.read.incidents import LIVE_STATES, InboxFilter, choices, inbox, open_incidents
 from streams.log.sink import StorePublisher
-from streams.watch.watching import Change, Person, Watch, change
+from streams.watch.watching import Change, Person, Watch, apply_change
 
 INCIDENTS, PROJECTS, REVISIONS, TIMES, CHANGED = 20_000, 1_000, 3, 5, 50
 AT = datetime(2026, 10, 1, tzinfo=UTC)
@@ -114,7 +114,7 @@ def _questions(cursor: duckdb.DuckDBPyConnection) -> dict[str, Callable[[], obje
 async def _change(store: Store, count: int) -> None:
     watch = Watch(StorePublisher(store, Policy(), lambda: AT))
     for number in range(count):
-        await change(
+        await apply_change(
             watch,
             (f"project-{number % PROJECTS}", f"{number:08x}"),
             Change(comment="looked", assigns=True, assignee="bob"),

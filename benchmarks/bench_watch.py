@@ -25,10 +25,10 @@ from benchmarks.measure import print_table
 from benchmarks.one_by_one import ONE_BY_ONE
 from streams.watch.checking import Checker
 from streams.watch.evidence import UNEXPLAINED
-from streams.watch.measures import Measured, measure
-from streams.watch.rounds import AT_ONCE
-from streams.watch.rules import ALL_RULES, LOOK_BACK, Case
-from streams.watch.watching import Known
+from streams.watch.measures import ProjectScores, measure_scores
+from streams.watch.rounds import PROJECT_BATCH_SIZE
+from streams.watch.rules import ALL_RULES, LOOK_BACK_DAYS, RuleInput
+from streams.watch.watching import KnownRecords
 
 SHARE = float(os.environ.get("DRIFTLINE_BENCH_SHARE", "1"))
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
@@ -126,21 +126,21 @@ def cost(run: Callable[[], object], rounds: int = ROUNDS) -> Cost:
     return min(found, key=lambda one: one.processor)
 
 
-def found_in(measured: Measured, parameters: dict[str, Any]) -> int:
+def found_in(measured: ProjectScores, parameters: dict[str, Any]) -> int:
     """Count the findings of the rules in a measurement."""
-    case = Case(measured, None, {}, parameters)
+    case = RuleInput(measured, None, {}, parameters)
     return sum(1 for rule in ALL_RULES.values() for _ in rule(case))
 
 
-def from_scores(cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime, days: int = BEFORE) -> Measured:
+def from_scores(cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime, days: int = BEFORE) -> ProjectScores:
     """Measure a project out of its single scores, as a check did."""
     values = parameters(project, as_of, days)
-    return Measured(project, fetch(cursor, ONE_BY_ONE, values), as_of)
+    return ProjectScores(project, fetch(cursor, ONE_BY_ONE, values), as_of)
 
 
-def from_sums(cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime) -> Measured:
+def from_sums(cursor: duckdb.DuckDBPyConnection, project: str, as_of: datetime) -> ProjectScores:
     """Measure a project as a check does."""
-    return measure(cursor, [project], _since(as_of, LOOK_BACK), as_of)[0][project]
+    return measure_scores(cursor, [project], _since(as_of, LOOK_BACK_DAYS), as_of)[0][project]
 
 
 def parameters(project: str, as_of: datetime, days: int) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def refreshing(store: Store, project: Project) -> list[list[str]]:
 def reading(store: Store, project: Project, names: Sequence[str]) -> Cost:
     """Return the cost of reading the hours of some projects at once."""
     with closing(store.cursor()) as cursor:
-        return cost(lambda: measure(cursor, names, _since(project.as_of, LOOK_BACK), project.as_of))
+        return cost(lambda: measure_scores(cursor, names, _since(project.as_of, LOOK_BACK_DAYS), project.as_of))
 
 
 def round_of(store: Store, project: Project, names: Sequence[str]) -> tuple[Cost, int]:
@@ -198,9 +198,12 @@ def round_of(store: Store, project: Project, names: Sequence[str]) -> tuple[Cost
 
     def check(part: Sequence[str]) -> None:
         with closing(store.cursor()) as cursor:
-            found.extend(len(one.findings) for one in checker.check(cursor, part, project.as_of, Known({}, {})))
+            found.extend(len(one.findings) for one in checker.check(cursor, part, project.as_of, KnownRecords({}, {})))
 
-    spent = cost(lambda: [check(names[start : start + AT_ONCE]) for start in range(0, len(names), AT_ONCE)], rounds=1)
+    spent = cost(
+        lambda: [check(names[start : start + PROJECT_BATCH_SIZE]) for start in range(0, len(names), PROJECT_BATCH_SIZE)],
+        rounds=1,
+    )
     return spent, sum(found)
 
 
@@ -237,12 +240,12 @@ def print_fleet(project: Project, projects: int) -> None:
         with closing(store.cursor()) as cursor:
             before = cost(lambda: from_scores(cursor, "project-0", project.as_of))
         names = [f"project-{number}" for number in range(projects)]
-        read = reading(store, project, names[:AT_ONCE])
+        read = reading(store, project, names[:PROJECT_BATCH_SIZE])
         spent, found = round_of(store, project, names)
     print(f"### A fleet: {projects:,} projects x {project.days} days of {project.a_day} scores\n")
     print(
         f"A round of checks takes {spent.wall:.1f} s, {spent.processor:.1f} s of processor: {1000 * spent.processor / projects:.1f} ms a"
-        f" project, {found} findings. Reading {len(names[:AT_ONCE])} of them at once takes {1000 * read.processor / len(names[:AT_ONCE]):.1f} ms a project. Adding up the single scores of one of them took {1000 * before.processor:.0f} ms alone.\n"
+        f" project, {found} findings. Reading {len(names[:PROJECT_BATCH_SIZE])} of them at once takes {1000 * read.processor / len(names[:PROJECT_BATCH_SIZE]):.1f} ms a project. Adding up the single scores of one of them took {1000 * before.processor:.0f} ms alone.\n"
     )
 
 

@@ -247,7 +247,7 @@ def _check(store: Store, projects: Sequence[_Project], day: int) -> None:
                 history.suspected.discard(title)
             elif title not in history.titles:
                 history.suspected.add(title)
-        for spot in checked.looked.blind_spots if checked.looked is not None else ():
+        for spot in checked.project_check.blind_spots if checked.project_check is not None else ():
             history.notices.setdefault(spot.reason, day)
     if any(project.line.notice == UNSCORED for project in projects):
         with contextlib.closing(store.cursor()) as cursor:

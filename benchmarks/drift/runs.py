@@ -15,7 +15,7 @@ from typing import NamedTuple
 from audit.drift.change_detector import CHECKED_DAYS, WINDOW_DAYS
 from benchmarks.drift.causes import Row, exact_interval
 from streams.watch.measures import AgentRuns, ProjectRuns, RunRow
-from streams.watch.rules import RunCase, by_runs
+from streams.watch.rules import RunRuleInput, find_run_changes
 
 START = datetime(2026, 1, 5)  # noqa: DTZ001 - as the database gives times: UTC and naive
 TYPES = ("infinite_tool_loop", "cost_explosion", "memory_degradation")
@@ -118,7 +118,7 @@ def _alarms(rows: Sequence[RunRow], as_of: datetime, *, is_confirmed: bool) -> b
         return False
     at = (as_of - timedelta(seconds=1)).replace(tzinfo=UTC)
     agent = AgentRuns("agent", seen, at)
-    found = by_runs(RunCase(ProjectRuns("project", at, (agent,), watched_agents=1), {}, {}))
+    found = find_run_changes(RunRuleInput(ProjectRuns("project", at, (agent,), watched_agents=1), {}, {}))
     return any(finding.confirmed or not is_confirmed for finding in found)
 
 

@@ -25,7 +25,7 @@ from service.read.project import format_minute
 from service.read.runs import RunFilter, worst_runs
 from service.setup.workspace import Workspace
 from service.text.formats import counted, plain
-from streams.watch.checking import Checked
+from streams.watch.checking import CheckResult
 from streams.watch.history import ProjectHistory
 from streams.watch.lifecycle import CONFIRMED
 
@@ -43,7 +43,7 @@ class Drift:
 
     histories: Sequence[ProjectHistory]
     """The checks of the imported days; empty if no imported day is over."""
-    checked: Sequence[Checked]
+    checked: Sequence[CheckResult]
     """The last check, as of now."""
 
     def incidents(self, project: str) -> list[Incident]:
@@ -129,7 +129,7 @@ def drift_lines(drift: Drift) -> Iterator[str]:
     for check in drift.checked:
         if check.project in brought:
             continue
-        if check.looked is None:
+        if check.project_check is None:
             yield f"{plain(check.project, 64)}: not checked for drift: no new record is of a day that is over, and the last {DAYS} days have no data"
             continue
         yield from (f"{plain(check.project, 64)}: {finding.title}" for finding in check.findings)
@@ -137,8 +137,8 @@ def drift_lines(drift: Drift) -> Iterator[str]:
             yield f"{plain(check.project, 64)}: checked for drift, nothing found"
     # The newest check with data knows what was not compared.
     newest = {history.project: history.last for history in drift.histories}
-    newest |= {check.project: check for check in drift.checked if check.looked is not None}
-    yield from check_limits([check for check in newest.values() if check is not None and check.looked is not None])
+    newest |= {check.project: check for check in drift.checked if check.project_check is not None}
+    yield from check_limits([check for check in newest.values() if check is not None and check.project_check is not None])
 
 
 def incident_steps(drift: Drift, database: Path) -> Iterator[tuple[str, str]]:

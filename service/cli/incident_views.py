@@ -18,7 +18,7 @@ from service.read.incidents import IncidentAnswer, IncidentEvent, incident_answe
 from service.read.project import describe_blind_spot
 from service.read.why import Why
 from service.text.formats import MISSING, counted, plain
-from streams.watch.checking import Checked
+from streams.watch.checking import CheckResult
 from streams.watch.lifecycle import ACKNOWLEDGED, CONFIRMED
 
 _ID = 8
@@ -44,10 +44,10 @@ def incidents_table(incidents: Sequence[IncidentAnswer]) -> RenderableType:
     return table(["incident", "found", "project", "severity", "state", "assignee", "cause", "rule", "what"], cells)
 
 
-def check_view(checked: Sequence[Checked]) -> RenderableType:
+def check_view(checked: Sequence[CheckResult]) -> RenderableType:
     """Show the findings of a check, project by project."""
     findings = [(check, finding) for check in checked for finding in check.findings]
-    looked = [check for check in checked if check.looked]
+    looked = [check for check in checked if check.project_check]
     quiet = [check for check in looked if not check.findings]
     cells = [
         [check.project, finding.severity, finding.rule, f"{finding.since:%m-%d} to {finding.until:%m-%d}", finding.title]
@@ -59,16 +59,20 @@ def check_view(checked: Sequence[Checked]) -> RenderableType:
     return Group(*shown, Text("\n".join([summary, *check_limits(checked)]), style="dim"))
 
 
-def check_limits(checked: Sequence[Checked]) -> list[str]:
+def check_limits(checked: Sequence[CheckResult]) -> list[str]:
     """List, one per line, what a check could not examine, or not far back enough, so that its silence means little there."""
-    unlooked = ", ".join(plain(check.project, 64) for check in checked if not check.looked)
-    short = [check.looked for check in checked if check.looked and check.looked.days < check.looked.baseline_days]
+    unlooked = ", ".join(plain(check.project, 64) for check in checked if not check.project_check)
+    short = [
+        check.project_check
+        for check in checked
+        if check.project_check and check.project_check.days < check.project_check.baseline_days
+    ]
     learning = ", ".join(f"{plain(check.project, 64)} ({check.days} of {check.baseline_days} days)" for check in short)
     blind = [
         f"{plain(check.project, 64)}: {plain(describe_blind_spot(asdict(spot)), 500)}"
         for check in checked
-        if check.looked
-        for spot in check.looked.blind_spots
+        if check.project_check
+        for spot in check.project_check.blind_spots
     ]
     lines = {
         f"Not checked (no exchanges or runs in the {DAYS} days before): {unlooked}": unlooked,

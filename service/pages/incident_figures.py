@@ -28,10 +28,10 @@ from service.pages.charts import Band, Chart, Mark, Point, judge_moves, line, ma
 from service.pages.rendering import NOTHING, number, share
 from service.text.links import Links
 from service.text.window import Window
-from streams.watch.evidence import CAUSES, Explanation, with_mix
+from streams.watch.evidence import CAUSES, Explanation, apply_mix
 from streams.watch.lifecycle import DISMISSED, VANISHED, is_live
 from streams.watch.measures import TRUST
-from streams.watch.rules import RUNS, series_name
+from streams.watch.rules import RUNS, name_series
 
 _MAX_LOG_EVIDENCE = 12 * math.log(10)
 """Larger evidence is shown as "over": no model of scores is accurate enough to support it."""
@@ -79,12 +79,12 @@ NO_CAUSE = "The anchors cannot tell whether the agent or the judge changed: too 
 
 def tier_name(tier: str) -> str:
     """Return the display name of a tier or of a series of runs."""
-    return TIERS.get(tier) or series_name(tier)
+    return TIERS.get(tier) or name_series(tier)
 
 
 def describe_cause(cause: str | None, evidence: Evidence) -> str:
     """Describe the cause of an incident and its evidence, or why the cause is unknown. Records of earlier versions have less."""
-    explanation = with_mix(Explanation(cause, "", evidence.cause), evidence).words or evidence.cause.words
+    explanation = apply_mix(Explanation(cause, "", evidence.cause), evidence).words or evidence.cause.words
     return explanation or CAUSES.get(cause or "", NO_CAUSE)
 
 

@@ -32,7 +32,7 @@ from service.read.why import Why, why
 from service.setup.access import AccessStore
 from service.text.answers import Answer, Moment, NextCursor, Place
 from service.text.window import ALL, LENGTHS, kept_of
-from streams.watch.checking import Checked
+from streams.watch.checking import CheckResult
 from streams.watch.findings import Finding
 from streams.watch.lifecycle import LIVE, STATUSES, assignee_of, confidence_of, current_status
 
@@ -225,13 +225,13 @@ def one_incident(incident: Incident, history: Sequence[IncidentEvent]) -> OneInc
     return OneIncident(incident_answer(incident), decisions, list(history))
 
 
-def drift_check(checked: Checked, schema_version: str) -> DriftCheck:
+def drift_check(checked: CheckResult, schema_version: str) -> DriftCheck:
     """Return the findings of a check, and their outcome; `schema_version` is that of the methodology."""
-    spots = checked.looked.blind_spots if checked.looked else ()
+    spots = checked.project_check.blind_spots if checked.project_check else ()
     return DriftCheck(
         project=checked.project,
         as_of=checked.as_of,
-        exchanges=checked.looked.exchanges if checked.looked else 0,
+        exchanges=checked.project_check.exchanges if checked.project_check else 0,
         not_compared=[describe_blind_spot(asdict(spot)) for spot in spots],
         baseline=None if checked.baseline is None else project_baseline(checked.baseline, schema_version),
         findings=[_build_finding(finding) for finding in checked.findings],

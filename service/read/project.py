@@ -39,7 +39,7 @@ from service.setup.judge_setup import LIVE, NONE
 from service.text.answers import Answer, Moment, NextCursor, Share
 from service.text.formats import grouped, grouped_count
 from service.text.window import LENGTHS, RECENT, recent_window
-from streams.watch.lifecycle import lies_back
+from streams.watch.lifecycle import is_recovered
 
 if TYPE_CHECKING:
     from audit.policy import Policy
@@ -145,7 +145,7 @@ class Change(Answer, frozen=True):
     @property
     def is_back(self) -> bool:
         """Whether the last days are back to normal by the measure that resolves incidents, before a check has noticed it."""
-        return self.incident is not None and self.now is not None and lies_back(self.now, self.before, self.after)
+        return self.incident is not None and self.now is not None and is_recovered(self.now, self.before, self.after)
 
     @property
     def worse(self) -> float:
@@ -457,13 +457,13 @@ _CHECK_DESCRIPTIONS: Mapping[CheckState, Callable[[Project], str]] = {
     ),
     "learning": lambda project: (
         f"No full baseline yet ({project.check.days} of {project.check.baseline_days} days). "
-        f"Checked {format_minute(project.check.checked_at)}: nothing found so far."
+        f"CheckResult {format_minute(project.check.checked_at)}: nothing found so far."
     ),
     "quiet": lambda project: (
-        f"Checked {format_minute(project.check.checked_at)}: nothing {'new' if project.open_incidents else 'found'}."
+        f"CheckResult {format_minute(project.check.checked_at)}: nothing {'new' if project.open_incidents else 'found'}."
     ),
     "found": lambda project: (
-        f"Checked {format_minute(project.check.checked_at)}: {grouped_count(project.check.findings or 0, 'finding')}."
+        f"CheckResult {format_minute(project.check.checked_at)}: {grouped_count(project.check.findings or 0, 'finding')}."
     ),
 }
 

@@ -59,10 +59,10 @@ from streams.stage_progress import stage_progress
 from streams.topology import TOPOLOGY
 from streams.upkeep.anchors import run_round
 from streams.upkeep.deletion import purge
-from streams.watch.checking import Checked
+from streams.watch.checking import CheckResult
 from streams.watch.history import History, ProjectHistory
-from streams.watch.rounds import recent_projects
-from streams.watch.watching import Change, Changed, Person, Watch, change
+from streams.watch.rounds import read_recent_projects
+from streams.watch.watching import Change, ChangeResult, Person, Watch, apply_change
 
 CALLERS = 64
 """Maximum number of operations in progress; further ones are answered 503."""
@@ -173,19 +173,19 @@ class CommandOperations:
         await self._intake.flush()
         return await self._history.check(target, until)
 
-    async def check(self, projects: list[str] | None, as_of: datetime) -> list[Checked]:
+    async def check(self, projects: list[str] | None, as_of: datetime) -> list[CheckResult]:
         """Recompute the sums of days with new scores, then check projects for drift as of a moment; None: all with recent data."""
         store = self._intake.store
         await self._intake.flush()
         await asyncio.to_thread(refresh_daily, store)
         if projects is None:
-            projects = await asyncio.to_thread(recent_projects, store, as_of)
+            projects = await asyncio.to_thread(read_recent_projects, store, as_of)
         return await self._watch.check(projects, as_of)
 
-    async def change(self, which: tuple[str, str], wanted: Change, person: Person, now: datetime) -> Changed:
+    async def apply_change(self, which: tuple[str, str], wanted: Change, person: Person, now: datetime) -> ChangeResult:
         """Decide on an incident, assign it or comment on it, as `streams.watch.watching.change`."""
         await self._intake.flush()
-        return await change(self._watch, which, wanted, person, now)
+        return await apply_change(self._watch, which, wanted, person, now)
 
     async def purge(self, now: datetime, days: int | None) -> PurgedRecords:
         """Delete records past their retention."""

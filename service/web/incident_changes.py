@@ -24,7 +24,7 @@ from service.web.middleware import set_subject
 from service.web.models import ConnectionName, Id, OperatorBody, Text
 from streams.upkeep.annotations import MAX_COMMENT
 from streams.watch.lifecycle import ACCEPTED, RESOLVED, decision_of
-from streams.watch.watching import PROBLEMS, Change, Person, Which, change
+from streams.watch.watching import PROBLEMS, Change, IncidentKey, Person, apply_change
 
 GivenStatus = Literal["open", "acknowledged", "resolved", "dismissed", "accepted"]
 """The states in requests; `accepted` is the former name of "resolved as the new normal"."""
@@ -102,7 +102,7 @@ class Outcome:
 
 
 async def change_selected(
-    services: ApiContext, caller: Holder, selected: Sequence[Which], wanted: Change, person: Person
+    services: ApiContext, caller: Holder, selected: Sequence[IncidentKey], wanted: Change, person: Person
 ) -> list[Outcome]:
     """Change incidents, given by project and id, one after another; return the outcomes in the same order.
 
@@ -120,7 +120,7 @@ async def change_selected(
     return outcomes
 
 
-async def _apply_change(services: ApiContext, caller: Holder, which: Which, wanted: Change, person: Person) -> Outcome:
+async def _apply_change(services: ApiContext, caller: Holder, which: IncidentKey, wanted: Change, person: Person) -> Outcome:
     project = which[0]
     if caller.project not in {None, project}:
         return Outcome(*which, None, "other_project", "the token is for another project")
@@ -128,7 +128,7 @@ async def _apply_change(services: ApiContext, caller: Holder, which: Which, want
         people = {*people_of(services.access, project), caller.name}
         if (problem := assignee_problem(wanted.assignee, people, project)) is not None:
             return Outcome(*which, None, "invalid", problem)
-    made = await change(services.watch, which, wanted, person)
+    made = await apply_change(services.watch, which, wanted, person)
     if made.problem is not None:
         return Outcome(*which, made.incident, made.problem, PROBLEMS[made.problem])
     return Outcome(*which, made.incident)

@@ -34,7 +34,7 @@ from streams.sources.openclaw.companions import trajectory_beside
 from streams.sources.source import FileSource, PendingAnswer, SkippedTrace
 from streams.sources.transcript_sources import TranscriptSource
 from streams.watch.history import History, ProjectHistory
-from streams.watch.history import Report as HistoryReport
+from streams.watch.history import ReportProgress as HistoryReport
 from streams.watch.watching import Watch
 
 

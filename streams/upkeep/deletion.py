@@ -54,7 +54,7 @@ from streams.stage_batches import decode_exchange
 from streams.stage_progress import stage_progress
 from streams.steps.intake import IntakeState
 from streams.topology import stage_named
-from streams.watch.rules import LOOK_BACK
+from streams.watch.rules import LOOK_BACK_DAYS
 
 INTAKE, DIAGNOSIS = stage_named("intake"), stage_named("diagnosis")
 KEPT_SPANS = timedelta(days=1)
@@ -85,7 +85,7 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
 
     def sums_kept_from(project: str) -> datetime:
         window = policy.for_project(project).settings.baseline_window_days
-        return min(kept_from(project), cutoff(now, max(LOOK_BACK, window)))
+        return min(kept_from(project), cutoff(now, max(LOOK_BACK_DAYS, window)))
 
     with _one_at_a_time:
         # A day's totals outlive its scores, so refresh them while all scores are there.

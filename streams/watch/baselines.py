@@ -14,13 +14,13 @@ from audit.fingerprints import stable_id
 from audit.policy import Policy
 from schemas.records import Baseline, Incident
 from streams.watch.lifecycle import is_live
-from streams.watch.measures import Measured
+from streams.watch.measures import ProjectScores
 
-FRESH = timedelta(days=1)
+MAX_BASELINE_AGE = timedelta(days=1)
 """The age that a baseline may have before another one is computed."""
 
 
-def baseline_of(measured: Measured, policy: Policy, days: int) -> Baseline | None:
+def compute_baseline(measured: ProjectScores, policy: Policy, days: int) -> Baseline | None:
     """The baseline over so many times 24 hours before the as-of; None without scores. The same as-of gives the same record."""
     start, end = measured.as_of - timedelta(days=days), measured.as_of
     found = measured.window(days)
@@ -40,15 +40,15 @@ def baseline_of(measured: Measured, policy: Policy, days: int) -> Baseline | Non
     )
 
 
-def is_comparable(baseline: Baseline, measured: Measured) -> bool:
+def is_comparable(baseline: Baseline, measured: ProjectScores) -> bool:
     """Tell whether a baseline's scores were made with the same means as those that its window holds now."""
     last = min(baseline.window_end, measured.as_of).date()
     return baseline.yardstick == measured.yardstick(baseline.window_start.date(), last)
 
 
-def needs_another(baseline: Baseline | None, measured: Measured, incidents: Iterable[Incident]) -> bool:
+def needs_new_baseline(baseline: Baseline | None, measured: ProjectScores, incidents: Iterable[Incident]) -> bool:
     """Tell whether another baseline is to be computed without a request."""
     if baseline is None or not is_comparable(baseline, measured):
         return True
     held = any(one.type == DRIFT and is_live(one) for one in incidents)
-    return not held and measured.as_of - baseline.computed_at > FRESH
+    return not held and measured.as_of - baseline.computed_at > MAX_BASELINE_AGE

@@ -22,25 +22,33 @@ from audit.drift.watched_series import is_more_severe
 from audit.policy import Policy
 from schemas.lazy import duckdb
 from schemas.records import Baseline, BlindSpot, Incident, ProjectCheck
-from streams.watch.baselines import baseline_of, needs_another
-from streams.watch.evidence import Explanation, MovedToo, gather, gather_runs, moved_too
-from streams.watch.findings import Case, Finding
-from streams.watch.incidents import Due, decided, due, open_changes_of, reassigned, record_of, references_of
-from streams.watch.lifecycle import OPEN, Levels, decision_of, is_live, levels_of, over, vanished
-from streams.watch.measures import MOST_AGENTS, JudgeUse, Measured, ProjectRuns, measure, measure_runs, midnight
-from streams.watch.rules import ALL_RULES, LOOK_BACK, RUNS, RunCase, by_runs
+from streams.watch.baselines import compute_baseline, needs_new_baseline
+from streams.watch.evidence import Explanation, FindCompanions, companion_finder, gather_evidence, gather_run_evidence
+from streams.watch.findings import Finding, RuleInput
+from streams.watch.incidents import (
+    IncidentUpdate,
+    apply_assignment,
+    apply_decision,
+    build_record,
+    derive_references,
+    find_open_changes,
+    plan_updates,
+)
+from streams.watch.lifecycle import OPEN, Levels, decision_of, end_if_over, end_if_vanished, is_live, levels_of
+from streams.watch.measures import MAX_AGENTS, JudgeUse, ProjectRuns, ProjectScores, measure_runs, measure_scores, midnight
+from streams.watch.rules import ALL_RULES, LOOK_BACK_DAYS, RUNS, RunRuleInput, find_run_changes
 
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS = "new_judge", "other_judges", "few_days"
 AGENTS_BEYOND_LIMIT, AGENT_STOPPED = "agents_beyond_limit", "agent_stopped"
-OTHER_SHARE = 0.1
+MIN_OTHER_JUDGES_SHARE = 0.1
 """Share of the judged scores of the last seven days from which on other judges are worth a word."""
-AGENTS_NAMED = 5
+MAX_NAMED_AGENTS = 5
 """Agents of each reason that are named; the others are counted with the last of them."""
-Stopped = Mapping[str, Sequence[Mapping[str, Any]]]
+StoppedAgents = Mapping[str, Sequence[Mapping[str, Any]]]
 """The rows of the query `stopped_agents`, by project."""
 
 
-def stopped_agents(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> Stopped:
+def read_stopped_agents(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> StoppedAgents:
     """Read the agents that stopped, by project."""
     stopped: dict[str, list[Mapping[str, Any]]] = {}
     for row in query_rows(cursor, "stopped_agents", {"projects": list(projects), "as_of": as_of}):
@@ -48,19 +56,19 @@ def stopped_agents(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], a
     return stopped
 
 
-def blind_spots(
+def find_blind_spots(
     cursor: duckdb.DuckDBPyConnection,
-    measured: Measured | None,
+    measured: ProjectScores | None,
     runs: ProjectRuns | None,
     stopped: Sequence[Mapping[str, Any]],
 ) -> tuple[BlindSpot, ...]:
     """Return what was not compared of a project, the reasons that concern most first."""
     spots: list[BlindSpot] = []
     if measured is not None:
-        spots += _of_judges(measured)
-        spots += _of_days(measured)
+        spots += _find_judge_spots(measured)
+        spots += _find_day_spots(measured)
     if runs is not None:
-        spots += _of_agents(cursor, runs)
+        spots += _find_agent_spots(cursor, runs)
     spots += [
         BlindSpot(
             reason=AGENT_STOPPED,
@@ -69,12 +77,12 @@ def blind_spots(
             count=row["days"],
             of=REFERENCE_DAYS,
         )
-        for row in stopped[:AGENTS_NAMED]
+        for row in stopped[:MAX_NAMED_AGENTS]
     ]
     return tuple(spots)
 
 
-def _of_judges(measured: Measured) -> list[BlindSpot]:
+def _find_judge_spots(measured: ProjectScores) -> list[BlindSpot]:
     uses = {use.judge: use for use in measured.judges(2 * REFERENCE_DAYS)}
     current = uses.pop(measured.judge_key, None)
     if current is None or not uses:
@@ -94,63 +102,63 @@ def _of_judges(measured: Measured) -> list[BlindSpot]:
     beside = [use for use in uses.values() if use.last_day > current.first_day and use.recent]
     judged = current.recent + sum(use.recent for use in beside)
     others = sum(use.recent for use in beside)
-    if beside and others >= OTHER_SHARE * judged:
-        spots.append(BlindSpot(reason=OTHER_JUDGES, subject=_named(beside), since=None, count=others, of=judged))
+    if beside and others >= MIN_OTHER_JUDGES_SHARE * judged:
+        spots.append(BlindSpot(reason=OTHER_JUDGES, subject=_name_judges(beside), since=None, count=others, of=judged))
     return spots
 
 
-def _named(uses: Sequence[JudgeUse]) -> str:
-    return ", ".join(sorted({use.name for use in uses})[:AGENTS_NAMED])
+def _name_judges(uses: Sequence[JudgeUse]) -> str:
+    return ", ".join(sorted({use.name for use in uses})[:MAX_NAMED_AGENTS])
 
 
-def _of_days(measured: Measured) -> list[BlindSpot]:
+def _find_day_spots(measured: ProjectScores) -> list[BlindSpot]:
     days = measured.days_with_data
-    if measured.reach <= REFERENCE_DAYS or days >= MIN_DAYS_BEFORE:
+    if measured.days_covered <= REFERENCE_DAYS or days >= MIN_DAYS_BEFORE:
         return []
     return [BlindSpot(reason=FEW_DAYS, subject="", since=None, count=days, of=MIN_DAYS_BEFORE)]
 
 
-def _of_agents(cursor: duckdb.DuckDBPyConnection, runs: ProjectRuns) -> list[BlindSpot]:
+def _find_agent_spots(cursor: duckdb.DuckDBPyConnection, runs: ProjectRuns) -> list[BlindSpot]:
     """The agents beyond the limit; that there are any is asked only where the limit is reached."""
-    if runs.watched_agents < MOST_AGENTS:
+    if runs.watched_agents < MAX_AGENTS:
         return []
     watched = {one.agent for one in runs.agents}
     names = [row["agent"] for row in query_rows(cursor, "agents_with_runs", {"project": runs.project})]
     others = [name or "" for name in names if name not in watched]
-    if len(names) <= MOST_AGENTS:
+    if len(names) <= MAX_AGENTS:
         return []
     return [
         BlindSpot(
             reason=AGENTS_BEYOND_LIMIT,
-            subject=", ".join(filter(None, others[:AGENTS_NAMED])),
+            subject=", ".join(filter(None, others[:MAX_NAMED_AGENTS])),
             since=None,
-            count=len(names) - MOST_AGENTS,
+            count=len(names) - MAX_AGENTS,
             of=len(names),
         )
     ]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownRecords:
     """The latest baseline of each project, and its incidents in their latest revisions, oldest first."""
 
     baselines: Mapping[str, Baseline]
     incidents: Mapping[str, Sequence[Incident]]
-    unlanded: frozenset[str] = frozenset()
+    unflushed: frozenset[str] = frozenset()
     """Ids of incidents that the tables show in an earlier revision: what they show beside them may be as old."""
 
 
-CauseOf = Callable[[str, Finding], Explanation]
+ExplainProjectFinding = Callable[[str, Finding], Explanation]
 """Returns the cause of a finding in a project: agent or judge, or the reason why it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckResult:
     """The result of the check of one project."""
 
     project: str
     as_of: datetime
-    looked: ProjectCheck | None
+    project_check: ProjectCheck | None
     """The data that was looked at; None if there were neither scores nor runs of the last days."""
     baseline: Baseline | None
     """In force after the check; None without scores."""
@@ -166,28 +174,28 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ProjectData:
     """The data to look at in one project: scores, finished runs, or both."""
 
     project: str
     as_of: datetime
-    scores: Case | None
-    runs: RunCase | None
+    scores: RuleInput | None
+    runs: RunRuleInput | None
     baseline: Baseline | None
     """In force at the check."""
     stopped: Sequence[Mapping[str, Any]] = ()
     """Agents that stopped, rows of the query `stopped_agents`."""
 
     @property
-    def moved_too(self) -> MovedToo:
+    def companion_finder(self) -> FindCompanions:
         """The tiers that moved along with a change; none where there are no scores."""
-        return moved_too(self.scores) if self.scores is not None else lambda *_: ()
+        return companion_finder(self.scores) if self.scores is not None else lambda *_: ()
 
     def evidence(self, cursor: duckdb.DuckDBPyConnection, finding: Finding) -> Evidence:
         """Gather the evidence that an incident of a finding carries."""
         if self.scores is None or finding.rule == RUNS:
-            return gather_runs(cursor, finding, self.project, self.as_of, has_scores=self.scores is not None)
-        return gather(cursor, finding, self.scores.measured, self.baseline)
+            return gather_run_evidence(cursor, finding, self.project, self.as_of, has_scores=self.scores is not None)
+        return gather_evidence(cursor, finding, self.scores.measured, self.baseline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,76 +203,76 @@ class Checker:
     """Checks by a policy; `cause_of` says what changed."""
 
     policy: Policy
-    cause_of: CauseOf
+    cause_of: ExplainProjectFinding
 
     def check(
-        self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime, known: Known
-    ) -> Iterator[Checked]:
+        self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime, known: KnownRecords
+    ) -> Iterator[CheckResult]:
         """Check some projects, given what is known of them."""
         windows = [self.policy.for_project(project).settings.baseline_window_days for project in projects]
-        since = as_of.date() - timedelta(days=max([LOOK_BACK, *windows]))
-        measured, parameters = measure(cursor, projects, since, as_of)
+        since = as_of.date() - timedelta(days=max([LOOK_BACK_DAYS, *windows]))
+        measured, parameters = measure_scores(cursor, projects, since, as_of)
         runs, run_parameters = measure_runs(cursor, projects, since, as_of)
-        pending, stopped = _pending(cursor, projects), stopped_agents(cursor, projects, as_of)
+        pending, stopped = _read_pending_reviews(cursor, projects), read_stopped_agents(cursor, projects, as_of)
         for project in projects:
             incidents = {one.incident_id: one for one in known.incidents.get(project, ())}
             # What was decided here last has not landed yet: a decision that has may be the one before it.
-            missed = [row for row in pending if row["incident_id"] in incidents.keys() - known.unlanded]
+            missed = [row for row in pending if row["incident_id"] in incidents.keys() - known.unflushed]
             for row in missed:
-                incidents[row["incident_id"]] = _reconciled(incidents[row["incident_id"]], row)
+                incidents[row["incident_id"]] = _apply_missed_review(incidents[row["incident_id"]], row)
             late = [incidents[incident_id] for incident_id in dict.fromkeys(row["incident_id"] for row in missed)]
             baseline, found, ran = known.baselines.get(project), measured.get(project), runs.get(project)
             scored = found if found is not None and found.has_scores else None
             if scored is None and ran is None:
-                yield Checked(project, as_of, None, baseline, False, (), tuple(late), (), ())
+                yield CheckResult(project, as_of, None, baseline, False, (), tuple(late), (), ())
                 continue
             # What is over is so before the rules look: its days are cut out, and the way back is no change.
             levels = levels_of(scored, ran)
-            ended = [one for incident in incidents.values() if (one := over(incident, levels, as_of)) is not None]
+            ended = [one for incident in incidents.values() if (one := end_if_over(incident, levels, as_of)) is not None]
             incidents.update({one.incident_id: one for one in ended})
             fresh = None
-            if scored is not None and needs_another(baseline, scored, incidents.values()):
+            if scored is not None and needs_new_baseline(baseline, scored, incidents.values()):
                 fresh = self.baseline(scored)
-            references, open_changes = references_of(incidents.values()), open_changes_of(incidents.values())
-            seen = Seen(
+            references, open_changes = derive_references(incidents.values()), find_open_changes(incidents.values())
+            seen = ProjectData(
                 project,
                 as_of,
-                None if scored is None else Case(scored, fresh or baseline, references, parameters, open_changes),
-                None if ran is None else RunCase(ran, references, run_parameters),
+                None if scored is None else RuleInput(scored, fresh or baseline, references, parameters, open_changes),
+                None if ran is None else RunRuleInput(ran, references, run_parameters),
                 fresh or baseline,
                 stopped.get(project, ()),
             )
             yield self._checked(cursor, seen, incidents, [*late, *ended], levels, is_new=fresh is not None)
 
-    def baseline(self, measured: Measured, days: int | None = None) -> Baseline | None:
+    def baseline(self, measured: ProjectScores, days: int | None = None) -> Baseline | None:
         """The baseline of what was measured, over so many days or the policy's window."""
         window = days or self.policy.for_project(measured.project).settings.baseline_window_days
-        return baseline_of(measured, self.policy, window)
+        return compute_baseline(measured, self.policy, window)
 
     def _checked(
         self,
         cursor: duckdb.DuckDBPyConnection,
-        seen: Seen,
+        seen: ProjectData,
         known: Mapping[str, Incident],
         others: Sequence[Incident],
         levels: Levels,
         *,
         is_new: bool,
-    ) -> Checked:
+    ) -> CheckResult:
         """Apply the rules to one project; `others` are revisions that are to be written whatever they find."""
         project, as_of = seen.project, seen.as_of
         findings = tuple(self._findings(seen))
-        dues = due(
+        dues = plan_updates(
             findings,
             list(known.values()),
             as_of,
             lambda finding: self.cause_of(project, finding),
-            seen.moved_too,
+            seen.companion_finder,
         )
         opened, worsened, ended, others = [], [], [], list(others)
         for one in dues:
-            evidence = seen.evidence(cursor, one.lead) if _is_to_gather(one) else one.evidence
-            made = record_of(one, project, as_of, evidence)
+            evidence = seen.evidence(cursor, one.lead) if _needs_evidence(one) else one.evidence
+            made = build_record(one, project, as_of, evidence)
             if one.before is None:
                 opened.append(made)
             elif made.status == OPEN and is_more_severe(made.severity, one.before.severity):
@@ -272,13 +280,15 @@ class Checker:
             else:
                 others.append(made)
             # What was found just now may be over already, as in an import of last month's records.
-            ended += [gone for gone in [over(made, levels, as_of)] if gone is not None]
+            ended += [gone for gone in [end_if_over(made, levels, as_of)] if gone is not None]
         others += [gone for gone in self._gone(known, findings, as_of) if gone is not None]
         made_all = (*others, *worsened, *opened, *ended)
-        looked = self._looked(seen, len(findings), _blind_spots(cursor, seen))
-        return Checked(project, as_of, looked, seen.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened))
+        project_check = self._build_project_check(seen, len(findings), _blind_spots(cursor, seen))
+        return CheckResult(
+            project, as_of, project_check, seen.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened)
+        )
 
-    def _findings(self, seen: Seen) -> Iterator[Finding]:
+    def _findings(self, seen: ProjectData) -> Iterator[Finding]:
         """Yield the findings of the rules in a project's policy, those about scores first."""
         rules = self.policy.for_project(seen.project).settings.incident_rules
         if seen.scores is not None:
@@ -286,18 +296,24 @@ class Checker:
                 if name in rules:
                     yield from rule(seen.scores)
         if seen.runs is not None and RUNS in rules:
-            yield from by_runs(seen.runs)
+            yield from find_run_changes(seen.runs)
 
     def _gone(self, known: Mapping[str, Incident], findings: Sequence[Finding], as_of: datetime) -> Iterator[Incident | None]:
         """Yield the last revision of each incident that was only suspected and is not seen any more."""
         seen = {one.series for one in findings}
         for incident in known.values():
             if seen.isdisjoint(one.series for one in evidence_of(incident).moved):
-                yield vanished(incident, as_of)
+                yield end_if_vanished(incident, as_of)
 
-    def _looked(self, seen: Seen, findings: int, blind: tuple[BlindSpot, ...]) -> ProjectCheck:
+    def _build_project_check(self, seen: ProjectData, findings: int, blind: tuple[BlindSpot, ...]) -> ProjectCheck:
         window = self.policy.for_project(seen.project).settings.baseline_window_days
-        reach = seen.scores.measured.reach if seen.scores is not None else seen.runs.runs.reach if seen.runs is not None else 0
+        reach = (
+            seen.scores.measured.days_covered
+            if seen.scores is not None
+            else seen.runs.runs.days_covered
+            if seen.runs is not None
+            else 0
+        )
         return ProjectCheck(
             project=seen.project,
             checked_at=seen.as_of,
@@ -309,24 +325,24 @@ class Checker:
         )
 
 
-def _blind_spots(cursor: duckdb.DuckDBPyConnection, seen: Seen) -> tuple[BlindSpot, ...]:
+def _blind_spots(cursor: duckdb.DuckDBPyConnection, seen: ProjectData) -> tuple[BlindSpot, ...]:
     measured = None if seen.scores is None else seen.scores.measured
-    return blind_spots(cursor, measured, None if seen.runs is None else seen.runs.runs, seen.stopped)
+    return find_blind_spots(cursor, measured, None if seen.runs is None else seen.runs.runs, seen.stopped)
 
 
-def _is_to_gather(made: Due) -> bool:
+def _needs_evidence(made: IncidentUpdate) -> bool:
     """Tell whether to gather evidence again: not after a decision, and not for a series that does not lead."""
     return made.before is None or (made.is_about_lead and is_live(made.before))
 
 
-def _reconciled(incident: Incident, row: Mapping[str, Any]) -> Incident:
+def _apply_missed_review(incident: Incident, row: Mapping[str, Any]) -> Incident:
     """The incident as a decision or an assignment left it that came through without its revision."""
     if row["status"] is None:
-        return reassigned(incident, row["assignee"], row["occurred_at"])
-    return decided(incident, decision_of(row["status"]), row["reviewer"], row["occurred_at"])
+        return apply_assignment(incident, row["assignee"], row["occurred_at"])
+    return apply_decision(incident, decision_of(row["status"]), row["reviewer"], row["occurred_at"])
 
 
-def _pending(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str]) -> list[dict[str, Any]]:
+def _read_pending_reviews(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str]) -> list[dict[str, Any]]:
     """Decisions and assignments that their incident does not show, oldest first."""
     asked = {"projects": list(projects), "incident": None}
     rows = [row for name in ("incident_decisions", "incident_assignments") for row in query_rows(cursor, name, asked)]

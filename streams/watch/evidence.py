@@ -65,9 +65,9 @@ from schemas.lazy import duckdb
 from schemas.lazy_numpy import np
 from schemas.records import Baseline
 from streams.upkeep.annotations import VERSIONS, deployments
-from streams.watch.findings import Case, Finding
-from streams.watch.lifecycle import CERTAIN
-from streams.watch.measures import Measured, midnight
+from streams.watch.findings import Finding, RuleInput
+from streams.watch.lifecycle import Z_95_ONE_SIDED
+from streams.watch.measures import ProjectScores, midnight
 
 MIX, HISTORY = "mix", "history"
 """The causes of a change that comes from the shares of the traffic's parts: no part of it explains the change by itself. Of `HISTORY` the
@@ -98,7 +98,7 @@ UNEXPLAINED = Explanation(None, "", Cause())
 """The explanation if the question does not arise, as for a rate of anomalies."""
 
 
-def moved_by(finding: Finding) -> IncidentChange | None:
+def measure_change(finding: Finding) -> IncidentChange | None:
     """Return how far a finding moved its tier, on the tier's own scale; None if it is not about the mean of one."""
     if finding.key.type != DRIFT or finding.key.direction is None or finding.expected is None or finding.kind == SPREAD:
         return None
@@ -128,7 +128,7 @@ def _mean_of_days(finding: Finding) -> float | None:
     return math.fsum(average * count for average, count in days) / count - finding.expected
 
 
-def explained(tier: str | None, moved: IncidentChange | None, attribution: Attribution) -> Explanation:
+def explain_by_anchors(tier: str | None, moved: IncidentChange | None, attribution: Attribution) -> Explanation:
     """Return the cause of a finding according to the anchors, in words and numbers."""
     if attribution.reason == "no_size":
         return UNEXPLAINED
@@ -143,7 +143,7 @@ def explained(tier: str | None, moved: IncidentChange | None, attribution: Attri
         rounds_since=attribution.rounds_since if is_judged else None,
         judge_change=attribution.judge,
         judge_interval=None if attribution.judge is None else (attribution.low, attribution.high),
-        tier_change=None if moved is None else _signed(moved),
+        tier_change=None if moved is None else _signed_size(moved),
     )
     return Explanation(attribution.cause, description, numbers)
 
@@ -161,7 +161,7 @@ def _describe_cause(name: str, moved: IncidentChange | None, attribution: Attrib
         return f"{_UNKNOWN}: {lacking[attribution.reason]}."
     anchors = (
         f"The anchors moved by {attribution.judge:+.3f} (95 % interval {attribution.low:+.3f} to {attribution.high:+.3f}; {attribution.anchors} anchors, "
-        f"{attribution.rounds_before} rounds before and {attribution.rounds_since} since), {name} by {_signed(moved):+.3f}"
+        f"{attribution.rounds_before} rounds before and {attribution.rounds_since} since), {name} by {_signed_size(moved):+.3f}"
     )
     if attribution.cause == "judge":
         return f"{anchors}: the judge explains most of the change."
@@ -170,7 +170,7 @@ def _describe_cause(name: str, moved: IncidentChange | None, attribution: Attrib
     return f"{anchors}: either the judge or the agent may have changed."
 
 
-def combined(explanations: Mapping[str, Explanation]) -> Explanation:
+def combine_explanations(explanations: Mapping[str, Explanation]) -> Explanation:
     """Return the cause of an incident that moved several tiers, from the explanation of each."""
     applicable = {tier: explanation for tier, explanation in explanations.items() if explanation is not UNEXPLAINED}
     if not applicable:
@@ -185,7 +185,7 @@ def combined(explanations: Mapping[str, Explanation]) -> Explanation:
     return best if len(applicable) == 1 else replace(best, numbers=msgspec.structs.replace(best.numbers, tiers=tiers))
 
 
-def with_mix(explanation: Explanation, evidence: Evidence) -> Explanation:
+def apply_mix(explanation: Explanation, evidence: Evidence) -> Explanation:
     """Return the explanation, or that the mix of the traffic changed if its slices say so and the judge is not the cause."""
     mix = None if evidence.slices is None else evidence.slices.mix
     if mix is None or explanation.cause == "judge":
@@ -193,18 +193,18 @@ def with_mix(explanation: Explanation, evidence: Evidence) -> Explanation:
     return replace(explanation, cause=HISTORY if mix.label == ARRIVAL else MIX, words=mix.words, shares=mix.shares)
 
 
-def _signed(moved: IncidentChange | None) -> float:
+def _signed_size(moved: IncidentChange | None) -> float:
     """The change of the tier, below 0 where it fell."""
     return 0.0 if moved is None else moved.size if moved.direction == UP else -moved.size
 
 
-FEWEST_BEFORE = 10
+MIN_SESSIONS_BEFORE = 10
 """Sessions before the change that it takes to know what was normal."""
-MovedToo = Callable[[date, bool, Collection[str]], Sequence[Finding]]
+FindCompanions = Callable[[date, bool, Collection[str]], Sequence[Finding]]
 """Returns the other tiers that moved with a change, given its first day, whether it is for the worse, and the alarmed tiers."""
 
 
-class _Side(NamedTuple):
+class _SessionSums(NamedTuple):
     """The sessions on one side of the first day."""
 
     scores: int
@@ -219,7 +219,7 @@ class _Side(NamedTuple):
         return math.sqrt(self.variance * self.units / max(self.units - 1, 1))
 
 
-def moved_too(case: Case) -> MovedToo:
+def companion_finder(case: RuleInput) -> FindCompanions:
     """Return the function that finds the tiers of a project that moved along."""
 
     def find(first: date, is_worse: bool, alarmed: Collection[str]) -> Sequence[Finding]:
@@ -230,31 +230,31 @@ def moved_too(case: Case) -> MovedToo:
     return find
 
 
-def _find_companion(case: Case, tier: str, first: date, direction: str) -> Finding | None:
+def _find_companion(case: RuleInput, tier: str, first: date, direction: str) -> Finding | None:
     cells = case.measured.cells(tier)
     since = cells.last >= np.datetime64(first)
     counted = case.reference(tier).mask(cells.days)
-    before, after = _sum_up(cells, counted & ~since), _sum_up(cells, since)
-    if before is None or after is None or before.units < FEWEST_BEFORE:
+    before, after = _sum_sessions(cells, counted & ~since), _sum_sessions(cells, since)
+    if before is None or after is None or before.units < MIN_SESSIONS_BEFORE:
         return None
     off = before.mean - after.mean if direction == DOWN else after.mean - before.mean
-    if off <= max(CERTAIN * before.sigma * math.sqrt(1 / before.units + 1 / after.units), 1e-9):
+    if off <= max(Z_95_ONE_SIDED * before.sigma * math.sqrt(1 / before.units + 1 / after.units), 1e-9):
         return None
     until = cells.last[-1].astype(datetime).date()
     return _build_companion(case, Key(DRIFT, tier, direction), (first, until), (before, after))
 
 
-def _sum_up(cells: Cells, where: Flags) -> _Side | None:
+def _sum_sessions(cells: Cells, where: Flags) -> _SessionSums | None:
     """Sum up the sessions of some hours; None without any."""
     units, scores, weight, total, squares, mixed, totals = (float(column[where].sum()) for column in cells[1:8])
     if not weight:
         return None
     mean = total / weight
     variance = max(0.0, totals - 2 * mean * mixed + mean * mean * squares) / squares
-    return _Side(round(scores), round(units), mean, variance)
+    return _SessionSums(round(scores), round(units), mean, variance)
 
 
-def _build_companion(case: Case, key: Key, days: tuple[date, date], sides: tuple[_Side, _Side]) -> Finding:
+def _build_companion(case: RuleInput, key: Key, days: tuple[date, date], sides: tuple[_SessionSums, _SessionSums]) -> Finding:
     (first, until), (before, after) = days, sides
     name, fell = TIERS[key.tier or ""], VERBS[key.direction or DOWN]
     return Finding(
@@ -281,41 +281,43 @@ def _build_companion(case: Case, key: Key, days: tuple[date, date], sides: tuple
         before=(midnight(first - timedelta(days=1)), midnight(first)),
         after=(midnight(first), case.measured.as_of),
         expected=before.mean,
-        looked=case.looked,
+        source=case.source,
         confirmed=False,
         fell_too=True,
     )
 
 
-EXCHANGES = 10
+MAX_EXCHANGES = 10
 """The number of exchanges that an incident carries, those that moved it most."""
-RUNS_SHOWN = 10
+MAX_RUNS = 10
 """The same of runs."""
-REASON = 300
+MAX_REASON_LENGTH = 300
 """Characters of the judge's words that it carries of each; the score has them whole."""
-SHOWN = 10
+MAX_SLICES = 10
 """Slices that an incident carries, the best explanations."""
-MOST = 12
+MAX_COUNTS = 12
 """Reasons, dimensions or failures that it lists."""
-MOST_FLAGS = 8
+MAX_FLAGS = 8
 """Checks of Tier 1 that it lists."""
-MOST_DEPLOYMENTS = 10
+MAX_DEPLOYMENTS = 10
 """Deployments that it names, the newest of the days on which it may have begun."""
 USUAL_DAYS = timedelta(days=7)
 """The time before the change from which it takes its usual exchanges."""
-USUAL_SHOWN = 2
+MAX_USUAL_EXCHANGES = 2
 POLICY_CHANGED = "The policy differs before and after: a change of gates or sampling can also move a tier."
-_NAMED = 3
+_MAX_NAMED_SLICES = 3
 """Slices that the title of a changed mix names."""
-_SAME = 5
+_MAX_EQUAL_SLICES = 5
 """Slices with the same exchanges that are named with each."""
-_LEAST = 1e-9
+_MIN_RATE = 1e-9
 _DIMENSIONS = {"tier2": "tier2_dimensions", "tier3": "tier3_dimensions"}
 _OPPOSITE = {UP: DOWN, DOWN: UP}
 Row = Mapping[str, Any]
 
 
-def gather(cursor: duckdb.DuckDBPyConnection, finding: Finding, measured: Measured, baseline: Baseline | None) -> Evidence:
+def gather_evidence(
+    cursor: duckdb.DuckDBPyConnection, finding: Finding, measured: ProjectScores, baseline: Baseline | None
+) -> Evidence:
     """Gather the evidence of an incident of this finding about scores, except what the rules saw."""
     project, tier, (start, end) = measured.project, finding.key.tier, finding.after
     before = finding.before if finding.before[0] < finding.before[1] else (start, start)
@@ -327,7 +329,7 @@ def gather(cursor: duckdb.DuckDBPyConnection, finding: Finding, measured: Measur
         "until": end,
         "expected": finding.expected,
         "direction": finding.key.direction if finding.kind != SPREAD else None,
-        "limit": EXCHANGES,
+        "limit": MAX_EXCHANGES,
     }
     of_tier = {**sides, "tier": tier}
     policies = {
@@ -345,8 +347,8 @@ def gather(cursor: duckdb.DuckDBPyConnection, finding: Finding, measured: Measur
         made_with=measured.made_with,
         policies=policies,
         sampling_mix=[parts.SamplingCount(**row) for row in query_rows(cursor, "sampling_change", sides)],
-        slices=which_part(cursor, of_tier),
-        deployments=began_with(cursor, project, finding),
+        slices=explain_by_slices(cursor, of_tier),
+        deployments=find_deployments(cursor, project, finding),
         exchanges=[_build_exchange(row, finding) for row in moved_most],
         usual=[_build_exchange(row, finding) for row in _find_usual_exchanges(cursor, project, finding, agent)],
         reasons=_count_reasons(cursor, sides),
@@ -355,7 +357,7 @@ def gather(cursor: duckdb.DuckDBPyConnection, finding: Finding, measured: Measur
         flags=_count_flags(cursor, project, finding),
         queries=[
             *_daily_averages(finding, measured),
-            _named_query(finding.looked.query, finding.looked.parameters),
+            _named_query(finding.source.query, finding.source.parameters),
             _named_query("incident_exchanges", exchanges),
             _named_query("sampling_change", sides),
             _named_query("slices", of_tier),
@@ -366,7 +368,7 @@ def gather(cursor: duckdb.DuckDBPyConnection, finding: Finding, measured: Measur
     )
 
 
-def gather_runs(
+def gather_run_evidence(
     cursor: duckdb.DuckDBPyConnection, finding: Finding, project: str, as_of: datetime, *, has_scores: bool
 ) -> Evidence:
     """Gather the evidence of an incident of this finding about runs, except what the rule saw."""
@@ -380,7 +382,7 @@ def gather_runs(
         "until": end,
         "expected": finding.expected,
         "direction": finding.key.direction,
-        "limit": RUNS_SHOWN,
+        "limit": MAX_RUNS,
     }
     sides = {"project": project, "before_since": before, "before_until": until, "after_since": start, "after_until": end}
     failures, of_failures = _count_failures(cursor, sides, finding, finding.key.agent or "")
@@ -393,14 +395,14 @@ def gather_runs(
         flags=_count_flags(cursor, project, finding) if has_scores else [],
         queries=[
             _named_query("run_days", days),
-            _named_query(finding.looked.query, finding.looked.parameters),
+            _named_query(finding.source.query, finding.source.parameters),
             _named_query("incident_runs", runs),
             _named_query("failure_change", of_failures),
         ],
     )
 
 
-def which_part(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any]) -> SliceFindings:
+def explain_by_slices(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any]) -> SliceFindings:
     """Explain a change by slices, with the state of the answer; slices that explain nothing are left out.
 
     The parameters are those of the query `slices`: the project, the tier, and the time before and after.
@@ -421,20 +423,20 @@ def which_part(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any])
     if explanation is None:
         sessions = {side: moments.sessions for side, moments in whole.items()}
         return SliceFindings(state=TOO_FEW, sessions=sessions, needed=MIN_SESSIONS)
-    return _build_which_part(explanation, ends)
+    return _build_slice_findings(explanation, ends)
 
 
 def _count_reasons(cursor: duckdb.DuckDBPyConnection, sides: Row) -> list[parts.ReasonCount]:
     """Count what was found wrong before a change and since it."""
     counts = [parts.ReasonCount(**row) for row in query_rows(cursor, "reason_change", sides)]
     anomalies = [count for count in counts if count.kind == "anomaly"]
-    return [*(count for count in counts if count.kind != "anomaly"), *anomalies[:MOST]]
+    return [*(count for count in counts if count.kind != "anomaly"), *anomalies[:MAX_COUNTS]]
 
 
 def _compare_dimensions(cursor: duckdb.DuckDBPyConnection, of_tier: Row) -> list[parts.Dimension]:
     """Compare the dimensions of a tier, the largest move first."""
     dimensions = [parts.Dimension(**row) for row in query_rows(cursor, "dimension_change", of_tier)]
-    return sorted(dimensions, key=lambda dimension: (-abs(dimension.z_score or 0.0), dimension.dimension))[:MOST]
+    return sorted(dimensions, key=lambda dimension: (-abs(dimension.z_score or 0.0), dimension.dimension))[:MAX_COUNTS]
 
 
 def _count_failures(
@@ -451,14 +453,14 @@ def _count_failures(
         "made_with": list(made_with.values()) if made_with else None,
         "cut": _list_cut_days(finding) if made_with else None,
     }
-    return [parts.FailureCount(**row) for row in query_rows(cursor, "failure_change", values)[:MOST]], values
+    return [parts.FailureCount(**row) for row in query_rows(cursor, "failure_change", values)[:MAX_COUNTS]], values
 
 
 def _count_flags(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding) -> list[parts.FlagCount]:
     """Count the exchanges that each check flagged before a change and since it, the largest change first."""
     (before, until), (since, end) = finding.before, finding.after
     values = {"project": project, "before_since": before, "before_until": until, "after_since": since, "after_until": end}
-    return [parts.FlagCount(**row) for row in query_rows(cursor, "flag_change", values)[:MOST_FLAGS]]
+    return [parts.FlagCount(**row) for row in query_rows(cursor, "flag_change", values)[:MAX_FLAGS]]
 
 
 def _find_usual_exchanges(
@@ -477,12 +479,12 @@ def _find_usual_exchanges(
         "since": max(before, until - USUAL_DAYS),
         "until": until,
         # Where there were no anomalies before, every exchange is below the smallest rate.
-        "expected": finding.expected or _LEAST,
+        "expected": finding.expected or _MIN_RATE,
         "direction": _OPPOSITE[direction],
-        "limit": 10 * USUAL_SHOWN,
+        "limit": 10 * MAX_USUAL_EXCHANGES,
     }
     rows = query_rows(cursor, "incident_exchanges", values)
-    return sorted(rows, key=lambda row: row["agent"] != agent)[:USUAL_SHOWN]
+    return sorted(rows, key=lambda row: row["agent"] != agent)[:MAX_USUAL_EXCHANGES]
 
 
 def _list_cut_days(finding: Finding) -> list[str]:
@@ -492,11 +494,11 @@ def _list_cut_days(finding: Finding) -> list[str]:
     return [f"{first + timedelta(days=number)}" for first, last in cut for number in range((last - first).days + 1)]
 
 
-def began_with(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding) -> list[parts.Deployment]:
+def find_deployments(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding) -> list[parts.Deployment]:
     """The deployments of the days on which a change may have begun: the interval of its first day, else the day it was first seen."""
     first, last = finding.first_days
     start = datetime.combine(first, time(), UTC)
-    rows = deployments(cursor, project, start, datetime.combine(last, time(), UTC) + timedelta(days=1), MOST_DEPLOYMENTS)
+    rows = deployments(cursor, project, start, datetime.combine(last, time(), UTC) + timedelta(days=1), MAX_DEPLOYMENTS)
     return [
         parts.Deployment(
             id=row["deployment_id"],
@@ -540,7 +542,7 @@ def _build_exchange(row: Row, finding: Finding) -> parts.Exchange:
         weight=row["weight"],
         moved=row["moved"],
         sampling_reason=row["sampling_reason"],
-        reason=_find_reason(row, finding)[:REASON],
+        reason=_find_reason(row, finding)[:MAX_REASON_LENGTH],
     )
 
 
@@ -580,7 +582,7 @@ def _describe_farthest(dimensions: Sequence[Row], direction: str | None) -> str:
     return next((f"{first['dimension']} {first['score']:g}: {first['reasoning'] or ''}".rstrip(": ") for first in ordered), "")
 
 
-def _daily_averages(finding: Finding, measured: Measured) -> list[parts.Query]:
+def _daily_averages(finding: Finding, measured: ProjectScores) -> list[parts.Query]:
     """The query of a tier's daily averages around a change: what people look at first."""
     if finding.key.tier is None or finding.key.agent is not None:
         return []  # series of runs have no daily averages of scores
@@ -593,7 +595,7 @@ def _named_query(name: str, parameters: Mapping[str, Any]) -> parts.Query:
     return parts.Query(name=name, parameters=values, sql=queries()[name].text)
 
 
-def _build_which_part(explanation: SliceExplanation, ends: Mapping[SliceKey, datetime]) -> SliceFindings:
+def _build_slice_findings(explanation: SliceExplanation, ends: Mapping[SliceKey, datetime]) -> SliceFindings:
     best = explanation.slices[0] if explanation.slices else None
     state = NO_LABELS if best is None else STANDS_OUT if best.stands_out else EVERYWHERE
     return SliceFindings(
@@ -602,7 +604,7 @@ def _build_which_part(explanation: SliceExplanation, ends: Mapping[SliceKey, dat
         tried=explanation.tried,
         unexplained=explanation.unexplained,
         usual=_find_usual(explanation.slices, best, ends) if best is not None and best.stands_out else None,
-        slices=[_build_slice_row(part) for part in explanation.slices if part.explained > 0][:SHOWN],
+        slices=[_build_slice_row(part) for part in explanation.slices if part.explained > 0][:MAX_SLICES],
         mix=None if explanation.mix is None else _build_mix(explanation.mix, explanation.change),
     )
 
@@ -614,7 +616,8 @@ def _build_mix(mix: Mix, change: Part) -> parts.ChangedMix:
         all_better=mix.all_better,
         slices=[_build_slice_row(part) for part in mix.changed],
         shares=", ".join(
-            f"{_name_value(part.key)} {part.share_before:.0%} → {part.share_after:.0%}" for part in mix.changed[:_NAMED]
+            f"{_name_value(part.key)} {part.share_before:.0%} → {part.share_after:.0%}"
+            for part in mix.changed[:_MAX_NAMED_SLICES]
         ),
         words=_describe_mix(mix, change),
     )
@@ -637,7 +640,7 @@ def _describe_mix(mix: Mix, change: Part) -> str:
             f"{mix.within.high:+.3f}); with both together by {change.amount:+.3f}."
         )
     first = "The mix of agents changed" if mix.label == AGENT else f"The mix changed by {mix.label}"
-    new = [_name_value(part.key) for part in mix.changed[:_NAMED] if part.mean_before is None]
+    new = [_name_value(part.key) for part in mix.changed[:_MAX_NAMED_SLICES] if part.mean_before is None]
     added = f" New: {', '.join(new)}." if new else ""
     if mix.all_better:
         way = "rose" if change.amount < 0 else "fell"
@@ -673,7 +676,7 @@ def _build_slice_row(part: Slice) -> SliceRow:
         within=_build_amount(part.within),
         explained=part.explained,
         stands_out=part.stands_out,
-        same_as=[SliceName(*other) for other in part.same_as[:_SAME]],
+        same_as=[SliceName(*other) for other in part.same_as[:_MAX_EQUAL_SLICES]],
     )
 
 

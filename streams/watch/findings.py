@@ -15,7 +15,7 @@ from audit.drift.incident_evidence import Day, Numbers
 from audit.drift.series import NO_DECISION, Reference, Span
 from audit.drift.watched_series import MEAN, Key, Series
 from schemas.records import Baseline
-from streams.watch.measures import SCORES_QUERY, Measured, midnight
+from streams.watch.measures import SCORES_QUERY, ProjectScores, midnight
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Finding:
     """The time of the change."""
     expected: float | None
     """The value to be expected: the mean of the scores before, or the rate of anomalies."""
-    looked: Source
+    source: Source
     cut: tuple[Span, ...] = ()
     """Days within the time that was compared with that are left out of it: those of changes that are over."""
     known_level: bool = False
@@ -90,10 +90,10 @@ class OpenChange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class RuleInput:
     """The data that the rules are asked about."""
 
-    measured: Measured
+    measured: ProjectScores
     baseline: Baseline | None
     references: Mapping[str, Reference]
     """The days that count, by series; all of them if a series is not named."""
@@ -103,7 +103,7 @@ class Case:
     """The changes whose incidents are open, by series."""
 
     @property
-    def looked(self) -> Source:
+    def source(self) -> Source:
         """The place where the rules look: the named query and its parameters."""
         return Source(SCORES_QUERY, {**self.parameters, "projects": [self.measured.project]})
 
@@ -116,7 +116,7 @@ class Case:
         return days_window(first, last, self.measured.as_of)
 
 
-Rule = Callable[[Case], Iterator[Finding]]
+Rule = Callable[[RuleInput], Iterator[Finding]]
 
 
 def days_window(first: date, last: date, as_of: datetime) -> tuple[datetime, datetime]:
@@ -124,7 +124,7 @@ def days_window(first: date, last: date, as_of: datetime) -> tuple[datetime, dat
     return midnight(first), min(midnight(last + timedelta(days=1)), as_of)
 
 
-def days_shown(counts: Mapping[DailyAverage, int]) -> list[Day]:
+def list_days(counts: Mapping[DailyAverage, int]) -> list[Day]:
     """Return the days with their averages and numbers of scores, as they are shown."""
     return [Day(day=day.day, average=day.average, count=count) for day, count in counts.items()]
 
@@ -140,18 +140,18 @@ class Wording(NamedTuple):
     """The numbers besides those of every change."""
 
 
-class Compared(NamedTuple):
+class Comparison(NamedTuple):
     """The data that a rule compared."""
 
     rule: str
-    looked: Source
+    source: Source
     reference: Reference
     first_day: date
     """Of the series, as far as it was looked at."""
     as_of: datetime
 
 
-def change_finding(key: Key, change: Change, compared: Compared, wording: Wording) -> Finding:
+def build_finding(key: Key, change: Change, compared: Comparison, wording: Wording) -> Finding:
     """Return a change that the sequential rule found as a finding: of a tier's scores or of an agent's runs."""
     until, since = change.seen_at.date(), compared.reference.since or compared.first_day
     return Finding(
@@ -180,7 +180,7 @@ def change_finding(key: Key, change: Change, compared: Compared, wording: Wordin
         after=days_window(change.first_day, until, compared.as_of),
         cut=compared.reference.cut,
         expected=change.mean_before,
-        looked=compared.looked,
+        source=compared.source,
         interval=(change.earliest_day, change.latest_day),
         confirmed=change.confirmed_at is not None,
         known_level=compared.reference.since is not None,

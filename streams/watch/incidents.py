@@ -43,25 +43,25 @@ from audit.drift.series import Reference, Span, merge_spans
 from audit.drift.watched_series import DRIFT, FURTHER, MEAN, SEVERITIES, Key, Series, bounds_of, is_more_severe
 from audit.fingerprints import stable_id
 from schemas.records import Incident
-from streams.watch.evidence import HISTORY, MIX, UNEXPLAINED, Explanation, MovedToo, combined, with_mix
+from streams.watch.evidence import HISTORY, MIX, UNEXPLAINED, Explanation, FindCompanions, apply_mix, combine_explanations
 from streams.watch.findings import Finding, OpenChange
 from streams.watch.lifecycle import (
     CONFIRMED,
     DAY,
     DISMISSED,
+    MAX_UNSEEN_DAYS,
     NEW_NORMAL,
     OPEN,
     RESOLVED,
     SUSPECTED,
-    UNSEEN_DAYS,
     VANISHED,
-    assigned,
     is_live,
-    with_decision,
+    set_assignee,
+    set_decision,
 )
 from streams.watch.measures import midnight
 
-MUCH_LARGER = 1.5
+MIN_GROWTH_FACTOR = 1.5
 """So many times as large as it was when a person decided on it, a change has got worse."""
 Days = tuple[date, date]
 
@@ -75,7 +75,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _KnownIncident:
     """An incident that is known, with what moved in it."""
 
     incident: Incident
@@ -83,7 +83,7 @@ class _Case:
     moved: Mapping[Series, ChangedSeries]
 
     @classmethod
-    def of(cls, incident: Incident) -> _Case:
+    def of(cls, incident: Incident) -> _KnownIncident:
         """The case of an incident."""
         evidence = evidence_of(incident)
         return cls(incident, evidence, {entry.series: entry for entry in evidence.moved})
@@ -102,65 +102,65 @@ class _Case:
         return self.is_live or (self.incident.status == DISMISSED and self.incident.last_day is None)
 
 
-def grouped(findings: Sequence[Finding], known: Sequence[Incident]) -> list[Group]:
+def group_findings(findings: Sequence[Finding], known: Sequence[Incident]) -> list[Group]:
     """The findings of a project by change, in the order in which they were found."""
     order = sorted(known, key=lambda one: (one.detected_at, one.incident_id))
-    cases = [_Case.of(one) for one in order]
+    cases = [_KnownIncident.of(one) for one in order]
     groups: dict[str, Group] = {}
     fresh: list[list[Finding]] = []
-    for series, seen in _by_series(findings).items():
-        rest = [one for one in seen if not any(_is_way_back(one, case) for case in cases)]
-        home = _home(series, rest, cases)
+    for series, seen in _group_by_series(findings).items():
+        rest = [one for one in seen if not any(_is_recovery(one, case) for case in cases)]
+        home = _find_own_incident(series, rest, cases)
         if home is None:
             settled = next((case for case in reversed(cases) if case.has(series)), None)
-            goes_on = [one for one in rest if settled is not None and _repeats(settled, series, one)]
+            goes_on = [one for one in rest if settled is not None and _is_repetition(settled, series, one)]
             if settled is not None and goes_on:
-                _put(groups, settled.incident, goes_on)
+                _add_to_group(groups, settled.incident, goes_on)
             rest = [one for one in rest if one not in goes_on]
-            home = _joined(series, rest, cases)
+            home = _find_matching_incident(series, rest, cases)
         if home is not None and rest:
-            _put(groups, home.incident, rest)
+            _add_to_group(groups, home.incident, rest)
         elif rest:
             fresh.append(rest)
     # What is resolved is over: there is nothing to take up.
-    told = [
-        one for one in groups.values() if one.incident is None or one.incident.status != RESOLVED or _is_normal(one.incident)
-    ]
-    return [*told, *_clusters(fresh)]
+    told = [one for one in groups.values() if one.incident is None or one.incident.status != RESOLVED or _goes_on(one.incident)]
+    return [*told, *_cluster_findings(fresh)]
 
 
-def _is_normal(incident: Incident) -> bool:
+def _goes_on(incident: Incident) -> bool:
     return incident.last_day is None
 
 
-def _put(groups: dict[str, Group], incident: Incident, findings: Sequence[Finding]) -> None:
+def _add_to_group(groups: dict[str, Group], incident: Incident, findings: Sequence[Finding]) -> None:
     groups.setdefault(incident.incident_id, Group(incident, [])).findings += findings
 
 
-def _by_series(findings: Sequence[Finding]) -> dict[Series, list[Finding]]:
+def _group_by_series(findings: Sequence[Finding]) -> dict[Series, list[Finding]]:
     found: dict[Series, list[Finding]] = defaultdict(list)
     for one in findings:
         found[one.series].append(one)
     return found
 
 
-def _home(series: Series, findings: Sequence[Finding], cases: Sequence[_Case]) -> _Case | None:
+def _find_own_incident(series: Series, findings: Sequence[Finding], cases: Sequence[_KnownIncident]) -> _KnownIncident | None:
     """The live incident that has a series, the newest of several; where it only moved along there, if the days fit."""
     live = [case for case in reversed(cases) if case.is_live and case.has(series)]
     own = [case for case in live if series not in case.moved or not case.moved[series].fell_too]
-    return next(iter(own), None) or next((case for case in live if _fits(findings, case)), None)
+    return next(iter(own), None) or next((case for case in live if _matches_incident(findings, case)), None)
 
 
-def _joined(series: Series, findings: Sequence[Finding], cases: Sequence[_Case]) -> _Case | None:
+def _find_matching_incident(
+    series: Series, findings: Sequence[Finding], cases: Sequence[_KnownIncident]
+) -> _KnownIncident | None:
     """The incident of other series that findings belong to: a live one, else one that was decided on and knows as bad."""
-    found = [case for case in reversed(cases) if findings and _fits(findings, case)]
+    found = [case for case in reversed(cases) if findings and _matches_incident(findings, case)]
     live = next((case for case in found if case.is_live), None)
     # What is worse than its own decision is not covered by it, as that of another series may be.
     others = (case for case in found if not case.has(series))
-    return live or next((case for case in others if all(_is_known(case, one) for one in findings)), None)
+    return live or next((case for case in others if all(_is_covered(case, one) for one in findings)), None)
 
 
-def _is_known(case: _Case, finding: Finding) -> bool:
+def _is_covered(case: _KnownIncident, finding: Finding) -> bool:
     """Tell whether a person's decision covers another series of the same change."""
     incident = case.incident
     if is_more_severe(finding.severity, incident.severity):
@@ -168,31 +168,31 @@ def _is_known(case: _Case, finding: Finding) -> bool:
     return incident.last_day is None or finding.since <= incident.last_day.date()
 
 
-def _fits(findings: Sequence[Finding], case: _Case) -> bool:
+def _matches_incident(findings: Sequence[Finding], case: _KnownIncident) -> bool:
     """Tell whether findings went the same way as an incident, on the same days."""
     alarms = [one for one in case.moved.values() if not one.fell_too]
     if not alarms or not findings or case.incident.type != DRIFT or findings[0].key.type != DRIFT:
         return False
     first = findings[0]
     same = any(one.is_worse == first.is_worse for one in alarms)
-    return same and _meet(first.first_days, first.since, _common([one.interval for one in alarms]), alarms[0].since)
+    return same and _are_close(first.first_days, first.since, _intersect([one.interval for one in alarms]), alarms[0].since)
 
 
-def _common(intervals: Sequence[Days]) -> Days:
+def _intersect(intervals: Sequence[Days]) -> Days:
     """The days that all intervals share; of those that share none, the first one."""
     first, last = max(one[0] for one in intervals), min(one[1] for one in intervals)
     return (first, last) if first <= last else intervals[0]
 
 
-def _meet(days: Days, since: date, others: Days, other_since: date) -> bool:
+def _are_close(days: Days, since: date, others: Days, other_since: date) -> bool:
     return (days[0] <= others[1] and others[0] <= days[1]) or abs(since - other_since) <= DAY
 
 
-def _clusters(fresh: Sequence[Sequence[Finding]]) -> Iterator[Group]:
+def _cluster_findings(fresh: Sequence[Sequence[Finding]]) -> Iterator[Group]:
     """New changes: series by series, each to the first cluster that it fits."""
     clusters: list[list[Sequence[Finding]]] = []
     for findings in sorted(fresh, key=lambda found: found[0].since):
-        clusters_it_fits = (one for one in clusters if _are_one(findings[0], [found[0] for found in one]))
+        clusters_it_fits = (one for one in clusters if _are_same_change(findings[0], [found[0] for found in one]))
         found = next(clusters_it_fits, None)
         if found is None:
             clusters.append([findings])
@@ -202,24 +202,24 @@ def _clusters(fresh: Sequence[Sequence[Finding]]) -> Iterator[Group]:
         yield Group(None, [finding for findings in cluster for finding in findings])
 
 
-def _are_one(finding: Finding, cluster: Sequence[Finding]) -> bool:
+def _are_same_change(finding: Finding, cluster: Sequence[Finding]) -> bool:
     first = cluster[0]
     if finding.key.type != DRIFT or first.key.type != DRIFT or finding.is_worse != first.is_worse:
         return False
-    return _meet(finding.first_days, finding.since, _common([one.first_days for one in cluster]), first.since)
+    return _are_close(finding.first_days, finding.since, _intersect([one.first_days for one in cluster]), first.since)
 
 
-def _is_way_back(finding: Finding, case: _Case) -> bool:
+def _is_recovery(finding: Finding, case: _KnownIncident) -> bool:
     """Tell whether a finding is only the end of a change that is not over, as far as is known."""
     opposite = finding.key._replace(direction="down" if finding.key.direction == "up" else "up")
     moved = case.moved.get(Series(opposite, finding.kind))
     if moved is None or moved.fell_too or not case.goes_on or finding.since <= moved.since:
         return False
     sizes = [seen.size for seen in moved.rules.values() if seen.size is not None]
-    return not sizes or finding.size < MUCH_LARGER * max(sizes)
+    return not sizes or finding.size < MIN_GROWTH_FACTOR * max(sizes)
 
 
-def _repeats(case: _Case, series: Series, finding: Finding) -> bool:
+def _is_repetition(case: _KnownIncident, series: Series, finding: Finding) -> bool:
     """Tell whether a finding is only the change that was decided on, and no worse than it was."""
     incident, moved = case.incident, case.moved.get(series)
     if incident.last_day is not None and incident.status == RESOLVED:
@@ -232,7 +232,7 @@ def _repeats(case: _Case, series: Series, finding: Finding) -> bool:
     ):
         return False
     size = _decided_size(case.evidence, series, finding.rule)
-    return size is None or finding.size < MUCH_LARGER * size
+    return size is None or finding.size < MIN_GROWTH_FACTOR * size
 
 
 def _decided_size(evidence: Evidence, series: Series, rule: str) -> float | None:
@@ -241,27 +241,27 @@ def _decided_size(evidence: Evidence, series: Series, rule: str) -> float | None
     return sizes.get(f"{series.key.series} {series.kind} {rule}", sizes.get(rule))
 
 
-NUMBERS_AGAIN = timedelta(hours=1)
+NUMBERS_INTERVAL = timedelta(hours=1)
 """The interval at which an incident is written again for its numbers alone."""
-MOST_DAYS = 90
+MAX_PAST_DAYS = 90
 """Days that are kept of those that have left a rule's window."""
-MOST_MOVED = 40
+MAX_CHANGED_SERIES = 40
 """Series that an incident lists: an agent may have many failure types."""
-ESTIMATING = ("sequential", "rate_ratio", "runs")
+ESTIMATING_RULES = ("sequential", "rate_ratio", "runs")
 """The rules that look at all days each time, and may find another first day."""
-_LEAST_SPREAD = 0.05
+_MIN_SIGMA_SHARE = 0.05
 """The assumed spread of a series that never varied, as a share of its scale.
 
 With it, the first unsafe run is not infinitely far off.
 """
-NAMED = 2
+MAX_NAMED_SERIES = 2
 """Series that a title names besides the one that leads; more are counted."""
-CauseOf = Callable[[Finding], Explanation]
+ExplainFinding = Callable[[Finding], Explanation]
 """Returns the cause of a finding: agent or judge, or the reason why it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class IncidentUpdate:
     """An incident that is to be written: for the first time, or once more."""
 
     lead: Finding
@@ -312,46 +312,46 @@ class Due:
         return self.is_about_lead and (not goes_on or before is None or before.rule == self.lead.rule)
 
 
-def due(
+def plan_updates(
     findings: Sequence[Finding],
     known: Sequence[Incident],
     as_of: datetime,
-    cause_of: CauseOf,
-    moved_too: MovedToo = lambda *_: (),
-) -> list[Due]:
+    cause_of: ExplainFinding,
+    moved_too: FindCompanions = lambda *_: (),
+) -> list[IncidentUpdate]:
     """The incidents that findings of one project make, given all that are known of it; none that would say nothing new."""
-    found = [_due(group, cause_of, moved_too) for group in grouped(findings, known)]
-    return [one for one in found if one.before is None or _says_more(one, one.before, as_of)]
+    found = [_plan_update(group, cause_of, moved_too) for group in group_findings(findings, known)]
+    return [one for one in found if one.before is None or _is_worth_writing(one, one.before, as_of)]
 
 
-def _due(group: Group, cause_of: CauseOf, moved_too: MovedToo) -> Due:
+def _plan_update(group: Group, cause_of: ExplainFinding, moved_too: FindCompanions) -> IncidentUpdate:
     before = group.incident
     evidence = Evidence() if before is None else evidence_of(before)
-    moved = merged(evidence.moved, group.findings)
-    lead = _lead(group.findings, before, moved)
+    moved = merge_findings(evidence.moved, group.findings)
+    lead = _choose_lead(group.findings, before, moved)
     leads = lead.series
     was = None if before is None else evidence.lead_series(before)
     if was is not None and any(one.series == was for one in moved) and not _outranks(leads, was, moved):
         leads = was
         own = [one for one in group.findings if one.series == was]
-        lead = next((one for one in own if one.rule == _rule(before)), next(iter(own), lead))
-    made = Due(lead, tuple(moved), leads, before, evidence, _explained(group.findings, cause_of))
+        lead = next((one for one in own if one.rule == _rule_of(before)), next(iter(own), lead))
+    made = IncidentUpdate(lead, tuple(moved), leads, before, evidence, _explain(group.findings, cause_of))
     if lead.key.type != DRIFT or (before is not None and not is_live(before)):
         return made
     is_worse = next(one.is_worse for one in moved if one.series == leads)
     tiers = {one.key.tier or "" for one in made.alarms}
-    return replace(made, moved=tuple(merged(moved, moved_too(made.first_day, is_worse, tiers))))
+    return replace(made, moved=tuple(merge_findings(moved, moved_too(made.first_day, is_worse, tiers))))
 
 
-def _rule(incident: Incident | None) -> str | None:
+def _rule_of(incident: Incident | None) -> str | None:
     return None if incident is None else incident.rule
 
 
-def _lead(findings: Sequence[Finding], before: Incident | None, moved: Sequence[ChangedSeries]) -> Finding:
+def _choose_lead(findings: Sequence[Finding], before: Incident | None, moved: Sequence[ChangedSeries]) -> Finding:
     """The finding that tells of a change: of the worst confirmed series, by the rule that told before, else by the first one."""
     best = max(findings, key=lambda one: _rank(one.series, moved))
     of_series = [one for one in findings if one.series == best.series]
-    return next((one for one in of_series if one.rule == _rule(before)), of_series[0])
+    return next((one for one in of_series if one.rule == _rule_of(before)), of_series[0])
 
 
 def _rank(series: Series, moved: Sequence[ChangedSeries]) -> tuple[bool, int, bool, float]:
@@ -363,7 +363,7 @@ def _rank(series: Series, moved: Sequence[ChangedSeries]) -> tuple[bool, int, bo
     found = next(one for one in moved if one.series == series)
     level = found.level
     low, high = bounds_of(series.key.tier)
-    least = _LEAST_SPREAD * (high - low)
+    least = _MIN_SIGMA_SHARE * (high - low)
     off = 0.0 if level is None else abs(level.after - level.before) / max(level.sigma, least)
     return found.confirmed, SEVERITIES.index(found.severity), series.key.agent is None and off >= 1, off
 
@@ -373,13 +373,13 @@ def _outranks(series: Series, other: Series, moved: Sequence[ChangedSeries]) -> 
     return _rank(series, moved)[:2] > _rank(other, moved)[:2]
 
 
-def _explained(findings: Sequence[Finding], cause_of: CauseOf) -> Explanation:
+def _explain(findings: Sequence[Finding], cause_of: ExplainFinding) -> Explanation:
     """Return the cause, from all series that raised an alarm; of several findings of one series the first one counts."""
     explanations: dict[Key, Explanation] = {}
     for one in findings:
         if not one.fell_too and explanations.get(one.key, UNEXPLAINED) is UNEXPLAINED:
             explanations[one.key] = cause_of(one)
-    return combined(
+    return combine_explanations(
         {
             key.tier if key.agent is None and key.tier else key.series: one
             for key, one in sorted(explanations.items(), key=lambda pair: str(pair[0]))
@@ -387,14 +387,14 @@ def _explained(findings: Sequence[Finding], cause_of: CauseOf) -> Explanation:
     )
 
 
-def record_of(made: Due, project: str, as_of: datetime, evidence: Evidence) -> Incident:
+def build_record(made: IncidentUpdate, project: str, as_of: datetime, evidence: Evidence) -> Incident:
     """The record of an incident that is due, with its evidence; the same as-of gives the same record."""
-    explanation = with_mix(made.explanation, evidence)
+    explanation = apply_mix(made.explanation, evidence)
     if made.before is None:
-        return _first(made, project, as_of, evidence, explanation)
+        return _build_first_revision(made, project, as_of, evidence, explanation)
     before = made.before
     if not is_live(before):
-        kept = _metadata(made, made.evidence)
+        kept = _build_metadata(made, made.evidence)
         again = None if before.status == DISMISSED else before.last_day
         return msgspec.structs.replace(before, revision=before.revision + 1, metadata=kept, checked_at=as_of, last_day=again)
     tells, key, is_sure = made.tells, made.leads.key, made.is_confirmed and explanation.cause != HISTORY
@@ -406,9 +406,9 @@ def record_of(made: Due, project: str, as_of: datetime, evidence: Evidence) -> I
         agent=key.agent,
         rule=made.lead.rule if tells else before.rule,
         severity=made.severity,
-        title=_title(made, explanation) if tells else before.title,
-        description=_described(made, evidence, explanation) if tells else before.description,
-        metadata=_metadata(made, evidence),
+        title=_build_title(made, explanation) if tells else before.title,
+        description=_build_description(made, evidence, explanation) if tells else before.description,
+        metadata=_build_metadata(made, evidence),
         cause=explanation.cause,
         checked_at=as_of,
         confidence=CONFIRMED if is_sure else before.confidence,
@@ -417,7 +417,9 @@ def record_of(made: Due, project: str, as_of: datetime, evidence: Evidence) -> I
     )
 
 
-def _first(made: Due, project: str, as_of: datetime, evidence: Evidence, explanation: Explanation) -> Incident:
+def _build_first_revision(
+    made: IncidentUpdate, project: str, as_of: datetime, evidence: Evidence, explanation: Explanation
+) -> Incident:
     # What history explains did not happen on that day: it is shown, and alerts nobody.
     lead, is_sure = made.lead, made.is_confirmed and explanation.cause != HISTORY
     kind, tier, direction, agent = lead.key
@@ -439,9 +441,9 @@ def _first(made: Due, project: str, as_of: datetime, evidence: Evidence, explana
         agent=agent,
         status=OPEN,
         severity=made.severity,
-        title=_title(made, explanation),
-        description=_described(made, evidence, explanation),
-        metadata=_metadata(made, evidence),
+        title=_build_title(made, explanation),
+        description=_build_description(made, evidence, explanation),
+        metadata=_build_metadata(made, evidence),
         baseline_id=None if evidence.baseline is None else evidence.baseline.id,
         detected_at=as_of,
         rule=lead.rule,
@@ -453,19 +455,19 @@ def _first(made: Due, project: str, as_of: datetime, evidence: Evidence, explana
     )
 
 
-def _title(made: Due, explanation: Explanation) -> str:
+def _build_title(made: IncidentUpdate, explanation: Explanation) -> str:
     """The title of the finding that tells of it, with the names of what moved as well; that of a changed mix begins with the mix."""
     mix = ""
     if explanation.cause in {MIX, HISTORY}:
         changed = "The mix changed" if explanation.cause == MIX else "History was added"
         mix = f"{changed} ({explanation.shares}): "
     names = list(dict.fromkeys(one.name for one in made.moved if one.series != made.leads))
-    if len(names) > NAMED:
-        names = [*names[: NAMED - 1], f"{len(names) - NAMED + 1} others"]
+    if len(names) > MAX_NAMED_SERIES:
+        names = [*names[: MAX_NAMED_SERIES - 1], f"{len(names) - MAX_NAMED_SERIES + 1} others"]
     return mix + made.lead.title + (f"; {' and '.join(names)} also changed" if names else "")
 
 
-def _described(made: Due, evidence: Evidence, explanation: Explanation) -> str:
+def _build_description(made: IncidentUpdate, evidence: Evidence, explanation: Explanation) -> str:
     others = [one.observation.title or "" for one in made.moved if one.series != made.leads]
     also = f"Also changed: {'; '.join(one for one in others if one)}." if any(others) else None
     parts = [
@@ -477,77 +479,77 @@ def _described(made: Due, evidence: Evidence, explanation: Explanation) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _metadata(made: Due, evidence: Evidence) -> str:
+def _build_metadata(made: IncidentUpdate, evidence: Evidence) -> str:
     lead = next(one for one in made.moved if one.series == made.leads)
     found = msgspec.structs.replace(
-        evidence, cause=made.explanation.numbers, rules=lead.rules, moved=_listed(made.moved, made.leads)
+        evidence, cause=made.explanation.numbers, rules=lead.rules, moved=_order_series(made.moved, made.leads)
     )
     return evidence_json(found)
 
 
-def _listed(moved: Sequence[ChangedSeries], lead: Series) -> list[ChangedSeries]:
+def _order_series(moved: Sequence[ChangedSeries], lead: Series) -> list[ChangedSeries]:
     """Return the series that moved, the leading one first and marked, those without an alarm last."""
     marked = [msgspec.structs.replace(one, leads=one.series == lead) for one in moved]
     return sorted(marked, key=lambda one: (not one.leads, one.fell_too))
 
 
-def decided(incident: Incident, decision: str, who: str, at: datetime) -> Incident:
+def apply_decision(incident: Incident, decision: str, who: str, at: datetime) -> Incident:
     """The next revision of an incident after a decision, with how large the change was then."""
     evidence = evidence_of(incident)
-    sizes = {} if decision == OPEN else _sizes(evidence)
+    sizes = {} if decision == OPEN else _collect_sizes(evidence)
     return msgspec.structs.replace(
-        with_decision(incident, decision, who, at),
+        set_decision(incident, decision, who, at),
         revision=incident.revision + 1,
         metadata=evidence_json(msgspec.structs.replace(evidence, decided_sizes=sizes)),
     )
 
 
-def reassigned(incident: Incident, assignee: str | None, at: datetime) -> Incident:
+def apply_assignment(incident: Incident, assignee: str | None, at: datetime) -> Incident:
     """The next revision of an incident after it was assigned to a person, or to no one."""
-    return msgspec.structs.replace(assigned(incident, assignee, at), revision=incident.revision + 1)
+    return msgspec.structs.replace(set_assignee(incident, assignee, at), revision=incident.revision + 1)
 
 
-def _sizes(evidence: Evidence) -> dict[str, float | None]:
+def _collect_sizes(evidence: Evidence) -> dict[str, float | None]:
     moved = {f"{one.series_name} {one.kind} {rule}": seen.size for one in evidence.moved for rule, seen in one.rules.items()}
     return {**{rule: seen.size for rule, seen in evidence.rules.items()}, **moved}
 
 
-def _says_more(made: Due, before: Incident, as_of: datetime) -> bool:
+def _is_worth_writing(made: IncidentUpdate, before: Incident, as_of: datetime) -> bool:
     """Tell whether another revision would say something new that is worth one."""
     if before.checked_at is not None and as_of < before.checked_at:
         return False  # a look back, or a clock that was set back: what was seen later is not to be undone
     earlier, lead = made.evidence.moved, made.evidence.lead_series(before)
-    if _ends(earlier) != _ends(made.moved):
+    if _collect_last_days(earlier) != _collect_last_days(made.moved):
         return True
     if not is_live(before):
         return False
     is_sure = made.is_confirmed and before.cause != HISTORY
     if (made.severity, is_sure) != (before.severity, before.confidence == CONFIRMED):
         return True
-    aged = before.checked_at is None or as_of - before.checked_at >= NUMBERS_AGAIN
-    changed = made.leads != lead or _listed(earlier, lead) != _listed(made.moved, lead)
+    aged = before.checked_at is None or as_of - before.checked_at >= NUMBERS_INTERVAL
+    changed = made.leads != lead or _order_series(earlier, lead) != _order_series(made.moved, lead)
     return aged and (changed or made.explanation.numbers != made.evidence.cause)
 
 
-def _ends(moved: Iterable[ChangedSeries]) -> dict[Series, dict[str, date]]:
+def _collect_last_days(moved: Iterable[ChangedSeries]) -> dict[Series, dict[str, date]]:
     """The last day that each rule sees of each series that raised an alarm."""
     return {one.series: {name: seen.until for name, seen in one.rules.items()} for one in moved if not one.fell_too}
 
 
-def merged(before: Iterable[ChangedSeries], findings: Iterable[Finding]) -> list[ChangedSeries]:
+def merge_findings(before: Iterable[ChangedSeries], findings: Iterable[Finding]) -> list[ChangedSeries]:
     """Merge new findings into the series that moved.
 
     A series keeps its days and its worst severity; those that only moved along are as of now.
     """
     moved = {one.series: one for one in before if not one.fell_too}
     for finding in findings:
-        moved[finding.series] = _with(moved.get(finding.series), finding)
-    return list(moved.values())[:MOST_MOVED]
+        moved[finding.series] = _merge_finding(moved.get(finding.series), finding)
+    return list(moved.values())[:MAX_CHANGED_SERIES]
 
 
-def _with(earlier: ChangedSeries | None, finding: Finding) -> ChangedSeries:
+def _merge_finding(earlier: ChangedSeries | None, finding: Finding) -> ChangedSeries:
     rules = {} if earlier is None else dict(earlier.rules)
-    rules[finding.rule] = _sighting(finding, rules.get(finding.rule))
+    rules[finding.rule] = _build_observation(finding, rules.get(finding.rule))
     if earlier is None:
         return build_changed_series(
             finding.series,
@@ -568,7 +570,7 @@ def _with(earlier: ChangedSeries | None, finding: Finding) -> ChangedSeries:
     )
 
 
-def _sighting(finding: Finding, earlier: Observation | None) -> Observation:
+def _build_observation(finding: Finding, earlier: Observation | None) -> Observation:
     """Return what the rule of a finding saw, with the days that it saw before and that have left its window."""
     seen = Observation(
         **msgspec.structs.asdict(finding.numbers),
@@ -580,21 +582,21 @@ def _sighting(finding: Finding, earlier: Observation | None) -> Observation:
         description=finding.description,
         confirmed=finding.confirmed,
     )
-    if earlier is None or not seen.days or finding.rule in ESTIMATING:
+    if earlier is None or not seen.days or finding.rule in ESTIMATING_RULES:
         return seen
-    gone = [one for one in earlier.days or () if one.day < seen.days[0].day][-MOST_DAYS:]
+    gone = [one for one in earlier.days or () if one.day < seen.days[0].day][-MAX_PAST_DAYS:]
     return msgspec.structs.replace(seen, since=min(seen.since, earlier.since), days=[*gone, *seen.days])
 
 
-def references_of(known: Iterable[Incident]) -> dict[str, Reference]:
+def derive_references(known: Iterable[Incident]) -> dict[str, Reference]:
     """For each series on which something was decided, or of which something is over, the days that count."""
     since: dict[str, date] = {}
     cuts: dict[str, list[Span]] = defaultdict(list)
-    decided = [one for one in known if not is_live(one) and one.resolution != VANISHED]
-    for incident in sorted(decided, key=lambda one: (_at(one), one.incident_id)):
-        last = _last_day(incident)
+    apply_decision = [one for one in known if not is_live(one) and one.resolution != VANISHED]
+    for incident in sorted(apply_decision, key=lambda one: (_decision_time(one), one.incident_id)):
+        last = _last_cut_day(incident)
         for moved in evidence_of(incident).moved:
-            first = _first_day(moved)
+            first = _first_cut_day(moved)
             if last is not None:
                 cuts[moved.key.series].append((min(first, last), last))
             elif incident.resolution == NEW_NORMAL:
@@ -602,7 +604,7 @@ def references_of(known: Iterable[Incident]) -> dict[str, Reference]:
     return {series: Reference(since.get(series), merge_spans(cuts.get(series, ()))) for series in since.keys() | cuts.keys()}
 
 
-def open_changes_of(known: Iterable[Incident]) -> dict[str, OpenChange]:
+def find_open_changes(known: Iterable[Incident]) -> dict[str, OpenChange]:
     """The changes of a project's means whose incidents are open, by series; of several the first, with the next one the same way."""
     changes: dict[str, OpenChange] = {}
     further: dict[str, date] = {}
@@ -618,20 +620,20 @@ def open_changes_of(known: Iterable[Incident]) -> dict[str, OpenChange]:
     return {series: change._replace(further_since=further.get(series)) for series, change in changes.items()}
 
 
-def _first_day(moved: ChangedSeries) -> date:
+def _first_cut_day(moved: ChangedSeries) -> date:
     """The first day that is cut out."""
     return min(moved.since, max(moved.interval[0], moved.since - DAY))
 
 
-def _last_day(incident: Incident) -> date | None:
+def _last_cut_day(incident: Incident) -> date | None:
     """The last day of a change that is over; None for one that goes on."""
     if incident.last_day is not None:
         return incident.last_day.date()
     seen = [one.until for one in evidence_of(incident).moved]
     if incident.resolution != NEW_NORMAL or not seen:
         return None
-    return max(seen) if max(seen) < _at(incident).date() - UNSEEN_DAYS * DAY else None
+    return max(seen) if max(seen) < _decision_time(incident).date() - MAX_UNSEEN_DAYS * DAY else None
 
 
-def _at(incident: Incident) -> datetime:
+def _decision_time(incident: Incident) -> datetime:
     return incident.resolved_at or incident.detected_at

@@ -43,7 +43,7 @@ from audit.drift.incident_evidence import ChangedSeries, Level, evidence_of
 from audit.drift.watched_series import SPIKE, TIERS
 from schemas.lazy_numpy import np
 from schemas.records import Incident
-from streams.watch.measures import Measured, ProjectRuns, midnight
+from streams.watch.measures import ProjectRuns, ProjectScores, midnight
 
 OPEN, ACKNOWLEDGED, RESOLVED, DISMISSED = "open", "acknowledged", "resolved", "dismissed"
 STATUSES = (OPEN, ACKNOWLEDGED, RESOLVED, DISMISSED)
@@ -97,7 +97,7 @@ def decision_of(status: str, *, new_normal: bool = False) -> str:
     return NEW_NORMAL if status == ACCEPTED or (new_normal and status == RESOLVED) else status
 
 
-def shows(incident: Incident, decision: str) -> bool:
+def is_in_effect(incident: Incident, decision: str) -> bool:
     """Tell whether an incident is as a decision would leave it."""
     if decision == NEW_NORMAL:
         return incident.status == RESOLVED and incident.resolution == NEW_NORMAL
@@ -106,7 +106,7 @@ def shows(incident: Incident, decision: str) -> bool:
     return incident.status == decision
 
 
-def with_decision(incident: Incident, decision: str, who: str, at: datetime) -> Incident:
+def set_decision(incident: Incident, decision: str, who: str, at: datetime) -> Incident:
     """The incident after a decision, its evidence and revision as they were."""
     clean = msgspec.structs.replace(
         incident,
@@ -122,10 +122,10 @@ def with_decision(incident: Incident, decision: str, who: str, at: datetime) -> 
     owner = assignee_of(incident)
     if decision == OPEN:
         # Unassigning yourself leaves a live incident unassigned; reopening one that is over leaves the assignee as it was.
-        return assigned(clean, None if is_live(incident) else owner, at)
+        return set_assignee(clean, None if is_live(incident) else owner, at)
     if decision == ACKNOWLEDGED:
         has_it = who if owner in {None, incident.acknowledged_by} else owner
-        return assigned(
+        return set_assignee(
             msgspec.structs.replace(clean, status=ACKNOWLEDGED, acknowledged_at=at, acknowledged_by=who), has_it, at
         )
     # The assignee stays on record after the end, and so does the last day of a change that was over already.
@@ -150,12 +150,12 @@ def assignee_of(incident: Incident) -> str | None:
     return incident.acknowledged_by if incident.assigned_at is None else incident.assignee
 
 
-def assigned(incident: Incident, assignee: str | None, at: datetime) -> Incident:
+def set_assignee(incident: Incident, assignee: str | None, at: datetime) -> Incident:
     """The incident after it was assigned to a person, or to no one; its evidence and revision as they were."""
     return msgspec.structs.replace(incident, assignee=assignee, assigned_at=at)
 
 
-def resolved_itself(incident: Incident, resolution: str, at: datetime, last_day: datetime | None) -> Incident:
+def resolve_automatically(incident: Incident, resolution: str, at: datetime, last_day: datetime | None) -> Incident:
     """The next revision of an incident that is over without anybody's doing."""
     return msgspec.structs.replace(
         incident,
@@ -169,13 +169,13 @@ def resolved_itself(incident: Incident, resolution: str, at: datetime, last_day:
     )
 
 
-WHOLE_DAYS = 2
+MIN_RECOVERED_DAYS = 2
 """So many whole days lie back before a change is over: one may be a weekend's."""
-UNSEEN_DAYS = 2
+MAX_UNSEEN_DAYS = 2
 """After so many whole days without a sight of it, what was dismissed is over, and what was suspected has vanished."""
-UNMEASURED_DAYS = 7
+MAX_UNMEASURED_DAYS = 7
 """The same for a series whose level cannot be measured: the rules look back a week."""
-CERTAIN = 1.645
+Z_95_ONE_SIDED = 1.645
 """Standard errors to 95 % on one side."""
 
 
@@ -193,23 +193,27 @@ Levels = Callable[[ChangedSeries], Sequence[DayLevel] | None]
 """Returns the days of a series, oldest first; None if it has no level that can be measured."""
 
 
-def levels_of(measured: Measured | None, runs: ProjectRuns | None) -> Levels:
+def levels_of(measured: ProjectScores | None, runs: ProjectRuns | None) -> Levels:
     """The levels of the series of one project; None for its scores or its runs if it has none of the last days."""
 
     def levels(moved: ChangedSeries) -> Sequence[DayLevel] | None:
         tier = moved.key.tier
         if tier is not None and tier not in TIERS:
-            return None if runs is None else _run_levels(runs, moved, tier)
+            return None if runs is None else _read_run_levels(runs, moved, tier)
         if measured is None:
             return None
         return (
-            _anomaly_levels(measured) if moved.key.type == SPIKE else _tier_levels(measured, tier) if tier is not None else None
+            _read_anomaly_levels(measured)
+            if moved.key.type == SPIKE
+            else _read_tier_levels(measured, tier)
+            if tier is not None
+            else None
         )
 
     return levels
 
 
-def _run_levels(runs: ProjectRuns, moved: ChangedSeries, series: str) -> list[DayLevel] | None:
+def _read_run_levels(runs: ProjectRuns, moved: ChangedSeries, series: str) -> list[DayLevel] | None:
     """The days of a series of an agent's runs; None if it has none of late, or other rules diagnosed them than those of the change."""
     agent = next((agent for agent in runs.agents if agent.agent == moved.key.agent), None)
     if agent is None or moved.observation.made_with not in (None, agent.made_by):
@@ -217,7 +221,7 @@ def _run_levels(runs: ProjectRuns, moved: ChangedSeries, series: str) -> list[Da
     return [DayLevel(day, mean, count) for day, (mean, count) in agent.days(series).items()]
 
 
-def _tier_levels(measured: Measured, tier: str) -> list[DayLevel]:
+def _read_tier_levels(measured: ProjectScores, tier: str) -> list[DayLevel]:
     cells = measured.cells(tier)
     days = cells.last.astype("datetime64[D]")
     starts = np.flatnonzero(days != np.concatenate(([np.datetime64(0, "D")], days[:-1])))
@@ -228,55 +232,55 @@ def _tier_levels(measured: Measured, tier: str) -> list[DayLevel]:
     return [DayLevel(*row) for row in rows]
 
 
-def _anomaly_levels(measured: Measured) -> list[DayLevel]:
-    days = [measured.as_of.date() - number * DAY for number in range(2 * UNMEASURED_DAYS, -1, -1)]
+def _read_anomaly_levels(measured: ProjectScores) -> list[DayLevel]:
+    days = [measured.as_of.date() - number * DAY for number in range(2 * MAX_UNMEASURED_DAYS, -1, -1)]
     daily = [(day, measured.statistics(day, day)) for day in days]
     return [DayLevel(day, counts.anomalies / counts.exchanges, counts.exchanges) for day, counts in daily if counts.exchanges]
 
 
-def lies_back(mean: float, before: float, after: float) -> bool:
+def is_recovered(mean: float, before: float, after: float) -> bool:
     """Tell whether a mean is on the near side of the line halfway between the level before a change and that of the change."""
     halfway = (before + after) / 2
     return mean < halfway if after > before else mean > halfway
 
 
-def back_since(days: Iterable[DayLevel], level: Level, after: date, today: date) -> date | None:
+def find_recovery_day(days: Iterable[DayLevel], level: Level, after: date, today: date) -> date | None:
     """The first of the last whole days that lie back; None where the change goes on. Days up to `after` do not count."""
     halfway = (level.before + level.after) / 2
     stretch: list[DayLevel] = []
     for day in sorted((day for day in days if after < day.day < today), key=lambda day: day.day, reverse=True):
-        if not lies_back(day.mean, level.before, level.after):
+        if not is_recovered(day.mean, level.before, level.after):
             break
         stretch.append(day)
     units = sum(day.units for day in stretch)
-    if len(stretch) < WHOLE_DAYS or not units:
+    if len(stretch) < MIN_RECOVERED_DAYS or not units:
         return None
     mean = sum(day.mean * day.units for day in stretch) / units
-    return stretch[-1].day if abs(mean - halfway) > CERTAIN * level.sigma / math.sqrt(units) else None
+    return stretch[-1].day if abs(mean - halfway) > Z_95_ONE_SIDED * level.sigma / math.sqrt(units) else None
 
 
-def last_day_of(incident: Incident, levels: Levels, as_of: datetime) -> date | None:
+def find_last_day(incident: Incident, levels: Levels, as_of: datetime) -> date | None:
     """The last day of an incident's change, when all of its alarms are over; None while it goes on."""
     alarms = [moved for moved in evidence_of(incident).moved if not moved.fell_too]
-    last_days = [_last_day_of_series(alarm, incident, levels(alarm), as_of) for alarm in alarms]
+    last_days = [_find_last_day_of_series(alarm, incident, levels(alarm), as_of) for alarm in alarms]
     ended = [day for day in last_days if day is not None]
     return max(ended) if ended and len(ended) == len(last_days) else None
 
 
-def _last_day_of_series(
+def _find_last_day_of_series(
     moved: ChangedSeries, incident: Incident, days: Sequence[DayLevel] | None, as_of: datetime
 ) -> date | None:
     today, level = as_of.date(), moved.level
     opened_again = incident.decided_at.date() if incident.status == OPEN and incident.decided_at else None
     if days is None or level is None:
         seen = max(moved.until, opened_again or moved.until)
-        return moved.until if (today - seen).days > UNMEASURED_DAYS else None
+        return moved.until if (today - seen).days > MAX_UNMEASURED_DAYS else None
     after = max(moved.since, opened_again or moved.since)
-    first = back_since(days, level, after, today)
+    first = find_recovery_day(days, level, after, today)
     return None if first is None else max(moved.since, first - DAY)
 
 
-def unseen_for(incident: Incident, as_of: datetime, days: int) -> bool:
+def is_unseen(incident: Incident, as_of: datetime, days: int) -> bool:
     """Tell whether no rule has seen an incident for so many whole days."""
     sightings = [moved.until for moved in evidence_of(incident).moved]
     if incident.decided_at is not None:
@@ -284,27 +288,27 @@ def unseen_for(incident: Incident, as_of: datetime, days: int) -> bool:
     return bool(sightings) and (as_of.date() - max(sightings)).days > days
 
 
-def over(incident: Incident, levels: Levels, as_of: datetime) -> Incident | None:
+def end_if_over(incident: Incident, levels: Levels, as_of: datetime) -> Incident | None:
     """The next revision of an incident whose change is over by its level; None while it goes on, or where that is known."""
     if incident.last_day is not None or not _may_end(incident, as_of):
         return None
-    last = last_day_of(incident, levels, as_of)
+    last = find_last_day(incident, levels, as_of)
     if is_live(incident):
-        return None if last is None else resolved_itself(incident, RECOVERED, as_of, midnight(last))
+        return None if last is None else resolve_automatically(incident, RECOVERED, as_of, midnight(last))
     seen = max((moved.until for moved in evidence_of(incident).moved), default=None)
-    if last is None and seen is not None and unseen_for(incident, as_of, UNSEEN_DAYS):
+    if last is None and seen is not None and is_unseen(incident, as_of, MAX_UNSEEN_DAYS):
         last = seen
     if last is None:
         return None
     return msgspec.structs.replace(incident, revision=incident.revision + 1, last_day=midnight(last), checked_at=as_of)
 
 
-def vanished(incident: Incident, as_of: datetime) -> Incident | None:
+def end_if_vanished(incident: Incident, as_of: datetime) -> Incident | None:
     """The next revision of an incident that was only suspected and that no rule sees any more; None for another."""
     goes_on = not is_live(incident) or incident.confidence != SUSPECTED or not _may_end(incident, as_of)
-    if goes_on or not unseen_for(incident, as_of, UNSEEN_DAYS):
+    if goes_on or not is_unseen(incident, as_of, MAX_UNSEEN_DAYS):
         return None
-    return resolved_itself(incident, VANISHED, as_of, None)
+    return resolve_automatically(incident, VANISHED, as_of, None)
 
 
 def _may_end(incident: Incident, as_of: datetime) -> bool:

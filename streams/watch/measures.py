@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 
 SCORES_QUERY = "watched_hours"
 FINE_DAYS = 14
-_COARSE_HOURS = 6
+_COARSE_INTERVAL_HOURS = 6
 """So many days come hour by hour, those before them by six hours: that is enough for how hours differ, and for when a change began."""
-WAITED = timedelta(days=1)
+MAX_SCORE_DELAY = timedelta(days=1)
 """An exchange that waits for its score holds back what is compared by so much at most: one that is never scored stops nothing."""
 _SUMS = ("units", "count", "weight", "total", "unit_squares", "unit_mixed", "unit_totals")
 RULES = ("methodology", "methodology_version", "methodology_digest", "rule_version")
 JUDGE = ("judge_model", "simulated")
 
 
-class MadeWith(NamedTuple):
+class ScoringMeans(NamedTuple):
     """The means that made the scores of a row, in the order of `RULES` and `JUDGE`.
 
     Versions of the rules that are one measure are one.
@@ -96,18 +96,18 @@ class Statistics:
     anomalies: int
 
 
-class Measured:
+class ProjectScores:
     """The comparable scores of one project, from rows of the query `watched_hours`, or parts of such rows, in order of their hours."""
 
     def __init__(self, project: str, rows: pl.DataFrame, as_of: datetime, waits_since: datetime | None = None) -> None:
         self.project = project
         self.as_of = as_of
         self.waits_since = waits_since
-        made_with = _made_with(rows)
+        made_with = _read_means(rows)
         first = np.searchsorted(rows["day"].to_numpy(), np.datetime64(as_of.date() - timedelta(days=DAYS)), side="right")
         lately = list(zip(made_with, rows["exchanges"].to_list(), rows["last_at"].to_list(), strict=True))[int(first) :]
-        rules = commonest((made.rules, *rest) for made, *rest in lately)
-        judge = commonest((made.judge, *rest) for made, *rest in lately if made.is_judged)
+        rules = find_most_common((made.rules, *rest) for made, *rest in lately)
+        judge = find_most_common((made.judge, *rest) for made, *rest in lately if made.is_judged)
         self.rules = dict(zip(RULES, rules, strict=False))
         self.judge = dict(zip(JUDGE, judge, strict=False))
         same = np.array(
@@ -150,7 +150,7 @@ class Measured:
         ]
 
     @property
-    def reach(self) -> int:
+    def days_covered(self) -> int:
         """The number of UTC days looked at, the as-of's included, over which comparable scores reach back; 0 without any."""
         first = self._rows["day"].min()
         return (self.as_of.date() - first).days + 1 if isinstance(first, date) else 0
@@ -172,12 +172,12 @@ class Measured:
 
     def statistics(self, start: date, end: date) -> Statistics:
         """Return the sums of the scores between two days, both included; deviations are of the population."""
-        return _statistics(self._between(start, end))
+        return _sum_statistics(self._between(start, end))
 
     def window(self, days: int) -> Statistics:
         """Return the sums of the scores of so many times 24 hours before the as-of."""
         first = self.as_of.date() - timedelta(days=days)
-        return _statistics(self._rows.filter((pl.col("day") > first) | ((pl.col("day") == first) & pl.col("later"))))
+        return _sum_statistics(self._rows.filter((pl.col("day") > first) | ((pl.col("day") == first) & pl.col("later"))))
 
     def days(self, tier: str) -> dict[DailyAverage, int]:
         """The average of a tier on each day that has any, oldest first, and how many scores it is of."""
@@ -204,7 +204,7 @@ class Measured:
             self._rows[name].to_numpy()[is_scored]
             for name in ("hour", "last_at", *(f"{tier}_{name}" for name in ("low", "high", *_SUMS)))
         )
-        starts = _starts(hour)
+        starts = _find_run_starts(hour)
         columns = [np.add.reduceat(column.astype(np.float64), starts) for column in sums]
         columns += [np.minimum.reduceat(low, starts), np.maximum.reduceat(high, starts)]
         return Cells(np.maximum.reduceat(last, starts), *columns)
@@ -212,7 +212,7 @@ class Measured:
     def _by_day(self, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Each day, oldest first, with the sums of some columns."""
         days = self._rows["day"].to_numpy()
-        starts = _starts(days)
+        starts = _find_run_starts(days)
         sums = (np.add.reduceat(self._rows[name].to_numpy(), starts).tolist() for name in columns)
         return zip(days[starts].tolist(), *sums, strict=True)
 
@@ -228,9 +228,9 @@ class Measured:
         return self._rows.filter(pl.col("day").is_between(start, end))
 
 
-def measure(
+def measure_scores(
     cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], since: date, as_of: datetime
-) -> tuple[dict[str, Measured], dict[str, Any]]:
+) -> tuple[dict[str, ProjectScores], dict[str, Any]]:
     """Measure the scores of some projects from a day on, until a moment; return the query's parameters, too.
 
     A project that has none is left out.
@@ -245,25 +245,25 @@ def measure(
     hours = read_hours(cursor, projects, since, as_of)
     if hours is None:
         return {}, values
-    rows = _watched(hours, as_of, coarse_until.date())
-    waits = _waits(cursor, projects, as_of)
+    rows = _add_intervals(hours, as_of, coarse_until.date())
+    waits = _read_waiting_since(cursor, projects, as_of)
     parts = rows.partition_by("project", as_dict=True, maintain_order=True)
-    return {str(name): Measured(str(name), part, as_of, waits.get(name)) for (name,), part in parts.items()}, values
+    return {str(name): ProjectScores(str(name), part, as_of, waits.get(name)) for (name,), part in parts.items()}, values
 
 
-def _watched(hours: pl.DataFrame, as_of: datetime, coarse_until: date) -> pl.DataFrame:
+def _add_intervals(hours: pl.DataFrame, as_of: datetime, coarse_until: date) -> pl.DataFrame:
     """The rows of `SCORES_QUERY` before those of one hour, or of six, are added up; judge_model is empty where no judge was asked."""
     at = hours["hour"].to_numpy().astype("datetime64[h]")
     day = at.astype("datetime64[D]")
     of_day = (at - day).astype(np.int64)
-    coarse = np.where(day < np.datetime64(coarse_until), of_day % _COARSE_HOURS, 0)
+    coarse = np.where(day < np.datetime64(coarse_until), of_day % _COARSE_INTERVAL_HOURS, 0)
     added = {"day": day, "hour": (at - coarse).astype("datetime64[us]"), "later": of_day >= as_of.hour}
     return hours.drop("hour").hstack([pl.Series(name, values) for name, values in added.items()])
 
 
-def _waits(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> dict[str, datetime]:
+def _read_waiting_since(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> dict[str, datetime]:
     """Since when exchanges of the last `WAITED` wait for their scores, by project; what waits for longer is not waited for."""
-    values = {"projects": list(projects), "since": as_of - WAITED, "until": as_of}
+    values = {"projects": list(projects), "since": as_of - MAX_SCORE_DELAY, "until": as_of}
     rows = query_tuples(cursor, "waiting_exchanges", values)
     return {project: since.replace(tzinfo=UTC) for project, since, _ in rows}
 
@@ -273,7 +273,7 @@ def midnight(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
-def commonest(rows: Iterable[tuple[tuple[Any, ...], int, datetime]]) -> tuple[Any, ...]:
+def find_most_common(rows: Iterable[tuple[tuple[Any, ...], int, datetime]]) -> tuple[Any, ...]:
     """The key that most of the rows share, given each row's key, count and time: the newest among equals; empty where there are no rows."""
     sums: dict[tuple[Any, ...], tuple[int, datetime]] = {}
     for key, count, last in rows:
@@ -283,12 +283,12 @@ def commonest(rows: Iterable[tuple[tuple[Any, ...], int, datetime]]) -> tuple[An
     return min((key for key, found in sums.items() if found == most), default=())
 
 
-def _starts(keys: NDArray[Any]) -> Ints:
+def _find_run_starts(keys: NDArray[Any]) -> Ints:
     """Return the places where each run of equal keys begins."""
     return np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
 
 
-def _made_with(rows: pl.DataFrame) -> list[MadeWith]:
+def _read_means(rows: pl.DataFrame) -> list[ScoringMeans]:
     """Return the means that made the scores of each row.
 
     It does not use Polars, which would wake its threads: that costs more than the rows do.
@@ -296,15 +296,15 @@ def _made_with(rows: pl.DataFrame) -> list[MadeWith]:
     *rules, versions = (rows[name].to_list() for name in RULES)
     comparable = (COMPARABLE_RULES.get(version, version) for version in versions)
     by_judge = zip(*(rows[name].to_list() for name in JUDGE), strict=True)
-    return list(map(MadeWith, zip(*rules, comparable, strict=True), by_judge))
+    return list(map(ScoringMeans, zip(*rules, comparable, strict=True), by_judge))
 
 
-def _statistics(rows: pl.DataFrame) -> Statistics:
-    tiers = {tier: _tier_statistics(rows, tier) for tier in TIERS}
+def _sum_statistics(rows: pl.DataFrame) -> Statistics:
+    tiers = {tier: _sum_tier_statistics(rows, tier) for tier in TIERS}
     return Statistics(tiers, int(rows["exchanges"].sum()), int(rows["anomalies"].sum()))
 
 
-def _tier_statistics(rows: pl.DataFrame, tier: str) -> TierStatistics:
+def _sum_tier_statistics(rows: pl.DataFrame, tier: str) -> TierStatistics:
     count = int(rows[f"{tier}_count"].sum())
     if not count:
         return TierStatistics(count=0)
@@ -318,9 +318,9 @@ def _tier_statistics(rows: pl.DataFrame, tier: str) -> TierStatistics:
 RUNS_QUERY = "watched_runs"
 MADE_BY = ("rule_version", "threshold_profile", "threshold_changes")
 TRUST, UNSAFE, FAILURE = "trust", "unsafe", "failure:"
-MOST_AGENTS = 20
+MAX_AGENTS = 20
 """So many agents of a project are watched, those with the most runs."""
-FEWEST_FAILURES = 2
+MIN_FAILED_RUNS = 2
 """So many runs have a type of failure where it is a series."""
 
 
@@ -359,7 +359,7 @@ class AgentRuns:
     def __init__(self, agent: str | None, rows: Sequence[RunRow], as_of: datetime) -> None:
         self.agent = agent
         first = as_of.date() - timedelta(days=DAYS)
-        most = commonest((row.made_by, row.runs, row.last_at) for row in rows if row.day > first)
+        most = find_most_common((row.made_by, row.runs, row.last_at) for row in rows if row.day > first)
         self.made_by = dict(zip(MADE_BY, most, strict=False))
         """What the runs of the last days were diagnosed by; nothing without any."""
         self._rows = [row for row in rows if row.made_by == most]
@@ -370,7 +370,7 @@ class AgentRuns:
         if not self._rows:
             return ()
         found = Counter(chain.from_iterable(row.failures for row in self._rows))
-        types = sorted(name for name, count in found.items() if count >= FEWEST_FAILURES)
+        types = sorted(name for name, count in found.items() if count >= MIN_FAILED_RUNS)
         return (TRUST, UNSAFE, *(f"{FAILURE}{name}" for name in types))
 
     def units(self, series: str) -> list[Unit]:
@@ -415,7 +415,7 @@ class ProjectRuns:
     """The number of agents with runs in the window, at most `MOST_AGENTS`."""
 
     @property
-    def reach(self) -> int:
+    def days_covered(self) -> int:
         """The number of UTC days, the as-of's included, over which comparable runs reach back; 0 without any."""
         firsts = [one.first_day for one in self.agents if one.first_day is not None]
         return (self.as_of.date() - min(firsts)).days + 1 if firsts else 0
@@ -428,7 +428,7 @@ def measure_runs(
 
     A project without runs of the last seven days is left out.
     """
-    values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of, "most_agents": MOST_AGENTS}
+    values: dict[str, Any] = {"projects": list(projects), "since": midnight(since), "until": as_of, "most_agents": MAX_AGENTS}
     rows = [RunRow(*row) for row in query_tuples(cursor, RUNS_QUERY, values)]
     agents: dict[str, list[AgentRuns]] = {}
     watched = Counter(project for project, _ in {(row.project, row.agent) for row in rows})

@@ -24,17 +24,17 @@ from analytics.sums.daily import refresh_daily
 from audit.anchors import is_reserved
 from audit.drift.consecutive_days import DAYS
 from streams.watch.history import History
-from streams.watch.watching import AT_ONCE, Watch
+from streams.watch.watching import PROJECT_BATCH_SIZE, Watch
 
 INTERVAL_SECONDS = 5.0
 """Seconds between looks for new scores and imports; if there are none, a look compares two numbers and reads a few watermarks."""
-PAUSE_PER_ROUND = 9
+PAUSE_FACTOR = 9
 """The pause after a round as a multiple of the time it took: rounds take a tenth of the time."""
-LONGEST_PAUSE = 60.0
+MAX_PAUSE_SECONDS = 60.0
 """Seconds of the longest pause between rounds."""
-SPACING = timedelta(seconds=60)
+MIN_CHECK_INTERVAL = timedelta(seconds=60)
 """The time after a check in which a project is not checked again."""
-ALL_EVERY = timedelta(hours=1)
+FULL_CHECK_INTERVAL = timedelta(hours=1)
 """The interval at which every project is checked."""
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class WatchRounds:
     @property
     def interval(self) -> float:
         """Seconds from the end of the last round to the next: the longer that took, the more."""
-        return min(LONGEST_PAUSE, max(INTERVAL_SECONDS, PAUSE_PER_ROUND * self._took))
+        return min(MAX_PAUSE_SECONDS, max(INTERVAL_SECONDS, PAUSE_FACTOR * self._took))
 
     async def run(self) -> None:
         """Check the projects that are due."""
@@ -83,9 +83,11 @@ class WatchRounds:
         await self._note_new_runs(now)
         await self._note_all(now)
         held = await self._check_histories(now)
-        due = sorted(one for one in self._waiting - held if one not in self._checked or now - self._checked[one] >= SPACING)
-        for start in range(0, len(due), AT_ONCE):
-            part = due[start : start + AT_ONCE]
+        due = sorted(
+            one for one in self._waiting - held if one not in self._checked or now - self._checked[one] >= MIN_CHECK_INTERVAL
+        )
+        for start in range(0, len(due), PROJECT_BATCH_SIZE):
+            part = due[start : start + PROJECT_BATCH_SIZE]
             await self._check(part)
             self._checked.update(dict.fromkeys(part, now))
             self._waiting.difference_update(part)
@@ -96,7 +98,7 @@ class WatchRounds:
         for target, mark in (await asyncio.to_thread(self._history.pending)).items():
             if mark.is_held(now):
                 held.add(target)
-            elif target not in self._history_at or now - self._history_at[target] >= SPACING:
+            elif target not in self._history_at or now - self._history_at[target] >= MIN_CHECK_INTERVAL:
                 self._history_at[target] = now
                 try:
                     checked = await self._history.check(target, now)
@@ -118,13 +120,15 @@ class WatchRounds:
         """Let the projects wait whose runs were finished since the last time."""
         end = self._store.end_of("diagnoses")
         if end != self._end_of_runs:
-            self._waiting |= set(await asyncio.to_thread(_projects_since, self._store, "finished_projects", now - ALL_EVERY))
+            self._waiting |= set(
+                await asyncio.to_thread(_read_projects_since, self._store, "finished_projects", now - FULL_CHECK_INTERVAL)
+            )
             self._end_of_runs = end
 
     async def _note_all(self, now: datetime) -> None:
         """Let every project wait that had exchanges or runs of late, once an hour."""
-        if self._all_at is None or now - self._all_at >= ALL_EVERY:
-            self._waiting |= set(await asyncio.to_thread(recent_projects, self._store, now))
+        if self._all_at is None or now - self._all_at >= FULL_CHECK_INTERVAL:
+            self._waiting |= set(await asyncio.to_thread(read_recent_projects, self._store, now))
             self._all_at = now
 
     async def _check(self, projects: Sequence[str]) -> None:
@@ -138,11 +142,11 @@ class WatchRounds:
                 await self._check([project])
 
 
-def recent_projects(store: Store, as_of: datetime) -> list[str]:
+def read_recent_projects(store: Store, as_of: datetime) -> list[str]:
     """Return the projects that had exchanges or runs in the days that a check looks at."""
-    return _projects_since(store, "watched_projects", as_of - timedelta(days=DAYS))
+    return _read_projects_since(store, "watched_projects", as_of - timedelta(days=DAYS))
 
 
-def _projects_since(store: Store, query: str, since: datetime) -> list[str]:
+def _read_projects_since(store: Store, query: str, since: datetime) -> list[str]:
     with contextlib.closing(store.cursor()) as cursor:
         return [row["project"] for row in query_rows(cursor, query, {"since": since})]

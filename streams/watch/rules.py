@@ -31,7 +31,7 @@ from audit.drift.watched_series import DOWN, DRIFT, FURTHER, MEAN, SPIKE, SPREAD
 from schemas.lazy_numpy import np
 from schemas.records import Baseline, TierStatistics
 from streams.watch.baselines import is_comparable
-from streams.watch.findings import Case, Compared, Finding, Rule, Source, Wording, change_finding, days_shown
+from streams.watch.findings import Comparison, Finding, Rule, RuleInput, Source, Wording, build_finding, list_days
 from streams.watch.measures import FAILURE, RUNS_QUERY, TRUST, UNSAFE, AgentRuns, ProjectRuns, midnight
 
 CONSECUTIVE, SEQUENTIAL = "consecutive_days", "sequential"
@@ -39,7 +39,7 @@ FURTHER_DAYS = 7
 """A further change has at least so many days of the first one before it: each day of the week, and not two, as both were averaged until then."""
 
 
-def by_consecutive_days(case: Case) -> Iterator[Finding]:
+def find_consecutive_days(case: RuleInput) -> Iterator[Finding]:
     """Runs of days whose averages lie off the baseline; of two runs on one side the later one. Needs a comparable baseline."""
     if case.baseline is None or not is_comparable(case.baseline, case.measured):
         return
@@ -58,7 +58,7 @@ def by_consecutive_days(case: Case) -> Iterator[Finding]:
 
 
 def _build_run_finding(
-    case: Case,
+    case: RuleInput,
     baseline: Baseline,
     tier: tuple[str, str],
     run: consecutive_days.Drift,
@@ -85,7 +85,7 @@ def _build_run_finding(
             f"the farthest was {farthest:.3f}, {run.deviation:.1f} standard deviations off."
         ),
         numbers=Numbers(
-            days=days_shown({day: counts[day] for day in run.days}),
+            days=list_days({day: counts[day] for day in run.days}),
             deviation=run.deviation,
             mean=mean,
             stddev=stddev,
@@ -95,11 +95,11 @@ def _build_run_finding(
         before=(baseline.window_start, min(midnight(first), baseline.window_end)),
         after=case.window(first, last),
         expected=mean,
-        looked=case.looked,
+        source=case.source,
     )
 
 
-def by_evidence(case: Case) -> Iterator[Finding]:
+def find_changes(case: RuleInput) -> Iterator[Finding]:
     """Changes of a tier's mean, or where it holds of its spread, that are more than chance, by the weighted scores of sessions.
 
     Needs no baseline record. While the incident of a change is open, its own days are the reference for a further one: the level of the
@@ -112,41 +112,45 @@ def by_evidence(case: Case) -> Iterator[Finding]:
             continue
         reference, opened = case.reference(tier), case.open_changes.get(tier)
         until = (
-            reference if opened is None or opened.further_since is None else _cut_off(reference, opened.further_since, as_of)
+            reference
+            if opened is None or opened.further_since is None
+            else _exclude_days_from(reference, opened.further_since, as_of)
         )
         change = find_change(cells, as_of, reference=until, bounds=bounds_of(tier))
         first_day = cells.last[0].astype(datetime).date()
         if change is not None:
-            yield _build_change_finding(case, (tier, name), change, _Days(until, first_day))
+            yield _build_change_finding(case, (tier, name), change, _ComparedDays(until, first_day))
         if opened is not None:
             since = Reference(max(opened.since, reference.since or opened.since), reference.cut, FURTHER_DAYS)
             further = find_change(cells, as_of, reference=since, bounds=bounds_of(tier))
             if further is not None and further.direction == opened.direction:
-                yield _build_change_finding(case, (tier, name), further, _Days(since, opened.since), FURTHER)
+                yield _build_change_finding(case, (tier, name), further, _ComparedDays(since, opened.since), FURTHER)
         elif change is None and (spread := _find_spread_change(case, tier, cells, SEQUENTIAL)) is not None:
             yield spread
 
 
-class _Days(NamedTuple):
+class _ComparedDays(NamedTuple):
     """The days that a change was compared with."""
 
     reference: Reference
     first_day: date
 
 
-def _cut_off(reference: Reference, day: date, as_of: date) -> Reference:
+def _exclude_days_from(reference: Reference, day: date, as_of: date) -> Reference:
     """Return the reference without the days from a day on."""
     return replace(reference, cut=merge_spans((*reference.cut, (day, max(day, as_of)))))
 
 
-def _build_change_finding(case: Case, tier: tuple[str, str], change: Change, days_compared: _Days, kind: str = MEAN) -> Finding:
+def _build_change_finding(
+    case: RuleInput, tier: tuple[str, str], change: Change, days_compared: _ComparedDays, kind: str = MEAN
+) -> Finding:
     column, name = tier
     verb = VERBS[change.direction] + (" further" if kind == FURTHER else "")
     days = case.measured.days(column)
     wording = Wording(
         title=f"{name} {verb} to {change.mean_after:.2f} from {change.mean_before:.2f} on {change.first_day}",
         description=_describe_change(name, change),
-        days=days_shown({day: count for day, count in days.items() if change.earliest_day <= day.day <= change.seen_at.date()}),
+        days=list_days({day: count for day, count in days.items() if change.earliest_day <= day.day <= change.seen_at.date()}),
         numbers=Numbers(
             scores_before=change.scores_before,
             scores_after=change.scores_after,
@@ -154,8 +158,8 @@ def _build_change_finding(case: Case, tier: tuple[str, str], change: Change, day
             sessions_after=change.units_after,
         ),
     )
-    compared = Compared(SEQUENTIAL, case.looked, days_compared.reference, days_compared.first_day, case.measured.as_of)
-    return replace(change_finding(Key(DRIFT, column, change.direction), change, compared, wording), kind=kind)
+    compared = Comparison(SEQUENTIAL, case.source, days_compared.reference, days_compared.first_day, case.measured.as_of)
+    return replace(build_finding(Key(DRIFT, column, change.direction), change, compared, wording), kind=kind)
 
 
 def _describe_change(name: str, change: Change) -> str:
@@ -169,17 +173,17 @@ def _describe_change(name: str, change: Change) -> str:
     )
 
 
-_GREW = {True: "more", False: "less"}
+_SPREAD_WORDS = {True: "more", False: "less"}
 
 
-def _find_spread_change(case: Case, tier: str, cells: Cells, rule: str) -> Finding | None:
+def _find_spread_change(case: RuleInput, tier: str, cells: Cells, rule: str) -> Finding | None:
     """Return the change of a tier's spread, for a rule that found no change of its mean; None without one."""
     reference = case.reference(tier)
     change = find_spread(cells, case.measured.as_of.date(), reference=reference)
     return None if change is None else _build_spread_finding(case, tier, change, cells, rule)
 
 
-def _build_spread_finding(case: Case, tier: str, change: SpreadChange, cells: Cells, rule: str) -> Finding:
+def _build_spread_finding(case: RuleInput, tier: str, change: SpreadChange, cells: Cells, rule: str) -> Finding:
     name, way = TIERS[tier], "grew" if change.direction == UP else "shrank"
     counts = {day: count for day, count in case.measured.days(tier).items() if change.first_day <= day.day <= change.until}
     before = cells.last < np.datetime64(change.first_day)
@@ -193,12 +197,12 @@ def _build_spread_finding(case: Case, tier: str, change: SpreadChange, cells: Ce
         size=max(change.ratio, 1 / change.ratio),
         title=f"Spread of {name} {way} to {change.after:.3f} from {change.before:.3f} on {change.first_day}",
         description=(
-            f"Since {change.first_day}, most likely the first day, sessions of a day differ {_GREW[change.direction == UP]} from each other in "
+            f"Since {change.first_day}, most likely the first day, sessions of a day differ {_SPREAD_WORDS[change.direction == UP]} from each other in "
             f"{name}: their standard deviation is {change.after:.3f} over {change.sessions_after} sessions; from {change.start} to the day "
             f"before it was {change.before:.3f} over {change.sessions_before}. The mean of {name} has not changed by more than chance."
         ),
         numbers=Numbers(
-            days=days_shown(counts),
+            days=list_days(counts),
             first_day=change.first_day,
             first_day_interval=(change.earliest_day, change.latest_day),
             spread_before=change.before,
@@ -211,18 +215,18 @@ def _build_spread_finding(case: Case, tier: str, change: SpreadChange, cells: Ce
         before=case.window(change.start, change.first_day - timedelta(days=1)),
         after=case.window(change.first_day, change.until),
         expected=float(cells.total[before].sum() / cells.weight[before].sum()),
-        looked=case.looked,
+        source=case.source,
         interval=(change.earliest_day, change.latest_day),
         confirmed=change.is_confirmed,
         known_level=case.reference(tier).since is not None,
     )
 
 
-RATIO = "rate_ratio"
+RATE_RATIO = "rate_ratio"
 _SPIKE_KEY = Key(SPIKE, None, UP)
 
 
-def by_rate(case: Case) -> Iterator[Finding]:
+def find_anomaly_spike(case: RuleInput) -> Iterator[Finding]:
     """Yield the rise of the rate of anomalies within the last two weeks, against the days before it; needs no baseline record."""
     reference = case.reference(_SPIKE_KEY.series)
     days = [day for day in case.measured.anomalies() if reference.counts(day.day)]
@@ -232,12 +236,12 @@ def by_rate(case: Case) -> Iterator[Finding]:
         yield _build_spike_finding(case, spike, since, known_level=reference.since is not None)
 
 
-def _build_spike_finding(case: Case, spike: Spike, days: Sequence[AnomalyDay], *, known_level: bool) -> Finding:
+def _build_spike_finding(case: RuleInput, spike: Spike, days: Sequence[AnomalyDay], *, known_level: bool) -> Finding:
     last = spike.first_day - timedelta(days=1)
     until = max(day.day for day in days)
     return Finding(
         key=_SPIKE_KEY,
-        rule=RATIO,
+        rule=RATE_RATIO,
         severity=spike.severity,
         since=spike.first_day,
         until=until,
@@ -261,7 +265,7 @@ def _build_spike_finding(case: Case, spike: Spike, days: Sequence[AnomalyDay], *
         before=case.window(spike.start, last),
         after=case.window(spike.first_day, until),
         expected=spike.rate_before,
-        looked=case.looked,
+        source=case.source,
         confirmed=spike.is_confirmed,
         known_level=known_level,
     )
@@ -276,22 +280,22 @@ def _describe_spike(spike: Spike) -> str:
     )
 
 
-ALL_RULES: Mapping[str, Rule] = {SEQUENTIAL: by_evidence, CONSECUTIVE: by_consecutive_days, RATIO: by_rate}
+ALL_RULES: Mapping[str, Rule] = {SEQUENTIAL: find_changes, CONSECUTIVE: find_consecutive_days, RATE_RATIO: find_anomaly_spike}
 """The rules by name; of several that see one change the first is the one that tells of it."""
-LOOK_BACK = 406
+LOOK_BACK_DAYS = 406
 """Days of scores that the rules get: as many as the first look of a week sees. Hourly sums are kept as long, scores or not."""
 
 
 RUNS = "runs"
 """Name of the rule."""
-LEVELS = (40, 60, 80)
+TRUST_LEVELS = (40, 60, 80)
 """Levels of trust below which runs are counted, beside the usual one and the one above it."""
-USUAL = 0.5
+USUAL_TRUST_WEIGHT = 0.5
 """The weight of the counts below the usual trust; the other levels share the rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class RunCase:
+class RunRuleInput:
     """The data that the rule is asked about."""
 
     runs: ProjectRuns
@@ -301,7 +305,7 @@ class RunCase:
     """Of the query that the measures come from."""
 
     @property
-    def looked(self) -> Source:
+    def source(self) -> Source:
         """The place where the rule looks: the named query and its parameters."""
         return Source(RUNS_QUERY, {**self.parameters, "projects": [self.runs.project]})
 
@@ -310,7 +314,7 @@ class RunCase:
         return self.references.get(Key(DRIFT, series, None, agent.agent).series, NO_DECISION)
 
 
-def by_runs(case: RunCase) -> Iterator[Finding]:
+def find_run_changes(case: RunRuleInput) -> Iterator[Finding]:
     """Changes of the series of each agent's runs that are more than chance, those with the most evidence first."""
     for agent in case.runs.agents:
         changes = [(series, change) for series in agent.series if (change := _find_run_change(case, agent, series)) is not None]
@@ -318,13 +322,13 @@ def by_runs(case: RunCase) -> Iterator[Finding]:
             yield _build_agent_finding(case, agent, series, change)
 
 
-def series_name(series: str) -> str:
+def name_series(series: str) -> str:
     """Return the everyday name of a series."""
     names = {TRUST: "Trust", UNSAFE: "Share of unsafe runs"}
     return names.get(series) or f"Share of runs with {series.removeprefix(FAILURE).replace('_', ' ')}"
 
 
-def _find_run_change(case: RunCase, agent: AgentRuns, series: str) -> Change | None:
+def _find_run_change(case: RunRuleInput, agent: AgentRuns, series: str) -> Change | None:
     as_of, first = case.runs.as_of.date(), agent.first_day
     if first is None or (as_of - first).days < REFERENCE_DAYS:
         return None
@@ -337,7 +341,7 @@ def _find_run_change(case: RunCase, agent: AgentRuns, series: str) -> Change | N
     return change if change is not None and change.log_evidence >= needed else None
 
 
-def _limit_by_counts(case: RunCase, agent: AgentRuns, change: Change) -> Change:
+def _limit_by_counts(case: RunRuleInput, agent: AgentRuns, change: Change) -> Change:
     """Return a change of trust with no more evidence than the counts of runs below each level have, on a weighted average.
 
     An average of e-values is one, however alike the levels are.
@@ -345,8 +349,8 @@ def _limit_by_counts(case: RunCase, agent: AgentRuns, change: Change) -> Change:
     usual = agent.usual_trust(change.first_hour)
     if usual is None:
         return change
-    levels = {*LEVELS, usual + 1} - {usual}
-    weights = dict.fromkeys(levels, (1 - USUAL) / len(levels)) | {usual: USUAL}
+    levels = {*TRUST_LEVELS, usual + 1} - {usual}
+    weights = dict.fromkeys(levels, (1 - USUAL_TRUST_WEIGHT) / len(levels)) | {usual: USUAL_TRUST_WEIGHT}
     reference, as_of = case.reference(agent, TRUST), case.runs.as_of.date()
     changes = {level: find_change(agent.units_below(level), as_of, reference=reference, is_share=True) for level in weights}
     counted = {level: change for level, change in changes.items() if change is not None}
@@ -360,7 +364,7 @@ def _limit_by_counts(case: RunCase, agent: AgentRuns, change: Change) -> Change:
     )
 
 
-def _build_agent_finding(case: RunCase, agent: AgentRuns, series: str, change: Change) -> Finding:
+def _build_agent_finding(case: RunRuleInput, agent: AgentRuns, series: str, change: Change) -> Finding:
     days = {
         day: averages for day, averages in agent.days(series).items() if change.earliest_day <= day <= change.seen_at.date()
     }
@@ -368,7 +372,7 @@ def _build_agent_finding(case: RunCase, agent: AgentRuns, series: str, change: C
     before, after = _format_value(series, change.mean_before), _format_value(series, change.mean_after)
     having = _count_having(change.mean_before, change.scores_before), _count_having(change.mean_after, change.scores_after)
     wording = Wording(
-        title=f"{series_name(series)}{of_agent} {VERBS[change.direction]} to {after} from {before} on {change.first_day}",
+        title=f"{name_series(series)}{of_agent} {VERBS[change.direction]} to {after} from {before} on {change.first_day}",
         description=_describe_run_change(series, of_agent, change),
         days=[Day(day=day, average=mean, count=count) for day, (mean, count) in days.items()],
         numbers=Numbers(
@@ -381,8 +385,10 @@ def _build_agent_finding(case: RunCase, agent: AgentRuns, series: str, change: C
             made_with=dict(agent.made_by),
         ),
     )
-    compared = Compared(RUNS, case.looked, case.reference(agent, series), agent.first_day or change.first_day, case.runs.as_of)
-    finding = change_finding(Key(DRIFT, series, change.direction, agent.agent), change, compared, wording)
+    compared = Comparison(
+        RUNS, case.source, case.reference(agent, series), agent.first_day or change.first_day, case.runs.as_of
+    )
+    finding = build_finding(Key(DRIFT, series, change.direction, agent.agent), change, compared, wording)
     # A run counts at the hour in which it ended, so what the evidence counts before and since are the same runs.
     at = change.first_hour.replace(tzinfo=UTC)
     return replace(finding, before=(finding.before[0], at), after=(at, finding.after[1]))
@@ -391,7 +397,7 @@ def _build_agent_finding(case: RunCase, agent: AgentRuns, series: str, change: C
 def _describe_run_change(series: str, of_agent: str, change: Change) -> str:
     low, high = sorted(math.copysign(1, change.size) * end for end in (change.size_interval.low, change.size_interval.high))
     return (
-        f"{series_name(series)}{of_agent} {VERBS[change.direction]} from {_format_runs(series, change.mean_before, change.scores_before)} to "
+        f"{name_series(series)}{of_agent} {VERBS[change.direction]} from {_format_runs(series, change.mean_before, change.scores_before)} to "
         f"{_format_runs(series, change.mean_after, change.scores_after)}, by {_format_value(series, abs(change.size))} (95 % interval "
         f"{_format_value(series, low)} to {_format_value(series, high)}). The first day of the change is most likely {change.first_day} (95 % "
         f"interval {change.earliest_day} to {change.latest_day}). Only runs that were diagnosed by the same rules and thresholds are compared."

@@ -30,15 +30,15 @@ from schemas.lazy import duckdb
 from schemas.records import Baseline, Incident, ProjectCheck, Review
 from streams.log.sink import Publisher
 from streams.upkeep.anchors import cause_of
-from streams.watch.checking import Checked, Checker, Known
-from streams.watch.evidence import Explanation, explained, moved_by
+from streams.watch.checking import Checker, CheckResult, KnownRecords
+from streams.watch.evidence import Explanation, explain_by_anchors, measure_change
 from streams.watch.findings import Finding
-from streams.watch.incidents import decided, reassigned
-from streams.watch.lifecycle import ACKNOWLEDGED, LIVE, assignee_of, decision_of, is_live, shows
-from streams.watch.measures import measure
+from streams.watch.incidents import apply_assignment, apply_decision
+from streams.watch.lifecycle import ACKNOWLEDGED, LIVE, assignee_of, decision_of, is_in_effect, is_live
+from streams.watch.measures import measure_scores
 
 
-class Published:
+class PublishedRecords:
     """The records that were published lately.
 
     Over Kafka, the tables show a record only once it has landed; then it is forgotten here.
@@ -55,7 +55,7 @@ class Published:
             self._baselines.update({one.project: one for one in baselines})
             self._incidents.update({one.incident_id: one for one in incidents})
 
-    def read(self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None) -> Known:
+    def read(self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None) -> KnownRecords:
         """Read what is known of some projects; baselines that were computed after `as_of` are left out."""
         shown = {one.incident_id: one for one in query_records(cursor, "watched_incidents", Incident, {"projects": projects})}
         with self._lock:
@@ -64,7 +64,7 @@ class Published:
         by_project: dict[str, list[Incident]] = defaultdict(list)
         for one in sorted((shown | newer).values(), key=lambda one: (one.detected_at, one.incident_id)):
             by_project[one.project].append(one)
-        return Known(self.baselines(cursor, projects, as_of), by_project, frozenset(newer))
+        return KnownRecords(self.baselines(cursor, projects, as_of), by_project, frozenset(newer))
 
     def baselines(
         self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime | None = None
@@ -104,9 +104,9 @@ class Published:
 
 DECISION, ASSIGNMENT, COMMENT = "incident_decision", "incident_assignment", "incident_comment"
 """The kinds of review that decide on an incident, assign it, and say something of it."""
-AT_ONCE = 50
+PROJECT_BATCH_SIZE = 50
 """Projects that are checked together: their scores are read in one scan."""
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 log = logging.getLogger(__name__)
 
 
@@ -116,23 +116,23 @@ class Watch:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._checker = Checker(publisher.policy, self._cause)
-        self._published = Published()
+        self._published = PublishedRecords()
         self._turn = asyncio.Lock()
 
-    async def check(self, projects: Sequence[str], as_of: datetime | None = None) -> list[Checked]:
+    async def check(self, projects: Sequence[str], as_of: datetime | None = None) -> list[CheckResult]:
         """Check some projects as of a moment (now); those that are not audited are left out."""
         wanted = [project for project in projects if self._publisher.policy.for_project(project).settings.enabled]
-        checked: list[Checked] = []
-        for start in range(0, len(wanted), AT_ONCE):
-            checked += await self._check(wanted[start : start + AT_ONCE], as_of)
+        checked: list[CheckResult] = []
+        for start in range(0, len(wanted), PROJECT_BATCH_SIZE):
+            checked += await self._check(wanted[start : start + PROJECT_BATCH_SIZE], as_of)
         return checked
 
-    async def _check(self, projects: Sequence[str], as_of: datetime | None) -> list[Checked]:
+    async def _check(self, projects: Sequence[str], as_of: datetime | None) -> list[CheckResult]:
         async with self._turn:
             checked = await asyncio.to_thread(self._examine, projects, as_of or self._publisher.now())
             baselines = [one.baseline for one in checked if one.baseline is not None and one.is_new_baseline]
             await self._publish(baselines, [incident for one in checked for incident in one.incidents])
-            await asyncio.to_thread(self._note, [one.looked for one in checked if one.looked is not None])
+            await asyncio.to_thread(self._note, [one.project_check for one in checked if one.project_check is not None])
         for one in checked:
             for incident in (*one.opened, *one.worsened):
                 log.info("incident in %s: %s: %s", one.project, incident.severity, incident.title)
@@ -175,14 +175,14 @@ class Watch:
         async with self._turn:
             current = await self.incident(project, incident_id)
             taken_over = decision == ACKNOWLEDGED and current is not None and current.acknowledged_by != who
-            if current is None or (shows(current, decision) and not taken_over):
+            if current is None or (is_in_effect(current, decision) and not taken_over):
                 return current
             if decision in LIVE and not is_live(current) and await self._is_taken(project, current):
                 return current
             now = now or self._publisher.now()
-            said = _review(DECISION, current, _reviewer(who, entered_by), comment, now, status=decision)
+            said = _build_review(DECISION, current, _format_reviewer(who, entered_by), comment, now, status=decision)
             await self._publisher.publish("reviews", [said])
-            made = decided(current, decision, who, now)
+            made = apply_decision(current, decision, who, now)
             await self._publish([], [made])
         return made
 
@@ -205,9 +205,9 @@ class Watch:
             if assignee_of(current) == assignee:
                 return current
             now = now or self._publisher.now()
-            said = _review(ASSIGNMENT, current, _reviewer(who, entered_by), comment, now, assignee=assignee)
+            said = _build_review(ASSIGNMENT, current, _format_reviewer(who, entered_by), comment, now, assignee=assignee)
             await self._publisher.publish("reviews", [said])
-            made = reassigned(current, assignee, now)
+            made = apply_assignment(current, assignee, now)
             await self._publish([], [made])
         return made
 
@@ -215,21 +215,21 @@ class Watch:
         self, incident: Incident, who: str, comment: str, *, entered_by: str | None = None, now: datetime | None = None
     ) -> None:
         """Say something of an incident; nothing else of it changes."""
-        said = _review(COMMENT, incident, _reviewer(who, entered_by), comment, now or self._publisher.now())
+        said = _build_review(COMMENT, incident, _format_reviewer(who, entered_by), comment, now or self._publisher.now())
         await self._publisher.publish("reviews", [said])
 
     async def _is_taken(self, project: str, incident: Incident) -> bool:
         """Tell whether another live incident has a series that raised an alarm in this one."""
         known = await asyncio.to_thread(self._read, lambda cursor: self._published.read(cursor, [project]))
-        own = _alarmed(incident)
+        own = _alarmed_series(incident)
         live = (one for one in known.incidents.get(project, ()) if is_live(one) and one.incident_id != incident.incident_id)
-        return any(not own.isdisjoint(_alarmed(other)) for other in live)
+        return any(not own.isdisjoint(_alarmed_series(other)) for other in live)
 
     def _cause(self, project: str, finding: Finding) -> Explanation:
-        tier, moved = finding.key.tier, moved_by(finding)
-        return explained(tier, moved, cause_of(self._publisher.store, project, tier, moved))
+        tier, moved = finding.key.tier, measure_change(finding)
+        return explain_by_anchors(tier, moved, cause_of(self._publisher.store, project, tier, moved))
 
-    def _examine(self, projects: Sequence[str], as_of: datetime) -> list[Checked]:
+    def _examine(self, projects: Sequence[str], as_of: datetime) -> list[CheckResult]:
         with contextlib.closing(self._publisher.store.cursor()) as cursor:
             cursor.begin()  # everything that a check reads is of one moment
             return list(self._checker.check(cursor, projects, as_of, self._published.read(cursor, projects, as_of)))
@@ -243,10 +243,10 @@ class Watch:
     def _baseline(self, project: str, days: int | None, as_of: datetime) -> Baseline | None:
         window = days or self._publisher.policy.for_project(project).settings.baseline_window_days
         with contextlib.closing(self._publisher.store.cursor()) as cursor:
-            measured, _ = measure(cursor, [project], as_of.date() - timedelta(days=window), as_of)
+            measured, _ = measure_scores(cursor, [project], as_of.date() - timedelta(days=window), as_of)
         return self._checker.baseline(measured[project], window) if project in measured else None
 
-    def _read(self, question: Callable[[duckdb.DuckDBPyConnection], Found]) -> Found:
+    def _read(self, question: Callable[[duckdb.DuckDBPyConnection], Answer]) -> Answer:
         with contextlib.closing(self._publisher.store.cursor()) as cursor:
             return question(cursor)
 
@@ -257,17 +257,17 @@ class Watch:
         self._published.note(baselines, incidents)
 
 
-def _alarmed(incident: Incident) -> set[Series]:
+def _alarmed_series(incident: Incident) -> set[Series]:
     """The series that raised an alarm in an incident; the one that leads did."""
     evidence = evidence_of(incident)
     return {one.series for one in evidence.moved if not one.fell_too} | {evidence.lead_series(incident)}
 
 
-def _reviewer(who: str, entered_by: str | None) -> str:
+def _format_reviewer(who: str, entered_by: str | None) -> str:
     return who if entered_by in {None, who} else f"{who} (entered by {entered_by})"
 
 
-def _review(
+def _build_review(
     kind: str,
     incident: Incident,
     who: str,
@@ -293,7 +293,7 @@ def _review(
     )
 
 
-Which = tuple[str, str]
+IncidentKey = tuple[str, str]
 """An incident, by project and id."""
 Problem = Literal["not_found", "conflict"]
 PROBLEMS: dict[str, str] = {
@@ -317,7 +317,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangeResult:
     """The outcome of a change of one incident: the incident as it is now, or why it was not changed."""
 
     incident: Incident | None
@@ -332,23 +332,27 @@ class Person:
     entered_by: str | None = None
 
 
-async def change(watch: Watch, which: Which, wanted: Change, person: Person, now: datetime | None = None) -> Changed:
+async def apply_change(
+    watch: Watch, which: IncidentKey, wanted: Change, person: Person, now: datetime | None = None
+) -> ChangeResult:
     """Change one incident, at the present unless `now` is given."""
     project, incident_id = which
     before = await watch.incident(project, incident_id)
     if before is None:
-        return Changed(None, "not_found")
+        return ChangeResult(None, "not_found")
     made, told = before, False
     if wanted.decision is not None:
         who, entered_by = person.name, person.entered_by
-        decided = await watch.decide(project, incident_id, wanted.decision, who, wanted.comment, entered_by=entered_by, now=now)
-        if decided is None or not shows(decided, wanted.decision):
-            return Changed(decided or before, "conflict")
-        made, told = decided, decided.revision != before.revision
+        apply_decision = await watch.decide(
+            project, incident_id, wanted.decision, who, wanted.comment, entered_by=entered_by, now=now
+        )
+        if apply_decision is None or not is_in_effect(apply_decision, wanted.decision):
+            return ChangeResult(apply_decision or before, "conflict")
+        made, told = apply_decision, apply_decision.revision != before.revision
     if wanted.assigns:
         comment = None if told else wanted.comment
         assigned = await watch.assign(made, wanted.assignee, person.name, comment, entered_by=person.entered_by, now=now)
         made, told = assigned, told or assigned.revision != made.revision
     if wanted.comment and not told:
         await watch.comment(made, person.name, wanted.comment, entered_by=person.entered_by, now=now)
-    return Changed(made)
+    return ChangeResult(made)

@@ -14,7 +14,7 @@ from audit.policy import Policy
 from schemas.registry import topics
 from streams.kafka.connection import KafkaConnection
 from streams.log.sink import StorePublisher
-from streams.watch.watching import Change, Person, Watch, change
+from streams.watch.watching import Change, Person, Watch, apply_change
 
 
 def test_an_incident_is_opened_once_however_late_it_lands(kafka: KafkaConnection, make_topics: MakeTopics) -> None:
@@ -71,7 +71,7 @@ def test_who_has_an_incident_and_what_is_said_of_it_is_the_same_over_kafka(
             )
         ):
             at = END + timedelta(minutes=number)
-            assert None is (await change(watch, ("ops", "i1"), wanted, Person("ann", "root"), at)).problem
+            assert None is (await apply_change(watch, ("ops", "i1"), wanted, Person("ann", "root"), at)).problem
 
     async def over_kafka(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway, producing(kafka) as producer:

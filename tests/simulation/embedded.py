@@ -28,7 +28,7 @@ from streams.upkeep.periodic_tasks import PeriodicTasks
 LIMITS = EngineLimits(max_waiting=20, max_group_size=4, flush_seconds=2.5, idle_check_seconds=30.0)
 SMALL = {
     "streams.log.local_log": {"FLUSH_RECORDS": 40, "MOST_PENDING": 60},
-    "streams.engine.record_intake": {"AT_ONCE": 2},
+    "streams.engine.record_intake": {"REQUEST_BATCH_SIZE": 2},
     "streams.engine.engine": {"MAX_CACHED_SESSIONS": 1, "TASK_BATCH_SIZE": 2},
     "streams.judging.judging_partition": {"WINDOW_TASKS": 3},
 }

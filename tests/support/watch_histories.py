@@ -18,7 +18,7 @@ from schemas.codec.single_object import encode
 from schemas.records import Diagnosis, FailureCause, Incident, Record, Score
 from streams.watch.evidence import UNEXPLAINED, Explanation
 from streams.watch.findings import Finding, Source
-from streams.watch.incidents import due, record_of
+from streams.watch.incidents import build_record, plan_updates
 
 END = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 """The time as of which checks run."""
@@ -149,7 +149,7 @@ def finding(*, started_days_ago: int, ended_days_ago: int = 0, **changes: object
         before=(END - 20 * DAY, END - 9 * DAY),
         after=(END - 9 * DAY, END),
         expected=0.9,
-        looked=Source("watched_sessions", {}),
+        source=Source("watched_sessions", {}),
     )
     return replace(result, **changes)  # type: ignore[arg-type]
 
@@ -165,7 +165,10 @@ def check(
     findings: Sequence[Finding], stored: Sequence[Incident] = (), time: datetime = END, cause: str | None = None
 ) -> list[Incident]:
     """Return the incidents and revisions that a check writes for its findings, given the stored incidents."""
-    return [record_of(change, "ops", time, Evidence()) for change in due(findings, stored, time, lambda _: explanation(cause))]
+    return [
+        build_record(change, "ops", time, Evidence())
+        for change in plan_updates(findings, stored, time, lambda _: explanation(cause))
+    ]
 
 
 def opened(*findings: Finding) -> Incident:

@@ -68,7 +68,7 @@ from service.text.answers import document
 from service.text.formats import plain
 from service.write.importing import resume_histories
 from streams.upkeep.annotations import MAX_COMMENT
-from streams.watch.checking import Checked
+from streams.watch.checking import CheckResult
 from streams.watch.lifecycle import (
     ACKNOWLEDGED,
     CONFIRMED,
@@ -81,8 +81,8 @@ from streams.watch.lifecycle import (
     confidence_of,
     current_status,
 )
-from streams.watch.rounds import recent_projects
-from streams.watch.watching import AT_ONCE, PROBLEMS, Change, Changed, Person, Watch, change
+from streams.watch.rounds import read_recent_projects
+from streams.watch.watching import PROBLEMS, PROJECT_BATCH_SIZE, Change, ChangeResult, Person, Watch, apply_change
 
 incidents_app = typer.Typer(
     no_args_is_help=True, help="List, show, decide, assign and comment on incidents of drift and anomaly spikes."
@@ -327,16 +327,16 @@ def check_drift(
     leave(failed=bool(failed))
 
 
-def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) -> list[Checked]:
+def check_projects(workspace: Workspace, projects: Sequence[str] | None = None) -> list[CheckResult]:
     """Check the given projects, or all projects with recent exchanges, as of the workspace's clock."""
     now = workspace.now()
     if workspace.server is not None:
         with working("waiting for the server's checks"):
-            return workspace.server.call("check", list[Checked], projects, now)
+            return workspace.server.call("check", list[CheckResult], projects, now)
     with working("summing days"):
         refresh_daily(workspace.store)
     if projects is None:
-        projects = recent_projects(workspace.store, now)
+        projects = read_recent_projects(workspace.store, now)
     return asyncio.run(_check_in_batches(Watch(workspace.publisher), projects))
 
 
@@ -412,11 +412,11 @@ def _apply_change(workspace: Workspace, incident: Incident, requested: Change, a
     key = (incident.project, incident.incident_id)
     comment_text = None if requested.comment is None else workspace.redactor.redact(requested.comment)[0]
     redacted = Change(decision=requested.decision, assigns=requested.assigns, assignee=requested.assignee, comment=comment_text)
-    result: Changed
+    result: ChangeResult
     if workspace.server is None:
-        result = asyncio.run(change(Watch(workspace.publisher), key, redacted, Person(author)))
+        result = asyncio.run(apply_change(Watch(workspace.publisher), key, redacted, Person(author)))
     else:
-        result = workspace.server.call("change", Changed, key, redacted, Person(author), workspace.now())
+        result = workspace.server.call("change", ChangeResult, key, redacted, Person(author), workspace.now())
     if result.problem is not None or result.incident is None:
         problem = result.problem or "not_found"
         raise InputError(
@@ -475,11 +475,11 @@ def _print_change(incident: Incident, result: str, *, as_json: bool) -> None:
         out.say(f"{incident.incident_id} {result}: {incident.title}")
 
 
-async def _check_in_batches(watch: Watch, projects: Sequence[str]) -> list[Checked]:
-    checked: list[Checked] = []
+async def _check_in_batches(watch: Watch, projects: Sequence[str]) -> list[CheckResult]:
+    checked: list[CheckResult] = []
     with counting("checking projects", len(projects)) as bar:
-        for start in range(0, len(projects), AT_ONCE):
-            batch = projects[start : start + AT_ONCE]
+        for start in range(0, len(projects), PROJECT_BATCH_SIZE):
+            batch = projects[start : start + PROJECT_BATCH_SIZE]
             checked += await watch.check(batch)
             bar(start + len(batch))
     return checked

@@ -31,7 +31,7 @@ from streams.log.admission import EncodedRecords
 from streams.steps.intake import IntakeState
 from streams.topology import TOPOLOGY
 from streams.upkeep.deletion import cutoff, purge
-from streams.watch.rules import LOOK_BACK
+from streams.watch.rules import LOOK_BACK_DAYS
 
 NOW = datetime(2026, 11, 1, 12, 0, tzinfo=UTC)
 OLD, NEW = NOW - timedelta(days=100), NOW - timedelta(days=10)
@@ -331,9 +331,9 @@ def test_hourly_sums_outlive_their_scores_for_as_long_as_the_watch_looks_back(st
     refresh_daily(store)
     assert rows(store, "hourly_scores", "hour::DATE, exchanges", "hour") == [(OLD.date(), 1), (NEW.date(), 1)]
 
-    purge(store, POLICY, OLD + timedelta(days=LOOK_BACK))
+    purge(store, POLICY, OLD + timedelta(days=LOOK_BACK_DAYS))
     assert rows(store, "hourly_scores", "hour::DATE, exchanges", "hour") == [(OLD.date(), 1), (NEW.date(), 1)]
-    purge(store, POLICY, OLD + timedelta(days=LOOK_BACK + 1))
+    purge(store, POLICY, OLD + timedelta(days=LOOK_BACK_DAYS + 1))
 
     assert rows(store, "hourly_scores", "hour::DATE, exchanges", "hour") == [(NEW.date(), 1)]
     assert rows(store, "daily_scores", "day::DATE, exchanges", "day") == [(OLD.date(), 1), (NEW.date(), 1)]

@@ -18,7 +18,7 @@ from audit.redaction import Redactor
 from schemas.errors import InputError
 from schemas.records import Deployment
 from streams.upkeep.annotations import deployment, deployments, known_already
-from streams.watch.evidence import began_with
+from streams.watch.evidence import find_deployments
 from streams.watch.findings import Finding, Source
 
 REDACTOR = Redactor(RedactionSettings())
@@ -81,7 +81,7 @@ def finding(interval: tuple[date, date] | None = None) -> Finding:
     at = datetime(2026, 10, 3, tzinfo=UTC)
     return Finding(
         key=Key("drift", "tier2", "down"), rule="sequential", severity="warning", since=at.date(), until=at.date(), size=1.0,
-        title="", description="", numbers=Numbers(), before=(at, at), after=(at, at), expected=None, looked=Source("drift_units", {}),
+        title="", description="", numbers=Numbers(), before=(at, at), after=(at, at), expected=None, source=Source("drift_units", {}),
         interval=interval,
     )  # fmt: skip
 
@@ -90,6 +90,6 @@ def test_an_incident_names_the_deployments_of_its_first_days(store: Store) -> No
     """A release of the same day may be the cause, one of the week before is not."""
     days = [datetime(2026, 10, day, 23, 59, tzinfo=UTC) for day in (1, 2, 3, 4)]
     put(store, "deployments", [told(f"{at.day}", at=at) for at in days])
-    deployments = began_with(store.cursor(), "ops", finding((date(2026, 10, 2), date(2026, 10, 3))))
+    deployments = find_deployments(store.cursor(), "ops", finding((date(2026, 10, 2), date(2026, 10, 3))))
     assert [one.version for one in deployments] == ["3", "2"]
-    assert [one.version for one in began_with(store.cursor(), "ops", finding())] == ["3"]
+    assert [one.version for one in find_deployments(store.cursor(), "ops", finding())] == ["3"]

@@ -18,8 +18,8 @@ from audit.policy import Policy
 from schemas.records import Incident
 from service.read.incidents import history_of
 from streams.log.sink import StorePublisher
-from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, OPEN, RESOLVED, assignee_of, with_decision
-from streams.watch.watching import Change, Changed, Person, Watch, change
+from streams.watch.lifecycle import ACKNOWLEDGED, DISMISSED, OPEN, RESOLVED, assignee_of, set_decision
+from streams.watch.watching import Change, ChangeResult, Person, Watch, apply_change
 
 HOUR = timedelta(hours=1)
 ANN, BOB = Person("ann"), Person("bob")
@@ -38,10 +38,10 @@ def watch_over(store: Store) -> Watch:
     return Watch(StorePublisher(store, Policy(), lambda: END))
 
 
-def changed(store: Store, person: Person, hours: int = 0, identity: str = "i1", **wanted: Any) -> Changed:
+def changed(store: Store, person: Person, hours: int = 0, identity: str = "i1", **wanted: Any) -> ChangeResult:
     """Change the incident this many hours after the end of the history."""
     wanted |= {"assigns": True} if "assignee" in wanted else {}
-    return asyncio.run(change(watch_over(store), ("ops", identity), Change(**wanted), person, END + hours * HOUR))
+    return asyncio.run(apply_change(watch_over(store), ("ops", identity), Change(**wanted), person, END + hours * HOUR))
 
 
 def current_incident(store: Store, identity: str = "i1") -> Incident:
@@ -140,7 +140,7 @@ def test_a_decision_without_effect_keeps_its_comment(store: Store) -> None:
 def test_an_impossible_change_gives_the_reason(store: Store) -> None:
     """A bulk change of a hundred incidents reports the result of each."""
     assert changed(store, ANN, identity="none", decision=RESOLVED).problem == "not_found"
-    assert asyncio.run(change(watch_over(store), ("web", "i1"), Change(comment="x"), ANN)).problem == "not_found"
+    assert asyncio.run(apply_change(watch_over(store), ("web", "i1"), Change(comment="x"), ANN)).problem == "not_found"
     put(store, "incidents", [incident(incident_id="i2", status="resolved", resolved_at=END)])
     assert changed(store, ANN, identity="i2", decision=OPEN, assignee="bob").problem == "conflict"
     assert None is current_incident(store, "i2").assignee
@@ -161,7 +161,7 @@ def test_checks_keep_the_assignee_and_the_comments() -> None:
         (result,) = asyncio.run(watch.check(["ops"], END))
         (opened,) = result.opened
         which = ("ops", opened.incident_id)
-        asyncio.run(change(watch, which, Change(assigns=True, assignee="bob", comment="yours"), ANN, END))
+        asyncio.run(apply_change(watch, which, Change(assigns=True, assignee="bob", comment="yours"), ANN, END))
         put(store, "scores", history(fallen(7), 41, end=END + timedelta(days=1)))
         (later_result,) = asyncio.run(watch_over(store).check(["ops"], END + timedelta(days=1)))
         assert [one.incident_id for one in later_result.incidents] == [opened.incident_id]
@@ -204,7 +204,7 @@ def test_incidents_of_older_versions_belong_to_the_person_who_acknowledged_them(
     """Their records have no assignee, and new decisions must continue from there."""
     before = incident(status=status, acknowledged_by="ann", acknowledged_at=END)
     assert assignee_of(before) == "ann"
-    assert assignee_of(with_decision(before, RESOLVED, "bob", END)) == "ann"
-    reopened = with_decision(before, OPEN, "bob", END)
+    assert assignee_of(set_decision(before, RESOLVED, "bob", END)) == "ann"
+    reopened = set_decision(before, OPEN, "bob", END)
     assert assignee_of(reopened) == (None if status == ACKNOWLEDGED else "ann")
     assert None is assignee_of(msgspec.structs.replace(before, assigned_at=END))

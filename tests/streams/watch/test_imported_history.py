@@ -15,9 +15,9 @@ from audit.policy import Policy
 from schemas.records import Score
 from service.alerts.delivery import RECENT
 from streams.log.sink import StorePublisher
-from streams.watch.checking import Checked
-from streams.watch.history import ABANDONED, EVERY_PROJECT, History, ProjectHistory
-from streams.watch.measures import WAITED, midnight
+from streams.watch.checking import CheckResult
+from streams.watch.history import EVERY_PROJECT, MAX_IMPORT_AGE, History, ProjectHistory
+from streams.watch.measures import MAX_SCORE_DELAY, midnight
 from streams.watch.rounds import WatchRounds
 from streams.watch.watching import Watch
 
@@ -66,7 +66,7 @@ class Importing:
         """Return every revision of every incident."""
         return self.store.cursor().execute(INCIDENTS).fetchall()
 
-    async def _noted(self, projects: Sequence[str], as_of: datetime | None = None) -> list[Checked]:
+    async def _noted(self, projects: Sequence[str], as_of: datetime | None = None) -> list[CheckResult]:
         if len(self.moments) + 1 == self.stops_at:
             raise KilledError
         self.moments.append(as_of or self.now)
@@ -201,7 +201,7 @@ def test_nothing_is_checked_while_exchanges_wait_for_the_judge(store: Store) -> 
     assert check.checks == 0
     assert importing.moments == []
     assert importing.round() == []
-    importing.now += WAITED
+    importing.now += MAX_SCORE_DELAY
     assert len([moment for moment in importing.round() if moment < NOW]) == MONTH + 6
     assert importing.incidents()
 
@@ -212,7 +212,7 @@ def test_rounds_skip_a_project_while_an_import_fills_it(store: Store) -> None:
     importing.now = END
     importing.bring(history(steady, 2))
     assert importing.round() == []
-    importing.now += ABANDONED
+    importing.now += MAX_IMPORT_AGE
     yesterday, today = midnight((END - DAY).date()), midnight(END.date())
     assert importing.round() == [yesterday, today, importing.now]
     assert importing.history.pending() == {}

@@ -20,8 +20,8 @@ from audit.drift.series import Reference, merge_spans
 from audit.policy import Policy
 from schemas.records import Incident
 from streams.log.sink import StorePublisher
-from streams.watch.checking import Checked
-from streams.watch.incidents import decided, references_of
+from streams.watch.checking import CheckResult
+from streams.watch.incidents import apply_decision, derive_references
 from streams.watch.lifecycle import (
     ACKNOWLEDGED,
     DECISIONS,
@@ -30,12 +30,12 @@ from streams.watch.lifecycle import (
     OPEN,
     RESOLVED,
     DayLevel,
-    back_since,
     current,
+    find_recovery_day,
+    is_in_effect,
     is_live,
     recovered_since,
-    shows,
-    with_decision,
+    set_decision,
 )
 from streams.watch.watching import Watch
 
@@ -56,7 +56,7 @@ def watch(store: Store, at: datetime) -> Watch:
     return Watch(StorePublisher(store, Policy(), lambda: at))
 
 
-def check(store: Store, at: datetime = END) -> Checked:
+def check(store: Store, at: datetime = END) -> CheckResult:
     """Return the check of the project."""
     (check,) = asyncio.run(watch(store, at).check(["ops"]))
     return check
@@ -110,7 +110,7 @@ def test_a_recovered_incident_resolves_itself_and_its_days_leave_the_reference(s
     assert incident.last_day is not None
     assert incident.last_day.date() == TODAY - 11 * DAY
     assert incident.resolved_at == END - 8 * DAY
-    assert references_of([incident]) == {"tier2": Reference(cut=((TODAY - 16 * DAY, TODAY - 11 * DAY),))}
+    assert derive_references([incident]) == {"tier2": Reference(cut=((TODAY - 16 * DAY, TODAY - 11 * DAY),))}
 
 
 def test_a_change_that_recovered_before_it_was_found_is_resolved_by_the_same_check(store: Store) -> None:
@@ -160,7 +160,7 @@ def test_an_ongoing_incident_stays_open_and_keeps_its_reference(store: Store, de
         check(store, END - back * DAY)
     (incident,) = known(store)
     assert is_live(incident)
-    assert references_of([incident]) == {}
+    assert derive_references([incident]) == {}
     assert incident.acknowledged_by == ("ann" if decision == ACKNOWLEDGED else None)
 
 
@@ -256,7 +256,7 @@ def test_recovered_days_end_a_change_and_other_days_do_not(days: list[tuple[floa
     levels = [(level.before, True), (level.after, False)]
     for at, is_back in levels:
         found = [DayLevel(TODAY - number * DAY, at + noise, units) for number, (noise, units) in enumerate(days, start=1)]
-        first = back_since(found, level, TODAY - 30 * DAY, TODAY)
+        first = find_recovery_day(found, level, TODAY - 30 * DAY, TODAY)
         assert (found[-1].day if is_back else None) == first
 
 
@@ -264,8 +264,8 @@ def test_one_recovered_day_and_today_do_not_end_a_change() -> None:
     """A Sunday is not a recovery, and today is incomplete."""
     back = [DayLevel(TODAY - DAY, 0.85, 50), DayLevel(TODAY, 0.85, 50)]
     low = [DayLevel(TODAY - 2 * DAY, 0.45, 50)]
-    assert back_since([*low, *back], FALL, TODAY - 9 * DAY, TODAY) is None
-    assert back_since([*low, *back], FALL, TODAY - 9 * DAY, TODAY + DAY) == TODAY - DAY
+    assert find_recovery_day([*low, *back], FALL, TODAY - 9 * DAY, TODAY) is None
+    assert find_recovery_day([*low, *back], FALL, TODAY - 9 * DAY, TODAY + DAY) == TODAY - DAY
 
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=8))
@@ -285,8 +285,8 @@ def test_the_last_decision_counts_and_names_its_author(steps: Sequence[tuple[str
     """It counts whatever was decided before, in any order."""
     incident = plain()
     for number, (decision, author) in enumerate(steps, start=1):
-        incident = decided(incident, decision, author, END + number * DAY)
-        assert shows(incident, decision)
+        incident = apply_decision(incident, decision, author, END + number * DAY)
+        assert is_in_effect(incident, decision)
         assert incident.revision == number
         assert incident.decided_at == END + number * DAY
         assert is_live(incident) is (decision in {OPEN, ACKNOWLEDGED})
@@ -305,15 +305,15 @@ def test_an_accepted_incident_is_called_the_new_normal() -> None:
     assert current(old).resolution == "new_normal"
     assert current(old).resolved_by == "ann"
     assert plain() == current(plain())
-    assert shows(current(old), NEW_NORMAL)
-    assert with_decision(plain(), NEW_NORMAL, "ann", END).last_day is None
+    assert is_in_effect(current(old), NEW_NORMAL)
+    assert set_decision(plain(), NEW_NORMAL, "ann", END).last_day is None
 
 
 def test_a_change_after_a_dismissed_false_incident_is_found_within_four_days(store: Store) -> None:
     """The false incident was chance, so its scores stay in the reference."""
     put(store, "scores", history(lambda back: 0.75 if back < 5 else 0.85, 60))
     (false,) = (one for one in [plain(incident_id="false", tier="tier2", direction="down", metadata=_chance(12, 12))])
-    put(store, "incidents", [decided(false, DISMISSED, "ann", END - 12 * DAY)])
+    put(store, "incidents", [apply_decision(false, DISMISSED, "ann", END - 12 * DAY)])
     for back in [*range(11, 6, -1), *range(5, -1, -1)]:
         check(store, END - back * DAY)
     incidents = [one for one in known(store) if one.incident_id != "false"]

@@ -13,7 +13,7 @@ from support.watch_histories import END, ended_run, fallen, history, put, steady
 from analytics.store.store import Store
 from audit.policy import Policy
 from streams.log.sink import StorePublisher
-from streams.watch.checking import Checked
+from streams.watch.checking import CheckResult
 from streams.watch.rounds import WatchRounds
 from streams.watch.watching import Watch
 
@@ -46,7 +46,7 @@ class Rounds:
         asyncio.run(self._rounds.run())
         return [project for part in self.asked for project in part]
 
-    async def _noted(self, projects: Sequence[str], as_of: object = None) -> list[Checked]:
+    async def _noted(self, projects: Sequence[str], as_of: object = None) -> list[CheckResult]:
         assert as_of is None
         if self._failing in projects:
             raise ValueError("it cannot be checked")

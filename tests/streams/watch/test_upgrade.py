@@ -19,7 +19,7 @@ from schemas.records import Incident, Review
 from schemas.registry import current_schemas, earlier_schemas
 from service.read.incidents import history_of, incident_answer, incident_records
 from streams.log.sink import StorePublisher
-from streams.watch.incidents import references_of
+from streams.watch.incidents import derive_references
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)
@@ -114,7 +114,7 @@ def test_an_upgrade_keeps_open_incidents_open_and_decided_ones_decided(database:
         "dismissed": ("dismissed", None, "confirmed"),
     }
     assert found["open"].revision == 1
-    references = references_of(found.values())
+    references = derive_references(found.values())
     assert Reference(since=TODAY - 10 * DAY) == references["tier3"]
     assert references["tier2_5"].cut != ()
 

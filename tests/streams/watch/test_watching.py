@@ -21,7 +21,7 @@ from schemas.records import DimensionScore, Exchange, Incident, Record, Review, 
 from service.read.why import why
 from streams.engine.record_intake import PublishResult
 from streams.log.sink import StorePublisher
-from streams.watch.checking import Checked
+from streams.watch.checking import CheckResult
 from streams.watch.lifecycle import DISMISSED, NEW_NORMAL, RESOLVED
 from streams.watch.watching import Watch
 
@@ -41,7 +41,7 @@ def watch_over(store: Store, at: datetime = END, policy: Policy | None = None) -
     return Watch(StorePublisher(store, policy or Policy(), lambda: at))
 
 
-def check_project(store: Store, at: datetime = END, policy: Policy | None = None, project: str = "ops") -> Checked:
+def check_project(store: Store, at: datetime = END, policy: Policy | None = None, project: str = "ops") -> CheckResult:
     """Return the check of a project by a watch without a memory besides the store."""
     (result,) = asyncio.run(watch_over(store, at, policy).check([project]))
     return result
@@ -262,7 +262,7 @@ def test_a_stored_decision_does_not_undo_a_later_one(store: Store) -> None:
     log = Late(store, Policy(), lambda: END)
     watch = Watch(log)
 
-    async def run() -> tuple[Checked, Incident | None]:
+    async def run() -> tuple[CheckResult, Incident | None]:
         (first,) = await watch.check(["ops"])
         incident_id = first.opened[0].incident_id
         log.held = ("incidents",)
@@ -575,7 +575,7 @@ def came(score: Score, at: datetime) -> Exchange:
 
 def spots(store: Store, at: datetime = END) -> list[tuple[str, str, int]]:
     """Return the blind spots of a check: reason, subject and count."""
-    looked = check_project(store, at).looked
+    looked = check_project(store, at).project_check
     assert looked is not None
     return [(spot.reason, spot.subject, spot.count) for spot in looked.blind_spots]
 

@@ -150,7 +150,7 @@ def _report(workspace: Workspace, sessions: Sequence[Session], last_day: date, *
     # People see the end of the output first.
     yield heading(f"In short, checked as of {present:%Y-%m-%d}; {SIMULATED}")
     yield from _in_short([incident for check in checks for incident in check.opened])
-    quiet = sum(bool(check.looked) and not check.findings for check in checks)
+    quiet = sum(bool(check.project_check) and not check.findings for check in checks)
     yield "\n".join([f"{quiet} of {len(checks)} projects: checked, nothing found", *check_limits(checks)])
     yield heading("See it in a browser")
     yield from pages_steps(program, database, policy, as_of=None if is_of_now else present.date())

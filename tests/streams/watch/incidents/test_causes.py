@@ -12,7 +12,7 @@ import pytest
 from audit.anchors import Attribution, IncidentChange
 from audit.drift.incident_evidence import Cause, Numbers
 from audit.drift.watched_series import Key
-from streams.watch.evidence import UNEXPLAINED, Explanation, combined, explained, moved_by
+from streams.watch.evidence import UNEXPLAINED, Explanation, combine_explanations, explain_by_anchors, measure_change
 from streams.watch.findings import Finding, Source
 
 FIRST = date(2026, 11, 10)
@@ -34,7 +34,7 @@ def finding(numbers: dict[str, Any], **changes: Any) -> Finding:
         before=(datetime(2026, 10, 1, tzinfo=UTC), datetime(2026, 11, 10, tzinfo=UTC)),
         after=(datetime(2026, 11, 10, tzinfo=UTC), datetime(2026, 11, 15, tzinfo=UTC)),
         expected=0.9,
-        looked=Source("watched_sessions", {}),
+        source=Source("watched_sessions", {}),
     )
     return replace(change, **changes)
 
@@ -42,7 +42,7 @@ def finding(numbers: dict[str, Any], **changes: Any) -> Finding:
 def test_a_finding_with_an_interval_changes_by_its_estimated_size() -> None:
     """The evidence over all sessions estimates size and first day, each with an interval."""
     numbers = {"change": -0.1, "changeInterval": [-0.149, -0.051]}
-    change = moved_by(finding(numbers, interval=(date(2026, 11, 8), date(2026, 11, 11))))
+    change = measure_change(finding(numbers, interval=(date(2026, 11, 8), date(2026, 11, 11))))
     assert change is not None
     assert change.direction == "down"
     assert change.size == 0.1
@@ -54,7 +54,7 @@ def test_a_finding_with_an_interval_changes_by_its_estimated_size() -> None:
 def test_a_run_of_days_changes_by_its_mean_minus_the_baseline() -> None:
     """Days are weighted by their number of scores; the rule gives no interval."""
     days = [{"day": "2026-11-10", "average": 0.8, "count": 1}, {"day": "2026-11-11", "average": 0.6, "count": 3}]
-    change = moved_by(finding({"days": days}))
+    change = measure_change(finding({"days": days}))
     assert change is not None
     assert change.size == pytest.approx(0.25)
     assert change.error == 0.0
@@ -64,9 +64,9 @@ def test_a_run_of_days_changes_by_its_mean_minus_the_baseline() -> None:
 
 def test_a_finding_that_is_not_about_a_mean_has_no_cause() -> None:
     """A rate of anomalies is counted, not judged."""
-    assert moved_by(finding({"rate": 0.3}, key=Key("anomaly_spike", None, "up"))) is None
-    assert moved_by(finding({"days": []})) is None
-    assert UNEXPLAINED is explained(None, None, Attribution(cause=None, reason="no_size"))
+    assert measure_change(finding({"rate": 0.3}, key=Key("anomaly_spike", None, "up"))) is None
+    assert measure_change(finding({"days": []})) is None
+    assert UNEXPLAINED is explain_by_anchors(None, None, Attribution(cause=None, reason="no_size"))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_a_finding_that_is_not_about_a_mean_has_no_cause() -> None:
 )  # fmt: skip
 def test_each_result_has_a_sentence_with_the_reason(found: Attribution, words: str) -> None:
     """If the cause is unknown, the sentence says what is missing."""
-    explanation = explained("tier2", MOVED, found)
+    explanation = explain_by_anchors("tier2", MOVED, found)
     assert words in explanation.words
     assert found.cause == explanation.cause
     assert found.reason == explanation.numbers.reason
@@ -111,12 +111,12 @@ def one(cause: str | None) -> Explanation:
 )
 def test_tiers_that_changed_together_have_one_cause_or_none(tiers: dict[str, Explanation], cause: str | None) -> None:
     """A tier without a cause contradicts nothing, but agent and judge contradict each other: a judge cannot change rules."""
-    assert combined(tiers).cause == cause
+    assert combine_explanations(tiers).cause == cause
 
 
 def test_a_contradiction_names_both_causes() -> None:
     """Both may have changed, so a person must decide."""
-    combination = combined({"tier1": one("agent"), "tier2": one("judge")})
+    combination = combine_explanations({"tier1": one("agent"), "tier2": one("judge")})
     assert all(name in combination.words for name in ("disagree", "Tier 1", "agent", "Tier 2", "judge"))
     assert combination.numbers.reason == "contradiction"
     assert set(combination.numbers.tiers or ()) == {"tier1", "tier2"}

@@ -17,8 +17,8 @@ from audit.drift.incident_evidence import evidence_of
 from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, SPIKE, SPREAD, UP, WARNING, Key
 from schemas.records import Incident
 from streams.watch.findings import Finding
-from streams.watch.incidents import decided, due
-from streams.watch.lifecycle import ACKNOWLEDGED, CONFIRMED, DISMISSED, SUSPECTED, vanished
+from streams.watch.incidents import apply_decision, plan_updates
+from streams.watch.lifecycle import ACKNOWLEDGED, CONFIRMED, DISMISSED, SUSPECTED, end_if_vanished
 
 TIERS = ("tier1", "tier2", "tier2_5", "tier3")
 
@@ -69,7 +69,7 @@ def test_improvements_and_declines_are_separate() -> None:
 
 def test_a_tier_that_falls_later_joins_the_same_incident() -> None:
     """The link to the incident stays valid, and so does its acknowledgement."""
-    stored = decided(opened(fell("tier2")), ACKNOWLEDGED, "ann", END)
+    stored = apply_decision(opened(fell("tier2")), ACKNOWLEDGED, "ann", END)
     (revision,) = check([fell("tier2"), fell("tier3")], [stored], END + timedelta(minutes=1))
     assert revision.incident_id == stored.incident_id
     assert revision.revision == 2
@@ -90,7 +90,7 @@ def test_a_tier_that_gets_worse_takes_the_lead() -> None:
 def test_a_series_that_changed_as_well_is_listed_until_it_recovers() -> None:
     """A series with too few sessions for its own alarm is listed beside another one's."""
     along = replace(fell("tier3", 5, confirmed=False, fell_too=True), rule="moved_too")
-    (change,) = due([fell("tier2")], [], END, lambda _: explanation(None), lambda *_: [along])
+    (change,) = plan_updates([fell("tier2")], [], END, lambda _: explanation(None), lambda *_: [along])
     assert [(series.key.tier, series.fell_too) for series in change.moved] == [("tier2", False), ("tier3", True)]
     assert change.severity == WARNING
     assert change.is_confirmed is True
@@ -100,7 +100,7 @@ def test_a_series_that_changed_as_well_is_listed_until_it_recovers() -> None:
 
 def test_another_tier_of_a_dismissed_change_opens_an_incident_only_if_it_is_worse() -> None:
     """The change was decided on. Reaching another tier is not news, but becoming critical is."""
-    stored = decided(opened(fell("tier2")), DISMISSED, "ann", END)
+    stored = apply_decision(opened(fell("tier2")), DISMISSED, "ann", END)
     (continued,) = check([fell("tier2"), fell("tier3")], [stored], END + timedelta(minutes=1))
     assert continued.incident_id == stored.incident_id
     assert continued.status == DISMISSED
@@ -129,14 +129,14 @@ def test_a_suspicion_is_confirmed_once_and_stays_confirmed() -> None:
 def test_a_suspicion_unseen_for_two_days_is_withdrawn_and_a_confirmed_incident_is_not() -> None:
     """A suspicion may be chance; a confirmed incident only ends by its level or by a person."""
     suspected, confirmed = opened(fell("tier2", confirmed=False)), opened(fell("tier2"))
-    assert vanished(suspected, END + 2 * DAY) is None
-    resolved = vanished(suspected, END + 3 * DAY)
+    assert end_if_vanished(suspected, END + 2 * DAY) is None
+    resolved = end_if_vanished(suspected, END + 3 * DAY)
     assert resolved is not None
     assert resolved.status == "resolved"
     assert resolved.resolution == "vanished"
     assert resolved.resolved_by == "driftline"
     assert resolved.last_day is None
-    assert vanished(confirmed, END + 30 * DAY) is None
+    assert end_if_vanished(confirmed, END + 30 * DAY) is None
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,9 @@ def test_a_suspicion_unseen_for_two_days_is_withdrawn_and_a_confirmed_incident_i
 def test_one_incident_has_one_cause(causes_of_tiers: Sequence[str | None], cause: str | None) -> None:
     """The cause is that of the tiers that have one, or unknown if they disagree."""
     causes = dict(zip(("tier2", "tier3"), causes_of_tiers, strict=True))
-    (change,) = due([fell("tier2"), fell("tier3")], [], END, lambda finding: explanation(causes[finding.key.tier or ""]))
+    (change,) = plan_updates(
+        [fell("tier2"), fell("tier3")], [], END, lambda finding: explanation(causes[finding.key.tier or ""])
+    )
     assert change.explanation.cause == cause
 
 

@@ -14,7 +14,7 @@ from audit.drift.series import Reference
 from audit.drift.watched_series import CRITICAL, DOWN, DRIFT, WARNING, Key
 from schemas.records import Incident
 from streams.watch.findings import Finding
-from streams.watch.incidents import decided, references_of
+from streams.watch.incidents import apply_decision, derive_references
 from streams.watch.lifecycle import DISMISSED, NEW_NORMAL
 
 
@@ -97,7 +97,7 @@ def test_another_cause_is_reported_within_the_hour() -> None:
 @pytest.mark.parametrize(("decision", "status"), [(NEW_NORMAL, "resolved"), (DISMISSED, "dismissed")])
 def test_a_decided_change_that_continues_opens_no_incident(decision: str, status: str) -> None:
     """Each check adds its day to the decided incident, so that the next check recognizes the same change for weeks."""
-    stored = [decided(opened(finding(started_days_ago=3)), decision, "ann", END)]
+    stored = [apply_decision(opened(finding(started_days_ago=3)), decision, "ann", END)]
     for day in range(1, 30):
         incidents = check([finding(started_days_ago=6 - day, ended_days_ago=-day)], stored, END + day * DAY)
         assert [(incident.incident_id, incident.status, incident.resolved_by) for incident in incidents] == [
@@ -112,14 +112,14 @@ def test_a_decided_change_that_continues_opens_no_incident(decision: str, status
 )
 def test_a_decided_change_that_gets_worse_opens_an_incident(worse: dict[str, object], opens: bool) -> None:
     """The decision was made about a smaller change."""
-    stored = decided(opened(finding(started_days_ago=3)), DISMISSED, "ann", END)
+    stored = apply_decision(opened(finding(started_days_ago=3)), DISMISSED, "ann", END)
     incidents = check([finding(started_days_ago=3, **worse)], [stored], END + timedelta(minutes=1))
     assert [(incident.status, incident.revision) for incident in incidents] == ([("open", 0)] if opens else [])
 
 
 def test_slow_growth_is_measured_from_the_decision() -> None:
     """A size that grows 10 % a day is half as large again after five days; it is compared with the size at the decision."""
-    stored, size = [decided(opened(finding(started_days_ago=3)), DISMISSED, "ann", END)], 1.5
+    stored, size = [apply_decision(opened(finding(started_days_ago=3)), DISMISSED, "ann", END)], 1.5
     for day in range(1, 6):
         size *= 1.1
         incidents = check([finding(started_days_ago=3, ended_days_ago=-day, size=size)], stored, END + day * DAY)
@@ -132,7 +132,7 @@ def test_slow_growth_is_measured_from_the_decision() -> None:
 
 def test_a_change_that_ended_and_returned_opens_an_incident() -> None:
     """There was a day with normal scores in between."""
-    stored = decided(opened(finding(started_days_ago=5, ended_days_ago=2)), DISMISSED, "ann", END)
+    stored = apply_decision(opened(finding(started_days_ago=5, ended_days_ago=2)), DISMISSED, "ann", END)
     assert check([finding(started_days_ago=1, ended_days_ago=2)], [stored]) == []
     (revision,) = check([finding(started_days_ago=0, ended_days_ago=-3)], [stored], END + 3 * DAY)
     assert revision.status == "open"
@@ -142,8 +142,8 @@ def test_a_change_that_ended_and_returned_opens_an_incident() -> None:
 
 def test_a_reopened_incident_is_as_open_as_before() -> None:
     """Re-opening withdraws the decision, including the sizes it was made about."""
-    resolved = decided(opened(finding(started_days_ago=3)), DISMISSED, "ann", END)
-    reopened = decided(resolved, "open", "bob", END + DAY)
+    resolved = apply_decision(opened(finding(started_days_ago=3)), DISMISSED, "ann", END)
+    reopened = apply_decision(resolved, "open", "bob", END + DAY)
     assert reopened.status == "open"
     assert reopened.resolved_at is None
     assert reopened.resolved_by is None
@@ -155,10 +155,12 @@ def test_a_reopened_incident_is_as_open_as_before() -> None:
 
 def test_accepting_a_new_normal_moves_the_reference_of_an_ongoing_change() -> None:
     """An ongoing change moves its start, the days of a finished one are cut out, and an open incident changes nothing."""
-    going_on = decided(opened(finding(started_days_ago=5, rule=EVIDENCE)), NEW_NORMAL, "ann", END + DAY)
-    over = decided(opened(finding(started_days_ago=9, ended_days_ago=6, key=Key(DRIFT, "tier3", DOWN))), NEW_NORMAL, "ann", END)
+    going_on = apply_decision(opened(finding(started_days_ago=5, rule=EVIDENCE)), NEW_NORMAL, "ann", END + DAY)
+    over = apply_decision(
+        opened(finding(started_days_ago=9, ended_days_ago=6, key=Key(DRIFT, "tier3", DOWN))), NEW_NORMAL, "ann", END
+    )
     still_open = opened(finding(started_days_ago=3, key=Key(DRIFT, "tier1", DOWN)))
-    assert references_of([going_on, over, still_open]) == {
+    assert derive_references([going_on, over, still_open]) == {
         "tier2": Reference(since=TODAY - 5 * DAY),
         "tier3": Reference(cut=((TODAY - 9 * DAY, TODAY - 6 * DAY),)),
     }
@@ -166,11 +168,11 @@ def test_accepting_a_new_normal_moves_the_reference_of_an_ongoing_change() -> No
 
 def test_unreadable_evidence_is_ignored() -> None:
     """Other programs may write incidents with any metadata."""
-    broken = decided(opened(finding(started_days_ago=3)), DISMISSED, "ann", datetime(2026, 11, 2, tzinfo=UTC))
+    broken = apply_decision(opened(finding(started_days_ago=3)), DISMISSED, "ann", datetime(2026, 11, 2, tzinfo=UTC))
     for metadata in ("", "[]", "{", '{"rules": {"x": 1}}', '{"rules": []}', '{"rules": {"x": {"since": "?"}}}'):
         unreadable = Incident(**{name: getattr(broken, name) for name in broken.__struct_fields__} | {"metadata": metadata})
         assert check([finding(started_days_ago=3)], [unreadable], END + DAY)
-        assert references_of([unreadable]) == {}
+        assert derive_references([unreadable]) == {}
 
 
 STEPS = st.lists(
@@ -217,4 +219,4 @@ def test_a_change_has_at_most_one_open_incident_while_people_decide(steps: list[
 
 def dismiss_if_open(incident: Incident, at: datetime) -> Incident:
     """Return the incident as it is once a person has dismissed it, if it was open."""
-    return decided(incident, DISMISSED, "ann", at) if incident.status == "open" else incident
+    return apply_decision(incident, DISMISSED, "ann", at) if incident.status == "open" else incident

@@ -11,7 +11,7 @@ from support.watch_histories import END, fallen, history, put
 
 from analytics.store.store import Store
 from schemas.records import Label, Score
-from streams.watch.evidence import which_part
+from streams.watch.evidence import explain_by_slices
 
 SINCE = 5
 BEFORE = (END - timedelta(days=20), END - timedelta(days=SINCE))
@@ -51,7 +51,7 @@ def test_the_version_that_fell_is_named_first(store: Store) -> None:
     """The person on call needs to know what to roll back."""
     labelled(store, history(fallen(SINCE), 20, seed=1, name="new"), agent_version="2.0", tenant="acme")
     labelled(store, history(lambda _: 0.85, 20, seed=2, name="old"), agent_version="1.9", tenant="acme")
-    slice_evidence = which_part(store.cursor(), PARAMETERS)
+    slice_evidence = explain_by_slices(store.cursor(), PARAMETERS)
     best = slice_evidence.slices[0]
     assert slice_evidence.state == "found"
     assert best.label == "agent_version"
@@ -70,7 +70,7 @@ def test_the_version_to_roll_back_to_is_the_previous_one(store: Store) -> None:
     for seed, (version, (days, a_day, quality)) in enumerate(versions.items()):
         scores = history(lambda _, level=quality: level, 20, seed=seed, name=version, a_day=a_day)
         labelled(store, [one for one in scores if (END - one.exchange_at).days in days], agent_version=version)
-    slice_evidence = which_part(store.cursor(), PARAMETERS)
+    slice_evidence = explain_by_slices(store.cursor(), PARAMETERS)
     assert slice_evidence.slices[0].value == "3"
     assert slice_evidence.usual.value == "2"
 
@@ -78,14 +78,14 @@ def test_the_version_to_roll_back_to_is_the_previous_one(store: Store) -> None:
 def test_without_labels_there_is_nothing_to_compare(store: Store) -> None:
     """With one agent and one model, the explanation says which labels to send."""
     labelled(store, history(fallen(SINCE), 20))
-    slice_evidence = which_part(store.cursor(), PARAMETERS)
+    slice_evidence = explain_by_slices(store.cursor(), PARAMETERS)
     assert slice_evidence.state == "no_labels"
     assert slice_evidence.slices == []
 
 
 def test_a_project_without_scores_has_too_few_sessions(store: Store) -> None:
     """A side without scores has no mean."""
-    slice_evidence = which_part(store.cursor(), PARAMETERS)
+    slice_evidence = explain_by_slices(store.cursor(), PARAMETERS)
     assert slice_evidence.state == "too_few_sessions"
     assert slice_evidence.sessions == {"before": 0, "after": 0}
 
@@ -94,7 +94,7 @@ def test_values_beyond_the_fiftieth_are_other_values(store: Store) -> None:
     """A label with a different value in every session would fill the incident with names."""
     for index in range(52):
         labelled(store, history(fallen(SINCE), 19, a_day=1, seed=index, name=f"t{index}-"), tenant=f"tenant {index:02}")
-    slice_evidence = which_part(store.cursor(), PARAMETERS)
+    slice_evidence = explain_by_slices(store.cursor(), PARAMETERS)
     assert slice_evidence.tried == 51
     assert slice_evidence.state == "everywhere"
     assert len(slice_evidence.slices) <= 10

@@ -24,10 +24,10 @@ from audit.policy import Policy, ProjectSettings
 from schemas.records import Diagnosis, Incident
 from streams.log.sink import StorePublisher
 from streams.watch import measures
-from streams.watch.checking import Checked
+from streams.watch.checking import CheckResult
 from streams.watch.lifecycle import DISMISSED, RECOVERED, RESOLVED, levels_of, recovered_since
 from streams.watch.measures import measure_runs
-from streams.watch.rules import RunCase, by_runs, series_name
+from streams.watch.rules import RunRuleInput, find_run_changes, name_series
 from streams.watch.watching import Watch
 
 DAY = timedelta(days=1)
@@ -41,7 +41,7 @@ def store() -> Iterator[Store]:
         yield opened
 
 
-def check_project(store: Store, project: str = "ops", policy: Policy | None = None, at: Any = END) -> Checked:
+def check_project(store: Store, project: str = "ops", policy: Policy | None = None, at: Any = END) -> CheckResult:
     """Return the check of a project."""
     (result,) = asyncio.run(Watch(StorePublisher(store, policy or Policy(), lambda: at)).check([project]))
     return result
@@ -52,7 +52,7 @@ def findings(store: Store, records: Sequence[Diagnosis]) -> list[tuple[str | Non
     put(store, "diagnoses", records)
     with contextlib.closing(store.cursor()) as cursor:
         measured, parameters = measure_runs(cursor, ["ops"], SINCE, END)
-    found_changes = by_runs(RunCase(measured["ops"], {}, parameters)) if measured else ()
+    found_changes = find_run_changes(RunRuleInput(measured["ops"], {}, parameters)) if measured else ()
     return sorted((one.key.agent, one.key.tier, one.key.direction) for one in found_changes)
 
 
@@ -65,7 +65,7 @@ def test_the_number_of_agents_that_are_watched_is_set_in_one_place(store: Store,
     """The query that skips agents and the notice that names them must use the same limit."""
     records = [one for name in ("a", "b", "c") for one in runs(lambda _: 0.0, name=name, agent=name)]
     put(store, "diagnoses", [*records, ended_run("more-a", END - DAY, agent="a"), ended_run("more-c", END - DAY, agent="c")])
-    monkeypatch.setattr(measures, "MOST_AGENTS", 2)
+    monkeypatch.setattr(measures, "MAX_AGENTS", 2)
     with contextlib.closing(store.cursor()) as cursor:
         measured, parameters = measure_runs(cursor, ["ops"], SINCE, END)
     assert [agent.agent for agent in measured["ops"].agents] == ["a", "c"]
@@ -178,9 +178,9 @@ def test_a_project_with_only_runs_is_checked_and_gets_incidents(store: Store) ->
     """In the demo, 13 of 15 runs of support-desk were unsafe, and nobody was alerted."""
     put(store, "diagnoses", runs(worse_since(8)))
     result = check_project(store)
-    assert result.looked is not None
-    assert result.looked.days == 14
-    assert result.looked.exchanges == 0
+    assert result.project_check is not None
+    assert result.project_check.days == 14
+    assert result.project_check.exchanges == 0
     (incident,) = result.opened
     assert incident.type == "drift"
     assert incident.rule == "runs"
@@ -323,7 +323,7 @@ def test_the_order_of_arrival_changes_nothing() -> None:
 def test_series_have_readable_names() -> None:
     """A failure is named by its type."""
     names = ["Trust", "Share of unsafe runs", "Share of runs with infinite tool loop"]
-    assert names == [series_name(one) for one in ("trust", "unsafe", "failure:infinite_tool_loop")]
+    assert names == [name_series(one) for one in ("trust", "unsafe", "failure:infinite_tool_loop")]
     assert failure("x").type == "x"
 
 
