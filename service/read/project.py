@@ -457,13 +457,13 @@ _CHECK_DESCRIPTIONS: Mapping[CheckState, Callable[[Project], str]] = {
     ),
     "learning": lambda project: (
         f"No full baseline yet ({project.check.days} of {project.check.baseline_days} days). "
-        f"CheckResult {format_minute(project.check.checked_at)}: nothing found so far."
+        f"Checked {format_minute(project.check.checked_at)}: nothing found so far."
     ),
     "quiet": lambda project: (
-        f"CheckResult {format_minute(project.check.checked_at)}: nothing {'new' if project.open_incidents else 'found'}."
+        f"Checked {format_minute(project.check.checked_at)}: nothing {'new' if project.open_incidents else 'found'}."
     ),
     "found": lambda project: (
-        f"CheckResult {format_minute(project.check.checked_at)}: {grouped_count(project.check.findings or 0, 'finding')}."
+        f"Checked {format_minute(project.check.checked_at)}: {grouped_count(project.check.findings or 0, 'finding')}."
     ),
 }
 
