@@ -8,17 +8,17 @@ The size of a shift between two stretches of rounds:
 1. A judge has moods: on some days it is harsher with every anchor. So the unit is the round, not the verdict. The shift is the
    mean of the later rounds less that of the earlier ones. Its error comes from the variance between rounds, with Student's t.
 2. The variance of the change between anchors is added, because other exchanges would have changed by different amounts.
-3. Each anchor is compared with itself, so anchors may come and go. Rounds that judged fewer than half of them are left out.
+3. Each anchor is compared with itself, so anchors may be added and removed. Rounds that judged fewer than half of them are left out.
 
 Whether the judge changed:
 
 4. If a judge does not change, the verdicts on one anchor are exchangeable: a new verdict has any rank among the earlier ones
    with the same probability. So the share of earlier verdicts below it, less the share above it, is zero on average.
 5. A bet on that difference being positive (or negative) is fair, and its winnings multiply over anchors and rounds. A fair bet
-   that starts with 1 reaches 1 / a with probability a at most, however often one looks (Ville 1939). Using ranks makes this
-   hold for verdicts of any distribution (Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005, on
+   that starts with 1 reaches 1 / a with probability a at most, however often one looks (Ville 1939). Because the bet uses ranks,
+   this holds for verdicts of any distribution (Vovk, Gammerman and Shafer, "Algorithmic Learning in a Random World", 2005, on
    exchangeability martingales).
-6. Bets of several sizes start at every round, each with a part of the stake, so that late changes are found as well.
+6. Bets of several sizes start at every round, each with a part of the stake, so that late changes are also found.
 7. The probability that an unchanged judge is ever reported as changed is ERROR per tier, half of it for each direction.
 8. The bets assume that the verdicts on different anchors are independent, which moods violate. So the change must also exceed
    the variance between rounds (rules 1 to 3), corrected for the number of rounds that were searched.
@@ -40,7 +40,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from audit.comparison import CONFIDENCE, t_quantile
 from audit.fingerprints import digest
@@ -48,29 +48,29 @@ from audit.fingerprints import digest
 ANCHORS = "anchors"
 """The reserved connection under which anchors are judged."""
 _MARK = f"{ANCHORS}."
-_LONGEST = 63
-FEWEST_ROUNDS = 2
-"""Fewest rounds on each side of a change."""
+_MAX_NAME_LENGTH = 63
+MIN_ROUNDS = 2
+"""Minimum number of rounds on each side of a change."""
 _RESOLUTION = 0.05
 """The resolution of verdicts.
 
-Two anchors that moved by one step are added to each sample, because a dozen anchors without any change do not prove that none
-would change.
+Two anchors that changed by one step are added to each sample, because a dozen unchanged anchors do not prove that no anchor would
+change.
 """
 Rounds = Mapping[datetime, Mapping[str, float]]
 """The verdict on each anchor in each round, oldest round first."""
 ERROR = 0.01
 """Probability that an unchanged judge of a tier is ever reported as changed."""
 MIN_ANCHORS = 8
-"""Fewest anchors for naming a cause."""
+"""Minimum number of anchors for naming a cause."""
 UP, DOWN = "up", "down"
 _BETS = (0.15, 0.4, 0.8)
-NEAREST_ROUNDS = 14
-"""Most rounds on each side of a change, the nearest ones: a judge that changed long ago does not explain today's incident."""
-EXPLAINS = 0.5
-"""Share of an incident from which on the judge rather than the agent is its cause."""
-CERTAIN = 0.25
-"""Share of an incident that the judge must explain with certainty to be its cause."""
+MAX_ROUNDS = 14
+"""Maximum number of rounds on each side of a change, the nearest ones: an old change of the judge does not explain a new incident."""
+MIN_ESTIMATED_SHARE = 0.5
+"""Minimum share of an incident that the judge must explain by the estimate to be its cause."""
+MIN_CERTAIN_SHARE = 0.25
+"""Minimum share of an incident that the judge must explain with certainty to be its cause."""
 Cause = Literal["agent", "judge"]
 Reason = Literal[
     "rules",
@@ -83,8 +83,6 @@ Reason = Literal[
     "unexplained",
     "unclear",
 ]
-
-
 _REASONS: Mapping[Cause | None, Reason] = {"agent": "unexplained", "judge": "explained", None: "unclear"}
 """The reason for each cause, or for not naming one."""
 
@@ -92,7 +90,7 @@ _REASONS: Mapping[Cause | None, Reason] = {"agent": "unexplained", "judge": "exp
 def anchor_project(project: str) -> str:
     """Return the project under which the anchors of a project are judged; a long name is cut and made unique by its digest."""
     name = f"{_MARK}{project}"
-    return name if len(name) <= _LONGEST else f"{name[:46]}.{digest(project)}"
+    return name if len(name) <= _MAX_NAME_LENGTH else f"{name[:46]}.{digest(project)}"
 
 
 def is_reserved(name: str) -> bool:
@@ -126,17 +124,17 @@ class Shift:
     """Mean since less mean before."""
     variance: float
     freedom: float
-    by_rounds: float
-    """The part of the variance between rounds, which is the whole variance if only these anchors matter."""
+    round_variance: float
+    """The variance between rounds, which is the entire variance if only these anchors matter."""
     rounds: int
 
     def round_half_width(self, confidence: float) -> float:
         """Return half the width of the interval of the change of these anchors alone."""
-        return t_quantile((1 + confidence) / 2, self.rounds - 2) * math.sqrt(self.by_rounds)
+        return t_quantile((1 + confidence) / 2, self.rounds - 2) * math.sqrt(self.round_variance)
 
-    def half_width(self, more: float = 0.0) -> float:
-        """Return half the width of the 95 % interval of the size; `more` is further variance."""
-        return t_quantile((1 + CONFIDENCE) / 2, self.freedom) * math.sqrt(self.variance + more)
+    def half_width(self, extra_variance: float = 0.0) -> float:
+        """Return half the width of the 95 % interval of the size; `extra_variance` is added to its variance."""
+        return t_quantile((1 + CONFIDENCE) / 2, self.freedom) * math.sqrt(self.variance + extra_variance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +147,9 @@ class Sides:
     since: tuple[datetime, ...]
 
     @property
-    def shift_is_known(self) -> bool:
+    def has_shift(self) -> bool:
         """True if there are enough rounds and anchors for a size and its error."""
-        return len(self.anchors) > 1 and min(len(self.before), len(self.since)) >= FEWEST_ROUNDS
+        return len(self.anchors) > 1 and min(len(self.before), len(self.since)) >= MIN_ROUNDS
 
 
 def group_by_round(verdicts: Sequence[Verdict]) -> dict[datetime, dict[str, float]]:
@@ -179,44 +177,55 @@ def _complete_rounds(rounds: Rounds, times: Sequence[datetime], anchors: set[str
 
 def estimate_shift(rounds: Rounds, compared: Sides) -> Shift | None:
     """Estimate the change of the anchors' mean with its variance; None if there are too few rounds or anchors."""
-    if not compared.shift_is_known:
+    if not compared.has_shift:
         return None
-    means = [_anchor_means(rounds, compared.before, compared.anchors), _anchor_means(rounds, compared.since, compared.anchors)]
-    changes = [means[1][anchor] - means[0][anchor] for anchor in compared.anchors if anchor in means[0] and anchor in means[1]]
+    means_before = _average_anchors(rounds, compared.before, compared.anchors)
+    means_since = _average_anchors(rounds, compared.since, compared.anchors)
+    changes = [means_since[anchor] - mean for anchor, mean in means_before.items() if anchor in means_since]
     if len(changes) < 2:
         return None
     deviations = [
-        [rounds[time][anchor] - means_of_side[anchor] for anchor in compared.anchors if anchor in rounds[time]]
-        for times, means_of_side in zip((compared.before, compared.since), means, strict=True)
-        for time in times
+        *_deviations(rounds, compared.before, means_before),
+        *_deviations(rounds, compared.since, means_since),
     ]
     per_round = 1 / len(compared.before) + 1 / len(compared.since)
-    return _estimate(changes, deviations, per_round)
+    return _combine_variances(changes, deviations, per_round)
 
 
-def _anchor_means(rounds: Rounds, times: Sequence[datetime], anchors: Sequence[str]) -> dict[str, float]:
+def _average_anchors(rounds: Rounds, times: Sequence[datetime], anchors: Sequence[str]) -> dict[str, float]:
     """Return the mean of each anchor over some rounds."""
     values = {anchor: [rounds[time][anchor] for time in times if anchor in rounds[time]] for anchor in anchors}
     return {anchor: math.fsum(verdicts) / len(verdicts) for anchor, verdicts in values.items() if verdicts}
 
 
-def _estimate(changes: Sequence[float], deviations: Sequence[Sequence[float]], per_round: float) -> Shift:
-    """Estimate the shift; `deviations` are those of each round's verdicts from the mean of their anchor."""
-    count, freedom = len(changes), len(deviations) - 2
+def _deviations(rounds: Rounds, times: Sequence[datetime], means: Mapping[str, float]) -> list[list[float]]:
+    """Return, for each round, the deviations of its verdicts from the mean of their anchor."""
+    return [[rounds[time][anchor] - mean for anchor, mean in means.items() if anchor in rounds[time]] for time in times]
+
+
+def _combine_variances(changes: Sequence[float], deviations: Sequence[Sequence[float]], per_round: float) -> Shift:
+    """Estimate the shift from the changes of the anchors.
+
+    `deviations` are, for each round, those of its verdicts from the mean of their anchor. `per_round` is the factor from the variance
+    of one round to that of the difference of both means.
+    """
+    count = len(changes)
+    freedom = len(deviations) - 2
     size = math.fsum(changes) / count
     round_deviations = [math.fsum(row) / len(row) for row in deviations]
-    by_rounds = math.fsum(round_deviation * round_deviation for round_deviation in round_deviations) / freedom * per_round
+    round_variance = math.fsum(deviation * deviation for deviation in round_deviations) / freedom * per_round
     squares = math.fsum((change - size) ** 2 for change in changes) + 2 * _RESOLUTION**2
-    by_anchors = squares / ((count + 1) * (count + 2))
+    anchor_variance = squares / ((count + 1) * (count + 2))
     noise = math.fsum(
         (deviation - round_deviation) ** 2
         for row, round_deviation in zip(deviations, round_deviations, strict=True)
         for deviation in row
     ) / ((count - 1) * freedom)
     # Both variances contain the noise of single verdicts, which must count once.
-    variance = max(by_rounds, by_anchors, by_rounds + by_anchors - noise * per_round / count)
-    freedom_of_sum = variance**2 / (by_rounds**2 / freedom + by_anchors**2 / (count + 1))
-    return Shift(size, variance, freedom_of_sum, by_rounds, len(deviations))
+    total = round_variance + anchor_variance - noise * per_round / count
+    variance = max(round_variance, anchor_variance, total)
+    total_freedom = variance**2 / (round_variance**2 / freedom + anchor_variance**2 / (count + 1))
+    return Shift(size, variance, total_freedom, round_variance, len(deviations))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,14 +240,14 @@ class JudgeChange:
     evidence: float
     """The highest value of the better bet; 2 / ERROR is significant."""
     size: float | None
-    """Mean of the anchors since the change less that before;
+    """Mean of the anchors since the change less the mean before it.
 
-    without a change, since the last two rounds. None with fewer than two rounds on either side.
+    Without a change, the last two rounds are compared with the earlier ones. None with fewer than two rounds on either side.
     """
     low: float | None
     high: float | None
     anchors: int
-    """The number of anchors that the size rests on."""
+    """The number of anchors from which the size is computed."""
     rounds: int
 
 
@@ -246,65 +255,82 @@ def judge_change(verdicts: Sequence[Verdict]) -> JudgeChange:
     """Test whether a tier's judge has ever changed."""
     rounds = group_by_round(verdicts)
     times = list(rounds)
-    stakes = {split: 1 / (split * (split + 1)) for split in range(1, len(times))}
-    evidence, direction, best_start = max(_bet_evidence(rounds, stakes, sign) for sign in (1, -1)) if stakes else (0.0, 0, 0)
-    split = best_start if evidence >= 2 / ERROR else max(1, len(times) - FEWEST_ROUNDS)
+    bet = _best_bet(rounds)
+    is_significant = bet.evidence >= 2 / ERROR
+    split = bet.start if is_significant else max(1, len(times) - MIN_ROUNDS)
     compared = comparable_sides(rounds, times[:split], times[split:])
     shift = estimate_shift(rounds, compared)
-    half_width = math.nan if shift is None else shift.half_width()
-    changed = evidence >= 2 / ERROR and shift is not None and _is_beyond_moods(shift, direction, len(times))
+    changed = is_significant and shift is not None and _is_beyond_moods(shift, bet.sign, len(times))
     return JudgeChange(
         changed=changed,
-        direction=(UP if direction > 0 else DOWN) if changed else None,
-        since=times[best_start] if changed else None,
-        evidence=evidence,
+        direction=(UP if bet.sign > 0 else DOWN) if changed else None,
+        since=times[bet.start] if changed else None,
+        evidence=bet.evidence,
         size=None if shift is None else shift.size,
-        low=None if shift is None else shift.size - half_width,
-        high=None if shift is None else shift.size + half_width,
+        low=None if shift is None else shift.size - shift.half_width(),
+        high=None if shift is None else shift.size + shift.half_width(),
         anchors=len(compared.anchors),
         rounds=len(times),
     )
 
 
-def _bet_evidence(
-    rounds: Mapping[datetime, Mapping[str, float]], starts: Mapping[int, float], sign: int
-) -> tuple[float, int, int]:
-    """Return the highest value of the bets on a direction, the direction, and the round at which the best bet started."""
-    bets: dict[tuple[int, float], float] = {}
-    highest, best_start = 0.0, min(starts)
-    for index, shares in enumerate(_rank_shares(rounds)):
-        bets.update({(index, bet): 0.0 for bet in _BETS if index in starts})
-        gains = {bet: math.fsum(math.log1p(sign * bet * share) for share in shares) for bet in _BETS}
-        bets = {key: log_gain + gains[key[1]] for key, log_gain in bets.items()}
-        worth = {
-            (start, bet): starts[start] / len(_BETS) * math.exp(min(log_gain, 700.0)) for (start, bet), log_gain in bets.items()
+class _Bet(NamedTuple):
+    """The best result of the bets on one direction."""
+
+    evidence: float
+    """The highest value that all bets together reached."""
+    sign: int
+    """1 for up, -1 for down."""
+    start: int
+    """The index of the round at which the best bet started."""
+
+
+def _best_bet(rounds: Rounds) -> _Bet:
+    """Return the better of the bets on either direction; without a second round there is nothing to bet on."""
+    if len(rounds) < 2:
+        return _Bet(0.0, 0, 0)
+    return max(_bet_on(rounds, sign) for sign in (1, -1))
+
+
+def _bet_on(rounds: Rounds, sign: int) -> _Bet:
+    """Bet on a direction from every round on, with stakes that sum to less than 1."""
+    stakes = {start: 1 / (start * (start + 1)) for start in range(1, len(rounds))}
+    log_gains: dict[tuple[int, float], float] = {}
+    highest = 0.0
+    best_start = 1
+    for index, rank_differences in enumerate(_rank_verdicts(rounds)):
+        if index in stakes:
+            log_gains.update({(index, fraction): 0.0 for fraction in _BETS})
+        round_gains = {
+            fraction: math.fsum(math.log1p(sign * fraction * difference) for difference in rank_differences)
+            for fraction in _BETS
         }
+        for start, fraction in log_gains:
+            log_gains[start, fraction] += round_gains[fraction]
+        values = [stakes[start] / len(_BETS) * math.exp(min(gain, 700.0)) for (start, _), gain in log_gains.items()]
         # Bets that have not started keep their stake.
-        total = math.fsum(worth.values()) + math.fsum(part for start, part in starts.items() if start > index)
+        total = math.fsum(values) + math.fsum(stake for start, stake in stakes.items() if start > index)
         if total > highest:
             highest = total
             # If verdicts stay constant, all bets that start before the change win equally; the latest of them is nearest to it.
-            best_start = max(bets, key=lambda key: (round(bets[key], 9), key[0]))[0] if bets else best_start
-    return highest, sign, best_start
+            if log_gains:
+                best_start, _ = max(log_gains, key=lambda key: (round(log_gains[key], 9), key[0]))
+    return _Bet(highest, sign, best_start)
 
 
-def _rank_shares(rounds: Mapping[datetime, Mapping[str, float]]) -> Iterator[list[float]]:
+def _rank_verdicts(rounds: Rounds) -> Iterator[list[float]]:
     """Yield for each round the rank of each new verdict: the share of earlier verdicts below it, less the share above it."""
     earlier: dict[str, list[float]] = defaultdict(list)
     for verdicts in rounds.values():
-        shares = []
+        differences = []
         for anchor, value in verdicts.items():
-            earlier_values = earlier[anchor]
-            if earlier_values:
-                shares.append(
-                    (
-                        sum(earlier_value < value for earlier_value in earlier_values)
-                        - sum(earlier_value > value for earlier_value in earlier_values)
-                    )
-                    / (len(earlier_values) + 1)
-                )
-            earlier_values.append(value)
-        yield shares
+            values = earlier[anchor]
+            if values:
+                below = sum(earlier_value < value for earlier_value in values)
+                above = sum(earlier_value > value for earlier_value in values)
+                differences.append((below - above) / (len(values) + 1))
+            values.append(value)
+        yield differences
 
 
 def _is_beyond_moods(shift: Shift, direction: int, rounds: int) -> bool:
@@ -336,33 +362,33 @@ class Attribution:
     cause: Cause | None
     """None if the cause is unknown."""
     reason: Reason
-    """Why this cause was named, or none."""
+    """Why this cause was named, or why the cause is unknown."""
     judge: float | None = None
     """The shift of the anchors: mean since less mean before."""
     low: float | None = None
     high: float | None = None
-    """The ends of its 95 % interval."""
+    """The ends of the shift's 95 % interval."""
     anchors: int = 0
-    """Anchors that were judged before and since."""
+    """The number of anchors that were judged before and since."""
     rounds_before: int = 0
     rounds_since: int = 0
 
 
 def attribute(verdicts: Sequence[Verdict], incident: IncidentChange) -> Attribution:
-    """Decide by the verdicts on its anchors whether the judge or the agent changed a tier."""
+    """Decide by the verdicts on the anchors whether the judge or the agent caused the change of a tier."""
     rounds = group_by_round(verdicts)
-    before = [at for at in rounds if at.date() < incident.earliest]
-    since = [at for at in rounds if at.date() > incident.latest and (incident.until is None or at < incident.until)]
-    compared = comparable_sides(rounds, before[-NEAREST_ROUNDS:], since[:NEAREST_ROUNDS])
+    before = [time for time in rounds if time.date() < incident.earliest]
+    since = [time for time in rounds if time.date() > incident.latest and (incident.until is None or time < incident.until)]
+    compared = comparable_sides(rounds, before[-MAX_ROUNDS:], since[:MAX_ROUNDS])
     rounds_before, rounds_since = len(before), len(since)
     if compared.anchors:
         rounds_before, rounds_since = len(compared.before), len(compared.since)
-    lacking = _lacking(len(compared.anchors), rounds_before, rounds_since) if rounds else "no_anchors"
-    shift = None if lacking else estimate_shift(rounds, compared)
-    cause = None if shift is None else _cause(shift, incident)
+    shortage = _find_shortage(len(compared.anchors), rounds_before, rounds_since) if rounds else "no_anchors"
+    shift = None if shortage else estimate_shift(rounds, compared)
+    cause = None if shift is None else _decide_cause(shift, incident)
     return Attribution(
         cause=cause,
-        reason=lacking or _REASONS[cause],
+        reason=shortage or _REASONS[cause],
         judge=None if shift is None else shift.size,
         low=None if shift is None else shift.size - shift.half_width(),
         high=None if shift is None else shift.size + shift.half_width(),
@@ -372,24 +398,26 @@ def attribute(verdicts: Sequence[Verdict], incident: IncidentChange) -> Attribut
     )
 
 
-def _lacking(anchors: int, before: int, since: int) -> Reason | None:
-    if before < FEWEST_ROUNDS:
+def _find_shortage(anchors: int, before: int, since: int) -> Reason | None:
+    """Return which of the anchors and rounds there are too few of; None if there are enough."""
+    if before < MIN_ROUNDS:
         return "few_rounds_before"
-    if since < FEWEST_ROUNDS:
+    if since < MIN_ROUNDS:
         return "few_rounds_since"
     return "few_anchors" if anchors < MIN_ANCHORS else None
 
 
-def _cause(shift: Shift, incident: IncidentChange) -> Cause | None:
+def _decide_cause(shift: Shift, incident: IncidentChange) -> Cause | None:
+    """Return the cause of an incident by the judge's shift, or None if it is unclear; see rules 9 and 10."""
     explained = shift.size if incident.direction == UP else -shift.size
 
-    def excess_interval(share: float) -> tuple[float, float]:
-        """Return the interval of the judge's shift less this share of the incident."""
-        centre, half_width = explained - share * incident.size, shift.half_width((share * incident.error) ** 2)
-        return centre - half_width, centre + half_width
+    def half_width(share: float) -> float:
+        """Return half the width of the interval of the judge's shift less this share of the incident."""
+        return shift.half_width((share * incident.error) ** 2)
 
-    if excess_interval(EXPLAINS)[1] < 0:
+    if explained - MIN_ESTIMATED_SHARE * incident.size + half_width(MIN_ESTIMATED_SHARE) < 0:
         return "agent"
-    if explained >= EXPLAINS * incident.size and excess_interval(CERTAIN)[0] > 0:
+    is_certain = explained - MIN_CERTAIN_SHARE * incident.size - half_width(MIN_CERTAIN_SHARE) > 0
+    if explained >= MIN_ESTIMATED_SHARE * incident.size and is_certain:
         return "judge"
     return None

@@ -1,6 +1,7 @@
-"""Lone surrogates: left behind by programs that cut UTF-16 text at a fixed length. UTF-8 cannot represent them.
+"""Lone surrogates: produced by programs that cut UTF-16 text at a fixed length. UTF-8 cannot represent them.
 
-Texts are repaired: each lone surrogate becomes U+FFFD. Ids are refused instead, because two different ids could become equal.
+Texts are repaired: each lone surrogate becomes U+FFFD. Ids with a lone surrogate are refused, because two different ids could
+become equal.
 """
 
 from __future__ import annotations
@@ -14,40 +15,41 @@ import msgspec
 from schemas.bounds import has_surrogates
 
 
-def mended_text(text: str) -> str:
+def repair_text(text: str) -> str:
     """Return the text with surrogate pairs joined and lone surrogates replaced by U+FFFD."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if has_surrogates(text) else text
 
 
-def mended(value: Any) -> Any:
-    """Return the JSON value with all its texts repaired, including member names; its depth is known to be bounded."""
+def repair_value(value: Any) -> Any:
+    """Return the JSON value with all its texts repaired, including member names. The caller must have bounded its depth."""
     if isinstance(value, str):
-        return mended_text(value)
+        return repair_text(value)
     if isinstance(value, dict):
-        return {mended_text(name): mended(item) for name, item in value.items()}
+        return {repair_text(name): repair_value(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [mended(item) for item in value]
+        return [repair_value(item) for item in value]
     return value
 
 
-def decode_broken(raw: bytes) -> str:
-    """Decode bytes that are not all UTF-8: an encoded lone surrogate stays one, any other bad byte becomes one.
+def decode_leniently(raw: bytes) -> str:
+    """Decode bytes that are not valid UTF-8: encoded lone surrogates and other invalid bytes become lone surrogates.
 
-    So both kinds of damage can be repaired by `mended_text`.
+    `repair_text` then repairs both kinds of damage.
     """
-    return raw.decode("utf-8", _HALVES)
+    return raw.decode("utf-8", _ERROR_HANDLER)
 
 
-def mended_escapes(text: str) -> str:
+def repair_escapes(text: str) -> str:
     r"""Replace each escape of a lone surrogate (`\ud83d`) in JSON text by `\ufffd`; other escapes stay."""
-    return _ESCAPE.sub(lambda escape: r"\ufffd" if escape["half"] else escape[0], text) if _may_escape_half(text) else text
+    return _ESCAPE.sub(lambda escape: r"\ufffd" if escape["half"] else escape[0], text) if _may_escape_surrogate(text) else text
 
 
-def _may_escape_half(text: str) -> bool:
+def _may_escape_surrogate(text: str) -> bool:
     return r"\ud" in text or r"\uD" in text
 
 
-def _decode_half(error: UnicodeError) -> tuple[str, int]:
+def _decode_surrogate(error: UnicodeError) -> tuple[str, int]:
+    """Replace invalid bytes by a lone surrogate; returns it with the position after them."""
     if not isinstance(error, UnicodeDecodeError):
         raise error
     start = error.start
@@ -58,8 +60,8 @@ def _decode_half(error: UnicodeError) -> tuple[str, int]:
         return "\udfff", error.end
 
 
-_HALVES = "driftline.halves"
-codecs.register_error(_HALVES, _decode_half)
+_ERROR_HANDLER = "driftline.surrogates"
+codecs.register_error(_ERROR_HANDLER, _decode_surrogate)
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
@@ -70,4 +72,4 @@ def json_bytes(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(mended(msgspec.to_builtins(value)))
+        return msgspec.json.encode(repair_value(msgspec.to_builtins(value)))

@@ -1,4 +1,4 @@
-"""Reading the times that sources give in various forms, and writing times in one form."""
+"""Times: parse the various formats of sources, and format times in one way."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, overload
 from schemas.bounds import EARLIEST, LATEST
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LONGEST = 64
-"""Longest text that may be a time."""
+_MAX_LENGTH = 64
+"""Maximum length of a text that may be a time."""
 _EPOCH_UNITS = ((10**11, "seconds"), (10**14, "milliseconds"), (10**17, "microseconds"))
 
 
@@ -19,24 +19,25 @@ def parse_timestamp(value: Any) -> datetime | None:
     The unit of a number follows from its magnitude, which is unambiguous for the years 2000 to 2099. None and blank text mean
     that there is no time. Raises ValueError if the value cannot be parsed or is outside those years.
     """
-    if type(value) is str and len(value) <= _LONGEST:
+    if type(value) is str and len(value) <= _MAX_LENGTH:
+        # Fast path for the usual form: ISO 8601 in UTC, without spaces.
         try:
-            plain = datetime.fromisoformat(value)
+            time = datetime.fromisoformat(value)
         except ValueError:
-            pass  # with spaces around it, perhaps
+            pass
         else:
-            if plain.tzinfo is UTC and EARLIEST <= plain < LATEST:  # as most
-                return plain
+            if time.tzinfo is UTC and EARLIEST <= time < LATEST:
+                return time
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     try:
-        moment = _moment(value)
+        moment = _parse_instant(value)
     except (ValueError, OverflowError, TypeError):
         moment = None
     if moment is None:
-        raise ValueError(f"timestamp: {_shown(value)} is neither ISO 8601 nor a time since 1970")
+        raise ValueError(f"timestamp: {_describe_value(value)} is neither ISO 8601 nor a number of seconds since 1970")
     if not EARLIEST <= moment < LATEST:
-        raise ValueError(f"timestamp: {_shown(value)} lies outside the years 2000 to 2099")
+        raise ValueError(f"timestamp: {_describe_value(value)} is outside the years 2000 to 2099")
     return moment
 
 
@@ -62,20 +63,20 @@ def time_text(value: Any) -> Any:
     return iso_time(value) if isinstance(value, datetime) else value
 
 
-def _moment(value: Any) -> datetime | None:
+def _parse_instant(value: Any) -> datetime | None:
     """Return the instant in UTC, or None for an unknown form; raises the parser's ValueError and OverflowError."""
     if isinstance(value, str):
         text = value.strip()
-        parsed = datetime.fromisoformat(text) if len(text) <= _LONGEST else None
-        if parsed is None or parsed.tzinfo is None:
-            return parsed and parsed.replace(tzinfo=UTC)
-        return parsed.astimezone(UTC)
+        if len(text) > _MAX_LENGTH:
+            return None
+        parsed = datetime.fromisoformat(text)
+        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return next((_EPOCH + timedelta(**{unit: value}) for limit, unit in _EPOCH_UNITS if abs(value) < limit), None)
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     """Return the value for a message, at most 40 characters; values that may be long or nested are named by their type."""
     if isinstance(value, str):
         return ascii(value[:40])

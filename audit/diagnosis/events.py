@@ -36,7 +36,7 @@ import msgspec
 
 from audit.detectors.thresholds import TRANSCRIPT_SOURCES
 from audit.fingerprints import digest_of_value
-from audit.surrogates import mended_text
+from audit.surrogates import repair_text
 from schemas.bounds import MAX_DEPTH, MAX_ID, MAX_MADE_ID, has_surrogates
 from schemas.errors import BoundsError, InputError, RecordError
 from schemas.records import AgentEvent, Label
@@ -283,11 +283,11 @@ def clean_payload(raw: Mapping[str, Any], index: int) -> dict[str, Any]:
 def _mended(value: Any) -> Any:
     """Return the value with its text and numbers repaired for JSON; its depth is known to be bounded."""
     if isinstance(value, str):
-        return mended_text(value)
+        return repair_text(value)
     if isinstance(value, float):
         return value if isfinite(value) else None
     if isinstance(value, dict):
-        return {mended_text(name): _mended(item) for name, item in value.items()}
+        return {repair_text(name): _mended(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [_mended(item) for item in value]
     return value
@@ -337,7 +337,7 @@ def _faulty_field(payload: dict[Any, Any]) -> str:
         try:
             _is_broken({field: value})
         except BoundsError:
-            return f".{mended_text(field[:80])}" if isinstance(field, str) else ""
+            return f".{repair_text(field[:80])}" if isinstance(field, str) else ""
     return ""
 
 

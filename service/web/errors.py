@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-from audit.surrogates import mended_text
+from audit.surrogates import repair_text
 from schemas.errors import InputError, RecordError
 from schemas.validation_messages import words_of
 
@@ -98,7 +98,7 @@ def _describe_error(error: Mapping[str, Any]) -> str:
 def _name_field(location: Sequence[str | int]) -> str:
     steps = location[1:] if location and location[0] in _SECTIONS else location
     path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
-    return mended_text(path) or ("the body" if "body" in location else "the request")
+    return repair_text(path) or ("the body" if "body" in location else "the request")
 
 
 def add_error_answers(app: FastAPI) -> None:

@@ -33,7 +33,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from audit.surrogates import mended_text
+from audit.surrogates import repair_text
 from audit.times import parse_timestamp
 from schemas.bounds import LABEL_NAME, MAX_COUNT, MAX_ID, MAX_LABEL, MAX_LABELS, NAME, NOT_UNICODE
 from schemas.contract import IDENTIFIER
@@ -84,7 +84,7 @@ _NUMBER = re.compile(r"[0-9]{1,7}|[0-9]{9,20}|[0-9]{1,20}\.[0-9]{1,9}")
 """A number of seconds, or of a smaller unit, since 1970; eight digits are a date in ISO 8601."""
 _LOST_PLUS = re.compile(r"([0-9-]{8,10}T[0-9:.,]{1,20}) ([0-9]{2}:?[0-9]{2})")
 """A time with an offset whose plus sign has become a space."""
-Text = Annotated[str, BeforeValidator(lambda value: mended_text(value) if isinstance(value, str) else value)]
+Text = Annotated[str, BeforeValidator(lambda value: repair_text(value) if isinstance(value, str) else value)]
 """Text of people and models: a lone surrogate becomes U+FFFD, everything else is kept."""
 Id = Annotated[str, StringConstraints(min_length=1, max_length=MAX_ID), AfterValidator(_check_id)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]

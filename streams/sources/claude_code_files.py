@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from audit.surrogates import mended
+from audit.surrogates import repair_value
 from schemas.errors import InputError
 from streams.sources.agent_transcripts import find_transcripts, is_identifier, parse_time, read_agent_file
 from streams.sources.claude_code_dialect import (
@@ -267,7 +267,7 @@ class _AgentLines:
         """Add a line that follows the last one."""
         self.last_time = body.get("timestamp") or self.last_time
         position = {"uuid": uuid, "parentUuid": self.last_uuid, "timestamp": self.last_time}
-        encoded = msgspec.json.encode(mended({**body, **self.session_fields, **position}))
+        encoded = msgspec.json.encode(repair_value({**body, **self.session_fields, **position}))
         self.lines.append(Line(number, encoded, len(encoded), ended=True))
         self.last_uuid = uuid
 

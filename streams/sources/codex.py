@@ -48,7 +48,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 
-from audit.surrogates import mended
+from audit.surrogates import repair_value
 from streams.sources.agent_transcripts import (
     EVENTS,
     INTERNAL,
@@ -932,7 +932,7 @@ def document_lines(document: bytes) -> list[Line]:
         raise ValueError("has no session with its items") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError("is not JSON") from error
-    parts = (msgspec.json.encode(mended(part)) for part in (rollout.session, *rollout.items))
+    parts = (msgspec.json.encode(repair_value(part)) for part in (rollout.session, *rollout.items))
     return [Line(number, part, len(part), ended=True) for number, part in enumerate(parts, 1)]
 
 

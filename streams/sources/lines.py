@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 
-from audit.surrogates import json_bytes, mended, mended_text
+from audit.surrogates import json_bytes, repair_text, repair_value
 from schemas.bounds import MAX_DEPTH, is_too_deep
 from schemas.validation_messages import decoding_words
 from streams.sources.source import LineFault
@@ -167,7 +167,7 @@ def _decode_with_surrogates(body: bytes) -> Any:
     try:
         value = json.loads(body, object_pairs_hook=_repair_names)
         # Python's parser also accepts numbers that are not JSON, so the strict parser checks the repaired value.
-        msgspec.json.decode(json.dumps(mended(value), allow_nan=False))
+        msgspec.json.decode(json.dumps(repair_value(value), allow_nan=False))
     except (ValueError, RecursionError, msgspec.DecodeError):
         return None
     return value
@@ -175,7 +175,7 @@ def _decode_with_surrogates(body: bytes) -> Any:
 
 def _repair_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return the object of these members with repaired names. Names are never ids, so repairing them is safe."""
-    return {mended_text(name): value for name, value in pairs}
+    return {repair_text(name): value for name, value in pairs}
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from analytics.queries import queries, query_rows
-from audit.anchors import FEWEST_ROUNDS, MIN_ANCHORS, Attribution, IncidentChange
+from audit.anchors import MIN_ANCHORS, MIN_ROUNDS, Attribution, IncidentChange
 from audit.drift import incident_evidence as parts
 from audit.drift.incident_evidence import (
     ALSO_CHANGED,
@@ -154,8 +154,8 @@ def _describe_cause(name: str, moved: IncidentChange | None, attribution: Attrib
     lacking = {
         "no_anchors": "none were judged",
         "few_anchors": f"too few anchors were judged before and since, {attribution.anchors} of {MIN_ANCHORS}",
-        "few_rounds_before": f"too few rounds before the change, {attribution.rounds_before} of {FEWEST_ROUNDS}",
-        "few_rounds_since": f"too few rounds since the change, {attribution.rounds_since} of {FEWEST_ROUNDS}",
+        "few_rounds_before": f"too few rounds before the change, {attribution.rounds_before} of {MIN_ROUNDS}",
+        "few_rounds_since": f"too few rounds since the change, {attribution.rounds_since} of {MIN_ROUNDS}",
     }
     if attribution.reason in lacking:
         return f"{_UNKNOWN}: {lacking[attribution.reason]}."

@@ -32,7 +32,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from audit.settings_files import Document
-from audit.surrogates import mended_text
+from audit.surrogates import repair_text
 from audit.times import parse_timestamp
 from schemas.bounds import EARLIEST, LABEL_NAME, LATEST, MAX_LABELS, NO_LABELS
 from streams.sources.lines import json_type
@@ -257,8 +257,8 @@ def _read_text(value: Any, role: str) -> str:
         return ""
     messages = conversation_in(value, role)
     if messages:
-        return mended_text(_last_text(messages, role))
-    text = mended_text(value) if isinstance(value, str) else _text_of_value(value)
+        return repair_text(_last_text(messages, role))
+    text = repair_text(value) if isinstance(value, str) else _text_of_value(value)
     if text in ELIDED or any(f'"{marker}"' in text for marker in ELIDED):
         raise ValueError("holds a text that its sender withheld")
     return text
@@ -273,7 +273,7 @@ def _text_of_value(value: Any) -> str:
     if not value:
         return ""
     members = dict(value)
-    return mended_text(spoken_in(members, "user") or spoken_in(members, "assistant") or text_of(members))
+    return repair_text(spoken_in(members, "user") or spoken_in(members, "assistant") or text_of(members))
 
 
 def _last_text(messages: Sequence[Message], role: str) -> str:

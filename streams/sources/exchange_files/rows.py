@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import msgspec
 
 from audit.file_kinds import CSV, GZIP, HEAD, PARQUET, TEXT, ZSTANDARD, Kind, binary_kind, exchanges_kind
-from audit.surrogates import mended
+from audit.surrogates import repair_value
 from schemas.bounds import MAX_DEPTH, has_surrogates, is_too_deep
 from schemas.errors import InputError
 from schemas.lazy import duckdb
@@ -267,12 +267,12 @@ def _row_of(number: int, item: Any) -> Row:
         return Row(number, Problem("not_an_object", f"the row is {json_type(item)}, not an object"))
     if is_too_deep(item):
         return Row(number, Problem("too_deep", f"the row nests deeper than {MAX_DEPTH} levels"))
-    return Row(number, mended(item))
+    return Row(number, repair_value(item))
 
 
 def _writable(value: Json, body: bytes) -> Json:
     r"""Return the value with its texts repaired if they may hold half a surrogate pair (`\ud83d`)."""
-    return mended(value) if b"\\ud" in body or b"\\uD" in body else value
+    return repair_value(value) if b"\\ud" in body or b"\\uD" in body else value
 
 
 def _array_rows(path: Path, detected: _DetectedFormat) -> Iterator[Row]:

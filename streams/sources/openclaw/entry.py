@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from audit.surrogates import mended
+from audit.surrogates import repair_value
 from audit.times import parse_timestamp
 from schemas.bounds import MAX_ID, NOT_UNICODE, has_surrogates, is_plain_identifier
 from schemas.contract import IDENTIFIER
@@ -237,14 +237,14 @@ def repair_body(body: Json) -> Json:
     try:
         msgspec.json.encode(body)
     except UnicodeEncodeError:
-        repaired: Json = mended(body)
+        repaired: Json = repair_value(body)
         return repaired
     return body
 
 
 def canonical_content(line: bytes) -> bytes:
     """Return the content of a readable line in a form that does not depend on the order of its members."""
-    return msgspec.json.encode(mended(decode_json(line)), order="deterministic")
+    return msgspec.json.encode(repair_value(decode_json(line)), order="deterministic")
 
 
 def read_counts(usage: Any) -> Usage | None:

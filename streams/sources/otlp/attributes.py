@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pydantic_core
 
-from audit.surrogates import mended_escapes
+from audit.surrogates import repair_escapes
 from schemas.bounds import MAX_DEPTH
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def parsed(value: Any) -> Parsed:
     except (msgspec.DecodeError, UnicodeError) as error:
         if "trailing characters" in str(error):  # a text that starts with a bracket, not JSON that was cut off
             return Parsed(value)
-        whole = mended_escapes(value)
+        whole = repair_escapes(value)
         return _parse_cut(value) if whole == value else Parsed(parsed(whole).value, is_cut=True)
 
 

@@ -47,7 +47,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from audit.surrogates import decode_broken, json_bytes, mended, mended_text
+from audit.surrogates import decode_leniently, json_bytes, repair_text, repair_value
 from schemas.bounds import CLOCK_TOLERANCE, EARLIEST
 from schemas.errors import InputError
 from streams.sources.lines import decode_json, json_type
@@ -230,7 +230,7 @@ def _decode_request(body: bytes) -> tuple[Any, bool]:
     try:
         return msgspec.json.decode(body), True
     except UnicodeDecodeError:
-        body = decode_broken(body).encode("utf-8", "backslashreplace")
+        body = decode_leniently(body).encode("utf-8", "backslashreplace")
     except (msgspec.DecodeError, RecursionError):
         pass  # parsed again below, with halves of surrogate pairs allowed
     try:
@@ -285,7 +285,7 @@ def _json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], li
 
 def _repair_json(value: Any) -> Any:
     try:
-        return mended(value)
+        return repair_value(value)
     except RecursionError:
         return Refused("it nests too deep")
 
@@ -295,7 +295,7 @@ def _json_scope(scoped: Any) -> _Scope:
         scope = scoped.get(field)
         if isinstance(scope, dict):
             texts = [scope.get(name) for name in ("name", "version")]
-            return _Scope(*(mended_text(text) if isinstance(text, str) else "" for text in texts))
+            return _Scope(*(repair_text(text) if isinstance(text, str) else "" for text in texts))
     return _Scope()
 
 
@@ -569,7 +569,7 @@ def _repair(text: bytes) -> bytes:
     try:
         text.decode()
     except UnicodeDecodeError:
-        return mended_text(decode_broken(text)).encode()
+        return repair_text(decode_leniently(text)).encode()
     return text
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.anchors import MIN_ANCHORS, NEAREST_ROUNDS, Attribution, IncidentChange, Verdict, attribute
+from audit.anchors import MAX_ROUNDS, MIN_ANCHORS, Attribution, IncidentChange, Verdict, attribute
 from benchmarks.drift.causes import Judge, answers, exact_interval, measure
 
 START = datetime(2026, 10, 1, 9, tzinfo=UTC)
@@ -75,8 +75,8 @@ def test_the_size_of_the_incident_decides() -> None:
 
 def test_a_judge_that_changed_before_the_interval_of_the_first_day_explains_nothing() -> None:
     """A judge that changed before the nearest rounds does not explain the incident either."""
-    early = verdicts(random.Random(4), rounds=2 * NEAREST_ROUNDS + 10, shift=-0.2, change=2)
-    assert attribute_change(early, moved(first=NEAREST_ROUNDS + 4)).cause == "agent"
+    early = verdicts(random.Random(4), rounds=2 * MAX_ROUNDS + 10, shift=-0.2, change=2)
+    assert attribute_change(early, moved(first=MAX_ROUNDS + 4)).cause == "agent"
 
 
 def test_rounds_within_the_interval_of_the_first_day_count_for_neither_side() -> None:
