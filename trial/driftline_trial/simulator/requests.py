@@ -72,7 +72,7 @@ def read_request(headers: Mapping[str, str], body: bytes) -> ParsedRequest | Pro
     if isinstance(request, Problem):
         return request
     complaint = complaint_of(request)
-    return invalid(complaint) if complaint is not None else _parse(request)
+    return invalid(complaint) if complaint is not None else parse_request(request)
 
 
 def read_countable(headers: Mapping[str, str], body: bytes) -> ParsedRequest | Problem:
@@ -85,7 +85,7 @@ def read_countable(headers: Mapping[str, str], body: bytes) -> ParsedRequest | P
         return invalid("max_tokens: Extra inputs are not permitted")
     whole = request | {"max_tokens": _ANY_ANSWER}
     complaint = complaint_of(whole)
-    return invalid(complaint) if complaint is not None else _parse(whole)
+    return invalid(complaint) if complaint is not None else parse_request(whole)
 
 
 def unauthorized(headers: Mapping[str, str]) -> Problem | None:
@@ -109,7 +109,8 @@ def invalid(message: str) -> Problem:
     return Problem(400, "invalid_request_error", message)
 
 
-def _parse(request: Json) -> ParsedRequest:
+def parse_request(request: Json) -> ParsedRequest:
+    """Parse a request of the Messages API about which there is no complaint."""
     structured = (request.get("output_config") or {}).get("format", {}).get("schema")
     system = list(_blocks(request.get("system") or ""))
     turns = [list(_blocks(message["content"])) for message in request["messages"]]

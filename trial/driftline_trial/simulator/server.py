@@ -1,6 +1,6 @@
 """The simulated judge as an ASGI application, served on loopback from a thread with its own event loop.
 
-Messages and batches of them are answered by simple rules and spoiled by scripts.
+Messages, chat completions and responses, and batches of messages, are answered by simple rules and spoiled by scripts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 import uvicorn
@@ -38,6 +38,14 @@ from driftline_trial.simulator.behaviors import (
     refusal_of,
 )
 from driftline_trial.simulator.caching import PrefixCache
+from driftline_trial.simulator.openai_forms import (
+    chat_completion,
+    error_body,
+    read_chat,
+    read_responses,
+    read_responses_countable,
+    response,
+)
 from driftline_trial.simulator.requests import (
     MAX_BODY,
     Json,
@@ -55,9 +63,9 @@ MAX_KEPT = 100
 _LIMITS = {"requests": 4_000, "input-tokens": 4_000_000, "output-tokens": 800_000}
 _NO_SCHEMA = "Simulated: the request holds no schema of an answer, so there is nothing to answer."
 _BATCHES = "/v1/messages/batches"
-_COUNT = "POST /v1/messages/count_tokens"
-_KNOWN = f"POST /v1/messages, {_COUNT} and {_BATCHES}"
 _log = logging.getLogger(__name__)
+Reader = Callable[[Mapping[str, str], bytes], ParsedRequest | Problem]
+"""Reads headers, by lower-case name, and the body of a request."""
 
 
 class SimulatedJudge:
@@ -81,33 +89,36 @@ class SimulatedJudge:
         """Answer one call."""
         call = Call(scope, receive, send, lambda: self._cut(scope))
         batched = call.target.partition(" ")[2].startswith(_BATCHES)
+        form = _FORMS.get(call.target, _MESSAGES)
         limit = MAX_BATCH_BODY if batched else MAX_BODY
         body = await call.body(limit)
-        if call.target not in {"POST /v1/messages", _COUNT} and not batched:
-            await _refuse(call, Problem(404, "not_found_error", f"The simulated judge knows {_KNOWN} only"), "none")
+        if call.target not in _FORMS and call.target not in _COUNTERS and not batched:
+            known = ", ".join([*_FORMS, *_COUNTERS, _BATCHES])
+            await _refuse(call, Problem(404, "not_found_error", f"The simulated judge knows {known} only"), "none", form)
         elif body is None:
-            await _refuse(call, Problem(413, "request_too_large", f"Request exceeds {limit} bytes"), "none")
-        elif call.target == _COUNT:
+            await _refuse(call, Problem(413, "request_too_large", f"Request exceeds {limit} bytes"), "none", form)
+        elif call.target in _COUNTERS:
             await self._count(call, body)
         elif batched:
             await self._batch(call, body, dict(parse_qsl(scope["query_string"].decode("latin-1"))))
         else:
-            await self._message(call, body)
+            await self._message(call, body, form)
 
-    async def _message(self, call: Call, body: bytes) -> None:
+    async def _message(self, call: Call, body: bytes, form: _Form) -> None:
         self.received.append(body)
-        parsed = read_request(call.headers, body)
+        parsed = form.read(call.headers, body)
         step = self.play.next(lambda: parsed)
         number = self.play.requests
         if await call.pause(self._latency):
-            await self._play(step, call, parsed, f"req_simulated_{number:06d}")
+            await self._play(step, call, parsed, f"req_simulated_{number:06d}", form)
         _log.info("request %d: %s, status %d, %d bytes", number, step.kind, call.status, len(body))
 
     async def _count(self, call: Call, body: bytes) -> None:
         """Count a prompt's tokens, whatever the scripts do to messages."""
-        parsed = read_countable(call.headers, body)
+        read, form = _COUNTERS[call.target]
+        parsed = read(call.headers, body)
         if isinstance(parsed, Problem):
-            await _refuse(call, parsed, "req_simulated_count")
+            await _refuse(call, parsed, "req_simulated_count", form)
         else:
             count = json_bytes({"input_tokens": self.cache.tokens(parsed)})
             await call.answer(HTTPStatus.OK, {"request-id": "req_simulated_count"}, count)
@@ -120,7 +131,7 @@ class SimulatedJudge:
             problem = unauthorized(call.headers) or REFUSED.get(step.kind)
             came = problem or self._carried_out(call, body, query)
             if isinstance(came, Problem):
-                await _refuse(call, came, request_id, wait=int(step.argument))
+                await _refuse(call, came, request_id, _MESSAGES, wait=int(step.argument))
             else:
                 whole = came if isinstance(came, bytes) else json_bytes(came)
                 await deliver(step.kind, Answering(call, {"request-id": request_id}, whole, step.argument))
@@ -141,15 +152,15 @@ class SimulatedJudge:
         carry_out = operations.get((method, bool(batch_id), what))
         return Problem(404, "not_found_error", "Not found") if carry_out is None else carry_out()
 
-    async def _play(self, step: Step, call: Call, parsed: ParsedRequest | Problem, request_id: str) -> None:
+    async def _play(self, step: Step, call: Call, parsed: ParsedRequest | Problem, request_id: str, form: _Form) -> None:
         if isinstance(parsed, Problem):
-            await _refuse(call, parsed, request_id)
+            await _refuse(call, parsed, request_id, form)
         elif (problem := refusal_of(step.kind, parsed)) is not None:
-            await _refuse(call, problem, request_id, wait=int(step.argument))
+            await _refuse(call, problem, request_id, form, wait=int(step.argument))
         else:
             answer = self._answer(parsed, request_id, step.strictness)
-            head = {"request-id": request_id, **_limit_headers(self.play.requests % _LIMITS["requests"], answer["usage"])}
-            spoiled = json_bytes(altered(step.kind, answer, parsed))
+            head = {"request-id": request_id, **form.limits(self.play.requests % _LIMITS["requests"], answer["usage"], 60)}
+            spoiled = json_bytes(form.encode(altered(step.kind, answer, parsed)))
             await deliver(step.kind, Answering(call, head, spoiled, step.argument))
 
     def _answer(self, parsed: ParsedRequest, request_id: str, strictness: float) -> Json:
@@ -175,24 +186,67 @@ class SimulatedJudge:
         }
 
 
-async def _refuse(call: Call, problem: Problem, request_id: str, *, wait: int = 0) -> None:
-    error = {"type": "error", "error": {"type": problem.type, "message": problem.message}, "request_id": request_id}
+class _Form(NamedTuple):
+    """An API as it is spoken: its requests, answers, errors and headers. The rules are the same for all."""
+
+    read: Reader
+    encode: Callable[[Json], Json]
+    """Encodes a message of the Messages API."""
+    error: Callable[[Problem], Json]
+    limits: Callable[[int, Mapping[str, Any], int], Mapping[str, str]]
+    """Returns the headers with the remaining rate limits: for the number of the request, its usage, and the seconds to wait."""
+
+
+async def _refuse(call: Call, problem: Problem, request_id: str, form: _Form, *, wait: int = 0) -> None:
     head = {"request-id": request_id}
     if problem.status == HTTPStatus.TOO_MANY_REQUESTS:
-        head |= {"retry-after": str(wait), **_limit_headers(_LIMITS["requests"], {}, wait)}
-    await call.answer(problem.status, head, json_bytes(error))
+        head |= {"retry-after": str(wait), **form.limits(_LIMITS["requests"], {}, wait)}
+    await call.answer(problem.status, head, json_bytes(form.error(problem) | {"request_id": request_id}))
 
 
-def _limit_headers(number: int, usage: Mapping[str, Any], wait: int = 60) -> dict[str, str]:
-    """Return headers with the remaining rate limits, which this server counts but never enforces."""
+def _remaining(number: int, usage: Mapping[str, Any]) -> dict[str, int]:
+    """Return the remaining rate limits, which this server counts but never enforces."""
     spent = {"requests": number, "input-tokens": usage.get("input_tokens", 0), "output-tokens": usage.get("output_tokens", 0)}
+    return {kind: max(0, limit - spent[kind]) for kind, limit in _LIMITS.items()}
+
+
+def _message_limits(number: int, usage: Mapping[str, Any], wait: int) -> dict[str, str]:
     reset = (datetime.now(UTC) + timedelta(seconds=wait)).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
-        f"anthropic-ratelimit-{what}-{part}": value
-        for what, limit in _LIMITS.items()
-        for part, value in (("limit", str(limit)), ("remaining", str(max(0, limit - spent[what]))), ("reset", reset))
+        f"anthropic-ratelimit-{kind}-{part}": value
+        for kind, remaining in _remaining(number, usage).items()
+        for part, value in (("limit", str(_LIMITS[kind])), ("remaining", str(remaining)), ("reset", reset))
     }
 
+
+def _openai_limits(number: int, usage: Mapping[str, Any], wait: int) -> dict[str, str]:
+    remaining = _remaining(number, usage)
+    return {
+        f"x-ratelimit-{part}-{kind}": value
+        for kind, counted in (("requests", "requests"), ("tokens", "input-tokens"))
+        for part, value in (
+            ("limit", str(_LIMITS[counted])),
+            ("remaining", str(remaining[counted])),
+            ("reset", f"{wait // 60}m{wait % 60}s"),
+        )
+    }
+
+
+def _message_error(problem: Problem) -> Json:
+    return {"type": "error", "error": {"type": problem.type, "message": problem.message}}
+
+
+_MESSAGES = _Form(read_request, lambda message: message, _message_error, _message_limits)
+_RESPONSES = _Form(read_responses, response, error_body, _openai_limits)
+_FORMS = {
+    "POST /v1/messages": _MESSAGES,
+    "POST /v1/chat/completions": _Form(read_chat, chat_completion, error_body, _openai_limits),
+    "POST /v1/responses": _RESPONSES,
+}
+_COUNTERS: dict[str, tuple[Reader, _Form]] = {
+    "POST /v1/messages/count_tokens": (read_countable, _MESSAGES),
+    "POST /v1/responses/input_tokens": (read_responses_countable, _RESPONSES),
+}
 
 HOST = "127.0.0.1"
 _PATIENCE = 10.0
