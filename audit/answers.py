@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from statistics import fmean
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
@@ -66,15 +66,7 @@ _ELISION = re.compile(r"[\[(]? ?\.(?: ?\.){2,} ?[\])]?")
 
 MAX_ANSWER = 200_000
 """Longest answer that is read; far longer than the tokens of any question allow."""
-_MAX_OBJECTS = 32
-"""Most braces at which an object is searched for, so that the search stays linear."""
 _MAX_NAME = 40
-_THINKING_MARK = re.compile(r"[\s\ufeff]*<(think|thinking|reasoning)>")
-"""Start of thinking that a server left in the text; recognized only at the beginning, elsewhere the mark may be quoted."""
-_BROKEN = re.compile(r'\{\s*"')
-"""Start of an object; other braces, as in `{name}`, are prose."""
-_WRAPPER = re.compile(r'\{\s*"[^"\\]*"\s*:\s*(\{.*\})\s*\}', re.DOTALL)
-
 _MEMBER = re.compile(r'"[ \t\n\r]*:')
 """Possible position between a member's name and value; also matches after an escaped quotation mark in a text."""
 _NEGATIVE = re.compile(r":[ \t\n\r]*-")
@@ -518,113 +510,6 @@ def _struct_type(schema: Mapping[str, Any], number: Any) -> Any:
         for index, (name, member) in enumerate(schema["properties"].items())
     ]
     return msgspec.defstruct("Answer", fields, forbid_unknown_fields=True)
-
-
-def is_object(text: str) -> bool:
-    """Return whether a text is exactly one JSON object, as structured output has it."""
-    part = _object_at(text, 0) if text.startswith("{") and len(text) <= MAX_ANSWER else None
-    return part is not None and len(part.text) == len(text)
-
-
-def _object_at(text: str, start: int) -> _Object | None:
-    """Parse the JSON object that starts here; None if there is none."""
-    names: set[str] = set()
-
-    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        members = dict(pairs)
-        names.update(members)
-        return members
-
-    try:
-        value, end = json.JSONDecoder(object_pairs_hook=collect).raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None
-    return _Object(text[start:end], value, names)
-
-
-class _Object(NamedTuple):
-    text: str
-    value: dict[str, Any]
-    names: set[str]
-    """The names of its members and of those of the objects in it."""
-
-
-def extract_answer(text: str, schema: Mapping[str, Any], read: Callable[[str], Any]) -> str | Invalid:
-    """Return the part of a model's text that is its answer; `Invalid` if that is ambiguous.
-
-    1. Thinking in `<think>` at the beginning is not part of the answer. If it does not end, there is no answer.
-    2. A text that `read` accepts is the answer. It may be quoted as one JSON string.
-    3. Otherwise the answer is a JSON object in the text; prose and fences around it are ignored. It may be wrapped in an object
-       with one member whose name is not in the schema.
-    4. Every object with a field of the schema is a candidate: a draft, a correction, a second answer. All candidates must be
-       complete and read the same. So a later correction makes an answer unreadable, because the model's intention is unclear.
-       An object without any field of the schema, or that repeats the schema, is ignored.
-    """
-    if len(text) > MAX_ANSWER:
-        return Invalid((f"the answer has more than {MAX_ANSWER} characters",))
-    text = _unquote(_without_thinking(text).strip())
-    direct = read(text)
-    if not isinstance(direct, Invalid):
-        return text
-    fields = _collect_names(schema)
-    objects = _objects_in(text)
-    if objects is None:
-        return Invalid((*direct.problems, "a JSON object in it is not complete"))
-    candidates = [_unwrap(candidate, fields) for candidate in objects if candidate.names & fields and candidate.value != schema]
-    readings = [read(candidate) for candidate in candidates]
-    problems = next((reading.problems for reading in readings if isinstance(reading, Invalid)), None)
-    if len(candidates) > 1 and (problems is not None or any(reading != readings[0] for reading in readings)):
-        return Invalid(("there is more than one JSON object, and they do not say the same",))
-    if problems is not None:
-        return Invalid(problems)
-    return candidates[0] if candidates else direct
-
-
-def _unquote(text: str) -> str:
-    """Return the text, or the text that it quotes as one JSON string."""
-    if not text.startswith('"'):
-        return text
-    try:
-        quoted = json.loads(text)
-    except ValueError:
-        return text
-    return quoted if isinstance(quoted, str) else text
-
-
-def _without_thinking(text: str) -> str:
-    """Return the text after thinking at its beginning; empty if the thinking does not end."""
-    opening = _THINKING_MARK.match(text)
-    if opening is None:
-        return text
-    return text[opening.end() :].partition(f"</{opening[1]}>")[2]
-
-
-def _collect_names(schema: Mapping[str, Any]) -> set[str]:
-    """Return the names of the members of an answer and of the objects in it."""
-    properties = schema.get("properties", {})
-    return set(properties).union(*map(_collect_names, properties.values()))
-
-
-def _objects_in(text: str) -> list[_Object] | None:
-    """Return the outermost JSON objects in a text; None if one of them is broken, or if there are too many braces."""
-    objects: list[_Object] = []
-    start = text.find("{")
-    for _ in range(_MAX_OBJECTS):
-        if start < 0:
-            return objects
-        part = _object_at(text, start)
-        if part is not None:
-            objects.append(part)
-        elif _BROKEN.match(text, start):
-            return None
-        start = text.find("{", start + (len(part.text) if part else 1))
-    return None
-
-
-def _unwrap(part: _Object, fields: set[str]) -> str:
-    """Return the object's text, or that of the only object wrapped in it."""
-    wrapper = _WRAPPER.fullmatch(part.text) if len(part.value) == 1 and not part.value.keys() & fields else None
-    return part.text if wrapper is None else wrapper[1]
 
 
 def thinking_schema() -> dict[str, Any]:

@@ -990,6 +990,8 @@ class Judgement(Record, frozen=True, kw_only=True):
     """Reservations that this judgement settles."""
     attempt_errors: tuple[str, ...] = ()
     """Failure of each call that did not count, in order, without secrets."""
+    repairs: tuple[str, ...] = ()
+    """What was repaired in the form of the answer, without a change of its content: quoted, wrapped, syntax, number_as_text, verdict_as_text, other_name, extra_field, null_text, surrogate."""
 
 
 class JudgingRequest(Record, frozen=True, kw_only=True):

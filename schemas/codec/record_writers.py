@@ -1278,10 +1278,10 @@ def record_6efc4aefd04a6ad2_0(record: Any) -> bytes:
     )
 
 
-def record_90700256eee17ac4_0(record: Any) -> bytes:
+def record_071898a371d15a63_0(record: Any) -> bytes:
     return b"".join(
         (
-            b"\xc3\x01\x90p\x02V\xee\xe1z\xc4",
+            b"\xc3\x01\x07\x18\x98\xa3q\xd1Zc",
             NUMBERS[len(_data := record.judgement_id.encode())] + _data,
             NUMBERS[len(_data := record.fingerprint.encode())] + _data,
             WORDS[record.connection],
@@ -1375,6 +1375,13 @@ def record_90700256eee17ac4_0(record: Any) -> bytes:
                 + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record.attempt_errors])
                 + b"\0"
                 if len(record.attempt_errors)
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record.repairs)]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record.repairs])
+                + b"\0"
+                if len(record.repairs)
                 else b"\0"
             ),
         )
@@ -2011,7 +2018,7 @@ RECORD_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01yf\xa0\x07\x8a\x177\xec": record_7966a0078a1737ec_0,  # ImportProgress
     b"\xc3\x01\x0f\x08!\xee\xb7\x9b\xe6\xd7": record_0f0821eeb79be6d7_0,  # Incident
     b"\xc3\x01n\xfcJ\xef\xd0Jj\xd2": record_6efc4aefd04a6ad2_0,  # IncidentOutline
-    b"\xc3\x01\x90p\x02V\xee\xe1z\xc4": record_90700256eee17ac4_0,  # Judgement
+    b"\xc3\x01\x07\x18\x98\xa3q\xd1Zc": record_071898a371d15a63_0,  # Judgement
     b"\xc3\x01`|-\xaf\n?b\xd0": record_607c2daf0a3f62d0_0,  # JudgingRequest
     b"\xc3\x01J\xb6/\x88\xbbi\xc0{": record_4ab62f88bb69c07b_0,  # ProjectCheck
     b"\xc3\x01=+m\ra\xb0\x90V": record_3d2b6d0d61b09056_0,  # Reservation
@@ -4425,6 +4432,116 @@ def fields_f3fecbc835ae8d2a_0(record: Any) -> bytes:
     )
 
 
+def fields_071898a371d15a63_0(record: Any) -> bytes:
+    return b"".join(
+        (
+            b"\xc3\x01\x07\x18\x98\xa3q\xd1Zc",
+            NUMBERS[len(_data := record["judgement_id"].encode())] + _data,
+            NUMBERS[len(_data := record["fingerprint"].encode())] + _data,
+            WORDS[record["connection"]],
+            WORDS[record["project"]],
+            NUMBERS[len(_data := record["session_id"].encode())] + _data,
+            NUMBERS[len(_data := record["subject_id"].encode())] + _data,
+            WORDS[record["purpose"]],
+            WORDS[record["requested_model"]],
+            WORDS_OR_NULL[record["answering_model"]],
+            WORDS[record["outcome"]],
+            (b"\0" if (_given := record["answer"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            WORDS_OR_NULL[record["stop_reason"]],
+            (b"\0" if (_given := record["error"]) is None else b"\2" + NUMBERS[len(_data := _given.encode())] + _data),
+            (
+                NUMBERS[_value]
+                if type(_value := record["attempts"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (
+                b"\0"
+                if (_given := record["input_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["output_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["cache_write_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["cache_read_tokens"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            (
+                b"\0"
+                if (_given := record["cost_usd"]) is None
+                else b"\2" + (double_bytes(_value) if math.isfinite(_value := _given) else unfit(_value))
+            ),
+            (
+                b"\0"
+                if (_given := record["latency_ms"]) is None
+                else b"\2"
+                + (
+                    NUMBERS[_value]
+                    if type(_value := _given) is int and -9223372036854775808 <= _value < 9223372036854775808
+                    else unfit(_value)
+                )
+            ),
+            TRUTH[record["batched"]],
+            TRUTH[record["simulated"]],
+            written_time(record["judged_at"]),
+            (
+                NUMBERS[_value]
+                if type(_value := record["subject_revision"]) is int and -2147483648 <= _value < 2147483648
+                else unfit(_value)
+            ),
+            (
+                NUMBERS[len(record["reservation_ids"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["reservation_ids"]])
+                + b"\0"
+                if len(record["reservation_ids"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record["attempt_errors"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["attempt_errors"]])
+                + b"\0"
+                if len(record["attempt_errors"])
+                else b"\0"
+            ),
+            (
+                NUMBERS[len(record["repairs"])]
+                + b"".join([NUMBERS[len(_data := item.encode())] + _data for item in record["repairs"]])
+                + b"\0"
+                if len(record["repairs"])
+                else b"\0"
+            ),
+        )
+    )
+
+
 def fields_7cabdad7fdc5d5bf_0(record: Any) -> bytes:
     return b"".join(
         (
@@ -5794,6 +5911,7 @@ FIELDS_WRITERS: dict[bytes, Callable[[Any], bytes]] = {
     b"\xc3\x01b\nF\xfd\xe6J_\x00": fields_620a46fde64a5f00_0,  # Incident
     b"\xc3\x01n\xfcJ\xef\xd0Jj\xd2": fields_6efc4aefd04a6ad2_0,  # IncidentOutline
     b"\xc3\x01\xf3\xfe\xcb\xc85\xae\x8d*": fields_f3fecbc835ae8d2a_0,  # IncidentOutline
+    b"\xc3\x01\x07\x18\x98\xa3q\xd1Zc": fields_071898a371d15a63_0,  # Judgement
     b"\xc3\x01|\xab\xda\xd7\xfd\xc5\xd5\xbf": fields_7cabdad7fdc5d5bf_0,  # Judgement
     b"\xc3\x01\x90p\x02V\xee\xe1z\xc4": fields_90700256eee17ac4_0,  # Judgement
     b"\xc3\x01`|-\xaf\n?b\xd0": fields_607c2daf0a3f62d0_0,  # JudgingRequest

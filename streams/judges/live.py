@@ -35,7 +35,7 @@ from typing import Any
 import httpx2
 from anthropic import APIConnectionError, APIStatusError, AsyncAnthropic
 
-from audit.answers import extract_answer, is_object
+from audit.answer_text import AnswerText, extract_answer, is_object
 from audit.cost import MAX_BYTES_PER_TOKEN, OVERHEAD_TOKENS, PromptBound, Usage, is_plausible
 from audit.exchanges.questions import ANSWERED, Invalid, Question, byte_tokens
 from audit.fingerprints import canonical_json
@@ -133,21 +133,21 @@ class OpenQuestion:
         self.note_failure(INVALID, "the answer is too long" if text else "the answer has no text")
         return self.failure_verdict()
 
-    def read_answer(self, message: Message) -> str | Invalid:
+    def read_answer(self, message: Message) -> AnswerText | Invalid:
         """Return the answer in a message. If it is unusable, note a failed call and return its problems."""
         answer = extract_answer((message.text or "").strip(), self.question.schema, self.question.read)
         if isinstance(answer, Invalid):
             self.note_failure(INVALID, one_line(f"the answer cannot be used: {'; '.join(answer.problems)}"))
         return answer
 
-    def verdict(self, outcome: str, error: str | None = None, answer: str | None = None) -> Verdict:
+    def verdict(self, outcome: str, error: str | None = None, answer: AnswerText | None = None) -> Verdict:
         """Return the verdict with this outcome; without an answer, it has the text of the last message."""
         message = self.last_message
-        if answer is None and message is not None and message.text is not None:
-            answer = message.text[:MAX_ANSWER_LENGTH]
+        text = None if message is None or message.text is None else message.text[:MAX_ANSWER_LENGTH]
         return Verdict(
             outcome=outcome,
-            answer=answer,
+            answer=text if answer is None else answer.text,
+            repairs=() if answer is None else answer.repairs,
             model=message.model if message else None,
             stop_reason=message.stop_reason if message else None,
             error=error,

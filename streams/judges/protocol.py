@@ -43,6 +43,8 @@ class Verdict:
     """answered, refused, cut_off, provider_error, timeout, invalid or cost_cap."""
     answer: str | None = None
     """The raw text, even if it is unusable."""
+    repairs: tuple[str, ...] = ()
+    """What was repaired in the answer's form; see `audit.answer_text`."""
     model: str | None = None
     """The model that answered, as the API reports it."""
     stop_reason: str | None = None

@@ -221,6 +221,7 @@ class DurableBudget:
             error=verdict.error,
             attempts=verdict.attempts,
             attempt_errors=verdict.attempt_errors,
+            repairs=verdict.repairs,
             input_tokens=usage.input_tokens if usage else None,
             output_tokens=usage.output_tokens if usage else None,
             cache_write_tokens=usage.cache_write_tokens if usage else None,

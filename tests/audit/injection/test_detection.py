@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import builders
 from support.yaml_files import read_yaml
 
-from audit.answers import extract_answer
+from audit.answer_text import extract_answer
 from audit.exchanges.prompts import thinking_question, tier2_question
 from audit.exchanges.questions import Invalid
 from audit.injection import RECOGNIZERS, REQUIRED_PATTERNS, tamper_reasons, text_kinds

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import builders
 
+from audit.answer_text import AnswerText, extract_answer, is_object
 from audit.answers import (
     MAX_ANSWER,
     MAX_PROBLEMS,
@@ -18,8 +19,6 @@ from audit.answers import (
     ThinkingAnswer,
     Tier2Answer,
     Tier3Answer,
-    extract_answer,
-    is_object,
 )
 from audit.exchanges.prompts import thinking_question, tier2_question, tier3_question
 from audit.exchanges.questions import Invalid, Question
