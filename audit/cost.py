@@ -310,9 +310,10 @@ def min_budget(question: ShortRequest, price: ModelPrice) -> int:
     return price.max_prompt_cost(prompt, question.min_tokens)
 
 
-def is_plausible(usage: Usage | None, question: Request) -> bool:
+def is_plausible(usage: Usage | None, question: Request, answer_tokens: int | None = None) -> bool:
     """Return whether one call of the question can have this usage: at least one token was read, and no more than possible.
 
+    `answer_tokens` is the largest answer that was allowed; None is the question's own limit.
     Servers that imitate the API may report nothing or zeros; implausible usage is charged at the largest possible cost.
     """
     if usage is None:
@@ -321,7 +322,7 @@ def is_plausible(usage: Usage | None, question: Request) -> bool:
     return (
         min(counts) >= 0
         and 0 < usage.prompt_tokens <= question.texts_size + OVERHEAD_TOKENS
-        and usage.output_tokens <= question.max_tokens
+        and usage.output_tokens <= (answer_tokens or question.max_tokens)
     )
 
 

@@ -43,20 +43,12 @@ import msgspec
 
 from audit.exchanges.questions import ANSWERED, Invalid
 from streams.judges.batch_plans import CANCELLED, BatchJournal, BatchPlan, BatchQuestion, custom_id, newest_plans
+from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure
+from streams.judges.http_client import MAX_BODY_BYTES
 from streams.judges.live import OpenQuestion, TraitsLookup
 from streams.judges.message_batches import Batch, BatchCalls, BatchCreator, JudgeUnavailableError, OutageBackoff
-from streams.judges.messages_api import (
-    MAX_BODY_BYTES,
-    PROVIDER_ERROR,
-    TIMEOUT,
-    Failure,
-    Message,
-    OutputMode,
-    RequestOptions,
-    build_request,
-    is_simulated,
-    open_client,
-)
+from streams.judges.messages_api import message_parameters, open_client
+from streams.judges.model_api import Message, OutputMode, build_request, is_simulated
 from streams.judges.protocol import Verdict
 from streams.judges.rate_limits import MAX_UNREADABLE, Clock
 
@@ -461,9 +453,10 @@ class BatchOpener:
 
     def _build_batch_request(self, pending: PendingQuestion, plan_id: str) -> dict[str, Any]:
         pending.output_mode = self._output_modes.get(pending.model, OutputMode.STRUCTURED)
-        options = RequestOptions(pending.output_mode, *self._traits(pending.model))
-        params = build_request(pending.open_question.question, options, secrets.token_hex(8))
-        return {"custom_id": custom_id(pending.fingerprint, plan_id), "params": params}
+        question = pending.open_question.question
+        traits = self._traits(pending.model)
+        request = build_request(question, traits, secrets.token_hex(8), output_mode=pending.output_mode)
+        return {"custom_id": custom_id(pending.fingerprint, plan_id), "params": message_parameters(request)}
 
     def switch_to_prompt(self, model: str, reason: str) -> None:
         """Put the schema into the prompt of all later requests to the model."""

@@ -1,10 +1,11 @@
-"""The live judge: asks a model over the Messages API, and returns a verdict on each question within its deadline.
+"""The live judge: asks a model over its API, and returns a verdict on each question within its deadline.
 
 1. The number of concurrent questions is limited, and no question is asked while the API demands a pause. The deadline of a question
    starts after this wait. It covers everything that follows: slots, reservations, calls, backoffs.
 2. A call that fails temporarily is retried after a backoff that grows from 0.5 to 8 s, or after the delay that the server requests.
-3. If a server rejects or ignores structured output, later requests to that model have the schema in the prompt.
-4. An unusable answer is sent back once, with its problems.
+3. If a server rejects or ignores structured output, requests to that model have the schema in the prompt for an hour.
+4. An unusable answer is sent back once, with its problems. An empty one is asked for once more, and one that was cut off is asked for
+   once more with twice the room, if the cap allows it. A refusal is final, in prose too: a second call could not help.
 5. The largest possible cost of a call is reserved before the call. The bound on its prompt uses the API's token count if there is one
    (`PromptBounds`).
 6. A model with unreadable answers is paused, and its questions wait (see `streams.judges.rate_limits`).
@@ -12,8 +13,8 @@
 
 Upper bounds on the tokens of a prompt (`PromptBounds`):
 
-8. Instructions, schema and settings are the same for thousands of questions, so the API counts them once (`POST
-   /v1/messages/count_tokens`, which is free). In the messages, each byte counts as one token, which is an upper bound for every tokenizer.
+8. Instructions, schema and settings are the same for thousands of questions, so the API counts them once, which is free. In the messages,
+   each byte counts as one token, which is an upper bound for every tokenizer.
 9. If the cap forbids the call by that bound, the API counts the whole prompt.
 10. A server that failed to count is asked again after a minute, one that does not support counting after an hour. Until then, each byte
     counts as one token.
@@ -26,47 +27,50 @@ import asyncio
 import hashlib
 import logging
 import math
+import re
 import secrets
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import httpx2
-from anthropic import APIConnectionError, APIStatusError, AsyncAnthropic
 
 from audit.answer_text import AnswerText, extract_answer, is_object
 from audit.cost import MAX_BYTES_PER_TOKEN, OVERHEAD_TOKENS, PromptBound, Usage, is_plausible
 from audit.exchanges.questions import ANSWERED, Invalid, Question, byte_tokens
 from audit.fingerprints import canonical_json
-from streams.judges.messages_api import (
-    MAX_BODY_BYTES,
-    PROVIDER_ERROR,
-    TIMEOUT,
-    Failure,
+from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, one_line
+from streams.judges.http_client import MAX_BODY_BYTES
+from streams.judges.messages_api import MessagesApi, open_client
+from streams.judges.model_api import (
+    JudgeRequest,
     Message,
+    ModelApi,
     OutputMode,
     Repair,
-    RequestOptions,
+    Turn,
     build_request,
-    classify_error,
     is_simulated,
-    one_line,
-    open_client,
-    read_message,
 )
-from streams.judges.protocol import CallBudget, Verdict
+from streams.judges.protocol import CallBudget, ModelTraits, Verdict
 from streams.judges.rate_limits import CircuitBreaker, Clock, Limiter, seconds_until_refill
 
 MAX_ANSWER_LENGTH = 64 * 1024
 """Maximum length of an answer in characters; a longer one is invalid, and only this many characters of it are stored."""
-INVALID = "invalid"
+INVALID, REFUSED, CUT_OFF = "invalid", "refused", "cut_off"
+_MAX_TOKENS_REACHED = "max_tokens"
 _FAILURE_STOP_REASONS = {
-    "refusal": ("refused", "the judge refused to answer"),
-    "max_tokens": ("cut_off", "the answer was cut off at max_tokens"),
-    "model_context_window_exceeded": ("cut_off", "the answer was cut off at the end of the context window"),
+    "refusal": (REFUSED, "the judge refused to answer"),
+    _MAX_TOKENS_REACHED: (CUT_OFF, "the answer was cut off at max_tokens"),
+    "model_context_window_exceeded": (CUT_OFF, "the answer was cut off at the end of the context window"),
 }
 """The stop reasons of messages without an answer, with the outcome and error of their verdicts."""
+_REFUSAL = re.compile(
+    r"\bi(?:.m| am) (?:sorry|unable|not able)\b|\bi (?:cannot|can.t|can not|won.t|will not|must decline)\b", re.IGNORECASE
+)
+"""How refusals in prose begin. Only a text without an object is tested."""
+_MAX_REFUSAL_START = 200
+"""Characters at the beginning of a text in which a refusal is looked for."""
 
 
 @dataclass(slots=True)
@@ -92,6 +96,10 @@ class OpenQuestion:
     simulated: bool = False
     """True if a simulated judge answered a call."""
     last_message: Message | None = None
+    answer_tokens: int | None = None
+    """The room of the next answer after one was cut off; None is the question's."""
+    was_empty: bool = False
+    """True if an answer had no text."""
     bound: PromptBound | None = None
     """The upper bound on the last call's prompt by which its cost was reserved; None means one token per byte."""
 
@@ -107,7 +115,7 @@ class OpenQuestion:
         return (
             self.bound is not None
             and usage is not None
-            and is_plausible(usage, self.question)
+            and is_plausible(usage, self.question, self.answer_tokens)
             and usage.prompt_tokens > self.bound.tokens
         )
 
@@ -128,6 +136,8 @@ class OpenQuestion:
             outcome, error = _FAILURE_STOP_REASONS[message.stop_reason]
             return self.verdict(outcome, error)
         text = (message.text or "").strip()
+        if "{" not in text and _REFUSAL.search(text[:_MAX_REFUSAL_START]):
+            return self.verdict(REFUSED, "the judge refused to answer, in prose")
         if text and len(text) <= MAX_ANSWER_LENGTH:
             return None
         self.note_failure(INVALID, "the answer is too long" if text else "the answer has no text")
@@ -158,6 +168,22 @@ class OpenQuestion:
             simulated=self.simulated,
         )
 
+    def needs_another_call(self, message: Message, verdict: Verdict) -> bool:
+        """Return whether another call may help where a message has no answer, and prepare it; each kind is tried once."""
+        if message.stop_reason == _MAX_TOKENS_REACHED and self.answer_tokens is None:
+            self.note_failure(CUT_OFF, verdict.error or "")
+            self.answer_tokens = 2 * self.question.max_tokens
+            return True
+        is_empty = not (message.text or "").strip()
+        if verdict.outcome == INVALID and is_empty and not self.was_empty:
+            self.was_empty = True
+            return True
+        return False
+
+    def unfunded_verdict(self) -> Verdict:
+        """Return the verdict if the cap leaves no room for a call: that of the cut-off answer if the call was to have more room."""
+        return self.cost_cap_verdict() if self.answer_tokens is None else self.failure_verdict()
+
     def cost_cap_verdict(self) -> Verdict:
         """Return the verdict if the call budget forbids the next call."""
         return self.verdict("cost_cap", "the session's cost cap leaves no room for another call")
@@ -180,21 +206,23 @@ def _sum_usages(usages: list[Usage]) -> Usage | None:
 
 
 _LOG = logging.getLogger(__name__)
-TraitsLookup = Callable[[str], tuple[int | None, bool]]
-"""Returns, for a model's name, the tokens of its shortest cached prefix (None if unknown), and whether to switch off its thinking."""
+TraitsLookup = Callable[[str], ModelTraits]
+"""Returns the traits of a model by its name."""
 DEADLINE_SECONDS = 120.0
 CONCURRENCY = 16
 MAX_ATTEMPTS = 4
+PROMPT_MODE_SECONDS = 3600.0
+"""Seconds for which a model is asked with the schema in the prompt, after it rejected or ignored structured output."""
 _FIRST_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 8.0
 
 
 class LiveJudge:
-    """A judge over the Messages API, as the module describes. Belongs to one event loop."""
+    """A judge over one API, as the module describes. Belongs to one event loop."""
 
     def __init__(
         self,
-        client: AsyncAnthropic,
+        api: ModelApi,
         traits: TraitsLookup,
         *,
         deadline: float,
@@ -204,14 +232,14 @@ class LiveJudge:
     ) -> None:
         self.limiter = Limiter(concurrency, clock)
         """The number of calls in progress, and its limit."""
-        self._client = client
+        self._api = api
         self._traits = traits
         self._deadline = deadline
         self._max_attempts = max_attempts
         self._clock = clock
         self._breaker = CircuitBreaker(clock)
-        self._prompts = PromptBounds(client, clock.now)
-        self._output_modes: dict[str, OutputMode] = {}
+        self._prompts = PromptBounds(api, clock.now)
+        self._prompt_mode_until: dict[str, float] = {}
         self._admission = asyncio.Semaphore(concurrency)
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
@@ -240,15 +268,15 @@ class LiveJudge:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._client.close()
+        await self._api.aclose()
 
     async def _call_until_verdict(self, open_question: OpenQuestion) -> Verdict:
         model = open_question.question.model
         repair: Repair | None = None
         while True:
-            output_mode = self._output_modes.get(model, OutputMode.STRUCTURED)
-            options = RequestOptions(output_mode, *self._traits(model))
-            response = await self._request_message(open_question, options, repair)
+            is_in_prompt = self._clock.now() < self._prompt_mode_until.get(model, -math.inf)
+            output_mode = OutputMode.IN_PROMPT if is_in_prompt else OutputMode.STRUCTURED
+            response = await self._request_message(open_question, output_mode, repair)
             if isinstance(response, Failure):
                 self._switch_to_prompt(model, response.error)
                 continue
@@ -260,7 +288,7 @@ class LiveJudge:
             repair = verdict_or_repair
 
     async def _request_message(
-        self, open_question: OpenQuestion, options: RequestOptions, repair: Repair | None
+        self, open_question: OpenQuestion, output_mode: OutputMode, repair: Repair | None
     ) -> Message | Failure | Verdict:
         """Return the judge's message, a failure that rejects the output format, or the verdict if no further call may be made."""
         while open_question.attempts < self._max_attempts:
@@ -268,23 +296,28 @@ class LiveJudge:
             if pause is not None:
                 return open_question.verdict(PROVIDER_ERROR, f"rate limited: retry after {math.ceil(pause)} s")
             try:
-                request = build_request(open_question.question, options, secrets.token_hex(8), repair)
+                request = self._build_request(open_question, output_mode, repair)
                 max_tokens = await self._reserve(open_question, request)
                 if not max_tokens:
-                    return open_question.cost_cap_verdict()
-                response = await self._call(open_question, request | {"max_tokens": max_tokens})
+                    return open_question.unfunded_verdict()
+                response = await self._call(open_question, request, max_tokens)
             finally:
                 self.limiter.release()
             if isinstance(response, Message):
                 return response
             open_question.note_failure(response.outcome, response.error, unreadable=response.unreadable)
-            if response.rejects_format and options.output_mode is OutputMode.STRUCTURED:
+            if response.rejects_format and output_mode is OutputMode.STRUCTURED:
                 return response
             delay = self._retry_delay(open_question, response)
             if delay is None:
                 break
             await self._clock.sleep(delay)
         return open_question.failure_verdict()
+
+    def _build_request(self, open_question: OpenQuestion, output_mode: OutputMode, repair: Repair | None) -> JudgeRequest:
+        question = open_question.question
+        traits = self._traits(question.model)
+        return build_request(question, traits, secrets.token_hex(8), repair, output_mode=output_mode)
 
     def _retry_delay(self, open_question: OpenQuestion, failure: Failure) -> float | None:
         """Return the seconds to wait before the call is retried; None if it must not be retried."""
@@ -293,17 +326,17 @@ class LiveJudge:
             return None
         return delay if self._clock.now() + delay < open_question.ends_at else None
 
-    async def _reserve(self, open_question: OpenQuestion, request: Mapping[str, Any]) -> int:
+    async def _reserve(self, open_question: OpenQuestion, request: JudgeRequest) -> int:
         """Reserve the cost of a call, by the loosest bound that the cap allows. Return the answer's maximum tokens; 0 forbids the call."""
         async with aclosing(self._prompts.bounds(open_question.question, request)) as bounds:
             async for bound in bounds:
-                max_tokens = await open_question.budget.reserve(bound)
+                max_tokens = await open_question.budget.reserve(bound, answer_tokens=open_question.answer_tokens)
                 if max_tokens:
                     open_question.bound = bound
                     return max_tokens
         return 0
 
-    async def _call(self, open_question: OpenQuestion, request: Mapping[str, Any]) -> Message | Failure:
+    async def _call(self, open_question: OpenQuestion, request: JudgeRequest, max_tokens: int) -> Message | Failure:
         """Make one call, charge it, and report it to the limiter."""
         open_question.attempts += 1
         started = self._clock.now()
@@ -312,12 +345,12 @@ class LiveJudge:
         try:
             # The client's own read timeout restarts with every byte, so it does not limit the whole call.
             async with asyncio.timeout(self._deadline / 2):
-                response = await self._client.messages.with_raw_response.create(**request)
+                response = await self._api.call(request, max_tokens)
             headers = response.headers
-            outcome = read_message(response.http_response.content)
+            outcome = self._api.read(response.content)
         except Exception as error:  # noqa: BLE001 - any error of the client is an outcome of this one call
-            headers = error.response.headers if isinstance(error, APIStatusError) else headers
-            outcome = classify_error(error, secret=self._client.api_key or "", wall=self._clock.wall)
+            outcome = self._api.classify(error, self._clock.wall)
+            headers = outcome.headers
         except BaseException:
             open_question.note_failure(TIMEOUT, "no answer in time")
             open_question.budget.spend(None, open_question.question.model)
@@ -346,12 +379,14 @@ class LiveJudge:
     ) -> Verdict | Repair | None:
         """Return the verdict on a message, or the repair for the next call.
 
-        Return None to ask again without a repair: the model ignored structured output, so the next request has the schema in its prompt.
+        Return None to ask again without a repair: there was no text, or too little room, or the model ignored structured output, so that
+        the next request has the schema in its prompt.
         """
+        model = open_question.question.model
         verdict = open_question.verdict_without_answer(message)
         if verdict is not None:
-            return verdict
-        model = open_question.question.model
+            may_ask_again = open_question.attempts < self._max_attempts and not self._breaker.is_paused(model)
+            return None if may_ask_again and open_question.needs_another_call(message, verdict) else verdict
         text = (message.text or "").strip()
         answer = open_question.read_answer(message)
         ignores_format = output_mode is OutputMode.STRUCTURED and not is_object(text)
@@ -364,10 +399,10 @@ class LiveJudge:
         return None if ignores_format else Repair(text, answer.problems)
 
     def _switch_to_prompt(self, model: str, reason: str) -> None:
-        """Put the schema into the prompt of all later requests to the model."""
-        if self._output_modes.get(model) is not OutputMode.IN_PROMPT:
-            self._output_modes[model] = OutputMode.IN_PROMPT
-            _LOG.warning("requests to %s now have the schema in the prompt: %s", model, reason)
+        """Put the schema into the prompt of the requests to the model for an hour."""
+        if self._clock.now() >= self._prompt_mode_until.get(model, -math.inf):
+            self._prompt_mode_until[model] = self._clock.now() + PROMPT_MODE_SECONDS
+            _LOG.warning("requests to %s have the schema in the prompt for an hour: %s", model, reason)
 
     def _backoff_seconds(self, attempts: int) -> float:
         """Return a random delay below an exponentially growing limit (full jitter)."""
@@ -395,7 +430,7 @@ def open_live_judge(
         api_key, base_url, call_seconds=deadline / 2, connections=concurrency, max_body=max_body, transport=transport
     )
     return LiveJudge(
-        client,
+        MessagesApi(client),
         traits,
         deadline=deadline,
         concurrency=concurrency,
@@ -416,21 +451,19 @@ _RETRY_AFTER_UNSUPPORTED = 3600.0
 """Seconds until the next count if the server does not support counting."""
 _MAX_PREFIXES = 1000
 """Maximum number of prefixes whose counts are cached."""
-_TEMPORARY_STATUSES = frozenset([408, 409, 429])
-_SERVER_ERROR = 500
 
 
 class PromptBounds:
     """Upper bounds on the tokens of prompts, as the module describes. Belongs to one event loop; `now` is a monotonic clock in seconds."""
 
-    def __init__(self, client: AsyncAnthropic, now: Callable[[], float]) -> None:
-        self._client = client
+    def __init__(self, api: ModelApi, now: Callable[[], float]) -> None:
+        self._api = api
         self._now = now
         self._prefix_tokens: dict[bytes, int] = {}
         self._retry_at: dict[str, float] = {}
         self._counting = asyncio.Lock()
 
-    async def bounds(self, question: Question, request: Mapping[str, Any]) -> AsyncGenerator[PromptBound]:
+    async def bounds(self, question: Question, request: JudgeRequest) -> AsyncGenerator[PromptBound]:
         """Yield one or two upper bounds on the prompt of a request, the second one tighter (see `build_request`)."""
         byte_bound = question.texts_size + OVERHEAD_TOKENS
         prefix = await self._prefix_bound(request)
@@ -438,11 +471,10 @@ class PromptBounds:
             # A server that does not count tokens may cache any part of the prompt.
             yield PromptBound(byte_bound, byte_bound)
             return
-        message_bound = sum(byte_tokens(message["content"]) for message in request["messages"])
+        message_bound = sum(byte_tokens(turn.text) for turn in request.turns)
         prompt_bound = min(byte_bound, prefix + message_bound)
-        # The API caches only marked blocks.
-        is_cached = any("cache_control" in block for block in request["system"])
-        written = min(prompt_bound, prefix) if is_cached else 0
+        # An API that counts tokens caches only the instructions, and only if they are marked.
+        written = min(prompt_bound, prefix) if request.marks_cache else 0
         yield PromptBound(prompt_bound, written)
         counted = await self._count(request)
         if counted is not None and counted < prompt_bound:
@@ -454,48 +486,47 @@ class PromptBounds:
             _LOG.error("%s used more tokens than the API had counted; from now on, each byte counts as one token", model)
         self._retry_at[model] = math.inf
 
-    async def _prefix_bound(self, request: Mapping[str, Any]) -> int | None:
+    async def _prefix_bound(self, request: JudgeRequest) -> int | None:
         """Return an upper bound on the tokens of everything before the messages; None without a count."""
-        if self._retry_at.get(request["model"]) == math.inf:
+        if self._retry_at.get(request.model) == math.inf:
             return None
-        prefix = {name: value for name, value in request.items() if name not in {"messages", "max_tokens"}}
-        key = hashlib.sha256(canonical_json(prefix).encode("utf-8", "surrogatepass")).digest()
+        prefix = replace(request, turns=(Turn("user", "."),))
+        parts = [prefix.model, prefix.instructions, prefix.schema, prefix.marks_cache, list(prefix.traits)]
+        key = hashlib.sha256(canonical_json(parts).encode("utf-8", "surrogatepass")).digest()
         if key not in self._prefix_tokens:
             async with self._counting:
                 await self._count_prefix(key, prefix)
         return self._prefix_tokens.get(key)
 
-    async def _count_prefix(self, key: bytes, prefix: Mapping[str, Any]) -> None:
+    async def _count_prefix(self, key: bytes, prefix: JudgeRequest) -> None:
         if key in self._prefix_tokens:
             return  # another task counted it while this one waited for the lock
-        tokens = await self._count(dict(prefix) | {"messages": [{"role": "user", "content": "."}]})
+        tokens = await self._count(prefix)
         if tokens is not None:
             if len(self._prefix_tokens) >= _MAX_PREFIXES:
                 self._prefix_tokens.clear()
             self._prefix_tokens[key] = tokens
 
-    async def _count(self, request: Mapping[str, Any]) -> int | None:
+    async def _count(self, request: JudgeRequest) -> int | None:
         """Return an upper bound on the tokens of a request by the API's count; None without a plausible count."""
-        model = request["model"]
+        model = request.model
         if self._now() < self._retry_at.get(model, -math.inf):
             return None
-        count_request: dict[str, Any] = {name: value for name, value in request.items() if name != "max_tokens"}
         try:
             async with asyncio.timeout(COUNT_SECONDS):
-                tokens = (await self._client.messages.count_tokens(**count_request)).input_tokens
+                tokens = await self._api.count_tokens(request)
         except Exception as error:  # noqa: BLE001 - after any error, each byte counts as a token
             self._note_failure(model, error)
             return None
-        instruction_bytes = sum(len(block["text"].encode()) for block in request["system"])
+        if tokens is None:
+            return None
+        instruction_bytes = len(request.instructions.encode())
         if type(tokens) is not int or tokens < instruction_bytes // MAX_BYTES_PER_TOKEN:
             self._note_failure(model, ValueError(f"{tokens!r} tokens for {instruction_bytes} bytes of instructions"))
             return None
         return tokens + tokens // MARGIN_SHARE + MARGIN
 
     def _note_failure(self, model: str, error: Exception) -> None:
-        status = error.status_code if isinstance(error, APIStatusError) else 0
-        is_temporary = (
-            isinstance(error, APIConnectionError | TimeoutError) or status in _TEMPORARY_STATUSES or status >= _SERVER_ERROR
-        )
+        is_temporary = self._api.classify(error, lambda: 0.0).is_retryable
         self._retry_at[model] = self._now() + (_RETRY_AFTER_FAILURE if is_temporary else _RETRY_AFTER_UNSUPPORTED)
         _LOG.info("%s: tokens cannot be counted, so each byte counts as one: %s", model, type(error).__name__)

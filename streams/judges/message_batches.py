@@ -22,17 +22,9 @@ from anthropic import AsyncAnthropic, AsyncStream
 
 from schemas.errors import DriftlineError
 from streams.judges.batch_plans import CANCELLED, BatchPlan, has_plan
-from streams.judges.messages_api import (
-    PROVIDER_ERROR,
-    TIMEOUT,
-    Failure,
-    Message,
-    classify_error,
-    is_simulated,
-    names_output_format,
-    one_line,
-    read_message,
-)
+from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, classify_error, names_output_format, one_line
+from streams.judges.messages_api import ERRORS, read_message
+from streams.judges.model_api import Message, is_simulated
 from streams.judges.rate_limits import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -273,7 +265,7 @@ class BatchCalls:
             return Failure(error=f"unreadable answer: {one_line(str(error))}")
 
     def _classify(self, error: Exception) -> Failure:
-        return classify_error(error, secret=self._client.api_key or "", wall=self._clock.wall)
+        return classify_error(error, ERRORS, secret=self._client.api_key or "", wall=self._clock.wall)
 
 
 class _TimedBody:

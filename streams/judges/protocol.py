@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from audit.cost import PromptBound, Usage
 from audit.exchanges.questions import Question
@@ -18,14 +18,28 @@ SIMULATED_MODEL = "driftline-simulated-judge"
 """The model name that a simulated judge reports."""
 
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""How much a reasoning model thinks before it answers."""
+
+
+class ModelTraits(NamedTuple):
+    """The properties of a model that its requests depend on."""
+
+    cache_minimum: int | None = None
+    """Tokens of the shortest prefix that the model caches; None if unknown."""
+    switch_off_thinking: bool = False
+    effort: Effort | None = None
+    """None leaves it to the model."""
+
+
 class CallBudget(Protocol):
     """The budget of one question: reserves money under the session's cap before each call, and charges the calls."""
 
-    async def reserve(self, prompt: PromptBound | None = None) -> int:
+    async def reserve(self, prompt: PromptBound | None = None, *, answer_tokens: int | None = None) -> int:
         """Reserve the largest possible cost of one call; the reservation is durable on return.
 
         Without a bound on the prompt, each byte counts as one token. Returns the maximum number of tokens of the answer: the question's
-        own maximum, a smaller number if the cap allows no more, or 0 if the cap forbids the call. An unspent reservation is used first,
+        own maximum, a smaller number if the cap allows no more, or 0 if the cap forbids the call. With `answer_tokens` it is that number or 0. An unspent reservation is used first,
         so a call that was rejected free of charge can be repeated.
         """
         ...

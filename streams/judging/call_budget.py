@@ -79,17 +79,23 @@ class DurableBudget:
         """True if money was reserved or spent, so that it is wasted if the question is abandoned."""
         return self._open_reservation is not None or bool(self._reservation_ids)
 
-    async def reserve(self, prompt: PromptBound | None = None) -> int:
+    async def reserve(self, prompt: PromptBound | None = None, *, answer_tokens: int | None = None) -> int:
         """Reserve the largest possible cost of one call; see `streams.judges.protocol.CallBudget.reserve`.
 
         Raises StoppedError if the process is stopping. A question that has been billed is finished nevertheless.
         """
         if not self._is_open() and not self._is_billed and self._unused_reservation_id is None:
             await self._abandon()
-        if self._open_reservation is not None and self._is_sufficient(self._open_reservation, prompt):
-            return self._open_reservation.max_tokens
+        lengths = (self._question.max_tokens, self._question.min_tokens) if answer_tokens is None else (answer_tokens,)
+        open_reservation = self._open_reservation
+        if (
+            open_reservation is not None
+            and open_reservation.max_tokens >= lengths[-1]
+            and self._is_sufficient(open_reservation, prompt)
+        ):
+            return open_reservation.max_tokens
         self._release()
-        reservation = self._try_reserve(prompt)
+        reservation = self._try_reserve(prompt, lengths)
         if reservation is None:
             return 0
         self._open_reservation = reservation
@@ -112,7 +118,7 @@ class DurableBudget:
             self._spent = None
             return
         reserved = reservation.amount
-        cost = self._cost(usage) if usage is not None and is_plausible(usage, self._question) else None
+        cost = self._cost(usage) if usage is not None and is_plausible(usage, self._question, reservation.max_tokens) else None
         charge = reserved if cost is None else cost
         self._judging_task.ledger.settle(reserved, min(charge, reserved))
         if charge > reserved:
@@ -148,15 +154,15 @@ class DurableBudget:
         if reservation is not None and reservation.amount is not None:
             self._judging_task.ledger.release(reservation.amount)
 
-    def _try_reserve(self, prompt: PromptBound | None) -> _OpenReservation | None:
-        """Reserve the largest possible cost in the ledger, for a full-length or else the shortest answer; None if the cap forbids both.
+    def _try_reserve(self, prompt: PromptBound | None, lengths: Sequence[int]) -> _OpenReservation | None:
+        """Reserve the largest possible cost in the ledger, for the first length of the answer that the cap allows; None for none.
 
         The cap must hold even if the process dies before the judgement is recorded. All calls of the question are charged as reserved
         then, although this process already knows the smaller costs of some. Their difference is `at_risk`.
         """
         ledger = self._judging_task.ledger
         at_risk = self._reserved_in_total - (self._spent or 0)
-        for max_tokens in (self._question.max_tokens, self._question.min_tokens):
+        for max_tokens in lengths:
             max_cost = self._max_cost(prompt, max_tokens)
             if max_cost is None:
                 return _OpenReservation(None, max_tokens)
