@@ -25,6 +25,7 @@ from benchmarks.measure import print_table
 from schemas.records import Exchange
 from streams.engine.engine import Engine
 from streams.judges.live import open_live_judge
+from streams.judges.protocol import ModelTraits
 
 CAPS = (0.01, 0.03, 0.10, 1.00)
 KINDS = ("demo", "English", "code", "base64", "CJK", "emoji", "marks")
@@ -73,7 +74,11 @@ async def spent(kind: str, model: str, cap: float, number: int) -> float | None:
     policy = Policy(defaults=ProjectSettings(judge_model=model, cost_cap_per_session=cap))
     api = CountingApi(TOKENIZERS["by script"])
     price = price_of(model, {})
-    traits = (price.cache_minimum, price.switch_off_thinking) if price else (None, False)
+    traits = (
+        ModelTraits(cache_minimum=price.cache_minimum, switch_off_thinking=price.switch_off_thinking)
+        if price
+        else ModelTraits()
+    )
     judge = open_live_judge(None, "http://127.0.0.1:9", lambda _: traits, transport=api)
     with Store(None) as store:
         engine = Engine(store, policy, Redactor(policy.redaction), lambda: START + timedelta(days=9), judge=judge)

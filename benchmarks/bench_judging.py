@@ -32,9 +32,11 @@ from service.server.supervisor import serving
 from service.setup.access import Holder
 from service.web.models import IngestBody
 from streams.engine.engine import Engine
+from streams.judges.http_client import ClientOptions
 from streams.judges.live import LiveJudge, open_live_judge
-from streams.judges.messages_api import RequestOptions, build_request, open_client
-from streams.judges.protocol import CallBudget, Verdict
+from streams.judges.messages_api import message_parameters, open_client
+from streams.judges.model_api import build_request
+from streams.judges.protocol import CallBudget, ModelTraits, Verdict
 from streams.judging.judged_stages import SCORING, JudgingStep, judgement_reader
 from streams.stage_batches import StageBatch
 
@@ -124,7 +126,7 @@ async def judged(
 ) -> tuple[float, list[Question]]:
     """Seconds from taking the exchanges in to the last score, and what the judge was asked."""
     policy = Policy()
-    judge = NotingJudge(open_live_judge(None, url, lambda _: (None, False), concurrency=concurrency))
+    judge = NotingJudge(open_live_judge(None, url, lambda _: ModelTraits(), concurrency=concurrency))
     with Store(database) as store:
         engine = Engine(store, policy, Redactor(policy.redaction), lambda: datetime.now(UTC), judge=judge)
         await engine.start()
@@ -139,11 +141,11 @@ async def judged(
 async def asked(questions: Sequence[Question], url: str, concurrency: int) -> float:
     """Seconds of the bare client for the same calls, as many at once."""
     slots = asyncio.Semaphore(concurrency)
-    client = open_client(None, url, call_seconds=60, connections=concurrency)
+    client = open_client(None, url, ClientOptions(60, concurrency))
 
     async def ask(question: Question) -> None:
         async with slots:
-            await client.messages.create(**build_request(question, RequestOptions(), secrets.token_hex(8)))
+            await client.messages.create(**message_parameters(build_request(question, ModelTraits(), secrets.token_hex(8))))
 
     start = time.perf_counter()
     async with client:

@@ -17,7 +17,7 @@ from schemas.errors import SettingsError
 from service.setup.server_link import ServerLink
 from service.setup.settings import Settings
 from service.text.links import LOOPBACK_NAMES
-from streams.judges.protocol import DEFAULT_BASE_URL, SIMULATED_HEADER, Judge, credentials
+from streams.judges.protocol import DEFAULT_BASE_URL, SIMULATED_HEADER, Judge, ModelTraits, credentials
 
 ANTHROPIC = "https://api.anthropic.com"
 """An address that serves only Anthropic's models."""
@@ -132,10 +132,12 @@ def unpriced_note(policy: Policy) -> str:
     return f"the judge's model has no known price, so sessions with a cap are not judged (unknown_price): {', '.join(labels)}{more}"
 
 
-def traits_of(policy: Policy, model: str) -> tuple[int | None, bool]:
-    """Return the minimum length of a prefix that the model caches (None if unknown), and whether thinking must be switched off."""
+def traits_of(policy: Policy, model: str) -> ModelTraits:
+    """Return the traits of a model that its requests depend on."""
     price = price_of(model, policy.prices)
-    return (price.cache_minimum, price.switch_off_thinking) if price else (None, False)
+    if price is None:
+        return ModelTraits()
+    return ModelTraits(cache_minimum=price.cache_minimum, switch_off_thinking=price.switch_off_thinking)
 
 
 async def _simulates(base_url: str) -> bool | None:

@@ -44,7 +44,7 @@ import msgspec
 from audit.exchanges.questions import ANSWERED, Invalid
 from streams.judges.batch_plans import CANCELLED, BatchJournal, BatchPlan, BatchQuestion, custom_id, newest_plans
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure
-from streams.judges.http_client import MAX_BODY_BYTES
+from streams.judges.http_client import MAX_BODY_BYTES, ClientOptions
 from streams.judges.live import OpenQuestion, TraitsLookup
 from streams.judges.message_batches import Batch, BatchCalls, BatchCreator, JudgeUnavailableError, OutageBackoff
 from streams.judges.messages_api import message_parameters, open_client
@@ -274,7 +274,7 @@ def open_batch_judge(
     A call may take `call_seconds`, and reading the results of a batch `results_seconds`. `max_body` is the maximum size in bytes of a
     response and of a single result.
     """
-    client = open_client(api_key, base_url, call_seconds=call_seconds, connections=2, max_body=max_body, transport=transport)
+    client = open_client(api_key, base_url, ClientOptions(call_seconds, 2, max_body, transport))
     clock = clock or Clock()
     calls = BatchCalls(client, clock, seconds=call_seconds, results_seconds=results_seconds, max_line=max_body)
     return BatchJudge(calls, traits, journal, limits or BatchLimits(), clock)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 
@@ -16,10 +16,11 @@ CONNECT_SECONDS = 10.0
 _TRANSFER_HEADERS = frozenset(["content-encoding", "content-length", "transfer-encoding"])
 """Headers that describe the encoded body; they do not apply to the decoded one."""
 _PROBED_PATHS = {
-    "/v1/messages": "the Messages API (api: messages)",
-    "/v1/chat/completions": "Chat Completions (api: chat)",
-    "/v1/responses": "the Responses API (api: responses)",
+    "/v1/messages": ("Messages", ""),
+    "/v1/chat/completions": ("Chat Completions", "/v1"),
+    "/v1/responses": ("Responses", "/v1"),
 }
+"""The path of each API, its name, and the end of its base URL."""
 _UNKNOWN_PATH_STATUSES = frozenset([404, 405, 501])
 _PROBE_SECONDS = 5.0
 
@@ -55,23 +56,28 @@ class BoundedClient(httpx2.AsyncClient):
         return httpx2.Response(response.status_code, headers=headers, content=bytes(body), request=request)
 
 
-def open_http_client(
-    url: httpx2.URL,
-    *,
-    call_seconds: float,
-    connections: int,
-    max_body: int = MAX_BODY_BYTES,
-    transport: httpx2.AsyncBaseTransport | None = None,
-) -> BoundedClient:
+class ClientOptions(NamedTuple):
+    """The options of an API's client."""
+
+    call_seconds: float
+    connections: int
+    """Calls at a time."""
+    max_body: int = MAX_BODY_BYTES
+    transport: httpx2.AsyncBaseTransport | None = None
+    setting: str | None = None
+    """Where the address is set, for error messages; None is the environment."""
+
+
+def open_http_client(url: httpx2.URL, options: ClientOptions) -> BoundedClient:
     """Return a client for an API at this address. It follows no redirects, so that each text is sent to the configured address only."""
-    options: dict[str, Any] = {} if transport is None else {"transport": transport}
+    connection: dict[str, Any] = {} if options.transport is None else {"transport": options.transport}
     if _is_loopback(url.host):
         # Bypass a proxy from the environment: it cannot reach this machine's loopback address.
         host = f"[{url.host}]" if ":" in url.host else url.host
-        options["mounts"] = {f"all://{host}": None}
-    timeout = httpx2.Timeout(call_seconds, connect=min(CONNECT_SECONDS, call_seconds))
-    limits = httpx2.Limits(max_connections=2 * connections, max_keepalive_connections=connections)
-    return BoundedClient(max_body=max_body, follow_redirects=False, timeout=timeout, limits=limits, **options)
+        connection["mounts"] = {f"all://{host}": None}
+    timeout = httpx2.Timeout(options.call_seconds, connect=min(CONNECT_SECONDS, options.call_seconds))
+    limits = httpx2.Limits(max_connections=2 * options.connections, max_keepalive_connections=options.connections)
+    return BoundedClient(max_body=options.max_body, follow_redirects=False, timeout=timeout, limits=limits, **connection)
 
 
 def check_key(api_key: str) -> str:
@@ -109,18 +115,27 @@ def check_address(base_url: str, setting: str, endings: Mapping[str, str]) -> ht
     return url
 
 
-async def spoken_apis(client: httpx2.AsyncClient, url: httpx2.URL, headers: Mapping[str, str]) -> list[str]:
-    """Return the APIs that a server seems to speak: those whose path it knows. The requests are empty, so they cost nothing."""
-    root = str(url.copy_with(path=url.path.rstrip("/").removesuffix("/v1") or "/")).rstrip("/")
-    spoken = []
-    for path, name in _PROBED_PATHS.items():
-        try:
-            response = await client.post(f"{root}{path}", json={}, headers=dict(headers), timeout=_PROBE_SECONDS)
-        except httpx2.HTTPError:
-            continue
-        if response.status_code not in _UNKNOWN_PATH_STATUSES:
-            spoken.append(name)
-    return spoken
+async def find_apis(base_url: str, transport: httpx2.AsyncBaseTransport | None = None) -> list[str]:
+    """Return the APIs that a server seems to speak, with their addresses: those whose path it knows.
+
+    The requests are empty and have no key, so they cost nothing.
+    """
+    url = httpx2.URL(base_url)
+    parts = url.path.strip("/").split("/")
+    # The configured path may be wrong, so its beginnings are tried, too.
+    roots = [str(url.copy_with(path="/" + "/".join(parts[:length]))).rstrip("/") for length in range(len(parts), -1, -1)]
+    apis = []
+    async with open_http_client(url, ClientOptions(_PROBE_SECONDS, 1, transport=transport)) as client:
+        for path, (name, suffix) in _PROBED_PATHS.items():
+            for root in dict.fromkeys(roots):
+                try:
+                    response = await client.post(f"{root}{path}", json={})
+                except httpx2.HTTPError:
+                    continue
+                if response.status_code not in _UNKNOWN_PATH_STATUSES:
+                    apis.append(f"{name} at {root}{suffix}")
+                    break
+    return apis
 
 
 def _is_loopback(host: str) -> bool:

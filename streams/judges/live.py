@@ -29,7 +29,7 @@ import logging
 import math
 import re
 import secrets
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
@@ -40,8 +40,9 @@ from audit.cost import MAX_BYTES_PER_TOKEN, OVERHEAD_TOKENS, PromptBound, Usage,
 from audit.exchanges.questions import ANSWERED, Invalid, Question, byte_tokens
 from audit.fingerprints import canonical_json
 from streams.judges.failures import PROVIDER_ERROR, TIMEOUT, Failure, one_line
-from streams.judges.http_client import MAX_BODY_BYTES
-from streams.judges.messages_api import MessagesApi, open_client
+from streams.judges.http_client import MAX_BODY_BYTES, ClientOptions, find_apis
+from streams.judges.messages_api import MessagesApi
+from streams.judges.messages_api import open_client as open_messages_client
 from streams.judges.model_api import (
     JudgeRequest,
     Message,
@@ -52,11 +53,12 @@ from streams.judges.model_api import (
     build_request,
     is_simulated,
 )
-from streams.judges.protocol import CallBudget, ModelTraits, Verdict
+from streams.judges.protocol import ApiName, CallBudget, ModelTraits, Verdict
 from streams.judges.rate_limits import CircuitBreaker, Clock, Limiter, seconds_until_refill
 
 MAX_ANSWER_LENGTH = 64 * 1024
 """Maximum length of an answer in characters; a longer one is invalid, and only this many characters of it are stored."""
+_NOT_FOUND = 404
 INVALID, REFUSED, CUT_OFF = "invalid", "refused", "cut_off"
 _MAX_TOKENS_REACHED = "max_tokens"
 _FAILURE_STOP_REASONS = {
@@ -229,6 +231,7 @@ class LiveJudge:
         concurrency: int,
         max_attempts: int,
         clock: Clock,
+        find_apis: Callable[[], Awaitable[list[str]]],
     ) -> None:
         self.limiter = Limiter(concurrency, clock)
         """The number of calls in progress, and its limit."""
@@ -241,6 +244,8 @@ class LiveJudge:
         self._prompts = PromptBounds(api, clock.now)
         self._prompt_mode_until: dict[str, float] = {}
         self._admission = asyncio.Semaphore(concurrency)
+        self._find_apis = find_apis
+        self._found_apis: str | None = None
 
     async def ask(self, question: Question, budget: CallBudget) -> Verdict:
         """Ask one question; see `streams.judges.protocol.Judge`."""
@@ -351,6 +356,8 @@ class LiveJudge:
         except Exception as error:  # noqa: BLE001 - any error of the client is an outcome of this one call
             outcome = self._api.classify(error, self._clock.wall)
             headers = outcome.headers
+            if outcome.status == _NOT_FOUND:
+                outcome = replace(outcome, error=f"{outcome.error}{await self._describe_apis()}")
         except BaseException:
             open_question.note_failure(TIMEOUT, "no answer in time")
             open_question.budget.spend(None, open_question.question.model)
@@ -363,6 +370,14 @@ class LiveJudge:
         open_question.charge(outcome)
         self._update_limiter(outcome, headers, started)
         return outcome
+
+    async def _describe_apis(self) -> str:
+        """Say which APIs the server seems to speak, because a wrong address is a common mistake. It is looked up once."""
+        if self._found_apis is None:
+            self._found_apis = ""
+            apis = await self._find_apis()
+            self._found_apis = f" (the server seems to speak {', '.join(apis)})" if apis else ""
+        return self._found_apis
 
     def _update_limiter(self, outcome: Message | Failure, headers: Mapping[str, str], started: float) -> None:
         """Report the outcome of a call to the limiter."""
@@ -415,6 +430,8 @@ def open_live_judge(
     base_url: str | None,
     traits: TraitsLookup,
     *,
+    api: ApiName = "messages",
+    setting: str | None = None,
     deadline: float = DEADLINE_SECONDS,
     concurrency: int = CONCURRENCY,
     max_attempts: int = MAX_ATTEMPTS,
@@ -424,19 +441,28 @@ def open_live_judge(
 ) -> LiveJudge:
     """Return a judge over the API at `base_url` (None is the default address). Raises SettingsError if the key or address is invalid.
 
-    A question may take `deadline` seconds, one call half of that. `max_attempts` is the maximum number of calls per question.
+    `setting` is where the address is set, for error messages. A question may take `deadline` seconds, one call half of that. `max_attempts` is the maximum number of calls per question.
     """
-    client = open_client(
-        api_key, base_url, call_seconds=deadline / 2, connections=concurrency, max_body=max_body, transport=transport
-    )
+    options = ClientOptions(deadline / 2, concurrency, max_body, transport, setting)
+    opened = _open_api(api, api_key, base_url, options)
     return LiveJudge(
-        MessagesApi(client),
+        opened,
         traits,
         deadline=deadline,
         concurrency=concurrency,
         max_attempts=max_attempts,
         clock=clock or Clock(),
+        find_apis=lambda: find_apis(opened.base_url, transport),
     )
+
+
+def _open_api(api: ApiName, api_key: str | None, base_url: str | None, options: ClientOptions) -> ModelApi:
+    if api == "messages":
+        return MessagesApi(open_messages_client(api_key, base_url, options))
+    from streams.judges.openai_apis import ChatApi, ResponsesApi, open_client  # noqa: PLC0415 - the client takes half a second to load
+
+    client = open_client(api_key, base_url, options)
+    return ChatApi(client) if api == "chat" else ResponsesApi(client)
 
 
 COUNT_SECONDS = 10.0
@@ -517,8 +543,6 @@ class PromptBounds:
                 tokens = await self._api.count_tokens(request)
         except Exception as error:  # noqa: BLE001 - after any error, each byte counts as a token
             self._note_failure(model, error)
-            return None
-        if tokens is None:
             return None
         instruction_bytes = len(request.instructions.encode())
         if type(tokens) is not int or tokens < instruction_bytes // MAX_BYTES_PER_TOKEN:

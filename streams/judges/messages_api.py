@@ -12,31 +12,23 @@ from anthropic import APIConnectionError, APIStatusError, AsyncAnthropic
 from audit.cost import Usage
 from schemas.errors import SettingsError
 from streams.judges.failures import ClientErrors, Failure, classify_error, one_line, unreadable
-from streams.judges.http_client import MAX_BODY_BYTES, check_address, check_key, open_http_client
+from streams.judges.http_client import ClientOptions, check_address, check_key, open_http_client
 from streams.judges.model_api import JudgeRequest, Message, RawResponse, clean_name, usage_of
 from streams.judges.protocol import DEFAULT_BASE_URL
 
 _PLACEHOLDER_KEY = "none"
+_SETTING = "ANTHROPIC_BASE_URL"
 _ENDINGS = {"/v1/messages": "", "/v1": ""}
 ERRORS = ClientErrors(APIStatusError, APIConnectionError)
 
 
-def open_client(
-    api_key: str | None,
-    base_url: str | None,
-    *,
-    call_seconds: float,
-    connections: int,
-    max_body: int = MAX_BODY_BYTES,
-    transport: httpx2.AsyncBaseTransport | None = None,
-    setting: str = "ANTHROPIC_BASE_URL",
-) -> AsyncAnthropic:
+def open_client(api_key: str | None, base_url: str | None, options: ClientOptions) -> AsyncAnthropic:
     """Return a client that neither retries nor follows redirects: each text is sent once, to the configured address.
 
-    `setting` is where the address is set. Raises SettingsError if the key or the address is invalid. Only the API itself needs a key.
+    Raises SettingsError if the key or the address is invalid. Only the API itself needs a key.
     """
-    url = check_address(base_url or DEFAULT_BASE_URL, setting, _ENDINGS)
-    http = open_http_client(url, call_seconds=call_seconds, connections=connections, max_body=max_body, transport=transport)
+    url = check_address(base_url or DEFAULT_BASE_URL, options.setting or _SETTING, _ENDINGS)
+    http = open_http_client(url, options)
     # The texts must go to the judge alone, so tracing stays off even if the environment enables it.
     return AsyncAnthropic(
         api_key=_find_key(api_key, url),
@@ -61,6 +53,7 @@ class MessagesApi:
     """The Messages API as a `streams.judges.model_api.ModelApi`."""
 
     def __init__(self, client: AsyncAnthropic) -> None:
+        self.base_url = str(client.base_url)
         self._client = client
 
     async def call(self, request: JudgeRequest, max_tokens: int) -> RawResponse:

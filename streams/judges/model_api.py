@@ -146,6 +146,8 @@ class RawResponse(NamedTuple):
 class ModelApi(Protocol):
     """An API of a model. Belongs to one event loop."""
 
+    base_url: str
+
     async def call(self, request: JudgeRequest, max_tokens: int) -> RawResponse:
         """Ask the model. Raises the errors of the API's client."""
         ...

@@ -13,18 +13,18 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import httpx2
 import msgspec
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, BadRequestError
 
 from audit.cost import Usage
 from schemas.errors import SettingsError
 from streams.judges.failures import ClientErrors, Failure, classify_error, one_line, unreadable
-from streams.judges.http_client import MAX_BODY_BYTES, check_address, check_key, open_http_client
+from streams.judges.http_client import ClientOptions, check_address, check_key, open_http_client
 from streams.judges.model_api import JudgeRequest, Message, RawResponse, clean_name, usage_of
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 _PLACEHOLDER_KEY = "none"
+_SETTING = "baseUrl"
 _ENDINGS = {"/chat/completions": "", "/responses": ""}
 _ERRORS = ClientErrors(APIStatusError, APIConnectionError)
 _SCHEMA_NAME = "answer"
@@ -41,25 +41,15 @@ _STOP_REASONS = {
 """The stop reasons of the Messages API for those of these APIs; others are kept as they are."""
 
 
-def open_client(
-    api_key: str | None,
-    base_url: str | None,
-    *,
-    call_seconds: float,
-    connections: int,
-    max_body: int = MAX_BODY_BYTES,
-    transport: httpx2.AsyncBaseTransport | None = None,
-    setting: str = "baseUrl",
-) -> AsyncOpenAI:
+def open_client(api_key: str | None, base_url: str | None, options: ClientOptions) -> AsyncOpenAI:
     """Return a client that neither retries nor follows redirects: each text is sent once, to the configured address.
 
-    `setting` is where the address is set. Raises SettingsError if the key or the address is invalid. A server that is not the API itself
-    may need no key.
+    Raises SettingsError if the key or the address is invalid. A server that is not the API itself may need no key.
     """
-    url = check_address(base_url or DEFAULT_BASE_URL, setting, _ENDINGS)
+    url = check_address(base_url or DEFAULT_BASE_URL, options.setting or _SETTING, _ENDINGS)
     if api_key is None and url.host.endswith("openai.com"):
         raise SettingsError("there is no key for the judge's API", hint="Name its variable as keyEnv, and set that variable.")
-    http = open_http_client(url, call_seconds=call_seconds, connections=connections, max_body=max_body, transport=transport)
+    http = open_http_client(url, options)
     return AsyncOpenAI(
         api_key=_PLACEHOLDER_KEY if api_key is None else check_key(api_key),
         base_url=str(url),
@@ -76,6 +66,7 @@ class _OpenAIApi:
     """What both APIs share."""
 
     def __init__(self, client: AsyncOpenAI) -> None:
+        self.base_url = str(client.base_url)
         self._client = client
 
     def classify(self, error: Exception, wall: Callable[[], float]) -> Failure:

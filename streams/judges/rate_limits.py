@@ -21,6 +21,7 @@ import asyncio
 import logging
 import math
 import random
+import re
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -32,6 +33,8 @@ from email.utils import parsedate_to_datetime
 MAX_PAUSE_SECONDS = 600.0
 """The longest pause, even if a server requests more."""
 _RATE_LIMITS = ("requests", "tokens", "input-tokens", "output-tokens")
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+"""A duration as Go writes it, which OpenAI's headers have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +62,16 @@ def retry_after(headers: Mapping[str, str], wall: Callable[[], float]) -> float 
 
 def seconds_until_refill(headers: Mapping[str, str], wall: Callable[[], float]) -> float:
     """Return the seconds until all exhausted rate limits are reset; 0 if none is exhausted."""
-    resets: list[float] = []
+    waits = [0.0]
     for limit in _RATE_LIMITS:
         remaining = _parse_number(headers.get(f"anthropic-ratelimit-{limit}-remaining"))
         reset = _parse_rfc3339(headers.get(f"anthropic-ratelimit-{limit}-reset"))
         if remaining is not None and remaining <= 0 and reset is not None:
-            resets.append(reset)
-    return max(max(resets) - _server_time(headers, wall), 0.0) if resets else 0.0
+            waits.append(reset - _server_time(headers, wall))
+        remaining = _parse_number(headers.get(f"x-ratelimit-remaining-{limit}"))
+        if remaining is not None and remaining <= 0:
+            waits.append(_parse_duration(headers.get(f"x-ratelimit-reset-{limit}")))
+    return max(waits)
 
 
 class Limiter:
@@ -163,6 +169,15 @@ def _parse_number(text: str | None) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+def _parse_duration(text: str | None) -> float:
+    """Return the seconds of a duration such as `1m2.5s` or `250ms`, or of a plain number; 0 if it is neither."""
+    match = _DURATION.fullmatch(text or "")
+    if match is None:
+        return _parse_number(text) or 0.0
+    hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
+    return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
 
 
 def _parse_rfc3339(text: str | None) -> float | None:

@@ -364,8 +364,9 @@ def scored(score: float, reasoning: str = "It fits.") -> str:
 
 
 def answer(text: str, question: Question = TIER2) -> str | Invalid:
-    """Return the answer in a text."""
-    return extract_answer(text, question.schema, question.read)
+    """Return the text of the answer in a text."""
+    extracted = extract_answer(text, question.schema, question.read)
+    return extracted.text if isinstance(extracted, AnswerText) else extracted
 
 
 GOOD = scored(0.75)

@@ -14,7 +14,7 @@ import pytest
 from audit.cost import OVERHEAD_TOKENS, PromptBound, Usage, is_plausible, max_cost, price_of
 from audit.exchanges.questions import Invalid, Material, Question
 from streams.judges.live import LiveJudge, open_live_judge
-from streams.judges.protocol import Verdict
+from streams.judges.protocol import ModelTraits, Verdict
 from streams.judges.rate_limits import Clock
 
 MODEL = "claude-haiku-4-5"
@@ -58,11 +58,13 @@ class CheckingPurse:
         self.amount = max_cost(question, price, batched=batched)
         self.left = calls
         self.reserved = 0
+        self.tokens = question.max_tokens
+        self.amounts: list[int] = []
         self.settled: list[int] = []
         self.usages: list[Usage | None] = []
         self.held = False
 
-    async def reserve(self, prompt: PromptBound | None = None) -> int:
+    async def reserve(self, prompt: PromptBound | None = None, *, answer_tokens: int | None = None) -> int:
         """Reserve the worst case of one call, or use the open reservation."""
         assert prompt is None or prompt.tokens <= self._question.texts_size + OVERHEAD_TOKENS
         await asyncio.sleep(0)
@@ -71,7 +73,13 @@ class CheckingPurse:
                 return 0
             self.reserved += 1
             self.held = True
-        return self._question.max_tokens
+            self.tokens = answer_tokens or self._question.max_tokens
+            self.amounts.append(self.amount_of(self.tokens))
+        return self.tokens
+
+    def amount_of(self, tokens: int) -> int:
+        """Return what a call costs at most whose answer has this many tokens."""
+        return self._price.max_cost(self._question.texts_size, tokens, batched=self._batched)
 
     def spend(self, usage: Usage | None, model: str | None) -> None:
         """Settle the reservation."""
@@ -79,13 +87,10 @@ class CheckingPurse:
         assert isinstance(model, str | None)
         self.held = False
         self.usages.append(usage)
-        cost = (
-            self._price.cost(usage, batched=self._batched)
-            if usage is not None and is_plausible(usage, self._question)
-            else None
-        )
-        self.settled.append(self.amount if cost is None else cost)
-        assert sum(self.settled) <= self.reserved * self.amount
+        has_plausible_usage = usage is not None and is_plausible(usage, self._question, self.tokens)
+        cost = self._price.cost(usage, batched=self._batched) if usage is not None and has_plausible_usage else None
+        self.settled.append(self.amounts[-1] if cost is None else cost)
+        assert sum(self.settled) <= sum(self.amounts)
 
 
 class ScriptedApi(httpx2.AsyncBaseTransport):
@@ -194,7 +199,7 @@ class Asked:
         self.api = ScriptedApi(*responses)
         self.clock = clock
         self.budgets: list[CheckingPurse] = []
-        traits = options.pop("traits", (None, False))
+        traits = options.pop("traits", ModelTraits())
         self._open = lambda: open_live_judge(
             KEY, "http://127.0.0.1:9", lambda _model: traits, clock=clock.judge_clock, transport=self.api, **options
         )

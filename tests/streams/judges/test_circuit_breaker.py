@@ -15,7 +15,7 @@ from analytics.store.store import Store
 from audit.exchanges.questions import Question
 from driftline_trial.simulator import running
 from streams.judges.live import open_live_judge
-from streams.judges.protocol import Verdict
+from streams.judges.protocol import ModelTraits, Verdict
 from streams.judges.rate_limits import FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, MAX_UNREADABLE, CircuitBreaker, Clock
 
 CONCURRENCY, QUESTIONS = 4, 60
@@ -90,7 +90,7 @@ def ask_all(time: Time, api: httpx2.AsyncBaseTransport, questions: list[Question
 
     async def work() -> list[Verdict]:
         judge = open_live_judge(
-            None, "http://127.0.0.1:9", lambda _: (None, False), concurrency=CONCURRENCY, clock=time.judge_clock, transport=api
+            None, "http://127.0.0.1:9", lambda _: ModelTraits(), concurrency=CONCURRENCY, clock=time.judge_clock, transport=api
         )
         asking = asyncio.gather(*(judge.ask(question, purse_for(question)) for question in questions))
         await time.run(asking)
@@ -190,7 +190,7 @@ def test_questions_waiting_for_an_unreadable_judge_survive_a_restart() -> None:
             judge = open_live_judge(
                 None,
                 simulator.base_url,
-                lambda _: (None, False),
+                lambda _: ModelTraits(),
                 concurrency=2,
                 clock=Clock(sleep=sleep),
                 transport=httpx2.MockTransport(sign_in),

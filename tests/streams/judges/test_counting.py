@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import httpx2
 import pytest
@@ -17,8 +16,11 @@ from audit.exchanges.prompts import tier2_question
 from audit.exchanges.questions import Question, byte_tokens
 from audit.policy import Policy
 from benchmarks.counting_api import TOKENIZERS, CountingApi, Tokenizer
+from streams.judges.http_client import ClientOptions
 from streams.judges.live import PromptBounds
-from streams.judges.messages_api import OutputMode, Repair, RequestOptions, build_request, open_client
+from streams.judges.messages_api import MessagesApi, message_parameters, open_client
+from streams.judges.model_api import JudgeRequest, OutputMode, Repair, build_request
+from streams.judges.protocol import ModelTraits
 
 POLICY = Policy().for_project("ops")
 BOUNDARY = "0" * 16
@@ -31,13 +33,13 @@ def question_of(text: str) -> Question:
 
 
 def bounds_of(
-    transport: httpx2.AsyncBaseTransport, *requests: tuple[Question, dict[str, Any]], distrusted: str = ""
+    transport: httpx2.AsyncBaseTransport, *requests: tuple[Question, JudgeRequest], distrusted: str = ""
 ) -> list[list[PromptBound]]:
     """Return the bounds of each request in order."""
 
     async def work() -> list[list[PromptBound]]:
-        async with open_client(None, "http://127.0.0.1:9", call_seconds=5, connections=1, transport=transport) as client:
-            bounds = PromptBounds(client, asyncio.get_running_loop().time)
+        async with open_client(None, "http://127.0.0.1:9", ClientOptions(5, 1, transport=transport)) as client:
+            bounds = PromptBounds(MessagesApi(client), asyncio.get_running_loop().time)
             if distrusted:
                 bounds.distrust(distrusted)
             return [[one async for one in bounds.bounds(question, asked)] for question, asked in requests]
@@ -55,13 +57,13 @@ def test_no_prompt_has_more_tokens_than_its_bounds(
     """Tokens billed beyond the reservation would pass the cap."""
     question = question_of(text)
     repair = None if repaired is None else Repair(repaired, ("score: missing",))
-    request = build_request(question, RequestOptions(output_mode, cache_minimum=512), BOUNDARY, repair)
+    request = build_request(question, ModelTraits(cache_minimum=512), BOUNDARY, repair, output_mode=output_mode)
     api = CountingApi(tokens)
     (bound,) = bounds_of(api, (question, request))
 
     async def billed() -> int:
-        async with open_client(None, "http://127.0.0.1:9", call_seconds=5, connections=1, transport=api) as client:
-            return (await client.messages.create(**request)).usage.input_tokens
+        async with open_client(None, "http://127.0.0.1:9", ClientOptions(5, 1, transport=api)) as client:
+            return (await client.messages.create(**message_parameters(request))).usage.input_tokens
 
     used = asyncio.run(billed())
     assert all(used <= one.tokens for one in bound)
@@ -79,9 +81,9 @@ def test_a_text_is_bounded_by_the_bytes_of_its_longest_normal_form(text: str) ->
 def test_unchanged_parts_are_counted_once() -> None:
     """A count is free, but takes as long as a call."""
     api = CountingApi(TOKENIZERS["four characters a token"])
-    requests = [(one, build_request(one, RequestOptions(), BOUNDARY)) for one in map(question_of, ("a", "b", "c"))]
+    requests = [(one, build_request(one, ModelTraits(), BOUNDARY)) for one in map(question_of, ("a", "b", "c"))]
     bounds = bounds_of(api, *requests)
-    assert api.counted == 1 + len(requests), "the instructions once, and each prompt because its nearest bound was asked for"
+    assert api.counted == 1 + len(requests), "the instructions once, and each prompt because its nearest bound was requests for"
     for (question, _), (first, nearest) in zip(requests, bounds, strict=True):
         assert nearest.tokens < first.tokens < question.texts_size / 2
 
@@ -120,7 +122,7 @@ def _lost() -> httpx2.Response:
 def test_without_token_counts_each_byte_counts_as_a_token(answer: Callable[[], httpx2.Response]) -> None:
     """Compatible servers may lack the count or return an impossible one; the cap must hold anyway."""
     api, question = Refusing(answer), question_of("It is done.")
-    request = build_request(question, RequestOptions(cache_minimum=512), BOUNDARY)
+    request = build_request(question, ModelTraits(cache_minimum=512), BOUNDARY)
     most = question.texts_size + OVERHEAD_TOKENS
     assert [[PromptBound(most, most)]] * 2 == bounds_of(api, (question, request), (question, request))
     assert api.requests == 1
@@ -129,7 +131,7 @@ def test_without_token_counts_each_byte_counts_as_a_token(answer: Callable[[], h
 def test_counts_of_a_model_that_used_more_tokens_than_counted_are_ignored() -> None:
     """A proxy may count and bill with different tokenizers."""
     api, question = CountingApi(TOKENIZERS["four characters a token"]), question_of("It is done.")
-    request = build_request(question, RequestOptions(cache_minimum=10**6), BOUNDARY)
+    request = build_request(question, ModelTraits(cache_minimum=10**6), BOUNDARY)
     most = question.texts_size + OVERHEAD_TOKENS
     assert bounds_of(api, (question, request), distrusted=question.model) == [[PromptBound(most, most)]]
     assert api.counted == 0

@@ -25,7 +25,7 @@ from audit.policy import Policy
 from driftline_trial.simulator import RunningJudge, running
 from driftline_trial.simulator.scripts import KINDS
 from streams.judges.live import LiveJudge, open_live_judge
-from streams.judges.protocol import Verdict
+from streams.judges.protocol import ModelTraits, Verdict
 
 QUESTIONS = times(40, soak=200)
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
@@ -85,10 +85,10 @@ def _question(number: int) -> Question:
     return tier2_question(build.exchange("s", number), Policy().for_project("ops"))
 
 
-def _traits(model: str) -> tuple[int | None, bool]:
+def _traits(model: str) -> ModelTraits:
     price = price_of(model, {})
     assert price is not None
-    return price.cache_minimum, price.switch_off_thinking
+    return ModelTraits(cache_minimum=price.cache_minimum, switch_off_thinking=price.switch_off_thinking)
 
 
 async def _ask_all(judge: LiveJudge, pairs: list[tuple[Question, Any]]) -> list[Verdict]:

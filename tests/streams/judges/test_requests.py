@@ -14,7 +14,9 @@ from support.evaluation_builders import make_request
 from audit.cost import OVERHEAD_TOKENS
 from audit.evaluation.evaluating import questions_of
 from audit.exchanges.questions import Question
-from streams.judges.messages_api import OutputMode, Repair, RequestOptions, build_request
+from streams.judges.messages_api import message_parameters
+from streams.judges.model_api import OutputMode, Repair, build_request
+from streams.judges.protocol import ModelTraits
 
 BROKEN = Repair('{"overall": 7}', ("the field dimensions is missing",))
 VIEW = '{"evaluation_target":{"a":"ä\\u003c"},"subject_response":{},"execution_evidence":{}}'
@@ -29,7 +31,11 @@ def question(**fields: Any) -> Question:
 @pytest.mark.parametrize("repair", [None, BROKEN])
 def test_a_verbatim_question_is_sent_byte_for_byte(output_mode: OutputMode, repair: Repair | None) -> None:
     """The prompt files show exactly what was sent, so nothing may be added."""
-    request = build_request(question(user_prompt=VIEW, system_prompt="Judge."), RequestOptions(output_mode), "boundary", repair)
+    request = message_parameters(
+        build_request(
+            question(user_prompt=VIEW, system_prompt="Judge."), ModelTraits(), "boundary", repair, output_mode=output_mode
+        )
+    )
     assert request["messages"][0] == {"role": "user", "content": VIEW}
     assert request["system"][0]["text"] == "Judge."
     assert ("output_config" in request) == (output_mode is OutputMode.STRUCTURED)
@@ -37,7 +43,7 @@ def test_a_verbatim_question_is_sent_byte_for_byte(output_mode: OutputMode, repa
 
 def test_a_repair_follows_the_unchanged_message() -> None:
     """The problems are sent in separate turns."""
-    turns = build_request(question(), RequestOptions(), "boundary", BROKEN)["messages"]
+    turns = message_parameters(build_request(question(), ModelTraits(), "boundary", BROKEN))["messages"]
     assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
     assert turns[1]["content"] == BROKEN.text
     assert "- the field dimensions is missing" in turns[2]["content"]
@@ -47,7 +53,9 @@ def test_a_repair_follows_the_unchanged_message() -> None:
 def test_a_verbatim_question_and_its_repair_stay_within_the_reservation(answer: str, problems: list[str]) -> None:
     """The worst case counts one token per byte of system prompt, message and schema; half of our own text pays for a repair."""
     verbatim = question(system_prompt="Judge the run. " * 200)
-    turns = build_request(verbatim, RequestOptions(OutputMode.IN_PROMPT), "b", Repair(answer, tuple(problems)))["messages"]
+    turns = message_parameters(
+        build_request(verbatim, ModelTraits(), "b", Repair(answer, tuple(problems)), output_mode=OutputMode.IN_PROMPT)
+    )["messages"]
     answer_json = sum(len(turn["content"].encode()) for turn in turns[1:])
     added_bytes = verbatim.texts_size - len(verbatim.content("b").encode())
     assert answer_json <= added_bytes // 2 + 200
@@ -57,10 +65,12 @@ def test_a_verbatim_question_and_its_repair_stay_within_the_reservation(answer: 
 def test_any_other_question_has_fences_and_a_schema(build_question: Callable[..., Question]) -> None:
     """Only questions marked as verbatim are sent that way."""
     built = build_question()
-    plain = build_request(built, RequestOptions(OutputMode.IN_PROMPT), "b0")["messages"][0]["content"]
-    assert plain.startswith("<agent_response b0>")
-    assert "keeps this JSON schema" in plain
-    verbatim = build_request(replace(built, verbatim=True), RequestOptions(OutputMode.IN_PROMPT), "b0")["messages"][0][
+    plain = message_parameters(build_request(built, ModelTraits(), "b0", output_mode=OutputMode.IN_PROMPT))["messages"][0][
         "content"
     ]
+    assert plain.startswith("<agent_response b0>")
+    assert "keeps this JSON schema" in plain
+    verbatim = message_parameters(
+        build_request(replace(built, verbatim=True), ModelTraits(), "b0", output_mode=OutputMode.IN_PROMPT)
+    )["messages"][0]["content"]
     assert built.materials[0].literal == verbatim

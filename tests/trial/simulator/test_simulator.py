@@ -502,7 +502,7 @@ def test_faults_inside_an_answer(judge: RunningJudge, client: anthropic.Anthropi
 
     assert played("thinking_first").content[0].type == "thinking"
     assert played("html").startswith("<!doctype html>")
-    assert played("wrong_shape").content is None
+    assert played("wrong_shape").content == {}
     assert [block.type for block in played("no_text").content] == ["thinking"]
     assert played("no_usage").usage is None
     assert played("zero_usage").usage.input_tokens == 0

@@ -168,12 +168,15 @@ def _tasks(records: Iterable[Exchange | SessionClosed], policy: Policy) -> Itera
 def _answer(question: Question, price: ModelPrice, cached: Answers, strictness: float) -> tuple[ParsedRequest, str]:
     """Return the request of the question as the simulated judge reads it, and its answer."""
     # The client of the model's API takes half a second to load, which listing the commands does without.
-    from streams.judges.messages_api import OutputMode, RequestOptions, build_request  # noqa: PLC0415
+    from streams.judges.messages_api import message_parameters  # noqa: PLC0415
+    from streams.judges.model_api import build_request  # noqa: PLC0415
+    from streams.judges.protocol import ModelTraits  # noqa: PLC0415
 
     key = question.fingerprint, strictness
     if key not in cached:
-        options = RequestOptions(OutputMode.STRUCTURED, price.cache_minimum, price.switch_off_thinking)
-        parsed = read_request(_HEAD, json.dumps(build_request(question, options, _BOUNDARY)).encode())
+        traits = ModelTraits(cache_minimum=price.cache_minimum, switch_off_thinking=price.switch_off_thinking)
+        parameters = message_parameters(build_request(question, traits, _BOUNDARY))
+        parsed = read_request(_HEAD, json.dumps(parameters).encode())
         if isinstance(parsed, Problem):
             raise ValueError(f"the simulated judge does not take its own questions: {parsed.message}")
         answer = simulated_answer(question.schema, parsed.materials, model=question.model, strictness=strictness)

@@ -161,7 +161,7 @@ def _raise_numbers(value: Any) -> Any:
 
 
 _ALTERED: dict[str, Callable[[Json], Json]] = {
-    "wrong_shape": lambda message: message | {"content": None},
+    "wrong_shape": lambda message: message | {"content": {}},
     "no_text": lambda message: message | {"content": [{"type": "thinking", "thinking": "…", "signature": "c2ltdWxhdGVk"}]},
     "no_usage": _without_usage,
     "zero_usage": _with_usage(0),

@@ -193,7 +193,7 @@ class _Answer(NamedTuple):
 
 
 def _parts(message: Json) -> _Answer:
-    texts = [block["text"] for block in message["content"] or () if block["type"] == "text"]
+    texts = [block["text"] for block in message["content"] if block["type"] == "text"]
     usage = message.get("usage") or {}
     cached = usage.get("cache_read_input_tokens", 0)
     return _Answer(
@@ -221,7 +221,7 @@ def chat_completion(message: Json) -> Json:
         "object": "chat.completion",
         "created": 0,
         "model": message["model"],
-        "choices": None if message["content"] is None else [choice],
+        "choices": [choice] if isinstance(message["content"], list) else {},
     }
     if "usage" in message:
         completion["usage"] = {
@@ -254,7 +254,7 @@ def response(message: Json) -> Json:
         "instructions": None,
         "metadata": {},
         "model": message["model"],
-        "output": None if message["content"] is None else output,
+        "output": output if isinstance(message["content"], list) else {},
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [],

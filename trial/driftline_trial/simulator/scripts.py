@@ -43,7 +43,7 @@ KINDS: dict[str, Kind] = {
     "huge": Kind("an answer of so many megabytes, streamed", 50.0),
     "html": Kind("a web page with status 200"),
     "truncated_json": Kind("half of the answer's JSON, as if it were whole"),
-    "wrong_shape": Kind("an answer whose content is null"),
+    "wrong_shape": Kind("an answer whose content is an object instead of a list"),
     "no_text": Kind("an answer without a text block"),
     "no_usage": Kind("an answer without usage"),
     "zero_usage": Kind("an answer whose usage is 0"),

@@ -45,7 +45,7 @@ from streams.judges.batch_judge import (
 from streams.judges.batch_plans import BatchPlan, custom_id
 from streams.judges.live import open_live_judge
 from streams.judges.message_batches import read_results
-from streams.judges.protocol import Verdict
+from streams.judges.protocol import ModelTraits, Verdict
 from streams.judges.rate_limits import MAX_UNREADABLE, Clock
 
 KEY = "sk-ant-api03-a-key-that-must-not-be-shown"
@@ -109,10 +109,10 @@ def simulator(served: RunningJudge) -> RunningJudge:
     return served
 
 
-def _traits(model: str) -> tuple[int | None, bool]:
+def _traits(model: str) -> ModelTraits:
     price = price_of(model, {})
     assert price is not None
-    return price.cache_minimum, price.switch_off_thinking
+    return ModelTraits(cache_minimum=price.cache_minimum, switch_off_thinking=price.switch_off_thinking)
 
 
 def _question(number: int) -> Question:
@@ -490,16 +490,17 @@ CHILD = """
     from audit.policy import Policy
     from audit.exchanges.prompts import tier2_question
     from streams.judges.batch_judge import BatchQuestion, BatchLimits, BatchJournal, open_batch_judge
+    from streams.judges.protocol import ModelTraits
 
     class Budget:
-        async def reserve(self): return True
+        async def reserve(self, prompt=None, *, answer_tokens=None): return True
         def spend(self, usage, model): pass
 
     async def run():
         policy = Policy().for_project("ops")
         asked = [BatchQuestion(tier2_question(build.exchange("s", number), policy), Budget(), number) for number in range(8)]
         limits = BatchLimits(max_requests=4, first_poll=0.02, max_poll=0.02)
-        judge = open_batch_judge("key", sys.argv[1], lambda model: (None, False), BatchJournal(Path(sys.argv[2])), limits=limits)
+        judge = open_batch_judge("key", sys.argv[1], lambda model: ModelTraits(), BatchJournal(Path(sys.argv[2])), limits=limits)
         async for one, verdict in judge.ask_all(asked):
             print(one.tag, verdict.outcome, flush=True)
             if len(sys.argv) > 3:

@@ -1,0 +1,266 @@
+"""The live judge over three APIs: one question, one answer and one bill, whichever API carries them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import httpx2
+import pytest
+
+from audit.answers import read_tier2, tier2_schema
+from audit.cost import Usage
+from audit.exchanges.questions import Invalid, Question
+from driftline_trial.simulator.server import RunningJudge, running
+from schemas.errors import SettingsError
+from streams.judges.live import LiveJudge, open_live_judge
+from streams.judges.protocol import ApiName, ModelTraits, Verdict
+from streams.judges.rate_limits import seconds_until_refill
+
+KEY = "sk-proj-a-key-that-must-not-be-shown"
+API_NAMES: tuple[ApiName, ...] = get_args(ApiName)
+DIMENSIONS = ("scope_compliance", "information_completeness")
+CASES = json.loads((Path(__file__).parent / "judge_answers.json").read_text())
+Build = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[RunningJudge]:
+    """Return the simulated judge that all tests share."""
+    with running() as served:
+        yield served
+
+
+def address_of(api: ApiName, root: str) -> str:
+    """Return the base URL for an API, as its users write it."""
+    return root if api == "messages" else f"{root}/v1"
+
+
+def ask(judge: LiveJudge, question: Question, budget: Any) -> Verdict:
+    """Ask one question and close the judge."""
+
+    async def work() -> Verdict:
+        try:
+            return await judge.ask(question, budget)
+        finally:
+            await judge.aclose()
+
+    return asyncio.run(work())
+
+
+@pytest.fixture
+def tier2(build_question: Build) -> Question:
+    """Return a question about two dimensions, with the reader of Tier 2."""
+    question: Question = build_question(
+        schema=tier2_schema(DIMENSIONS), read=lambda text: read_tier2(text, dimensions=DIMENSIONS, materials=())
+    )
+    return question
+
+
+def test_one_question_has_one_answer_and_one_usage_over_three_apis(
+    simulator: RunningJudge, tier2: Question, purse_for: Build
+) -> None:
+    """Scores must not depend on the API that carries them, and neither must the bill."""
+    verdicts = {}
+    for api in API_NAMES:
+        simulator.reset("answer")
+        judge = open_live_judge(KEY, address_of(api, simulator.base_url), lambda _model: ModelTraits(), api=api)
+        verdicts[api] = ask(judge, tier2, purse_for(tier2))
+    assert {verdict.outcome for verdict in verdicts.values()} == {"answered"}
+    assert len({verdict.answer for verdict in verdicts.values()}) == 1
+    assert {verdict.stop_reason for verdict in verdicts.values()} == {"end_turn"}
+    assert all(verdict.simulated for verdict in verdicts.values())
+    outputs = {verdict.usage.output_tokens for verdict in verdicts.values() if verdict.usage}
+    assert len(outputs) == 1
+
+
+class ScriptedServer(httpx2.AsyncBaseTransport):
+    """Returns one body to every call, and keeps the requests."""
+
+    def __init__(self, body: Any, status: int = 200) -> None:
+        self._body = body
+        self._status = status
+        self.requests: list[httpx2.Request] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Answer a call; counts of tokens are refused."""
+        if request.url.path.endswith(("/count_tokens", "/input_tokens")):
+            return httpx2.Response(404, json={"error": {"message": "no counts here"}})
+        self.requests.append(request)
+        return httpx2.Response(self._status, json=self._body)
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """The bodies of the requests."""
+        return [json.loads(request.content) for request in self.requests]
+
+
+def body_of(api: ApiName, text: str | None, stop_reason: str, usage: dict[str, int] | None) -> dict[str, Any]:
+    """Return a response with this text as an API sends it."""
+    if api == "messages":
+        content = [] if text is None else [{"type": "text", "text": text}]
+        return {"content": content, "model": "m", "stop_reason": stop_reason, "usage": usage}
+    if api == "chat":
+        finish = {"max_tokens": "length", "refusal": "content_filter"}.get(stop_reason, "stop")
+        counts = usage and {"prompt_tokens": usage["input_tokens"], "completion_tokens": usage["output_tokens"]}
+        message = {"role": "assistant", "content": text}
+        return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], "model": "m", "usage": counts}
+    reasons = {"max_tokens": "max_output_tokens", "refusal": "content_filter"}
+    details = {"reason": reasons[stop_reason]} if stop_reason in reasons else None
+    item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+    return {
+        "output": [] if text is None else [item],
+        "status": "incomplete" if details else "completed",
+        "incomplete_details": details,
+        "model": "m",
+        "usage": usage,
+    }
+
+
+def case_parts(answer: str | dict[str, Any]) -> tuple[str | None, str]:
+    """Return the text and the stop reason of a case, whose blocks are joined as every API joins them."""
+    if isinstance(answer, str):
+        return answer, "end_turn"
+    texts = [
+        json.dumps(block["input"]) if block["type"] == "tool_use" else block.get("text") for block in answer["content"] or ()
+    ]
+    return "".join(filter(None, texts)) or None, answer.get("stop_reason", "end_turn")
+
+
+@pytest.mark.parametrize("api", API_NAMES)
+def test_answers_that_lose_nothing_are_read_with_one_call(api: ApiName, tier2: Question, purse_for: Build, clock: Any) -> None:
+    """Of 64 answers as models give them, at least 30 are read at once; none is read wrongly. A second call costs as much as the first."""
+    read_at_once = []
+    for case in CASES:
+        text, stop_reason = case_parts(case["answer"])
+        server = ScriptedServer(body_of(api, text, stop_reason, {"input_tokens": 100, "output_tokens": 20}))
+        judge = open_live_judge(
+            KEY, "http://127.0.0.1:9", lambda _model: ModelTraits(), api=api, clock=clock.judge_clock, transport=server
+        )
+        verdict = ask(judge, tier2, purse_for(tier2))
+        if verdict.outcome == "answered":
+            answer = tier2.read(verdict.answer or "")
+            assert not isinstance(answer, Invalid)
+            assert [part.score for part in answer.dimensions] in ([0.9, 0.8], [1.0, 0.8]), case["name"]
+            assert answer.flagged is False
+        if verdict.outcome == "answered" and verdict.attempts == 1:
+            read_at_once.append(case["name"])
+            assert "scored" in case["should"] or "last" in case["should"], case["name"]
+    assert len(read_at_once) >= 30
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_cached_tokens_are_no_part_of_the_uncached_ones(api: ApiName, tier2: Question, purse_for: Build) -> None:
+    """These APIs count cached tokens as a part of the prompt; adding both would charge them twice."""
+    body = body_of(api, None, "end_turn", {"input_tokens": 100, "output_tokens": 20})
+    details = "prompt_tokens_details" if api == "chat" else "input_tokens_details"
+    body["usage"][details] = {"cached_tokens": 60, "cache_write_tokens": 10}
+    server = ScriptedServer(body)
+    judge = open_live_judge(KEY, "http://127.0.0.1:9", lambda _model: ModelTraits(), api=api, transport=server)
+    budget = purse_for(tier2)
+    ask(judge, tier2, budget)
+    assert budget.usages[0] == Usage(30, 20, 10, 60)
+
+
+@pytest.mark.parametrize(
+    ("api", "path", "limit", "schema"),
+    [
+        ("chat", "/chat/completions", "max_tokens", ("response_format", "json_schema", "schema")),
+        ("responses", "/responses", "max_output_tokens", ("text", "format", "schema")),
+    ],
+)
+def test_a_request_has_the_question_and_nothing_that_changes_where_it_goes(
+    *,
+    api: ApiName,
+    path: str,
+    limit: str,
+    schema: tuple[str, ...],
+    tier2: Question,
+    purse_for: Build,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Variables of the environment that the client reads must not send texts elsewhere or name an account."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://elsewhere.example")
+    monkeypatch.setenv("OPENAI_ORG_ID", "org-elsewhere")
+    server = ScriptedServer(body_of(api, None, "refusal", None))
+    judge = open_live_judge(KEY, "http://127.0.0.1:9/v1", lambda _model: ModelTraits(effort="low"), api=api, transport=server)
+    ask(judge, tier2, purse_for(tier2))
+    (request,) = server.requests
+    assert str(request.url) == f"http://127.0.0.1:9/v1{path}"
+    assert request.headers["authorization"] == f"Bearer {KEY}"
+    assert not request.headers.get("openai-organization")
+    body: Any = server.bodies[0]
+    assert body[limit] == tier2.max_tokens
+    assert body.get("reasoning_effort", body.get("reasoning", {}).get("effort")) == "low"
+    for name in schema:
+        body = body[name]
+    assert body == tier2.schema
+
+
+def test_a_server_that_knows_only_the_other_limit_is_asked_with_it(tier2: Question, purse_for: Build) -> None:
+    """OpenAI's reasoning models refuse max_tokens; many local servers know nothing else. A refusal is free."""
+
+    class Strict(ScriptedServer):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            await super().handle_async_request(request)
+            if "max_tokens" in json.loads(request.content):
+                message = (
+                    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+                )
+                return httpx2.Response(400, json={"error": {"message": message, "code": "unsupported_parameter"}})
+            return httpx2.Response(200, json=body_of("chat", None, "refusal", None))
+
+    server = Strict(None)
+    judge = open_live_judge(KEY, "http://127.0.0.1:9/v1", lambda _model: ModelTraits(), api="chat", transport=server)
+    verdict = ask(judge, tier2, purse_for(tier2))
+    assert verdict.outcome == "refused"
+    assert [("max_tokens" in body, "max_completion_tokens" in body) for body in server.bodies] == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("https://llm.example/v1/chat/completions", "ends in /chat/completions"),
+        ("https://llm.example/v1/responses", "ends in /responses"),
+        ("https://me:secret@llm.example/v1", "password"),
+        (None, "no key"),
+    ],
+)
+def test_an_address_that_cannot_work_is_refused_at_start_up(url: str | None, message: str) -> None:
+    """Invalid settings must fail at startup, not at the first call."""
+    with pytest.raises(SettingsError, match=message) as refused:
+        open_live_judge(None, url, lambda _model: ModelTraits(), api="chat")
+    assert "secret" not in f"{refused.value} {refused.value.hint}"
+
+
+@pytest.mark.parametrize("api", API_NAMES)
+def test_an_address_that_speaks_another_api_is_named(
+    api: ApiName, simulator: RunningJudge, tier2: Question, purse_for: Build
+) -> None:
+    """A wrong base URL is the most common mistake of set-up, and a 404 alone explains nothing."""
+    judge = open_live_judge(KEY, f"{simulator.base_url}/nowhere", lambda _model: ModelTraits(), api=api)
+    verdict = ask(judge, tier2, purse_for(tier2))
+    assert verdict.outcome == "provider_error"
+    address = simulator.base_url if api == "messages" else f"{simulator.base_url}/v1"
+    assert (verdict.error or "").startswith("not found")
+    assert f"at {address}" in (verdict.error or "")
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6m0s"}, 360.0),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "1m2.5s"}, 62.5),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "250ms"}, 0.25),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "2"}, 2.0),
+        ({"x-ratelimit-remaining-tokens": "7", "x-ratelimit-reset-tokens": "6m0s"}, 0.0),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "soon"}, 0.0),
+        ({"x-ratelimit-remaining-tokens": "0"}, 0.0),
+    ],
+)
+def test_an_exhausted_limit_pauses_until_it_is_refilled(headers: dict[str, str], seconds: float) -> None:
+    """OpenAI's headers give a duration, where Anthropic's give a time."""
+    assert seconds_until_refill(headers, lambda: 0.0) == seconds
