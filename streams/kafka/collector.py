@@ -39,8 +39,8 @@ from streams.log.admission import (
     labels_of,
 )
 from streams.sources.otlp.conventions import SERVICE
-from streams.sources.otlp.kept_spans import SpanOwner
-from streams.sources.otlp.request import SIGNALS, Observed, Refused
+from streams.sources.otlp.request import SIGNALS, ReceivedSpan, RejectedItem
+from streams.sources.otlp.stored_spans import SpanOwner
 
 NOT_OTLP, REFUSED_SPAN, TOO_MANY = "not_otlp", "refused_span", "too_many_spans"
 GROUPS = {"traces": (b'"resourceSpans"', b'"resource_spans"'), "logs": (b'"resourceLogs"', b'"resource_logs"')}
@@ -138,9 +138,9 @@ class CollectorProcessor:
             reason = f"more than {MAX_SPANS} spans in one message; let the Collector send smaller batches"
             return [SetAside(Refusal(COLLECTOR, TOO_MANY, reason), whole)]
         admitted_spans = [span for span in spans if isinstance(span, AdmittedSpan)]
-        return [*admitted_spans, *_refusals([span for span in spans if isinstance(span, Refused)])]
+        return [*admitted_spans, *_refusals([span for span in spans if isinstance(span, RejectedItem)])]
 
-    def _admitted(self, topic: str, record: RawRecord) -> Iterable[AdmittedSpan | Refused]:
+    def _admitted(self, topic: str, record: RawRecord) -> Iterable[AdmittedSpan | RejectedItem]:
         body, source = record.value or b"", _Source(topic, self._headers(record))
         is_json = body.startswith(b"{")
         # Both decoders skip unknown fields, so arbitrary bytes may well decode to an empty request.
@@ -179,12 +179,12 @@ def collector_stages(
     ]
 
 
-def _service(observed: Observed) -> str:
+def _service(observed: ReceivedSpan) -> str:
     service = observed.resource.get(SERVICE)
     return service if isinstance(service, str) else ""
 
 
-def _refusals(refused: Sequence[Refused]) -> Iterator[SetAside]:
+def _refusals(refused: Sequence[RejectedItem]) -> Iterator[SetAside]:
     for span in refused[:MAX_LETTERS]:
         yield SetAside(Refusal(COLLECTOR, REFUSED_SPAN, span.reason), span.body)
     if (more := len(refused) - MAX_LETTERS) > 0:

@@ -43,9 +43,9 @@ from schemas.errors import BoundsError, RecordError
 from schemas.records import AgentEvent, DeadLetter, Record, Score, ScoringTask, Span
 from schemas.registry import schema_of
 from streams.log.log import Commit
-from streams.sources.otlp.kept_spans import SpanDraft, SpanOwner, draft_of, record_of
 from streams.sources.otlp.reading import FactReader
-from streams.sources.otlp.request import Observed, ReadItems, Refused
+from streams.sources.otlp.request import ReadItems, ReceivedSpan, RejectedItem
+from streams.sources.otlp.stored_spans import SpanDraft, SpanOwner, build_draft, build_record
 
 if TYPE_CHECKING:
     from audit.policy import Policy
@@ -265,7 +265,7 @@ PROJECTS = 100
 Made = TypeVar("Made")
 Given = ParamSpec("Given")
 log = logging.getLogger(__name__)
-OwnerOf = Callable[[Observed], SpanOwner | None]
+OwnerOf = Callable[[ReceivedSpan], SpanOwner | None]
 """Finds the owner of a span; None if the span is skipped."""
 LabelsOf = Callable[[str], Mapping[str, Sequence[str]]]
 """Finds a project's labels, each with the attributes that give its value."""
@@ -285,29 +285,29 @@ def labels_of(policy: Policy) -> LabelsOf:
 
 def admitted(
     items: ReadItems, owner_of: OwnerOf, labels: LabelsOf, redactor: Redactor, now: datetime
-) -> Iterator[AdmittedSpan | Refused]:
+) -> Iterator[AdmittedSpan | RejectedItem]:
     """Yield the outcome of each span, in order. A span that cannot be stored affects no other."""
     reader_of = lru_cache(PROJECTS)(lambda project: FactReader(labels(project)))
     while some := list(islice(items, TOGETHER)):
         drafts = [draft for observed in some if (draft := _draft(observed, owner_of, reader_of)) is not None]
         looked = _prefilter_texts(redactor, drafts)
         for draft in drafts:
-            yield draft if isinstance(draft, Refused) else _guarded(draft.observed, _admitted, draft, looked, now)
+            yield draft if isinstance(draft, RejectedItem) else _guarded(draft.received, _admitted, draft, looked, now)
 
 
 def _draft(
-    observed: Observed | Refused | None, owner_of: OwnerOf, reader_of: Callable[[str], FactReader]
-) -> SpanDraft | Refused | None:
+    observed: ReceivedSpan | RejectedItem | None, owner_of: OwnerOf, reader_of: Callable[[str], FactReader]
+) -> SpanDraft | RejectedItem | None:
     """Return the draft of a span; None if the span is skipped."""
-    if observed is None or isinstance(observed, Refused):
+    if observed is None or isinstance(observed, RejectedItem):
         return observed
     owner = owner_of(observed)
     if owner is None:
         return None
-    return _guarded(observed, draft_of, observed, owner, reader_of(owner.project))
+    return _guarded(observed, build_draft, observed, owner, reader_of(owner.project))
 
 
-def _prefilter_texts(redactor: Redactor, drafts: Iterable[SpanDraft | Refused]) -> Redactor:
+def _prefilter_texts(redactor: Redactor, drafts: Iterable[SpanDraft | RejectedItem]) -> Redactor:
     """Return the redactor, prefiltered with the texts of the drafts: most texts are clean, and the same texts recur."""
     texts, named = list[str](), list[str]()
     for draft in drafts:
@@ -318,21 +318,23 @@ def _prefilter_texts(redactor: Redactor, drafts: Iterable[SpanDraft | Refused]) 
 
 
 def _admitted(draft: SpanDraft, redactor: Redactor, now: datetime) -> AdmittedSpan:
-    record = record_of(draft, redactor, now)
+    record = build_record(draft, redactor, now)
     return AdmittedSpan(record, encode_validated(record))
 
 
-def _guarded(observed: Observed, make: Callable[Given, Made], *given: Given.args, **named: Given.kwargs) -> Made | Refused:
+def _guarded(
+    observed: ReceivedSpan, make: Callable[Given, Made], *given: Given.args, **named: Given.kwargs
+) -> Made | RejectedItem:
     """Return the result for a span, or why the span is refused."""
     try:
         return make(*given, **named)
     except RecordError as error:
-        return Refused(f"{observed.span_id}: {error}", json_bytes(observed._asdict()))
+        return RejectedItem(f"{observed.span_id}: {error}", json_bytes(observed._asdict()))
     except MemoryError:
         raise
     except Exception as error:
         log.exception("the span %s of the trace %s cannot be read", observed.span_id, observed.trace_id)
-        return Refused(f"{observed.span_id}: cannot be read: {type(error).__name__}", json_bytes(observed._asdict()))
+        return RejectedItem(f"{observed.span_id}: cannot be read: {type(error).__name__}", json_bytes(observed._asdict()))
 
 
 class NewRecords:

@@ -48,8 +48,8 @@ from streams.engine.record_intake import RecordIntake
 from streams.judging.rejudging import revise
 from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal, Submission, encode_validated
 from streams.log.log import Commit
-from streams.sources.otlp.kept_spans import kept_span
-from streams.sources.otlp.trace import Links, RecentRequests, links_of
+from streams.sources.otlp.stored_spans import to_stored_span
+from streams.sources.otlp.trace import Links, RecentRequests, find_links
 from streams.sources.otlp.trace_records import Assembly, Decision, EarlierEvent, assemble
 from streams.stage_batches import session_key
 from streams.topology import ASSEMBLING, OpenTrace
@@ -179,7 +179,7 @@ def _add_tool_traces(
     for group in groups:
         part = next((parts[key] for key in group if key in parts), None)
         if part is not None:
-            links = links_of(kept_span(span) for spans in group.values() for span in spans)
+            links = find_links(to_stored_span(span) for spans in group.values() for span in spans)
             asking.append((part._replace(links=links), links.calls))
             group_of[part.key] = group
     for part, others in _find_linked_traces(cursor, asking):

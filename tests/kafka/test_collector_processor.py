@@ -29,8 +29,8 @@ from streams.kafka.producing import Message, key_of
 from streams.kafka.reading import Chunk
 from streams.log.admission import AdmittedSpan, admitted, labels_of
 from streams.log.dead_letters import Stays, way_back
-from streams.sources.otlp.kept_spans import SpanDraft, SpanOwner, draft_of
-from streams.sources.otlp.request import SIGNALS, Observed
+from streams.sources.otlp.request import SIGNALS, ReceivedSpan
+from streams.sources.otlp.stored_spans import SpanDraft, SpanOwner, build_draft
 
 TOPIC = "otlp_spans"
 LATER = build.START.replace(year=2027)
@@ -225,12 +225,12 @@ def test_letters_hold_no_secret() -> None:
 def test_what_nobody_foresaw_costs_one_span(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in the mapping would otherwise end every worker at the same message."""
 
-    def faulty(observed: Observed, *given: Any) -> SpanDraft:
+    def faulty(observed: ReceivedSpan, *given: Any) -> SpanDraft:
         if observed.trace_id.endswith("2"):
             raise KeyError("unforeseen")
-        return draft_of(observed, *given)
+        return build_draft(observed, *given)
 
-    monkeypatch.setattr("streams.log.admission.draft_of", faulty)
+    monkeypatch.setattr("streams.log.admission.build_draft", faulty)
     broker = work(traces(*(turn(number, build.START) for number in (1, 2, 3))).as_protobuf)
 
     assert [one.session_id for one in broker.spans] == ["session-1", "session-3"]

@@ -17,8 +17,8 @@ from schemas.bounds import MAX_ID
 from schemas.records import Span
 from streams.log.admission import encode_validated
 from streams.sources.otlp import conventions
-from streams.sources.otlp.kept_spans import kept_span, span_record
-from streams.sources.otlp.request import SIGNALS, Refused
+from streams.sources.otlp.request import SIGNALS, RejectedItem
+from streams.sources.otlp.stored_spans import build_span_record, to_stored_span
 
 SECRET = "ghp_" + "aB3" * 12
 NAMES = sorted(
@@ -45,7 +45,7 @@ def record_of(sent: Captured) -> Span:
     """The record of the one span of a request, which is admissible and can be read again."""
     [record] = records_of([sent])
     encode_validated(record)
-    kept_span(record)
+    to_stored_span(record)
     return record
 
 
@@ -120,7 +120,7 @@ def test_a_million_attributes_are_looked_at_in_part() -> None:
     some = [
         Attribute(key=f"llm.input_messages.{number}.message.content", value={"string_value": "x"}) for number in range(10_000)
     ]
-    assert kept_span(record_of_bytes(some * 100)).facts.tags == ("truncated",)
+    assert to_stored_span(record_of_bytes(some * 100)).facts.tags == ("truncated",)
 
 
 def record_of_bytes(given: list[Attribute]) -> Span:
@@ -128,8 +128,8 @@ def record_of_bytes(given: list[Attribute]) -> Span:
     sent = message("traces", body([span(0)]))
     sent.resource_spans[0].scope_spans[0].spans[0].attributes.extend(given)  # type: ignore[attr-defined]
     [observed] = SIGNALS["traces"].read(sent.SerializeToString(), NOW, is_json=False)
-    assert not isinstance(observed, Refused)
-    record = span_record(observed, OWNER, REDACTOR, NOW, LABELS)
+    assert not isinstance(observed, RejectedItem)
+    record = build_span_record(observed, OWNER, REDACTOR, NOW, LABELS)
     encode_validated(record)
     return record
 
@@ -155,8 +155,8 @@ def test_a_record_is_admissible_whatever_the_value(name: str, kind: dict[str, st
     """Control characters, NUL, NaN, integers beyond 2^53, and a value of another type than the conventions say."""
     packed = message("traces", body([span(0, attributes={**kind, name: value})])).SerializeToString()
     [observed] = SIGNALS["traces"].read(packed, NOW, is_json=False)
-    assert not isinstance(observed, Refused)
-    record = span_record(observed, OWNER, REDACTOR, NOW, LABELS)
+    assert not isinstance(observed, RejectedItem)
+    record = build_span_record(observed, OWNER, REDACTOR, NOW, LABELS)
     encode_validated(record)
     for assembly in assembled([record]):
         for made in (*assembly.exchanges, *assembly.events, assembly.decision):
@@ -202,15 +202,15 @@ def test_long_names_in_messages_are_cut() -> None:
 def test_a_bad_span_costs_itself_alone(fault: dict[str, Any]) -> None:
     """Its neighbours come, and the reason names what is wrong with it."""
     found = list(SIGNALS["traces"].read(json.dumps(body([span(0), {**span(1), **fault}, span(2)])).encode(), NOW, is_json=True))
-    assert [isinstance(one, Refused) for one in found] == [False, True, False]
-    assert all(one.reason for one in found if isinstance(one, Refused))
+    assert [isinstance(one, RejectedItem) for one in found] == [False, True, False]
+    assert all(one.reason for one in found if isinstance(one, RejectedItem))
 
 
 @pytest.mark.parametrize("item", [None, 4, "x", [], [[]]])
 def test_what_is_no_span_is_refused(item: Any) -> None:
     """JSON of another shape in the place of a span."""
     found = list(SIGNALS["traces"].read(json.dumps(body([item, span(0)])).encode(), NOW, is_json=True))
-    assert [isinstance(one, Refused) for one in found] == [True, False]
+    assert [isinstance(one, RejectedItem) for one in found] == [True, False]
 
 
 def test_an_end_in_the_year_2200_is_no_end() -> None:

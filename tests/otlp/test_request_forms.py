@@ -13,9 +13,9 @@ from support.otlp_captures import LABELS, NOW, OWNER, REDACTOR, Captured, Json, 
 from support.otlp_spans import START, TRACE, agent, body, request, span, span_id, tool
 
 from schemas.errors import InputError
-from streams.sources.otlp.kept_spans import kept_span, span_record
-from streams.sources.otlp.request import SIGNALS, Observed, Refused
+from streams.sources.otlp.request import SIGNALS, ReceivedSpan, RejectedItem
 from streams.sources.otlp.span_facts import SpanFacts
+from streams.sources.otlp.stored_spans import build_span_record, to_stored_span
 
 HALF = b"\xed\xa0\xbc"
 """The first half of a boat, as SDKs of Java and JavaScript write it that count in UTF-16."""
@@ -24,23 +24,23 @@ CUT_BYTES = "⛵".encode()[:2]
 SLOT = "@slot@"
 
 
-def read(content: Json | bytes, *, signal: str = "traces", is_json: bool = True) -> list[Observed | Refused]:
+def read(content: Json | bytes, *, signal: str = "traces", is_json: bool = True) -> list[ReceivedSpan | RejectedItem]:
     """What is read of a body."""
     packed = content if isinstance(content, bytes) else json.dumps(content).encode()
     return list(SIGNALS[signal].read(packed, NOW, is_json=is_json))
 
 
-def spans_of(content: Json | bytes, **more: Any) -> list[Observed]:
+def spans_of(content: Json | bytes, **more: Any) -> list[ReceivedSpan]:
     """The spans of a body of which nothing is refused."""
-    observed = [item for item in read(content, **more) if isinstance(item, Observed)]
+    observed = [item for item in read(content, **more) if isinstance(item, ReceivedSpan)]
     assert observed == read(content, **more)
     return observed
 
 
 def facts_of(content: bytes, *, is_json: bool) -> list[SpanFacts]:
     """What is kept of a body's spans, of which none is refused."""
-    records = [span_record(observed, OWNER, REDACTOR, NOW, LABELS) for observed in spans_of(content, is_json=is_json)]
-    return [kept_span(record).facts for record in records]
+    records = [build_span_record(observed, OWNER, REDACTOR, NOW, LABELS) for observed in spans_of(content, is_json=is_json)]
+    return [to_stored_span(record).facts for record in records]
 
 
 def as_json(sent: Json, raw: bytes) -> bytes:
@@ -115,7 +115,7 @@ def test_half_a_character_in_a_text_of_json_is_repaired(escape: str, end: str) -
     """`JSON.stringify` writes a half as an escape within the attribute's text: the request is sound, and the text has no other fault."""
     said = '[{"role":"assistant","parts":[{"type":"text","content":"It floats ' + escape + (" well" + end if end else "")
     [record] = records_of([request(agent(0, attributes={"gen_ai.output.messages": said}))])
-    facts = kept_span(record).facts
+    facts = to_stored_span(record).facts
     assert facts.answer is not None
     assert facts.answer.startswith("It floats")
     assert escape not in facts.answer
@@ -127,8 +127,8 @@ def test_whole_escapes_stay(text: str) -> None:
     """A pair is a character, and an escaped backslash begins no escape."""
     said = '[{"role":"assistant","parts":[{"type":"text","content":"' + text + '"}]}]'
     [record] = records_of([request(agent(0, attributes={"gen_ai.output.messages": said}))])
-    assert kept_span(record).facts.answer == json.loads(f'"{text}"')
-    assert kept_span(record).facts.tags == ()
+    assert to_stored_span(record).facts.answer == json.loads(f'"{text}"')
+    assert to_stored_span(record).facts.tags == ()
 
 
 @pytest.mark.parametrize(("encode", "is_json"), NOTATIONS)
@@ -139,10 +139,10 @@ def test_a_session_that_is_no_text_refuses_its_span(encode: Encode, is_json: boo
     sent = body([span(0, attributes={} if in_resource else name)], name if in_resource else None)
     sent["resourceSpans"] += body([agent(1)])["resourceSpans"]
     refused, observed = read(encode(sent), is_json=is_json)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RejectedItem)
     assert "session.id" in refused.reason
     assert "UTF-8" in refused.reason
-    assert isinstance(observed, Observed)
+    assert isinstance(observed, ReceivedSpan)
 
 
 def test_what_is_no_protobuf_at_all_is_refused_as_a_whole() -> None:
@@ -160,7 +160,7 @@ def test_repair_is_bounded_as_reading_is() -> None:
     inner = _wrapped(sent, flood)
     began = time.thread_time()
     [observed] = read(inner, is_json=False)
-    assert isinstance(observed, Observed)
+    assert isinstance(observed, ReceivedSpan)
     assert observed.lost
     assert time.thread_time() - began < 5
 

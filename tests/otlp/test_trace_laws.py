@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.otlp_captures import NOW, Captured, Json, assembled, dialects, records_of, requests_of
 from support.otlp_spans import TRACE, agent, body, chat, request, span, tool
 
-from streams.sources.otlp.request import SIGNALS, Refused
+from streams.sources.otlp.request import SIGNALS, RejectedItem
 
 _LEVELS = {"traces": ("resourceSpans", "scopeSpans", "spans"), "logs": ("resourceLogs", "scopeLogs", "logRecords")}
 
@@ -72,7 +72,7 @@ def test_attributes_of_any_kind_are_read_alike(given_values: dict[str, Any]) -> 
     packed = Captured("traces", sent).as_protobuf
     [plain] = read(Captured("traces", sent).as_json, NOW, is_json=True)
     [binary] = read(packed, NOW, is_json=False)
-    assert not isinstance(plain, Refused)
+    assert not isinstance(plain, RejectedItem)
     assert plain == binary
     assert plain.attributes == given_values
 

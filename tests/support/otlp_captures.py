@@ -13,8 +13,8 @@ from otlp.capturing.readable import message
 from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.records import Span
-from streams.sources.otlp.kept_spans import SpanOwner, span_record
-from streams.sources.otlp.request import SIGNALS, Refused
+from streams.sources.otlp.request import SIGNALS, RejectedItem
+from streams.sources.otlp.stored_spans import SpanOwner, build_span_record
 from streams.sources.otlp.trace_records import Assembly, Decision, assemble
 
 CAPTURES = Path(__file__).parents[1] / "otlp" / "captures"
@@ -59,9 +59,9 @@ def records_of(requests: Iterable[Captured]) -> list[Span]:
     records = []
     for captured in requests:
         for observed in SIGNALS[captured.signal].read(captured.as_json, NOW, is_json=True):
-            assert not isinstance(observed, Refused), observed
+            assert not isinstance(observed, RejectedItem), observed
             if observed is not None:
-                records.append(span_record(observed, OWNER, REDACTOR, NOW, LABELS))
+                records.append(build_span_record(observed, OWNER, REDACTOR, NOW, LABELS))
     return records
 
 

@@ -14,9 +14,9 @@ from reference.markdown import code, page, table
 from schemas.records import Span
 from streams.sources.otlp import conventions
 from streams.sources.otlp.conventions import TOKEN_CONVENTIONS, MessageAttribute, TokenConvention
-from streams.sources.otlp.kept_spans import SpanOwner, span_record
 from streams.sources.otlp.kinds import KINDS
-from streams.sources.otlp.request import SIGNALS, Refused
+from streams.sources.otlp.request import SIGNALS, RejectedItem
+from streams.sources.otlp.stored_spans import SpanOwner, build_span_record
 from streams.sources.otlp.trace import SESSION_FROM_TRACE
 from streams.sources.otlp.trace_records import Assembly, Decision, assemble
 
@@ -144,8 +144,8 @@ def _assembled(capture: Path) -> Iterator[Assembly]:
     traces: dict[str, dict[str, Span]] = {}
     for line in _lines(capture):
         for observed in SIGNALS[line["signal"]].read(json.dumps(line["request"]).encode(), _NOW, is_json=True):
-            if observed is not None and not isinstance(observed, Refused):
-                record = span_record(observed, SpanOwner("dialects", "docs"), _REDACTOR, _NOW, {})
+            if observed is not None and not isinstance(observed, RejectedItem):
+                record = build_span_record(observed, SpanOwner("dialects", "docs"), _REDACTOR, _NOW, {})
                 traces.setdefault(record.trace_id, {})[record.span_id] = record
     return (assemble(list(spans.values()), Decision("settled", _NOW)) for spans in traces.values())
 

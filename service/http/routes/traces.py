@@ -30,8 +30,8 @@ from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.middleware import GZIP, JSON, PROTOBUF, body_kind, header_values
 from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal, admitted, labels_of
-from streams.sources.otlp.kept_spans import SpanOwner
-from streams.sources.otlp.request import SIGNALS, Observed, ReadItems, Refused, Rejection
+from streams.sources.otlp.request import SIGNALS, ReadItems, ReceivedSpan, RejectedItem, Rejection
+from streams.sources.otlp.stored_spans import SpanOwner
 
 TOPIC, METRICS_SIGNAL = "spans", "metrics"
 REFUSED_SPAN, CONFLICTING_ID = "refused_span", "conflicting_id"
@@ -68,7 +68,7 @@ class MappedSpans:
 
     records: list[Span] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RejectedItem] = field(default_factory=list)
     letters: list[bytes] = field(default_factory=list)
     passed_over: int = 0
 
@@ -107,7 +107,7 @@ def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
     try:
         items = _limit_items(SIGNALS[origin.signal].read(content, origin.now, is_json=body.is_json), spans)
         for outcome in admitted(items, lambda _: origin.owner, lambda _: origin.labels, redactor, origin.now):
-            if isinstance(outcome, Refused):
+            if isinstance(outcome, RejectedItem):
                 spans.refused.append(outcome)
             else:
                 spans.records.append(outcome.record)
@@ -118,7 +118,7 @@ def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
     return spans
 
 
-def _limit_items(items: ReadItems, spans: MappedSpans) -> Iterator[Observed | Refused]:
+def _limit_items(items: ReadItems, spans: MappedSpans) -> Iterator[ReceivedSpan | RejectedItem]:
     """Yield the items of a request, except the ones passed over. Raises ApiError if there are too many."""
     count = 0
     for item in items:
@@ -145,12 +145,12 @@ def _unpack(body: bytes) -> bytes:
     return content
 
 
-def _describe_conflict(record: Record) -> Refused:
+def _describe_conflict(record: Record) -> RejectedItem:
     """Return the refusal of a span whose id is stored with other content; the stored span stays."""
-    return Refused(f"{getattr(record, 'span_id', '')}: is known with other content", json_bytes(record))
+    return RejectedItem(f"{getattr(record, 'span_id', '')}: is known with other content", json_bytes(record))
 
 
-def _build_dead_letters(origin: Origin, refused: Iterable[Refused], redactor: Redactor, reason: str) -> list[bytes]:
+def _build_dead_letters(origin: Origin, refused: Iterable[RejectedItem], redactor: Redactor, reason: str) -> list[bytes]:
     """Return dead letters for refused spans. Few exporters report the answer's refusals, so operators have to see them here."""
     admission, letters = Admission(redactor, origin.now), EncodedRecords()
     source = RecordOrigin(f"{OTLP_LETTERS}:{origin.owner.connection}/{origin.signal}", 0)
@@ -195,11 +195,11 @@ async def refuse_metrics(request: Request, caller: Connection, services: Service
 async def _take(signal: str, request: Request, caller: Holder, services: ApiContext) -> Response:
     # Imported late: protobuf takes time and memory to load, and many installations do not need it.
     from service.http.routes.traces import Body, receive  # noqa: PLC0415
-    from streams.sources.otlp.request import as_json  # noqa: PLC0415
+    from streams.sources.otlp.request import encode_json  # noqa: PLC0415
 
     is_json = body_kind(request.scope) == JSON
     is_compressed = any(value.strip().lower() == GZIP for value in header_values(request.scope, b"content-encoding"))
     answer = await receive(signal, Body(await request.body(), is_json, is_compressed), caller, services)
     if is_json:
-        return Response(as_json(answer), media_type=JSON.decode())
+        return Response(encode_json(answer), media_type=JSON.decode())
     return Response(answer.SerializeToString(), media_type=PROTOBUF.decode())

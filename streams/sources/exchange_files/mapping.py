@@ -36,7 +36,7 @@ from audit.surrogates import repair_text
 from audit.times import parse_timestamp
 from schemas.bounds import EARLIEST, LABEL_NAME, LATEST, MAX_LABELS, NO_LABELS
 from streams.sources.lines import json_type
-from streams.sources.otlp.messages import ELIDED, Message, messages_of, spoken_in, text_of
+from streams.sources.otlp.messages import ELIDED, Message, find_spoken_text, output_text, read_messages
 from streams.sources.otlp.token_usage import read_provider_usage
 
 HINT = "Correct the lines named above; docs/how-to/import-exchanges.md explains every field."
@@ -267,19 +267,19 @@ def _read_text(value: Any, role: str) -> str:
 def _text_of_value(value: Any) -> str:
     """Return the text in a value that is not a message: the digits of a number, the text member of an object, else JSON."""
     if isinstance(value, list):
-        return text_of(value) if value else ""
+        return output_text(value) if value else ""
     if not isinstance(value, Mapping):
         return str(value)
     if not value:
         return ""
     members = dict(value)
-    return repair_text(spoken_in(members, "user") or spoken_in(members, "assistant") or text_of(members))
+    return repair_text(find_spoken_text(members, "user") or find_spoken_text(members, "assistant") or output_text(members))
 
 
 def _last_text(messages: Sequence[Message], role: str) -> str:
     """Return the last text of a role; the agent's only if no user speaks after it."""
     for message in reversed(messages):
-        if message.role == role and (message.asks if role == "user" else message.text):
+        if message.role == role and (message.is_user_turn if role == "user" else message.text):
             return message.text
         if role == "assistant" and message.role == "user":
             return ""
@@ -291,7 +291,7 @@ def conversation_in(value: Any, role: str) -> list[Message]:
     if not isinstance(value, list | dict) and not (isinstance(value, str) and value[:1] in ("{", "[")):
         return []
     read = as_json(value) if isinstance(value, str) else value
-    messages = [] if isinstance(read, str) else messages_of(read, role)
+    messages = [] if isinstance(read, str) else read_messages(read, role)
     # The arguments of a function may have the shape of a message, too.
     return messages if any(message.has_content for message in messages) else []
 

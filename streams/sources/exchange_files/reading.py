@@ -21,8 +21,8 @@ from streams.sources.exchange_files.rows import Json, Row, read_rows
 from streams.sources.exchange_files.span_exports import SpanExport
 from streams.sources.exchange_files.tables import TableReader, exported_exchange
 from streams.sources.lines import Line, Problem, line_fault, value_fault
-from streams.sources.otlp.kept_spans import SpanOwner, span_record
 from streams.sources.otlp.request import EPOCH
+from streams.sources.otlp.stored_spans import SpanOwner, build_span_record
 from streams.sources.otlp.trace_records import EVALUATION, NOT_UNDERSTOOD, Decision, assemble
 from streams.sources.source import LineFault, Reading, ReadingBuilder, ReadingContext, SkippedTrace
 
@@ -132,7 +132,7 @@ def _span_reader(spool: _Spool, context: ReadingContext, export: SpanExport, lab
             if isinstance(span, Problem):
                 problems.append(span)
                 continue
-            record = span_record(span, owner, context.redactor, context.ingested_at, labels)
+            record = build_span_record(span, owner, context.redactor, context.ingested_at, labels)
             spool.add(record.trace_id, record.started_at, _encode(record))
         return problems
 

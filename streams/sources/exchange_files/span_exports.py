@@ -24,7 +24,7 @@ from streams.sources.exchange_files.mapping import (
 )
 from streams.sources.exchange_files.rows import Json
 from streams.sources.lines import Problem
-from streams.sources.otlp.request import Event, Observed
+from streams.sources.otlp.request import Event, ReceivedSpan
 from streams.sources.source import ReadingContext
 
 MAX_LITERAL = 4 * 1024 * 1024
@@ -41,10 +41,10 @@ class SpanExport(NamedTuple):
 
     name: str
     known_by: Callable[[frozenset[str]], bool]
-    spans: Callable[[Json, ReadingContext], Iterator[Observed | Problem]]
+    spans: Callable[[Json, ReadingContext], Iterator[ReceivedSpan | Problem]]
 
 
-def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Problem]:
+def _phoenix_spans(row: Json, context: ReadingContext) -> Iterator[ReceivedSpan | Problem]:
     attributes = {name.removeprefix(_PREFIX): value for name, value in row.items() if name.startswith(_PREFIX)}
     whole = row.get("attributes")
     attributes |= whole if isinstance(whole, dict) else {}
@@ -119,7 +119,7 @@ def _observed(
     events: tuple[Event, ...] = (),
     failed: bool = False,
     message: Any = None,
-) -> Observed | Problem:
+) -> ReceivedSpan | Problem:
     try:
         ids = [name_in(trace_id), name_in(span_id)]
         at, end = time_in(started, _TIME), time_in(ended, _TIME)
@@ -132,7 +132,7 @@ def _observed(
         return Problem("missing_field", "the time at which the span began is missing")
     if at > context.ingested_at + CLOCK_TOLERANCE:
         return Problem("bounds", "the span begins more than a day in the future")
-    return Observed(
+    return ReceivedSpan(
         trace_id=str(ids[0]),
         span_id=str(ids[1]),
         parent_id=_name_in_row(parent_id),
@@ -162,7 +162,7 @@ def _event(event: Any) -> Event:
     return Event(str(event.get("name", "")), attributes if isinstance(attributes, dict) else {})
 
 
-def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[Observed | Problem]:
+def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[ReceivedSpan | Problem]:
     observations = row.get("observations")
     if isinstance(observations, str):
         observations = as_json(observations)
@@ -203,7 +203,7 @@ def _langfuse_spans(row: Json, context: ReadingContext) -> Iterator[Observed | P
     )
 
 
-def _nested_langfuse_spans(row: Json, observations: list[Any], context: ReadingContext) -> Iterator[Observed | Problem]:
+def _nested_langfuse_spans(row: Json, observations: list[Any], context: ReadingContext) -> Iterator[ReceivedSpan | Problem]:
     """Yield the spans of the observations in a row. Each takes missing fields from its trace."""
     trace = row["trace"] if isinstance(row.get("trace"), dict) else row
     trace_fields = {

@@ -20,7 +20,7 @@ Attributes = Mapping[str, Any]
 MAX_ATTRIBUTES = 4_096
 """Attributes read per span, resource or event. The SDKs' own limit is 128; flattened messages need more."""
 MAX_PARSED_CHARACTERS = 4 * 1024 * 1024
-"""Characters of the longest text that is parsed as JSON."""
+"""Characters of the longest text that is parse_json as JSON."""
 
 
 _IS_JSON = re.compile(r"\s*[{\[]").match
@@ -32,57 +32,57 @@ _decode = msgspec.json.Decoder().decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
-def attributes_of(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+def read_attributes(pairs: Iterable[KeyValue]) -> dict[str, Any]:
     """Return the attributes by name, at most MAX_ATTRIBUTES. The last value of a repeated name wins."""
     attributes: dict[str, Any] = {}
     for attribute in islice(pairs, MAX_ATTRIBUTES):
         value = attribute.value
         text = value.string_value  # most attributes are texts; an empty value may be of any kind
-        attributes[attribute.key] = text or _plain(value, value.WhichOneof("value"), MAX_DEPTH)
+        attributes[attribute.key] = text or _convert_value(value, value.WhichOneof("value"), MAX_DEPTH)
     return attributes
 
 
-def plain(value: AnyValue) -> Any:
+def to_python(value: AnyValue) -> Any:
     """Return a value as a Python value; bytes as hexadecimal digits."""
-    return _plain(value, value.WhichOneof("value"), MAX_DEPTH)
+    return _convert_value(value, value.WhichOneof("value"), MAX_DEPTH)
 
 
-def _plain(value: AnyValue, kind: str | None, depth: int) -> Any:
+def _convert_value(value: AnyValue, kind: str | None, depth: int) -> Any:
     if kind is None or not depth:
         return None
     if kind == "array_value":
-        return [_plain(item, item.WhichOneof("value"), depth - 1) for item in value.array_value.values]
+        return [_convert_value(item, item.WhichOneof("value"), depth - 1) for item in value.array_value.values]
     if kind == "kvlist_value":
         pairs = value.kvlist_value.values
-        return {pair.key: _plain(pair.value, pair.value.WhichOneof("value"), depth - 1) for pair in pairs}
+        return {pair.key: _convert_value(pair.value, pair.value.WhichOneof("value"), depth - 1) for pair in pairs}
     raw = getattr(value, kind)
     return raw.hex() if kind == "bytes_value" else raw
 
 
-class Parsed(msgspec.Struct, frozen=True):
+class ParsedValue(msgspec.Struct, frozen=True):
     """A value that may have been JSON text. `is_cut`: the text was cut off, and `value` is the readable part."""
 
     value: Any
     is_cut: bool = False
 
 
-def parsed(value: Any) -> Parsed:
+def parse_json(value: Any) -> ParsedValue:
     """Parse JSON text of an object or a list, which may be cut off or encoded several times; return any other value unchanged."""
     if not isinstance(value, str) or value[:1].isalnum() or len(value) > MAX_PARSED_CHARACTERS:
-        return Parsed(value)
+        return ParsedValue(value)
     if not _IS_JSON(value):
         inner = _decode_again(value)
-        read = Parsed(value) if inner is None else parsed(inner)
-        return Parsed(value) if isinstance(read.value, str) else read
+        read = ParsedValue(value) if inner is None else parse_json(inner)
+        return ParsedValue(value) if isinstance(read.value, str) else read
     try:
-        return Parsed(_decode(value))
+        return ParsedValue(_decode(value))
     except RecursionError:
-        return Parsed(value)
+        return ParsedValue(value)
     except (msgspec.DecodeError, UnicodeError) as error:
         if "trailing characters" in str(error):  # a text that starts with a bracket, not JSON that was cut off
-            return Parsed(value)
+            return ParsedValue(value)
         whole = repair_escapes(value)
-        return _parse_cut(value) if whole == value else Parsed(parsed(whole).value, is_cut=True)
+        return _parse_cut(value) if whole == value else ParsedValue(parse_json(whole).value, is_cut=True)
 
 
 def _decode_again(text: str) -> str | None:
@@ -99,9 +99,9 @@ def _decode_again(text: str) -> str | None:
     return None
 
 
-def _parse_cut(text: str) -> Parsed:
+def _parse_cut(text: str) -> ParsedValue:
     """Parse the complete part of JSON text that was cut off; return a text that is not JSON unchanged."""
     try:
-        return Parsed(pydantic_core.from_json(text, allow_partial="trailing-strings", allow_inf_nan=False), is_cut=True)
+        return ParsedValue(pydantic_core.from_json(text, allow_partial="trailing-strings", allow_inf_nan=False), is_cut=True)
     except ValueError:
-        return Parsed(text)
+        return ParsedValue(text)

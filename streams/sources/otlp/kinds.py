@@ -22,12 +22,12 @@ from streams.sources.otlp.conventions import MessageAttribute, TokenConvention
 from streams.sources.otlp.span_facts import Kind
 
 if TYPE_CHECKING:
-    from streams.sources.otlp.request import Observed
+    from streams.sources.otlp.request import ReceivedSpan
 
 
 _MAX_UNKNOWN = 64
 """Characters kept of an unknown value."""
-MERGED_CALLS = "(merged tools)"
+MERGED_TOOLS = "(merged tools)"
 """Tool name of a Google ADK span that repeats calls which ran in parallel."""
 HELPER_STEMS = ("embed", "rerank", "moderation", "guardrail", "evaluat")
 """Word stems that identify a helper's task whatever its prefix and form: `aembedding`, `ai.rerank.doRerank`."""
@@ -38,29 +38,29 @@ HELPER_SIGNS = (
     *("gen_ai.embeddings.dimension.count", "embedding.model_name", "reranker.model_name", "reranker.query"),
     *("ai.embedding", "ai.embeddings"),
 )
-SIGNS = (*TOOL_SIGNS, *AGENT_SIGNS, *REQUEST_SIGNS, *HELPER_SIGNS)
+SIGN_ATTRIBUTES = (*TOOL_SIGNS, *AGENT_SIGNS, *REQUEST_SIGNS, *HELPER_SIGNS)
 """Attributes that identify the kind of a span by their presence."""
 _HELPER_TASKS = frozenset(
     {"title", "titles", "titling", "guardrail", "guardrails", "moderation", "evaluator", "evaluation", "reranker", "embedding"}
 )
-_SUMMARIES = frozenset(
+_SUMMARY_ACTIONS = frozenset(
     {"summary", "summarize", "summarise", "summarizer", "summarization", "compact", "compaction", "compress"}
 )
-_PASTS = frozenset({"conversation", "chat", "history", "session", "thread", "memory", "context", "messages"})
-_MEMORIES = frozenset({"memory", "memories"})
-_KEEPING = frozenset({"extract", "extraction", "update", "save", "store", "search", "add", "write", "consolidate"})
+_HISTORY_NAMES = frozenset({"conversation", "chat", "history", "session", "thread", "memory", "context", "messages"})
+_MEMORY_NAMES = frozenset({"memory", "memories"})
+_MEMORY_ACTIONS = frozenset({"extract", "extraction", "update", "save", "store", "search", "add", "write", "consolidate"})
 _HELPER_TASK_PAIRS = (
-    (_SUMMARIES, _PASTS),
-    (_MEMORIES, _KEEPING),
+    (_SUMMARY_ACTIONS, _HISTORY_NAMES),
+    (_MEMORY_NAMES, _MEMORY_ACTIONS),
     (frozenset({"follow", "followup"}), frozenset({"questions", "suggestions"})),
 )
 _split_words = re.compile(r"[A-Z]?[a-z]+|[A-Z]+").findall
 CACHED_NAME_SETS = 1_024
 """Sets of attribute names whose lookup is cached."""
-MAX_NAMES, MAX_CHARACTERS = 128, 8 * 1024
+MAX_CACHED_NAMES, MAX_CACHED_CHARACTERS = 128, 8 * 1024
 """Limits on a cached set: its names, and their characters in total. A sender can make up any number of sets."""
 Names = tuple[str, ...]
-COUNTS = ("input", "output", "cache_read", "cache_write", "reasoning", "total")
+COUNT_FIELDS = ("input", "output", "cache_read", "cache_write", "reasoning", "total")
 """Fields of a TokenConvention that list the names of counts."""
 
 
@@ -72,17 +72,17 @@ class KindReading(NamedTuple):
     unknown: str | None = None
 
 
-def read_kind(observed: Observed, attributes: Mapping[str, Any], present: Present) -> KindReading:
+def read_kind(received: ReceivedSpan, attributes: Mapping[str, Any], present: PresentAttributes) -> KindReading:
     """Return what a span is, by the rules of this module."""
-    if observed.is_log:
+    if received.is_log:
         return KindReading("log", "otel")
-    if attributes.get("gen_ai.tool.name") == MERGED_CALLS:
+    if attributes.get("gen_ai.tool.name") == MERGED_TOOLS:
         return KindReading("other", "otel")
     first_dialect, unknown, is_other = "", "", False
     for name in present.kinds:
         value = str(attributes[name]).strip(' "')
         dialect, kinds = _BY_ATTRIBUTE[name]
-        if observed.scope == "pydantic-ai":
+        if received.scope == "pydantic-ai":
             dialect = "pydantic-ai"
         first_dialect = first_dialect or dialect
         kind = kinds.get(value.casefold())
@@ -105,7 +105,7 @@ def _names_helper_task(value: str) -> bool:
     return any(stem in lower for stem in HELPER_STEMS) or names_helper(value)
 
 
-def _kind_by_content(attributes: Mapping[str, Any], present: Present) -> Kind:
+def _kind_by_content(attributes: Mapping[str, Any], present: PresentAttributes) -> Kind:
     """Return `inference` if a model was called and answered, whatever the span's name; for example a prompt that is sent at once."""
     if not attributes.keys().isdisjoint(HELPER_SIGNS):
         return "helper"
@@ -114,7 +114,7 @@ def _kind_by_content(attributes: Mapping[str, Any], present: Present) -> Kind:
     return "other"
 
 
-def _kind_by_signs(attributes: Mapping[str, Any], present: Present, *, is_named: bool) -> Kind:
+def _kind_by_signs(attributes: Mapping[str, Any], present: PresentAttributes, *, is_named: bool) -> Kind:
     """Return the kind of a span by its other attributes. `is_named`: it names a kind that is in no table."""
     names = attributes.keys()
     if not names.isdisjoint(HELPER_SIGNS):
@@ -142,7 +142,7 @@ def names_helper(name: str) -> bool:
     return any(name_words & actions and name_words & objects for actions, objects in _HELPER_TASK_PAIRS)
 
 
-class Present(NamedTuple):
+class PresentAttributes(NamedTuple):
     """The names from each table in `conventions` that a span has, in the order of the table."""
 
     kinds: Names
@@ -171,15 +171,15 @@ class Present(NamedTuple):
     error: Names
 
 
-def present_in(attributes: Mapping[str, Any]) -> Present:
+def find_present_attributes(attributes: Mapping[str, Any]) -> PresentAttributes:
     """Return which attributes that the conventions know are among these."""
     names = tuple(attributes)
-    if len(names) <= MAX_NAMES and sum(map(len, names)) <= MAX_CHARACTERS:
+    if len(names) <= MAX_CACHED_NAMES and sum(map(len, names)) <= MAX_CACHED_CHARACTERS:
         return _find_present_cached(names)
     return _find_present(names)
 
 
-def _find_present(names: Names) -> Present:
+def _find_present(names: Names) -> PresentAttributes:
     name_set = frozenset(names)
 
     def among(table: Iterable[str]) -> Names:
@@ -188,9 +188,9 @@ def _find_present(names: Names) -> Present:
     def among_messages(table: Iterable[MessageAttribute]) -> tuple[MessageAttribute, ...]:
         return tuple(attribute for attribute in table if _has_messages(names, name_set, attribute))
 
-    return Present(
+    return PresentAttributes(
         kinds=among(name for _, name, _ in KINDS),
-        signs=among(SIGNS),
+        signs=among(SIGN_ATTRIBUTES),
         json_encoded=among(conventions.JSON_ENCODED),
         request=among_messages(conventions.REQUEST_MESSAGES),
         response=among_messages(conventions.RESPONSE_MESSAGES),
@@ -233,17 +233,17 @@ def _find_token_conventions(names: frozenset[str]) -> Iterator[TokenConvention]:
             if convention.container in names:
                 yield convention
             continue
-        present = {field: tuple(name for name in getattr(convention, field) if name in names) for field in COUNTS}
+        present = {field: tuple(name for name in getattr(convention, field) if name in names) for field in COUNT_FIELDS}
         if any(present.values()):
             yield convention._replace(**present)  # type: ignore[arg-type]
 
 
-def _table(**names: Iterable[str]) -> Mapping[str, Kind]:
+def _build_table(**names: Iterable[str]) -> Mapping[str, Kind]:
     """Turn lists of names by kind into a mapping from name to kind."""
     return {name.casefold(): kind for kind, kind_names in names.items() for name in kind_names}  # type: ignore[misc]
 
 
-_OTEL = _table(
+_OTEL = _build_table(
     inference=(
         *("chat", "generate_content", "text_completion", "completion", "responses", "messages", "chat_completion"),
         *("generate_text", "stream_text", "generate_object", "stream_object", "model_generation", "model_step"),
@@ -264,7 +264,7 @@ KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
     (
         "vercel",
         "ai.operationId",
-        _table(
+        _build_table(
             agent=("ai.generateText", "ai.streamText", "ai.generateObject", "ai.streamObject"),
             inference=(
                 *("ai.generateText.doGenerate", "ai.streamText.doStream"),
@@ -276,7 +276,7 @@ KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
     (
         "langfuse",
         "langfuse.observation.type",
-        _table(
+        _build_table(
             inference=("generation",),
             agent=("agent",),
             tool=("tool",),
@@ -289,7 +289,7 @@ KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
     (
         "langsmith",
         "langsmith.span.kind",
-        _table(
+        _build_table(
             inference=("llm",),
             chain=("chain",),
             tool=("tool",),
@@ -301,7 +301,7 @@ KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
     (
         "openinference",
         "openinference.span.kind",
-        _table(
+        _build_table(
             inference=("LLM",),
             agent=("AGENT",),
             tool=("TOOL",),
@@ -314,12 +314,12 @@ KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
     (
         "openllmetry",
         "traceloop.span.kind",
-        _table(chain=("workflow", "task"), agent=("agent",), tool=("tool",), other=("unknown", "handoff")),
+        _build_table(chain=("workflow", "task"), agent=("agent",), tool=("tool",), other=("unknown", "handoff")),
     ),
     (
         "mlflow",
         "mlflow.spanType",
-        _table(
+        _build_table(
             inference=("LLM", "CHAT_MODEL"),
             agent=("AGENT",),
             tool=("TOOL",),
@@ -330,12 +330,12 @@ KINDS: tuple[tuple[str, str, Mapping[str, Kind]], ...] = (
         ),
     ),
     ("otel", "gen_ai.operation.name", _OTEL),
-    ("openllmetry", "llm.request.type", _table(inference=("chat", "completion"), helper=("embedding", "rerank"))),
+    ("openllmetry", "llm.request.type", _build_table(inference=("chat", "completion"), helper=("embedding", "rerank"))),
     ("mastra", "mastra.span.type", _OTEL),
     (
         "genkit",
         "genkit:metadata:subtype",
-        _table(
+        _build_table(
             inference=("model", "background-model"),
             agent=("agent",),
             tool=("tool", "tool.v2"),

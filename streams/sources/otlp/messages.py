@@ -7,7 +7,7 @@ because frameworks pass on whatever their providers sent:
 2. An object is a message (it has a role or parts, or wraps an object that has), a holder of messages under a known name, a content block,
    or the arguments or result of a function, whose question or answer member is the text.
 3. A block is identified by its `type`, else by the key that holds it (`text`, `function_call`, `toolUse`, `inline_data` …).
-4. The `repr` of a Python object (`ChatMessage(_role=…`) is not a message.
+4. The `repr` of a Python object (`ChatMessage(_read_role=…`) is not a message.
 5. A tool that catches its exception reports the failure in its result and leaves the status of its span unset. Only the envelope of a
    result counts: a result whose content mentions errors, or whose `error` is null, is a success.
 
@@ -27,9 +27,9 @@ from audit.fingerprints import canonical_json
 from audit.surrogates import json_bytes
 from streams.sources.media import join_placeholders, placeholder_of
 from streams.sources.otlp import conventions
-from streams.sources.otlp.attributes import parsed
+from streams.sources.otlp.attributes import parse_json
 from streams.sources.otlp.conventions import MessageAttribute
-from streams.sources.otlp.kinds import Present
+from streams.sources.otlp.kinds import PresentAttributes
 from streams.sources.otlp.span_facts import Kind, ToolCall, ToolResult
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ MAX_CACHED_TEXTS = 512
 MAX_CACHED_TEXT = 32 * 1024
 """Characters of the longest text whose messages are cached."""
 Attributes = Mapping[str, Any]
-_FIELDS = frozenset({"role", "content", "parts", "message", "tool_calls"})
+_MESSAGE_FIELDS = frozenset({"role", "content", "parts", "message", "tool_calls"})
 """Fields of a message, or of a choice that wraps one."""
-_ENCODED = frozenset({"message", "tool_calls"})
+_ENCODED_FIELDS = frozenset({"message", "tool_calls"})
 """Fields that are JSON text where an attribute cannot hold an object."""
-_WHOLE_FIELDS = frozenset({"role", "parts", "finish_reason"})
+_CERTAIN_MESSAGE_FIELDS = frozenset({"role", "parts", "finish_reason"})
 """Fields that mark the content of an event as a message rather than JSON that somebody wrote."""
-_TURN = re.compile(r"^(user|assistant|system|tool|developer): ", re.MULTILINE)
+_ROLE_PREFIX = re.compile(r"^(user|assistant|system|tool|developer): ", re.MULTILINE)
 Json = Mapping[str, Any]
 MAX_NESTED = 8
 """Levels of nested messages, content and envelopes that are read."""
@@ -61,20 +61,20 @@ ELIDED = frozenset({"<elided>", "<not specified>", "<not serializable>", "redact
 """Placeholders of Google's ADK and LiteLLM for a value they withhold."""
 _UNWRAPPED = frozenset({"message", "message_content", "tool_call"})
 """Steps of OpenInference's flat names that only announce the next step."""
-_DIGITS = 6
+_MAX_INDEX_DIGITS = 6
 """Digits of the largest list index in a flat name."""
-_STEPS = 32
+_MAX_STEPS = 32
 """Steps into which a flat name is split: a sender can write thousands."""
 _REPR = re.compile(
-    r"[\[(]{0,2}[A-Z]\w{0,127}\((?:\s{0,64}\w{1,64}=|\))"  # ChatMessage(_role=…
-    r"|\{'\w{1,64}': \[?[A-Z]\w{0,127}\(\w{1,64}="  # {'messages': [ChatMessage(_role=…
+    r"[\[(]{0,2}[A-Z]\w{0,127}\((?:\s{0,64}\w{1,64}=|\))"  # ChatMessage(_read_role=…
+    r"|\{'\w{1,64}': \[?[A-Z]\w{0,127}\(\w{1,64}="  # {'messages': [ChatMessage(_read_role=…
     r"|<[\w.]{1,256} object at 0x"  # <crewai.agent.Agent object at 0x7f…
     r"|\w{1,64}=(?:['\"\[{]|None\b|[A-Z]\w{0,127}\().{0,4096}? \w{1,64}=(?:['\"\[{]|None\b|True\b|False\b|[A-Z]\w{0,127}\()",
     re.DOTALL,
 )
 """The repr of a Python object: its class with named fields, its address, or at least two fields of a Pydantic model."""
 _REPR_END = re.compile(r"(?:[)\]>}'\"\d…]|\.\.\.|None|True|False)\s*\Z")
-_LONGEST_END = 16
+_MAX_REPR_END = 16
 _HOLDERS = (
     "messages", "inputs", "new_message", "contents", "items", "history", "input", "prompt", "message", "content", "output", "choices", "candidates",
     "generations", "response", "chat_message", "replies", "outputs",
@@ -94,37 +94,37 @@ _ANSWERS = (
     "answer", "final_answer", "response", "output", "final_output", "result", "completion", "reply", "text", "content", "message", "raw", "value",
 )  # fmt: skip
 """Members of its result that are the answer."""
-_HOLDING = frozenset((*_HOLDERS, *_ANSWER_HOLDERS))
+_ALL_HOLDERS = frozenset((*_HOLDERS, *_ANSWER_HOLDERS))
 _ENVELOPES = ("input_args", "inputs", "kwargs")
 """Members that wrap the arguments of a function."""
-_WRAPPERS = ("kwargs", "data", "message")
-_WRAPPING = frozenset(_WRAPPERS)
-_SAYING = frozenset({"role", "content", "parts", "tool_calls", "toolCalls", "function_call"})
+_WRAPPER_MEMBERS = ("kwargs", "data", "message")
+_WRAPPER_SET = frozenset(_WRAPPER_MEMBERS)
+_MESSAGE_MEMBERS = frozenset({"role", "content", "parts", "tool_calls", "toolCalls", "function_call"})
 """Members that identify a message inside another object."""
-_PARTS = ("parts", "contents", "blocks")
-_CONTENTS = ("content", "message", "text")
+_PART_MEMBERS = ("parts", "contents", "blocks")
+_CONTENT_MEMBERS = ("content", "message", "text")
 _THOUGHT_NAMES = ("thinking", "reasoning", "reasoning_content")
-_THOUGHTS = frozenset(_THOUGHT_NAMES)
+_THOUGHT_SET = frozenset(_THOUGHT_NAMES)
 _FINISH_NAMES = ("finish_reason", "stop_reason", "finishReason")
-_FINISHES = frozenset({*_FINISH_NAMES, "generation_info"})
+_FINISH_SET = frozenset({*_FINISH_NAMES, "generation_info"})
 _OUTPUT_BLOCKS = ("content", "blocks")
 """Members of a tool's output that hold its blocks: MCP's and LlamaIndex's."""
 FLAGS = ("gen_ai.tool.is_error", "tool.is_error", "mcp.tool.is_error", "lk.function_tool.is_error", "is_error")
 """Attributes of a tool's span that are true if it failed."""
 STATUSES = ("gen_ai.tool.status", "gen_ai.tool.call.status", "tool.status", "mcp.tool.status")
 """Attributes of a tool's span with its final status."""
-_FAILED = frozenset({"error", "failed", "failure", "timeout"})
+_FAILED_STATUSES = frozenset({"error", "failed", "failure", "timeout"})
 _FLAG_NAMES = ("isError", "is_error")
 _FAILED_TYPES = frozenset({"error-text", "error-json", "tool-error", "tool_error", "tool_result_error"})
 """Result types of Vercel's AI SDK and of Anthropic's server tools that are failures."""
-_AROUND_STATUS = frozenset({"content", "message", "error", "toolUseId", "tool_use_id", "tool_call_id", "toolCallId"})
+_STATUS_SIBLINGS = frozenset({"content", "message", "error", "toolUseId", "tool_use_id", "tool_call_id", "toolCallId"})
 """Members that mark a `status` beside them as the call's: a ticket has a status, too."""
 _RESULT_HOLDERS = ("result", "output", "response", "kwargs")
-_ABOUT = frozenset(
+_CALL_MEMBERS = frozenset(
     {"jsonrpc", "id", "lc", "type", "name", "toolName", "toolCallId", "tool_call_id", "tool_use_id", "toolUseId", "call_id"}
 )
 """Members of an envelope that only identify the call."""
-_TELLING = frozenset({*_FLAG_NAMES, *_RESULT_HOLDERS, "type", "status", "jsonrpc"})
+_ENVELOPE_MEMBERS = frozenset({*_FLAG_NAMES, *_RESULT_HOLDERS, "type", "status", "jsonrpc"})
 """Members of which an envelope has at least one."""
 _MAX_DEPTH = 4
 
@@ -156,7 +156,7 @@ class ConversationReader:
         self._cache: dict[tuple[str, str], SpanMessages] = {}
 
     def read(
-        self, attributes: Attributes, present: Present, events: Sequence[Event], kind: Kind
+        self, attributes: Attributes, present: PresentAttributes, events: Sequence[Event], kind: Kind
     ) -> tuple[SpanMessages, SpanMessages]:
         """Return the messages that were sent, and those that came back."""
         request = self._read_first(present.request, attributes, "user")
@@ -168,7 +168,7 @@ class ConversationReader:
                 # The state that an agent returns may hold the question as messages although the input did not.
                 question = _build_request(response.messages, is_cut=response.is_cut).question
                 request = request._replace(question=question)
-            response = response._replace(messages=_last_answer(response.messages))
+            response = response._replace(messages=_find_last_answer(response.messages))
         return request, response
 
     def _fill_missing(
@@ -176,12 +176,12 @@ class ConversationReader:
         request: SpanMessages,
         response: SpanMessages,
         attributes: Attributes,
-        present: Present,
+        present: PresentAttributes,
         events: Sequence[Event],
     ) -> tuple[SpanMessages, SpanMessages]:
         """Take a direction without content from a whole conversation, or from events."""
         conversation = self._read_first(present.conversations, attributes, "user")
-        for questions, answers in (_split_conversation(conversation.messages), _messages_of_events(events)):
+        for questions, answers in (_split_conversation(conversation.messages), _read_events(events)):
             if questions and not request.has_content:
                 request = _build_request(questions, is_cut=request.is_cut)
             if answers and not response.has_content:
@@ -220,20 +220,20 @@ def _build_request(messages: Sequence[Message], *, is_cut: bool) -> SpanMessages
     after_answer = messages[last_answer + 1 :]
     thoughts: tuple[str, ...] = ()
     if last_answer >= 0 and all(message.results for message in after_answer):
-        thoughts = _thoughts_before(messages, last_answer)
+        thoughts = _collect_thoughts(messages, last_answer)
     return SpanMessages(
         messages,
         is_cut,
-        question=_last_question(messages),
+        question=_find_last_question(messages),
         results=tuple([result for message in after_answer for result in message.results]),
         thoughts=thoughts,
         compacted=any(message.compacted for message in messages),
     )
 
 
-def _last_question(messages: Sequence[Message]) -> str | None:
+def _find_last_question(messages: Sequence[Message]) -> str | None:
     for message in reversed(messages):
-        if message.role == "user" and message.asks:
+        if message.role == "user" and message.is_user_turn:
             return message.text
     return None
 
@@ -246,7 +246,7 @@ def _last_answer_index(messages: Sequence[Message]) -> int:
     return -1
 
 
-def _thoughts_before(messages: Sequence[Message], last: int) -> tuple[str, ...]:
+def _collect_thoughts(messages: Sequence[Message], last: int) -> tuple[str, ...]:
     """Return the thoughts of the unbroken run of the model's messages that ends at `last`."""
     first = last
     while first and messages[first - 1].role == "assistant":
@@ -254,10 +254,10 @@ def _thoughts_before(messages: Sequence[Message], last: int) -> tuple[str, ...]:
     return tuple([thought for message in messages[first : last + 1] for thought in message.thoughts])
 
 
-def _last_answer(messages: Sequence[Message]) -> Sequence[Message]:
+def _find_last_answer(messages: Sequence[Message]) -> Sequence[Message]:
     """Return the answer that ends an agent's or chain's output, with the thoughts that led to it: the output may be the whole history."""
     last_question = max(
-        (index for index, message in enumerate(messages) if message.role == "user" and message.asks), default=-1
+        (index for index, message in enumerate(messages) if message.role == "user" and message.is_user_turn), default=-1
     )
     turn = [message for message in messages[last_question + 1 :] if message.role == "assistant"]
     if len(turn) < 2:
@@ -273,7 +273,7 @@ def _split_conversation(messages: Sequence[Message]) -> tuple[Sequence[Message],
     return messages[:last], messages[last:]
 
 
-def _messages_of_events(events: Iterable[Event]) -> tuple[list[Message], list[Message]]:
+def _read_events(events: Iterable[Event]) -> tuple[list[Message], list[Message]]:
     """Return the messages in events: those that were sent, and those that came back."""
     sent, returned = list[Message](), list[Message]()
     for event in events:
@@ -289,27 +289,27 @@ def _read_event(event: Event, role: str) -> list[Message]:
     """Return the messages of an event: of its fields, of one attribute with all of them, or of JSON text in its body."""
     attributes = event.attributes
     if "role" not in attributes:
-        whole = _first(attributes, *conventions.EVENT_CONTENT)
-        value = parsed(attributes.get("content") if whole is None else whole).value
-        message_fields = _WHOLE_FIELDS if whole is None else _FIELDS
+        whole = _first_member(attributes, *conventions.EVENT_CONTENT)
+        value = parse_json(attributes.get("content") if whole is None else whole).value
+        message_fields = _CERTAIN_MESSAGE_FIELDS if whole is None else _MESSAGE_FIELDS
         if isinstance(value, dict) and not message_fields.isdisjoint(value):
-            return [message_of({"role": role, **value}, role)]
+            return [build_message({"role": role, **value}, role)]
         if whole is not None:
-            return (_messages_in_lines(value) if isinstance(value, str) else []) or messages_of(value, role)
-    fields = {name: parsed(value).value if name in _ENCODED else value for name, value in attributes.items()}
+            return (_read_role_lines(value) if isinstance(value, str) else []) or read_messages(value, role)
+    fields = {name: parse_json(value).value if name in _ENCODED_FIELDS else value for name, value in attributes.items()}
     if isinstance(fields.get("message"), dict) and "content" not in fields:
-        return [message_of({"role": role, "finish_reason": fields.get("finish_reason"), **fields["message"]}, role)]
-    return [message_of({"role": role, **fields}, role)]
+        return [build_message({"role": role, "finish_reason": fields.get("finish_reason"), **fields["message"]}, role)]
+    return [build_message({"role": role, **fields}, role)]
 
 
-def _messages_in_lines(text: str) -> list[Message]:
+def _read_role_lines(text: str) -> list[Message]:
     """Return the messages in a text with one line each, as OpenLIT writes it: `user: Is it open?`."""
-    starts = list(_TURN.finditer(text))
+    starts = list(_ROLE_PREFIX.finditer(text))
     if not starts or starts[0].start():
         return []
     ends = [*(start.start() for start in starts[1:]), len(text)]
     turns = zip(starts, ends, strict=True)
-    return [message_of({"role": start[1], "content": text[start.end() : end].strip()}) for start, end in turns]
+    return [build_message({"role": start[1], "content": text[start.end() : end].strip()}) for start, end in turns]
 
 
 def _read_attribute(source: MessageAttribute, attributes: Attributes, role: str) -> SpanMessages:
@@ -317,20 +317,20 @@ def _read_attribute(source: MessageAttribute, attributes: Attributes, role: str)
     value = attributes.get(source.name)
     is_cut = False
     if source.shape == "flat":
-        messages = [message_of(item, role) for item in unflattened(attributes, source.name)]
+        messages = [build_message(item, role) for item in unflatten(attributes, source.name)]
     elif source.shape == "text":
-        messages = [message_of({"role": role, "content": value})] if value else []
+        messages = [build_message({"role": role, "content": value})] if value else []
     elif source.shape == "tasks":
-        messages = _messages_of_task(value)
+        messages = _read_task(value)
     else:
-        read = parsed(value)
-        messages, is_cut = messages_of(read.value, role), read.is_cut
+        read = parse_json(value)
+        messages, is_cut = read_messages(read.value, role), read.is_cut
     return _build_request(messages, is_cut=is_cut) if role == "user" else SpanMessages(messages, is_cut)
 
 
-def _messages_of_task(value: Any) -> list[Message]:
+def _read_task(value: Any) -> list[Message]:
     """Return the question in the only task of a crew. A description with placeholders is a template, not a question."""
-    tasks = parsed(value).value
+    tasks = parse_json(value).value
     if not isinstance(tasks, list) or len(tasks) != 1 or not isinstance(tasks[0], dict):
         return []
     text = tasks[0].get("description")
@@ -361,7 +361,7 @@ class Message(msgspec.Struct):
         return "\n".join(self.texts) or join_placeholders(self.media)
 
     @property
-    def asks(self) -> bool:
+    def is_user_turn(self) -> bool:
         """True if a message in the user's role is a turn of the user, not only tool outputs."""
         return bool(self.texts) or (bool(self.media) and not self.results)
 
@@ -371,42 +371,42 @@ class Message(msgspec.Struct):
         return bool(self.texts or self.calls or self.results or self.thoughts or self.media or self.compacted)
 
 
-def messages_of(value: Any, role: str = "user", depth: int = MAX_NESTED) -> list[Message]:
+def read_messages(value: Any, role: str = "user", depth: int = MAX_NESTED) -> list[Message]:
     """Return the messages of a value: a list of messages, one message, an object that holds them, or a text of the given role."""
     if depth <= 0:
         return []
     if isinstance(value, str):
-        return _messages_in_text(value, role, depth)
+        return _read_text(value, role, depth)
     if isinstance(value, list):
-        return _messages_in_list(value, role, depth)
-    return _messages_in_object(value, role, depth) if isinstance(value, dict) else []
+        return _read_list(value, role, depth)
+    return _read_object(value, role, depth) if isinstance(value, dict) else []
 
 
-def _messages_in_text(text: str, role: str, depth: int) -> list[Message]:
-    inner = parsed(text).value
+def _read_text(text: str, role: str, depth: int) -> list[Message]:
+    inner = parse_json(text).value
     if inner is not text:
-        return messages_of(inner, role, depth - 1)
+        return read_messages(inner, role, depth - 1)
     return [] if not text or is_repr(text) or text in ELIDED else [Message(role, texts=[text])]
 
 
-def _messages_in_list(values: list[Any], role: str, depth: int) -> list[Message]:
+def _read_list(values: list[Any], role: str, depth: int) -> list[Message]:
     """Return the messages of a list. Adjacent blocks form one message, in the role that fits their kind."""
     values = [{"role": value[0], "content": value[1]} if _is_pair(value) else value for value in values]
     if values and all(isinstance(value, list) for value in values):
         # LangChain has a list of messages for each prompt of a batch.
-        return messages_of(values[0], role, depth - 1)
+        return read_messages(values[0], role, depth - 1)
     messages = list[Message]()
     last: Message | None = None
     for value in values:
         if type(value) is dict and "role" in value:  # as most
-            messages.append(message_of(value, role, depth))
+            messages.append(build_message(value, role, depth))
             last = None
             continue
         if isinstance(value, str) and is_repr(value):
             continue
-        item = _object_in(value)
+        item = _decode_object(value)
         if isinstance(item, dict) and not _is_block(item):
-            messages += _held_messages(item, role, depth - 1)
+            messages += _read_held_messages(item, role, depth - 1)
             last = None
             continue
         block = Message(role)
@@ -424,7 +424,7 @@ def _messages_in_list(values: list[Any], role: str, depth: int) -> list[Message]
             last = block
             messages.append(last)
         else:
-            _extend(last, block)
+            _merge_block(last, block)
     return messages
 
 
@@ -438,9 +438,9 @@ def _is_pair(value: Any) -> bool:
     )
 
 
-def _object_in(value: Any) -> Any:
+def _decode_object(value: Any) -> Any:
     """Return the message in a JSON text, as lists of texts in an attribute have it; any other value unchanged."""
-    inner = parsed(value).value if isinstance(value, str) and value.startswith("{") else value
+    inner = parse_json(value).value if isinstance(value, str) and value.startswith("{") else value
     return inner if isinstance(inner, dict) and (_is_message(inner) or _is_block(inner)) else value
 
 
@@ -452,16 +452,16 @@ def _is_message(value: Json) -> bool:
         or bool(value.get("tool_calls") or value.get("toolCalls"))
         or (isinstance(kind, str) and kind.lower() in ROLES and "content" in value)
         or ("content" in value and value.get("source") in ("user", "assistant"))
-        or _wrapped_message(value) is not None
+        or _find_wrapped_message(value) is not None
     )
 
 
-def _wrapped_message(value: Json) -> Json | None:
+def _find_wrapped_message(value: Json) -> Json | None:
     """Return the message inside a choice of a chat completion, or inside LangChain's form of it."""
-    if _WRAPPING.isdisjoint(value):
+    if _WRAPPER_SET.isdisjoint(value):
         return None
-    for name in _WRAPPERS:
-        if isinstance(inner := value.get(name), dict) and not _SAYING.isdisjoint(inner):
+    for name in _WRAPPER_MEMBERS:
+        if isinstance(inner := value.get(name), dict) and not _MESSAGE_MEMBERS.isdisjoint(inner):
             return inner
     return None
 
@@ -479,28 +479,28 @@ def _is_block(value: Json) -> bool:
 
 def _is_typed(value: Json) -> bool:
     kind = value.get("type", value.get("block_type"))
-    return isinstance(kind, str) and (kind in _BLOCKS or placeholder_of(value) is not None)
+    return isinstance(kind, str) and (kind in _BLOCK_READERS or placeholder_of(value) is not None)
 
 
-def _held_messages(value: Json, role: str, depth: int) -> list[Message]:
+def _read_held_messages(value: Json, role: str, depth: int) -> list[Message]:
     """Return the message that an object is, or the messages it holds under a known name."""
     if depth <= 0:
         return []
     if _is_message(value):
-        return [message_of(value, role, depth)]
-    if _HOLDING.isdisjoint(value):
+        return [build_message(value, role, depth)]
+    if _ALL_HOLDERS.isdisjoint(value):
         return []
     for name in _ANSWER_HOLDERS if role == "assistant" else _HOLDERS:
         inner = value.get(name)
-        if isinstance(inner, list | dict) and (messages := messages_of(inner, role, depth - 1)):
+        if isinstance(inner, list | dict) and (messages := read_messages(inner, role, depth - 1)):
             # The reason to stop may stand beside the message, as in Gemini's candidates.
-            messages[-1].finish = messages[-1].finish or _finish_reason(value)
+            messages[-1].finish = messages[-1].finish or _find_finish_reason(value)
             return messages
     return []
 
 
-def _finish_reason(value: Json) -> str | None:
-    if _FINISHES.isdisjoint(value):
+def _find_finish_reason(value: Json) -> str | None:
+    if _FINISH_SET.isdisjoint(value):
         return None
     reason = _first_string(value, *_FINISH_NAMES)
     info = value.get("generation_info")
@@ -519,7 +519,7 @@ def _first_string(value: Json, *names: str) -> str | None:
 def _add_block(message: Message, block: Json, depth: int) -> None:
     """Add a content block to the message, by its type, else by the key that holds it."""
     kind = block.get("type", block.get("block_type"))
-    add = _BLOCKS.get(kind) if isinstance(kind, str) else None
+    add = _BLOCK_READERS.get(kind) if isinstance(kind, str) else None
     if add is not None:
         add(message, block)
         return
@@ -530,24 +530,24 @@ def _add_block(message: Message, block: Json, depth: int) -> None:
         else:
             message.media.append(placeholder)
         return
-    key = _block_key(block) if kind is None else None
+    key = _find_block_key(block) if kind is None else None
     if key is not None:
-        _KEYS[key](message, block[key] if isinstance(block[key], dict) else block)
+        _KEY_READERS[key](message, block[key] if isinstance(block[key], dict) else block)
         return
     if isinstance(block.get("text"), str):
         _add_text(message.thoughts if block.get("thought") is True else message.texts, block["text"])
     else:
-        for name in (*_PARTS, "content"):
+        for name in (*_PART_MEMBERS, "content"):
             if isinstance(inner := block.get(name), list | dict) or (isinstance(inner, str) and kind is None):
                 _add_content(message, inner, depth)
                 return
 
 
-def _block_key(block: Json) -> str | None:
+def _find_block_key(block: Json) -> str | None:
     """Return the key that identifies a block without a type. Gemini's library writes null under the keys that a part lacks."""
     if _KEY_NAMES.isdisjoint(block):
         return None
-    for key in _KEYS:
+    for key in _KEY_READERS:
         if block.get(key):
             return key
     return None
@@ -563,7 +563,7 @@ def _add_content(message: Message, content: Any, depth: int) -> None:
     if depth <= 0:
         return
     if isinstance(content, str):
-        inner = parsed(content).value
+        inner = parse_json(content).value
         # Any other JSON is a text: a tool may answer in it, and a user may paste it.
         if inner is not content and _is_content(inner):
             _add_content(message, inner, depth - 1)
@@ -586,7 +586,7 @@ def _is_content(value: Any) -> bool:
     return isinstance(value, dict) and ("parts" in value or ("role" in value and "content" in value) or _is_typed(value))
 
 
-def _extend(message: Message, block: Message) -> None:
+def _merge_block(message: Message, block: Message) -> None:
     message.texts += block.texts
     message.thoughts += block.thoughts
     message.calls += block.calls
@@ -595,17 +595,17 @@ def _extend(message: Message, block: Message) -> None:
     message.compacted = message.compacted or block.compacted
 
 
-def _messages_in_object(value: Json, role: str, depth: int) -> list[Message]:
+def _read_object(value: Json, role: str, depth: int) -> list[Message]:
     if _is_typed(value) and not _is_message(value):
-        return _messages_in_list([value], role, depth)
-    if messages := _held_messages(value, role, depth):
+        return _read_list([value], role, depth)
+    if messages := _read_held_messages(value, role, depth):
         return messages
-    if text := spoken_in(value, role, depth):
+    if text := find_spoken_text(value, role, depth):
         return [Message(role, texts=[text])]
-    return _messages_in_list([value], role, depth) if _is_block(value) else []
+    return _read_list([value], role, depth) if _is_block(value) else []
 
 
-def spoken_in(value: Any, role: str, depth: int = MAX_NESTED) -> str | None:
+def find_spoken_text(value: Any, role: str, depth: int = MAX_NESTED) -> str | None:
     """Return the question or answer in the arguments or result of a function; None if no member has it."""
     if not isinstance(value, dict) or depth <= 0:
         return None
@@ -615,7 +615,7 @@ def spoken_in(value: Any, role: str, depth: int = MAX_NESTED) -> str | None:
             return text
     for name in _ENVELOPES:
         inner = value.get(name)
-        if isinstance(inner, dict) and (text := spoken_in(inner, role, depth - 1)):
+        if isinstance(inner, dict) and (text := find_spoken_text(inner, role, depth - 1)):
             return text
     arguments = value.get("args")
     if isinstance(arguments, list) and arguments and isinstance(arguments[0], str) and not is_repr(arguments[0]):
@@ -625,24 +625,24 @@ def spoken_in(value: Any, role: str, depth: int = MAX_NESTED) -> str | None:
 
 def is_repr(text: str) -> bool:
     """Return whether a text is the repr of a Python object, such as `StopEvent(result=None)` or `<Agent object at 0x7f>`."""
-    return _REPR.match(text) is not None and _REPR_END.search(text[-_LONGEST_END:]) is not None
+    return _REPR.match(text) is not None and _REPR_END.search(text[-_MAX_REPR_END:]) is not None
 
 
-def message_of(value: Json, role: str = "user", depth: int = MAX_NESTED) -> Message:
+def build_message(value: Json, role: str = "user", depth: int = MAX_NESTED) -> Message:
     """Return the message that an object is."""
-    inner = _wrapped_message(value)
+    inner = _find_wrapped_message(value)
     if inner is not None and depth > 0:
         class_path = value.get("id")  # LangChain's, such as ["langchain", "schema", "messages", "AIMessage"]
         kind = class_path[-1] if isinstance(class_path, list) and class_path else value.get("type", role)
-        return message_of({"finish_reason": _finish_reason(value), **inner, "type": str(kind)}, role, depth - 1)
-    message = Message(_role(value, role))
-    for name in _PARTS:
+        return build_message({"finish_reason": _find_finish_reason(value), **inner, "type": str(kind)}, role, depth - 1)
+    message = Message(_read_role(value, role))
+    for name in _PART_MEMBERS:
         if name in value:
             _add_content(message, value[name], depth)
     if not message.texts:
-        content = next((value[name] for name in _CONTENTS if value.get(name) is not None), None)
+        content = next((value[name] for name in _CONTENT_MEMBERS if value.get(name) is not None), None)
         _add_content(message, content, depth)
-    if not _THOUGHTS.isdisjoint(value):
+    if not _THOUGHT_SET.isdisjoint(value):
         for name in _THOUGHT_NAMES:
             _add_text(message.thoughts, value.get(name))
     if calls := value.get("tool_calls") or value.get("toolCalls") or value.get("function_call"):
@@ -650,14 +650,14 @@ def message_of(value: Json, role: str = "user", depth: int = MAX_NESTED) -> Mess
     if message.role == "tool" and not message.results:
         message.results.append(_build_result(value, message.text or None))
         message.texts, message.media = [], []
-    message.finish = _finish_reason(value)
+    message.finish = _find_finish_reason(value)
     return message
 
 
-def _role(value: Json, role: str) -> str:
+def _read_role(value: Json, role: str) -> str:
     name = value.get("role")
-    if type(name) is str and (usual := ROLES.get(name)) is not None:
-        return usual
+    if type(name) is str and (role_name := ROLES.get(name)) is not None:
+        return role_name
     kind, source = value.get("type"), value.get("source")  # AutoGen's messages name their source
     if not name:
         if isinstance(kind, str) and kind.lower() in ROLES:
@@ -683,23 +683,23 @@ def _add_calls(message: Message, calls: Iterable[Any]) -> None:
 def _build_call(value: Json) -> ToolCall:
     function = value.get("function")
     inner = function if isinstance(function, dict) else value
-    arguments = parsed(_first(inner, "arguments", "args", "input", "tool_kwargs")).value
-    return ToolCall(_first_string(inner, "name", "toolName", "tool_name"), _call_id(value), arguments)
+    arguments = parse_json(_first_member(inner, "arguments", "args", "input", "tool_kwargs")).value
+    return ToolCall(_first_string(inner, "name", "toolName", "tool_name"), _find_call_id(value), arguments)
 
 
-def _first(value: Json, *names: str) -> Any:
+def _first_member(value: Json, *names: str) -> Any:
     for name in names:
         if (member := value.get(name)) is not None:
             return member
     return None
 
 
-def _call_id(value: Json) -> str | None:
+def _find_call_id(value: Json) -> str | None:
     return _first_string(value, "tool_call_id", "tool_use_id", "toolCallId", "toolUseId", "call_id", "id", "ref")
 
 
 def _build_result(value: Json, text: str | None) -> ToolResult:
-    output = _first(value, "response", "result", "output", "content")
+    output = _first_member(value, "response", "result", "output", "content")
     origin = value.get("origin")  # Haystack's results name their call
     call = origin if isinstance(origin, dict) else value
     failed = failed_by_result(value)
@@ -708,24 +708,24 @@ def _build_result(value: Json, text: str | None) -> ToolResult:
     if failed is None:
         failed = True if value.get("status") == "error" else failed_by_result(output)
     return ToolResult(
-        output=text_of(output if text is None else text),
+        output=output_text(output if text is None else text),
         name=_first_string(call, "name", "toolName", "tool_name"),
-        call_id=_call_id(call),
+        call_id=_find_call_id(call),
         is_error=failed,
     )
 
 
-def result_of(value: Any) -> ToolResult | None:
+def find_tool_result(value: Any) -> ToolResult | None:
     """Return the tool output in a message, with the id of its call: LangChain's, or Gemini's function response."""
     if isinstance(value, dict) and isinstance(value.get("response"), dict) and isinstance(value.get("name"), str):
         return _build_result(value, None)
-    return next((message.results[0] for message in messages_of(value) if message.results), None)
+    return next((message.results[0] for message in read_messages(value) if message.results), None)
 
 
-def text_of(value: Any) -> str:
+def output_text(value: Any) -> str:
     """Return a tool's output as text: the texts of content blocks, else JSON. A JSON string loses its quotes."""
-    text = unquoted(value)
-    content = _output_content(parsed(text).value)
+    text = decode_json_string(value)
+    content = _read_content_blocks(parse_json(text).value)
     if content is not None:
         return content
     if value is None or isinstance(text, str):
@@ -736,18 +736,18 @@ def text_of(value: Any) -> str:
         return json_bytes(value).decode()
 
 
-def _output_content(value: Any) -> str | None:
+def _read_content_blocks(value: Any) -> str | None:
     """Return the text of an output that is content, or wraps content in its protocol's envelope; None for any other."""
     if isinstance(value, dict) and set(value) == {"type", "value"}:
-        return text_of(value["value"])
+        return output_text(value["value"])
     if isinstance(value, dict):
-        value = next((value[name] for name in _OUTPUT_BLOCKS if _is_output(value.get(name))), None)
-    if not _is_output(value):
+        value = next((value[name] for name in _OUTPUT_BLOCKS if _is_content_list(value.get(name))), None)
+    if not _is_content_list(value):
         return None
     return "\n".join(block["text"] if isinstance(block.get("text"), str) else str(placeholder_of(block)) for block in value)
 
 
-def _is_output(value: Any) -> bool:
+def _is_content_list(value: Any) -> bool:
     """Return whether a value is a list of text blocks or of media blocks."""
     return (
         isinstance(value, list)
@@ -759,7 +759,7 @@ def _is_output(value: Any) -> bool:
     )
 
 
-def unquoted(value: Any) -> Any:
+def decode_json_string(value: Any) -> Any:
     """Return the text of a JSON string, such as `"stop"` with its quotes; any other value unchanged."""
     if not isinstance(value, str) or not value.startswith('"'):
         return value
@@ -769,14 +769,14 @@ def unquoted(value: Any) -> Any:
         return value
 
 
-def unflattened(values: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+def unflatten(values: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
     """Return the objects of a list that was written flat: `PREFIX.0.role`, `PREFIX.0.tool_calls.1.name` and so on, in order."""
     tree: dict[str, Any] = {}
     start = len(prefix) + 1
     for name, value in values.items():
         if not name.startswith(prefix) or name[start - 1 : start] != ".":
             continue
-        node, steps = tree, [step for step in name[start:].split(".", _STEPS) if step not in _UNWRAPPED]
+        node, steps = tree, [step for step in name[start:].split(".", _MAX_STEPS) if step not in _UNWRAPPED]
         for step in steps[:-1]:
             inner = node.setdefault(step, {})
             if not isinstance(inner, dict):
@@ -793,7 +793,7 @@ def _lists_from_tree(node: Any) -> Any:
     """Return the tree with a list in place of each node whose names are numbers."""
     if not isinstance(node, dict):
         return node
-    if node and all(name.isdecimal() and len(name) <= _DIGITS for name in node):
+    if node and all(name.isdecimal() and len(name) <= _MAX_INDEX_DIGITS for name in node):
         return [_lists_from_tree(node[name]) for name in sorted(node, key=int)]
     return {name: _lists_from_tree(value) for name, value in node.items()}
 
@@ -802,7 +802,7 @@ def failed_by_attributes(attributes: Attributes) -> bool:
     """Return whether the attributes of a tool's span say that it failed."""
     if any(_read_flag(attributes.get(name)) for name in FLAGS):
         return True
-    return any(str(attributes.get(name, "")).casefold() in _FAILED for name in STATUSES)
+    return any(str(attributes.get(name, "")).casefold() in _FAILED_STATUSES for name in STATUSES)
 
 
 def _read_flag(value: Any) -> bool | None:
@@ -816,7 +816,7 @@ def _read_flag(value: Any) -> bool | None:
 
 def failed_by_result(value: Any, depth: int = _MAX_DEPTH) -> bool | None:
     """Return whether a result, possibly JSON text, says that the tool failed; None if it does not say."""
-    result = parsed(value).value
+    result = parse_json(value).value
     if isinstance(result, list):
         return _failed_by_any(result, depth - 1) if depth else None
     return _failed_by_envelope(result, depth) if isinstance(result, dict) else None
@@ -830,65 +830,67 @@ def _failed_by_any(results: list[Any], depth: int) -> bool | None:
 
 
 def _failed_by_envelope(result: Mapping[str, Any], depth: int) -> bool | None:
-    if _TELLING.isdisjoint(result):
+    if _ENVELOPE_MEMBERS.isdisjoint(result):
         return None
     for name in _FLAG_NAMES:
         flag = _read_flag(result.get(name))
         if flag is not None:
             return flag
     kind = str(result.get("type"))
-    is_failed_call = result.get("status") == "error" and (len(result) == 1 or not _AROUND_STATUS.isdisjoint(result))
+    is_failed_call = result.get("status") == "error" and (len(result) == 1 or not _STATUS_SIBLINGS.isdisjoint(result))
     is_failed_request = "jsonrpc" in result and isinstance(result.get("error"), dict)
     if is_failed_call or is_failed_request or kind in _FAILED_TYPES or kind.endswith("_tool_result_error"):
         return True
     for name in _RESULT_HOLDERS:
-        if depth and isinstance(result.get(name), dict) and result.keys() - _ABOUT == {name}:
+        if depth and isinstance(result.get(name), dict) and result.keys() - _CALL_MEMBERS == {name}:
             return failed_by_result(result[name], depth - 1)
     return None
 
 
-def _text_block(message: Message, block: Json) -> None:
-    text = _first(block, "content", "text", "refusal")
+def _add_text_block(message: Message, block: Json) -> None:
+    text = _first_member(block, "content", "text", "refusal")
     _add_text(message.thoughts if block.get("thought") is True else message.texts, text)
 
 
-def _thought_block(message: Message, block: Json) -> None:
-    summary = _first(block, "summary", "reasoningText")
+def _add_thought_block(message: Message, block: Json) -> None:
+    summary = _first_member(block, "summary", "reasoningText")
     if isinstance(summary, list):
         message.thoughts += [item["text"] for item in summary if isinstance(item, dict) and isinstance(item.get("text"), str)]
         return
     if isinstance(summary, dict):
         block = summary
-    _add_text(message.thoughts, _first(block, "content", "thinking", "reasoning", "text", "reasoning_text", "summary"))
+    _add_text(message.thoughts, _first_member(block, "content", "thinking", "reasoning", "text", "reasoning_text", "summary"))
 
 
-def _call_block(message: Message, block: Json) -> None:
+def _add_call_block(message: Message, block: Json) -> None:
     message.calls.append(_build_call(block))
 
 
-def _result_block(message: Message, block: Json) -> None:
+def _add_result_block(message: Message, block: Json) -> None:
     message.results.append(_build_result(block, None))
 
 
-def _compaction_block(message: Message, _block: Json) -> None:
+def _add_compaction_block(message: Message, _block: Json) -> None:
     message.compacted = True
 
 
 _NO_MESSAGES = SpanMessages()
-_BLOCKS: dict[str, Callable[[Message, Json], None]] = {
-    **dict.fromkeys(("text", "input_text", "output_text", "refusal", "text_content"), _text_block),
-    **dict.fromkeys(("reasoning", "thinking"), _thought_block),
-    **dict.fromkeys(("tool_call", "tool-call", "tool_use", "toolCall", "function_call", "server_tool_use", "mcp_call"), _call_block),
+_BLOCK_READERS: dict[str, Callable[[Message, Json], None]] = {
+    **dict.fromkeys(("text", "input_text", "output_text", "refusal", "text_content"), _add_text_block),
+    **dict.fromkeys(("reasoning", "thinking"), _add_thought_block),
+    **dict.fromkeys(("tool_call", "tool-call", "tool_use", "toolCall", "function_call", "server_tool_use", "mcp_call"), _add_call_block),
     **dict.fromkeys(
-        ("tool_call_response", "tool-result", "tool_result", "tool_return", "function_call_output", "mcp_tool_result"), _result_block
+        ("tool_call_response", "tool-result", "tool_result", "tool_return", "function_call_output", "mcp_tool_result"), _add_result_block
     ),
-    "compaction": _compaction_block,
+    "compaction": _add_compaction_block,
 }  # fmt: skip
 """How to add a content block to its message, by its type."""
-_KEYS: dict[str, Callable[[Message, Json], None]] = {
-    **dict.fromkeys(("function_call", "functionCall", "toolUse", "toolRequest", "tool_call"), _call_block),
-    **dict.fromkeys(("function_response", "functionResponse", "toolResult", "toolResponse", "tool_call_result"), _result_block),
-    **dict.fromkeys(("reasoningContent", "reasoning"), _thought_block),
+_KEY_READERS: dict[str, Callable[[Message, Json], None]] = {
+    **dict.fromkeys(("function_call", "functionCall", "toolUse", "toolRequest", "tool_call"), _add_call_block),
+    **dict.fromkeys(
+        ("function_response", "functionResponse", "toolResult", "toolResponse", "tool_call_result"), _add_result_block
+    ),
+    **dict.fromkeys(("reasoningContent", "reasoning"), _add_thought_block),
 }
 """How to add a block without a type, by the key that holds it: Gemini, Bedrock, Genkit and Haystack."""
-_KEY_NAMES = frozenset(_KEYS)
+_KEY_NAMES = frozenset(_KEY_READERS)

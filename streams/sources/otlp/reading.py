@@ -9,27 +9,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from schemas.bounds import MAX_LABELS
 from streams.sources.otlp import conventions
-from streams.sources.otlp.attributes import parsed
-from streams.sources.otlp.kinds import Names, Present, present_in, read_kind
+from streams.sources.otlp.attributes import parse_json
+from streams.sources.otlp.kinds import Names, PresentAttributes, find_present_attributes, read_kind
 from streams.sources.otlp.messages import (
     ELIDED,
     MAX_NESTED,
     ConversationReader,
     Message,
     SpanMessages,
+    build_message,
+    decode_json_string,
     failed_by_attributes,
     failed_by_result,
+    find_tool_result,
     is_elided,
-    message_of,
-    result_of,
-    text_of,
-    unquoted,
+    output_text,
 )
 from streams.sources.otlp.span_facts import Kind, Rating, SpanFacts, ToolCall, ToolResult
 from streams.sources.otlp.token_usage import UsageReading, read_usage
 
 if TYPE_CHECKING:
-    from streams.sources.otlp.request import Event, Observed
+    from streams.sources.otlp.request import Event, ReceivedSpan
 
 
 TRUNCATED = "truncated"
@@ -66,15 +66,15 @@ class FactReader:
         self._service: str | None = None
         self._resource_labels: dict[str, str] = {}
 
-    def facts_of(self, observed: Observed) -> SpanFacts:
+    def facts_of(self, received: ReceivedSpan) -> SpanFacts:
         """Return the facts of a span or log record."""
-        if observed.resource is not self._resource or self._scope != (observed.scope, observed.scope_version):
-            self._read_resource(observed)
-        environment = _first_text((conventions.ENVIRONMENT,), observed.attributes, observed.resource)
+        if received.resource is not self._resource or self._scope != (received.scope, received.scope_version):
+            self._read_resource(received)
+        environment = _first_text((conventions.ENVIRONMENT,), received.attributes, received.resource)
         if environment is not None and environment.startswith(conventions.EVALUATION_ENVIRONMENTS):
-            return _evaluation_facts(observed, environment)
-        span = _read_span(observed)
-        request, response = self._conversations.read(span.attributes, span.present, observed.events, span.kind)
+            return _evaluation_facts(received, environment)
+        span = _read_span(received)
+        request, response = self._conversations.read(span.attributes, span.present, received.events, span.kind)
         answer = _choose_answer(span, response)
         facts = self._common_facts(span) | _conversation_facts(span, request, response, answer)
         if span.kind == "tool":
@@ -83,11 +83,11 @@ class FactReader:
             facts |= _exchange_facts(span, request, response, answer)
         return SpanFacts(**facts)
 
-    def _read_resource(self, observed: Observed) -> None:
-        self._resource = resource = observed.resource
-        self._scope = observed.scope, observed.scope_version
+    def _read_resource(self, received: ReceivedSpan) -> None:
+        self._resource = resource = received.resource
+        self._scope = received.scope, received.scope_version
         self._label_attributes = self._all_label_attributes
-        if _has_framework_version(observed):
+        if _has_framework_version(received):
             self._label_attributes = _without_service_version(self._all_label_attributes)
         self._session = _first_text(conventions.SESSION, resource)
         self._service = _identifier(_first_text((conventions.SERVICE,), resource))
@@ -95,14 +95,14 @@ class FactReader:
 
     def _common_facts(self, span: _Span) -> dict[str, Any]:
         """Return the facts that a span of any kind may have."""
-        observed, attributes = span.observed, span.attributes
+        received, attributes = span.received, span.attributes
         metadata = _read_metadata(span)
         session = _first_text(span.present.session, attributes) or _first_text(conventions.METADATA_SESSION, metadata)
         return {
             "kind": span.kind,
-            "name": _clean_label(observed.name),
+            "name": _clean_label(received.name),
             "dialect": span.dialect,
-            "scope": _identifier(observed.scope),
+            "scope": _identifier(received.scope),
             "unknown": _identifier(span.unknown),
             "serves": not conventions.SERVER_ATTRIBUTES.isdisjoint(attributes),
             "session_id": _identifier(session or self._session),
@@ -113,8 +113,8 @@ class FactReader:
             "error": _error_message(span),
             "memory": attributes.get("gen_ai.operation.name") if span.kind == "memory" else None,
             "labels": self._read_span_labels(attributes),
-            "ratings": tuple(_read_ratings(observed.events)),
-            "probability": _sampling_probability(observed.trace_state),
+            "ratings": tuple(_read_ratings(received.events)),
+            "probability": _sampling_probability(received.trace_state),
         }
 
     def _read_span_labels(self, attributes: Attributes) -> dict[str, str]:
@@ -127,25 +127,25 @@ class FactReader:
 class _Span(NamedTuple):
     """A span or log record while it is read. `attributes` include those of its details events."""
 
-    observed: Observed
+    received: ReceivedSpan
     attributes: Attributes
-    present: Present
+    present: PresentAttributes
     kind: Kind
     dialect: str
     unknown: str | None
 
 
-def _read_span(observed: Observed) -> _Span:
-    attributes, present = _merge_details(observed)
-    kind, dialect, unknown = read_kind(observed, attributes, present)
-    return _Span(observed, attributes, present, kind, dialect, unknown)
+def _read_span(received: ReceivedSpan) -> _Span:
+    attributes, present = _merge_details(received)
+    kind, dialect, unknown = read_kind(received, attributes, present)
+    return _Span(received, attributes, present, kind, dialect, unknown)
 
 
-def _merge_details(observed: Observed) -> tuple[Attributes, Present]:
+def _merge_details(received: ReceivedSpan) -> tuple[Attributes, PresentAttributes]:
     """Return the attributes of a span, its details events included, with JSON-encoded texts decoded; and which of them are known."""
-    attributes = observed.attributes
-    present = present_in(attributes)
-    details = [event.attributes for event in observed.events if event.name == conventions.DETAILS_EVENT]
+    attributes = received.attributes
+    present = find_present_attributes(attributes)
+    details = [event.attributes for event in received.events if event.name == conventions.DETAILS_EVENT]
     if not details and not present.json_encoded:
         return attributes, present
     merged: dict[str, Any] = {}
@@ -153,17 +153,17 @@ def _merge_details(observed: Observed) -> tuple[Attributes, Present]:
         merged.update(event_attributes)
     merged.update(attributes)
     for name in present.json_encoded:
-        merged[name] = unquoted(merged[name])
-    return merged, present_in(merged) if details else present
+        merged[name] = decode_json_string(merged[name])
+    return merged, find_present_attributes(merged) if details else present
 
 
-def _evaluation_facts(observed: Observed, environment: str) -> SpanFacts:
+def _evaluation_facts(received: ReceivedSpan, environment: str) -> SpanFacts:
     """Return the facts of a span of an evaluator or an experiment. It is only counted: its texts are not an agent's."""
     return SpanFacts(
         kind="evaluation",
-        name=_clean_label(observed.name),
+        name=_clean_label(received.name),
         dialect="langfuse",
-        scope=_identifier(observed.scope),
+        scope=_identifier(received.scope),
         unknown=_identifier(f"{conventions.ENVIRONMENT} = {environment}"),
     )
 
@@ -179,7 +179,7 @@ def _conversation_facts(span: _Span, request: SpanMessages, response: SpanMessag
         "usage": None if usage is None else usage.counts,
         "stop_reason": _stop_reason(span, answer),
         "compacted": is_compacted or any(message.compacted for message in response.messages),
-        "tags": _read_tags(is_cut=span.observed.lost or request.is_cut or response.is_cut, usage=usage),
+        "tags": _read_tags(is_cut=span.received.lost or request.is_cut or response.is_cut, usage=usage),
     }
 
 
@@ -187,7 +187,7 @@ def _tool_facts(span: _Span) -> dict[str, Any]:
     """Return the facts of a span that is a tool call."""
     returned = _read_tool_result(span)
     return {
-        "is_served_call": span.observed.is_server,
+        "is_served_call": span.received.is_server,
         "called": _read_tool_call(span, returned),
         "returned": returned,
     }
@@ -197,7 +197,7 @@ def _exchange_facts(span: _Span, request: SpanMessages, response: SpanMessages, 
     """Return the question, answer and calls of a span that is not a tool call."""
     return {
         "question": request.question,
-        "asked": sum(message.role == "user" and message.asks for message in request.messages),
+        "asked": sum(message.role == "user" and message.is_user_turn for message in request.messages),
         "answer": None if answer is None else answer.text or None,
         "choices": len(response.messages) if span.kind == "inference" else 0,
         "calls": () if answer is None else _read_calls(span, answer),
@@ -230,7 +230,7 @@ def _read_metadata(span: _Span) -> Attributes:
     """Return the object in OpenInference's `metadata`, in which frameworks pass on their own names."""
     if not span.present.metadata:
         return {}
-    metadata = parsed(span.attributes[conventions.METADATA]).value
+    metadata = parse_json(span.attributes[conventions.METADATA]).value
     return metadata if isinstance(metadata, dict) else {}
 
 
@@ -262,7 +262,7 @@ def _response_id(span: _Span) -> str | None:
 
 def _response_id_in_output(output: Any) -> str | None:
     """Return the id in a provider's answer, if the span has the whole answer."""
-    answer = parsed(output).value
+    answer = parse_json(output).value
     if isinstance(answer, list) and len(answer) == 1:
         answer = answer[0]
     if isinstance(answer, dict) and isinstance(answer.get("id"), str):
@@ -272,14 +272,14 @@ def _response_id_in_output(output: Any) -> str | None:
 
 def _error_message(span: _Span) -> str | None:
     """Return why a span failed: the last exception's message, the status message without its stack trace, or the error's type."""
-    observed, attributes = span.observed, span.attributes
+    received, attributes = span.received, span.attributes
     error_type = _first_text(span.present.error, attributes)
     is_error_level = attributes.get("langfuse.observation.level") == "ERROR"
-    if not observed.failed and not is_error_level and error_type is None:
+    if not received.failed and not is_error_level and error_type is None:
         return None
-    exceptions = [event.attributes.get("exception.message") for event in observed.events if event.name == "exception"]
+    exceptions = [event.attributes.get("exception.message") for event in received.events if event.name == "exception"]
     status_message = attributes.get("langfuse.observation.status_message")
-    for message in (*reversed(exceptions), observed.message, status_message, error_type):
+    for message in (*reversed(exceptions), received.message, status_message, error_type):
         if isinstance(message, str) and message:
             return message.partition(_TRACEBACK)[0].strip() or message
     return "error"
@@ -296,7 +296,7 @@ def _read_thoughts(span: _Span, request: SpanMessages, answer: Message | None) -
 
 
 def _stop_reason(span: _Span, answer: Message | None) -> str | None:
-    reason = parsed(_first_value(span.present.stop_reason, span.attributes)).value
+    reason = parse_json(_first_value(span.present.stop_reason, span.attributes)).value
     if isinstance(reason, list) and reason:
         reason = reason[0]
     return _identifier(reason) or (None if answer is None else _identifier(answer.finish))
@@ -318,13 +318,13 @@ def _read_calls(span: _Span, answer: Message) -> tuple[ToolCall, ...]:
     calls: list[ToolCall] = []
     for name in span.present.tool_calls:
         for item in _objects_in(span.attributes[name]):
-            calls += message_of({"role": "assistant", "tool_calls": [item]}).calls
+            calls += build_message({"role": "assistant", "tool_calls": [item]}).calls
     return tuple(calls)
 
 
 def _objects_in(value: Any) -> list[Any]:
     """Return the objects of a list, which may be JSON text."""
-    items = parsed(value).value
+    items = parse_json(value).value
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
@@ -333,17 +333,17 @@ def _read_tool_result(span: _Span) -> ToolResult | None:
     attributes, present = span.attributes, span.present
     output = _first_value(present.result, attributes)
     if output is None:
-        output = _read_event_field(span.observed.events, conventions.TOOL_RESULT_EVENTS)
-    value = parsed(output).value
+        output = _read_event_field(span.received.events, conventions.TOOL_RESULT_EVENTS)
+    value = parse_json(output).value
     if is_elided(value):
         output = value = None
     error = _error_message(span)
     failed = error is not None or failed_by_attributes(attributes)
     if output is None and not failed:
         return None
-    result = result_of(value)
+    result = find_tool_result(value)
     if result is None:
-        result = ToolResult(text_of(output) if output is not None else error or "")
+        result = ToolResult(output_text(output) if output is not None else error or "")
     return ToolResult(
         output=result.output,
         name=_tool_name(_first_text(present.tool, attributes)),
@@ -356,14 +356,14 @@ def _read_tool_call(span: _Span, returned: ToolResult | None) -> ToolCall:
     attributes, present = span.attributes, span.present
     name = _first_text(present.tool, attributes)
     if name is None:
-        name = span.observed.name.removeprefix("execute_tool ").removesuffix(".tool")
+        name = span.received.name.removeprefix("execute_tool ").removesuffix(".tool")
     call_id = _identifier(_first_text(present.tool_call_id, attributes))
     if call_id is None and returned is not None:
         call_id = returned.call_id
     arguments = _first_value(present.arguments, attributes)
     if arguments is None:
-        arguments = _read_event_field(span.observed.events, conventions.TOOL_ARGUMENTS_EVENTS)
-    return ToolCall(_tool_name(name), call_id, _unwrap_arguments(parsed(arguments).value))
+        arguments = _read_event_field(span.received.events, conventions.TOOL_ARGUMENTS_EVENTS)
+    return ToolCall(_tool_name(name), call_id, _unwrap_arguments(parse_json(arguments).value))
 
 
 def _tool_name(name: str | None) -> str | None:
@@ -425,15 +425,15 @@ def _sampling_probability(trace_state: str) -> float | None:
     return 1 - int(threshold.group(1).ljust(14, "0"), 16) / 2**56
 
 
-def _has_framework_version(observed: Observed) -> bool:
+def _has_framework_version(received: ReceivedSpan) -> bool:
     """Return whether the service's version is a framework's, whose upgrade is not a deployment of the agent."""
-    if observed.scope in conventions.FRAMEWORK_TRACERS:
+    if received.scope in conventions.FRAMEWORK_TRACERS:
         return True
     attribute, prefix = conventions.FRAMEWORK_SDK
-    if str(observed.resource.get(attribute, "")).startswith(prefix):
+    if str(received.resource.get(attribute, "")).startswith(prefix):
         return True
-    version = observed.resource.get(conventions.SERVICE_VERSION)
-    return observed.scope == conventions.FRAMEWORK_SCOPE and version == observed.scope_version
+    version = received.resource.get(conventions.SERVICE_VERSION)
+    return received.scope == conventions.FRAMEWORK_SCOPE and version == received.scope_version
 
 
 def _without_service_version(label_attributes: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:

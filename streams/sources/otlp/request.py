@@ -6,7 +6,7 @@ In OTLP's JSON, ids are hexadecimal and 64-bit integers are strings; unknown fie
 names (`resource_spans`) and Base64 ids are accepted as well, because its JSON printers write them. An object with none of the expected list
 names but other members is rejected with a message, because its content would be lost.
 
-Protobuf rejects a whole message for one text that is not UTF-8, and SDKs that cut texts halve characters. Such a request is parsed again
+Protobuf rejects a whole message for one text that is not UTF-8, and SDKs that cut texts halve characters. Such a request is parse_json again
 with message classes whose text fields accept any bytes, and each text is repaired. Normal requests never take this path.
 """
 
@@ -51,16 +51,16 @@ from audit.surrogates import decode_leniently, json_bytes, repair_text, repair_v
 from schemas.bounds import CLOCK_TOLERANCE, EARLIEST
 from schemas.errors import InputError
 from streams.sources.lines import decode_json, json_type
-from streams.sources.otlp.attributes import MAX_ATTRIBUTES, attributes_of, plain
+from streams.sources.otlp.attributes import MAX_ATTRIBUTES, read_attributes, to_python
 from streams.sources.otlp.conventions import SESSION
 
-EXPLAINED = 3
+MAX_EXPLAINED_REASONS = 3
 """Reasons that an answer spells out; all are counted."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TRACE_ID, SPAN_ID = 16, 8
+TRACE_ID_BYTES, SPAN_ID_BYTES = 16, 8
 """Bytes of the ids."""
-METRICS_REFUSED = "metrics are not stored, traces and logs are: OTEL_METRICS_EXPORTER=none stops them"
-SEND = "Send an ExportTraceServiceRequest or ExportLogsServiceRequest, as an OTLP exporter does."
+METRICS_REJECTED = "metrics are not stored, traces and logs are: OTEL_METRICS_EXPORTER=none stops them"
+SEND_HINT = "Send an ExportTraceServiceRequest or ExportLogsServiceRequest, as an OTLP exporter does."
 Json = dict[str, Any]
 Item = TypeVar("Item", Span, LogRecord)
 _SCOPE = ("scope", "instrumentation_library")
@@ -71,7 +71,7 @@ _MAX_SHOWN = 200
 Strict = TypeVar("Strict", bound=Message)
 
 
-class Read(Protocol):
+class RequestReader(Protocol):
     """Reads a request."""
 
     def __call__(self, body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
@@ -89,7 +89,7 @@ class Rejection(NamedTuple):
 class Signal(NamedTuple):
     """A signal: `read` reads a request, `build_answer` builds the answer from the number of rejected items and a message."""
 
-    read: Read
+    read: RequestReader
     build_answer: Callable[[int, str], Message]
 
     def answer(self, rejections: Sequence[Rejection]) -> Message:
@@ -98,11 +98,11 @@ class Signal(NamedTuple):
         for rejection in rejections:
             counts[rejection.reason] = counts.get(rejection.reason, 0) + rejection.items
         reasons = [f"{reason} ({count} of them)" if count > 1 else reason for reason, count in counts.items()]
-        more = f"; and {len(reasons) - EXPLAINED} more reasons" if len(reasons) > EXPLAINED else ""
-        return self.build_answer(sum(counts.values()), "; ".join(reasons[:EXPLAINED]) + more)
+        more = f"; and {len(reasons) - MAX_EXPLAINED_REASONS} more reasons" if len(reasons) > MAX_EXPLAINED_REASONS else ""
+        return self.build_answer(sum(counts.values()), "; ".join(reasons[:MAX_EXPLAINED_REASONS]) + more)
 
 
-def as_json(answer: Message) -> bytes:
+def encode_json(answer: Message) -> bytes:
     """Return an answer in OTLP's JSON."""
     text: str = MessageToJson(answer, indent=None)
     return text.encode()
@@ -115,7 +115,7 @@ class Event(NamedTuple):
     attributes: Mapping[str, Any]
 
 
-class Observed(NamedTuple):
+class ReceivedSpan(NamedTuple):
     """A span, or a log record that belongs to one, before conventions are applied.
 
     Ids are hexadecimal; the `parent_id` of a record is its span. `failed`: the status is an error, with `message`. `lost`: the SDK dropped
@@ -141,7 +141,7 @@ class Observed(NamedTuple):
     is_server: bool = False
 
 
-class Refused(NamedTuple):
+class RejectedItem(NamedTuple):
     """A span or record that cannot be read, with the reason and its bytes; or other content in place of `items` items."""
 
     reason: str
@@ -151,24 +151,26 @@ class Refused(NamedTuple):
 
 def read_traces(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
     """Return the spans of a request. Raises InputError if the whole request cannot be read."""
-    return _read_parts(_parts(body, _TRACES, is_json=is_json), _build_span, now)
+    return _convert_items(_read_items(body, _TRACES, is_json=is_json), _build_span, now)
 
 
-def _read_parts(
-    parts: Iterator[_Part[Item]], read: Callable[[_Part[Item], datetime], Observed | Refused | None], now: datetime
+def _convert_items(
+    parts: Iterator[_RequestItem[Item]],
+    read: Callable[[_RequestItem[Item], datetime], ReceivedSpan | RejectedItem | None],
+    now: datetime,
 ) -> ReadItems:
     for part in parts:
-        observed = part.item if isinstance(part.item, Refused) else read(part, now)
-        if part.is_cut and isinstance(observed, Observed) and (name := _broken_session(observed)):
-            yield Refused(f"{name}: is not UTF-8; repaired, it could be another session", json_bytes(observed._asdict()))
+        received = part.item if isinstance(part.item, RejectedItem) else read(part, now)
+        if part.is_cut and isinstance(received, ReceivedSpan) and (name := _find_repaired_session(received)):
+            yield RejectedItem(f"{name}: is not UTF-8; repaired, it could be another session", json_bytes(received._asdict()))
         else:
-            yield observed
+            yield received
 
 
-class _Part(NamedTuple, Generic[Item]):
+class _RequestItem(NamedTuple, Generic[Item]):
     resource: Mapping[str, Any]
     scope: _Scope
-    item: Item | Refused
+    item: Item | RejectedItem
     is_cut: bool = False
     """Its texts, or its resource's, were repaired because they were not valid Unicode."""
 
@@ -178,30 +180,30 @@ class _Scope(NamedTuple):
     version: str = ""
 
 
-def _broken_session(observed: Observed) -> str:
+def _find_repaired_session(received: ReceivedSpan) -> str:
     """Return the session attribute that was repaired; an empty text if there is none. Two different ids could have become one."""
-    for values in (observed.attributes, observed.resource, *(event.attributes for event in observed.events)):
+    for values in (received.attributes, received.resource, *(event.attributes for event in received.events)):
         for name in SESSION:
             if "\ufffd" in str(values.get(name, "")):
                 return name
     return ""
 
 
-def _parts(body: bytes, form: _Form, *, is_json: bool) -> Iterator[_Part[Any]]:
-    return _json_parts(body, form) if is_json else _protobuf_parts(body, form)
+def _read_items(body: bytes, form: _RequestFormat, *, is_json: bool) -> Iterator[_RequestItem[Any]]:
+    return _read_json_items(body, form) if is_json else _read_protobuf_items(body, form)
 
 
-class _Form(NamedTuple):
+class _RequestFormat(NamedTuple):
     """A kind of request: its message, its lists from the outside inwards, and the message of their items."""
 
     request: type[Message]
-    groups: _Level
-    scopes: _Level
-    items: _Level
+    groups: _ListField
+    scopes: _ListField
+    items: _ListField
     make: type[Any]
 
 
-class _Level(NamedTuple):
+class _ListField(NamedTuple):
     """A list in a request: its protobuf field, its JSON names (current ones first), and the members allowed beside it."""
 
     field: str
@@ -209,20 +211,20 @@ class _Level(NamedTuple):
     beside: frozenset[str]
 
 
-def _json_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
+def _read_json_items(body: bytes, form: _RequestFormat) -> Iterator[_RequestItem[Any]]:
     request, is_whole = _decode_request(body)
     if not isinstance(request, dict):
-        raise InputError(f"the body is {json_type(request)}, not an object", hint=SEND)
+        raise InputError(f"the body is {json_type(request)}, not an object", hint=SEND_HINT)
     for name in _SIGNAL_BY_LIST.keys() & request.keys() - set(form.groups.names):
-        yield _Part({}, _Scope(), _refuse_other_signal(name, request[name]))
-    for group in _members(request, form.groups):
-        resource, unread, is_cut = _json_resource(group, is_whole=is_whole)
-        yield from (_Part(resource, _Scope(), refused) for refused in unread)
-        for scoped in _members(group, form.scopes):
-            scope = _json_scope(scoped)
-            for item in _members(scoped, form.items):
+        yield _RequestItem({}, _Scope(), _reject_other_signal(name, request[name]))
+    for group in _list_members(request, form.groups):
+        resource, unread, is_cut = _read_json_resource(group, is_whole=is_whole)
+        yield from (_RequestItem(resource, _Scope(), refused) for refused in unread)
+        for scoped in _list_members(group, form.scopes):
+            scope = _read_json_scope(scoped)
+            for item in _list_members(scoped, form.items):
                 whole = item if is_whole else _repair_json(item)
-                yield _Part(resource, scope, _json_item(whole, form), is_cut or whole != item)
+                yield _RequestItem(resource, scope, _parse_json_item(whole, form), is_cut or whole != item)
 
 
 def _decode_request(body: bytes) -> tuple[Any, bool]:
@@ -232,66 +234,68 @@ def _decode_request(body: bytes) -> tuple[Any, bool]:
     except UnicodeDecodeError:
         body = decode_leniently(body).encode("utf-8", "backslashreplace")
     except (msgspec.DecodeError, RecursionError):
-        pass  # parsed again below, with halves of surrogate pairs allowed
+        pass  # parse_json again below, with halves of surrogate pairs allowed
     try:
         return decode_json(body), False
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"the body is not JSON: {error}", hint=SEND) from error
+        raise InputError(f"the body is not JSON: {error}", hint=SEND_HINT) from error
 
 
-def _refuse_other_signal(name: str, groups: Any) -> Refused:
+def _reject_other_signal(name: str, groups: Any) -> RejectedItem:
     """Reject the items of another signal's request."""
     form, message = _SIGNAL_BY_LIST[name]
-    scopes = (scope for group in _members({name: groups}, form.groups) for scope in _members(group, form.scopes))
-    return Refused(f"{name}: {message}", json_bytes(groups), sum(1 for scope in scopes for _ in _members(scope, form.items)))
+    scopes = (scope for group in _list_members({name: groups}, form.groups) for scope in _list_members(group, form.scopes))
+    return RejectedItem(
+        f"{name}: {message}", json_bytes(groups), sum(1 for scope in scopes for _ in _list_members(scope, form.items))
+    )
 
 
-def _members(parent: Any, level: _Level) -> Iterator[Any]:
-    """Yield the items of a list under any of its names; Refused for anything else in its place."""
-    if isinstance(parent, Refused):
+def _list_members(parent: Any, level: _ListField) -> Iterator[Any]:
+    """Yield the items of a list under any of its names; RejectedItem for anything else in its place."""
+    if isinstance(parent, RejectedItem):
         yield parent
         return
     if not isinstance(parent, dict):
-        yield Refused(f"{level.names[0]}: {json_type(parent)} stands around it, not an object", json_bytes(parent))
+        yield RejectedItem(f"{level.names[0]}: {json_type(parent)} stands around it, not an object", json_bytes(parent))
         return
     for name in level.names:
         value = parent.get(name)
         if isinstance(value, list):
             yield from value
         elif value is not None:
-            yield Refused(f"{name}: is {json_type(value)}, not an array", json_bytes(value))
+            yield RejectedItem(f"{name}: is {json_type(value)}, not an array", json_bytes(value))
     others = [name for name in parent if name not in level.beside and name not in _SIGNAL_BY_LIST]
     if others and parent.keys().isdisjoint(level.names):
         message = f"{level.names[0]}: is missing, and what is there is not read: {', '.join(others)[:_MAX_SHOWN]}"
-        yield Refused(message, json_bytes(parent))
+        yield RejectedItem(message, json_bytes(parent))
 
 
-def _json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], list[Refused], bool]:
+def _read_json_resource(group: Any, *, is_whole: bool) -> tuple[Mapping[str, Any], list[RejectedItem], bool]:
     """Return the attributes of a group's resource, the unreadable ones, and whether any was repaired."""
     resource = group.get("resource") if isinstance(group, dict) else None
     pairs = resource.get("attributes") if isinstance(resource, dict) else None
     listed = pairs if isinstance(pairs, list) else []
     whole = listed if is_whole else [_repair_json(attribute) for attribute in listed]
     attributes: list[KeyValue] = []
-    unread: list[Refused] = []
+    unread: list[RejectedItem] = []
     for attribute in whole[:MAX_ATTRIBUTES]:
         try:
             attributes.append(ParseDict(attribute, KeyValue(), ignore_unknown_fields=True))
         except (ParseError, AttributeError, TypeError, RecursionError) as error:
             # No span is lost, so it counts as no item.
-            unread.append(Refused(f"resource.attributes: {str(error)[:_MAX_SHOWN]}", json_bytes(attribute), 0))
-    return attributes_of(attributes), unread, whole != listed
+            unread.append(RejectedItem(f"resource.attributes: {str(error)[:_MAX_SHOWN]}", json_bytes(attribute), 0))
+    return read_attributes(attributes), unread, whole != listed
 
 
 def _repair_json(value: Any) -> Any:
     try:
         return repair_value(value)
     except RecursionError:
-        return Refused("it nests too deep")
+        return RejectedItem("it nests too deep")
 
 
-def _json_scope(scoped: Any) -> _Scope:
-    for field in _both_spellings(*_SCOPE) if isinstance(scoped, dict) else ():
+def _read_json_scope(scoped: Any) -> _Scope:
+    for field in _list_spellings(*_SCOPE) if isinstance(scoped, dict) else ():
         scope = scoped.get(field)
         if isinstance(scope, dict):
             texts = [scope.get(name) for name in ("name", "version")]
@@ -299,74 +303,76 @@ def _json_scope(scoped: Any) -> _Scope:
     return _Scope()
 
 
-def _both_spellings(*fields: str) -> dict[str, None]:
+def _list_spellings(*fields: str) -> dict[str, None]:
     """Return protobuf names with their JSON names, in order: both are legal."""
-    return dict.fromkeys(name for field in fields for name in (_camel(field), field))
+    return dict.fromkeys(name for field in fields for name in (_to_camel_case(field), field))
 
 
-def _camel(field: str) -> str:
+def _to_camel_case(field: str) -> str:
     first, *rest = field.split("_")
     return first + "".join(map(str.capitalize, rest))
 
 
-def _json_item(item: Any, form: _Form) -> Any:
-    if isinstance(item, Refused):
+def _parse_json_item(item: Any, form: _RequestFormat) -> Any:
+    if isinstance(item, RejectedItem):
         return item
     name = form.items.names[0]
     if not isinstance(item, dict):
-        return Refused(f"{name}: is {json_type(item)}, not an object", json_bytes(item))
+        return RejectedItem(f"{name}: is {json_type(item)}, not an object", json_bytes(item))
     try:
-        return ParseDict(_with_binary_ids(item), form.make(), ignore_unknown_fields=True)
+        return ParseDict(_convert_ids(item), form.make(), ignore_unknown_fields=True)
     except (ParseError, ValueError, RecursionError) as error:
-        return Refused(f"{name}: {str(error)[:_MAX_SHOWN]}", json_bytes(item))
+        return RejectedItem(f"{name}: {str(error)[:_MAX_SHOWN]}", json_bytes(item))
 
 
-def _with_binary_ids(item: Json) -> Json:
+def _convert_ids(item: Json) -> Json:
     """Return the span with ids as in protobuf's JSON, and without links, which are not read."""
     fields = {name: value for name, value in item.items() if name != "links"}
     for name in _IDS & fields.keys():
         try:
-            fields[name] = _base64_id(fields[name] or "")
+            fields[name] = _to_base64(fields[name] or "")
         except (ValueError, TypeError) as error:
             raise ValueError(f"{name}: is not hexadecimal digits") from error
     return fields
 
 
-def _base64_id(text: Any) -> str:
+def _to_base64(text: Any) -> str:
     """Return an id in Base64. Base64 of 8 or 16 bytes ends in `=`, which is not a hexadecimal digit."""
     return text if isinstance(text, str) and text.endswith("=") else base64.b64encode(binascii.unhexlify(text)).decode()
 
 
-def _protobuf_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
+def _read_protobuf_items(body: bytes, form: _RequestFormat) -> Iterator[_RequestItem[Any]]:
     try:
         request: Any = form.request.FromString(body)
     except DecodeError:
-        yield from _repaired_parts(body, form)
+        yield from _read_repaired_items(body, form)
         return
     for group in getattr(request, form.groups.field):
-        resource = attributes_of(group.resource.attributes)
+        resource = read_attributes(group.resource.attributes)
         for scoped in getattr(group, form.scopes.field):
             scope = _Scope(scoped.scope.name, scoped.scope.version)
             for item in getattr(scoped, form.items.field):
-                yield _Part(resource, scope, item)
+                yield _RequestItem(resource, scope, item)
 
 
-def _repaired_parts(body: bytes, form: _Form) -> Iterator[_Part[Any]]:
+def _read_repaired_items(body: bytes, form: _RequestFormat) -> Iterator[_RequestItem[Any]]:
     """Yield the parts of a request that protobuf rejects, perhaps only because a text is not UTF-8."""
     try:
         request = read_lenient(form.request, body)
     except DecodeError as error:
-        raise InputError(f"the body is not a protobuf message of OTLP's {form.request.DESCRIPTOR.name}", hint=SEND) from error
+        raise InputError(
+            f"the body is not a protobuf message of OTLP's {form.request.DESCRIPTOR.name}", hint=SEND_HINT
+        ) from error
     for group in getattr(request, form.groups.field):
         resource = repair(group.resource, Resource)
-        attributes = attributes_of(resource.message.attributes)
+        attributes = read_attributes(resource.message.attributes)
         for scoped in getattr(group, form.scopes.field):
             repaired = repair(scoped.scope, InstrumentationScope).message
             scope = _Scope(repaired.name, repaired.version)
             for item in getattr(scoped, form.items.field):
                 _drop_unread_fields(item)
                 part = repair(item, form.make)
-                yield _Part(attributes, scope, part.message, resource.is_cut or part.is_cut)
+                yield _RequestItem(attributes, scope, part.message, resource.is_cut or part.is_cut)
 
 
 def _drop_unread_fields(item: Any) -> None:
@@ -376,17 +382,17 @@ def _drop_unread_fields(item: Any) -> None:
             del getattr(item, name)[limit:]
 
 
-def _build_span(part: _Part[Span], now: datetime) -> Observed | Refused:
+def _build_span(part: _RequestItem[Span], now: datetime) -> ReceivedSpan | RejectedItem:
     span = part.item
-    if isinstance(span, Refused):
+    if isinstance(span, RejectedItem):
         return span
     trace_id, span_id, began, ended = span.trace_id, span.span_id, span.start_time_unix_nano, span.end_time_unix_nano
     problem = _id_problem(trace_id, span_id) or _time_problem(began, now)
     if problem:
-        return Refused(problem, _refused_bytes(span, span.name))
+        return RejectedItem(problem, _encode_rejected(span, span.name))
     started, events, attributes, status = _to_time(began), span.events, span.attributes, span.status
     # Positional arguments take half the time.
-    return Observed(
+    return ReceivedSpan(
         trace_id.hex(),
         span_id.hex(),
         _parent_id(span.parent_span_id),
@@ -394,9 +400,9 @@ def _build_span(part: _Part[Span], now: datetime) -> Observed | Refused:
         part.scope.name,
         started,
         started if ended <= began or _time_problem(ended, now) else _to_time(ended),
-        attributes_of(attributes),
+        read_attributes(attributes),
         part.resource,
-        tuple(Event(event.name, attributes_of(event.attributes)) for event in events[:_MAX_EVENTS]) if events else (),
+        tuple(Event(event.name, read_attributes(event.attributes)) for event in events[:_MAX_EVENTS]) if events else (),
         failed=status.code == Status.STATUS_CODE_ERROR,
         message=status.message,
         lost=part.is_cut
@@ -410,9 +416,9 @@ def _build_span(part: _Part[Span], now: datetime) -> Observed | Refused:
 
 
 def _id_problem(trace_id: bytes, span_id: bytes) -> str:
-    if len(trace_id) != TRACE_ID or not any(trace_id):
+    if len(trace_id) != TRACE_ID_BYTES or not any(trace_id):
         return "trace_id: is missing, or not of 16 bytes"
-    if len(span_id) != SPAN_ID or not any(span_id):
+    if len(span_id) != SPAN_ID_BYTES or not any(span_id):
         return "span_id: is missing, or not of 8 bytes"
     return ""
 
@@ -420,25 +426,25 @@ def _id_problem(trace_id: bytes, span_id: bytes) -> str:
 def _time_problem(nanoseconds: int, now: datetime) -> str:
     if not nanoseconds:
         return "start_time_unix_nano: is missing"
-    if nanoseconds < _EARLIEST or nanoseconds > _latest(now):
+    if nanoseconds < _EARLIEST or nanoseconds > _latest_time(now):
         return "start_time_unix_nano: lies before the year 2000 or more than a day in the future"
     return ""
 
 
 @functools.lru_cache(16)
-def _latest(now: datetime) -> int:
+def _latest_time(now: datetime) -> int:
     """Return the latest accepted time in nanoseconds. Cached because it is the same for every span of a request."""
     return (now + CLOCK_TOLERANCE - EPOCH) // timedelta(microseconds=1) * 1000
 
 
-def _refused_bytes(item: Any, name: str) -> bytes:
+def _encode_rejected(item: Any, name: str) -> bytes:
     """Return a span or record as JSON with attributes by name, because names mark secrets."""
     ids = {"trace_id": item.trace_id.hex(), "span_id": item.span_id.hex(), "name": name}
     events = [
-        {"name": event.name, "attributes": attributes_of(event.attributes)}
+        {"name": event.name, "attributes": read_attributes(event.attributes)}
         for event in getattr(item, "events", ())[:_MAX_EVENTS]
     ]
-    return json_bytes({**ids, "attributes": attributes_of(item.attributes), "events": events})
+    return json_bytes({**ids, "attributes": read_attributes(item.attributes), "events": events})
 
 
 def _to_time(nanoseconds: int) -> datetime:
@@ -452,26 +458,26 @@ def _parent_id(span_id: bytes) -> str | None:
 
 def read_logs(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
     """Return the records of a request for logs. Raises InputError if the whole request cannot be read."""
-    return _read_parts(_parts(body, _LOGS, is_json=is_json), _build_log, now)
+    return _convert_items(_read_items(body, _LOGS, is_json=is_json), _build_log, now)
 
 
-def _build_log(part: _Part[LogRecord], now: datetime) -> Observed | Refused | None:
+def _build_log(part: _RequestItem[LogRecord], now: datetime) -> ReceivedSpan | RejectedItem | None:
     """Return the record; None if it does not concern a model, because the request may hold an application's whole log."""
     record = part.item
-    if isinstance(record, Refused):
+    if isinstance(record, RejectedItem):
         return record
-    attributes = attributes_of(record.attributes)
+    attributes = read_attributes(record.attributes)
     name = record.event_name or str(attributes.get("event.name", ""))
     if not name.startswith(_GEN_AI_PREFIX):
         return None
     at = record.time_unix_nano or record.observed_time_unix_nano
     problem = _id_problem(record.trace_id, record.span_id) or _time_problem(at, now)
     if problem:
-        return Refused(problem, _refused_bytes(record, name))
-    body = plain(record.body)
+        return RejectedItem(problem, _encode_rejected(record, name))
+    body = to_python(record.body)
     values = {**attributes, **body} if isinstance(body, dict) else {**attributes, "content": body}
     moment = _to_time(at)
-    return Observed(
+    return ReceivedSpan(
         trace_id=record.trace_id.hex(),
         span_id=record.span_id.hex(),
         parent_id=record.span_id.hex(),
@@ -490,12 +496,12 @@ def _build_log(part: _Part[LogRecord], now: datetime) -> Observed | Refused | No
 def read_metrics(body: bytes, now: datetime, *, is_json: bool) -> ReadItems:
     """Reject all metrics of a request. Raises InputError if the whole request cannot be read."""
     del now
-    yield Refused(METRICS_REFUSED, items=0)  # reported even without metrics, to whoever tries the address
-    for part in _parts(body, _METRICS, is_json=is_json):
-        yield part.item if isinstance(part.item, Refused) else Refused(METRICS_REFUSED)
+    yield RejectedItem(METRICS_REJECTED, items=0)  # reported even without metrics, to whoever tries the address
+    for part in _read_items(body, _METRICS, is_json=is_json):
+        yield part.item if isinstance(part.item, RejectedItem) else RejectedItem(METRICS_REJECTED)
 
 
-class Repaired(NamedTuple):
+class RepairedMessage(NamedTuple):
     """A message with valid UTF-8. `is_cut`: some texts were repaired and lost characters."""
 
     message: Any
@@ -512,7 +518,7 @@ def read_lenient(request: type[Message], body: bytes) -> Any:
 def _lenient_class(strict: Any) -> type[Message]:
     """Return the same message class with bytes in place of texts."""
     pool = DescriptorPool()
-    for file in _with_imports(strict.DESCRIPTOR.file):
+    for file in _list_imports(strict.DESCRIPTOR.file):
         copy = FileDescriptorProto()
         file.CopyToProto(copy)
         for message in copy.message_type:
@@ -521,7 +527,7 @@ def _lenient_class(strict: Any) -> type[Message]:
     return GetMessageClass(pool.FindMessageTypeByName(strict.DESCRIPTOR.full_name))
 
 
-def _with_imports(file: Any) -> Iterator[Any]:
+def _list_imports(file: Any) -> Iterator[Any]:
     """Return the file preceded by its imports, each once."""
     ordered: dict[str, Any] = {}
 
@@ -542,13 +548,13 @@ def _make_lenient(message: DescriptorProto) -> None:
         _make_lenient(nested)
 
 
-def repair(message: Message, strict: type[Strict]) -> Repaired:
+def repair(message: Message, strict: type[Strict]) -> RepairedMessage:
     """Return a part of a lenient request as a strict message, with texts repaired that are not UTF-8."""
     try:
-        return Repaired(strict.FromString(message.SerializeToString()), is_cut=False)
+        return RepairedMessage(strict.FromString(message.SerializeToString()), is_cut=False)
     except DecodeError:
         _repair_texts(message, strict.DESCRIPTOR)
-        return Repaired(strict.FromString(message.SerializeToString()), is_cut=True)
+        return RepairedMessage(strict.FromString(message.SerializeToString()), is_cut=True)
 
 
 def _repair_texts(message: Message, strict: Any) -> None:
@@ -588,15 +594,15 @@ def _answer_metrics(count: int, message: str) -> Message:
     return ExportMetricsServiceResponse(partial_success=partial)
 
 
-def _form(signal: str, request: type[Message], make: type[Any], items: str, *older_items: str) -> _Form:
+def _build_format(signal: str, request: type[Message], make: type[Any], items: str, *older_items: str) -> _RequestFormat:
     """Return the form of a signal's requests, with the current names and those before OTLP 0.15."""
-    groups = _level(f"resource_{signal}")
-    scopes = _level(f"scope_{signal}", f"instrumentation_library_{signal}", beside=("resource",))
-    return _Form(request, groups, scopes, _level(items, *older_items, beside=_SCOPE), make)
+    groups = _build_list_field(f"resource_{signal}")
+    scopes = _build_list_field(f"scope_{signal}", f"instrumentation_library_{signal}", beside=("resource",))
+    return _RequestFormat(request, groups, scopes, _build_list_field(items, *older_items, beside=_SCOPE), make)
 
 
-def _level(field: str, *older: str, beside: Sequence[str] = ()) -> _Level:
-    return _Level(field, tuple(_both_spellings(field, *older)), frozenset(_both_spellings("schema_url", *beside)))
+def _build_list_field(field: str, *older: str, beside: Sequence[str] = ()) -> _ListField:
+    return _ListField(field, tuple(_list_spellings(field, *older)), frozenset(_list_spellings("schema_url", *beside)))
 
 
 SIGNALS = {
@@ -605,19 +611,19 @@ SIGNALS = {
     "metrics": Signal(read_metrics, _answer_metrics),
 }
 """The signals by name."""
-ReadItems = Iterator[Observed | Refused | None]
+ReadItems = Iterator[ReceivedSpan | RejectedItem | None]
 """The items of a request, in order; None for a log record that does not concern a model."""
-_TRACES = _form("spans", ExportTraceServiceRequest, Span, "spans")
-_LOGS = _form("logs", ExportLogsServiceRequest, LogRecord, "log_records", "logs")
-_METRICS = _form("metrics", ExportMetricsServiceRequest, Metric, "metrics")
+_TRACES = _build_format("spans", ExportTraceServiceRequest, Span, "spans")
+_LOGS = _build_format("logs", ExportLogsServiceRequest, LogRecord, "log_records", "logs")
+_METRICS = _build_format("metrics", ExportMetricsServiceRequest, Metric, "metrics")
 _SIGNAL_BY_LIST = {
     name: (form, words)
     for form, words in (
         (_TRACES, "spans belong in a trace request: /v1/traces"),
         (_LOGS, "log records belong in a log request: /v1/logs"),
-        (_METRICS, METRICS_REFUSED),
+        (_METRICS, METRICS_REJECTED),
     )
     for name in form.groups.names
 }
 """The form of a signal by its list name, and where its requests belong."""
-_IDS = frozenset(_both_spellings("trace_id", "span_id", "parent_span_id"))
+_IDS = frozenset(_list_spellings("trace_id", "span_id", "parent_span_id"))

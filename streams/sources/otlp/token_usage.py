@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from schemas.bounds import MAX_COUNT
-from streams.sources.otlp.attributes import parsed
+from streams.sources.otlp.attributes import parse_json
 from streams.sources.otlp.conventions import PROVIDER_TOKEN_CONVENTIONS, USAGE_OBJECT, Included, TokenConvention
-from streams.sources.otlp.kinds import COUNTS
+from streams.sources.otlp.kinds import COUNT_FIELDS
 from streams.sources.otlp.span_facts import Usage
 
 _MAX_DIGITS = len(str(MAX_COUNT))
@@ -75,12 +75,12 @@ class _Counts(NamedTuple):
 
 def _read_counts(attributes: Mapping[str, Any], convention: TokenConvention) -> _Counts:
     if convention.container is None:
-        return _Counts(*(_first_count(attributes, getattr(convention, field)) for field in COUNTS))
-    details = parsed(attributes[convention.container]).value
+        return _Counts(*(_first_count(attributes, getattr(convention, field)) for field in COUNT_FIELDS))
+    details = parse_json(attributes[convention.container]).value
     if not isinstance(details, dict):
         return _Counts()
     if convention.parts is None:
-        return _Counts(*(_first_count_at(details, getattr(convention, field)) for field in COUNTS))
+        return _Counts(*(_first_count_at(details, getattr(convention, field)) for field in COUNT_FIELDS))
     return _add_up_counts(details, convention, convention.parts)
 
 
@@ -102,7 +102,7 @@ def _first_count_at(details: Mapping[str, Any], paths: Iterable[str]) -> int | N
 
 def _add_up_counts(details: Mapping[str, Any], convention: TokenConvention, prefixes: tuple[str, str]) -> _Counts:
     """Return the counts of a convention in which each token is in exactly one count, so that counts of one field add up."""
-    names_by_field: dict[str, list[str]] = {field: list(getattr(convention, field)) for field in COUNTS}
+    names_by_field: dict[str, list[str]] = {field: list(getattr(convention, field)) for field in COUNT_FIELDS}
     assigned = {name for names in names_by_field.values() for name in names}
     for field, prefix in zip(("input", "output"), prefixes, strict=True):
         for name in details:

@@ -27,24 +27,24 @@ from streams.sources.otlp.span_facts import SpanFacts, Usage
 
 SESSION_FROM_TRACE = "session_from_trace"
 """Tag of an exchange whose spans name no session, so that its trace id is used."""
-_MESSAGES = ("question", "answer", "thinking", "calls", "results")
+_MESSAGE_FACTS = ("question", "answer", "thinking", "calls", "results")
 _FILLED_FACTS = ("session_id", "agent", "model", "response_id", "stop_reason", "error")
 """Facts that the merged span of a request takes from the others if it lacks them."""
 order_key = attrgetter("started_at", "span_id")
 """Sort key of spans: start time, then id."""
-ENCLOSING = frozenset({"agent", "chain"})
+ENCLOSING_KINDS = frozenset({"agent", "chain"})
 """Kinds of spans that enclose an exchange."""
 _NAMED_KINDS = frozenset({"agent", "chain", "inference"})
 HELPER_KINDS = frozenset({"helper", "retrieval", "memory"})
 """Kinds of spans that serve the program: nothing inside them is part of the conversation."""
-MAX_REQUESTS = 65_536
+MAX_RECENT_REQUESTS = 65_536
 """Requests kept in memory. Those of two instrumentors arrive within seconds of each other."""
 Owner = TypeVar("Owner")
 _MAX_OWNERS = 16
 """Owners kept per request: the same answer may recur without end."""
 
 
-class KeptSpan(NamedTuple):
+class StoredSpan(NamedTuple):
     """A stored span. Its ids are unique across traces."""
 
     span_id: str
@@ -61,21 +61,21 @@ class Trace:
     Properties are computed for all spans at once, from the root down or from the leaves up, because a trace may be thousands of spans deep.
     """
 
-    def __init__(self, trace_id: str, spans: Iterable[KeptSpan], session: str | None = None) -> None:
+    def __init__(self, trace_id: str, spans: Iterable[StoredSpan], session: str | None = None) -> None:
         """`session` overrides the sessions that the spans name."""
         self.trace_id = trace_id
         self._session = session
         self.spans = _merge_requests(_break_cycles(_merge_log_records(sorted(spans, key=order_key))))
-        self._children: dict[str | None, list[KeptSpan]] = {}
+        self._children: dict[str | None, list[StoredSpan]] = {}
         by_id = {span.span_id: span for span in self.spans}
         self._parents = {span.span_id: by_id.get(span.parent_id or "") for span in self.spans}
         for span in self.spans:
             self._children.setdefault(span.parent_id if span.parent_id in by_id else None, []).append(span)
-        self._downwards: list[KeptSpan] = list(self._children.get(None, ()))
+        self._downwards: list[StoredSpan] = list(self._children.get(None, ()))
         for span in self._downwards:
             self._downwards += self._children.get(span.span_id, ())
 
-    def subtree(self, span: KeptSpan) -> list[KeptSpan]:
+    def subtree(self, span: StoredSpan) -> list[StoredSpan]:
         """Return the span and all spans inside it, in order of time."""
         spans = [span]
         for inner in spans:
@@ -96,16 +96,16 @@ class Trace:
                 around.add(parent.span_id)
         return frozenset(below | around)
 
-    def children(self, span: KeptSpan) -> Sequence[KeptSpan]:
+    def children(self, span: StoredSpan) -> Sequence[StoredSpan]:
         """Return the direct children of a span."""
         return self._children.get(span.span_id, ())
 
-    def parent(self, span: KeptSpan) -> KeptSpan | None:
+    def parent(self, span: StoredSpan) -> StoredSpan | None:
         """Return the parent of a span."""
         return self._parents.get(span.span_id)
 
     @cached_property
-    def requests(self) -> list[KeptSpan]:
+    def requests(self) -> list[StoredSpan]:
         """The innermost requests to models: a framework may report several in one enclosing span."""
         around = self._ids_around(lambda facts: facts.kind == "inference")
         return [span for span in self.spans if span.facts.kind == "inference" and span.span_id not in around]
@@ -131,7 +131,7 @@ class Trace:
         return self._ids_inside(lambda span: span.facts.kind == "agent")
 
     @cached_property
-    def conversation_requests(self) -> list[KeptSpan]:
+    def conversation_requests(self) -> list[StoredSpan]:
         """The requests that are part of the conversation."""
         return [span for span in self.requests if span.span_id not in self.helper_ids]
 
@@ -145,18 +145,18 @@ class Trace:
         """Ids of the spans with a failed span inside."""
         return self._ids_around(lambda facts: facts.error is not None)
 
-    def outermost(self, within: KeptSpan | None = None) -> list[KeptSpan]:
+    def outermost(self, within: StoredSpan | None = None) -> list[StoredSpan]:
         """Return the outermost agents, chains and requests, of the trace or inside a span, in order of time.
 
         Those inside a tool serve the tool: they count only if there are no others.
         """
         level = list(self._children.get(None if within is None else within.span_id, ()))
-        units, tools = list[KeptSpan](), list[KeptSpan]()
+        units, tools = list[StoredSpan](), list[StoredSpan]()
         while level and not units:
             for span in level:
                 if span.span_id in self.helper_ids:
                     continue
-                if span.facts.kind in ENCLOSING or span.span_id in self.request_ids:
+                if span.facts.kind in ENCLOSING_KINDS or span.span_id in self.request_ids:
                     units.append(span)
                 elif span.facts.kind == "tool":
                     tools.append(span)
@@ -175,7 +175,7 @@ class Trace:
             roots[span.span_id] = span.span_id if parent is None else roots[parent.span_id]
         return roots
 
-    def serves(self, span: KeptSpan) -> bool:
+    def is_served(self, span: StoredSpan) -> bool:
         """Return whether a span is inside a server call or the handling of a queue message: each is one question."""
         return span.span_id in self._served
 
@@ -183,15 +183,15 @@ class Trace:
     def _served(self) -> frozenset[str]:
         return self._ids_inside(lambda span: span.facts.serves)
 
-    def session_of(self, span: KeptSpan) -> str:
+    def session_of(self, span: StoredSpan) -> str:
         """Return the session of a span: its own, else that of the spans around it, inside it, or anywhere in the trace."""
         return self._session or self._only_session or self._sessions.get(span.span_id) or self._any_session or self.trace_id
 
-    def agent_of(self, span: KeptSpan) -> str | None:
+    def agent_of(self, span: StoredSpan) -> str | None:
         """Return the agent of a span, found like its session; else the name of an agent's span, else its service."""
         return self._only_agent or self._agents.get(span.span_id) or self._any_agent or span.facts.service or self._service
 
-    def labels_of(self, span: KeptSpan) -> dict[str, str]:
+    def labels_of(self, span: StoredSpan) -> dict[str, str]:
         """Return the labels of a span, including those of the spans around and inside it."""
         return {name: values[span.span_id] for name, values in self._labels.items() if span.span_id in values}
 
@@ -207,36 +207,36 @@ class Trace:
 
     @cached_property
     def _any_session(self) -> str | None:
-        return self._first_of(lambda facts: facts.session_id)
+        return self._find_first(lambda facts: facts.session_id)
 
     @cached_property
     def _sessions(self) -> Mapping[str, str]:
-        return self._nearest(lambda facts: facts.session_id)
+        return self._spread_values(lambda facts: facts.session_id)
 
     @cached_property
     def _agents(self) -> Mapping[str, str]:
-        return self._nearest(lambda facts: facts.agent)
+        return self._spread_values(lambda facts: facts.agent)
 
     @cached_property
     def _any_agent(self) -> str | None:
-        return self._first_of(lambda facts: facts.agent) or self._first_of(_agent_in_span_name)
+        return self._find_first(lambda facts: facts.agent) or self._find_first(_agent_in_span_name)
 
     @cached_property
     def _labels(self) -> Mapping[str, Mapping[str, str]]:
         names = sorted({name for span in self.spans for name in span.facts.labels})
-        return {name: self._nearest(lambda facts, name=name: facts.labels.get(name)) for name in names}  # type: ignore[misc]
+        return {name: self._spread_values(lambda facts, name=name: facts.labels.get(name)) for name in names}  # type: ignore[misc]
 
     @cached_property
     def _service(self) -> str | None:
-        return self._first_of(lambda facts: facts.service)
+        return self._find_first(lambda facts: facts.service)
 
-    def _first_of(self, read: Callable[[SpanFacts], str | None]) -> str | None:
+    def _find_first(self, read: Callable[[SpanFacts], str | None]) -> str | None:
         for span in self.spans:
             if value := read(span.facts):
                 return value
         return None
 
-    def _nearest(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
+    def _spread_values(self, read: Callable[[SpanFacts], str | None]) -> Mapping[str, str]:
         """Return the value of each span: its own, else the nearest one around it, else the first inside it."""
         own = {span.span_id: value for span in self.spans if (value := read(span.facts))}
         if len(own) == len(self.spans):
@@ -255,7 +255,7 @@ class Trace:
                 first[parent.span_id] = min(first.get(parent.span_id, first[span.span_id]), first[span.span_id])
         return {**{span_id: value for span_id, (_, value) in first.items()}, **values}
 
-    def _ids_inside(self, matches: Callable[[KeptSpan], bool]) -> frozenset[str]:
+    def _ids_inside(self, matches: Callable[[StoredSpan], bool]) -> frozenset[str]:
         """Return the ids of the spans that match, and of all spans inside one."""
         ids: set[str] = set()
         for span in self._downwards:
@@ -274,7 +274,7 @@ class Trace:
         return frozenset(ids)
 
 
-def _merge_requests(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
+def _merge_requests(spans: Sequence[StoredSpan]) -> list[StoredSpan]:
     """Return the spans, with each request to a model in only one of them.
 
     Two spans report the same request if they have the same response id, if one is the only request inside the other, or if two
@@ -288,7 +288,7 @@ def _merge_requests(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
     has_two_instrumentors = len({instrumentor_of(span) for span in requests}) > 1
     if not around and not has_repeated_ids and not has_two_instrumentors:
         return list(spans)
-    changed: dict[str, KeptSpan] = {}
+    changed: dict[str, StoredSpan] = {}
     for group in _group_requests(requests, around):
         fullest = max(group, key=lambda span: (_count_messages(span.facts), order_key(span)))
         others = [span for span in group if span is not fullest]
@@ -299,13 +299,13 @@ def _merge_requests(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
     return [changed.get(span.span_id, span) for span in spans]
 
 
-def _enclosing_requests(spans: Sequence[KeptSpan]) -> dict[str, str]:
+def _enclosing_requests(spans: Sequence[StoredSpan]) -> dict[str, str]:
     """Return the id of the nearest request around each request, by the id of the inner one."""
     by_id = {span.span_id: span for span in spans}
     nearest_by_id: dict[str, str | None] = {}
     for span in spans:
         path = []
-        step: KeptSpan | None = span
+        step: StoredSpan | None = span
         while step is not None and step.span_id not in nearest_by_id:
             path.append(step)
             step = by_id.get(step.parent_id or "")
@@ -321,12 +321,12 @@ def _enclosing_requests(spans: Sequence[KeptSpan]) -> dict[str, str]:
     return enclosing
 
 
-def _nearest_from(span: KeptSpan, nearest_by_id: Mapping[str, str | None]) -> str | None:
+def _nearest_from(span: StoredSpan, nearest_by_id: Mapping[str, str | None]) -> str | None:
     """Return the id of the request nearest to the children of a span: the span itself, or the one around it."""
     return span.span_id if span.facts.kind == "inference" else nearest_by_id[span.span_id]
 
 
-def _group_requests(requests: Sequence[KeptSpan], around: dict[str, str]) -> Iterable[list[KeptSpan]]:
+def _group_requests(requests: Sequence[StoredSpan], around: dict[str, str]) -> Iterable[list[StoredSpan]]:
     """Return the groups of two or more spans that report the same request."""
     inner_counts = Counter(around.values())
     first_by_response: dict[str, str] = {}
@@ -349,15 +349,15 @@ def _group_requests(requests: Sequence[KeptSpan], around: dict[str, str]) -> Ite
             join(span.span_id, first_by_response.setdefault(response_id, span.span_id))
     for later, earlier in _pair_same_requests(requests):
         join(later.span_id, earlier.span_id)
-    groups = defaultdict[str, list[KeptSpan]](list)
+    groups = defaultdict[str, list[StoredSpan]](list)
     for span in requests:
         groups[find(span.span_id)].append(span)
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _pair_same_requests(requests: Iterable[KeptSpan]) -> Iterator[tuple[KeptSpan, KeptSpan]]:
+def _pair_same_requests(requests: Iterable[StoredSpan]) -> Iterator[tuple[StoredSpan, StoredSpan]]:
     """Yield pairs of requests with the same content that two instrumentors reported at the same time, the later one first."""
-    by_content = defaultdict[tuple[str, str, tuple[str | None, ...]], list[KeptSpan]](list)
+    by_content = defaultdict[tuple[str, str, tuple[str | None, ...]], list[StoredSpan]](list)
     for span in requests:
         facts = span.facts
         if facts.question and (facts.answer or facts.calls):
@@ -369,7 +369,7 @@ def _pair_same_requests(requests: Iterable[KeptSpan]) -> Iterator[tuple[KeptSpan
 
 
 def _count_messages(facts: SpanFacts) -> int:
-    return sum(bool(getattr(facts, name)) for name in _MESSAGES)
+    return sum(bool(getattr(facts, name)) for name in _MESSAGE_FACTS)
 
 
 def _merge_facts(own: SpanFacts, others: Sequence[SpanFacts]) -> SpanFacts:
@@ -401,29 +401,29 @@ def _merge_usage(usages: Sequence[Usage]) -> Usage | None:
     return Usage(**counts)
 
 
-def _break_cycles(spans: Sequence[KeptSpan]) -> list[KeptSpan]:
+def _break_cycles(spans: Sequence[StoredSpan]) -> list[StoredSpan]:
     """Return the spans without parent cycles: the first span of a cycle loses its parent. Only a malicious sender creates cycles."""
     by_id = {span.span_id: span for span in spans}
-    met: set[str] = set()
+    visited: set[str] = set()
     roots: set[str] = set()
     for span in spans:
-        path: dict[str, KeptSpan] = {}
-        step: KeptSpan | None = span
-        while step is not None and step.span_id not in met and step.span_id not in path:
+        path: dict[str, StoredSpan] = {}
+        step: StoredSpan | None = span
+        while step is not None and step.span_id not in visited and step.span_id not in path:
             path[step.span_id] = step
             step = by_id.get(step.parent_id or "")
         if step is not None and step.span_id in path:
-            circle = list(path.values())[list(path).index(step.span_id) :]
-            roots.add(min(circle, key=order_key).span_id)
-        met |= path.keys()
+            cycle = list(path.values())[list(path).index(step.span_id) :]
+            roots.add(min(cycle, key=order_key).span_id)
+        visited |= path.keys()
     return [span._replace(parent_id=None) if span.span_id in roots else span for span in spans]
 
 
-def _merge_log_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
+def _merge_log_records(ordered: Sequence[StoredSpan]) -> Sequence[StoredSpan]:
     """Return the spans, completed from log records. A record without its span becomes a request."""
     if all(span.facts.kind != "log" for span in ordered):
         return ordered
-    records: dict[str, list[KeptSpan]] = {}
+    records: dict[str, list[StoredSpan]] = {}
     for span in ordered:
         if span.facts.kind == "log":
             records.setdefault(span.parent_id or span.span_id, []).append(span)
@@ -436,11 +436,11 @@ def _merge_log_records(ordered: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
         for span_id, (first, *_) in records.items()
         if span_id not in there
     ]
-    completed = [_complete_span(span, records.get(span.span_id, ())) for span in (*spans, *stand_ins)]
+    completed = [_add_log_records(span, records.get(span.span_id, ())) for span in (*spans, *stand_ins)]
     return sorted(completed, key=order_key)
 
 
-def _complete_span(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
+def _add_log_records(span: StoredSpan, records: Sequence[StoredSpan]) -> StoredSpan:
     """Return the span, completed with what only its log records have."""
     if not records:
         return span
@@ -468,7 +468,7 @@ def _complete_span(span: KeptSpan, records: Sequence[KeptSpan]) -> KeptSpan:
     )
 
 
-def _is_named_helper(span: KeptSpan) -> bool:
+def _is_named_helper(span: StoredSpan) -> bool:
     facts = span.facts
     if facts.kind not in _NAMED_KINDS:
         return False
@@ -490,7 +490,7 @@ def _agent_in_span_name(facts: SpanFacts) -> str | None:
     return None if name in FRAMEWORK_AGENT_NAMES else name
 
 
-def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
+def without_evaluations(spans: Sequence[StoredSpan]) -> Sequence[StoredSpan]:
     """Return the spans without those of evaluators and experiments, and without all spans inside those."""
     left_out = [span.span_id for span in spans if span.facts.kind == "evaluation"]
     if not left_out:
@@ -506,7 +506,7 @@ def without_evaluations(spans: Sequence[KeptSpan]) -> Sequence[KeptSpan]:
     return [span for span in spans if span.span_id not in ids]
 
 
-def instrumentor_of(span: KeptSpan) -> tuple[str, str | None]:
+def instrumentor_of(span: StoredSpan) -> tuple[str, str | None]:
     """Return what identifies the instrumentor of a span: two that report the same call differ in trace or scope."""
     return span.trace_id, span.facts.scope
 
@@ -535,7 +535,7 @@ class Links(NamedTuple):
     """Whether the first request continues with tool outputs; None if there is no request."""
 
 
-def links_of(spans: Iterable[KeptSpan]) -> Links:
+def find_links(spans: Iterable[StoredSpan]) -> Links:
     """Return what may link the trace of these spans to others."""
     ordered = sorted(spans, key=order_key)
     requested_ids, result_ids, executed_ids, questions = set[str](), set[str](), set[str](), set[str]()
@@ -548,13 +548,13 @@ def links_of(spans: Iterable[KeptSpan]) -> Links:
         if facts.kind == "inference" and facts.question:
             questions.add(facts.question)
     one_sided_ids = (result_ids - requested_ids) | (executed_ids - requested_ids) | (requested_ids - result_ids - executed_ids)
-    texts = _contents("call_id", one_sided_ids)
+    texts = _encode_fragments("call_id", one_sided_ids)
     if texts:
-        texts |= _contents("question", questions)
+        texts |= _encode_fragments("question", questions)
     first_request = next((span.facts for span in ordered if span.facts.kind == "inference"), None)
     return Links(
         texts=texts,
-        calls=_contents("call_id", requested_ids | result_ids | executed_ids),
+        calls=_encode_fragments("call_id", requested_ids | result_ids | executed_ids),
         requests=tuple(_reported_requests(ordered)),
         started_at=ordered[0].started_at,
         ended_at=max(span.ended_at for span in ordered),
@@ -562,7 +562,7 @@ def links_of(spans: Iterable[KeptSpan]) -> Links:
     )
 
 
-def _reported_requests(spans: Sequence[KeptSpan]) -> Iterator[ReportedRequest]:
+def _reported_requests(spans: Sequence[StoredSpan]) -> Iterator[ReportedRequest]:
     """Yield the requests that have an id, or a question and an answer, to identify them."""
     session = next((span.facts.session_id for span in spans if span.facts.session_id), None)
     for span in spans:
@@ -576,7 +576,7 @@ def _reported_requests(spans: Sequence[KeptSpan]) -> Iterator[ReportedRequest]:
             yield ReportedRequest(key, span.started_at, span.ended_at, facts.session_id or session)
 
 
-def _contents(name: str, values: Iterable[str]) -> frozenset[str]:
+def _encode_fragments(name: str, values: Iterable[str]) -> frozenset[str]:
     """Return facts as fragments of stored span contents."""
     return frozenset(f'"{name}":{msgspec.json.encode(value).decode()}' for value in values)
 
@@ -597,7 +597,7 @@ class RecentRequests(Generic[Owner]):
                     yield other_owner
             others = [report for report in reports if report[1] != owner]
             self._reports[request.key] = [*others[-_MAX_OWNERS:], (request, owner)]
-        while len(self._reports) > MAX_REQUESTS:
+        while len(self._reports) > MAX_RECENT_REQUESTS:
             self._reports.popitem(last=False)
 
 

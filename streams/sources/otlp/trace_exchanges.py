@@ -27,7 +27,7 @@ from streams.sources.openclaw.tree import outcome_of
 from streams.sources.otlp.conventions import ANSWER_TOOLS
 from streams.sources.otlp.reading import TRUNCATED, UNCLEAR_TOKENS
 from streams.sources.otlp.span_facts import Rating, SpanFacts
-from streams.sources.otlp.trace import ENCLOSING, SESSION_FROM_TRACE, KeptSpan, Trace, order_key
+from streams.sources.otlp.trace import ENCLOSING_KINDS, SESSION_FROM_TRACE, StoredSpan, Trace, order_key
 
 MIN_QUOTED_ANSWER = 16
 """Characters of the shortest answer that identifies a question built from it: `yes` is in many."""
@@ -38,7 +38,7 @@ _MAX_ANSWERS = 16
 class TracedExchange(msgspec.Struct, frozen=True):
     """An exchange of a trace. Its texts are already redacted and cut."""
 
-    span: KeptSpan
+    span: StoredSpan
     session_id: str
     agent: str | None
     question: str
@@ -67,9 +67,9 @@ class TracedExchange(msgspec.Struct, frozen=True):
         return self.span.started_at
 
 
-def exchanges_of(trace: Trace) -> list[TracedExchange]:
+def build_exchanges(trace: Trace) -> list[TracedExchange]:
     """Return the exchanges of a trace, in order of time: one per turn with a question or an answer."""
-    exchanges = (_build_exchange(trace, turn) for turn in turns_of(trace))
+    exchanges = (_build_exchange(trace, turn) for turn in find_turns(trace))
     return [exchange for exchange in exchanges if exchange is not None]
 
 
@@ -107,7 +107,7 @@ def _build_exchange(trace: Trace, turn: Turn) -> TracedExchange | None:
     )
 
 
-def _last_facts(own: SpanFacts, answer_facts: SpanFacts | None, requests: Sequence[KeptSpan]) -> SpanFacts:
+def _last_facts(own: SpanFacts, answer_facts: SpanFacts | None, requests: Sequence[StoredSpan]) -> SpanFacts:
     """Return the facts with the model and stop reason of a turn: of its answer, else of its last request."""
     if answer_facts is not None and answer_facts.model:
         return answer_facts
@@ -115,7 +115,7 @@ def _last_facts(own: SpanFacts, answer_facts: SpanFacts | None, requests: Sequen
 
 
 def _collect_tags(
-    sources: Iterable[SpanFacts | None], billed: Iterable[KeptSpan], *, is_session_known: bool
+    sources: Iterable[SpanFacts | None], billed: Iterable[StoredSpan], *, is_session_known: bool
 ) -> tuple[str, ...]:
     tags = set()
     if any(facts is not None and TRUNCATED in facts.tags for facts in sources):
@@ -145,7 +145,7 @@ def _find_answer(turn: Turn) -> tuple[Unit, SpanFacts | None]:
     return last, None
 
 
-def _collect_thoughts(own: SpanFacts, requests: Sequence[KeptSpan]) -> list[str]:
+def _collect_thoughts(own: SpanFacts, requests: Sequence[StoredSpan]) -> list[str]:
     """Return the distinct thoughts of the requests in order, else the span's own."""
     distinct = dict.fromkeys(request.facts.thinking for request in requests if request.facts.thinking)
     if distinct:
@@ -153,7 +153,7 @@ def _collect_thoughts(own: SpanFacts, requests: Sequence[KeptSpan]) -> list[str]
     return [own.thinking] if own.thinking else []
 
 
-def _sum_tokens(requests: Sequence[KeptSpan], field: str) -> int | None:
+def _sum_tokens(requests: Sequence[StoredSpan], field: str) -> int | None:
     """Return the sum of a count; None if no request has it, or if one request's count is unclear."""
     counts: list[int] = []
     for request in requests:
@@ -174,15 +174,15 @@ def exchange_indices(exchanges: Sequence[TracedExchange]) -> dict[str, int]:
 class Unit:
     """An outermost agent, chain or request, with its question and answer."""
 
-    def __init__(self, trace: Trace, span: KeptSpan) -> None:
+    def __init__(self, trace: Trace, span: StoredSpan) -> None:
         self.span = span
-        self.is_enclosing = span.facts.kind in ENCLOSING
+        self.is_enclosing = span.facts.kind in ENCLOSING_KINDS
         self.session_id = trace.session_of(span)
         self.inside = [inner for inner in trace.subtree(span) if inner.span_id not in trace.helper_ids]
         requests = [inner for inner in self.inside if inner.span_id in trace.request_ids]
         self.requests = [inner for inner in requests if inner.span_id not in trace.tool_ids] or requests
         """Its requests, without those that serve a tool unless there are no others."""
-        inner = _unframe(trace, span) if self.is_enclosing and _lacks_conversation(span.facts) else []
+        inner = _open_frame(trace, span) if self.is_enclosing and _lacks_conversation(span.facts) else []
         # An inner chain may hold a framework's state, which is neither question nor answer.
         self._speakers = [span, *(agent for agent in inner if agent is not span and agent.facts.kind == "agent")]
 
@@ -257,10 +257,10 @@ class Unit:
         return bool(self.requests) and bool(self.requests[0].facts.results)
 
 
-def _unframe(trace: Trace, span: KeptSpan) -> list[KeptSpan]:
+def _open_frame(trace: Trace, span: StoredSpan) -> list[StoredSpan]:
     """Return the outermost spans inside a frame, which may be nested."""
     inner = [span]
-    while len(inner) == 1 and inner[0].facts.kind in ENCLOSING and _lacks_conversation(inner[0].facts):
+    while len(inner) == 1 and inner[0].facts.kind in ENCLOSING_KINDS and _lacks_conversation(inner[0].facts):
         inner = trace.outermost(inner[0])
     return inner
 
@@ -275,13 +275,13 @@ class Turn:
 
     def __init__(self) -> None:
         self.units = list[Unit]()
-        self.spans = list[KeptSpan]()
+        self.spans = list[StoredSpan]()
         self._questions, self._answers, self._agents = set[str](), deque[str](maxlen=_MAX_ANSWERS), set[str | None]()
         self._ends_at = datetime.min.replace(tzinfo=UTC)
         self._user_messages = 0
 
     @property
-    def span(self) -> KeptSpan:
+    def span(self) -> StoredSpan:
         """Span that identifies the turn: the first agent or chain, else the first request."""
         return next((unit.span for unit in self.units if unit.is_enclosing), self.units[0].span)
 
@@ -308,13 +308,13 @@ class Turn:
             return False
         before = self.units[-1]
         is_same_question = question in self._questions
-        runs_beside = unit.span.started_at < self._ends_at
+        overlaps = unit.span.started_at < self._ends_at
         are_agents = before.is_enclosing and unit.is_enclosing
         if before.span.trace_id != unit.span.trace_id:
-            return not runs_beside
+            return not overlaps
         if before.span.parent_id is None and unit.span.parent_id is None and are_agents:
-            return not (runs_beside and is_same_question)
-        return not runs_beside and self._is_next(trace, unit, question)
+            return not (overlaps and is_same_question)
+        return not overlaps and self._is_next(trace, unit, question)
 
     def _is_next(self, trace: Trace, unit: Unit, question: str) -> bool:
         """Return whether a later unit of the same trace asks something else."""
@@ -325,10 +325,10 @@ class Turn:
             and self._has_more_messages(unit, is_same_question=is_same_question)
         ):
             return True
-        is_passed_on = any(
+        quotes_answer = any(
             answer in question for answer in self._answers if len(answer) >= MIN_QUOTED_ANSWER or answer == question
         )
-        if is_same_question or is_passed_on or trace.serves(unit.span):
+        if is_same_question or quotes_answer or trace.is_served(unit.span):
             return False
         if before.is_enclosing and unit.is_enclosing:
             return unit.agent is not None and {unit.agent} == self._agents
@@ -341,18 +341,18 @@ class Turn:
         return unit.user_messages > before or (unit.user_messages == before > 1 and not is_same_question)
 
 
-def turns_of(trace: Trace) -> list[Turn]:
+def find_turns(trace: Trace) -> list[Turn]:
     """Return the turns of a trace, in order of time, by the rules of this module."""
-    units = [unit for span in trace.outermost() for unit in _units_of(trace, span)]
+    units = [unit for span in trace.outermost() for unit in _build_units(trace, span)]
     turns = sorted(_split_turns(trace, units), key=lambda turn: order_key(turn.span))
     _assign_other_spans(trace, turns)
     return turns
 
 
-def _units_of(trace: Trace, span: KeptSpan) -> list[Unit]:
+def _build_units(trace: Trace, span: StoredSpan) -> list[Unit]:
     """Return an outermost span as one unit, or as the units inside it if it is the frame of several turns."""
-    if span.facts.kind in ENCLOSING and _lacks_conversation(span.facts):
-        inner = [Unit(trace, inner_span) for inner_span in _unframe(trace, span)]
+    if span.facts.kind in ENCLOSING_KINDS and _lacks_conversation(span.facts):
+        inner = [Unit(trace, inner_span) for inner_span in _open_frame(trace, span)]
         if len(inner) > 1 and len(_split_turns(trace, inner)) > 1:
             return inner
     return [Unit(trace, span)]
@@ -396,7 +396,7 @@ class TracedRating(NamedTuple):
     at: datetime
 
 
-def ratings_of(trace: Trace, exchanges: Sequence[TracedExchange]) -> Iterator[TracedRating]:
+def find_ratings(trace: Trace, exchanges: Sequence[TracedExchange]) -> Iterator[TracedRating]:
     """Yield the ratings of the exchanges of a trace, and skip all others.
 
     A rating belongs to the exchange with the response that it names, else to the exchange of its span.

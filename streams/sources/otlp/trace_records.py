@@ -33,39 +33,39 @@ from schemas.bounds import is_too_deep
 from schemas.records import AgentEvent, Exchange, Label, Span, TraceAssembly, UnusedSpans
 from streams.sources.exchange_builder import ExchangeDraft, ExchangeSettings, RedactedTexts, build_exchange
 from streams.sources.openclaw.text import Unwrapped
-from streams.sources.otlp.kept_spans import kept_span
 from streams.sources.otlp.reading import TRUNCATED
 from streams.sources.otlp.span_facts import SpanFacts, ToolCall, ToolResult, Usage
+from streams.sources.otlp.stored_spans import to_stored_span
 from streams.sources.otlp.trace import (
     SESSION_FROM_TRACE,
-    KeptSpan,
     Links,
+    StoredSpan,
     Trace,
+    find_links,
     instrumentor_of,
-    links_of,
     order_key,
     without_evaluations,
 )
-from streams.sources.otlp.trace_exchanges import TracedExchange, TracedRating, exchange_indices, exchanges_of, ratings_of
+from streams.sources.otlp.trace_exchanges import TracedExchange, TracedRating, build_exchanges, exchange_indices, find_ratings
 
 COMPLETE, CONTINUED, NOT_UNDERSTOOD, NO_MODEL = "complete", "continued", "not_understood", "no_model"
 _NO_SECRETS: Counter[str] = Counter()
-_MARKER = re.compile(r"\[SECRET:([a-z][a-z0-9_]{0,31}):[0-9a-f]{8}\]")
+_SECRET_MARKER = re.compile(r"\[SECRET:([a-z][a-z0-9_]{0,31}):[0-9a-f]{8}\]")
 UNKNOWN_KIND, NO_CONTENT, HELPER = "unknown_kind", "no_content", "helper"
 EVALUATION, REPEATED, RETRIEVAL, NOT_A_MODEL_CALL = "evaluation", "repeated", "retrieval", "not_a_model_call"
 STATES = (UNKNOWN_KIND, NO_CONTENT, HELPER, EVALUATION, REPEATED, RETRIEVAL, NOT_A_MODEL_CALL)
 """The states, those that a user can act on first."""
-MAX_GROUPS = 32
+MAX_UNUSED_GROUPS = 32
 """Groups of unused spans kept per trace."""
-_TEXTS = ("question", "answer", "thinking", "calls", "results", "called", "returned")
+_TEXT_FACTS = ("question", "answer", "thinking", "calls", "results", "called", "returned")
 _STATE_BY_KIND = {"helper": HELPER, "evaluation": EVALUATION, "retrieval": RETRIEVAL, "other": NOT_A_MODEL_CALL}
-_CALL_EVENTS = frozenset({"tool_call", "tool_output"})
+_CALL_EVENT_TYPES = frozenset({"tool_call", "tool_output"})
 _OWNER_FIELDS = frozenset({"event_id", "exchange_id"})
 _MAX_TOOL_NAME = 256
 SOURCE = "otlp"
 """The `source` of events from traces."""
 Json = dict[str, Any]
-_handoff = re.compile(r"(?:transfer|hand_?off)[ _-]to[ _-](.+)", re.IGNORECASE | re.DOTALL).match
+_match_handoff = re.compile(r"(?:transfer|hand_?off)[ _-]to[ _-](.+)", re.IGNORECASE | re.DOTALL).match
 _replace_separators = partial(re.compile(r"[^a-z0-9]+").sub)
 
 
@@ -103,12 +103,12 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
     The same spans give the same exchanges and events, in whatever order and however often they arrive.
     """
     first = min(records, key=order_key)
-    spans = sorted(map(kept_span, records), key=order_key)
+    spans = sorted(map(to_stored_span, records), key=order_key)
     trace_id = decision.trace_id or first.trace_id
     own_spans = [span for span in spans if span.trace_id == trace_id]
     trace = Trace(first.trace_id, without_evaluations(spans), decision.session)
     earlier = {exchange.exchange_id: exchange for exchange in decision.earlier if not exchange.withdrawn}
-    traced, withdrawn_ids = _identify_exchanges(exchanges_of(trace), earlier, decision, {span.span_id for span in spans})
+    traced, withdrawn_ids = _identify_exchanges(build_exchanges(trace), earlier, decision, {span.span_id for span in spans})
     withdrawn = [
         replace(exchange, withdrawn=True, ingested_at=decision.now)
         for exchange_id, exchange in earlier.items()
@@ -116,21 +116,21 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
     ]
     events = events_of(trace)
     new_events = _drop_repeated_events(trace, events, decision.earlier_events)
-    ratings = list(ratings_of(trace, traced))
+    ratings = list(find_ratings(trace, traced))
     used_ids = {event.span.span_id for event in events}
     used_ids |= {exchange.span.span_id for exchange in traced}
     used_ids |= {rating.span_id for rating in ratings}
     new_exchanges = [exchange for exchange in traced if exchange.exchange_id not in earlier]
     all_facts = [span.facts for span in trace.spans]
     return Assembly(
-        exchanges=[*(_exchange_record(exchange, first, decision.now) for exchange in traced), *withdrawn],
-        events=_event_records(trace, new_events, traced, first, decision.now),
+        exchanges=[*(_build_exchange_record(exchange, first, decision.now) for exchange in traced), *withdrawn],
+        events=_build_event_records(trace, new_events, traced, first, decision.now),
         ratings=ratings,
         decision=TraceAssembly(
             connection=first.connection,
             project=first.project,
             agent=trace.agent_of(trace.spans[0]) if trace.spans else None,
-            session_id=_session_of(trace, traced, first),
+            session_id=_find_session(trace, traced, first),
             trace_id=trace_id,
             revision=decision.revision,
             reason=decision.reason,
@@ -147,11 +147,11 @@ def assemble(records: Sequence[Span], decision: Decision) -> Assembly:
             ended_at=max(span.ended_at for span in own_spans),
             assembled_at=decision.now,
         ),
-        links=links_of(own_spans),
+        links=find_links(own_spans),
     )
 
 
-def _session_of(trace: Trace, traced: Sequence[TracedExchange], first: Span) -> str:
+def _find_session(trace: Trace, traced: Sequence[TracedExchange], first: Span) -> str:
     if traced:
         return traced[0].session_id
     if trace.spans:
@@ -163,13 +163,13 @@ def _identify_exchanges(
     traced: Sequence[TracedExchange], earlier: Mapping[str, Exchange], decision: Decision, span_ids: Collection[str]
 ) -> tuple[list[TracedExchange], set[str]]:
     """Give exchanges the ids of the earlier ones they continue. Also return the ids of the earlier ones to withdraw."""
-    misfiled = {exchange_id for exchange_id, exchange in earlier.items() if _is_misfiled(exchange, traced, decision)}
-    kept_ids = [exchange_id for exchange_id in earlier if exchange_id not in misfiled]
+    misfiled_ids = {exchange_id for exchange_id, exchange in earlier.items() if _has_wrong_session(exchange, traced, decision)}
+    kept_ids = [exchange_id for exchange_id in earlier if exchange_id not in misfiled_ids]
     identified, absorbed = _keep_earlier_ids(traced, kept_ids, span_ids)
-    return identified, absorbed | misfiled
+    return identified, absorbed | misfiled_ids
 
 
-def _is_misfiled(exchange: Exchange, traced: Sequence[TracedExchange], decision: Decision) -> bool:
+def _has_wrong_session(exchange: Exchange, traced: Sequence[TracedExchange], decision: Decision) -> bool:
     """Return whether an earlier exchange uses its trace's id as a session although a linked trace now names the session."""
     if decision.trace_id is None or SESSION_FROM_TRACE not in exchange.tags:
         return False
@@ -195,7 +195,7 @@ def _keep_earlier_ids(
     return [replace(exchange, earlier_id=id_by_index.get(index)) for index, exchange in enumerate(traced)], absorbed
 
 
-def _exchange_record(traced: TracedExchange, span: Span, now: datetime) -> Exchange:
+def _build_exchange_record(traced: TracedExchange, span: Span, now: datetime) -> Exchange:
     draft = ExchangeDraft(
         exchange_id=traced.exchange_id,
         session_id=traced.session_id,
@@ -210,7 +210,7 @@ def _exchange_record(traced: TracedExchange, span: Span, now: datetime) -> Excha
         stop_reason=traced.stop_reason,
         outcome=traced.outcome,
         tags=frozenset(traced.tags),
-        labels=_labels(traced.labels),
+        labels=_build_labels(traced.labels),
     )
     settings = ExchangeSettings(span.connection, span.project, now, _count_secrets, unwrap=_keep_wrapped)
 
@@ -220,20 +220,20 @@ def _exchange_record(traced: TracedExchange, span: Span, now: datetime) -> Excha
     return build_exchange(draft, settings, identify)
 
 
-def _labels(labels: Mapping[str, str]) -> tuple[Label, ...]:
+def _build_labels(labels: Mapping[str, str]) -> tuple[Label, ...]:
     return tuple(Label(name=name, value=value) for name, value in labels.items())
 
 
 def _count_secrets(text: str) -> tuple[str, Counter[str]]:
     """Return the text, and the number of secrets that were redacted when its span arrived."""
-    return text, Counter(_MARKER.findall(text)) if "[SECRET:" in text else _NO_SECRETS
+    return text, Counter(_SECRET_MARKER.findall(text)) if "[SECRET:" in text else _NO_SECRETS
 
 
 def _keep_wrapped(text: str) -> Unwrapped:
     return Unwrapped(text, multi_user=False)
 
 
-def _event_records(
+def _build_event_records(
     trace: Trace, events: Iterable[TracedEvent], exchanges: Sequence[TracedExchange], span: Span, now: datetime
 ) -> list[AgentEvent]:
     owners = _EventOwners(trace, exchanges)
@@ -269,14 +269,14 @@ class _EventOwners:
         self._exchange_ids = {span_id: exchanges[index].exchange_id for span_id, index in exchange_indices(exchanges).items()}
         self._owners: dict[str, _EventOwner] = {}
 
-    def owner_of(self, span: KeptSpan) -> _EventOwner:
+    def owner_of(self, span: StoredSpan) -> _EventOwner:
         owner = self._owners.get(span.span_id)
         if owner is None:
             owner = self._owners[span.span_id] = _EventOwner(
                 session_id=self._trace.session_of(span),
                 agent=self._trace.agent_of(span),
                 exchange_id=self._exchange_ids.get(span.span_id),
-                labels=_labels(self._trace.labels_of(span)),
+                labels=_build_labels(self._trace.labels_of(span)),
             )
         return owner
 
@@ -304,17 +304,17 @@ def _drop_repeated_events(trace: Trace, events: Sequence[TracedEvent], earlier: 
         return list(events)
     current_ids = {event.event_id for event in events}
     earlier_ids = {event.event_id for event in earlier}
-    fresh: dict[str, list[TracedEvent]] = defaultdict(list)
+    new_candidates: dict[str, list[TracedEvent]] = defaultdict(list)
     for event in events:
         if event.event_id not in earlier_ids:
-            fresh[event.payload["event"]].append(event)
+            new_candidates[event.payload["event"]].append(event)
     superseded: dict[str, list[EarlierEvent]] = defaultdict(list)
     for earlier_event in earlier:
         if earlier_event.event_id not in current_ids:
             superseded[earlier_event.payload["event"]].append(earlier_event)
     new_ids: set[str] = set()
-    for event_type, fresh_events in fresh.items():
-        if event_type in _CALL_EVENTS:
+    for event_type, fresh_events in new_candidates.items():
+        if event_type in _CALL_EVENT_TYPES:
             new_events = _new_calls(fresh_events, superseded[event_type])
         else:
             new_events = _new_events(trace, fresh_events, superseded[event_type])
@@ -322,7 +322,7 @@ def _drop_repeated_events(trace: Trace, events: Sequence[TracedEvent], earlier: 
     return [event for event in events if event.event_id in new_ids]
 
 
-def _new_calls(fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
+def _new_calls(new_candidates: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
     """Yield the calls that no superseded event covers: by call id, or by tool name if one of the two has no id."""
     by_call_id: dict[Any, EarlierEvent] = {}
     by_name: dict[tuple[str, bool], dict[str, EarlierEvent]] = defaultdict(dict)
@@ -331,7 +331,7 @@ def _new_calls(fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent])
         by_name[candidate.payload.get("tool", ""), call_id is None][candidate.event_id] = candidate
         if call_id is not None:
             by_call_id[call_id] = candidate
-    for event in fresh:
+    for event in new_candidates:
         call_id = event.payload.get("tool_call_id")
         match = None if call_id is None else by_call_id.get(call_id)
         if match is None:
@@ -354,29 +354,31 @@ def _same_tool_events(
             yield from by_name.get((tool[start:], False), {}).values()
 
 
-def _new_events(trace: Trace, fresh: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]) -> Iterator[TracedEvent]:
+def _new_events(
+    trace: Trace, new_candidates: Sequence[TracedEvent], superseded: Sequence[EarlierEvent]
+) -> Iterator[TracedEvent]:
     """Yield the events that no superseded one covers.
 
     Spans inside each other report the same thing. Of other spans, each superseded event covers one event with equal content.
     """
     near_superseded = trace.ids_on_path({event.span_id for event in superseded})
-    near_fresh = trace.ids_on_path({event.span.span_id for event in fresh})
-    uncovered = Counter(_content_key(event.payload) for event in superseded if event.span_id not in near_fresh)
-    for event in fresh:
+    near_fresh = trace.ids_on_path({event.span.span_id for event in new_candidates})
+    uncovered = Counter(_build_content_key(event.payload) for event in superseded if event.span_id not in near_fresh)
+    for event in new_candidates:
         if event.span.span_id in near_superseded:
             continue
-        key = _content_key(event.payload)
+        key = _build_content_key(event.payload)
         if uncovered[key] > 0:
             uncovered[key] -= 1
         else:
             yield event
 
 
-def _content_key(payload: Mapping[str, Any]) -> str:
+def _build_content_key(payload: Mapping[str, Any]) -> str:
     return canonical_json({name: value for name, value in payload.items() if name not in _OWNER_FIELDS})
 
 
-def _trace_state(spans: Sequence[KeptSpan], traced: Sequence[TracedExchange]) -> str:
+def _trace_state(spans: Sequence[StoredSpan], traced: Sequence[TracedExchange]) -> str:
     """Return the state of a trace: if it made no exchange, the reason that its sender can do most about."""
     ids = {span.span_id for span in spans}
     if any(exchange.span.span_id in ids for exchange in traced):
@@ -388,17 +390,17 @@ def _trace_state(spans: Sequence[KeptSpan], traced: Sequence[TracedExchange]) ->
         return EVALUATION
     if any(span.facts.unknown is not None for span in agent_spans):
         return NOT_UNDERSTOOD
-    return _contentless_state({span.facts.kind for span in agent_spans})
+    return _state_without_content({span.facts.kind for span in agent_spans})
 
 
-def _contentless_state(kinds: Collection[str]) -> str:
+def _state_without_content(kinds: Collection[str]) -> str:
     if "inference" in kinds or "agent" in kinds:
         return NO_CONTENT
     return HELPER if "helper" in kinds else NO_MODEL
 
 
 def unused_spans(
-    spans: Iterable[KeptSpan], used: Collection[str], helpers: Collection[str], *, has_exchange: bool
+    spans: Iterable[StoredSpan], used: Collection[str], helpers: Collection[str], *, has_exchange: bool
 ) -> tuple[UnusedSpans, ...]:
     """Return the unused spans by state and scope. `used` and `helpers` are ids of spans; `helpers` are those inside a helper.
 
@@ -412,7 +414,7 @@ def unused_spans(
             group = _Group(state, span.facts.scope or "")
             counts[group] = counts.get(group, 0) + 1
             examples.setdefault(group, span.facts.unknown or span.facts.name)
-    groups = sorted(counts, key=lambda group: (STATES.index(group.state), -counts[group], group.scope))[:MAX_GROUPS]
+    groups = sorted(counts, key=lambda group: (STATES.index(group.state), -counts[group], group.scope))[:MAX_UNUSED_GROUPS]
     return tuple(
         [UnusedSpans(state=group.state, scope=group.scope, example=examples[group], spans=counts[group]) for group in groups]
     )
@@ -423,7 +425,7 @@ class _Group(NamedTuple):
     scope: str
 
 
-def _unused_state(span: KeptSpan, used: Collection[str], helpers: Collection[str], *, has_exchange: bool) -> str | None:
+def _unused_state(span: StoredSpan, used: Collection[str], helpers: Collection[str], *, has_exchange: bool) -> str | None:
     facts = span.facts
     is_helper = span.span_id in helpers
     if facts.kind == "inference" and not is_helper and not _has_texts(span):
@@ -438,8 +440,8 @@ def _unused_state(span: KeptSpan, used: Collection[str], helpers: Collection[str
     return REPEATED if has_exchange or _has_texts(span) else NO_CONTENT
 
 
-def _has_texts(span: KeptSpan) -> bool:
-    return any(getattr(span.facts, name) for name in _TEXTS)
+def _has_texts(span: StoredSpan) -> bool:
+    return any(getattr(span.facts, name) for name in _TEXT_FACTS)
 
 
 class EarlierEvent(NamedTuple):
@@ -460,7 +462,7 @@ class TracedEvent(NamedTuple):
     at: datetime
     rank: int
     event_id: str
-    span: KeptSpan
+    span: StoredSpan
     payload: Json
 
 
@@ -468,8 +470,8 @@ def events_of(trace: Trace) -> list[TracedEvent]:
     """Return the events of a trace in order of time. At the same time, a call precedes its output, and both precede tokens."""
     if _has_served_calls_alone(trace):
         return []
-    events = [event for span in trace.spans for event in _own_events(trace, span)]
-    events += _tool_events(trace)
+    events = [event for span in trace.spans for event in _build_own_events(trace, span)]
+    events += _build_tool_events(trace)
     return sorted(events, key=lambda event: (event.at, event.rank, event.event_id))
 
 
@@ -482,7 +484,7 @@ def _has_served_calls_alone(trace: Trace) -> bool:
     return bool(known) and all(facts.is_served_call and facts.session_id is None for facts in known)
 
 
-def _own_events(trace: Trace, span: KeptSpan) -> Iterator[TracedEvent]:
+def _build_own_events(trace: Trace, span: StoredSpan) -> Iterator[TracedEvent]:
     facts = span.facts
     if facts.usage is not None and (
         span.span_id in trace.request_ids or (facts.kind == "helper" and trace.conversation_requests)
@@ -516,31 +518,31 @@ def _drop_missing(**fields: Any) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _build_event(at: datetime, rank: int, span: KeptSpan, suffix: str, payload: Json) -> TracedEvent:
+def _build_event(at: datetime, rank: int, span: StoredSpan, suffix: str, payload: Json) -> TracedEvent:
     event_id = f"{span.span_id}:{suffix}"
     return TracedEvent(at, rank, event_id, span, {"event_id": event_id, "source": SOURCE, **payload})
 
 
-def _tool_events(trace: Trace) -> Iterator[TracedEvent]:
+def _build_tool_events(trace: Trace) -> Iterator[TracedEvent]:
     tool_spans = [span for span in trace.spans if span.facts.kind == "tool" and span.span_id not in trace.helper_ids]
     transports = find_transports(tool_spans)
-    innermost = [span for span in tool_spans if span.span_id not in transports and not _repeats_inner(trace, span)]
-    tools = _drop_repeated_tools(_with_wrappers(trace, span) for span in innermost)
+    innermost = [span for span in tool_spans if span.span_id not in transports and not _wraps_same_tool(trace, span)]
+    tools = _drop_repeated_tools(_add_wrapper_facts(trace, span) for span in innermost)
     messages: list[_MessageCall] = []
     for span in _spans_with_messages(trace):
         messages += [_MessageCall(span, index, call) for index, call in enumerate(span.facts.calls)]
-    outputs = _Outputs(trace)
+    outputs = _ToolOutputs(trace)
     joined = _join_calls(tools, messages)
     for span in tools:
         message = joined.get(span.span_id)
-        yield from _events_of_span(span, None if message is None else message.call, outputs)
+        yield from _build_span_events(span, None if message is None else message.call, outputs)
     joined_keys = {message.key for message in joined.values()}
     for message in messages:
         if message.key not in joined_keys:
-            yield from _events_of_message(message, outputs)
+            yield from _build_message_events(message, outputs)
 
 
-def _repeats_inner(trace: Trace, span: KeptSpan) -> bool:
+def _wraps_same_tool(trace: Trace, span: StoredSpan) -> bool:
     """Return whether a tool's span only wraps a span of the same tool by another instrumentor."""
     return any(
         child.facts.kind == "tool" and _tool_name(child.facts) == _tool_name(span.facts) for child in trace.children(span)
@@ -551,11 +553,11 @@ def _tool_name(facts: SpanFacts) -> str | None:
     return None if facts.called is None else facts.called.name
 
 
-def _drop_repeated_tools(tools: Iterable[KeptSpan]) -> list[KeptSpan]:
+def _drop_repeated_tools(tools: Iterable[StoredSpan]) -> list[StoredSpan]:
     """Return the tools' spans without those of a second instrumentor for the same call at the same time."""
-    kept, by_call = list[KeptSpan](), dict[tuple[str, str] | None, KeptSpan]()
+    kept, by_call = list[StoredSpan](), dict[tuple[str, str] | None, StoredSpan]()
     for span in tools:
-        call = None if span.facts.called is None else _by_arguments(span.facts.called)
+        call = None if span.facts.called is None else _build_arguments_key(span.facts.called)
         before = by_call.setdefault(call, span)
         if call is None or instrumentor_of(before) == instrumentor_of(span) or span.started_at > before.ended_at:
             kept.append(span)
@@ -563,11 +565,11 @@ def _drop_repeated_tools(tools: Iterable[KeptSpan]) -> list[KeptSpan]:
     return kept
 
 
-def _by_arguments(call: ToolCall) -> tuple[str, str] | None:
+def _build_arguments_key(call: ToolCall) -> tuple[str, str] | None:
     return None if call.name is None else (call.name, canonical_json(call.arguments))
 
 
-def _with_wrappers(trace: Trace, span: KeptSpan) -> KeptSpan:
+def _add_wrapper_facts(trace: Trace, span: StoredSpan) -> StoredSpan:
     """Return a tool's span, completed from the spans that wrap it."""
     own, outer = span.facts, trace.parent(span)
     while outer is not None and outer.facts.kind == "tool" and _tool_name(outer.facts) == _tool_name(own):
@@ -586,7 +588,7 @@ def _complete_call(call: ToolCall | None, other: ToolCall | None) -> ToolCall | 
 class _MessageCall(NamedTuple):
     """A call in a message: its span, and its position among the span's calls."""
 
-    span: KeptSpan
+    span: StoredSpan
     position: int
     call: ToolCall
 
@@ -596,24 +598,24 @@ class _MessageCall(NamedTuple):
         return self.span.span_id, self.position
 
 
-def _spans_with_messages(trace: Trace) -> list[KeptSpan]:
+def _spans_with_messages(trace: Trace) -> list[StoredSpan]:
     """Return the spans whose messages count: the innermost requests, else the agents."""
     return trace.conversation_requests or [
         span for span in trace.spans if span.facts.kind == "agent" and span.span_id not in trace.helper_ids
     ]
 
 
-class _Outputs:
+class _ToolOutputs:
     """The tool outputs in messages, by call id. Some senders number the calls of each turn from 1 again."""
 
     def __init__(self, trace: Trace) -> None:
-        self._by_call = defaultdict[str, list[tuple[KeptSpan, ToolResult]]](list)
+        self._by_call = defaultdict[str, list[tuple[StoredSpan, ToolResult]]](list)
         for span in trace.spans:
             for result in span.facts.results:
                 if result.call_id is not None:
                     self._by_call[result.call_id].append((span, result))
 
-    def find(self, call_id: str | None, caller: KeptSpan) -> tuple[KeptSpan, ToolResult] | None:
+    def find(self, call_id: str | None, caller: StoredSpan) -> tuple[StoredSpan, ToolResult] | None:
         """Return the first output reported after the call, with its span; any output of the call if the clocks differ."""
         outputs = self._by_call.get(call_id or "", [])
         for span, result in outputs:
@@ -622,11 +624,11 @@ class _Outputs:
         return outputs[0] if outputs else None
 
 
-def _join_calls(tools: list[KeptSpan], messages: list[_MessageCall]) -> dict[str, _MessageCall]:
+def _join_calls(tools: list[StoredSpan], messages: list[_MessageCall]) -> dict[str, _MessageCall]:
     """Return the message with the same call as a tool's span, by the id of the span."""
     joined: dict[str, _MessageCall] = {}
     open_tools, open_messages = list(tools), list(messages)
-    for key in (attrgetter("call_id"), _by_arguments, attrgetter("name"), _by_handoff):
+    for key in (attrgetter("call_id"), _build_arguments_key, attrgetter("name"), _build_handoff_key):
         candidates = defaultdict[Any, list[_MessageCall]](list)
         for message in open_messages:
             candidates[key(message.call)].append(message)
@@ -640,13 +642,13 @@ def _join_calls(tools: list[KeptSpan], messages: list[_MessageCall]) -> dict[str
     return joined
 
 
-def _by_handoff(call: ToolCall) -> str | None:
+def _build_handoff_key(call: ToolCall) -> str | None:
     """Return the agent that takes over in a handoff, normalised: `transfer_to_billing_desk` and `handoff to Billing Desk` match."""
-    match = None if call.name is None else _handoff(call.name)
+    match = None if call.name is None else _match_handoff(call.name)
     return None if match is None else _replace_separators("_", match[1].lower())
 
 
-def _events_of_span(span: KeptSpan, message: ToolCall | None, outputs: _Outputs) -> Iterator[TracedEvent]:
+def _build_span_events(span: StoredSpan, message: ToolCall | None, outputs: _ToolOutputs) -> Iterator[TracedEvent]:
     call = _merge_calls(span.facts.called or ToolCall(), message or ToolCall())
     yield _build_event(span.started_at, 1, span, "call", _call_fields(call))
     reported = outputs.find(call.call_id, span)
@@ -665,7 +667,7 @@ def _events_of_span(span: KeptSpan, message: ToolCall | None, outputs: _Outputs)
 def _merge_calls(own: ToolCall, message: ToolCall) -> ToolCall:
     """Return the call of a span, completed from the message that asked for it. A handoff is named as the model named it."""
     call_id = own.call_id or message.call_id
-    if message.name is not None and _by_handoff(own) is not None:
+    if message.name is not None and _build_handoff_key(own) is not None:
         return ToolCall(message.name, call_id, message.arguments)
     has_arguments = own.arguments is not None and (isinstance(own.arguments, dict) or message.arguments is None)
     return ToolCall(own.name or message.name, call_id, own.arguments if has_arguments else message.arguments)
@@ -683,7 +685,7 @@ def _output_fields(output: ToolResult, call: ToolCall) -> Json:
     return {**payload, **_drop_missing(is_error=output.is_error), "result": output.output}
 
 
-def _events_of_message(message: _MessageCall, outputs: _Outputs) -> Iterator[TracedEvent]:
+def _build_message_events(message: _MessageCall, outputs: _ToolOutputs) -> Iterator[TracedEvent]:
     span, call = message.span, message.call
     yield _build_event(span.ended_at, 1, span, f"call:{message.position}", _call_fields(call))
     reported = outputs.find(call.call_id, span)
@@ -694,12 +696,12 @@ def _events_of_message(message: _MessageCall, outputs: _Outputs) -> Iterator[Tra
         )
 
 
-def find_transports(tools: Iterable[KeptSpan]) -> frozenset[str]:
+def find_transports(tools: Iterable[StoredSpan]) -> frozenset[str]:
     """Return the ids of the tools' spans that are only the transport of a call that another span reports at that time.
 
     The other span has arguments, and its tool's name ends with that of the transport, which has neither id nor arguments.
     """
-    tools_with_arguments, transports = list[_ToolTimes](), defaultdict[str, list[KeptSpan]](list)
+    tools_with_arguments, transports = list[_ToolTimes](), defaultdict[str, list[StoredSpan]](list)
     for span in tools:
         called = span.facts.called
         if called is None:
@@ -727,7 +729,7 @@ class _ToolTimes(NamedTuple):
     ended_at: datetime
 
 
-def _within_times(tools_with_arguments: Sequence[_ToolTimes], spans: Iterable[KeptSpan]) -> Iterable[KeptSpan]:
+def _within_times(tools_with_arguments: Sequence[_ToolTimes], spans: Iterable[StoredSpan]) -> Iterable[StoredSpan]:
     """Yield the spans that started during one of these tool calls."""
     by_start = sorted(tools_with_arguments, key=lambda tool: tool.started_at)
     starts = [tool.started_at for tool in by_start]

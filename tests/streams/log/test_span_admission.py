@@ -16,8 +16,8 @@ from audit.redaction import Redactor
 from schemas.bounds import MAX_ID
 from schemas.records import Span
 from streams.log.admission import AdmittedSpan, admitted, labels_of
-from streams.sources.otlp.kept_spans import MAX_CALLS, SpanOwner, span_record
-from streams.sources.otlp.request import Event, Observed
+from streams.sources.otlp.request import Event, ReceivedSpan
+from streams.sources.otlp.stored_spans import MAX_CALLS, SpanOwner, build_span_record
 
 SECRET = "AKIA" + "QXDR7TVWCB2MHJ5K"
 TEXT = st.sampled_from(
@@ -56,9 +56,9 @@ ATTRIBUTES = st.fixed_dictionaries(
 RATING = Event("gen_ai.evaluation.result", {"gen_ai.evaluation.name": "a", "gen_ai.evaluation.explanation": SECRET})
 
 
-def observed(place: int, attributes: Mapping[str, Any], events: tuple[Event, ...] = ()) -> Observed:
+def observed(place: int, attributes: Mapping[str, Any], events: tuple[Event, ...] = ()) -> ReceivedSpan:
     """Return a span with these attributes."""
-    return Observed(
+    return ReceivedSpan(
         "1" * 32,
         f"{place:016}",
         None,
@@ -72,7 +72,7 @@ def observed(place: int, attributes: Mapping[str, Any], events: tuple[Event, ...
     )
 
 
-def records_together(spans: list[Observed], owner: SpanOwner, redactor: Redactor) -> list[Span]:
+def records_together(spans: list[ReceivedSpan], owner: SpanOwner, redactor: Redactor) -> list[Span]:
     """Return the records of spans admitted together."""
     records = admitted(iter(spans), lambda _: owner, labels_of(Policy()), redactor, build.START)
     return [one.record for one in records if isinstance(one, AdmittedSpan)]
@@ -92,7 +92,7 @@ def test_spans_admitted_together_give_the_same_records_as_alone(
     owner = SpanOwner("c", "p", agent)
     spans = [observed(place, one, (RATING,) if rated else ()) for place, (one, rated) in enumerate(given_spans)]
     labels = Policy().defaults.traces.labels
-    alone = {one.span_id: span_record(one, owner, redactor, build.START, labels) for one in spans}
+    alone = {one.span_id: build_span_record(one, owner, redactor, build.START, labels) for one in spans}
     together = records_together(spans, owner, redactor)
     assert together
     assert together == [alone[one.span_id] for one in together]
@@ -107,5 +107,5 @@ def test_calls_beyond_the_maximum_are_truncated() -> None:
     }
     owner, redactor = SpanOwner("c", "p"), Redactor(Policy().redaction)
     (record,) = records_together([observed(0, attributes)], owner, redactor)
-    assert record == span_record(observed(0, attributes), owner, redactor, build.START, {})
+    assert record == build_span_record(observed(0, attributes), owner, redactor, build.START, {})
     assert json.loads(record.content)["tags"] == ["truncated"]

@@ -35,8 +35,8 @@ from streams.engine.engine import Engine
 from streams.log.admission import Submission
 from streams.log.local_log import LocalLog
 from streams.log.log import Commit
-from streams.sources.otlp.kept_spans import span_record
-from streams.sources.otlp.request import SIGNALS, Refused
+from streams.sources.otlp.request import SIGNALS, RejectedItem
+from streams.sources.otlp.stored_spans import build_span_record
 from streams.upkeep import assembling
 from streams.upkeep.assembling import LATE, LONGEST_PAUSE, TOO_MANY, TraceAssembler
 from streams.upkeep.deletion import KEPT_SPANS, erase, erasure, purge, request_erasure
@@ -104,7 +104,7 @@ class Fleet:
 def span_records(spans: Sequence[Json], now: datetime) -> list[Span]:
     """Return the records of spans that arrive at a time."""
     observed = SIGNALS["traces"].read(request(*spans).as_json, now, is_json=True)
-    return [span_record(each, OWNER, REDACTOR, now, LABELS) for each in observed if not isinstance(each, Refused)]
+    return [build_span_record(each, OWNER, REDACTOR, now, LABELS) for each in observed if not isinstance(each, RejectedItem)]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from audit.redaction import Redactor
 from schemas.codec.single_object import decode
 from service.http.routes.traces import Body, MappedSpans, Origin, map_spans
 from service.web.errors import ApiError
-from streams.sources.otlp.kept_spans import SpanOwner
+from streams.sources.otlp.stored_spans import SpanOwner
 
 SECRET = "AKIA" + "QXDR7TVWCB2MHJ5K"
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)

@@ -13,7 +13,7 @@ from support.otlp_captures import Json, assembled, records_of
 from support.otlp_spans import agent, request, span
 
 from schemas.records import Exchange
-from streams.sources.otlp.messages import Message, is_repr, messages_of, text_of, unflattened
+from streams.sources.otlp.messages import Message, is_repr, output_text, read_messages, unflatten
 from streams.sources.otlp.span_facts import ToolCall
 
 QUESTION, ANSWER = "Which ferry sails at nine?", "The one to Lyme."
@@ -29,7 +29,7 @@ def exchange_of(*spans: Json) -> Exchange:
 
 def texts(value: Any, role: str = "user") -> list[tuple[str, str]]:
     """Return the role and text of each message of a value."""
-    return [(message.role, message.text) for message in messages_of(value, role)]
+    return [(message.role, message.text) for message in read_messages(value, role)]
 
 
 def as_content(text: str) -> st.SearchStrategy[Any]:
@@ -124,7 +124,7 @@ def test_a_call_is_recognised_by_its_fields(block: Json) -> None:
     """It may be in the content of a message, beside others, or alone in a list, as a value or as JSON."""
     expected = [ToolCall("book", "c1", {"seats": 2})]
     for value in ([{"role": "assistant", "content": [{"text": "Wait."}, block]}], [block], json.dumps([block])):
-        messages = messages_of(value, "assistant")
+        messages = read_messages(value, "assistant")
         assert [call for message in messages for call in message.calls] == expected
 
 
@@ -132,7 +132,7 @@ def test_a_call_is_recognised_by_its_fields(block: Json) -> None:
 def test_an_output_is_recognised_by_its_fields(block: Json) -> None:
     """Its text has no quotes or blocks, and the call's id is read."""
     for value in ([{"role": "user", "content": [block]}], [{"role": "user", "content": QUESTION}, block]):
-        [result] = [result for message in messages_of(value) for result in message.results]
+        [result] = [result for message in read_messages(value) for result in message.results]
         assert result.output == "booked"
         assert result.call_id == "c1"
 
@@ -142,7 +142,7 @@ def test_null_keys_are_ignored() -> None:
     nothing = dict.fromkeys(
         ("function_call", "function_response", "inline_data", "file_data", "thought", "toolUse", "reasoning")
     )
-    [message] = messages_of({"contents": [{"role": "user", "parts": [{**nothing, "text": QUESTION}]}]})
+    [message] = read_messages({"contents": [{"role": "user", "parts": [{**nothing, "text": QUESTION}]}]})
     assert message.texts == [QUESTION]
     assert message.calls == []
     assert message.results == []
@@ -158,7 +158,7 @@ def test_items_of_a_list_keep_their_own_roles() -> None:
         RESULTS[2],
         {"type": "message", "role": "assistant", "content": ANSWER},
     ]
-    assert [message.role for message in messages_of(listed)] == ["user", "assistant", "tool", "assistant"]
+    assert [message.role for message in read_messages(listed)] == ["user", "assistant", "tool", "assistant"]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_items_of_a_list_keep_their_own_roles() -> None:
 def test_a_python_repr_is_not_a_text(text: str) -> None:
     """A repr is recognised as a value, in a list and as a member; a text that only starts like one is a text."""
     assert is_repr(text)
-    assert [] == messages_of(text) == messages_of({"messages": [text]}) == messages_of({"task": text})
+    assert [] == read_messages(text) == read_messages({"messages": [text]}) == read_messages({"task": text})
     assert not is_repr(f"{text} is what it printed, why is that")
 
 
@@ -199,7 +199,7 @@ def test_a_text_with_brackets_is_a_text(text: str) -> None:
 )
 def test_an_output_is_its_text(value: Any, text: str) -> None:
     """Content gives its texts, other values their JSON; JSON text is unchanged."""
-    assert text_of(value) == text
+    assert output_text(value) == text
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_an_output_is_its_text(value: Any, text: str) -> None:
 )
 def test_hostile_values_are_read_within_bounds(value: Any) -> None:
     """They are read in part or not at all, without an error."""
-    assert len(messages_of(value)) <= 1
+    assert len(read_messages(value)) <= 1
 
 
 def test_nested_values_are_read_to_a_limited_depth() -> None:
@@ -225,13 +225,13 @@ def test_nested_values_are_read_to_a_limited_depth() -> None:
     content: Any = "deep"
     for _ in range(400):
         content = {"parts": [content]}
-    assert messages_of(value) == []
-    assert messages_of({"role": "user", "content": content})[0].text == ""
+    assert read_messages(value) == []
+    assert read_messages({"role": "user", "content": content})[0].text == ""
 
 
 def test_flat_names_with_thousands_of_parts_use_no_stack() -> None:
     """Names are chosen by the sender."""
-    assert unflattened({"p.0." + "a." * 20_000 + "z": 1, "p.0.role": "user"}, "p")[0]["role"] == "user"
+    assert unflatten({"p.0." + "a." * 20_000 + "z": 1, "p.0.role": "user"}, "p")[0]["role"] == "user"
 
 
 def test_a_pair_of_role_and_text_is_a_message() -> None:
@@ -307,7 +307,7 @@ def test_an_image_of_openinference_is_a_placeholder() -> None:
 def test_each_kind_of_media_is_named_once() -> None:
     """A hundred images need no longer placeholder than one."""
     blocks = [MEDIA[0][0]] * 100 + [MEDIA[2][0]]
-    assert messages_of([{"role": "user", "content": blocks}])[0].text == "[image] [audio]"
+    assert read_messages([{"role": "user", "content": blocks}])[0].text == "[image] [audio]"
 
 
 def test_a_voice_transcript_is_a_text() -> None:
@@ -320,5 +320,5 @@ def test_an_image_from_a_tool_is_not_a_user_turn() -> None:
     """A message in the user's role with a tool's output is not the user's."""
     carried = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}, MEDIA[5][0]]}
     request = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": [CALLS[1]]}, carried]
-    assert [message.asks and message.role == "user" for message in messages_of(request)] == [True, False, False]
-    assert not Message("user").asks
+    assert [message.is_user_turn and message.role == "user" for message in read_messages(request)] == [True, False, False]
+    assert not Message("user").is_user_turn

@@ -14,7 +14,7 @@ from support.otlp_spans import agent, chat, messages, request, span, tool
 from schemas.records import Exchange
 from streams.sources.otlp.kinds import KINDS
 from streams.sources.otlp.reading import FactReader
-from streams.sources.otlp.request import SIGNALS, Refused
+from streams.sources.otlp.request import SIGNALS, RejectedItem
 from streams.sources.otlp.span_facts import SpanFacts
 
 VALUES = [(attribute, value, kind) for _, attribute, kinds in KINDS for value, kind in kinds.items()]
@@ -28,7 +28,7 @@ TALK = {
 def facts_of(**attributes: Any) -> SpanFacts:
     """Return the facts of a span with these attributes."""
     [observed] = SIGNALS["traces"].read(request(span(0, attributes=attributes)).as_json, NOW, is_json=True)
-    assert not isinstance(observed, Refused)
+    assert not isinstance(observed, RejectedItem)
     return FactReader(LABELS).facts_of(observed)
 
 

@@ -11,8 +11,8 @@ from support.otlp_captures import NOW, Json, records_of
 from support.otlp_spans import START, agent, chat, request, span, tool
 
 from schemas.records import Span
-from streams.sources.otlp.kept_spans import kept_span
-from streams.sources.otlp.trace import RecentRequests, ReportedRequest, links_of
+from streams.sources.otlp.stored_spans import to_stored_span
+from streams.sources.otlp.trace import RecentRequests, ReportedRequest, find_links
 from streams.sources.otlp.trace_records import Assembly, Decision, assemble
 
 A, B, C = ("a" * 32, "b" * 32, "c" * 32)
@@ -139,7 +139,7 @@ def test_the_decision_belongs_to_the_complete_trace() -> None:
 
 def kept(*spans: Json) -> list[Any]:
     """Return spans in their stored form."""
-    return [kept_span(record) for record in records_of([request(*spans)])]
+    return [to_stored_span(record) for record in records_of([request(*spans)])]
 
 
 def test_a_trace_with_both_sides_of_its_calls_needs_no_search() -> None:
@@ -148,15 +148,15 @@ def test_a_trace_with_both_sides_of_its_calls_needs_no_search() -> None:
         chat_request(1, A, [QUESTION], calling("c1")),
         chat_request(3, A, [QUESTION, calling("c1"), output("c1")], answer("Gate 4")),
     ]
-    assert not links_of(kept(*complete)).texts
-    assert not links_of(kept(agent(0), chat(1))).texts
+    assert not find_links(kept(*complete)).texts
+    assert not find_links(kept(agent(0), chat(1))).texts
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_part_of_a_turn_is_linked_by_its_question_and_open_calls(number: int) -> None:
     """The texts are fragments of the stored contents of the other parts."""
     parts = records_of([request(*steps())])
-    links = links_of([kept_span(parts[number])])
+    links = find_links([to_stored_span(parts[number])])
     assert (number > 0) == links.resumes
     for other in parts:
         assert any(text in other.content for text in links.texts)
@@ -177,7 +177,7 @@ def reported_request(trace: str, session: str | None, **attributes: Any) -> Repo
     """Return the only request of a trace whose root has the session."""
     texts = {"gen_ai.input.messages": json.dumps([QUESTION]), "gen_ai.output.messages": json.dumps([answer("Gate 4")])}
     root = span(0, None, trace=trace, attributes={} if session is None else {"session.id": session})
-    [request] = links_of(
+    [request] = find_links(
         kept(root, chat(1, 0, trace=trace, attributes={**texts, "gen_ai.response.id": None, **attributes}))
     ).requests
     return request

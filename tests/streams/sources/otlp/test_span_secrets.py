@@ -12,8 +12,8 @@ from support import builders as build
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.records import Span
-from streams.sources.otlp.kept_spans import SpanOwner, span_record
-from streams.sources.otlp.request import Event, Observed
+from streams.sources.otlp.request import Event, ReceivedSpan
+from streams.sources.otlp.stored_spans import SpanOwner, build_span_record
 
 SECRET = "AKIA" + "QXDR7TVWCB2MHJ5K"
 REDACTOR = Redactor(Policy().redaction)
@@ -22,7 +22,7 @@ REDACTOR = Redactor(Policy().redaction)
 def record_of(attributes: Mapping[str, Any], **overrides: Any) -> Span:
     """Return the record of a span with these attributes."""
     fields = {"name": "span", "scope": "", "resource": {}, "events": (), **overrides}
-    observed = Observed(
+    observed = ReceivedSpan(
         trace_id="1" * 32,
         span_id="2" * 16,
         parent_id=None,
@@ -31,7 +31,9 @@ def record_of(attributes: Mapping[str, Any], **overrides: Any) -> Span:
         attributes=attributes,
         **fields,
     )
-    return span_record(observed, SpanOwner("c", "p"), REDACTOR, build.START, {"deployment": ("deployment.environment.name",)})
+    return build_span_record(
+        observed, SpanOwner("c", "p"), REDACTOR, build.START, {"deployment": ("deployment.environment.name",)}
+    )
 
 
 def messages(part: Mapping[str, Any], role: str = "user") -> str:

@@ -13,7 +13,7 @@ from support.otlp_captures import Json, assembled, records_of
 from support.otlp_spans import agent, chat, request, span
 
 from streams.sources.otlp.span_facts import SpanFacts, ToolCall
-from streams.sources.otlp.trace import KeptSpan
+from streams.sources.otlp.trace import StoredSpan
 from streams.sources.otlp.trace_records import find_transports
 
 START = datetime(2026, 10, 1, tzinfo=UTC)
@@ -21,13 +21,13 @@ NAMES = st.sampled_from([None, "a", "ba", "cba", "ab", "b"])
 CALLS = st.none() | st.builds(ToolCall, NAMES, st.none() | st.just("id"), st.none() | st.just({"x": 1}))
 
 
-def tool(number: int, called: ToolCall | None, start: float, seconds: float) -> KeptSpan:
+def tool(number: int, called: ToolCall | None, start: float, seconds: float) -> StoredSpan:
     """Return a span of a tool."""
     began = START + timedelta(seconds=start)
-    return KeptSpan(str(number), None, began, began + timedelta(seconds=seconds), SpanFacts("tool", called=called))
+    return StoredSpan(str(number), None, began, began + timedelta(seconds=seconds), SpanFacts("tool", called=called))
 
 
-def beside_all(spans: Sequence[KeptSpan]) -> set[str]:
+def beside_all(spans: Sequence[StoredSpan]) -> set[str]:
     """Return the transports by definition: compare each span with all others."""
     return {
         span.span_id
@@ -76,9 +76,11 @@ def comparisons(count: int) -> int:
     spans = []
     for number in range(count):
         at = Counted.fromtimestamp(number, UTC)
-        spans.append(KeptSpan(f"a{number}", None, at, at, SpanFacts("tool", called=ToolCall("mcp.find", None, {"x": number}))))
+        spans.append(
+            StoredSpan(f"a{number}", None, at, at, SpanFacts("tool", called=ToolCall("mcp.find", None, {"x": number})))
+        )
         at = Counted.fromtimestamp(number + 0.5, UTC)
-        spans.append(KeptSpan(f"b{number}", None, at, at, SpanFacts("tool", called=ToolCall("find"))))
+        spans.append(StoredSpan(f"b{number}", None, at, at, SpanFacts("tool", called=ToolCall("find"))))
     Counted.compared = 0
     assert find_transports(spans) == frozenset()
     return Counted.compared

@@ -11,7 +11,7 @@ from support.otlp_captures import assembled, records_of
 from support.otlp_spans import agent, chat, messages, request, span, tool
 
 from schemas.records import TraceAssembly, UnusedSpans
-from streams.sources.otlp.trace_records import MAX_GROUPS
+from streams.sources.otlp.trace_records import MAX_UNUSED_GROUPS
 
 MODEL = {"gen_ai.request.model": "model-1"}
 
@@ -79,11 +79,12 @@ def test_a_secret_in_an_unknown_value_is_redacted() -> None:
 def test_the_number_of_groups_is_bounded_and_actionable_ones_stay() -> None:
     """A sender can make up any number of scopes."""
     spans = [
-        request(span(number, name="plain", attributes={"a": 1}), scope=f"scope {number}") for number in range(MAX_GROUPS + 9)
+        request(span(number, name="plain", attributes={"a": 1}), scope=f"scope {number}")
+        for number in range(MAX_UNUSED_GROUPS + 9)
     ]
     strange = request(span(900, attributes={"gen_ai.operation.name": "ponder"}))
     [assembly] = assembled(records_of([*spans, strange]))
-    assert len(assembly.decision.unused_spans) == MAX_GROUPS
+    assert len(assembly.decision.unused_spans) == MAX_UNUSED_GROUPS
     assert assembly.decision.unused_spans[0].state == "unknown_kind"
 
 

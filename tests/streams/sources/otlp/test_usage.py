@@ -10,7 +10,7 @@ from support.otlp_captures import assembled, records_of
 from support.otlp_spans import agent, chat, request
 
 from schemas.bounds import MAX_COUNT
-from streams.sources.otlp.kinds import present_in
+from streams.sources.otlp.kinds import find_present_attributes
 from streams.sources.otlp.span_facts import Usage
 from streams.sources.otlp.token_usage import UsageReading, read_usage
 
@@ -26,7 +26,7 @@ REASONED = 30
 def usage_of(attributes: dict[str, Any]) -> UsageReading:
     """Return the usage of a request with these attributes."""
     values = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in attributes.items()}
-    reading = read_usage(values, present_in(values).token_conventions)
+    reading = read_usage(values, find_present_attributes(values).token_conventions)
     assert reading is not None
     return reading
 
@@ -291,7 +291,7 @@ def test_a_count_is_a_whole_number_or_its_text(value: Any, count: int | None) ->
 def test_zero_counts_are_missing(attributes: dict[str, Any]) -> None:
     """Some senders write zeros for a streamed answer without usage, which was not free."""
     values = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in attributes.items()}
-    assert read_usage(values, present_in(values).token_conventions) is None
+    assert read_usage(values, find_present_attributes(values).token_conventions) is None
 
 
 def test_sums_stay_within_the_range_of_a_record() -> None:

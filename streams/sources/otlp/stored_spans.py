@@ -19,10 +19,10 @@ from streams.sources.openclaw.events import MAX_ARGUMENTS_CHARACTERS, MAX_RESULT
 from streams.sources.openclaw.text import cut, cut_bytes
 from streams.sources.otlp.reading import TRUNCATED, FactReader
 from streams.sources.otlp.span_facts import Rating, SpanFacts, ToolCall, ToolResult
-from streams.sources.otlp.trace import KeptSpan
+from streams.sources.otlp.trace import StoredSpan
 
 if TYPE_CHECKING:
-    from streams.sources.otlp.request import Observed
+    from streams.sources.otlp.request import ReceivedSpan
 
 MAX_CALLS = 256
 """Calls or outputs kept per message."""
@@ -30,13 +30,13 @@ MAX_RATINGS = 64
 """External ratings kept per span."""
 MAX_CONTENT = 900_000
 """Bytes of a record's content. The rest of a Kafka message is for ids and names."""
-_NAMES = ("scope", "unknown", "session_id", "agent", "service", "model", "response_id", "stop_reason", "memory")
+_NAME_FACTS = ("scope", "unknown", "session_id", "agent", "service", "model", "response_id", "stop_reason", "memory")
 """Facts that are names or ids chosen by the sender, besides the span's name."""
-_TEXTS = ("question", "answer", "thinking")
+_TEXT_FACTS = ("question", "answer", "thinking")
 """Facts that are texts of the exchange."""
-_CUT_LATER = (*_TEXTS, "error")
+_LONG_TEXT_FACTS = (*_TEXT_FACTS, "error")
 """Facts that are texts, which are cut after redaction."""
-_ALL_TEXTS = ("name", *_NAMES, *_CUT_LATER)
+_ALL_TEXT_FACTS = ("name", *_NAME_FACTS, *_LONG_TEXT_FACTS)
 _TEXT_DIVISORS = (1, 8, 64, 512)
 """Divisors of the text limits, tried in order until the span fits into a message."""
 Part = TypeVar("Part", ToolCall, ToolResult)
@@ -52,9 +52,9 @@ class SpanOwner(NamedTuple):
 
 
 class SpanDraft(NamedTuple):
-    """A span before redaction: the observed span, the facts to store, and its owner."""
+    """A span before redaction: the received span, the facts to store, and its owner."""
 
-    observed: Observed
+    received: ReceivedSpan
     facts: SpanFacts
     owner: SpanOwner
     texts: Sequence[str]
@@ -63,24 +63,24 @@ class SpanDraft(NamedTuple):
     """Names and values of arguments and labels, in which a name may mark its value as a secret."""
 
 
-def span_record(
-    observed: Observed, owner: SpanOwner, redactor: Redactor, now: datetime, labels: Mapping[str, Sequence[str]]
+def build_span_record(
+    received: ReceivedSpan, owner: SpanOwner, redactor: Redactor, now: datetime, labels: Mapping[str, Sequence[str]]
 ) -> Span:
     """Return the record of a span. `labels` are the attributes that fill each label."""
-    return record_of(draft_of(observed, owner, FactReader(labels)), redactor, now)
+    return build_record(build_draft(received, owner, FactReader(labels)), redactor, now)
 
 
-def draft_of(observed: Observed, owner: SpanOwner, reader: FactReader) -> SpanDraft:
+def build_draft(received: ReceivedSpan, owner: SpanOwner, reader: FactReader) -> SpanDraft:
     """Return the draft of a span."""
-    facts = reader.facts_of(observed)
+    facts = reader.facts_of(received)
     if owner.agent is not None:
         facts = msgspec.structs.replace(facts, agent=owner.agent)
-    named = _named_texts(facts)
-    return SpanDraft(observed, facts, owner, _texts_of(facts) + named, named)
+    named = _collect_named_texts(facts)
+    return SpanDraft(received, facts, owner, _collect_texts(facts) + named, named)
 
 
-def _texts_of(facts: SpanFacts) -> list[str]:
-    texts = [text for text in _all_texts(facts) if text]
+def _collect_texts(facts: SpanFacts) -> list[str]:
+    texts = [text for text in _read_all_texts(facts) if text]
     if facts.calls or facts.called is not None:
         for call in (*facts.calls[:MAX_CALLS], *_as_tuple(facts.called)):
             texts += filter(None, (call.name, call.call_id))
@@ -90,7 +90,7 @@ def _texts_of(facts: SpanFacts) -> list[str]:
     return texts
 
 
-def _named_texts(facts: SpanFacts) -> list[str]:
+def _collect_named_texts(facts: SpanFacts) -> list[str]:
     texts = [*facts.labels, *facts.labels.values()]
     if facts.calls or facts.called is not None:
         for call in (*facts.calls[:MAX_CALLS], *_as_tuple(facts.called)):
@@ -102,54 +102,58 @@ def _as_tuple(part: Part | None) -> tuple[Part, ...]:
     return () if part is None else (part,)
 
 
-_all_texts = attrgetter(*_ALL_TEXTS)
-_names, _names_with_own, _texts_cut_later = attrgetter(*_NAMES), attrgetter("name", *_NAMES), attrgetter(*_CUT_LATER)
+_read_all_texts = attrgetter(*_ALL_TEXT_FACTS)
+_read_names, _read_all_names, _read_long_texts = (
+    attrgetter(*_NAME_FACTS),
+    attrgetter("name", *_NAME_FACTS),
+    attrgetter(*_LONG_TEXT_FACTS),
+)
 
 
-def record_of(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
+def build_record(draft: SpanDraft, redactor: Redactor, now: datetime) -> Span:
     """Return the redacted record of a draft."""
-    observed, owner = draft.observed, draft.owner
-    facts = _clean(draft, redactor)
+    received, owner = draft.received, draft.owner
+    facts = _redact_facts(draft, redactor)
     content = _encode(facts)
-    content_digest = digest(f"{observed.parent_id} {observed.started_at.isoformat()} {observed.ended_at.isoformat()} {content}")
+    content_digest = digest(f"{received.parent_id} {received.started_at.isoformat()} {received.ended_at.isoformat()} {content}")
     return Span(
         connection=owner.connection,
         project=owner.project,
-        session_id=facts.session_id or observed.trace_id,
-        trace_id=observed.trace_id,
-        span_id=f"{observed.span_id}:{_short_digest(content_digest)}" if observed.is_log else observed.span_id,
-        parent_span_id=observed.parent_id,
-        started_at=observed.started_at,
-        ended_at=observed.ended_at,
+        session_id=facts.session_id or received.trace_id,
+        trace_id=received.trace_id,
+        span_id=f"{received.span_id}:{_short_digest(content_digest)}" if received.is_log else received.span_id,
+        parent_span_id=received.parent_id,
+        started_at=received.started_at,
+        ended_at=received.ended_at,
         ingested_at=now,
         content=content,
         content_digest=content_digest,
     )
 
 
-def kept_span(record: Span) -> KeptSpan:
+def to_stored_span(record: Span) -> StoredSpan:
     """Return the span of a record. Its ids include the trace id, because span ids are unique only within a trace."""
     parent_id = None if record.parent_span_id is None else f"{record.trace_id}:{record.parent_span_id}"
     facts = _decoder.decode(record.content)
-    return KeptSpan(
+    return StoredSpan(
         f"{record.trace_id}:{record.span_id}", parent_id, record.started_at, record.ended_at, facts, record.trace_id
     )
 
 
-def _clean(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
+def _redact_facts(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
     """Return redacted facts with names and ids within bounds. Field names hold no secrets, so only values are checked."""
     facts = draft.facts
     if redactor.are_clean(draft.texts) and redactor.is_clean_json(draft.named) and _fits_record(facts):
         return facts
-    changes = _clean_texts(facts, redactor)
+    changes = _redact_texts(facts, redactor)
     if facts.calls:
-        changes["calls"] = tuple(_clean_call(call, redactor) for call in facts.calls[:MAX_CALLS])
+        changes["calls"] = tuple(_redact_call(call, redactor) for call in facts.calls[:MAX_CALLS])
     if facts.results:
-        changes["results"] = tuple(_clean_result(result, redactor) for result in facts.results[:MAX_CALLS])
+        changes["results"] = tuple(_redact_result(result, redactor) for result in facts.results[:MAX_CALLS])
     if facts.called is not None:
-        changes["called"] = _clean_call(facts.called, redactor)
+        changes["called"] = _redact_call(facts.called, redactor)
     if facts.returned is not None:
-        changes["returned"] = _clean_result(facts.returned, redactor)
+        changes["returned"] = _redact_result(facts.returned, redactor)
     if facts.labels:
         changes["labels"] = {name: text[:MAX_LABEL].strip() for name, text in redactor.redact_labels(facts.labels).items()}
     if facts.ratings:
@@ -157,14 +161,14 @@ def _clean(draft: SpanDraft, redactor: Redactor) -> SpanFacts:
             msgspec.convert(redactor.redact_json(msgspec.to_builtins(rating))[0], Rating) for rating in facts.ratings
         )
     if len(facts.calls) > MAX_CALLS or len(facts.results) > MAX_CALLS:
-        changes["tags"] = _tags(facts, is_cut=True)
+        changes["tags"] = _add_truncated_tag(facts, is_cut=True)
     return msgspec.structs.replace(facts, **changes) if changes else facts
 
 
 def _fits_record(facts: SpanFacts) -> bool:
     """Return whether facts without secrets fit a record unchanged."""
     # All names except the agent's, which may come from a token, were read as identifiers, so they can only be too long.
-    if max(map(len, filter(None, _names_with_own(facts))), default=0) > MAX_ID or not (
+    if max(map(len, filter(None, _read_all_names(facts))), default=0) > MAX_ID or not (
         facts.agent is None or _is_valid_name(facts.agent)
     ):
         return False
@@ -193,31 +197,31 @@ def _is_valid_name(name: str) -> bool:
     return 0 < len(name) <= MAX_ID and not (name[0].isspace() or name[-1].isspace())
 
 
-def _clean_texts(facts: SpanFacts, redactor: Redactor) -> dict[str, Any]:
+def _redact_texts(facts: SpanFacts, redactor: Redactor) -> dict[str, Any]:
     """Return the names and texts that redaction or the bounds change."""
     changes: dict[str, Any] = {}
-    for field, name in zip(_NAMES, _names(facts), strict=True):
-        if name is not None and (clean := _clean_name(name, redactor)) is not name:
+    for field, name in zip(_NAME_FACTS, _read_names(facts), strict=True):
+        if name is not None and (clean := _redact_name(name, redactor)) is not name:
             changes[field] = clean
-    for field, text in zip(_CUT_LATER, _texts_cut_later(facts), strict=True):
+    for field, text in zip(_LONG_TEXT_FACTS, _read_long_texts(facts), strict=True):
         if text is not None and (clean := redactor.redact_text(text)) is not text:
             changes[field] = clean
-    if (clean := _clean_name(facts.name, redactor) or "") is not facts.name:
+    if (clean := _redact_name(facts.name, redactor) or "") is not facts.name:
         changes["name"] = clean
     return changes
 
 
-def _clean_call(call: ToolCall, redactor: Redactor) -> ToolCall:
-    arguments, _ = redactor.redact_json(_shallow(call.arguments))
-    return ToolCall(_clean_name(call.name, redactor), _clean_name(call.call_id, redactor), arguments)
+def _redact_call(call: ToolCall, redactor: Redactor) -> ToolCall:
+    arguments, _ = redactor.redact_json(_limit_depth(call.arguments))
+    return ToolCall(_redact_name(call.name, redactor), _redact_name(call.call_id, redactor), arguments)
 
 
-def _clean_result(result: ToolResult, redactor: Redactor) -> ToolResult:
+def _redact_result(result: ToolResult, redactor: Redactor) -> ToolResult:
     output = redactor.redact_text(result.output)
-    return ToolResult(output, _clean_name(result.name, redactor), _clean_name(result.call_id, redactor), result.is_error)
+    return ToolResult(output, _redact_name(result.name, redactor), _redact_name(result.call_id, redactor), result.is_error)
 
 
-def _clean_name(name: str | None, redactor: Redactor) -> str | None:
+def _redact_name(name: str | None, redactor: Redactor) -> str | None:
     """Return the redacted name, cut after redaction because a cut could halve a secret."""
     return None if name is None else redactor.redact_name(name)[:MAX_ID].strip() or None
 
@@ -226,7 +230,7 @@ def _short_name(name: str | None) -> str | None:
     return None if name is None else name[:MAX_ID].strip() or None
 
 
-def _shallow(arguments: Any) -> Any:
+def _limit_depth(arguments: Any) -> Any:
     """Return arguments that nest too deeply as JSON text; others unchanged."""
     return msgspec.json.encode(arguments).decode() if _is_too_deep(arguments) else arguments
 
@@ -248,7 +252,9 @@ def _encode(facts: SpanFacts) -> str:
 
 
 def _shorten(facts: SpanFacts, divisor: int) -> SpanFacts:
-    texts = {name: cut_bytes(text, MAX_TEXT_BYTES // divisor) for name in _TEXTS if (text := getattr(facts, name)) is not None}
+    texts = {
+        name: cut_bytes(text, MAX_TEXT_BYTES // divisor) for name in _TEXT_FACTS if (text := getattr(facts, name)) is not None
+    }
     short = msgspec.structs.replace(
         facts,
         **texts,
@@ -260,13 +266,15 @@ def _shorten(facts: SpanFacts, divisor: int) -> SpanFacts:
         ratings=tuple(_shorten_rating(rating, divisor) for rating in facts.ratings[:MAX_RATINGS]),
     )
     return (
-        short if short == facts else msgspec.structs.replace(short, tags=_tags(facts, is_cut=any(_changed_texts(short, facts))))
+        short
+        if short == facts
+        else msgspec.structs.replace(short, tags=_add_truncated_tag(facts, is_cut=any(_changed_texts(short, facts))))
     )
 
 
 def _changed_texts(short: SpanFacts, facts: SpanFacts) -> list[bool]:
     """Return whether each text of the exchange was cut. Tool texts are always cut, so they do not mark the exchange."""
-    return [getattr(short, name) != getattr(facts, name) for name in _TEXTS]
+    return [getattr(short, name) != getattr(facts, name) for name in _TEXT_FACTS]
 
 
 def _shorten_call(call: ToolCall, divisor: int) -> ToolCall:
@@ -288,7 +296,7 @@ def _shorten_rating(rating: Rating, divisor: int) -> Rating:
     return msgspec.structs.replace(rating, name=rating.name[:MAX_ID], explanation=why, **names)
 
 
-def _tags(facts: SpanFacts, *, is_cut: bool) -> tuple[str, ...]:
+def _add_truncated_tag(facts: SpanFacts, *, is_cut: bool) -> tuple[str, ...]:
     return tuple(sorted({*facts.tags, TRUNCATED})) if is_cut else facts.tags
 
 
