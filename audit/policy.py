@@ -1,12 +1,12 @@
 """The policy: how agents are judged in each project; and methodologies. Paths, ports and keys are settings, not policy.
 
 A policy file is YAML: `{version: 1, defaults: {...}, projects: {name: {...}}, redaction: {...}, prices: {model: {...}},
-sessionGapMinutes: 30}`. What a project omits comes from `defaults`, and what those omit from the defaults below. Every score
-carries the digest of its settings.
+sessionGapMinutes: 30}`. Settings that a project omits come from `defaults`, and settings that `defaults` omits have the values
+below. Every score carries the digest of its settings.
 
-`collector` assigns spans that an OpenTelemetry Collector puts on Kafka to a project, because they come without a token. A trace
-belongs to one connection: spans of one trace that are filed under two connections become two traces. So a route usually names
-only a project, and a connection only for services that share no trace with others.
+`collector` assigns spans that an OpenTelemetry Collector writes to Kafka to a project, because they carry no token. A trace
+belongs to one connection: spans of a trace that are filed under two connections become two traces. So a route usually names
+only a project. It names a connection only for services that share no trace with others.
 
 A methodology lists the checks and judge dimensions of a project beyond the common ones. It is a file: schemaVersion, tier1
 (pattern checks), tier2 (id, description), tier3 (id, description, when) and a judgeContext for the judge. Its dimensions are
@@ -66,7 +66,7 @@ class PatternCheck(_FileModel):
     id: Identifier
     """Its name in flags and columns; no other check or dimension has it."""
     type: Literal["pattern"]
-    """There is one kind."""
+    """The type of the check; there is only one."""
     patterns: Annotated[tuple[PatternText, ...], Field(min_length=1, max_length=32)]
     """RE2, over texts in lower case with straight apostrophes."""
     description: str = ""
@@ -123,7 +123,7 @@ class Methodology:
     version: str
     """The file's schemaVersion."""
     digest: str
-    """Digest of everything it measures by (the default dimensions included), whatever it is called."""
+    """Digest of its content, including the default dimensions but not its name."""
     tier1: tuple[CustomCheck, ...]
     """The methodology's own checks; the structural ones are always there."""
     tier2: tuple[Dimension, ...]
@@ -133,7 +133,7 @@ class Methodology:
 
 def load_methodology(path: Path) -> Methodology:
     """Load a methodology file; raises PolicyError with each problem as `FILE:LINE: field: reason`."""
-    return _load(path, base=shipped_methodologies()["default"])
+    return _load_methodology(path, base=shipped_methodologies()["default"])
 
 
 def is_methodology(path: Path) -> bool:
@@ -148,14 +148,15 @@ def shipped_methodologies() -> Mapping[str, Methodology]:
     loaded: dict[str, Methodology] = {}
     for name in SHIPPED:
         with resources.as_file(resources.files("audit").joinpath("methodologies", f"{name}.yaml")) as path:
-            loaded[name] = _load(path, base=loaded.get("default"))
+            loaded[name] = _load_methodology(path, base=loaded.get("default"))
     return loaded
 
 
-def _load(path: Path, *, base: Methodology | None) -> Methodology:
+def _load_methodology(path: Path, *, base: Methodology | None) -> Methodology:
     document = Document(path)
     file = document.validate(MethodologyFile)
-    tier2_base, tier3_base = (base.tier2, base.tier3) if base else ((), ())
+    tier2_base = base.tier2 if base else ()
+    tier3_base = base.tier3 if base else ()
     _check_ids(document, file, taken=[*STRUCTURAL_CHECKS, *(d.id for d in tier2_base), *(d.id for d in tier3_base)])
     checks = tuple(_compile_check(document, check, ("tier1", index)) for index, check in enumerate(file.tier1))
     document.refuse_problems()
@@ -172,24 +173,25 @@ def _load(path: Path, *, base: Methodology | None) -> Methodology:
 
 
 def _check_ids(document: Document, file: MethodologyFile, *, taken: Iterable[str]) -> None:
-    """Refuse ids that occur twice: ids name columns of the results, so they must be unique in all tiers."""
-    seen = dict.fromkeys(taken, "a built-in check or dimension")
+    """Note duplicate ids as problems: ids name columns of the results, so they must be unique in all tiers."""
+    owners = dict.fromkeys(taken, "a built-in check or dimension")
     tiers: dict[str, tuple[PatternCheck | Dimension, ...]] = {"tier1": file.tier1, "tier2": file.tier2, "tier3": file.tier3}
     for tier, items in tiers.items():
         for index, item in enumerate(items):
-            if item.id in seen:
-                document.problem((tier, index, "id"), f"{item.id!r} is already the id of {seen[item.id]}")
-            seen.setdefault(item.id, f"{tier}[{index}]")
+            if item.id in owners:
+                document.problem((tier, index, "id"), f"{item.id!r} is already the id of {owners[item.id]}")
+            owners.setdefault(item.id, f"{tier}[{index}]")
 
 
 def _compile_check(document: Document, check: PatternCheck, location: Location) -> CustomCheck:
     patterns = []
     for index, text in enumerate(check.patterns):
-        at = (*location, "patterns", index)
+        pattern_location = (*location, "patterns", index)
+        where = f"{document.describe_location(pattern_location)}: check {check.id!r}"
         try:
-            patterns.append(compile_pattern(straighten(text), where=f"{document.describe_location(at)}: check {check.id!r}"))
+            patterns.append(compile_pattern(straighten(text), where=where))
         except PolicyError as error:
-            document.note(at, str(error))
+            document.note(pattern_location, str(error))
     return CustomCheck(id=check.id, description=check.description, patterns=tuple(patterns))
 
 
@@ -230,11 +232,11 @@ class Sampling(PolicyModel):
     enabled: bool = True
     """Off: every exchange is scored."""
     routine_interval: Annotated[int, Field(ge=1, le=10_000)] = 3
-    """Every n-th turn of those that nothing else selects, from a start that is drawn for each session."""
+    """Every n-th turn that no other rule selects is judged, counted from a start that is drawn for each session."""
     always_score_first: Annotated[int, Field(ge=0, le=10_000)] = 5
     """The first n turns of a session."""
     always_score_last: Annotated[int, Field(ge=0, le=50)] = 3
-    """The last n turns of a session, whatever else selects them; that many exchanges are kept in its state."""
+    """The last n turns of a session, even if another rule selects them; the session's state keeps this many exchanges."""
     always_score_disagreement: bool = True
     """Exchanges in which the agent pushes back."""
     always_score_long_responses: bool = True
@@ -249,13 +251,13 @@ class Anchors(PolicyModel):
     enabled: bool = True
     """Off: no round begins by itself."""
     count: Annotated[int, Field(ge=1, le=500)] = 20
-    """The number that is chosen by default."""
+    """The number of anchors that are chosen by default."""
     interval_hours: Annotated[int, Field(ge=1, le=8760)] = 24
     """Hours from one round to the next."""
 
 
 class RatingScale(PolicyModel):
-    """The scale of scores that others give in traces."""
+    """The scale of the scores that evaluators write into traces."""
 
     lowest: Annotated[float, Field(allow_inf_nan=False)] = 0
     """The worst score."""
@@ -263,7 +265,7 @@ class RatingScale(PolicyModel):
     """The best score."""
 
     @model_validator(mode="after")
-    def _has_a_length(self) -> Self:
+    def _require_ascending(self) -> Self:
         if self.lowest >= self.highest:
             raise ValueError("highest: must be larger than lowest")
         return self
@@ -273,9 +275,9 @@ class Traces(PolicyModel):
     """Rules by which the traces of OpenTelemetry become exchanges and events."""
 
     settle_seconds: Annotated[float, Field(ge=0, le=3_600, allow_inf_nan=False)] = 10
-    """A trace is complete when its root is there and nothing more came for so long."""
+    """A trace with its root is complete after this many seconds without a new span."""
     idle_seconds: Annotated[float, Field(ge=1, le=86_400, allow_inf_nan=False)] = 180
-    """A trace whose root has not come is complete when nothing more came for so long."""
+    """A trace without its root is complete after this many seconds without a new span."""
     labels: Annotated[dict[LabelName, tuple[AttributeName, ...]], Field(max_length=MAX_LABELS)] = Field(
         default_factory=lambda: {
             "agent_version": ("gen_ai.agent.version", "langfuse.version", "service.version"),
@@ -283,7 +285,7 @@ class Traces(PolicyModel):
             "deployment": ("deployment.environment.name", "deployment.environment", "langfuse.environment"),
         }
     )
-    """The attributes that tell each label, of the span or of its resource; the first that is there counts."""
+    """The attributes of a span or of its resource from which each label is read; the first attribute that exists is used."""
     ratings: RatingScale = RatingScale()
     """The scale of evaluations in traces (`gen_ai.evaluation.result`), which count as scores from 1 to 5 by a rater of their name."""
 
@@ -299,57 +301,57 @@ class ProjectSettings(PolicyModel):
     """Skip Tier 3 for clean routine exchanges."""
     sampling: Sampling = Sampling()
     thinking_block_analysis: bool = True
-    """Run Tier 2.5 where there is thinking."""
+    """Run Tier 2.5 for exchanges with thinking."""
     bidirectional_scoring: bool = False
-    """Take scores from people beside the judge's."""
+    """Accept scores from people in addition to the judge's."""
     wrap_quality_scoring: bool = True
     """Look for the wrap protocol at the end of sessions."""
     cost_cap_per_session: Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)] | None = 1.0
-    """USD a session's judge calls may cost; 0 means no paid call at all, null no cap."""
+    """Maximum cost of a session's judge calls in USD; 0 allows no paid call, null is no cap."""
     heartbeat_interval: Annotated[int, Field(ge=1000, le=86_400_000)] = 300_000
-    """Milliseconds between two signs of life of a session."""
+    """Milliseconds between two heartbeats of a session."""
     baseline_window_days: Days = 14
-    """Days of event time a baseline rests on."""
+    """Days of event time from which a baseline is computed."""
     incident_rules: Annotated[tuple[IncidentRule, ...], Field(max_length=4)] = (
         "sequential",
         "consecutive_days",
         "rate_ratio",
         "runs",
     )
-    """The rules that make incidents: changes of a tier beyond chance, days in a row off the baseline, and anomaly spikes. The
-    fourth looks for changes of an agent's finished runs beyond chance: trust, unsafe runs, types of failure. Empty: no
-    incidents are made.
+    """The rules that open incidents: changes of a tier beyond chance, days in a row off the baseline, and anomaly spikes. The
+    fourth rule finds changes of an agent's finished runs beyond chance: trust, unsafe runs, types of failure. If empty, no
+    incidents are opened.
     """
     alert_on_suspected: bool = False
-    """On: alerts go out about suspected incidents, too. Off: only about confirmed ones."""
+    """On: alerts are also sent for suspected incidents. Off: only for confirmed ones."""
     retention_days: Days | None = 90
-    """Days of event time for which exchanges, and what belongs to them, are kept; null keeps them for ever."""
+    """Days of event time for which exchanges and the records about them are kept; null keeps them for ever."""
     anchors: Anchors = Anchors()
-    """Exchanges that are judged again and again, so that a change of the judge is told from one of the agent."""
+    """Exchanges that are judged repeatedly, so that a change of the judge can be distinguished from a change of the agent."""
     traces: Traces = Traces()
-    """How traces of OpenTelemetry become exchanges and events."""
+    """The conversion of OpenTelemetry traces into exchanges and events."""
     detectors: Detectors = Detectors()
-    """From which values on the failure detectors fire."""
+    """The thresholds of the failure detectors."""
     methodology: Annotated[str, StringConstraints(min_length=1, max_length=1024)] = "default"
     """Name of a shipped methodology, or path of a methodology file, relative to the policy file."""
 
 
 class SecretPattern(PolicyModel):
-    """A kind of secret of one's own."""
+    """A custom kind of secret."""
 
     kind: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
-    """Named in the marker that replaces the secret."""
+    """The name of the kind in the marker that replaces the secret."""
     pattern: Annotated[str, StringConstraints(min_length=1, max_length=MAX_PATTERN_LENGTH)]
-    """RE2, case-sensitive; what it matches is replaced as a whole."""
+    """RE2, case-sensitive; the entire match is replaced."""
 
 
 class RedactionSettings(PolicyModel):
     """The redaction of texts before they are stored or judged."""
 
     enabled: bool = True
-    """Off: texts are kept and judged as they come."""
+    """Off: texts are stored and judged unchanged."""
     patterns: Annotated[tuple[SecretPattern, ...], Field(max_length=64)] = ()
-    """In addition to the built-in kinds."""
+    """Custom kinds of secrets, in addition to the built-in ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,56 +371,56 @@ class ProjectPolicy:
 
 
 class CollectorRoute(PolicyModel):
-    """Spans that are filed differently. All conditions of a route must hold, and it has at least one."""
+    """A rule for spans that are filed differently. A route has at least one condition, and all of its conditions must hold."""
 
     topic: Text | None = None
     """Name of the topic, as it is on the cluster."""
     service: Text | None = None
-    """`service.name` of the resource; with `*` at its end, what it begins with."""
+    """`service.name` of the resource; with `*` at the end, its prefix."""
     headers: Annotated[dict[Text, Text], Field(max_length=8)] = Field(default_factory=dict)
     """Headers of the message on Kafka, by name, with the value of each."""
     connection: OwnName | None = None
-    """The connection; null is that of the section. A trace that is filed under two connections is taken for two."""
+    """The connection; null is that of the section. A trace that is filed under two connections becomes two traces."""
     project: OwnName | None = None
     """The project; null is that of the section."""
     agent: Text | None = None
-    """The agent, whatever the spans tell; null is that of the section."""
+    """The agent, which overrides that of the spans; null is that of the section."""
 
     @model_validator(mode="after")
-    def _has_a_condition(self) -> CollectorRoute:
+    def _require_condition(self) -> CollectorRoute:
         if self.topic is None and self.service is None and not self.headers:
-            raise ValueError("needs a topic, a service or headers: what holds for all spans stands above the routes")
+            raise ValueError("needs a topic, a service or headers; names for all spans belong above the routes")
         return self
 
-    def takes(self, origin: Origin) -> bool:
+    def matches(self, origin: Origin) -> bool:
         """Return whether all conditions match."""
         return (
             self.topic in (None, origin.topic)
-            and self._takes_service(origin.service)
+            and self._matches_service(origin.service)
             and all(origin.headers.get(name) == value for name, value in self.headers.items())
         )
 
-    def _takes_service(self, service: str) -> bool:
+    def _matches_service(self, service: str) -> bool:
         if self.service is None:
             return True
         return service.startswith(self.service.removesuffix(ANY)) if self.service.endswith(ANY) else service == self.service
 
 
 class Collector(PolicyModel):
-    """The spans that an OpenTelemetry Collector puts on Kafka: what they are filed under."""
+    """The names under which spans are filed that an OpenTelemetry Collector writes to Kafka."""
 
     connection: OwnName = "collector"
-    """The connection. One for all spans keeps every trace together."""
+    """The connection. A single connection for all spans keeps each trace together."""
     project: OwnName = "default"
-    """The project of spans that no route takes."""
+    """The project of spans that match no route."""
     agent: Text | None = None
-    """The agent, whatever the spans tell; null leaves it to them."""
+    """The agent, which overrides that of the spans; null uses the agent that the spans name."""
     routes: Annotated[tuple[CollectorRoute, ...], Field(max_length=1000)] = ()
-    """Spans that are filed differently; the first route that takes a span counts."""
+    """Rules for spans that are filed differently; the first matching route applies."""
 
     def filing(self, origin: Origin) -> SpanFiling:
         """Return the names under which spans from this origin are filed."""
-        route = next((route for route in self.routes if route.takes(origin)), None)
+        route = next((route for route in self.routes if route.matches(origin)), None)
         if route is None:
             return SpanFiling(self.connection, self.project, self.agent)
         return SpanFiling(route.connection or self.connection, route.project or self.project, route.agent or self.agent)
@@ -428,16 +430,16 @@ class Policy(PolicyModel):
     """A policy file; `Policy()` has every default."""
 
     version: Literal[1] = 1
-    """Version of the form of the file."""
+    """Version of the file format."""
     defaults: ProjectSettings = ProjectSettings()
     projects: Annotated[dict[ProjectName, ProjectSettings], Field(max_length=10_000)] = Field(default_factory=dict)
-    """The settings of projects, by name; the rest comes from the defaults."""
+    """The settings of projects, by name; omitted settings come from the defaults."""
     redaction: RedactionSettings = RedactionSettings()
     session_gap_minutes: Annotated[int, Field(ge=1, le=10_080)] = 30
-    """A session is closed when nothing came for longer than this, in event time."""
+    """A session is closed after this many minutes of event time without a record."""
     collector: Collector = Collector()
     prices: Annotated[dict[str, ModelPrice], Field(max_length=1000)] = Field(default_factory=dict)
-    """The prices of models, by name: they win over the prices that come with the package."""
+    """The prices of models, by name; they override the shipped prices."""
 
     _methodologies: dict[str, Methodology] = PrivateAttr(default_factory=lambda: dict(shipped_methodologies()))
     _resolved: dict[tuple[str, bool], ProjectPolicy] = PrivateAttr(default_factory=dict)
@@ -449,7 +451,7 @@ class Policy(PolicyModel):
 
     @cached_property
     def _by_name(self) -> dict[str, ProjectPolicy]:
-        """Cached policies; not a private attribute, which takes a microsecond to read, twice per exchange."""
+        """Cached policies; not a private attribute, which matches a microsecond to read, twice per exchange."""
         return {}
 
     def for_project(self, name: str) -> ProjectPolicy:
@@ -463,21 +465,23 @@ class Policy(PolicyModel):
         if policy is None:
             if len(cache) >= MAX_NAMES:
                 cache.clear()
-            policy = cache[name] = self._named(name)
+            policy = cache[name] = self._find_policy(name)
         return policy
 
-    def _named(self, name: str) -> ProjectPolicy:
-        of_anchors = is_reserved(name)
-        base = self._anchored.get(name, "") if of_anchors else name
-        key = (base if base in self.projects else "", of_anchors)
+    def _find_policy(self, name: str) -> ProjectPolicy:
+        """Return the policy of a project by its name; projects without their own settings share one."""
+        is_anchors = is_reserved(name)
+        base = self._anchored.get(name, "") if is_anchors else name
+        project = base if base in self.projects else ""
+        key = (project, is_anchors)
         if key not in self._resolved:
-            settings = self._effective(key[0])
-            self._resolved[key] = self._resolve(_for_anchors(settings) if of_anchors else settings)
+            settings = self._merge_settings(project)
+            self._resolved[key] = self._resolve(_adapt_to_anchors(settings) if is_anchors else settings)
         return self._resolved[key]
 
     @property
     def methodology_files(self) -> frozenset[str]:
-        """Paths of the methodology files that are named, as written."""
+        """Paths of the methodology files that the policy names, as written."""
         return frozenset(self._methodologies) - set(SHIPPED)
 
     @property
@@ -486,18 +490,20 @@ class Policy(PolicyModel):
         names = ["", *self.projects]
         return digest(canonical_json({name: self.for_project(name).digest for name in names}))
 
-    def _effective(self, name: str) -> ProjectSettings:
+    def _merge_settings(self, name: str) -> ProjectSettings:
+        """Return a project's settings with the defaults for what it omits; those of an empty name are the defaults."""
         if not name:
             return self.defaults
         own = self.projects[name].model_dump(exclude_unset=True)
-        merged = _overlay(self.defaults.model_dump(exclude_unset=True), own)
+        merged = _merge(self.defaults.model_dump(exclude_unset=True), own)
         return ProjectSettings.model_validate(merged)
 
     def _resolve(self, settings: ProjectSettings) -> ProjectPolicy:
         methodology = self._methodologies.get(settings.methodology)
         if methodology is None:
             raise PolicyError(_unknown_methodology(settings.methodology), hint="Paths are resolved when the policy is a file.")
-        price, cap = price_of(settings.judge_model, self.prices), settings.cost_cap_per_session
+        price = price_of(settings.judge_model, self.prices)
+        cap = settings.cost_cap_per_session
         content = {
             "settings": settings.model_dump(
                 mode="json",
@@ -507,7 +513,9 @@ class Policy(PolicyModel):
             "methodology": [methodology.name, methodology.digest],
             "redaction": self.redaction.model_dump(mode="json", by_alias=True),
             "sessionGapMinutes": self.session_gap_minutes,
-            "price": price and price.model_dump(mode="json", by_alias=True, exclude={"source", "read_on", "aliases"}),
+            "price": None
+            if price is None
+            else price.model_dump(mode="json", by_alias=True, exclude={"source", "read_on", "aliases"}),
         }
         return ProjectPolicy(
             settings=settings,
@@ -520,18 +528,19 @@ class Policy(PolicyModel):
         )
 
 
-def _for_anchors(settings: ProjectSettings) -> ProjectSettings:
+def _adapt_to_anchors(settings: ProjectSettings) -> ProjectSettings:
+    """Return the settings with which every anchor is judged by every tier."""
     return settings.model_copy(
         update={"gate_cascade": False, "sampling": settings.sampling.model_copy(update={"enabled": False})}
     )
 
 
-def _overlay(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """Merge mappings key by key; values of `over` win over those of `under`."""
-    merged = dict(under)
-    for key, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _overlay(merged[key], value) if both else value
+def _merge(defaults: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """Merge mappings key by key; values of `settings` win over those of `defaults`."""
+    merged = dict(defaults)
+    for key, value in settings.items():
+        are_mappings = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if are_mappings else value
     return merged
 
 
@@ -547,7 +556,7 @@ def load_policy(path: Path, content: bytes | None = None, *, confined: Collectio
     """
     document = Document(path, content=content)
     if isinstance(document.value, dict) and "version" not in document.value:
-        document.problem(("version",), "is required, and 1 in this version of the format")
+        document.problem(("version",), "is required; it must be 1")
     policy = document.validate(Policy)
     for name in filter(is_reserved, policy.projects):
         document.problem(("projects", name), "is reserved for anchors, which follow their project's policy")
@@ -555,18 +564,23 @@ def load_policy(path: Path, content: bytes | None = None, *, confined: Collectio
         _check_secret_pattern(document, index, secret)
     for model in policy.prices:
         if not _MODEL_NAME.matches(model):
-            document.problem(("prices", model), f"not the name of a model: it must match {MODEL_NAME}")
+            document.problem(("prices", model), f"is not a valid name of a model, which must match {MODEL_NAME}")
     _check_thresholds(document, policy)
-    named: dict[str, Location] = {}
-    for name, settings in policy.projects.items():
-        if "methodology" in settings.model_fields_set:
-            named.setdefault(settings.methodology, ("projects", name, "methodology"))
-    named.setdefault(policy.defaults.methodology, ("defaults", "methodology"))
-    for reference, location in named.items():
+    for reference, location in _methodology_references(policy).items():
         if reference not in SHIPPED and not _is_outside(document, reference, location, confined):
-            _load_named(document, policy, reference, location)
+            _load_referenced(document, policy, reference, location)
     document.refuse_problems()
     return policy
+
+
+def _methodology_references(policy: Policy) -> dict[str, Location]:
+    """Return the methodologies that a policy names, each with the first location of its name."""
+    references: dict[str, Location] = {}
+    for name, settings in policy.projects.items():
+        if "methodology" in settings.model_fields_set:
+            references.setdefault(settings.methodology, ("projects", name, "methodology"))
+    references.setdefault(policy.defaults.methodology, ("defaults", "methodology"))
+    return references
 
 
 def _check_secret_pattern(document: Document, index: int, secret: SecretPattern) -> None:
@@ -582,17 +596,17 @@ def _check_secret_pattern(document: Document, index: int, secret: SecretPattern)
 
 def _check_thresholds(document: Document, policy: Policy) -> None:
     """Add a problem for thresholds that contradict each other, if the file sets them."""
-    own: dict[Location, Detectors] = {("defaults",): policy.defaults.detectors}
+    detectors_by_location: dict[Location, Detectors] = {("defaults",): policy.defaults.detectors}
     for name, settings in policy.projects.items():
         if "detectors" in settings.model_fields_set:
-            own["projects", name] = policy._effective(name).detectors  # noqa: SLF001 - same module
-    for location, detectors in own.items():
+            detectors_by_location["projects", name] = policy._merge_settings(name).detectors  # noqa: SLF001 - same module
+    for location, detectors in detectors_by_location.items():
         for path, reason in detectors.problems():
             document.problem((*location, "detectors", *path), reason)
 
 
 def _is_outside(document: Document, reference: str, location: Location, confined: Collection[str] | None) -> bool:
-    """Add a problem for a methodology file outside the allowed places."""
+    """Return whether a methodology file is outside the allowed folders and files, and if so note it as a problem."""
     if confined is None or reference in confined:
         return False
     folder = document.path.parent.resolve()
@@ -605,7 +619,7 @@ def _is_outside(document: Document, reference: str, location: Location, confined
     return True
 
 
-def _load_named(document: Document, policy: Policy, reference: str, location: Location) -> None:
+def _load_referenced(document: Document, policy: Policy, reference: str, location: Location) -> None:
     if Path(reference).suffix not in {".yaml", ".yml", ".json"}:
         document.problem(location, _unknown_methodology(reference))
         return

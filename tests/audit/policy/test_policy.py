@@ -314,7 +314,7 @@ def test_a_methodology_is_found_beside_the_policy(tmp_path: Path) -> None:
         ),
         (
             "version: 1\nprices:\n  a b: {source: x, readOn: 2026-11-21, input: 1, output: 1}\n",
-            ["p.yaml:3: prices.a b: not the name of a model"],
+            ["p.yaml:3: prices.a b: is not a valid name of a model"],
         ),
         ("- 1\n", ["p.yaml:1: document: fields are expected here"]),
     ],

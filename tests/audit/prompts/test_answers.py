@@ -15,7 +15,7 @@ from audit.answer_text import AnswerText, extract_answer, is_object
 from audit.answers import (
     MAX_ANSWER,
     MAX_PROBLEMS,
-    MAX_WORDS,
+    MAX_REASONING_LENGTH,
     ThinkingAnswer,
     Tier2Answer,
     Tier3Answer,
@@ -193,12 +193,12 @@ SPOILT = [
     (spoilt(lambda a: scope(a).pop("score")), "the field score is missing in scope_compliance"),
     (spoilt(lambda a: scope(a).update(reasoning="  ")), "scope_compliance.reasoning must not be empty"),
     (spoilt(lambda a: scope(a).update(reasoning=3)), "scope_compliance.reasoning must be a text"),
-    (spoilt(lambda a: scope(a).update(reasoning="\ud800")), "scope_compliance.reasoning holds a lone surrogate"),
-    (spoilt(lambda a: scope(a).update(note="x")), 'the field "note" was not asked for in scope_compliance'),
+    (spoilt(lambda a: scope(a).update(reasoning="\ud800")), "scope_compliance.reasoning contains a lone surrogate"),
+    (spoilt(lambda a: scope(a).update(note="x")), 'the field "note" is not in the schema in scope_compliance'),
     (spoilt(lambda a: a["dimensions"].pop("scope_compliance")), "the field scope_compliance is missing in dimensions"),
     (
         spoilt(lambda a: a["dimensions"].update({"x" * 99: {}})),
-        f'the field "{"x" * 40}\\u2026" was not asked for in dimensions',
+        f'the field "{"x" * 40}\\u2026" is not in the schema in dimensions',
     ),
     (
         spoilt(lambda a: a.update(dimensions=[])),
@@ -212,16 +212,16 @@ SPOILT = [
     (spoilt(lambda a: a.update(flagged="false")), "flagged must be true or false"),
     (spoilt(lambda a: a.update(flagged=0)), "flagged must be true or false"),
     (spoilt(lambda a: a.update(flagged=True)), "flag_reason must not be empty"),
-    (spoilt(lambda a: a.update(alignment=1)), 'the field "alignment" was not asked for'),
+    (spoilt(lambda a: a.update(alignment=1)), 'the field "alignment" is not in the schema'),
     ([valid(TIER2)], "the answer must be a JSON object with the fields dimensions, flag_quote, flag_reason, flagged"),
-    ("", "not one JSON object and nothing else: Expecting value at character 0"),
-    ("Sure! " + json.dumps(valid(TIER2)), "not one JSON object and nothing else"),
-    (json.dumps(valid(TIER2)) + " Done.", "not one JSON object and nothing else: Extra data"),
-    ("\ufeff" + json.dumps(valid(TIER2)), "not one JSON object"),
-    (json.dumps(valid(TIER2))[:-1], "not one JSON object"),
-    (json.dumps(valid(TIER2))[:-1] + ', "flagged": true}', '"flagged" is there more than once'),
-    ("[" * 100_000, "the JSON nests too deep"),
-    ('{"a":' * 30_000, "the JSON nests too deep"),
+    ("", "not exactly one JSON object: Expecting value at character 0"),
+    ("Sure! " + json.dumps(valid(TIER2)), "not exactly one JSON object"),
+    (json.dumps(valid(TIER2)) + " Done.", "not exactly one JSON object: Extra data"),
+    ("\ufeff" + json.dumps(valid(TIER2)), "not exactly one JSON object"),
+    (json.dumps(valid(TIER2))[:-1], "not exactly one JSON object"),
+    (json.dumps(valid(TIER2))[:-1] + ', "flagged": true}', '"flagged" occurs more than once'),
+    ("[" * 100_000, "the JSON is nested too deeply"),
+    ('{"a":' * 30_000, "the JSON is nested too deeply"),
     ("9" * 5000, "a number has too many digits"),
     (" " * (MAX_ANSWER + 1), f"the answer has more than {MAX_ANSWER} characters"),
 ]
@@ -345,7 +345,7 @@ def test_long_words_are_cut() -> None:
     answer = valid(THINKING) | {"reasoning": "r" * 5000, "quote": ""}
     read = THINKING.read(json.dumps(answer))
     assert isinstance(read, ThinkingAnswer)
-    assert len(read.reasoning) == MAX_WORDS
+    assert len(read.reasoning) == MAX_REASONING_LENGTH
     assert read.reasoning[-2:] == "r…"
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from audit.answers import Quotable, folded
+from audit.answers import QuotableTexts, fold
 from audit.exchanges.questions import Material
 from audit.prompt_quoting import literal
 
@@ -32,9 +32,9 @@ WORDS = st.lists(
 )
 
 
-def quotable(*texts: str) -> Quotable:
+def quotable(*texts: str) -> QuotableTexts:
     """Return a text as the judge was shown it."""
-    return Quotable([Material(f"text{place}", literal(text).text) for place, text in enumerate(texts)])
+    return QuotableTexts([Material(f"text{place}", literal(text).text) for place, text in enumerate(texts)])
 
 
 def retyped(text: str, data: st.DataObject) -> str:
@@ -95,7 +95,7 @@ def test_any_part_of_a_text_is_found_however_it_is_retyped(words: list[str], dat
 @given(WORDS, st.data())
 def test_words_may_be_left_out_at_an_elision(words: list[str], data: st.DataObject) -> None:
     """Parts in order are found, with any sign of elision. Adjacent dashes count as one."""
-    assume(folded(" ".join(words)).count("-") == sum(folded(word).count("-") for word in words))
+    assume(fold(" ".join(words)).count("-") == sum(fold(word).count("-") for word in words))
     kept = sorted(data.draw(st.sets(st.integers(0, len(words) - 1), min_size=1)))
     quote = words[kept[0]] + "".join(data.draw(st.sampled_from(ELISIONS)) + words[place] for place in kept[1:])
     quote += data.draw(st.sampled_from(["", *ELISIONS]))
@@ -111,8 +111,8 @@ def test_a_word_that_is_in_no_text_is_never_found(words: list[str], before: str,
 @given(st.text())
 def test_folding_is_done_at_once(text: str) -> None:
     """A text and its folded form are equal."""
-    once = folded(text)
-    assert folded(once) == once
+    once = fold(text)
+    assert fold(once) == once
 
 
 @given(st.text([*" -'\"`.\\\n\tAa1\x1c\x00"], min_size=1), st.data())
@@ -120,4 +120,4 @@ def test_a_part_of_ascii_text_is_a_part_once_both_are_folded(text: str, data: st
     """So a quote that was copied unchanged needs no folding."""
     start = data.draw(st.integers(0, len(text) - 1))
     part = text[start : data.draw(st.integers(start + 1, len(text)))]
-    assert folded(part) in folded(text)
+    assert fold(part) in fold(text)
