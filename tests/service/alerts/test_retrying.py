@@ -47,7 +47,7 @@ def test_jitter_spreads_the_retries(attempts: int, first: float, second: float) 
     assert (first < second) <= (pause(attempts, first, None) <= pause(attempts, second, None))
 
 
-@given(attempts=st.integers(1, MOST_ATTEMPTS), chance=chances, asked=st.floats(0, 1e9))
+@given(attempts=st.integers(1, MOST_ATTEMPTS), chance=chances, retry_after=st.floats(0, 1e9))
 def test_a_receivers_retry_after_is_respected(attempts: int, chance: float, retry_after: float) -> None:
     """Within reason: a receiver that demands a year is tried again on the same day."""
     assert min(retry_after, LONGEST_WAIT_SECONDS) <= pause(attempts, chance, retry_after)

@@ -194,7 +194,7 @@ BAD = {key: row for key, row in GUARDED.items() if row.bad}
 
 @pytest.fixture
 def settings(tmp_path: Path) -> ApiSettings:
-    """A server with a policy file."""
+    """Return the settings of a server with a policy file."""
     file = tmp_path / "policy.yaml"
     file.write_text(SKELETON, "utf-8")
     return ApiSettings(queries=PATIENT, policy_file=file)
@@ -202,7 +202,7 @@ def settings(tmp_path: Path) -> ApiSettings:
 
 @pytest.fixture
 def engine(store: Store, loop: asyncio.Runner) -> Iterator[Engine]:
-    """A started engine whose judge answers."""
+    """Yield a started engine whose judge answers."""
     with running("answer") as simulator:
         policy = policy_of(bidirectional_scoring=True)
         started = Engine(store, policy, Redactor(policy.redaction), lambda: NOW, judge=live_judge(simulator.base_url))
@@ -212,7 +212,7 @@ def engine(store: Store, loop: asyncio.Runner) -> Iterator[Engine]:
 
 
 class Asked:
-    """Calls an endpoint, with the names of what is there in its address."""
+    """Calls an endpoint, with the names of existing objects in its address."""
 
     def __init__(self, call: Call, names: dict[str, str]) -> None:
         self._call = call
@@ -221,14 +221,14 @@ class Asked:
 
     def __call__(self, key: Key, token: str | None, query: str = "", body: Any = NO_BODY, **named: str) -> httpx2.Response:
         """Send a request from a fresh address, so that earlier failures do not count."""
-        sent = {} if body is NO_BODY else {"json": body}
+        content = {} if body is NO_BODY else {"json": body}
         path = key[1].format_map(self._names | named) + query
-        return self._call(key[0], path, token, address=f"203.0.113.{next(self._numbers)}", **sent)
+        return self._call(key[0], path, token, address=f"203.0.113.{next(self._numbers)}", **content)
 
 
 @pytest.fixture
 def ask(call: Call, tokens: Tokens) -> Asked:
-    """Calls endpoints where nothing is there yet but names that could be, and those who have tokens."""
+    """Yield a caller for an empty server, with plausible names and every token."""
     assert tokens.ops
     names = dict.fromkeys(("score_id", "exchange_id", "incident_id", "anchor_id", "evaluation_id"), "nothing")
     return Asked(call, names | {"project": "ops", "session_id": "s1", "run_id": "run_001", "name": "poor"})
@@ -236,19 +236,19 @@ def ask(call: Call, tokens: Tokens) -> Asked:
 
 @pytest.fixture
 def exchanges(exchange_body: BodyBuilder) -> list[Any]:
-    """The bodies of two exchanges."""
+    """Return the bodies of two exchanges."""
     return [exchange_body(number) for number in (1, 2)]
 
 
 @pytest.fixture
 def drained(engine: Engine, loop: asyncio.Runner) -> Drained:
-    """Lets what happens in the background happen."""
+    """Return a function that waits for background work."""
     return lambda: loop.run(engine.wait_until_drained())
 
 
 @pytest.fixture
 def filled(call: Call, tokens: Tokens, exchanges: list[Any], drained: Drained, store: Store) -> Asked:
-    """Calls endpoints where there is one of everything."""
+    """Yield a caller for a server that has one object of every kind."""
     put(store, "scores", history(fallen(6), 40, end=NOW))
     for body in exchanges:
         call("POST", "/api/audit/ingest", tokens.ops, json=body)
@@ -265,7 +265,7 @@ def filled(call: Call, tokens: Tokens, exchanges: list[Any], drained: Drained, s
 
 
 def described(app: FastAPI) -> set[Key]:
-    """Method and path of every endpoint."""
+    """Return method and path of every documented endpoint."""
     return {(method.upper(), path) for path, methods in app.openapi()["paths"].items() for method in methods}
 
 
@@ -275,13 +275,13 @@ def test_every_endpoint_is_in_the_table(app: FastAPI) -> None:
 
 
 def wrong(table: Table, told: Callable[[Key, Row], Any], wanted: Callable[[Key, Row], Any]) -> list[Any]:
-    """The endpoints that answer something else than is wanted of them."""
-    found = [(key, told(key, row), wanted(key, row)) for key, row in table.items()]
-    return [one for one in found if one[1] != one[2]]
+    """Return the endpoints whose answer differs from the expected one."""
+    answers = [(key, told(key, row), wanted(key, row)) for key, row in table.items()]
+    return [one for one in answers if one[1] != one[2]]
 
 
 def code_of(response: httpx2.Response) -> tuple[int, str]:
-    """Status and code of a refusal, whose body is what every error's is."""
+    """Return status and code of an error, whose body has the common form."""
     body = response.json()
     return response.status_code, body["code"] if {"error", "code"} == body.keys() else "no code"
 
@@ -302,7 +302,7 @@ def test_the_happy_path(filled: Asked, tokens: Tokens) -> None:
 
 
 def test_an_empty_project(ask: Asked, tokens: Tokens) -> None:
-    """Nothing yet is an answer: no error, and nothing of any other project."""
+    """A missing result is not an error, and shows nothing of other projects."""
 
     def told(key: Key, row: Row) -> int:
         return ask(key, tokens.root, body=row.body, project="web").status_code
@@ -310,8 +310,8 @@ def test_an_empty_project(ask: Asked, tokens: Tokens) -> None:
     assert wrong(OF_PROJECTS, told, lambda _, row: row.empty) == []
 
 
-def test_a_project_that_is_not_known(filled: Asked, tokens: Tokens) -> None:
-    """A slip of the finger must not read as a project in which all is well; the answer names the nearest one."""
+def test_an_unknown_project(filled: Asked, tokens: Tokens) -> None:
+    """A typo must not look like a healthy project, so the error suggests the nearest name."""
 
     def told(key: Key, row: Row) -> tuple[int, Any]:
         response = filled(key, tokens.root, body=row.body, project="opps")
@@ -321,8 +321,8 @@ def test_a_project_that_is_not_known(filled: Asked, tokens: Tokens) -> None:
     assert wrong(OF_PROJECTS, told, lambda *_: (404, refusal)) == []
 
 
-def test_what_is_stored_the_policy_and_tokens_make_a_project_known(call: Call, access: AccessStore, store: Store) -> None:
-    """A project is asked for before its first exchange, and after its last connection was removed."""
+def test_records_policy_and_tokens_make_a_project_known(call: Call, access: AccessStore, store: Store) -> None:
+    """A project may be requested before its first exchange, and after its last connection was removed."""
     root = access.add(Holder("operator", "root", None))
 
     def told(project: str) -> tuple[int, Any]:
@@ -341,8 +341,8 @@ def test_what_is_stored_the_policy_and_tokens_make_a_project_known(call: Call, a
     assert "connected, operated, ops" in error
 
 
-def test_bad_input(ask: Asked, tokens: Tokens) -> None:
-    """It is refused by the name of what is wrong, before anything is done."""
+def test_an_invalid_body(ask: Asked, tokens: Tokens) -> None:
+    """The error names the problem before anything is done."""
 
     def told(key: Key, row: Row) -> tuple[int, str]:
         query, body = row.bad or ("", NO_BODY)
@@ -352,8 +352,8 @@ def test_bad_input(ask: Asked, tokens: Tokens) -> None:
     assert wrong(BAD, told, lambda *_: (400, "invalid")) == []
 
 
-def test_a_parameter_that_it_does_not_take(ask: Asked, tokens: Tokens) -> None:
-    """A filter that is misspelt is refused: without it the answer would be about everything, and look right."""
+def test_an_unknown_parameter(ask: Asked, tokens: Tokens) -> None:
+    """An ignored typo in a filter would return everything."""
 
     def told(key: Key, row: Row) -> tuple[int, str]:
         token = tokens.ops if row.who == "connection" else tokens.root
@@ -382,8 +382,8 @@ def test_another_project(ask: Asked, access: AccessStore) -> None:
         assert wrong(table, told, lambda *_: (403, "other_project")) == []
 
 
-def test_a_scope_too_few_and_one_that_is_enough(ask: Asked, access: AccessStore) -> None:
-    """Every other scope together does not open an endpoint, and its own does: a token has no more than its work takes."""
+def test_a_missing_scope_and_the_required_one(ask: Asked, access: AccessStore) -> None:
+    """All other scopes together do not open an endpoint, and its own scope suffices."""
     scoped = {
         scope: [
             access.add(Holder("operator", f"{word}-{scope}", None, scopes=scopes))
@@ -405,7 +405,7 @@ def test_a_scope_too_few_and_one_that_is_enough(ask: Asked, access: AccessStore)
 
 
 def test_the_other_kind_of_token(ask: Asked, tokens: Tokens, access: AccessStore) -> None:
-    """A connection reads and decides nothing; an operator delivers nothing."""
+    """A connection neither reads nor decides, and an operator delivers nothing."""
     reads = access.add(Holder("operator", "reads", None, scopes=frozenset({"read"})))
 
     def told(key: Key, row: Row) -> tuple[int, str]:
@@ -419,7 +419,7 @@ def test_the_other_kind_of_token(ask: Asked, tokens: Tokens, access: AccessStore
     assert wrong(GUARDED, told, wanted) == []
 
 
-def test_every_body_and_answer_has_an_example_and_every_endpoint_a_name(app: FastAPI) -> None:
+def test_every_body_and_answer_has_an_example_and_every_endpoint_has_a_name(app: FastAPI) -> None:
     """Users copy examples from the page, and generated clients use the names."""
     operations = [one for methods in app.openapi()["paths"].values() for one in methods.values()]
     assert len(operations) == len({one["operationId"] for one in operations})
@@ -429,23 +429,23 @@ def test_every_body_and_answer_has_an_example_and_every_endpoint_a_name(app: Fas
     assert not any("422" in one["responses"] for one in operations)
 
 
-def test_lines_are_described_where_they_are_taken(app: FastAPI) -> None:
-    """A generated client offers what the server takes, and nothing else."""
+def test_json_lines_are_described_where_they_are_accepted(app: FastAPI) -> None:
+    """A generated client must offer exactly what the server accepts."""
     bodies = {path: one["post"].get("requestBody", {}) for path, one in app.openapi()["paths"].items() if "post" in one}
     assert {path for path, body in bodies.items() if "application/x-ndjson" in body.get("content", {})} == LINES
 
 
-def test_prepared_routes_leave_nothing_to_build_to_the_first_call(
+def test_prepared_routes_are_complete_before_the_first_call(
     app: FastAPI, call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """FastAPI builds endpoints when they are first looked for: a tenth of a second, which the first caller would wait for."""
+    """FastAPI builds endpoints on first use, which takes a tenth of a second that the first caller would wait for."""
     prepare_routes(app)
     built: list[str] = []
-    whole = fastapi.routing.get_dependant
+    get_dependant = fastapi.routing.get_dependant
 
     def counted(**given: Any) -> Any:
         built.append(given["path"])
-        return whole(**given)
+        return get_dependant(**given)
 
     monkeypatch.setattr(fastapi.routing, "get_dependant", counted)
     assert [call("GET", path, tokens.root).status_code for path in ("/api/audit/projects", "/nowhere")] == [200, 404]
@@ -453,7 +453,7 @@ def test_prepared_routes_leave_nothing_to_build_to_the_first_call(
 
 
 def test_every_router_is_part_of_the_application() -> None:
-    """Their modules are named as text: a wrong name fails when the application is imported, and none may be left out."""
+    """Routers are named as text, so a missing one would go unnoticed."""
     service = Path(app_module.__file__).parents[1]
     files = [file.relative_to(service.parent) for file in service.rglob("*.py") if "\nrouter = " in file.read_text()]
     defined = [importlib.import_module(".".join(file.with_suffix("").parts)).router for file in files]

@@ -15,46 +15,46 @@ from streams.engine.engine import Engine
 SCORES = "/api/audit/ops/scores"
 
 
-def test_what_has_not_changed_is_answered_without_a_body(call: Call, tokens: Tokens) -> None:
-    """And may go on being kept, by the caller alone."""
+def test_an_unchanged_answer_has_no_body(call: Call, tokens: Tokens) -> None:
+    """Only the caller may cache it."""
     first = call("GET", SCORES, tokens.root)
-    again = call("GET", SCORES, tokens.root, headers={"if-none-match": first.headers["etag"]})
-    assert again.status_code == 304
-    assert again.content == b""
-    kept = [(one.headers["etag"], one.headers["cache-control"], one.headers["vary"]) for one in (first, again)]
-    assert [(first.headers["etag"], "private, no-cache", "Authorization, Cookie")] * 2 == kept
-    assert {"content-type", "content-length"}.isdisjoint(again.headers)
-    assert again.headers["x-content-type-options"] == "nosniff"
+    repeated = call("GET", SCORES, tokens.root, headers={"if-none-match": first.headers["etag"]})
+    assert repeated.status_code == 304
+    assert repeated.content == b""
+    caching_headers = [(one.headers["etag"], one.headers["cache-control"], one.headers["vary"]) for one in (first, repeated)]
+    assert [(first.headers["etag"], "private, no-cache", "Authorization, Cookie")] * 2 == caching_headers
+    assert {"content-type", "content-length"}.isdisjoint(repeated.headers)
+    assert repeated.headers["x-content-type-options"] == "nosniff"
 
 
-def test_what_has_changed_is_answered_whole(
+def test_a_changed_answer_is_sent_completely(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio.Runner, engine: Engine
 ) -> None:
-    """A dashboard that polls must not stay behind."""
-    known = call("GET", SCORES, tokens.root).headers["etag"]
+    """A polling dashboard must not show old data."""
+    etag = call("GET", SCORES, tokens.root).headers["etag"]
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
     loop.run(engine.wait_until_drained())
-    answer = call("GET", SCORES, tokens.root, headers={"if-none-match": known})
+    answer = call("GET", SCORES, tokens.root, headers={"if-none-match": etag})
     assert answer.status_code == 200
     assert answer.json()["count"] == 1
-    assert known != answer.headers["etag"]
+    assert etag != answer.headers["etag"]
 
 
 @pytest.mark.parametrize("form", ["W/{}", '"other", {}', ' {} , W/"x"', "*"])
-def test_a_tag_is_known_in_every_form_that_clients_send(call: Call, tokens: Tokens, form: str) -> None:
-    """Proxies that compress mark it as weak, and some send all that they have."""
-    known = call("GET", SCORES, tokens.root).headers["etag"]
-    assert call("GET", SCORES, tokens.root, headers={"if-none-match": form.format(known)}).status_code == 304
+def test_every_form_of_a_tag_is_recognised(call: Call, tokens: Tokens, form: str) -> None:
+    """Compressing proxies mark tags as weak, and some clients send all tags they have."""
+    etag = call("GET", SCORES, tokens.root).headers["etag"]
+    assert call("GET", SCORES, tokens.root, headers={"if-none-match": form.format(etag)}).status_code == 304
 
 
 @pytest.mark.parametrize("value", [b"", b'"', b"\xff\xfe", b'"' + b"a" * 5000, b"***", b"W/", b'"a""b"'])
-def test_what_is_no_tag_is_known_to_nobody(call: Call, tokens: Tokens, value: bytes) -> None:
-    """The answer comes whole, and never an error."""
+def test_an_invalid_tag_is_ignored(call: Call, tokens: Tokens, value: bytes) -> None:
+    """The answer is sent completely, without an error."""
     assert call("GET", SCORES, tokens.root, headers={b"if-none-match": value}).status_code == 200
 
 
 def test_errors_and_writes_have_no_tag(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """They are of this moment, and nothing keeps them."""
+    """They must not be cached."""
     answers = [
         call("GET", SCORES, "dl_wrong", headers={"if-none-match": "*"}),
         call("GET", f"{SCORES}?limit=0", tokens.root, headers={"if-none-match": "*"}),
@@ -65,16 +65,16 @@ def test_errors_and_writes_have_no_tag(call: Call, tokens: Tokens, exchange_body
     assert not any("etag" in answer.headers for answer in answers)
 
 
-def test_answers_about_access_are_not_kept_anywhere(call: Call, tokens: Tokens) -> None:
+def test_answers_about_access_are_not_cached(call: Call, tokens: Tokens) -> None:
     """Answers about access must not be stored by browsers, but polling still works."""
     first = call("GET", "/api/audit/operators", tokens.root)
     assert first.headers["cache-control"] == "no-store"
     assert call("GET", "/api/audit/operators", tokens.root, headers={"if-none-match": first.headers["etag"]}).status_code == 304
 
 
-def test_an_answer_that_is_too_large_to_hold_is_sent_as_it_comes() -> None:
-    """Holding it back would cost its size in memory for each caller."""
-    sent: list[dict[str, object]] = []
+def test_an_answer_too_large_to_buffer_is_streamed() -> None:
+    """Buffering it would cost its size in memory per caller."""
+    messages: list[dict[str, object]] = []
 
     async def app(_scope: object, _receive: object, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -88,22 +88,22 @@ def test_an_answer_that_is_too_large_to_hold_is_sent_as_it_comes() -> None:
         return {}
 
     async def send(message: dict[str, object]) -> None:
-        sent.append(message)
+        messages.append(message)
 
     scope = {"type": "http", "method": "GET", "path": "/api/audit/x", "headers": [(b"if-none-match", b"*")]}
     asyncio.run(middleware.Etags(app)(scope, receive, send))  # type: ignore[arg-type]
-    assert [message["type"] for message in sent] == ["http.response.start", *["http.response.body"] * 3]
-    assert sent[0]["status"] == 200
-    assert sent[0]["headers"] == []
-    assert [len(message["body"]) for message in sent[1:]] == [
+    assert [message["type"] for message in messages] == ["http.response.start", *["http.response.body"] * 3]
+    assert messages[0]["status"] == 200
+    assert messages[0]["headers"] == []
+    assert [len(message["body"]) for message in messages[1:]] == [
         middleware.MAX_BUFFERED_BYTES + 2,
         middleware.MAX_BUFFERED_BYTES // 2 + 1,
         3,
     ]  # type: ignore[arg-type]
-    assert [message["more_body"] for message in sent[1:]] == [True, True, False]
+    assert [message["more_body"] for message in messages[1:]] == [True, True, False]
 
 
-def test_a_page_is_sent_compressed_to_who_takes_it(call: Call, tokens: Tokens) -> None:
+def test_a_page_is_compressed_for_clients_that_accept_it(call: Call, tokens: Tokens) -> None:
     """Caches must keep both encodings apart, and the ETag is valid for both."""
     head = cookie(signed_in(call, tokens.root))
     plain = call("GET", "/help", headers={**head, "accept-encoding": "identity, gzip;q=0"})
@@ -113,26 +113,26 @@ def test_a_page_is_sent_compressed_to_who_takes_it(call: Call, tokens: Tokens) -
     assert plain.text == small.text
     assert f"W/{plain.headers['etag']}" == small.headers["etag"]
     assert int(small.headers["content-length"]) < len(plain.content) / 2
-    for known in (plain, small):
-        again = call("GET", "/help", headers={**head, "accept-encoding": "gzip", "if-none-match": known.headers["etag"]})
-        assert again.status_code == 304
-        assert again.content == b""
-        assert again.headers.get("content-encoding") is None
+    for response in (plain, small):
+        repeated = call("GET", "/help", headers={**head, "accept-encoding": "gzip", "if-none-match": response.headers["etag"]})
+        assert repeated.status_code == 304
+        assert repeated.content == b""
+        assert repeated.headers.get("content-encoding") is None
 
 
-def test_the_files_that_pages_load_are_sent_compressed(call: Call) -> None:
+def test_static_files_are_sent_compressed(call: Call) -> None:
     """Static files contain no secrets and are always compressed to the same bytes."""
     plain, small = (call("GET", "/static/pages.css", headers={"accept-encoding": how}) for how in ("identity", "gzip"))
     assert small.text == plain.text
     assert small.headers["content-encoding"] == "gzip"
     assert [one.headers["vary"] for one in (plain, small)] == ["Accept-Encoding"] * 2
-    again = call("GET", "/static/pages.css", headers={"if-none-match": small.headers["etag"]})
-    assert again.status_code == 304
-    assert again.content == b""
+    repeated = call("GET", "/static/pages.css", headers={"if-none-match": small.headers["etag"]})
+    assert repeated.status_code == 304
+    assert repeated.content == b""
 
 
-def test_what_the_api_answers_is_not_compressed(call: Call, tokens: Tokens) -> None:
-    """It may quote what an attacker wrote beside what he wants to know."""
+def test_api_answers_are_not_compressed(call: Call, tokens: Tokens) -> None:
+    """They may quote an attacker's text next to a secret, and the compressed length would reveal it."""
     answer = call("GET", SCORES, tokens.root, headers={"accept-encoding": "gzip"})
     assert answer.headers["vary"] == "Authorization, Cookie"
     assert answer.headers.get("content-encoding") is None

@@ -15,13 +15,13 @@ CALLS = [shlex.split(block) for block in re.findall(r"^```sh\n(curl .*?)^```$", 
 """Each as the words of a command."""
 
 
-def test_the_calls_of_the_guide_are_taken(call: Call, tokens: Tokens) -> None:
+def test_the_calls_of_the_guide_are_accepted(call: Call, tokens: Tokens) -> None:
     """New users send these requests first, in this order."""
     statuses = []
-    for words in CALLS:
-        body = json.loads(words[words.index("-d") + 1]) if "-d" in words else None
-        (url,) = (word for word in words if word.startswith("http:"))
-        assert "Authorization: Bearer $TOKEN" in words
+    for arguments in CALLS:
+        body = json.loads(arguments[arguments.index("-d") + 1]) if "-d" in arguments else None
+        (url,) = (word for word in arguments if word.startswith("http:"))
+        assert "Authorization: Bearer $TOKEN" in arguments
         answer = call("POST", urlsplit(url).path, tokens.ops, json=body)
         statuses.append((urlsplit(url).path.rpartition("/")[2], answer.status_code))
         if body and "events" in body:
@@ -30,7 +30,7 @@ def test_the_calls_of_the_guide_are_taken(call: Call, tokens: Tokens) -> None:
     assert statuses == [("ingest", 201), ("events", 201), ("finalize", 200)]
 
 
-def test_the_sign_of_life_of_the_guide_is_taken(call: Call, tokens: Tokens) -> None:
+def test_the_heartbeat_of_the_guide_is_accepted(call: Call, tokens: Tokens) -> None:
     """The body of the request is in a sentence of the guide."""
     (body,) = re.findall(r"heartbeat` with `(\{.*?\})`", GUIDE)
 

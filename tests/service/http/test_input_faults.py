@@ -18,13 +18,13 @@ JSON = {"content-type": "application/json"}
 
 
 def with_value(body: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """The body with one value replaced."""
+    """Return the body with one value replaced."""
     *steps, last = path.split(".")
-    place = body
+    target = body
     for step in steps:
-        place[step] = dict(place[step])
-        place = place[step]
-    place[last] = value
+        target[step] = dict(target[step])
+        target = target[step]
+    target[last] = value
     return body
 
 
@@ -71,7 +71,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "value"), WRONG, ids=[f"{path}={str(value)[:24]!r}" for path, value in WRONG])
-def test_a_wrong_value_is_refused_by_the_name_of_its_field(
+def test_an_invalid_value_is_refused_with_its_field(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, *, store: Store, path: str, value: Any
 ) -> None:
     """The error must name the field, for the author of the webhook."""
@@ -84,7 +84,7 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_field(
 
 
 def test_a_value_is_not_repeated_in_the_answer(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """An answer ends up in logs; what was sent may be a secret."""
+    """Answers are logged, and the value may be a secret."""
     for field in ("turn_number", "timestamp"):
         response = call("POST", INGEST, tokens.ops, json=exchange_body(**{field: "hunter2-hunter2"}))
         assert response.status_code == 400
@@ -109,7 +109,7 @@ def test_a_value_is_not_repeated_in_the_answer(call: Call, tokens: Tokens, excha
         ("multi_user", "yes", "must be true or false"),
     ],
 )
-def test_a_fault_is_told_in_plain_words(
+def test_an_error_is_understandable(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, *, path: str, value: Any, words: str
 ) -> None:
     """Errors must be understandable without knowledge of the validation library."""
@@ -130,10 +130,10 @@ def test_a_fault_is_told_in_plain_words(
         ("GET", "ops/scores?anomalies=maybe", None, "anomalies: must be true or false"),
     ],
 )
-def test_other_calls_are_answered_in_plain_words_too(
+def test_other_calls_give_the_same_messages(
     call: Call, tokens: Tokens, *, method: str, path: str, body: Any, words: str
 ) -> None:
-    """The same words wherever the same is wrong."""
+    """The same mistake has the same message everywhere."""
     token = tokens.ops if path in ("events", "heartbeat") else tokens.root
     response = call(method, f"/api/audit/{path}", token, **({} if body is None else {"json": body}))
     assert response.status_code == 400
@@ -160,7 +160,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_no_json_is_refused(call: Call, tokens: Tokens, store: Store, what: str) -> None:
+def test_invalid_json_is_refused(call: Call, tokens: Tokens, store: Store, what: str) -> None:
     """JSON parsers disagree about these values, so all of them are refused."""
     body, code = BROKEN[what]
     response = call("POST", INGEST, tokens.ops, content=body, headers=JSON)
@@ -169,17 +169,17 @@ def test_what_is_no_json_is_refused(call: Call, tokens: Tokens, store: Store, wh
     assert store.count("exchanges") == 0
 
 
-def test_texts_with_halves_of_surrogates_and_null_characters_are_taken(
+def test_lone_surrogates_and_null_characters_are_accepted(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store
 ) -> None:
-    """An agent that could get out of its audit by an odd character would."""
+    """Otherwise an agent could escape its audit with an odd character."""
     body = json.dumps(exchange_body(response="cut \ud83d here \x00 and \ud83d\ude00"))
     assert call("POST", INGEST, tokens.ops, content=body.encode(), headers=JSON).status_code == 201
-    found = store.cursor().execute("SELECT agent_response FROM exchanges").fetchall()
-    assert found == [("cut \ufffd here \x00 and \U0001f600",)]
+    answers = store.cursor().execute("SELECT agent_response FROM exchanges").fetchall()
+    assert answers == [("cut \ufffd here \x00 and \U0001f600",)]
 
 
-def test_depth_in_fields_nobody_reads_is_refused_too(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+def test_depth_in_ignored_fields_is_refused_too(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """Ignored fields must be harmless as well."""
     deep: Any = 0
     for _ in range(40):
@@ -190,13 +190,13 @@ def test_depth_in_fields_nobody_reads_is_refused_too(call: Call, tokens: Tokens,
 
 
 def padded(body: dict[str, Any], size: int) -> bytes:
-    """The body as so many bytes."""
+    """Return the body padded to this many bytes."""
     text = json.dumps(body)
     return (text + " " * (size - len(text))).encode()
 
 
 @pytest.mark.parametrize(("more", "status"), [(0, 201), (1, 413)])
-def test_the_largest_body_is_taken_and_one_byte_more_is_not(
+def test_the_largest_body_is_accepted_and_one_byte_more_is_not(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, more: int, status: int
 ) -> None:
     """The documented limit is exact."""
@@ -204,7 +204,7 @@ def test_the_largest_body_is_taken_and_one_byte_more_is_not(
     assert response.status_code == status
 
 
-def test_a_body_that_does_not_say_its_length_is_counted(call: Call, tokens: Tokens) -> None:
+def test_a_body_without_a_declared_length_is_counted(call: Call, tokens: Tokens) -> None:
     """A chunked body has no length to check beforehand."""
 
     async def chunks() -> Any:
@@ -217,7 +217,7 @@ def test_a_body_that_does_not_say_its_length_is_counted(call: Call, tokens: Toke
 
 
 def test_texts_that_outgrow_a_record_by_redaction_are_too_large(call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """Markers can be longer than what they replace; a record has to fit into a message."""
+    """Markers may be longer than the secrets that they replace, and a record must fit into a message."""
     text = "pwd=a1b2c3; " * (LIMIT // 13)
     response = call("POST", INGEST, tokens.ops, json=exchange_body(response=text))
     assert response.status_code == 413
@@ -235,15 +235,15 @@ def test_texts_that_outgrow_a_record_by_redaction_are_too_large(call: Call, toke
         {"content-type": "application/json", "content-encoding": "br"},
     ],
 )
-def test_what_is_not_plain_json_is_unsupported(call: Call, tokens: Tokens, headers: dict[str, str]) -> None:
-    """Forms of other sites cannot send JSON, and nothing is unpacked: a bomb stays what it is."""
+def test_a_body_that_is_not_plain_json_is_unsupported(call: Call, tokens: Tokens, headers: dict[str, str]) -> None:
+    """Forms of other sites cannot send JSON, and a compressed bomb is never decompressed."""
     response = call("POST", INGEST, tokens.ops, content=b"{}", headers=headers)
     assert response.status_code == 415
     assert set(response.json()) == {"error", "code"}
 
 
-def test_text_in_any_direction_is_taken_as_it_is(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
-    """Right-to-left marks are shown where text is shown; refusing them would let an agent slip out of its audit."""
+def test_right_to_left_text_is_stored_unchanged(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+    """Direction marks are shown on pages; refusing them would let an agent escape its audit."""
     text = "safe\u202egpj.exe\u202c \u200b \u2066x\u2069 \U0001f600"
     assert call("POST", INGEST, tokens.ops, json=exchange_body(response=text)).status_code == 201
     assert store.cursor().execute("SELECT agent_response FROM exchanges").fetchone() == (text,)

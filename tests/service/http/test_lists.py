@@ -19,9 +19,9 @@ EVENTS = [{"event": "tool_call", "tool": "exec", "args": {"command": "ls"}, "tim
 
 @pytest.fixture
 def filled(call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio.Runner, engine: Engine) -> None:
-    """Two days of ops, one of them with an anomaly, and an exchange of web."""
-    for number, day, said in ((1, "2026-09-30", "It is done."), (2, "2026-10-01", "   "), (8, "2026-10-01", "Committed.")):
-        body = exchange_body(number, response=said, timestamp=f"{day}T09:{number:02}:00Z")
+    """Store two days of ops, one with an anomaly, and an exchange of web."""
+    for number, day, answer in ((1, "2026-09-30", "It is done."), (2, "2026-10-01", "   "), (8, "2026-10-01", "Committed.")):
+        body = exchange_body(number, response=answer, timestamp=f"{day}T09:{number:02}:00Z")
         assert call("POST", "/api/audit/ingest", tokens.ops, json=body).status_code == 201
     call("POST", "/api/audit/ingest", tokens.web, json=exchange_body(1, session="web-session"))
     call("POST", "/api/audit/events", tokens.ops, json={"session_id": "s1", "first_seq": 0, "events": EVENTS})
@@ -31,7 +31,7 @@ def filled(call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio
 
 
 def diagnosed(call: Call, tokens: Tokens, runs: int) -> None:
-    """Return when so many runs of ops are there: that is work for when nothing else waits."""
+    """Return once ops has this many runs, which are made when nothing else waits."""
     until(lambda: runs == len(got(call, f"{OPS}/runs", tokens.root)["runs"]), "the diagnoses")
 
 
@@ -43,8 +43,8 @@ def got(call: Call, path: str, token: str, **asked: Any) -> Any:
 
 
 @pytest.mark.usefixtures("filled")
-def test_trends_are_by_the_day_of_the_exchange(call: Call, tokens: Tokens) -> None:
-    """Both days were scored today; today itself counts as far as it has come."""
+def test_trends_use_the_day_of_the_exchange(call: Call, tokens: Tokens) -> None:
+    """Both days were scored today; today itself is partial."""
     trends = got(call, f"{OPS}/trends", tokens.root, window="7d")
     assert trends["project"] == "ops"
     assert trends["window"] == "7d"
@@ -57,7 +57,7 @@ def test_trends_are_by_the_day_of_the_exchange(call: Call, tokens: Tokens) -> No
 
 
 @pytest.mark.usefixtures("filled")
-def test_wrap_quality_is_by_session(call: Call, tokens: Tokens) -> None:
+def test_wrap_quality_is_per_session(call: Call, tokens: Tokens) -> None:
     """Found and missing steps together are the expected steps."""
     [session] = got(call, f"{OPS}/wrap-quality", tokens.root)["sessions"]
     assert session["sessionId"] == "s1"
@@ -70,8 +70,8 @@ def test_wrap_quality_is_by_session(call: Call, tokens: Tokens) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_the_sampling_mix_is_of_a_time(call: Call, tokens: Tokens) -> None:
-    """Why each exchange was judged or left out; the shares add up."""
+def test_the_sampling_mix_covers_a_period(call: Call, tokens: Tokens) -> None:
+    """The shares of the reasons add up to one."""
     mix = got(call, f"{OPS}/sampling", tokens.root)["mix"]
     assert sum(one["exchanges"] for one in mix) == 3
     assert round(sum(one["share"] for one in mix), 4) == 1.0
@@ -81,34 +81,34 @@ def test_the_sampling_mix_is_of_a_time(call: Call, tokens: Tokens) -> None:
 
 @pytest.mark.usefixtures("filled")
 def test_runs_are_listed_and_shown(call: Call, tokens: Tokens) -> None:
-    """The diagnosis is the whole one, with evidence and graph; of another project it is not there."""
+    """The run has its complete diagnosis with evidence and graph, and is hidden from other projects."""
     listed = got(call, f"{OPS}/runs", tokens.root)
     assert [(run["runId"], run["sessionId"], run["toolCalls"]) for run in listed["runs"]] == [("run_001", "s1", 1)]
-    shown = call("GET", f"{OPS}/runs/run_001", tokens.root)
-    assert shown.status_code == 200
-    assert shown.headers["cache-control"] == "no-store"
-    assert shown.json()["run"] == listed["runs"][0]
-    assert {"trust_score", "causal_graph"} <= shown.json()["diagnosis"].keys()
+    response = call("GET", f"{OPS}/runs/run_001", tokens.root)
+    assert response.status_code == 200
+    assert response.headers["cache-control"] == "no-store"
+    assert response.json()["run"] == listed["runs"][0]
+    assert {"trust_score", "causal_graph"} <= response.json()["diagnosis"].keys()
     missing = [call("GET", f"/api/audit/{path}", tokens.root).status_code for path in ("web/runs/run_001", "ops/runs/run_0001")]
     assert missing == [404, 404]
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_stored_record_that_cannot_be_read_is_no_fault_of_the_caller(
+def test_an_unreadable_stored_record_is_a_server_error(
     call: Call, tokens: Tokens, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Readers of bodies raise errors of the same kind, which are answered with 400; this one is ours, and named in the log only."""
+    """Invalid bodies raise the same error and get 400, but this one is ours and is named in the log only."""
     with store.transaction():
         store.cursor().execute("UPDATE log.agent_events SET payload = '{'")
-    shown = call("GET", f"{OPS}/runs/run_001", tokens.root)
-    assert shown.status_code == 500
-    assert shown.json()["code"] == "internal"
+    response = call("GET", f"{OPS}/runs/run_001", tokens.root)
+    assert response.status_code == 500
+    assert response.json()["code"] == "internal"
     [fault] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "payload: is not JSON" in str(fault.exc_info)
 
 
 @pytest.mark.usefixtures("filled")
-def test_projects_come_with_their_health(call: Call, tokens: Tokens) -> None:
+def test_projects_are_listed_with_their_health(call: Call, tokens: Tokens) -> None:
     """Projects with records or a connection are listed, audited or not; an operator of one project sees only that."""
     listed = got(call, "/api/audit/projects", tokens.root)["projects"]
     assert [(one["project"], one["health"], one["enabled"]) for one in listed] == [
@@ -134,12 +134,12 @@ def test_projects_come_with_their_health(call: Call, tokens: Tokens) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_an_exchange_is_shown_with_what_is_known_of_it(call: Call, tokens: Tokens) -> None:
-    """Texts are of the moment: they are kept by no cache."""
-    shown = call("GET", f"{OPS}/exchanges/s1:2", tokens.root)
-    assert shown.status_code == 200
-    assert shown.headers["cache-control"] == "no-store"
-    body = shown.json()
+def test_an_exchange_is_shown_with_its_context(call: Call, tokens: Tokens) -> None:
+    """No cache may store its texts."""
+    response = call("GET", f"{OPS}/exchanges/s1:2", tokens.root)
+    assert response.status_code == 200
+    assert response.headers["cache-control"] == "no-store"
+    body = response.json()
     assert body["exchange"]["id"] == "s1:2"
     assert body["exchange"]["connection"] == "north"
     assert body["exchange"]["sessionId"] == "s1"
@@ -150,10 +150,10 @@ def test_an_exchange_is_shown_with_what_is_known_of_it(call: Call, tokens: Token
         assert call("GET", f"/api/audit/{path}", tokens.root).status_code == 404, path
 
 
-def test_an_id_that_two_connections_use_is_asked_for_by_connection(
+def test_an_id_shared_by_two_connections_needs_the_connection(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, loop: asyncio.Runner, engine: Engine
 ) -> None:
-    """Ids are a connection's own: neither of them is taken for the other."""
+    """Ids are unique only within a connection."""
     other = call("POST", "/api/audit/connections", tokens.root, json={"name": "east", "project": "ops"}).json()["token"]
     for token in (tokens.ops, other):
         call("POST", "/api/audit/ingest", token, json=exchange_body(1))
@@ -166,24 +166,24 @@ def test_an_id_that_two_connections_use_is_asked_for_by_connection(
 
 
 @pytest.mark.parametrize("paged", [("projects", "projects"), ("ops/runs", "runs"), ("ops/wrap-quality", "sessions")])
-def test_pages_of_every_list_are_the_list(
+def test_pages_of_every_list_make_up_the_list(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, paged: tuple[str, str]
 ) -> None:
-    """Nothing twice, nothing left out."""
+    """No entry is repeated or missing."""
     path, entries = paged
     for session in "abcde":
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(1, session=session))
         call("POST", "/api/audit/events", tokens.ops, json={"session_id": session, "first_seq": 0, "events": EVENTS})
         call("POST", f"/api/audit/sessions/{session}/finalize", tokens.ops)
     diagnosed(call, tokens, 5)
-    whole = got(call, f"/api/audit/{path}", tokens.root)[entries]
+    full_list = got(call, f"/api/audit/{path}", tokens.root)[entries]
     seen: list[Any] = []
-    asked: dict[str, Any] = {"limit": 2}
+    query: dict[str, Any] = {"limit": 2}
     while True:
-        body = got(call, f"/api/audit/{path}", tokens.root, **asked)
+        body = got(call, f"/api/audit/{path}", tokens.root, **query)
         seen += body[entries]
         if body["nextCursor"] is None:
             break
-        asked = {"limit": 2, "cursor": body["nextCursor"]}
-    assert len(whole) > 3
-    assert seen == whole
+        query = {"limit": 2, "cursor": body["nextCursor"]}
+    assert len(full_list) > 3
+    assert seen == full_list

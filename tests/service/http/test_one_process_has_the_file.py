@@ -55,8 +55,8 @@ def nursed() -> Iterator[Nursery]:
 
 
 @pytest.mark.parametrize("what", WORK)
-def test_the_process_keeps_the_database_through(what: str, call: Call, tokens: Tokens, engine: Engine, tmp_path: Path) -> None:
-    """DuckDB's lock is gone as soon as anything in the process opens the file and closes it: nothing may."""
+def test_the_process_keeps_the_database_locked(what: str, call: Call, tokens: Tokens, engine: Engine, tmp_path: Path) -> None:
+    """DuckDB's lock is lost as soon as any code of the process opens and closes the file."""
     assert call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body("s", 1, "It is done.")).status_code == 201
     WORK[what](call, tokens, engine, tmp_path)
 
@@ -64,8 +64,8 @@ def test_the_process_keeps_the_database_through(what: str, call: Call, tokens: T
     assert_ours(engine.store.path)
 
 
-def test_the_database_is_kept_after_it_was_compacted(tmp_path: Path) -> None:
-    """A new file has taken the place of the old one, and with it another lock."""
+def test_a_compacted_database_stays_locked(tmp_path: Path) -> None:
+    """The compacted file replaces the old one and needs its own lock."""
     path = tmp_path / "fleet.duckdb"
     Store(path).close()
     assert run(["compact", "--db", str(path)]) == 0
@@ -76,7 +76,7 @@ def test_the_database_is_kept_after_it_was_compacted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
 def test_nothing_is_lost_of_an_import_beside_a_server(tmp_path: Path, nursed: Nursery, end: signal.Signals) -> None:
-    """It was let into the file after the first query of an analyst, and its events were gone, or the file, when the server had ended."""
+    """After the first query the import could open the file, and lost its events, or the file, when the server ended."""
     home = Home(tmp_path)
     deliver, operate = bearer(home.connection("north")), bearer(home.operator())
     server = nursed.serve(home, "--judge", "none")
@@ -86,8 +86,8 @@ def test_nothing_is_lost_of_an_import_beside_a_server(tmp_path: Path, nursed: Nu
             return client.post("/api/audit/ingest", json=exchange_body("s", turn, "It is done."), headers=deliver).status_code
 
         assert told(1) == 201
-        asked = lambda: client.post(QUERY, json={"sql": "SELECT 1"}, headers=operate).is_success  # noqa: E731
-        until(asked, "an answer to an analyst", LONG)
+        query = lambda: client.post(QUERY, json={"sql": "SELECT 1"}, headers=operate).is_success  # noqa: E731
+        until(query, "an answer to an analyst", LONG)
         assert nursed.run(home, "import", "events", str(EVENTS))[0] == 0
         assert opened_elsewhere(home.database) == f"{home.database}: in use by process {server.pid}"
         assert told(2) == 201

@@ -43,7 +43,7 @@ def test_a_host_is_a_name_with_a_port(value: bytes, name: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:8321", "10.0.0.7", ""])
-def test_a_name_that_is_not_ours_is_not_answered(call: Call, tokens: Tokens, host: str) -> None:
+def test_a_foreign_host_name_is_refused(call: Call, tokens: Tokens, host: str) -> None:
     """A foreign site could point its own name at this server, so that its scripts could read answers."""
     response = call("GET", "/api/audit/ops/scores", tokens.root, headers={"host": host})
     assert response.status_code == 400
@@ -53,13 +53,13 @@ def test_a_name_that_is_not_ours_is_not_answered(call: Call, tokens: Tokens, hos
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-def test_a_probe_may_call_by_address(call: Call, path: str) -> None:
-    """It says nothing but that the server is up."""
+def test_a_probe_may_use_an_ip_address(call: Call, path: str) -> None:
+    """The answer reveals only that the server is up."""
     assert call("GET", path, headers={"host": "10.0.0.7:8321"}).status_code == 200
 
 
-def test_every_answer_keeps_browsers_from_guessing(call: Call, tokens: Tokens) -> None:
-    """Errors too, and answers to what is not there."""
+def test_every_answer_disables_content_sniffing(call: Call, tokens: Tokens) -> None:
+    """This includes errors and missing pages."""
     answers = [
         call("GET", "/healthz"),
         call("GET", "/nowhere"),
@@ -89,7 +89,7 @@ def test_every_answer_keeps_browsers_from_guessing(call: Call, tokens: Tokens) -
     ],
 )
 def test_errors_have_one_form(call: Call, tokens: Tokens, *, method: str, path: str, status: int, code: str) -> None:
-    """Programs read the code, people the words."""
+    """Programs read the code, people the message."""
     response = call(method, path, tokens.root, headers={"content-type": "application/json"})
     assert response.status_code == status
     assert response.json()["code"] == code
@@ -105,14 +105,14 @@ def test_errors_have_one_form(call: Call, tokens: Tokens, *, method: str, path: 
         ("X-MADE-UP", "/healthz", "this method is not allowed here"),
     ],
 )
-def test_what_is_not_there_is_told_in_words(call: Call, tokens: Tokens, *, method: str, path: str, words: str) -> None:
+def test_a_missing_path_or_method_is_explained(call: Call, tokens: Tokens, *, method: str, path: str, words: str) -> None:
     """The Allow header lists the methods, and the answer does not repeat an unknown one."""
     response = call(method, path, tokens.root, headers={"content-type": "application/json"})
     assert response.json()["error"] == words
     assert (response.status_code == 405) == ("allow" in response.headers)
 
 
-def test_a_fault_of_ours_says_nothing_internal_and_is_logged(
+def test_an_internal_error_reveals_nothing_and_is_logged(
     call: Call,
     tokens: Tokens,
     exchange_body: BodyBuilder,
@@ -139,8 +139,8 @@ def test_a_fault_of_ours_says_nothing_internal_and_is_logged(
     assert "secret path" in str(fault.exc_info)
 
 
-def test_a_call_is_one_line_without_what_was_asked(call: Call, tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
-    """A log is read by more people than the data."""
+def test_a_request_is_logged_without_its_query(call: Call, tokens: Tokens, caplog: pytest.LogCaptureFixture) -> None:
+    """More people read the log than the data."""
     with caplog.at_level(logging.INFO, logger="service.web"):
         call("GET", "/api/audit/ops/scores?limit=7", tokens.root)
         call("GET", f"/nowhere/{tokens.root}")
@@ -159,7 +159,7 @@ def test_a_call_is_one_line_without_what_was_asked(call: Call, tokens: Tokens, c
 
 
 def scope_of(method: str, **headers: str) -> dict[str, Any]:
-    """The scope of a request to the ingest."""
+    """Return the scope of a request to the ingest."""
     return {
         "type": "http",
         "method": method,
@@ -168,32 +168,32 @@ def scope_of(method: str, **headers: str) -> dict[str, Any]:
     }
 
 
-def test_one_request_too_many_is_told_to_try_again() -> None:
+def test_a_request_over_the_limit_is_told_to_retry() -> None:
     """Requests in progress are bounded, and further ones are asked to retry."""
 
     async def scenario() -> list[dict[str, Any]]:
-        held, sent = asyncio.Event(), []
+        release, messages = asyncio.Event(), []
 
         async def slow(scope: Any, receive: Any, send: Any) -> None:
             del scope, receive, send
-            await held.wait()
+            await release.wait()
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": b"", "more_body": False}
 
         async def send(message: dict[str, Any]) -> None:
-            sent.append(message)
+            messages.append(message)
 
         bounded = ConcurrencyLimit(slow, 2)
         working = [asyncio.create_task(bounded(scope_of("POST"), receive, send)) for _ in range(2)]
         await asyncio.sleep(0)
         await bounded(scope_of("POST"), receive, send)
-        held.set()
+        release.set()
         await asyncio.gather(*working)
-        before = len(sent)
+        before = len(messages)
         await bounded(scope_of("POST"), receive, send)
-        assert len(sent) == before
-        return sent
+        assert len(messages) == before
+        return messages
 
     start, body, _ = asyncio.run(scenario())
     assert start["status"] == 503
@@ -202,29 +202,29 @@ def test_one_request_too_many_is_told_to_try_again() -> None:
 
 
 @pytest.mark.parametrize("length", ["999999999", "9" * 5000])
-def test_a_body_that_says_it_is_too_large_is_not_read(length: str) -> None:
-    """Not one byte of it: the length is enough."""
-    sent: list[dict[str, Any]] = []
+def test_a_body_with_a_declared_length_over_the_limit_is_not_read(length: str) -> None:
+    """The declared length suffices to refuse it."""
+    messages: list[dict[str, Any]] = []
     gone = [{"type": "http.disconnect"}]
 
     async def receive() -> dict[str, Any]:
-        assert sent, "the body was read before the answer"
+        assert messages, "the body was read before the answer"
         return gone[0]
 
     async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
+        messages.append(message)
 
     async def never(*_: Any) -> None:
         pytest.fail("the endpoint was called")
 
     scope = scope_of("POST", content_type="application/json", content_length=length)
     asyncio.run(BodyLimits(never, ApiSettings())(scope, receive, send))
-    assert sent[0]["status"] == 413
-    assert (b"connection", b"close") in sent[0]["headers"]
+    assert messages[0]["status"] == 413
+    assert (b"connection", b"close") in messages[0]["headers"]
 
 
-def test_the_interface_description_is_true(app: FastAPI) -> None:
-    """Clients are generated from it: statuses, error form, tokens, no answer that is never given."""
+def test_the_interface_description_is_correct(app: FastAPI) -> None:
+    """Clients are generated from it: statuses, errors and tokens must match, without impossible answers."""
     description = app.openapi()
     text = json.dumps(description)
     assert "422" not in text
@@ -249,7 +249,7 @@ def test_the_interface_description_is_true(app: FastAPI) -> None:
     assert description["paths"]["/api/audit/{project}/scores"]["get"]["security"] == [{"operatorToken": ["read"]}]
 
 
-def test_the_example_of_the_description_is_taken(app: FastAPI, call: Call, tokens: Tokens) -> None:
+def test_the_example_of_the_description_is_accepted(app: FastAPI, call: Call, tokens: Tokens) -> None:
     """The example must be accepted as it is."""
     [example] = app.openapi()["components"]["schemas"]["IngestBody"]["examples"]
     assert call("POST", INGEST, tokens.ops, json=example).status_code == 201
@@ -258,7 +258,7 @@ def test_the_example_of_the_description_is_taken(app: FastAPI, call: Call, token
 
 
 def test_the_documentation_page_needs_no_internet(call: Call) -> None:
-    """Everything it refers to is served here, and its policy allows nothing else."""
+    """Every resource is served here, and its policy allows nothing else."""
     page = call("GET", "/docs")
     policy = page.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -280,8 +280,8 @@ def test_the_documentation_page_needs_no_internet(call: Call) -> None:
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "..%2Fcore.py", "redoc.standalone.js", "%2e%2e%2fcore.py"])
-def test_the_documentation_page_serves_its_files_only(call: Call, name: str) -> None:
-    """A name is looked up, never joined to a path."""
+def test_the_documentation_page_serves_only_its_files(call: Call, name: str) -> None:
+    """A file name is looked up, and never joined to a path."""
     assert call("GET", f"/docs/{name}").status_code == 404
 
 
@@ -299,7 +299,7 @@ class TestBehindAName:
         assert call("GET", "/docs", headers={"host": "localhost"}).status_code == 400
 
 
-def test_headers_given_twice_are_refused(call: Call, tokens: Tokens) -> None:
-    """Proxies disagree about which one counts."""
+def test_duplicate_headers_are_refused(call: Call, tokens: Tokens) -> None:
+    """Proxies disagree about which of the two counts."""
     headers = httpx2.Headers([("content-type", "application/json"), ("content-type", "text/plain")])
     assert call("POST", INGEST, tokens.ops, content=b"{}", headers=headers).status_code == 415

@@ -59,10 +59,10 @@ def record(clock: Clock, caplog: pytest.LogCaptureFixture) -> RequestLog:
     return RequestLog(app, Metrics(), clock)
 
 
-def test_a_line_of_an_ingest_stands_for_the_calls_of_a_second(
+def test_an_ingest_line_stands_for_the_calls_of_a_second(
     record: RequestLog, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Thousands of equal lines a second say nothing, and cost a seventh of what a server can do."""
+    """Thousands of equal lines per second are useless, and cost a seventh of the server's capacity."""
     for _ in range(5):
         answered(record, INGEST, 201)
     clock.now = 1.0
@@ -70,15 +70,15 @@ def test_a_line_of_an_ingest_stands_for_the_calls_of_a_second(
     assert calls_of(caplog) == [(201, 1), (201, 5)]
 
 
-def test_whatever_is_refused_has_a_line_of_its_own(record: RequestLog, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_refused_request_has_its_own_line(record: RequestLog, caplog: pytest.LogCaptureFixture) -> None:
     """A refused request must be findable by its id."""
     for status in (201, 409, 409, 503, 503):
         answered(record, INGEST, status)
     assert calls_of(caplog) == [(201, 1), (409, None), (409, None), (503, None), (503, None)]
 
 
-def test_every_other_call_has_a_line_of_its_own(record: RequestLog, caplog: pytest.LogCaptureFixture) -> None:
-    """People and their tools call seldom, and each call may matter."""
+def test_every_other_request_has_its_own_line(record: RequestLog, caplog: pytest.LogCaptureFixture) -> None:
+    """Requests of people and their tools are rare, and each may matter."""
     for _ in range(2):
         answered(record, "/api/audit/{project}/scores", 200)
     assert calls_of(caplog) == [(200, None), (200, None)]

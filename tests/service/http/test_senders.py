@@ -23,7 +23,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("status", "fault"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_behind_an_endpoint_tells_a_sender_whether_to_send_again(
+def test_an_internal_error_tells_the_sender_whether_to_retry(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, status: int, fault: Exception
 ) -> None:
     """A sender decides by status and Retry-After."""
@@ -45,7 +45,7 @@ def test_a_fault_behind_an_endpoint_tells_a_sender_whether_to_send_again(
     assert {"retry-after" in answer.headers for answer in answers} == {status == 503}
 
 
-def test_a_refused_call_has_changed_nothing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+def test_a_refused_request_has_changed_nothing(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """A refused request can be corrected and sent again."""
     for unsound in (exchange_body(1) | {"exchange": {"id": "s1:1"}}, exchange_body(1) | {"session_id": 5}):
         assert call("POST", INGEST, tokens.ops, json=unsound).status_code == 400

@@ -23,12 +23,12 @@ INGEST = "/api/audit/ingest"
 
 @pytest.fixture
 def settings() -> ApiSettings:
-    """Short of patience, so that tests are short."""
+    """Return settings with short time limits, so that tests are short."""
     return ApiSettings(read_timeout=0.4)
 
 
 def head(token: str, *lines: str) -> bytes:
-    """The head of an ingest."""
+    """Return the head of an ingest request."""
     return "\r\n".join(
         [f"POST {INGEST} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {token}", *lines, "", ""]
     ).encode()
@@ -44,14 +44,14 @@ def until_the_end(connection: socket.socket) -> bytes:
 
 
 def answer(connection: socket.socket) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of what comes until the connection ends."""
+    """Return status, headers and body of the bytes received until the connection ends."""
     top, _, body = until_the_end(connection).partition(b"\r\n\r\n")
-    first, *rest = top.decode().split("\r\n")
-    return int(first.split(" ")[1]), dict(line.lower().split(": ", 1) for line in rest), body
+    first, *header_lines = top.decode().split("\r\n")
+    return int(first.split(" ")[1]), dict(line.lower().split(": ", 1) for line in header_lines), body
 
 
-def test_a_server_that_ends_answers_what_is_on_its_way(server: LiveServer) -> None:
-    """It starts again by itself for a policy that was saved, and a sender who has just connected must not notice."""
+def test_a_stopping_server_answers_requests_in_progress(server: LiveServer) -> None:
+    """It restarts by itself after a saved policy, and a sender that has just connected must not notice."""
     with server.connect() as connection:
         until(lambda: server.connections, "the connection to be taken")
         server.begin_to_end()
@@ -59,8 +59,8 @@ def test_a_server_that_ends_answers_what_is_on_its_way(server: LiveServer) -> No
         assert answer(connection)[0] == 200
 
 
-def test_an_exchange_is_taken_over_a_socket(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
-    """The whole way, once."""
+def test_an_exchange_is_accepted_over_a_socket(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """The test covers the whole path once."""
     with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}, timeout=60) as client:
         response = client.post(INGEST, json=exchange_body())
         assert response.status_code == 201
@@ -71,7 +71,7 @@ def test_an_exchange_is_taken_over_a_socket(server: LiveServer, tokens: Tokens, 
 
 
 @pytest.mark.parametrize("lines", [["Content-Length: 100"], ["Transfer-Encoding: chunked"]])
-def test_a_body_that_drips_is_given_up(server: LiveServer, tokens: Tokens, lines: list[str]) -> None:
+def test_a_slow_body_is_aborted(server: LiveServer, tokens: Tokens, lines: list[str]) -> None:
     """The time limit covers the whole body, so that slow senders cannot occupy a connection."""
     with server.connect() as connection:
         connection.sendall(head(tokens.ops, "Content-Type: application/json", *lines) + b"5\r\n")
@@ -84,8 +84,8 @@ def test_a_body_that_drips_is_given_up(server: LiveServer, tokens: Tokens, lines
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /healthz HTT", b"GET /healthz HTTP/1.1\r\nHost: loc"])
-def test_a_head_that_does_not_come_ends_the_connection(server: LiveServer, start: bytes) -> None:
-    """Nothing is answered to what was never asked."""
+def test_a_missing_head_ends_the_connection(server: LiveServer, start: bytes) -> None:
+    """There is no request to answer."""
     with server.connect() as connection:
         connection.sendall(start)
         started = time.monotonic()
@@ -93,8 +93,8 @@ def test_a_head_that_does_not_come_ends_the_connection(server: LiveServer, start
         assert 0.3 < time.monotonic() - started < 9  # it is 10 s without the setting
 
 
-def test_a_second_head_that_does_not_come_ends_the_connection(server: LiveServer) -> None:
-    """A connection that has proven itself once gets no more patience."""
+def test_a_missing_second_head_ends_the_connection(server: LiveServer) -> None:
+    """A connection that was used once gets no longer time limit."""
     with server.connect() as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         received = connection.recv(65536)
@@ -106,8 +106,8 @@ def test_a_second_head_that_does_not_come_ends_the_connection(server: LiveServer
         assert received.count(b"HTTP/1.1") == 1
 
 
-def test_line_breaks_between_requests_hold_no_connection(server: LiveServer) -> None:
-    """Each one would else end the waiting for an idle connection, and begin no request."""
+def test_line_breaks_between_requests_do_not_keep_a_connection_open(server: LiveServer) -> None:
+    """Otherwise each line break would restart the idle time limit without starting a request."""
     with server.connect() as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         received = connection.recv(65536)
@@ -119,7 +119,7 @@ def test_line_breaks_between_requests_hold_no_connection(server: LiveServer) -> 
 
 
 @pytest.mark.parametrize("parts", [1, 8])
-def test_a_head_without_end_is_refused_however_it_is_cut(server: LiveServer, parts: int) -> None:
+def test_an_endless_head_is_refused_however_it_is_split(server: LiveServer, parts: int) -> None:
     """Heads are buffered before authentication, so their size must be bounded."""
     line = b"X: " + b"y" * (MAX_HEAD // 4) + b"\r\n"
     raw = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + line * 5
@@ -131,10 +131,8 @@ def test_a_head_without_end_is_refused_however_it_is_cut(server: LiveServer, par
         assert until_the_end(connection).startswith(b"HTTP/1.1 400")
 
 
-def test_requests_in_one_piece_are_answered_in_their_order(
-    server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder
-) -> None:
-    """A client may send the next one before it has read the answer."""
+def test_pipelined_requests_are_answered_in_order(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+    """A client may send the next request before it has read the answer."""
     with server.connect() as connection:
         for turn in (1, 2, 3):
             content = json.dumps(exchange_body(turn)).encode()
@@ -146,7 +144,7 @@ def test_requests_in_one_piece_are_answered_in_their_order(
     assert re.findall(rb'"exchangeId":"s1:([0-9])"', received) == [b"1", b"2", b"3"]
 
 
-def test_a_bomb_is_not_unpacked(server: LiveServer, tokens: Tokens) -> None:
+def test_a_compressed_bomb_is_not_decompressed(server: LiveServer, tokens: Tokens) -> None:
     """A compressed body is refused without being read."""
     bomb = gzip.compress(b" " * 50_000_000)
     with server.connect() as connection:
@@ -158,8 +156,8 @@ def test_a_bomb_is_not_unpacked(server: LiveServer, tokens: Tokens) -> None:
 
 
 @pytest.mark.parametrize("token", ["ops", None])
-def test_who_sends_too_much_still_reads_the_answer(server: LiveServer, tokens: Tokens, token: str | None) -> None:
-    """The connection is not cut while the body is on its way."""
+def test_a_sender_of_an_oversized_body_still_reads_the_answer(server: LiveServer, tokens: Tokens, token: str | None) -> None:
+    """The connection stays open while the body is being sent."""
     secret = getattr(tokens, token) if token else "dl_wrong"
     content = b" " * 3_000_000
     with server.connect() as connection:
@@ -170,10 +168,10 @@ def test_who_sends_too_much_still_reads_the_answer(server: LiveServer, tokens: T
         assert set(json.loads(body)) == {"error", "code"}
 
 
-def test_a_client_that_leaves_early_leaves_nothing_behind(
+def test_a_client_that_disconnects_early_leaves_no_trace(
     server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder
 ) -> None:
-    """Half a body is no record and no error."""
+    """An incomplete body is neither a record nor an error."""
     with server.connect() as connection:
         connection.sendall(head(tokens.ops, "Content-Type: application/json", "Content-Length: 100") + b"{")
     with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}, timeout=60) as client:
@@ -190,8 +188,8 @@ def test_a_client_that_leaves_early_leaves_nothing_behind(
         b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 200_000 + b"\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_refused(server: LiveServer, raw: bytes) -> None:
-    """And the server goes on."""
+def test_an_invalid_request_is_refused(server: LiveServer, raw: bytes) -> None:
+    """The server keeps serving afterwards."""
     with server.connect() as connection:
         connection.sendall(raw)
         received = until_the_end(connection)
@@ -199,7 +197,7 @@ def test_what_is_no_request_is_refused(server: LiveServer, raw: bytes) -> None:
     assert httpx2.get(f"{server.url}/healthz", timeout=60).status_code == 200
 
 
-def test_a_body_in_pieces_is_read_to_its_end(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+def test_a_chunked_body_is_read_to_its_end(server: LiveServer, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """The first part of a body may arrive with the head."""
     content = json.dumps(exchange_body(1)).encode()
     with server.connect() as connection:
@@ -213,10 +211,10 @@ def test_a_body_in_pieces_is_read_to_its_end(server: LiveServer, tokens: Tokens,
         assert answer(connection)[0] == 201
 
 
-def test_a_token_that_was_revoked_is_wrong_for_the_next_request(
+def test_a_revoked_token_is_refused_for_the_next_request(
     server: LiveServer, access: AccessStore, tokens: Tokens, exchange_body: BodyBuilder
 ) -> None:
-    """A valid token is remembered until any token changes, and not for a moment longer."""
+    """A valid token is cached only until any token changes."""
     with httpx2.Client(base_url=server.url, headers={"authorization": f"Bearer {tokens.ops}"}, timeout=60) as client:
         assert [client.post(INGEST, json=exchange_body(turn)).status_code for turn in (1, 2)] == [201, 201]
         access.revoke("connection", "north")

@@ -55,19 +55,19 @@ def escaped(body: Json) -> Json:
         ("exchange.agent_response.model", lambda name: {"agent_response": {"content": "", "model": name}}),
     ],
 )
-def test_an_exchange_whose_id_holds_half_a_pair_is_refused(
+def test_an_exchange_id_with_a_lone_surrogate_is_refused(
     call: Call, tokens: Tokens, exchange_body: BodyBuilder, field: str, named: Callable[[str], Json]
 ) -> None:
-    """Repaired, two ids that differ would be one, and the second exchange would be lost as a conflict."""
+    """Repaired, two different ids would be equal, and the second exchange would be lost as a conflict."""
     response = call("POST", f"{API}/ingest", tokens.ops, **escaped(exchange_body(**named(BROKEN))))
-    words = f"{field}: {NOT_UNICODE}"
+    message = f"{field}: {NOT_UNICODE}"
     assert response.status_code == 400
-    assert words in response.json()["error"]
+    assert message in response.json()["error"]
     assert call("POST", f"{API}/ingest", tokens.ops, **escaped(exchange_body(**named(REPAIRED)))).status_code == 201
 
 
 @pytest.mark.parametrize("sent", IDS, ids=lambda sent: f"{sent[1]} {sent[4]}")
-def test_every_id_that_holds_half_a_pair_is_refused_by_its_field(
+def test_every_id_with_a_lone_surrogate_is_refused_with_its_field(
     call: Call, tokens: Tokens, store: Store, sent: tuple[str, str, str, Json, str]
 ) -> None:
     """An accepted id must be unambiguous, on every endpoint."""
@@ -79,17 +79,17 @@ def test_every_id_that_holds_half_a_pair_is_refused_by_its_field(
     assert store.count("dead_letters") == 0
 
 
-def test_texts_are_repaired_wherever_they_come(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
+def test_texts_with_lone_surrogates_are_repaired(call: Call, tokens: Tokens, exchange_body: BodyBuilder, store: Store) -> None:
     """Programs cut texts within a surrogate pair; the text must be accepted anyway."""
-    said = exchange_body(agent_response={"content": BROKEN, "thinking": BROKEN})
-    assert call("POST", f"{API}/ingest", tokens.ops, **escaped(said)).status_code == 201
+    exchange = exchange_body(agent_response={"content": BROKEN, "thinking": BROKEN})
+    assert call("POST", f"{API}/ingest", tokens.ops, **escaped(exchange)).status_code == 201
     event = {**A_CALL, "event_id": "e", "args": {"id": BROKEN, BROKEN: 1}}
-    taken = call(
+    response = call(
         "POST", f"{API}/events", tokens.ops, **escaped({"session_id": "s1", "events": [event, BROKEN]} | {"first_seq": 0})
     )
-    assert taken.status_code == 201
-    assert taken.json()["accepted"] == 1
-    assert len(taken.json()["refused"]) == 1
+    assert response.status_code == 201
+    assert response.json()["accepted"] == 1
+    assert len(response.json()["refused"]) == 1
     rows = store.cursor().execute("SELECT agent_response, agent_thinking FROM exchanges").fetchall()
     rows += store.cursor().execute("SELECT payload->>'$.args.id', json_keys(payload, '$.args')[2] FROM agent_events").fetchall()
     assert rows == [(REPAIRED, REPAIRED)] * 2
@@ -97,7 +97,7 @@ def test_texts_are_repaired_wherever_they_come(call: Call, tokens: Tokens, excha
     assert call("POST", f"{API}/erasures", tokens.root, **escaped(erasure)).json()["erasure"]["comment"] == REPAIRED
 
 
-def test_a_name_that_no_call_knows_is_told_even_if_it_holds_half_a_pair(call: Call, tokens: Tokens) -> None:
+def test_an_unknown_name_with_a_lone_surrogate_is_reported(call: Call, tokens: Tokens) -> None:
     """Answers must be encodable for any input."""
     response = call("POST", f"{API}/operators", tokens.root, **escaped({"name": "n", BROKEN: 1}))
     assert response.status_code == 400
@@ -112,7 +112,7 @@ def test_a_name_that_no_call_knows_is_told_even_if_it_holds_half_a_pair(call: Ca
         ("GET", "ops/scores?session=x%ED%A0%80", "query"),
     ],
 )
-def test_an_address_that_is_not_utf_8_is_refused(call: Call, tokens: Tokens, method: str, path: str, part: str) -> None:
+def test_a_path_that_is_not_utf_8_is_refused(call: Call, tokens: Tokens, method: str, path: str, part: str) -> None:
     """Replacement characters could name another session."""
     response = call(method, f"{API}/{path}", tokens.ops if method == "POST" else tokens.root)
     assert response.status_code == 400

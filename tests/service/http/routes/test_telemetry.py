@@ -116,7 +116,7 @@ def test_sessions_ignored_by_the_watchdog_are_not_listed(
         ("root", "", 200),
     ],
 )
-def test_lists_are_for_operators_who_ask_properly(
+def test_an_empty_database_lists_no_sessions(
     call: Call, tokens: Tokens, *, path: str, token: str | None, query: str, status: int
 ) -> None:
     """An empty database answers an empty list."""
@@ -127,15 +127,15 @@ def test_lists_are_for_operators_who_ask_properly(
 
 
 def alert(number: int, **fields: Any) -> Alert:
-    """An alert that waits, later than those with smaller numbers."""
+    """Return a pending alert, later than those with smaller numbers."""
     at = NOW + timedelta(seconds=number)
     neutral = {"channel": "slack", "kind": "incident", "subject_id": "i1", "project": "ops", "severity": "critical"}
-    rest = {"body": '{"text":"hush"}', "created_at": at, "not_before": at, "attempts": 0, "status": "waiting"}
-    return Alert(alert_id=f"a{number}", **(neutral | rest | fields))
+    common = {"body": '{"text":"hush"}', "created_at": at, "not_before": at, "attempts": 0, "status": "waiting"}
+    return Alert(alert_id=f"a{number}", **(neutral | common | fields))
 
 
-def test_what_people_were_told_is_listed(call: Call, tokens: Tokens, store: Store) -> None:
-    """Without the text, for operators of every project."""
+def test_sent_alerts_are_listed(call: Call, tokens: Tokens, store: Store) -> None:
+    """The list omits the text, and is for operators of every project."""
     Outbox(store).put([alert(1), alert(2, status="given_up", last_error="the answer was 404", settled_at=NOW, attempts=1)])
     response = call("GET", ALERTS, tokens.root)
     assert response.json()["alerts"][0] == {

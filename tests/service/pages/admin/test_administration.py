@@ -38,7 +38,7 @@ Look = Callable[..., str]
 
 @pytest.fixture
 def settings(tmp_path: Path) -> ApiSettings:
-    """A server with a policy file."""
+    """Return the settings of a server with a policy file."""
     file = tmp_path / "policy.yaml"
     file.write_text(SKELETON, "utf-8")
     return ApiSettings(queries=PATIENT, policy_file=file)
@@ -50,7 +50,7 @@ def visit(call: Call, access: AccessStore, name: str, project: str | None, *scop
 
 
 @pytest.mark.usefixtures("tokens")
-def test_every_page_is_for_admins_of_every_project(call: Call, access: AccessStore) -> None:
+def test_every_admin_page_requires_admin_of_every_project(call: Call, access: AccessStore) -> None:
     """Operators with fewer rights, or with the same rights in one project, are refused and told who can help."""
     visitors = {
         "admin": (visit(call, access, "chief", None, "read", "admin"), 200),
@@ -59,21 +59,21 @@ def test_every_page_is_for_admins_of_every_project(call: Call, access: AccessSto
         "not signed in": ({"accept": "text/html"}, 303),
     }
     answers = {who: {page: call("GET", page, headers=headers) for page in PAGES} for who, (headers, _) in visitors.items()}
-    found = {who: {page: answer.status_code for page, answer in pages.items()} for who, pages in answers.items()}
-    assert found == {who: dict.fromkeys(PAGES, status) for who, (_, status) in visitors.items()}
+    statuses = {who: {page: answer.status_code for page, answer in pages.items()} for who, pages in answers.items()}
+    assert statuses == {who: dict.fromkeys(PAGES, status) for who, (_, status) in visitors.items()}
     refused = answers["admin of a project"]["/admin"].text
     assert "lead has read, review, admin for the project ops" in refused
     assert "Ask chief or root" in refused
 
 
-def test_without_an_admin_the_way_is_a_command(call: Call, access: AccessStore) -> None:
-    """The one who could give access has left, and the token with them."""
+def test_without_an_admin_the_page_names_a_command(call: Call, access: AccessStore) -> None:
+    """The last admin may have left without passing on a token."""
     reader = visit(call, access, "reader", None, "read")
     assert "driftline operators add NAME" in call("GET", "/admin", headers=reader).text
 
 
 def test_only_admins_see_the_link(call: Call, access: AccessStore) -> None:
-    """A link that leads to a refusal is noise."""
+    """A link that leads to a refusal is useless."""
     visitors = {
         True: visit(call, access, "chief", None, "read", "admin"),
         False: visit(call, access, "lead", "ops", "read", "admin"),
@@ -83,8 +83,8 @@ def test_only_admins_see_the_link(call: Call, access: AccessStore) -> None:
     }
 
 
-def test_a_trial_comes_from_a_page_of_ours(call: Call, tokens: Tokens) -> None:
-    """Another site must not have the browser of an admin send a policy, not even to check it."""
+def test_a_dry_run_must_come_from_a_page_of_this_server(call: Call, tokens: Tokens) -> None:
+    """Another site must not make an admin's browser send a policy, not even for a check."""
     value = signed_in(call, tokens.root)
     body = {"text": "version: 1\ndefaults: {retentionDays: 3}\n"}
     forged = call("POST", "/admin/policy/trial", headers=cookie(value), json=body)
@@ -95,8 +95,8 @@ def test_a_trial_comes_from_a_page_of_ours(call: Call, tokens: Tokens) -> None:
     assert call("POST", "/admin/policy/trial", json=body).status_code == 401
 
 
-def test_the_form_offers_what_the_viewer_has(call: Call, access: AccessStore) -> None:
-    """A choice that would be refused is not there."""
+def test_the_form_offers_the_rights_of_the_viewer(call: Call, access: AccessStore) -> None:
+    """A choice that would be refused is not offered."""
     headers = visit(call, access, "chief", None, "read", "review", "admin")
     page = Elements(call("GET", "/admin/access/new", headers=headers).text)
     offered = [one["value"] for tag, one in page.found if tag == "input" and one.get("name") == "scopes"]
@@ -107,13 +107,13 @@ def test_the_form_offers_what_the_viewer_has(call: Call, access: AccessStore) ->
 
 
 def test_no_page_shows_a_secret(look: Look, tokens: Tokens) -> None:
-    """A token is shown where it is made, this once, and on no page."""
+    """A token is shown once, in the answer that creates it."""
     pages = "".join(look(page) for page in PAGES)
     for token in (tokens.root, tokens.ops, tokens.ops_reader):
         assert token.split("_", 2)[2] not in pages
 
 
-def test_texts_of_others_are_only_texts(look: Look, access: AccessStore) -> None:
+def test_foreign_texts_are_escaped(look: Look, access: AccessStore) -> None:
     """Subjects in the audit log and agents of connections are untrusted texts."""
     access.add(Holder("connection", "wild", "ops", HOSTILE))
     access.audit_log.begin(Write(kind="command", name=HOSTILE, method="COMMAND", route=HOSTILE, subject=HOSTILE))
@@ -136,21 +136,19 @@ def test_texts_of_others_are_only_texts(look: Look, access: AccessStore) -> None
         (None, "read admin", "read, admin"),
     ],
 )
-def test_what_was_chosen_is_what_is_shown(
-    look: Look, access: AccessStore, project: str | None, scopes: str, words: str
-) -> None:
-    """The list says the word of the form; other scopes, which commands can give, are listed."""
+def test_the_list_shows_the_chosen_role(look: Look, access: AccessStore, project: str | None, scopes: str, words: str) -> None:
+    """Scopes that only commands can give are listed by name."""
     access.add(Holder("operator", "one", project, scopes=frozenset(scopes.split())))
     assert f'<p class="soft">{words} · {project or "all projects"}</p>' in look("/admin/access/people/one")
 
 
-def test_a_name_that_is_not_there_is_said(look: Look) -> None:
+def test_an_unknown_name_is_reported(look: Look) -> None:
     """An unknown name is reported, and the erasure of a reserved name is refused in the dry run."""
     assert "There is no operator ghost." in look("/admin/access/people/ghost", 404)
     assert "reserved for judging anchors" in look("/admin/deletion?connection=anchors")
 
 
-def test_a_page_counts_what_is_there(look: Look, call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
+def test_a_dry_run_shows_the_number_of_rows(look: Look, call: Call, tokens: Tokens, exchange_body: BodyBuilder) -> None:
     """The dry run counts rows by table, and reports if nothing is stored."""
     for number in (1, 2, 3):
         call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body(number))
@@ -161,7 +159,7 @@ def test_a_page_counts_what_is_there(look: Look, call: Call, tokens: Tokens, exc
 
 
 def test_a_server_without_a_policy_file_says_so(call: Call, tokens: Tokens, app: object) -> None:
-    """There is nothing to save to; what is in force is shown all the same."""
+    """Nothing can be saved, but the effective policy is shown."""
     app.state.context.settings = ApiSettings(queries=PATIENT)  # type: ignore[attr-defined]
     text = call("GET", "/admin/policy", headers=cookie(signed_in(call, tokens.root))).text
     assert "started without a policy file" in text
@@ -182,7 +180,7 @@ def test_a_long_audit_log_has_pages(look: Look, access: AccessStore) -> None:
     assert "n102." not in second
 
 
-def test_every_change_that_is_logged_is_said_in_words() -> None:
+def test_every_logged_change_has_a_description() -> None:
     """The log must be readable without knowledge of the API's paths."""
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     changes = {f"{method} {one.path}" for one in routes for method in one.methods - SAFE_METHODS if one.path not in DRY_RUNS}
@@ -192,7 +190,7 @@ def test_every_change_that_is_logged_is_said_in_words() -> None:
     assert {words.split()[0] for words in deeds.values()} - WORDS["verbs"].keys() == set()
 
 
-def test_the_log_says_what_was_given_and_what_was_only_tried(look: Look, access: AccessStore) -> None:
+def test_the_log_shows_granted_rights_and_failed_attempts(look: Look, access: AccessStore) -> None:
     """The log shows the granted rights, with the path for details."""
     access.add(Holder("operator", "ada", "ops", scopes=frozenset({"read", "review"})))
     log = access.audit_log

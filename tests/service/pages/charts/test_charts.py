@@ -25,47 +25,47 @@ FIRST, DAY = datetime(2026, 10, 1, tzinfo=UTC), timedelta(days=1)
 
 
 def days(*values: float | None, **fields: Any) -> list[Point]:
-    """Points of days in a row."""
+    """Return points of consecutive days."""
     return [
         Point(f"{FIRST + place * DAY:%Y-%m-%d}", value, at=FIRST + place * DAY, **fields) for place, value in enumerate(values)
     ]
 
 
 def read(markup: Markup) -> ET.Element:
-    """The markup, read strictly: every element is closed, every text escaped."""
+    """Return the markup, parsed strictly: every element is closed, every text escaped."""
     text = str(markup).replace('" open>', '" open="">')
     return ET.fromstring(f"<x>{text}</x>")  # noqa: S314 - markup of ours
 
 
 def table(markup: Markup) -> list[list[str]]:
-    """The rows of a chart's table, its headings first."""
+    """Return the rows of a chart's table, the headings first."""
     return [["".join(cell.itertext()) for cell in row] for row in read(markup).iter("tr")]
 
 
 def drawn(markup: Markup) -> dict[str, Any]:
     """Return the values that the script draws."""
-    [found] = drawn_charts(markup).values()
-    return found
+    [values] = drawn_charts(markup).values()
+    return values
 
 
 def legend(markup: Markup) -> list[str]:
-    """The names in a legend."""
+    """Return the names in a legend."""
     return ["".join(one.itertext()).strip() for one in read(markup).iter("li")]
 
 
-def test_a_chart_says_what_it_shows_in_words_and_as_a_table() -> None:
+def test_a_chart_has_a_summary_and_a_table() -> None:
     """Readers without sight or scripts must get the same information; tooltips are rows of the table."""
-    made = line(CHART, days(4.0, None, 3.5), marked={"2026-10-03"})
-    figure = read(made)[0]
+    chart = line(CHART, days(4.0, None, 3.5), marked={"2026-10-03"})
+    figure = read(chart)[0]
     assert figure.get("aria-label") == "Tier 2"
     assert figure[0].text == "Means day by day."
-    assert table(made) == [
+    assert table(chart) == [
         ["Day", "Value", "Marked"], ["2026-10-01", "4.00", ""], ["2026-10-02", NOTHING, ""], ["2026-10-03", "3.50", "marked"]
     ]  # fmt: skip
 
 
-def test_a_mean_says_of_how_many_it_is_and_how_sure() -> None:
-    """Two scores and two hundred look alike as a dot; no interval reaches beyond the measure."""
+def test_a_mean_has_its_count_and_its_interval() -> None:
+    """As dots, two scores and two hundred look alike; no interval exceeds the scale."""
     points = [Point("a", 4.9, count=2, half=0.3), Point("b", None), Point("c", 3.0, count=1)]
     assert table(line(CHART, points)) == [
         ["Day", "Value", "Scores", "95 % interval"],
@@ -73,70 +73,70 @@ def test_a_mean_says_of_how_many_it_is_and_how_sure() -> None:
     ]  # fmt: skip
 
 
-def test_the_period_before_is_a_second_line_and_a_column() -> None:
+def test_the_previous_period_is_a_second_line_and_a_column() -> None:
     """A fall that recurs every week is normal."""
-    for made in (line(CHART, days(4.0, 2.0), previous=[3.0, None]), bars(CHART, days(4.0, 2.0), previous=[3.0, None])):
-        assert [row[-1] for row in table(made)] == ["Period before", "3.00", NOTHING]
-        assert drawn(made)["previous"] == [3.0, None]
-        assert "The period before" in legend(made)
+    for chart in (line(CHART, days(4.0, 2.0), previous=[3.0, None]), bars(CHART, days(4.0, 2.0), previous=[3.0, None])):
+        assert [row[-1] for row in table(chart)] == ["Period before", "3.00", NOTHING]
+        assert drawn(chart)["previous"] == [3.0, None]
+        assert "The period before" in legend(chart)
     assert "Period before" not in line(CHART, days(4.0, 2.0))
 
 
-def test_where_nothing_is_known_the_line_has_a_gap() -> None:
+def test_a_day_without_values_is_a_gap() -> None:
     """A day without scores must not be drawn as zero."""
     assert drawn(line(CHART, days(4.0, 3.0, None, 2.0)))["series"] == [[4.0, 3.0, None, 2.0]]
 
 
-def test_the_band_steps_where_the_baseline_does() -> None:
+def test_the_band_follows_the_baseline() -> None:
     """Each day is compared with the baseline in force on that day."""
-    made = line(CHART, days(4.0, 2.0, 3.0), band=[Band(3.5, 0.5), Band(3.5, 0.5), Band(2.0, 0.25)])
-    assert drawn(made)["band"] == [[0, 1, 3.0, 3.5, 4.0], [2, 2, 1.75, 2.0, 2.25]]
+    chart = line(CHART, days(4.0, 2.0, 3.0), band=[Band(3.5, 0.5), Band(3.5, 0.5), Band(2.0, 0.25)])
+    assert drawn(chart)["band"] == [[0, 1, 3.0, 3.5, 4.0], [2, 2, 1.75, 2.0, 2.25]]
     assert drawn(line(CHART, days(4.0, 2.0), band=Band(3.5, 0.5)))["band"] == [[0, 1, 3.0, 3.5, 4.0]]
 
 
 @pytest.mark.parametrize(("form", "name"), [(None, "number"), (usd, "usd"), (share, "share")])
-def test_axes_write_numbers_as_the_table_does(form: Any, name: str) -> None:
+def test_axis_and_table_use_the_same_format(form: Any, name: str) -> None:
     """The axis and the table must use the same unit."""
     assert drawn(line(Chart(key="x", title="x", form=form), days(1.0)))["form"] == name
 
 
-def test_too_many_parts_are_one() -> None:
+def test_too_many_parts_are_combined() -> None:
     """Twelve colours cannot be told apart; the table lists every part."""
-    made = stacked_bars(ANY, days(None), {f"m{place}": [1.0] for place in range(12)})
-    assert legend(made) == ["m0", "m1", "m2", "m3", "m4", "m5", "Other (6)"]
-    assert drawn(made)["series"] == [[1.0]] * 6 + [[6.0]]
-    assert len(table(made)[0]) == 1 + 12
+    chart = stacked_bars(ANY, days(None), {f"m{place}": [1.0] for place in range(12)})
+    assert legend(chart) == ["m0", "m1", "m2", "m3", "m4", "m5", "Other (6)"]
+    assert drawn(chart)["series"] == [[1.0]] * 6 + [[6.0]]
+    assert len(table(chart)[0]) == 1 + 12
 
 
 @pytest.mark.parametrize("values", [(), (None,), (math.nan, math.inf)])
-def test_where_nothing_is_known_there_is_no_chart(values: tuple[float | None, ...]) -> None:
+def test_without_values_there_is_no_chart(values: tuple[float | None, ...]) -> None:
     """An empty chart would look like an error."""
-    for made in (line(CHART, days(*values)), bars(CHART, days(*values))):
-        assert "".join(read(made).itertext()) == "Tier 2: There are no numbers to show."
+    for chart in (line(CHART, days(*values)), bars(CHART, days(*values))):
+        assert "".join(read(chart).itertext()) == "Tier 2: There are no numbers to show."
 
 
-def test_marks_stand_where_they_happened_and_are_told_in_the_row_of_their_point() -> None:
-    """At noon of the second day is the middle of the second day; what lies outside is left out."""
+def test_marks_are_drawn_at_their_time_and_listed_in_the_row_of_their_point() -> None:
+    """Noon of the second day is the middle of that day, and marks outside the chart are omitted."""
     marks = [
         Mark(FIRST + 1.5 * DAY, "deployment", "deployed version 2"),
         Mark(FIRST + 2 * DAY, "judge", "judge changed from a to b"),
         Mark(FIRST - DAY, "policy", "long ago"),
         Mark(FIRST + 9 * DAY, "policy", "later"),
     ]
-    made = bars(Chart(key="x", title="x", marks=marks, step=DAY), days(1.0, 2.0, 3.0))
-    assert drawn(made)["marks"] == [[1.0, "deployment"], [1.5, "judge"]]
-    assert [row[-1] for row in table(made)] == ["Changes", "", "deployed version 2", "judge changed from a to b"]
-    assert legend(made) == ["Deployment", "Judge changed"]
+    chart = bars(Chart(key="x", title="x", marks=marks, step=DAY), days(1.0, 2.0, 3.0))
+    assert drawn(chart)["marks"] == [[1.0, "deployment"], [1.5, "judge"]]
+    assert [row[-1] for row in table(chart)] == ["Changes", "", "deployed version 2", "judge changed from a to b"]
+    assert legend(chart) == ["Deployment", "Judge changed"]
 
 
-def test_among_moments_a_mark_stands_before_the_first_one_after_it() -> None:
+def test_a_mark_between_two_moments_is_drawn_between_them() -> None:
     """A deployment between two runs is between them."""
     times = [FIRST, FIRST + 3 * DAY]
     places = [place_of(Mark(FIRST + hours * DAY / 24, "deployment", ""), times, None) for hours in (-1, 1, 71, 73)]
     assert places == [None, 0.5, 0.5, None]
 
 
-def test_a_point_leads_somewhere_without_a_script_too() -> None:
+def test_a_point_has_a_link_without_a_script() -> None:
     """A click on a day shows that day, and the table has the same link."""
     [link] = read(line(ANY, [Point("2026-10-01", 1.0, link="/projects/ops?window=24h&until=2026-10-01")])).iter("a")
     assert link.get("href") == "/projects/ops?window=24h&until=2026-10-01"
@@ -159,16 +159,16 @@ def test_no_label_is_markup() -> None:
 
 
 @given(st.lists(NUMBERS, max_size=40), st.none() | st.tuples(st.floats(-9, 9), st.floats(0, 9)))
-def test_whatever_the_numbers_the_script_can_read_them(values: list[float | None], band: tuple[float, float] | None) -> None:
-    """A NaN is no JSON: one odd number would take a page's charts away."""
+def test_any_numbers_give_valid_json(values: list[float | None], band: tuple[float, float] | None) -> None:
+    """NaN is not JSON, and one such number would remove all charts of a page."""
     points = [Point(f"{place}", value) for place, value in enumerate(values)]
-    for made in (line(ANY, points, band=Band(*band) if band else None), bars(ANY, points)):
-        for found in drawn_charts(made).values():
-            json.dumps(found, allow_nan=False)
-            assert all(len(points) == len(series) for series in found["series"])
+    for chart in (line(ANY, points, band=Band(*band) if band else None), bars(ANY, points)):
+        for data in drawn_charts(chart).values():
+            json.dumps(data, allow_nan=False)
+            assert all(len(points) == len(series) for series in data["series"])
 
 
-def test_a_small_line_has_words_and_at_least_two_numbers() -> None:
+def test_a_small_line_has_a_description_and_at_least_two_numbers() -> None:
     """A line needs at least two numbers."""
     assert (
         spark([0.9, None, 0.6], "falling")
@@ -177,12 +177,12 @@ def test_a_small_line_has_words_and_at_least_two_numbers() -> None:
     assert spark([None, 1.0, math.nan], "one") == ""
 
 
-def test_a_share_is_a_bar_that_is_not_read_out() -> None:
+def test_a_bar_of_a_share_is_hidden_from_screen_readers() -> None:
     """Screen readers read the number beside the bar."""
     assert share_bar(0.25, "bad") == '<progress class="share bad" max="1" value="0.25" aria-hidden="true"></progress>'
     assert share_bar(None) == ""
 
 
-def test_the_same_numbers_are_the_same_chart() -> None:
+def test_equal_numbers_give_the_same_chart() -> None:
     """An unchanged page must have the same bytes, so that it is not sent again."""
     assert line(CHART, days(1.0, 2.0), band=Band(2, 1)) == line(CHART, days(1.0, 2.0), band=Band(2, 1))

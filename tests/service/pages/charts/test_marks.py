@@ -20,42 +20,42 @@ NEW = {"judge_model": "judge-2", "policy_digest": "bbbbbbbb00000000"}
 
 
 def scores(store: Store, made: dict[datetime, dict[str, str]], project: str = "ops") -> None:
-    """A score an hour, each made with something."""
+    """Return one score per hour, made with the given judge and policy."""
     put(store, "scores", [
         score(f"{project}-{at:%d%H%M}", 1, project=project, exchange_at=at, scored_at=at, **fields) for at, fields in made.items()
     ])  # fmt: skip
 
 
 def marked(store: Store, step: timedelta = DAY, until: int = 10) -> list[tuple[datetime, str]]:
-    """The marks of ops, as when and what."""
+    """Return the marks of ops, as time and text."""
     return [(one.at, one.words) for one in marks_within(store.cursor(), "ops", START, START + until * DAY, step)]
 
 
 @pytest.mark.parametrize("step", [DAY, HOUR])
 def test_a_change_of_judge_and_policy_is_marked_in_its_first_hour(store: Store, step: timedelta) -> None:
-    """A fall of the scores on that day is the judge's before it is the agent's."""
+    """A fall of the scores on that day is more likely caused by the judge than by the agent."""
     scores(store, {START + hour * HOUR: OLD if hour < 40 else NEW for hour in range(80)})
-    found = marked(store, step)
-    assert [at for at, _ in found] == [START + 40 * HOUR] * 2
-    assert [words for _, words in found if words.startswith("judge")] == ["judge changed from judge-1 to judge-2"]
-    assert ["aaaaaaaa" in words and "bbbbbbbb" in words for _, words in found if words.startswith("policy")] == [True]
+    marks = marked(store, step)
+    assert [at for at, _ in marks] == [START + 40 * HOUR] * 2
+    assert [words for _, words in marks if words.startswith("judge")] == ["judge changed from judge-1 to judge-2"]
+    assert ["aaaaaaaa" in words and "bbbbbbbb" in words for _, words in marks if words.startswith("policy")] == [True]
 
 
-def test_a_few_scores_that_were_made_again_are_no_change(store: Store) -> None:
+def test_a_few_rejudged_scores_are_no_change(store: Store) -> None:
     """A few rejudged exchanges do not mean a change of judge."""
     scores(store, {START + hour * HOUR: NEW if hour in (30, 55) else OLD for hour in range(80)})
     assert marked(store) == []
 
 
-def test_what_held_before_the_chart_begins_is_known(store: Store) -> None:
-    """A change in the first hour of a chart is one, if there were scores before; without any there is nothing to change from."""
+def test_a_change_at_the_start_of_a_chart_needs_earlier_scores(store: Store) -> None:
+    """Without scores before the chart, there is nothing to compare with."""
     scores(store, {START - 3 * DAY: OLD, START + HOUR: NEW})
     assert len(marked(store)) == 2
     scores(store, {START + HOUR: NEW}, project="web")
     assert marks_within(store.cursor(), "web", START, START + DAY, DAY) == []
 
 
-def test_a_deployment_is_marked_when_it_happened(store: Store) -> None:
+def test_a_deployment_is_marked_at_its_time(store: Store) -> None:
     """Only deployments of the project within the period are marked."""
     fields = {"label": "agent_version", "ingested_at": START, "deployed_by": "ci", "comment": None, "url": None}
     put(store, "deployments", [
@@ -68,7 +68,7 @@ def test_a_deployment_is_marked_when_it_happened(store: Store) -> None:
 
 
 @pytest.mark.parametrize("is_added_up", [False, True])
-def test_a_change_after_the_end_of_a_chart_is_none_of_it(store: Store, *, is_added_up: bool) -> None:
+def test_a_change_after_the_end_of_a_chart_is_not_marked(store: Store, *, is_added_up: bool) -> None:
     """On the last, partial day only scores before the end count, for the change and for its day."""
     scores(store, {START + hour * HOUR: OLD if hour < 30 else NEW for hour in range(48)})
     if is_added_up:
@@ -82,8 +82,8 @@ def test_a_change_after_the_end_of_a_chart_is_none_of_it(store: Store, *, is_add
     assert judges(START + 2 * DAY) == judges(START + 9 * DAY) == [START + 30 * HOUR]
 
 
-def test_a_change_of_the_policy_is_marked_among_runs_that_no_judge_has_seen(store: Store) -> None:
-    """Other thresholds make other verdicts: a chart of runs alone has to say so, too; of one agent, and within the time alone."""
+def test_a_policy_change_is_marked_among_runs_without_a_judge(store: Store) -> None:
+    """Other thresholds give other verdicts, so a chart of runs marks them too, within its agent and period."""
     digests = {0: "aaaaaaaa0", 1: "aaaaaaaa0", 2: "bbbbbbbb0", 3: "bbbbbbbb0"}
     ended = {day: START + day * DAY + 5 * HOUR for day in digests}
     put(store, "diagnoses", [

@@ -49,7 +49,7 @@ HOSTILE = {
 
 
 def told(store: Store, *, said: Exchange | None = None, of: Score | None = None, asked: Judgement | None = None) -> str:
-    """An exchange with its score and what the judge was asked; the address of its page."""
+    """Store an exchange with its score and judgement, and return the address of its page."""
     said, of = said or exchange("s", 1), of or score("s", 1, **JUDGED)
     put(store, "exchanges", [said])
     put(store, "scores", [of])
@@ -69,39 +69,39 @@ def words(page: str) -> str:
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", page)))
 
 
-def test_a_page_tells_what_was_said_and_found(call: Call, tokens: Tokens, store: Store) -> None:
-    """From the texts to the judge's words and the money: the whole story on one page."""
-    said = exchange("s", 1, "All is well.", agent_thinking="Let me see.", raw_user_message="[Slack] Is the backup healthy?")
-    read = words(shown(call, tokens, told(store, said=said)))
-    for one in (
+def test_a_page_shows_texts_and_findings(call: Call, tokens: Tokens, store: Store) -> None:
+    """The page has the texts, the judge's explanations and the costs."""
+    talk = exchange("s", 1, "All is well.", agent_thinking="Let me see.", raw_user_message="[Slack] Is the backup healthy?")
+    page_text = words(shown(call, tokens, told(store, said=talk)))
+    for fragment in (
         "Is the backup healthy?", "All is well.", "Let me see.", "[Slack] Is the backup healthy?", "It strays.",
         "The first turns of a session are always judged", "Nothing opened the gate", "500 in, 100 out", "$0.0010",
         "claude-haiku-4-5-20251001", "Scored",
     ):  # fmt: skip
-        assert one in read, one
+        assert fragment in page_text, fragment
 
 
 @pytest.mark.parametrize(("dropped", "said"), [(1, "1 quote"), (2, "2 quotes")])
-def test_quotes_that_were_left_out_are_counted(call: Call, tokens: Tokens, store: Store, dropped: int, said: str) -> None:
+def test_omitted_quotes_are_counted(call: Call, tokens: Tokens, store: Store, dropped: int, said: str) -> None:
     """The page counts the omitted quotes and says where to find them."""
     assert said in words(shown(call, tokens, told(store, of=score("s", 1, **JUDGED | {"dropped_quotes": dropped}))))
     assert "in none of the texts" not in words(shown(call, tokens, told(store, of=score("s", 2, **JUDGED))))
 
 
-def test_what_tier_1_found_is_told_in_sentences(call: Call, tokens: Tokens, store: Store) -> None:
-    """One after the other, as people write them."""
+def test_tier_1_findings_are_sentences(call: Call, tokens: Tokens, store: Store) -> None:
+    """They are listed one after another in plain English."""
     of = score("s", 1, **JUDGED | {"tier1_flags": ("silent_refusal", "constraint_disclosure")})
-    read = words(shown(call, tokens, told(store, of=of)))
-    assert "no response" in read
-    assert "refused" in read
+    page_text = words(shown(call, tokens, told(store, of=of)))
+    assert "no response" in page_text
+    assert "refused" in page_text
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_no_text_of_anybody_is_markup(call: Call, tokens: Tokens, store: Store, kind: str) -> None:
-    """Users, agents and judges write what is shown here: it stays text, and what it hides is shown."""
+def test_foreign_texts_are_never_markup(call: Call, tokens: Tokens, store: Store, kind: str) -> None:
+    """Users, agents and judges write these texts, so they stay text, and hidden characters are shown."""
     text = HOSTILE[kind]
     dimension = DimensionScore(dimension=text[:200], score=0.5, reasoning=text)
-    said = exchange(
+    hostile_exchange = exchange(
         "s", 1, text, user_message=text, agent_thinking=text, raw_user_message=text, agent=text, agent_model=text,
         stop_reason=text, tags=(text,),
     )  # fmt: skip
@@ -113,28 +113,30 @@ def test_no_text_of_anybody_is_markup(call: Call, tokens: Tokens, store: Store, 
             "anomaly": True, "anomaly_reasons": (text,), "tier3_anomaly": True, "tier3_anomaly_reason": text,
         },
     )  # fmt: skip
-    asked = judgement("s", 1, answer=text, error=text, attempt_errors=(text,), stop_reason=text, answering_model=text)
-    page = shown(call, tokens, told(store, said=said, of=of, asked=asked))
+    hostile_judgement = judgement(
+        "s", 1, answer=text, error=text, attempt_errors=(text,), stop_reason=text, answering_model=text
+    )
+    page = shown(call, tokens, told(store, said=hostile_exchange, of=of, asked=hostile_judgement))
     assert Elements(page).active() == []
     assert not set("\u202e\u2066\u2069\u200b\u00ad\ufeff\x1b\U000e0041") & set(page)
     assert " 49 " not in words(page)
 
 
 @pytest.mark.parametrize("kind", ["markup", "SVG"])
-def test_what_runs_would_be_found(kind: str) -> None:
+def test_the_check_detects_markup(kind: str) -> None:
     """The check must be able to detect markup."""
     assert Elements(HOSTILE[kind]).active()
     assert Elements('<a href="javascript:alert(1)">').active()
     assert not Elements('<a href="/projects/ops"><script src="/static/pages.js"></script>').active()
 
 
-def test_a_text_that_is_too_long_is_cut_and_whole_in_a_file(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_long_text_is_truncated_with_a_link_to_the_complete_file(call: Call, tokens: Tokens, store: Store) -> None:
     """Long texts are cut on the page and complete in the file."""
     text = "<b>\u200b</b>" * 60_000
     page = shown(call, tokens, told(store, said=exchange("s", 1, text)))
     assert len(page) < 300_000
-    (place,) = re.findall(r'href="([^"]+/texts/agent_response[^"]*)"', page)
-    file = call("GET", unescape(place), headers=cookie(signed_in(call, tokens.root)))
+    (file_path,) = re.findall(r'href="([^"]+/texts/agent_response[^"]*)"', page)
+    file = call("GET", unescape(file_path), headers=cookie(signed_in(call, tokens.root)))
     assert text == file.content.decode()
     assert (
         file.headers["content-type"], file.headers["x-content-type-options"], file.headers["content-disposition"],
@@ -143,33 +145,33 @@ def test_a_text_that_is_too_long_is_cut_and_whole_in_a_file(call: Call, tokens: 
     assert f"of {len(text):,} characters".replace(",", " ") in words(page)
 
 
-def test_a_text_that_fits_is_not_cut(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_text_within_the_limit_is_not_truncated(call: Call, tokens: Tokens, store: Store) -> None:
     """A text of exactly the limit is shown in full."""
     assert "Cut after" not in shown(call, tokens, told(store, said=exchange("s", 1, "x" * MAX_SHOWN)))
 
 
 @pytest.mark.parametrize("name", ["nothing", "answer:nothing", "prompt:nothing", "agent_thinking", "content_digest"])
-def test_there_is_no_file_of_what_is_not_there(call: Call, tokens: Tokens, store: Store, name: str) -> None:
+def test_other_texts_cannot_be_downloaded(call: Call, tokens: Tokens, store: Store, name: str) -> None:
     """Only the texts of this exchange can be downloaded."""
     told(store)
-    place = LINKS.exchange_text("ops", "score s:1", name)
-    assert call("GET", place, headers=cookie(signed_in(call, tokens.root))).status_code == 404
+    file_path = LINKS.exchange_text("ops", "score s:1", name)
+    assert call("GET", file_path, headers=cookie(signed_in(call, tokens.root))).status_code == 404
 
 
-def test_a_prompt_is_shown_where_it_is_the_one_that_was_sent(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_prompt_is_shown_if_it_equals_the_sent_one(call: Call, tokens: Tokens, store: Store) -> None:
     """The fingerprint proves that the prompt is the same; only the random boundary differs, and the page says so."""
-    said = exchange("s", 1, "Done. </agent_response>", agent_thinking="Hm.")
+    talk = exchange("s", 1, "Done. </agent_response>", agent_thinking="Hm.")
     policy = Policy.model_validate({}).for_project("ops")
-    asked = tier2_question(said, policy)
-    address = told(store, said=said, asked=judgement("s", 1, fingerprint=asked.fingerprint))
+    question = tier2_question(talk, policy)
+    address = told(store, said=talk, asked=judgement("s", 1, fingerprint=question.fingerprint))
     page = shown(call, tokens, address)
-    assert asked.content("BOUNDARY") in unescape(page)
-    assert asked.instructions in unescape(page)
+    assert question.content("BOUNDARY") in unescape(page)
+    assert question.instructions in unescape(page)
     assert "BOUNDARY" in page
-    (place,) = set(re.findall(r'href="([^"]+/texts/prompt[^"]*)"', page))
-    file = call("GET", unescape(place), headers=cookie(signed_in(call, tokens.root))).text
-    assert asked.content("BOUNDARY") in file
-    put(store, "judgements", [judgement("s", 1, "tier2_5", fingerprint=thinking_question(said, policy).fingerprint)])
+    (file_path,) = set(re.findall(r'href="([^"]+/texts/prompt[^"]*)"', page))
+    file = call("GET", unescape(file_path), headers=cookie(signed_in(call, tokens.root))).text
+    assert question.content("BOUNDARY") in file
+    put(store, "judgements", [judgement("s", 1, "tier2_5", fingerprint=thinking_question(talk, policy).fingerprint)])
     assert shown(call, tokens, address).count("The prompt, reconstructed") == 2
 
 
@@ -180,41 +182,41 @@ def test_a_prompt_is_shown_where_it_is_the_one_that_was_sent(call: Call, tokens:
         ({"policy_digest": Policy.model_validate({}).for_project("ops").digest}, "different fingerprint"),
     ],
 )
-def test_a_prompt_that_may_be_another_is_not_shown(
+def test_a_prompt_that_may_differ_is_not_shown(
     call: Call, tokens: Tokens, store: Store, fields: dict[str, str], why: str
 ) -> None:
     """A similar prompt would be mistaken for the one that was sent."""
-    read = words(shown(call, tokens, told(store, of=score("s", 1, **JUDGED | fields))))
-    assert why in read
-    assert "made again from the record" not in read
+    page_text = words(shown(call, tokens, told(store, of=score("s", 1, **JUDGED | fields))))
+    assert why in page_text
+    assert "made again from the record" not in page_text
 
 
-def test_what_has_been_deleted_is_said_to_be(call: Call, tokens: Tokens, store: Store) -> None:
+def test_deleted_texts_are_reported(call: Call, tokens: Tokens, store: Store) -> None:
     """Scores may outlive their texts, and the page must still open."""
     put(store, "scores", [score("s", 1, **JUDGED)])
     put(store, "judgements", [judgement("s", 1)])
-    read = words(shown(call, tokens, LINKS.exchange("ops", "score s:1")))
-    assert "The texts were deleted" in read
-    assert "so the prompt cannot be reconstructed" in read
+    page_text = words(shown(call, tokens, LINKS.exchange("ops", "score s:1")))
+    assert "The texts were deleted" in page_text
+    assert "so the prompt cannot be reconstructed" in page_text
 
 
-def test_an_empty_answer_is_told_in_words(call: Call, tokens: Tokens, store: Store) -> None:
+def test_an_empty_answer_is_explained(call: Call, tokens: Tokens, store: Store) -> None:
     """An empty box would be ambiguous."""
     assert "The agent gave no response." in shown(call, tokens, told(store, said=exchange("s", 1, " \n")))
 
 
-def test_what_is_not_known_is_no_zero(call: Call, tokens: Tokens, store: Store) -> None:
+def test_an_unknown_number_is_not_zero(call: Call, tokens: Tokens, store: Store) -> None:
     """Missing scores, token counts and prices must not be shown as zero."""
-    asked = judgement("s", 1, outcome="timeout", answer=None, cost_usd=None, input_tokens=None, output_tokens=None)
-    page = shown(call, tokens, told(store, of=score("s", 1), asked=asked))
-    read = words(page)
-    assert "\u2013 in, \u2013 out; cache \u2013 written" in read
-    assert "No judge is configured." in read
-    assert "price unknown" in read
-    assert "There is no answer." in read
+    timed_out = judgement("s", 1, outcome="timeout", answer=None, cost_usd=None, input_tokens=None, output_tokens=None)
+    page = shown(call, tokens, told(store, of=score("s", 1), asked=timed_out))
+    page_text = words(page)
+    assert "\u2013 in, \u2013 out; cache \u2013 written" in page_text
+    assert "No judge is configured." in page_text
+    assert "price unknown" in page_text
+    assert "There is no answer." in page_text
 
 
-def test_a_simulated_judge_is_told_of(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_simulated_judge_is_marked(call: Call, tokens: Tokens, store: Store) -> None:
     """Scores of a simulated judge must not pass for real ones."""
     page = shown(call, tokens, told(store, of=score("s", 1, **JUDGED, simulated=True), asked=judgement("s", 1, simulated=True)))
     assert "<strong>simulated judge" in page
@@ -222,7 +224,7 @@ def test_a_simulated_judge_is_told_of(call: Call, tokens: Tokens, store: Store) 
     assert "simulated judge" not in shown(call, tokens, told(store, of=score("t", 1, **JUDGED)))
 
 
-def test_turns_of_a_session_lead_to_each_other_and_to_the_run(call: Call, tokens: Tokens, store: Store) -> None:
+def test_turns_link_to_each_other_and_to_the_run(call: Call, tokens: Tokens, store: Store) -> None:
     """A problem often began in the previous turn."""
     scores = [score("s", number, **JUDGED) for number in (1, 2, 3)]
     put(store, "scores", [*scores, score("other", 4)])
@@ -234,7 +236,7 @@ def test_turns_of_a_session_lead_to_each_other_and_to_the_run(call: Call, tokens
     assert 'rel="prev"' not in ends
 
 
-def test_a_wrong_time_in_the_address_does_no_harm(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_wrong_time_in_the_address_is_harmless(call: Call, tokens: Tokens, store: Store) -> None:
     """The time only speeds up the search; a wrong one finds the same exchange."""
     told(store)
     right, wrong = (LINKS.exchange("ops", "score s:1", at) for at in (score("s", 1).exchange_at, START))
@@ -251,7 +253,7 @@ def test_every_revision_is_listed(call: Call, tokens: Tokens, store: Store) -> N
     assert "Left out by sampling" in rows[1]
 
 
-def test_another_project_is_not_shown(call: Call, tokens: Tokens, store: Store) -> None:
+def test_another_project_is_hidden(call: Call, tokens: Tokens, store: Store) -> None:
     """Other projects' exchanges are hidden, even under the name of a visible project."""
     told(store, said=exchange("s", 1, project="web"), of=score("s", 1, project="web", **JUDGED))
     reader = cookie(signed_in(call, tokens.ops_reader))
@@ -261,21 +263,21 @@ def test_another_project_is_not_shown(call: Call, tokens: Tokens, store: Store) 
     assert call("GET", LINKS.exchange_text("ops", "score s:1", "user_message"), headers=reader).status_code == 404
 
 
-def test_nobody_sees_it_without_a_sign_in(call: Call, store: Store) -> None:
+def test_a_page_requires_a_sign_in(call: Call, store: Store) -> None:
     """Texts of agents need a sign-in, for the page and for the file."""
     told(store)
-    for place in (LINKS.exchange("ops", "score s:1"), LINKS.exchange_text("ops", "score s:1", "user_message")):
-        assert call("GET", place).status_code == 303
+    for path in (LINKS.exchange("ops", "score s:1"), LINKS.exchange_text("ops", "score s:1", "user_message")):
+        assert call("GET", path).status_code == 303
 
 
-def test_a_project_that_takes_no_scores_of_people_says_so(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_project_without_human_scores_says_so(call: Call, tokens: Tokens, store: Store) -> None:
     """A form must not be offered if it would be refused."""
     page = shown(call, tokens, told(store))
     assert "not accept human scores" in page
     assert LINKS.scoring("ops", "score s:1") not in page
 
 
-def test_a_token_that_may_not_review_gets_no_form(call: Call, access: AccessStore, store: Store) -> None:
+def test_a_token_without_the_right_to_review_gets_no_form(call: Call, access: AccessStore, store: Store) -> None:
     """The page says what is missing."""
     address = told(store)
     token = access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
@@ -288,7 +290,7 @@ class TestPeople:
 
     @pytest.fixture
     def engine(self, store: Store, loop: asyncio.Runner) -> Iterator[Engine]:
-        """A started engine with such a policy."""
+        """Yield a started engine with this policy."""
         policy = Policy.model_validate({"defaults": {"bidirectionalScoring": True}})
         started = Engine(store, policy, Redactor(policy.redaction), lambda: NOW)
         loop.run(started.start())
@@ -298,12 +300,12 @@ class TestPeople:
     def test_what_a_person_says_appears_with_its_history(self, call: Call, tokens: Tokens, store: Store) -> None:
         """The form's fields are what the API takes, and the page shows what came of it."""
         page = shown(call, tokens, told(store))
-        place = LINKS.scoring("ops", "score s:1")
-        assert f'action="{place}"' in page
+        form_path = LINKS.scoring("ops", "score s:1")
+        assert f'action="{form_path}"' in page
         value = signed_in(call, tokens.root)
         for points, rater in ((2, "ann"), (4, "ann"), (3, "bob")):
             body = {"score": points, "comment": f"<i>{points}</i>", "rater": rater}
-            assert call("POST", place, json=body, headers=from_page(value)).status_code == 200
+            assert call("POST", form_path, json=body, headers=from_page(value)).status_code == 200
         page = shown(call, tokens, LINKS.exchange("ops", "score s:1"))
         assert all(f"&lt;i&gt;{points}&lt;/i&gt;" in page for points in (2, 3, 4))
         assert words(page).count(" of 5 ") == 3

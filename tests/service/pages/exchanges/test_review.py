@@ -34,13 +34,13 @@ HOSTILE = "<script>alert(1)</script>\u202etxt.exe"
 
 @pytest.fixture
 def takes_human_scores() -> bool:
-    """Whether the policy accepts human scores."""
+    """Return whether the policy accepts human scores."""
     return True
 
 
 @pytest.fixture
 def engine(store: Store, loop: asyncio.Runner, *, takes_human_scores: bool) -> Iterator[Engine]:
-    """A started engine whose policy takes scores of people."""
+    """Yield a started engine whose policy accepts human scores."""
     policy = Policy.model_validate({"defaults": {"bidirectionalScoring": takes_human_scores}})
     started = Engine(store, policy, Redactor(policy.redaction), lambda: NOW)
     loop.run(started.start())
@@ -50,7 +50,7 @@ def engine(store: Store, loop: asyncio.Runner, *, takes_human_scores: bool) -> I
 
 @pytest.fixture
 def judged(store: Store) -> None:
-    """Two judged exchanges of ops, the second odd and hostile, and one of web."""
+    """Store two judged exchanges of ops, the second anomalous and hostile, and one of web."""
     put(store, "exchanges", [exchange("s", 1), exchange("s", 2, HOSTILE, user_message=HOSTILE, agent_thinking=HOSTILE)])
     put(store, "scores", [score("s", 1, **JUDGED), score("s", 2, **(JUDGED | ODD)), score("w", 1, project="web", **JUDGED)])
     with store.transaction() as transaction:
@@ -58,20 +58,20 @@ def judged(store: Store) -> None:
 
 
 def shown(call: Call, token: str, path: str = REVIEW) -> str:
-    """A page as text."""
+    """Return the text of a page."""
     answer = call("GET", path, headers=cookie(signed_in(call, token)))
     assert answer.status_code == 200
     return answer.text
 
 
 def item_of(page: str) -> str | None:
-    """The score that the page asks for."""
-    found = re.search(r'data-item="([^"]*)"', page)
-    return found and found[1]
+    """Return the id of the score to be reviewed."""
+    match = re.search(r'data-item="([^"]*)"', page)
+    return match and match[1]
 
 
 @pytest.mark.usefixtures("judged")
-def test_the_odd_one_comes_first_and_the_page_says_why(call: Call, tokens: Tokens) -> None:
+def test_the_anomalous_exchange_comes_first_with_its_reason(call: Call, tokens: Tokens) -> None:
     """Reviewers must see why the exchange is in the queue, and how many are left."""
     page = shown(call, tokens.root)
     assert item_of(page) == "score s:2"
@@ -82,7 +82,7 @@ def test_the_odd_one_comes_first_and_the_page_says_why(call: Call, tokens: Token
 
 
 @pytest.mark.usefixtures("judged")
-def test_the_page_names_every_key_it_knows(call: Call, tokens: Tokens) -> None:
+def test_the_page_lists_its_keyboard_shortcuts(call: Call, tokens: Tokens) -> None:
     """Shortcuts must be documented to be used."""
     keys = re.search(r'<p class="keys[^"]*">(.*?)</p>', shown(call, tokens.root))
     assert keys is not None
@@ -90,7 +90,7 @@ def test_the_page_names_every_key_it_knows(call: Call, tokens: Tokens) -> None:
 
 
 @pytest.mark.usefixtures("judged")
-def test_nothing_an_agent_said_is_markup(call: Call, tokens: Tokens) -> None:
+def test_no_text_of_an_agent_is_markup(call: Call, tokens: Tokens) -> None:
     """The reviewed texts were written by the audited agent."""
     page = shown(call, tokens.root)
     assert "<script>alert" not in page
@@ -98,8 +98,8 @@ def test_nothing_an_agent_said_is_markup(call: Call, tokens: Tokens) -> None:
 
 
 @pytest.mark.usefixtures("judged")
-def test_blind_tells_nothing_of_the_verdict(call: Call, tokens: Tokens) -> None:
-    """Not the score, not the reason, not why it is there, and no link to where it stands."""
+def test_a_blind_review_reveals_nothing_of_the_verdict(call: Call, tokens: Tokens) -> None:
+    """It hides score, explanation, reason in the queue, and the link to the exchange."""
     page = shown(call, tokens.root, f"{REVIEW}?blind=true")
     assert item_of(page) == "score s:2"
     for word in ("it made up a file", "The judge's findings", "/exchanges/", ">Anomaly<"):
@@ -107,7 +107,7 @@ def test_blind_tells_nothing_of_the_verdict(call: Call, tokens: Tokens) -> None:
 
 
 @pytest.mark.usefixtures("judged")
-def test_a_score_sent_from_the_page_brings_the_next(call: Call, tokens: Tokens) -> None:
+def test_a_submitted_score_shows_the_next_exchange(call: Call, tokens: Tokens) -> None:
     """Submitting the form shows the next exchange, until none is left."""
     value = signed_in(call, tokens.root)
     for expected in ("score s:2", "score s:1"):
@@ -120,34 +120,34 @@ def test_a_score_sent_from_the_page_brings_the_next(call: Call, tokens: Tokens) 
     assert "Nothing to review" in page
 
 
-def test_a_text_of_any_length_leaves_the_page_small(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_long_text_does_not_enlarge_the_page(call: Call, tokens: Tokens, store: Store) -> None:
     """Long texts must not break the queue; the complete text is a file."""
     put(store, "exchanges", [exchange("s", 1, "x" * 900_000)])
     put(store, "scores", [score("s", 1, **JUDGED)])
     page = shown(call, tokens.root)
     assert len(page) < 100_000
-    (whole,) = re.findall(r'<a href="([^"]+)" download>', page)
-    found = call("GET", whole.replace("&amp;", "&"), headers=cookie(signed_in(call, tokens.root)))
-    assert found.text == "x" * 900_000
+    (file_path,) = re.findall(r'<a href="([^"]+)" download>', page)
+    response = call("GET", file_path.replace("&amp;", "&"), headers=cookie(signed_in(call, tokens.root)))
+    assert response.text == "x" * 900_000
 
 
 @pytest.mark.usefixtures("judged")
-def test_skipping_is_a_link_and_ends(call: Call, tokens: Tokens) -> None:
-    """It works without a script; what was skipped is found again."""
-    path, seen = REVIEW, []
+def test_an_exchange_can_be_skipped_without_a_script(call: Call, tokens: Tokens) -> None:
+    """Skipped exchanges can be found again."""
+    path, items = REVIEW, []
     for _ in range(2):
         page = shown(call, tokens.root, path)
-        seen.append(item_of(page))
+        items.append(item_of(page))
         (path,) = re.findall(r'data-skip href="([^"]+)"', page)
         path = path.replace("&amp;", "&")
-    assert set(seen) == {"score s:1", "score s:2"}
+    assert set(items) == {"score s:1", "score s:2"}
     page = shown(call, tokens.root, path)
     assert item_of(page) is None
     assert re.search(rf'<a href="{REVIEW}">Review the 2 skipped</a>', page)
 
 
 @pytest.mark.usefixtures("judged")
-def test_whoever_may_not_score_is_told_why(call: Call, access: AccessStore) -> None:
+def test_a_reader_is_told_why_scoring_is_unavailable(call: Call, access: AccessStore) -> None:
     """Without an explanation, missing buttons would look like an error."""
     token = access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
     page = shown(call, token)
@@ -158,7 +158,7 @@ def test_whoever_may_not_score_is_told_why(call: Call, access: AccessStore) -> N
 
 @pytest.mark.usefixtures("judged")
 @pytest.mark.parametrize("takes_human_scores", [False])
-def test_a_project_that_takes_no_scores_says_what_to_do(call: Call, tokens: Tokens) -> None:
+def test_a_project_without_human_scores_says_what_to_do(call: Call, tokens: Tokens) -> None:
     """The setting is off by default."""
     page = shown(call, tokens.root)
     assert item_of(page) is None
@@ -182,22 +182,22 @@ def test_a_deleted_exchange_can_still_be_skipped(call: Call, tokens: Tokens, sto
 
 
 @pytest.mark.parametrize("path", [REVIEW, AGREEMENT])
-def test_another_project_is_not_shown(call: Call, access: AccessStore, path: str) -> None:
-    """Neither its texts nor how people judge it."""
+def test_another_project_is_hidden(call: Call, access: AccessStore, path: str) -> None:
+    """This includes its texts and its agreement figures."""
     token = access.add(Holder("operator", "other", "web"))
     assert call("GET", path, headers=cookie(signed_in(call, token))).status_code == 403
     assert call("GET", path, headers={"accept": "text/html"}).status_code == 303
 
 
 @pytest.mark.parametrize("path", [f"{REVIEW}?blind=maybe", f"{AGREEMENT}?days=31", f"{REVIEW}?{'&'.join(['skip=a'] * 201)}"])
-def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, path: str) -> None:
+def test_an_invalid_address_is_an_error_page(call: Call, tokens: Tokens, path: str) -> None:
     """Users edit addresses by hand, so errors must be pages."""
     answer = call("GET", path, headers=cookie(signed_in(call, tokens.root)))
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
 
 
-def test_few_labels_are_no_number(call: Call, tokens: Tokens, store: Store) -> None:
+def test_few_labels_give_no_kappa(call: Call, tokens: Tokens, store: Store) -> None:
     """Kappa of two labels would be misleading."""
     labelled(call, tokens, store, 2)
     page = shown(call, tokens.root, AGREEMENT)
@@ -206,8 +206,8 @@ def test_few_labels_are_no_number(call: Call, tokens: Tokens, store: Store) -> N
     assert "30 exchanges from 15 sessions" in page
 
 
-def test_agreement_is_shown_of_all_and_of_each(call: Call, tokens: Tokens, store: Store) -> None:
-    """With as many labels as it takes: kappa, its interval, the bias with its sign."""
+def test_agreement_is_shown_overall_and_per_rater(call: Call, tokens: Tokens, store: Store) -> None:
+    """With enough labels, the page shows kappa, its interval, and the signed bias."""
     labelled(call, tokens, store, 32)
     page = shown(call, tokens.root, f"{AGREEMENT}?days=0")
     assert re.findall(r'<th scope="row">(.*?)</th>', page) == ["All people", "root"]
@@ -219,10 +219,10 @@ def test_agreement_is_shown_of_all_and_of_each(call: Call, tokens: Tokens, store
 
 
 def labelled(call: Call, tokens: Tokens, store: Store, count: int) -> None:
-    """So many judged sessions, each scored by root; every other one a point lower than the judge."""
+    """Store judged sessions, each scored by root; every other score is a point below the judge's."""
     verdicts = [{**JUDGED, "tier3_score": 2.0 + number % 4} for number in range(count)]
     put(store, "scores", [score(f"s{number}", 1, **said) for number, said in enumerate(verdicts)])
-    for number, said in enumerate(verdicts):
-        points = int(said["tier3_score"]) - (number // 4) % 2
+    for number, verdict in enumerate(verdicts):
+        points = int(verdict["tier3_score"]) - (number // 4) % 2
         path = f"/api/audit/ops/scores/score s{number}:1/human"
         assert call("POST", path, tokens.root, json={"score": points}).status_code == 200

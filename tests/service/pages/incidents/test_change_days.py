@@ -15,9 +15,9 @@ DAYS = {"2026-10-01": 0.9, "2026-10-02": 0.86, "2026-10-03": 0.5, "2026-10-04": 
 
 
 def seen(rule: str, **numbers: object) -> Incident:
-    """An incident of a rule that tells of the days from the second to the fifth."""
-    told = {"since": "2026-10-02", "until": "2026-10-05"} | numbers
-    return incident(rule=rule, metadata=json.dumps({"rules": {rule: told}}))
+    """Return an incident of a rule that found the days from the second to the fifth."""
+    rule_evidence = {"since": "2026-10-02", "until": "2026-10-05"} | numbers
+    return incident(rule=rule, metadata=json.dumps({"rules": {rule: rule_evidence}}))
 
 
 @pytest.mark.parametrize(
@@ -29,29 +29,31 @@ def seen(rule: str, **numbers: object) -> Incident:
         ({}, {"2026-10-02", "2026-10-03", "2026-10-05"}),
     ],
 )
-def test_a_day_is_off_by_a_sigma_or_by_half_of_the_change(numbers: dict[str, object], expected: set[str]) -> None:
-    """A small change of many scores is within one sigma of them; where nothing is known, every day that is named counts."""
+def test_a_day_deviates_by_one_sigma_or_by_half_of_the_change(numbers: dict[str, object], expected: set[str]) -> None:
+    """A small change of many scores is within one sigma; without a baseline, every listed day counts."""
     assert find_incident_days(seen("sequential", **numbers), DAYS) == expected
 
 
-def test_days_in_a_row_are_those_that_the_rule_saw() -> None:
-    """A bad day between them that came later was not what it found."""
-    told = seen("consecutive_days", mean=0.9, stddev=0.1, days=[{"day": "2026-10-03"}, {"day": "2026-10-05"}])
-    assert find_incident_days(told, DAYS) == {"2026-10-03"}
+def test_consecutive_days_are_those_that_the_rule_found() -> None:
+    """A bad day that arrived later was not part of the finding."""
+    incident = seen("consecutive_days", mean=0.9, stddev=0.1, days=[{"day": "2026-10-03"}, {"day": "2026-10-05"}])
+    assert find_incident_days(incident, DAYS) == {"2026-10-03"}
 
 
 def test_a_rise_is_marked_above() -> None:
     """A rise is marked on the opposite side of a fall."""
-    told = json.dumps({"rules": {"rate_ratio": {"since": "2026-10-01", "until": "2026-10-06", "baselineRate": 0.88}}})
-    risen = incident(rule="rate_ratio", type="anomaly_spike", tier=None, direction="up", metadata=told)
-    flat = incident(rule="rate_ratio", type="anomaly_spike", tier=None, direction="up", metadata=told.replace("0.88", "0.98"))
-    shown = find_shown_incidents("anomaly_spike", [risen, flat], DAYS)
-    assert [one.incident for one in shown] == [risen]
-    assert merge_labels(shown) == {"2026-10-01", "2026-10-05"}
+    metadata = json.dumps({"rules": {"rate_ratio": {"since": "2026-10-01", "until": "2026-10-06", "baselineRate": 0.88}}})
+    risen = incident(rule="rate_ratio", type="anomaly_spike", tier=None, direction="up", metadata=metadata)
+    flat = incident(
+        rule="rate_ratio", type="anomaly_spike", tier=None, direction="up", metadata=metadata.replace("0.88", "0.98")
+    )
+    marked_incidents = find_shown_incidents("anomaly_spike", [risen, flat], DAYS)
+    assert [one.incident for one in marked_incidents] == [risen]
+    assert merge_labels(marked_incidents) == {"2026-10-01", "2026-10-05"}
     assert not find_shown_incidents("tier2", [risen], DAYS)
 
 
-def test_where_a_tier_came_from_is_of_what_is_open() -> None:
+def test_only_an_open_change_has_an_earlier_level() -> None:
     """Only open changes have a level from before."""
     told = seen("sequential", meanBefore=0.9)
     assert find_level_before("tier2", [told]) == (date(2026, 10, 2), 0.9, 0.0)

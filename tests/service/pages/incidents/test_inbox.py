@@ -33,7 +33,7 @@ HOSTILE = '<script>alert(1)</script>\u202e" onx="'
 
 
 def ids(page: str) -> list[str]:
-    """The incidents of a list, in its order."""
+    """Return the incidents of a list, in its order."""
     return re.findall(r'<td class="words quoted">.*?/incidents/([^"]+)"', page, re.DOTALL)
 
 
@@ -53,24 +53,24 @@ def few(store: Store) -> None:
     )
 
 
-def test_what_recovered_says_since_when_and_is_red_no_more(look: Look, store: Store) -> None:
+def test_a_recovered_incident_shows_the_day_and_is_not_red(look: Look, store: Store) -> None:
     """Red marks present problems only, so the list shows which incidents are over."""
     over = {"status": "resolved", "resolution": "recovered", "resolved_by": "driftline", "last_day": START}
     put(store, "incidents", [incident(incident_id="over", **over), incident(incident_id="on")])
-    told = f"Recovered since {START + timedelta(days=1):%Y-%m-%d}"
+    sentence = f"Recovered since {START + timedelta(days=1):%Y-%m-%d}"
     rows = look(LINKS.inbox(status="any")).split("<tr>")
     over_row, on_row = (next(row for row in rows if f'value="ops/{name}"' in row) for name in ("over", "on"))
-    assert told in over_row
-    assert told not in on_row
+    assert sentence in over_row
+    assert sentence not in on_row
     assert '"pill over"' in over_row
     assert '"pill critical"' not in over_row
     assert '"pill critical"' in on_row
     for address in (LINKS.incident("ops", "over"), LINKS.incidents("ops")):
-        assert told in look(address)
+        assert sentence in look(address)
 
 
 @pytest.mark.usefixtures("few")
-def test_it_begins_with_what_waits_for_somebody_the_worst_first(look: Look) -> None:
+def test_the_default_list_shows_undecided_incidents_the_worst_first(look: Look) -> None:
     """The default list shows the undecided incidents of all projects, for the person on call."""
     page = look(LINKS.inbox())
     assert ids(page) == ["b", "c", "a", "d"]
@@ -78,12 +78,12 @@ def test_it_begins_with_what_waits_for_somebody_the_worst_first(look: Look) -> N
 
 
 def moved(project: str, tier: str | None, before: float, after: float, **fields: Any) -> Incident:
-    """A critical incident whose leading series moved."""
+    """Return a critical incident with its leading series."""
     metadata = json.dumps({"moved": [{"name": tier, "from": before, "to": after}]})
     return incident(incident_id=f"{project}-{tier}", project=project, tier=tier, metadata=metadata, **fields)
 
 
-def test_the_fleet_has_projects_in_the_order_in_which_the_inbox_lists_their_worst_incidents(look: Look, store: Store) -> None:
+def test_fleet_and_inbox_order_projects_alike(look: Look, store: Store) -> None:
     """Both pages must have the same order."""
     put(
         store,
@@ -105,7 +105,7 @@ def test_the_fleet_has_projects_in_the_order_in_which_the_inbox_lists_their_wors
 
 
 @pytest.mark.usefixtures("few")
-def test_the_time_is_that_in_which_incidents_were_found(look: Look) -> None:
+def test_the_period_filters_by_the_time_of_finding(look: Look) -> None:
     """The period, such as last night, is kept in the form, in links and in saved views."""
     day = START + timedelta(days=1)
     page = look(LINKS.inbox(window="24h", until=f"{day:%Y-%m-%d}"))
@@ -120,7 +120,7 @@ def test_the_time_is_that_in_which_incidents_were_found(look: Look) -> None:
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize(("field", "value"), [("window", "8d"), ("until", "yesterday"), ("until", "1600-01-01")])
-def test_a_time_that_is_none_is_named(look: Look, field: str, value: str) -> None:
+def test_an_invalid_time_is_reported(look: Look, field: str, value: str) -> None:
     """An invalid time must be reported instead of replaced, because the wrong list would be trusted."""
     assert f"{field}: " in look(LINKS.inbox(**{field: value}), 400)
 
@@ -147,8 +147,8 @@ def test_a_time_that_is_none_is_named(look: Look, field: str, value: str) -> Non
         ({"status": "", "text": " ", "project": "", "page": "7"}, ["b", "c", "a", "d"]),
     ],
 )
-def test_the_address_narrows_and_orders(look: Look, asked: dict[str, str], found: list[str]) -> None:
-    """Every filter is in the address, so that a list can be shared; a form sends what was left blank, and chats add their own."""
+def test_the_address_filters_and_orders(look: Look, asked: dict[str, str], found: list[str]) -> None:
+    """Every filter is in the address, so that a list can be shared; blank form fields and parameters added by chats are ignored."""
     assert ids(look(LINKS.inbox(**asked))) == found
 
 
@@ -159,14 +159,14 @@ def test_the_address_narrows_and_orders(look: Look, asked: dict[str, str], found
         ("sort=up", "sort"), ("project=No%20Name", "project"), (f"text={'x' * 201}", "text"), ("agent=a&agent=b", "agent"),
     ],
 )  # fmt: skip
-def test_what_the_address_cannot_mean_is_named(look: Look, asked: str, field: str) -> None:
+def test_an_invalid_filter_is_reported(look: Look, asked: str, field: str) -> None:
     """An ignored filter would make the list look complete."""
     assert field in look(f"/incidents?{asked}", 400)
 
 
 @pytest.mark.usefixtures("few")
 def test_a_token_of_one_project_sees_no_other(call: Call, tokens: Tokens) -> None:
-    """Not in the list, not among the choices, not in the count of the navigation."""
+    """This covers the list, the choices and the count in the navigation."""
     value = signed_in(call, tokens.ops_reader)
     page = call("GET", LINKS.inbox(status=ANY, sort="newest"), headers=cookie(value)).text
     assert ids(page) == ["e", "d", "c", "b"]
@@ -175,8 +175,8 @@ def test_a_token_of_one_project_sees_no_other(call: Call, tokens: Tokens) -> Non
     assert call("GET", LINKS.inbox(project="web"), headers=cookie(value)).status_code == 403
 
 
-def test_every_page_says_how_many_are_open(look: Look, store: Store) -> None:
-    """The number is that of the list it leads to: open or acknowledged, confirmed or suspected; and it follows what changes."""
+def test_every_page_shows_the_number_of_open_incidents(look: Look, store: Store) -> None:
+    """The number equals the length of the linked list, and follows every change."""
     assert 'visually-hidden"> open' not in look(LINKS.help())
     put(store, "incidents", [incident(), incident(incident_id="s", confidence="suspected")])
     assert '2<span class="visually-hidden"> open' in look(LINKS.telemetry)
@@ -187,7 +187,7 @@ def test_every_page_says_how_many_are_open(look: Look, store: Store) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_the_fleet_leads_to_its_open_incidents(look: Look) -> None:
+def test_the_fleet_links_to_its_open_incidents(look: Look) -> None:
     """Every count links to a list with exactly that many entries."""
     page = look("/")
     (address,) = set(re.findall(r'href="(/incidents[^"]*)">Open incidents', page))
@@ -195,13 +195,13 @@ def test_the_fleet_leads_to_its_open_incidents(look: Look) -> None:
     assert int(count) == len(ids(look(unescape(address)))) == 4
 
 
-def test_an_empty_inbox_says_what_that_means(look: Look) -> None:
+def test_an_empty_inbox_explains_why(look: Look) -> None:
     """The page distinguishes unchecked projects and filters without matches from real health."""
     assert "No open incidents" in look(LINKS.inbox())
     assert "No incidents match" in look(LINKS.inbox(severity="critical"))
 
 
-def test_an_empty_time_says_from_where_it_counts(look: Look, store: Store) -> None:
+def test_an_empty_period_shows_its_start(look: Look, store: Store) -> None:
     """The inbox counts back from now and may be empty, so the page names the period."""
     put(store, "incidents", [incident(detected_at=START - timedelta(days=60))])
     page = look(LINKS.inbox(window="7d", severity="critical"))
@@ -212,9 +212,9 @@ def test_an_empty_time_says_from_where_it_counts(look: Look, store: Store) -> No
 
 
 @pytest.mark.parametrize("sort", SORTS)
-def test_pages_follow_one_another_in_every_order(look: Look, store: Store, sort: str) -> None:
+def test_pages_make_up_the_list_in_every_order(look: Look, store: Store, sort: str) -> None:
     """Each incident is on exactly one page in every order, even with equal keys."""
-    made = [
+    incidents = [
         incident(
             incident_id=f"i{number:03}",
             project=f"p{number % 3}",
@@ -225,36 +225,36 @@ def test_pages_follow_one_another_in_every_order(look: Look, store: Store, sort:
         )
         for number in range(2 * INCIDENTS_PER_PAGE + 10)
     ]
-    put(store, "incidents", made)
-    seen: list[str] = []
+    put(store, "incidents", incidents)
+    paged_ids: list[str] = []
     address: str | None = LINKS.inbox(sort=sort)
     while address:
         page = look(address)
-        seen += ids(page)
+        paged_ids += ids(page)
         following = re.search(r'rel="next" href="([^"]+)"', page)
         address = following and unescape(following[1])
-    assert sorted(seen) == [one.incident_id for one in made]
+    assert sorted(paged_ids) == [one.incident_id for one in incidents]
 
 
 @pytest.mark.usefixtures("few")
-def test_headings_order_the_list_and_say_which_one_does(look: Look) -> None:
-    """Found leads to the oldest once the newest are first; others to their own order. Filters stay."""
+def test_headings_sort_the_list_and_mark_the_current_order(look: Look) -> None:
+    """The first click on Found shows the oldest first, other headings start with their own order, and filters stay."""
     page = look(LINKS.inbox(status=ANY, sort="newest"))
     assert re.search(r'aria-sort="descending"><a href="/incidents\?status=any&amp;sort=oldest">Detected', page)
     assert re.search(r'"col" ><a href="/incidents\?status=any">Incident', page)
     assert {order for heading in HEADINGS for order in heading[1:] if order} == set(SORTS) == set(ORDERS)
 
 
-def test_texts_of_agents_and_addresses_are_text(look: Look, store: Store) -> None:
+def test_foreign_texts_and_addresses_are_escaped(look: Look, store: Store) -> None:
     """Titles, names and filters are untrusted texts."""
     put(store, "incidents", [incident(title=HOSTILE, agent=HOSTILE, acknowledged_by=HOSTILE, status="acknowledged")])
-    for asked in ({"text": "alert", "agent": HOSTILE}, {"assignee": HOSTILE, "text": HOSTILE}, {"sort": "assignee"}):
-        assert Elements(look(LINKS.inbox(**asked))).active() == []
+    for query in ({"text": "alert", "agent": HOSTILE}, {"assignee": HOSTILE, "text": HOSTILE}, {"sort": "assignee"}):
+        assert Elements(look(LINKS.inbox(**query))).active() == []
     assert ids(look(LINKS.inbox(text="alert", agent=HOSTILE))) == ["i1"]
 
 
 def test_the_form_works_without_a_script(call: Call, tokens: Tokens) -> None:
-    """The policy of the page lets its forms send to this server, and nowhere else."""
+    """The page's policy allows its forms to send to this server only."""
     answer = call("GET", LINKS.inbox(), headers=cookie(signed_in(call, tokens.root)))
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
     assert policy["form-action"] == "'self'"
@@ -263,48 +263,48 @@ def test_the_form_works_without_a_script(call: Call, tokens: Tokens) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([*FIELDS, "other"]), st.text())))
-def test_an_address_is_read_or_refused_in_words(pairs: list[tuple[str, str]]) -> None:
+def test_an_address_is_parsed_or_refused_with_the_field(pairs: list[tuple[str, str]]) -> None:
     """Every address gives a filter or an error that names the field, and a filter survives a round trip."""
     try:
-        asked = read_address(pairs)
+        address = read_address(pairs)
     except InputError as error:
         assert str(error).split(":")[0] in FIELDS  # noqa: PT017 - the refusal is what is tested
         return
-    assert read_address([(name, value) for name, values in asked.items() for value in values]) == asked
-    assert filter_of(asked, None, "ann").statuses in {(), LIVE_STATES, tuple(asked.get("status", ()))}
-    assert filter_of(asked, "ops", "ann").project == "ops"
+    assert read_address([(name, value) for name, values in address.items() for value in values]) == address
+    assert filter_of(address, None, "ann").statuses in {(), LIVE_STATES, tuple(address.get("status", ()))}
+    assert filter_of(address, "ops", "ann").project == "ops"
 
 
 def sent(call: Call, value: str, form: dict[str, Any], address: str = LINKS.inbox(), **headers: str) -> Any:
-    """The answer to a form of the page, as a browser sends it without a script."""
-    given = {**cookie(value), "sec-fetch-site": "same-origin", "origin": OURS, "content-type": FORM} | headers
+    """Return the answer to a form of the page, sent as a browser does without a script."""
+    request_headers = {**cookie(value), "sec-fetch-site": "same-origin", "origin": OURS, "content-type": FORM} | headers
     mark = {"mark": mark_of(value.encode(), "")} if "mark" not in form else {}
-    return call("POST", address, headers=given, content=urlencode({**form, **mark}, doseq=True))
+    return call("POST", address, headers=request_headers, content=urlencode({**form, **mark}, doseq=True))
 
 
 @pytest.fixture
 def signed(call: Call, tokens: Tokens) -> str:
-    """The cookie of who may do everything."""
+    """Return the cookie of an operator with every right."""
     return signed_in(call, tokens.root)
 
 
 @pytest.mark.usefixtures("few")
-def test_the_form_changes_what_is_selected_and_says_how_it_went(call: Call, signed: str) -> None:
-    """Without a script: the list again, with its filters, what was done and what was not."""
+def test_the_form_changes_the_selected_incidents_and_reports_the_result(call: Call, signed: str) -> None:
+    """Without a script, the same list is shown with its filters and the result of each change."""
     form = {"incident": ["ops/b", "ops/none", "web/a"], "do": "acknowledged", "comment": "We are looking into it."}
     answer = sent(call, signed, form, LINKS.inbox(severity="critical"))
-    told = " ".join(re.sub(r"<[^>]*>", " ", answer.text).split())
+    page_text = " ".join(re.sub(r"<[^>]*>", " ", answer.text).split())
     assert answer.status_code == 200
-    assert "2 incidents are acknowledged. 1 not changed:" in told
-    assert "none of ops" in told
+    assert "2 incidents are acknowledged. 1 not changed:" in page_text
+    assert "none of ops" in page_text
     assert ids(answer.text) == ["c", "b", "d"]
     assert 'value="ops/none"' not in answer.text
     assert "We are looking into it." in re.search(r"<textarea[^>]*>(.*?)</textarea>", answer.text, re.DOTALL)[1]  # type: ignore[index]
 
 
 @pytest.mark.usefixtures("few")
-def test_every_button_does_what_it_says(call: Call, tokens: Tokens, signed: str) -> None:
-    """The same as over HTTP, one after another."""
+def test_every_button_makes_its_change(call: Call, tokens: Tokens, signed: str) -> None:
+    """The result is the same as over HTTP."""
     for action, expected in {
         "comment": ("open", "ann"),
         "acknowledged": ("acknowledged", "ann"),
@@ -334,7 +334,7 @@ def test_every_button_does_what_it_says(call: Call, tokens: Tokens, signed: str)
         ({"do": "assign", "incident": "ops/b"}, "Choose a person."),
     ],
 )
-def test_a_form_that_says_too_little_changes_nothing(call: Call, signed: str, form: dict[str, Any], words: str) -> None:
+def test_an_incomplete_form_changes_nothing(call: Call, signed: str, form: dict[str, Any], words: str) -> None:
     """An incomplete form reports what is missing and keeps its values."""
     answer = sent(call, signed, form)
     assert answer.status_code == 400
@@ -343,8 +343,8 @@ def test_a_form_that_says_too_little_changes_nothing(call: Call, signed: str, fo
 
 
 @pytest.mark.usefixtures("few")
-def test_a_form_of_elsewhere_changes_nothing(call: Call, tokens: Tokens, signed: str) -> None:
-    """Browsers send the cookie with forms of any site, so a form needs the mark of one of our pages and our origin."""
+def test_a_form_of_another_site_changes_nothing(call: Call, tokens: Tokens, signed: str) -> None:
+    """Browsers send the cookie with forms of any site, so a form needs the token of one of our pages and our origin."""
     form = {"incident": "ops/b", "do": "dismissed", "comment": "x"}
     for mark in ("", "0" * 64, mark_of(b"x" * 43, "")):
         assert sent(call, signed, {**form, "mark": mark}).status_code == 403
@@ -357,7 +357,7 @@ def test_a_form_of_elsewhere_changes_nothing(call: Call, tokens: Tokens, signed:
     assert call("GET", "/api/audit/ops/incidents/b", tokens.root).json()["incident"]["status"] == "open"
 
 
-def test_who_may_not_review_has_no_boxes_and_changes_nothing(call: Call, access: AccessStore, store: Store) -> None:
+def test_a_reader_gets_no_checkboxes_and_changes_nothing(call: Call, access: AccessStore, store: Store) -> None:
     """Readers may not decide."""
     put(store, "incidents", [incident()])
     value = signed_in(call, access.add(Holder("operator", "looker", None, None, frozenset({"read"}))))
@@ -366,14 +366,14 @@ def test_who_may_not_review_has_no_boxes_and_changes_nothing(call: Call, access:
 
 
 @pytest.mark.usefixtures("few")
-def test_the_page_of_an_incident_has_who_did_what(call: Call, look: Look, signed: str) -> None:
-    """Decisions, assignments and comments in their order; texts of people are text."""
+def test_the_page_of_an_incident_shows_its_history(call: Call, look: Look, signed: str) -> None:
+    """Decisions, assignments and comments are in order, and comments are escaped."""
     sent(call, signed, {"incident": "ops/b", "do": "assign", "assignee": "me"})
     sent(call, signed, {"incident": "ops/b", "do": "comment", "comment": HOSTILE})
     sent(call, signed, {"incident": "ops/b", "do": "resolved", "comment": "It is fixed."})
     page = look(LINKS.incident("ops", "b"))
-    told = " ".join(unescape(re.sub(r"<[^>]*>", " ", page.partition('id="decisions"')[2])).split())
-    assert "Assigned to root" in told
-    assert "Comment by root" in told
-    assert "It is fixed." in told
+    history_text = " ".join(unescape(re.sub(r"<[^>]*>", " ", page.partition('id="decisions"')[2])).split())
+    assert "Assigned to root" in history_text
+    assert "Comment by root" in history_text
+    assert "It is fixed." in history_text
     assert Elements(page).active() == []

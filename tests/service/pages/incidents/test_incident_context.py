@@ -28,8 +28,8 @@ def text(page: str) -> str:
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", page)))
 
 
-def test_incidents_of_one_fall_lead_to_each_other_and_share_the_cause(look: Look, store: Store) -> None:
-    """An incident must not show an unknown cause if its twin's cause is known."""
+def test_incidents_of_one_fall_link_to_each_other_and_share_the_cause(look: Look, store: Store) -> None:
+    """An incident must not show an unknown cause if a related incident has a known one."""
     fall = incident(
         incident_id="fall", title="Tier 2 fell", cause="agent", first_day=FIRST, checked_at=NOW, metadata=json.dumps(EVIDENCE)
     )
@@ -56,8 +56,8 @@ def test_the_latest_comment_is_at_the_top(look: Look, call: Call, tokens: Tokens
     """The latest comment is the most useful; the history has all of them."""
     put(store, "incidents", [incident(incident_id="i", first_day=FIRST)])
     value = signed_in(call, tokens.root)
-    for said in ("First.", "It is the <b>canary</b>."):
-        answer = call("PUT", LINKS.deciding("ops", "i"), headers=from_page(value), json={"comment": said})
+    for comment in ("First.", "It is the <b>canary</b>."):
+        answer = call("PUT", LINKS.deciding("ops", "i"), headers=from_page(value), json={"comment": comment})
         assert answer.status_code == 200, answer.text
     page = look(LINKS.incident("ops", "i"))
     top = page.split('id="latest-comment"')[1].split("</p>", maxsplit=1)[0]
@@ -66,8 +66,8 @@ def test_the_latest_comment_is_at_the_top(look: Look, call: Call, tokens: Tokens
     assert page.index('id="latest-comment"') < page.index('id="why"')
 
 
-def test_the_why_of_a_tier_names_what_its_runs_failed_by_and_what_a_deployment_was_for(look: Look, store: Store) -> None:
-    """An endless loop in five of six sessions explains a fall of scores better than the scores do."""
+def test_the_explanation_of_a_tier_names_failures_of_its_runs(look: Look, store: Store) -> None:
+    """An endless loop in five of six sessions explains a fall better than the scores do."""
     more = {
         "failures": [count("infinite_tool_loop", 0, 29, 5, 6, label="failure"), count("rare", 1, 29, 0, 6, label="failure")],
         "deployments": [deployed("7", comment="A canary of 15 %")],

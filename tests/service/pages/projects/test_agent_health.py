@@ -22,7 +22,7 @@ LOOP = "infinite_tool_loop"
 
 
 def run(number: int, trust: int | None, agent: str | None = "scout", **fields: object) -> Diagnosis:
-    """The `number`-th run, an hour after the one before it."""
+    """Return the `number`-th run, one hour after the previous one."""
     at = NOW - timedelta(days=9) + timedelta(hours=number)
     values = {
         "connection": "local", "project": "ops", "agent": agent, "session_id": f"s{number}", "revision": 0, "ended_at": at, "closed_at": at,
@@ -46,7 +46,7 @@ def looks(look: Callable[..., str]) -> Looks:
 
 
 def cells(page: str, caption: str) -> list[list[str]]:
-    """The rows of a table, as they are read."""
+    """Return the rows of a table as text."""
     body = page.split(f">{caption}")[1].split("<tbody>")[1].split("</tbody>", maxsplit=1)[0]
     rows = re.findall(r"<tr[ >].*?</tr>", body, re.DOTALL)
     return [
@@ -60,7 +60,7 @@ def test_without_runs_the_page_says_when_there_will_be_some(looks: Looks) -> Non
 
 
 def test_the_agent_with_the_most_unsafe_runs_comes_first(looks: Looks, store: Store) -> None:
-    """Among fifty agents the bad one must not have to be looked for, and an unsafe run may have a trust of 90."""
+    """The bad one of fifty agents must be visible at once, and even a run with a trust of 90 may be unsafe."""
     unsafe = {"readiness_level": "unsafe_for_production"}
     put(store, "diagnoses", [run(1, 90), run(2, 95), run(3, 96, "rogue", **unsafe), run(4, 70, None)])
     page = looks()
@@ -72,12 +72,12 @@ def test_the_agent_with_the_most_unsafe_runs_comes_first(looks: Looks, store: St
     assert "is at most 100 and at least 73" in page
 
 
-def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> None:
+def test_a_run_is_shown_beside_the_previous_one(looks: Looks, store: Store) -> None:
     """A run is compared with the previous one: better or worse, and whether a failure repeats."""
     failing = {"primary_failure_type": LOOP}
     put(store, "diagnoses", [run(1, 90), run(2, 50, **failing), run(3, 55, **failing)])
-    found = cells(looks(), "Runs compared with the agent's previous run")
-    assert [[*row[:7], "again" if "again" in row[7] else ""] for row in found] == [
+    rows = cells(looks(), "Runs compared with the agent's previous run")
+    assert [[*row[:7], "again" if "again" in row[7] else ""] for row in rows] == [
         ["run_003", "Unsafe for production", "55", "▲ 5", "65.0", "scout", "2026-09-22 15:00", "again"],
         ["run_002", "Unsafe for production", "50", "▼ 40", "70.0", "scout", "2026-09-22 14:00", ""],
         ["run_001", "Ready for runtime", "90", NOTHING, "90.0", "scout", "2026-09-22 13:00", ""],
@@ -85,8 +85,8 @@ def test_a_run_stands_beside_the_one_before_it(looks: Looks, store: Store) -> No
     assert looks().count('href="/projects/ops/runs/run_003"') == 2, "in the list, and in the chart's table"
 
 
-def test_a_run_without_evidence_is_listed_and_in_no_chart(looks: Looks, store: Store) -> None:
-    """Its trust is unknown, not zero, and its neighbours are compared with each other."""
+def test_a_run_without_evidence_is_listed_but_not_charted(looks: Looks, store: Store) -> None:
+    """Its trust is unknown, not zero, so its neighbours are compared with each other."""
     put(store, "diagnoses", [run(1, 90), run(2, None, readiness_level="insufficient_evidence"), run(3, 80)])
     page = looks()
     rows = cells(page, "Runs compared with the agent's previous run")
@@ -95,7 +95,7 @@ def test_a_run_without_evidence_is_listed_and_in_no_chart(looks: Looks, store: S
     assert drawn_charts(page)["trust-0"]["series"] == [[90, 80]]
 
 
-def test_one_agent_has_an_address(looks: Looks, store: Store) -> None:
+def test_the_page_of_an_agent_has_an_address(looks: Looks, store: Store) -> None:
     """The address of an agent's page can be shared."""
     put(store, "diagnoses", [run(1, 90, "a&b"), run(2, 95, "other"), run(3, 20, "")])
     page = looks()
@@ -109,7 +109,7 @@ def test_one_agent_has_an_address(looks: Looks, store: Store) -> None:
     assert "None of these runs" in looks("/projects/ops/agents?agent=nobody")
 
 
-def test_many_agents_and_runs_stay_a_page(looks: Looks, store: Store) -> None:
+def test_many_agents_and_runs_fit_on_a_page(looks: Looks, store: Store) -> None:
     """The page reports omitted agents and runs."""
     put(store, "diagnoses", [run(number, 90, f"agent-{number % 40:02d}") for number in range(1, 201)])
     page = looks("/projects/ops/agents?runs=250")
@@ -122,22 +122,22 @@ def test_many_agents_and_runs_stay_a_page(looks: Looks, store: Store) -> None:
 def test_the_project_shows_its_newest_runs(looks: Looks, store: Store) -> None:
     """Runs are linked from the page of the project."""
     put(store, "diagnoses", [run(1, 90), run(2, 50, primary_failure_type=LOOP)])
-    found = cells(looks("/projects/ops/details"), "Newest runs with their verdict")
-    assert found[0][:3] == ["run_002", "Unsafe for production", "50"]
-    assert found[1] == ["run_001", "Ready for runtime", "90", "none", "scout", "2026-09-22 13:00"]
+    rows = cells(looks("/projects/ops/details"), "Newest runs with their verdict")
+    assert rows[0][:3] == ["run_002", "Unsafe for production", "50"]
+    assert rows[1] == ["run_001", "Ready for runtime", "90", "none", "scout", "2026-09-22 13:00"]
     assert 'href="/projects/ops/runs/run_002"' in looks("/projects/ops/details")
 
 
-def test_a_project_that_has_only_runs_shows_only_those(looks: Looks, store: Store) -> None:
+def test_a_project_with_only_runs_shows_only_those(looks: Looks, store: Store) -> None:
     """Without exchanges, their charts and costs are not shown."""
     put(store, "diagnoses", [run(1, 97)])
-    said = " ".join(re.sub(r"<[^>]+>", " ", looks("/projects/ops/details")).split())
-    assert "run_001 Ready for runtime 97" in said
-    for words in ("No records yet", "Cost of judging", "Tier 1 ·", "Left out by sampling", "Newest sessions"):
-        assert words not in said
+    page_text = " ".join(re.sub(r"<[^>]+>", " ", looks("/projects/ops/details")).split())
+    assert "run_001 Ready for runtime 97" in page_text
+    for heading in ("No records yet", "Cost of judging", "Tier 1 ·", "Left out by sampling", "Newest sessions"):
+        assert heading not in page_text
 
 
-def test_a_session_that_has_ended_is_not_called_unfinished(looks: Looks, store: Store) -> None:
+def test_an_ended_session_is_not_called_unfinished(looks: Looks, store: Store) -> None:
     """A session has a run once its end is diagnosed, and is open again if it continues."""
     ended = closing("s", 1)
     filled(
@@ -153,7 +153,7 @@ def test_a_session_that_has_ended_is_not_called_unfinished(looks: Looks, store: 
     assert state == {"s": "ended", "on": "not finished", "open": "not finished"}
 
 
-def test_sessions_lead_to_their_runs(looks: Looks, store: Store) -> None:
+def test_sessions_link_to_their_runs(looks: Looks, store: Store) -> None:
     """Sessions link to their runs, because users want to see how they ended."""
     filled(store, ("exchanges", exchange("s", 1)), ("exchanges", exchange("t/u", 2)))
     put(store, "diagnoses", [run(1, 97, session_id="t/u")])
@@ -165,13 +165,13 @@ def test_sessions_lead_to_their_runs(looks: Looks, store: Store) -> None:
     assert 'href="/projects/ops/wrap-quality?limit=1&amp;cursor=' in one
 
 
-def test_the_page_says_whether_an_agent_is_better_since_its_last_version(looks: Looks, store: Store) -> None:
+def test_the_page_compares_an_agents_last_two_versions(looks: Looks, store: Store) -> None:
     """The page answers whether the newest version is better, with both versions, the date, the numbers and a link."""
     for number in range(1, 9):
         version, mean = ("6", 0.9) if number < 5 else ("7", 0.4)
-        said = exchange(f"s{number}", number, agent="scout", labels=[Label(name="agent_version", value=version)])
-        made = {**JUDGED, "tier2_score": mean + number / 1000, "agent": "scout", "exchange_at": said.occurred_at}
-        filled(store, ("exchanges", said), ("scores", score(f"s{number}", number, **made)))
+        versioned = exchange(f"s{number}", number, agent="scout", labels=[Label(name="agent_version", value=version)])
+        score_fields = {**JUDGED, "tier2_score": mean + number / 1000, "agent": "scout", "exchange_at": versioned.occurred_at}
+        filled(store, ("exchanges", versioned), ("scores", score(f"s{number}", number, **score_fields)))
     put(store, "diagnoses", [run(number, 50 if number > 4 else 90) for number in range(1, 9)])
     said_of = " ".join(re.sub(r"<[^>]+>", " ", looks().split('id="versions"')[1].split('id="agents"')[0]).split())
     assert "Worse scout agent_version 7 since 2026-" in said_of
@@ -182,10 +182,8 @@ def test_the_page_says_whether_an_agent_is_better_since_its_last_version(looks: 
     assert "agent_version 7 since" in cells(looks(), "Agents with their runs")[0][0]
 
 
-def test_an_agent_whose_versions_are_not_known_cannot_be_compared_and_the_page_says_what_is_missing(
-    looks: Looks, store: Store
-) -> None:
-    """Without a remark, a missing comparison would look like no difference."""
+def test_without_known_versions_the_page_says_what_is_missing(looks: Looks, store: Store) -> None:
+    """Otherwise a missing comparison would look like no difference."""
     put(store, "diagnoses", [run(1, 90)])
     page = looks()
     assert "No version is known" in page

@@ -24,18 +24,18 @@ from service.setup.access import AccessStore, Holder
 LIST = "/projects/shop/evaluations"
 
 
-def landed(store: Store, *made: Made) -> list[Evaluation]:
-    """Evaluations in the log, each judged a minute after the one before."""
+def landed(store: Store, *samples: Made) -> list[Evaluation]:
+    """Store evaluations, each judged a minute after the previous one."""
     records = [
         msgspec.structs.replace(evaluated(one).evaluation, evaluated_at=AT + timedelta(hours=1, minutes=number))
-        for number, one in enumerate(made)
+        for number, one in enumerate(samples)
     ]
     put(store, "evaluations", records)
     return records
 
 
 def shown(call: Call, tokens: Tokens, path: str = LIST) -> str:
-    """A page as text; the list is of all of the time."""
+    """Return the text of a page; the list covers all time."""
     if path.partition("?")[0] == LIST and "window=" not in path:
         path += "&window=all" if "?" in path else "?window=all"
     answer = call("GET", path, headers=cookie(signed_in(call, tokens.root)))
@@ -44,11 +44,11 @@ def shown(call: Call, tokens: Tokens, path: str = LIST) -> str:
 
 
 def listed(page: str) -> list[str]:
-    """The ids of the evaluations of a list, in its order."""
+    """Return the ids of the listed evaluations, in order."""
     return [html.unescape(one) for one in re.findall(rf'<a href="{LIST}/([^"]+)">', page)]
 
 
-def test_every_evaluation_is_listed_the_last_first(call: Call, tokens: Tokens, store: Store) -> None:
+def test_evaluations_are_listed_newest_first(call: Call, tokens: Tokens, store: Store) -> None:
     """A failed evaluation is listed without a score."""
     landed(store, *SET)
     page = shown(call, tokens)
@@ -58,19 +58,19 @@ def test_every_evaluation_is_listed_the_last_first(call: Call, tokens: Tokens, s
     ]  # fmt: skip
 
 
-def test_the_list_is_narrowed_to_a_case_and_a_model(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_list_can_be_filtered_by_case_and_model(call: Call, tokens: Tokens, store: Store) -> None:
     """Case and model are filters in the address."""
     landed(store, *SET)
     page = shown(call, tokens)
     queries = [parse_qs(html.unescape(query)) for query in re.findall(rf'href="{LIST}\?([^"]+)"', page)]
     assert {"case": ["monthly-report"], "window": ["all"]} in queries
     assert {"model": [MINIMAX], "window": ["all"]} in queries
-    found = listed(shown(call, tokens, f"{LIST}?case=refund-policy&model={CLAUDE}"))
-    assert found == ["2f1c7f0e-5b7a-4d35-9a0c-7c6b1f7f2a11%3Arefund-policy"]
+    ids = listed(shown(call, tokens, f"{LIST}?case=refund-policy&model={CLAUDE}"))
+    assert ids == ["2f1c7f0e-5b7a-4d35-9a0c-7c6b1f7f2a11%3Arefund-policy"]
     assert "No evaluation matches" in shown(call, tokens, f"{LIST}?case=refund-policy&model=nobody")
 
 
-def test_models_are_held_against_each_other_with_an_interval(call: Call, tokens: Tokens, store: Store) -> None:
+def test_models_are_compared_with_an_interval(call: Call, tokens: Tokens, store: Store) -> None:
     """With too few runs, the page says that there is no verdict."""
     landed(store, *SET, Made(CLAUDE, REFUND, "s-9", (9.0, 9.5, 9.0)))
     page = shown(call, tokens)
@@ -81,7 +81,7 @@ def test_models_are_held_against_each_other_with_an_interval(call: Call, tokens:
     )
 
 
-def test_a_case_is_drawn_where_there_is_more_than_one_week(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_case_has_a_chart_if_there_is_more_than_one_week(call: Call, tokens: Tokens, store: Store) -> None:
     """A single point is not drawn as a chart, but its mean and interval are shown."""
     first, *_ = landed(store, *SET)
     assert "<svg" not in shown(call, tokens)
@@ -92,25 +92,25 @@ def test_a_case_is_drawn_where_there_is_more_than_one_week(call: Call, tokens: T
     assert "Mean final score of 4 runs" in page
 
 
-def test_pages_of_the_list_go_on_where_the_last_one_ended(
+def test_pages_continue_where_the_previous_one_ended(
     call: Call, tokens: Tokens, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every evaluation is on one page, and the filter stays."""
     monkeypatch.setattr(listing, "ROWS_PER_PAGE", 2)
     landed(store, *SET)
-    path, seen = f"{LIST}?case=refund-policy", []
+    path, ids = f"{LIST}?case=refund-policy", []
     while path:
         page = shown(call, tokens, path)
-        seen += listed(page)
+        ids += listed(page)
         following = re.findall(r'href="([^"]+)" rel="next"', page)
         path = html.unescape(following[0]) if following else ""
-    assert len(seen) == 3
-    assert len(set(seen)) == 3
+    assert len(ids) == 3
+    assert len(set(ids)) == 3
     assert "First page" in page
 
 
-def test_a_result_says_what_it_is_made_of(call: Call, tokens: Tokens, store: Store) -> None:
-    """Score, dimensions with their policies, checks, every answer as it came."""
+def test_a_result_shows_its_parts(call: Call, tokens: Tokens, store: Store) -> None:
+    """It shows score, dimensions with their policies, checks, and every answer verbatim."""
     landed(store, SET[0])
     page = shown(call, tokens, f"{LIST}/s-0001:refund-policy")
     dimensions = re.findall(r'<tr><th scope="row" title="[^"]+">(\w+)</th>(.*?)</tr>', page)
@@ -123,7 +123,7 @@ def test_a_result_says_what_it_is_made_of(call: Call, tokens: Tokens, store: Sto
     assert "simulated judge" not in page
 
 
-def test_a_judge_that_failed_leaves_no_score_and_says_why(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_failed_judge_leaves_no_score_and_a_reason(call: Call, tokens: Tokens, store: Store) -> None:
     """An unknown score must not be shown as 0."""
     landed(store, SET[-1])
     page = shown(call, tokens, f"{LIST}/s-0005:monthly-report")
@@ -137,7 +137,7 @@ def test_a_judge_that_failed_leaves_no_score_and_says_why(call: Call, tokens: To
     assert "needs two answers" in page
 
 
-def test_what_a_judge_was_made_to_say_is_text(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_judges_text_is_escaped(call: Call, tokens: Tokens, store: Store) -> None:
     """The judge's text may contain text of the agent, so it is escaped."""
     title = f"<b>{HOSTILE[2]}"
     hostile = Made(
@@ -152,27 +152,27 @@ def test_what_a_judge_was_made_to_say_is_text(call: Call, tokens: Tokens, store:
         assert "simulated judge" in page
 
 
-def test_the_prompts_are_there_and_whole_as_files(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_prompts_can_be_downloaded_completely(call: Call, tokens: Tokens, store: Store) -> None:
     """Users can read the complete prompt behind a score; the page shows the beginning."""
     landed(store, SET[0])
     long = "<i>" + "x" * MAX_SHOWN
-    asked = make_request(
+    request = make_request(
         evaluation_id="s-0001:refund-policy", project="shop", attempt=0, system_prompt="Judge.", user_prompt=long
     )
-    put(store, "evaluation-requests", [asked])
+    put(store, "evaluation-requests", [request])
     page = shown(call, tokens, f"{LIST}/s-0001:refund-policy")
     links = re.findall(r'<a href="([^"]+)" download>', page)
     assert links == [f"{LIST}/s-0001%3Arefund-policy/prompts/user"]
-    whole = call("GET", links[0], headers=cookie(signed_in(call, tokens.root)))
-    assert whole.text == long
-    assert whole.headers["cache-control"] == "no-store"
-    assert whole.headers["content-disposition"].startswith("attachment")
+    response = call("GET", links[0], headers=cookie(signed_in(call, tokens.root)))
+    assert response.text == long
+    assert response.headers["cache-control"] == "no-store"
+    assert response.headers["content-disposition"].startswith("attachment")
     odd = f"{LIST}/s-0001:refund-policy/prompts/other"
     assert call("GET", odd, headers=cookie(signed_in(call, tokens.root))).status_code == 404
 
 
-def test_what_is_under_way_or_set_aside_says_so(call: Call, tokens: Tokens, store: Store) -> None:
-    """A link to an evaluation is there before its result is."""
+def test_pending_and_failed_evaluations_are_marked(call: Call, tokens: Tokens, store: Store) -> None:
+    """The link to an evaluation exists before its result."""
     put(store, "evaluation-requests", [make_request(evaluation_id="e1", project="shop", attempt=0)])
     assert "The judge is being asked;" in shown(call, tokens, f"{LIST}/e1")
     letter = DeadLetter(
@@ -190,7 +190,7 @@ def test_a_project_without_evaluations_says_how_to_make_one(call: Call, tokens: 
 
 
 @pytest.mark.parametrize("path", [LIST, f"{LIST}/s-0001:refund-policy", f"{LIST}/s-0001:refund-policy/prompts/user"])
-def test_another_project_is_not_shown(call: Call, access: AccessStore, store: Store, path: str) -> None:
+def test_another_project_is_hidden(call: Call, access: AccessStore, store: Store, path: str) -> None:
     """Another project's evaluation is hidden under any address."""
     landed(store, SET[0])
     value = signed_in(call, access.add(Holder("operator", "other", "web")))

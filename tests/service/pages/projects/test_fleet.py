@@ -30,34 +30,34 @@ def test_an_empty_server_says_what_to_do_first(call: Call, access: AccessStore) 
 def test_the_worst_project_comes_first(call: Call, tokens: Tokens, store: Store) -> None:
     """The worst project must be visible at once, even among a thousand."""
     put(store, "incidents", [incident()])
-    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    names = projects_of(shown)
+    page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    names = projects_of(page)
     assert names[0] == "ops"
     assert sorted(names[1:]) == names[1:]
     assert set(names) == {"capped", "dark", "ops", "web"}
-    assert re.search(r"1 open incident\b", shown)
+    assert re.search(r"1 open incident\b", page)
 
 
-def test_a_project_that_is_not_audited_says_so(call: Call, tokens: Tokens) -> None:
+def test_an_unaudited_project_is_marked(call: Call, tokens: Tokens) -> None:
     """A project without audit must not look healthy."""
-    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    cards = {project: re.findall(">(Not audited|Audited)<", card) for project, card in cards_of(shown).items()}
+    page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    cards = {project: re.findall(">(Not audited|Audited)<", card) for project, card in cards_of(page).items()}
     assert cards["dark"] == ["Not audited"]
     assert cards["ops"] == ["Audited"]
 
 
-def test_the_last_days_are_those_up_to_today(call: Call, tokens: Tokens, store: Store) -> None:
-    """A project that fell silent a month ago has no figures, and says when it was last heard."""
+def test_the_last_days_end_today(call: Call, tokens: Tokens, store: Store) -> None:
+    """A project that fell silent a month ago has no figures, but shows when it was last heard."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=30)))
-    shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
-    assert "newest record arrived 30 days ago" in shown
-    assert "Tier 2 0.8" not in shown
-    assert "30 days ago, 2026-09-01 00:00" in shown
+    page_text = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
+    assert "newest record arrived 30 days ago" in page_text
+    assert "Tier 2 0.8" not in page_text
+    assert "30 days ago, 2026-09-01 00:00" in page_text
     put(store, "scores", history(fallen(0), 3, project="web", end=NOW))
-    shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
-    assert "the newest of any project" not in shown
-    assert "newest record arrived 30 days ago" in shown
-    assert "In 7 days Tier 2 0.8" in shown
+    page_text = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
+    assert "the newest of any project" not in page_text
+    assert "newest record arrived 30 days ago" in page_text
+    assert "In 7 days Tier 2 0.8" in page_text
 
 
 def test_where_no_judge_was_asked_there_are_no_dashes_in_place_of_its_tiers(call: Call, tokens: Tokens, store: Store) -> None:
