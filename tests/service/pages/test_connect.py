@@ -22,7 +22,7 @@ def test_each_stack_has_its_lines_with_the_address_filled_in(look: Callable[...,
     assert "dl_…" in page
 
 
-def test_only_who_may_add_connections_has_the_form(call: Call, tokens: Tokens) -> None:
+def test_only_operators_who_may_add_connections_get_the_form(call: Call, tokens: Tokens) -> None:
     """Others see the command instead of a button that would be refused."""
     pages = [call("GET", "/connect", headers=cookie(signed_in(call, token))).text for token in (tokens.root, tokens.ops_reader)]
 
@@ -30,20 +30,20 @@ def test_only_who_may_add_connections_has_the_form(call: Call, tokens: Tokens) -
     assert "driftline connections add" in pages[1]
 
 
-def test_it_says_what_has_come_and_leads_there(
+def test_the_page_shows_and_links_the_first_session(
     look: Callable[..., str], call: Call, tokens: Tokens, exchange_body: BodyBuilder
 ) -> None:
     """The page shows when the first session has arrived."""
     waiting = look("/connect?connection=north")
     call("POST", "/api/audit/ingest", tokens.ops, json=exchange_body())
-    came = look("/connect?connection=north")
+    page = look("/connect?connection=north")
 
     assert "Waiting for the first trace of north" in waiting
-    assert "<strong>Connected.</strong> 1 exchange and" in came
-    assert 'href="/projects/ops' in came
+    assert "<strong>Connected.</strong> 1 exchange and" in page
+    assert 'href="/projects/ops' in page
 
 
-def test_an_unknown_connection_and_stack_are_as_none(look: Callable[..., str]) -> None:
+def test_an_unknown_connection_or_stack_is_ignored(look: Callable[..., str]) -> None:
     """Links are shared, and connections are renamed."""
     page = look("/connect?connection=nobody&stack=nothing")
 
@@ -51,7 +51,7 @@ def test_an_unknown_connection_and_stack_are_as_none(look: Callable[..., str]) -
     look("/connect?connection=Not+a+name", 400)
 
 
-def test_a_viewer_of_one_project_sees_its_connections_alone(call: Call, tokens: Tokens) -> None:
+def test_a_viewer_of_one_project_sees_only_its_connections(call: Call, tokens: Tokens) -> None:
     """Names of other projects' connections must not be shown."""
     value = signed_in(call, tokens.ops_reader)
     page = call("GET", "/connect?connection=south", headers=cookie(value)).text

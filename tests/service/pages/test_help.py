@@ -12,24 +12,24 @@ from analytics.store.store import Store
 from service.pages.project_charts import TIERS
 
 
-def test_each_word_stands_there_once(call: Call, tokens: Tokens) -> None:
+def test_each_term_has_one_entry(call: Call, tokens: Tokens) -> None:
     """Every term needs a unique anchor."""
     page = call("GET", "/help", headers=cookie(signed_in(call, tokens.root))).text
-    words = re.findall(r'<dt id="([^"]+)"', page)
-    assert sorted(set(words)) == sorted(words)
-    assert set(TIERS) | {"gate", "baseline", "trust", "readiness", "wrap-up", "health", "sampling", "unscored"} <= set(words)
-    assert words == re.findall(r'<a href="#([^"]+)">', page.split('aria-label="Words"')[1])
+    terms = re.findall(r'<dt id="([^"]+)"', page)
+    assert sorted(set(terms)) == sorted(terms)
+    assert set(TIERS) | {"gate", "baseline", "trust", "readiness", "wrap-up", "health", "sampling", "unscored"} <= set(terms)
+    assert terms == re.findall(r'<a href="#([^"]+)">', page.split('aria-label="Words"')[1])
     assert "wrapQualityScoring: false" in page
 
 
-def test_what_pages_link_to_is_there(call: Call, tokens: Tokens, store: Store) -> None:
+def test_every_linked_term_exists(call: Call, tokens: Tokens, store: Store) -> None:
     """Links to terms must have a target."""
     put(store, "scores", history(fallen(0), 3, end=NOW))
     value = cookie(signed_in(call, tokens.root))
-    words = set(re.findall(r'<dt id="([^"]+)"', call("GET", "/help", headers=value).text))
+    terms = set(re.findall(r'<dt id="([^"]+)"', call("GET", "/help", headers=value).text))
     for path in ("/", "/?view=table", "/projects/ops", "/projects/ops/wrap-quality"):
         page = call("GET", path, headers=value).text
         assert '<a href="/help" >Help</a>' in page
-        assert set(re.findall(r'href="/help#([^"]+)"', page)) <= words, path
+        assert set(re.findall(r'href="/help#([^"]+)"', page)) <= terms, path
     assert 'href="/help#tier2"' in call("GET", "/projects/ops", headers=value).text
     assert call("GET", "/help").status_code == 303

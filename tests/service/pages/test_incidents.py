@@ -67,15 +67,15 @@ EVIDENCE: dict[str, Any] = {
 
 
 def found(store: Store, **fields: Any) -> str:
-    """An incident with evidence; the address of its page."""
+    """Store an incident with evidence, and return the address of its page."""
     values = {"rule": "sequential", "metadata": json.dumps(EVIDENCE), "detected_at": NOW, "checked_at": NOW} | fields
-    made = incident(**values)
-    put(store, "incidents", [made])
-    return LINKS.incident(made.project, made.incident_id)
+    stored = incident(**values)
+    put(store, "incidents", [stored])
+    return LINKS.incident(stored.project, stored.incident_id)
 
 
 def shown(call: Call, token: str, address: str) -> str:
-    """The page."""
+    """Return the page."""
     answer = call("GET", address, headers=cookie(signed_in(call, token)))
     assert answer.status_code == 200, answer.text
     return answer.text
@@ -87,7 +87,7 @@ def words(page: str) -> str:
 
 
 def many(count: int) -> list[Incident]:
-    """Incidents, a minute after each other, every third one resolved."""
+    """Store incidents one minute apart, every third one resolved."""
     return [
         incident(
             incident_id=f"i{number:03}",
@@ -101,12 +101,12 @@ def many(count: int) -> list[Incident]:
 
 
 def titles(page: str) -> list[str]:
-    """The incidents of a list, in its order."""
+    """Return the incidents of a list, in order."""
     return re.findall(r"Number (\d+)", page)
 
 
 def following(page: str) -> str | None:
-    """The address of the next page of a list."""
+    """Return the address of the next page of a list."""
     link = re.search(r'rel="next" href="([^"]+)"', page)
     return link and unescape(link[1])
 
@@ -121,60 +121,57 @@ SLICES: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_page_names_the_part_that_changed(call: Call, tokens: Tokens, store: Store) -> None:
-    """A version, its shares and what it explains; names of senders are text."""
+def test_the_page_names_the_changed_slice(call: Call, tokens: Tokens, store: Store) -> None:
+    """It shows the version, its shares and the explained part; names of senders are escaped."""
     page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": SLICES})))
     assert "<script>alert" not in page
-    told = words(page)
-    assert "agent_version: 2.0 explains 97% of the change" in told
-    assert "0% → 50%" in told
-    assert "-0.390 (-0.420 to -0.360)" in told
+    page_text = words(page)
+    assert "agent_version: 2.0 explains 97% of the change" in page_text
+    assert "0% → 50%" in page_text
+    assert "-0.390 (-0.420 to -0.360)" in page_text
 
 
-def test_the_page_compares_the_version_that_began_with_it_with_the_one_to_go_back_to(
-    call: Call, tokens: Tokens, store: Store
-) -> None:
-    """Advice to go back to a version that the page does not show cannot be checked."""
+def test_the_page_compares_the_new_version_with_the_one_to_roll_back_to(call: Call, tokens: Tokens, store: Store) -> None:
+    """Advice to roll back to a version that the page does not show could not be checked."""
     counts = {"exchangesBefore": 271, "exchangesAfter": 1, "meanBefore": 0.9, "meanAfter": 0.88, "explained": -0.01}
     new = SLICES["slices"][0] | {"exchangesBefore": 0, "exchangesAfter": 25}
     usual = new | counts | {"value": "1.0", "standsOut": False, "shareBefore": 1.0, "sameAs": []}
     slices = SLICES | {"slices": [new], "usual": usual}
-    told = words(shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": slices}))))
-    assert "Roll back agent_version from 2.0 to 1.0" in told
-    assert "2.0 began with the change" in told
-    assert "0.05 over 25 judged turns" in told
-    assert "1.0 to go back to 0.90 over 271 judged turns" in told
-    assert "0.88 over 1 judged turn" in told
-    assert "agent_version: 1.0 to go back to" in told
-    assert "driftline deployments add 1.0 --project ops" in told
+    page_text = words(shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": slices}))))
+    assert "Roll back agent_version from 2.0 to 1.0" in page_text
+    assert "2.0 began with the change" in page_text
+    assert "0.05 over 25 judged turns" in page_text
+    assert "1.0 to go back to 0.90 over 271 judged turns" in page_text
+    assert "0.88 over 1 judged turn" in page_text
+    assert "agent_version: 1.0 to go back to" in page_text
+    assert "driftline deployments add 1.0 --project ops" in page_text
 
 
-def test_the_likely_cause_stands_first_and_the_rest_is_folded_under_one_summary(
-    call: Call, tokens: Tokens, store: Store
-) -> None:
+def test_the_likely_cause_comes_first_and_other_evidence_is_folded(call: Call, tokens: Tokens, store: Store) -> None:
     """The main cause comes first, so that the page can be understood in a minute."""
     page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": SLICES})))
     section = page[page.index('id="why"') : page.index('id="todo"')]
     lead, fold = re.findall(r'<p class="quoted lead">(.*?)</p>', section, re.DOTALL), section.split("<details")[1:]
     assert [words(one).strip()[:27] for one in lead] == ["agent_version: 2.0 explains"]
     assert len(fold) == 1
-    told = words(fold[0])
-    assert f"More from the evidence: {fold[0].count('<p ')} observation" in told
-    assert "policy is not the same" in told
+    folded_text = words(fold[0])
+    assert f"More from the evidence: {fold[0].count('<p ')} observation" in folded_text
+    assert "policy is not the same" in folded_text
 
 
 @pytest.mark.parametrize("slices", [None, [], {"state": "what"}, {"state": "found", "slices": [{"label": 7}]}])
 def test_evidence_without_readable_slices_says_so(call: Call, tokens: Tokens, store: Store, slices: Any) -> None:
-    """Incidents of before had none, and their page still opens."""
+    """Incidents of earlier versions had no slices, and their page must still open."""
     page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"slices": slices})))
     assert "did not compare slices" in words(page)
 
 
-def test_of_many_long_reasons_each_is_short_and_most_are_folded(call: Call, tokens: Tokens, store: Store) -> None:
+def test_long_reasons_are_shortened_and_mostly_folded(call: Call, tokens: Tokens, store: Store) -> None:
     """Long reasons are shortened and folded, so that the page can be skimmed."""
-    (one,) = EVIDENCE["exchanges"]
+    (exchange,) = EVIDENCE["exchanges"]
     moved = [
-        one | {"scoreId": f"m{number}", "reason": "w" * (MAX_REASON_LENGTH + 7)} for number in range(MAX_OPEN_EXCHANGES + 3)
+        exchange | {"scoreId": f"m{number}", "reason": "w" * (MAX_REASON_LENGTH + 7)}
+        for number in range(MAX_OPEN_EXCHANGES + 3)
     ]
     page = shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"exchanges": moved})))
     before, _, folded = page.partition('id="moved"')[2].partition('<details id="moved-more"><summary>3 more</summary>')
@@ -185,7 +182,7 @@ def test_of_many_long_reasons_each_is_short_and_most_are_folded(call: Call, toke
     assert "(and 7 more characters)" in page
 
 
-def test_whoever_decides_is_told_what_that_did(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_decision_is_confirmed(call: Call, tokens: Tokens, store: Store) -> None:
     """The page must confirm a decision, because the button disappears."""
     page = shown(call, tokens.root, found(store))
     assert re.findall(r'name="status" value="(\w+)" data-done="[^"]+"', page) == [
@@ -196,14 +193,14 @@ def test_whoever_decides_is_told_what_that_did(call: Call, tokens: Tokens, store
     ]
 
 
-def test_a_project_without_incidents_says_what_that_means(call: Call, tokens: Tokens) -> None:
+def test_a_project_without_incidents_explains_why(call: Call, tokens: Tokens) -> None:
     """An empty table could be an error."""
-    said = shown(call, tokens.root, LIST)
-    assert "No incidents" in said
-    assert "no scores to check" in said
+    page = shown(call, tokens.root, LIST)
+    assert "No incidents" in page
+    assert "no scores to check" in page
 
 
-def test_that_nothing_was_found_is_said_only_once_somebody_looked(call: Call, tokens: Tokens, store: Store) -> None:
+def test_no_incidents_is_reported_only_after_a_check(call: Call, tokens: Tokens, store: Store) -> None:
     """Before the first check, scores may contain a fall that no rule has read yet."""
     put(store, "scores", history(fallen(6), 40, end=NOW))
     before = shown(call, tokens.root, LIST)
@@ -216,16 +213,16 @@ def test_that_nothing_was_found_is_said_only_once_somebody_looked(call: Call, to
     assert "Checked 2026-10-01 12:00 UTC: 3 findings." in after or "Checked 2026-10-01 12:00 UTC: 2 findings." in after
 
 
-def test_a_history_shorter_than_a_baseline_says_so(call: Call, tokens: Tokens, store: Store) -> None:
-    """A quiet check of nine days is less than one of two weeks: what is normal is not known yet."""
+def test_a_history_shorter_than_a_baseline_is_pointed_out(call: Call, tokens: Tokens, store: Store) -> None:
+    """A quiet check of nine days means less than one of two weeks, because the normal level is not known yet."""
     put(store, "scores", history(steady, 8, end=NOW))
     assert call("POST", "/api/audit/ops/check", tokens.root).json()["exchanges"] == 90
-    said = shown(call, tokens.root, LIST)
-    assert "9 of 14 days" in said
-    assert "Checked 2026-10-01 12:00 UTC: nothing found" in said
+    page = shown(call, tokens.root, LIST)
+    assert "9 of 14 days" in page
+    assert "Checked 2026-10-01 12:00 UTC: nothing found" in page
 
 
-def test_a_filter_that_finds_nothing_offers_the_rest(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_filter_without_matches_links_to_all_incidents(call: Call, tokens: Tokens, store: Store) -> None:
     """A filter without matches must not look like a project without incidents."""
     found(store)
     page = shown(call, tokens.root, LINKS.incidents("ops", status="dismissed"))
@@ -233,46 +230,46 @@ def test_a_filter_that_finds_nothing_offers_the_rest(call: Call, tokens: Tokens,
     assert f'href="{LIST}"' in page
 
 
-def test_the_list_is_read_page_by_page_in_the_order_of_time(call: Call, tokens: Tokens, store: Store) -> None:
+def test_pages_of_incidents_make_up_the_list_in_every_filter(call: Call, tokens: Tokens, store: Store) -> None:
     """Pages have every incident once, newest first, for every filter, and each page has an address."""
-    made = many(2 * INCIDENTS_PER_PAGE + 7)
-    put(store, "incidents", made)
-    for asked in ({}, {"status": "resolved"}, {"status": "open", "type": "drift"}):
-        wanted = [
+    incidents = many(2 * INCIDENTS_PER_PAGE + 7)
+    put(store, "incidents", incidents)
+    for filters in ({}, {"status": "resolved"}, {"status": "open", "type": "drift"}):
+        expected_titles = [
             one.title[-3:]
-            for one in reversed(made)
-            if asked.get("status", one.status) == one.status and asked.get("type", one.type) == one.type
+            for one in reversed(incidents)
+            if filters.get("status", one.status) == one.status and filters.get("type", one.type) == one.type
         ]
-        read: list[str] = []
-        place: str | None = LINKS.incidents("ops", **asked)
-        while place:
-            page = shown(call, tokens.root, place)
-            read += titles(page)
-            place = following(page)
-        assert read == wanted
+        titles_read: list[str] = []
+        path: str | None = LINKS.incidents("ops", **filters)
+        while path:
+            page = shown(call, tokens.root, path)
+            titles_read += titles(page)
+            path = following(page)
+        assert titles_read == expected_titles
 
 
 @pytest.mark.parametrize("query", ["status=odd", "type=odd", "cursor=odd"])
-def test_an_address_that_asks_for_what_there_is_not_is_refused(call: Call, tokens: Tokens, query: str) -> None:
+def test_an_invalid_address_is_refused(call: Call, tokens: Tokens, query: str) -> None:
     """An invalid address is an error page, not an empty list."""
     answer = call("GET", f"{LIST}?{query}", headers=cookie(signed_in(call, tokens.root)))
     assert answer.status_code == 400
     assert "text/html" in answer.headers["content-type"]
 
 
-def test_an_incident_tells_what_since_when_and_how_sure(call: Call, tokens: Tokens, store: Store) -> None:
+def test_an_incident_shows_its_change_start_and_certainty(call: Call, tokens: Tokens, store: Store) -> None:
     """The page must contain everything needed for a decision."""
-    read = words(shown(call, tokens.root, found(store, cause="judge")))
-    for one in (
+    page_text = words(shown(call, tokens.root, found(store, cause="judge")))
+    for fragment in (
         "since 2026-09-26", "Mean before 0.850 280 scores, 28 sessions, 2026-08-29 until the change", "Mean after 0.450 50 scores, 5 sessions",
         "Change -0.400 95 %: -0.450 to -0.350", "First day 2026-09-26 95 %: 2026-09-25 to 2026-09-27", "Sigma 0.030",
         "Evidence 5 400 to 1", "The judge changed", "The anchors changed with it", "Days in a row", "4.2 \u03c3",
         "It strays.", "weight 3", "The policy is not the same before and after.", "aaaa", "bbbb", "SELECT 1 < 2", "tier=null",
     ):  # fmt: skip
-        assert one in read, one
+        assert fragment in page_text, fragment
 
 
-def test_an_incident_leads_to_the_exchanges_that_moved_it(call: Call, tokens: Tokens, store: Store) -> None:
+def test_an_incident_links_to_its_exchanges(call: Call, tokens: Tokens, store: Store) -> None:
     """The exchanges are the evidence."""
     page = shown(call, tokens.root, found(store))
     assert LINKS.exchange("ops", "worst", "2026-09-27T09:00:00Z") in unescape(page)
@@ -288,17 +285,17 @@ def test_the_chart_marks_the_days_of_the_change(call: Call, tokens: Tokens, stor
     assert rows[-1]["Day"] == "2026-10-01"
     changed = [f"2026-09-{day}" for day in range(26, 31)] + ["2026-10-01"]
     assert changed == [row["Day"] for row in rows if row["Shows the change"]]
-    drawn = drawn_charts(page)["days"]
-    assert [day[5:] for day in changed] == [drawn["labels"][place] for place in drawn["marked"]]
+    data = drawn_charts(page)["days"]
+    assert [day[5:] for day in changed] == [data["labels"][place] for place in data["marked"]]
     assert "began on 2026-09-26" in words(page)
 
 
 @pytest.mark.parametrize("kind", ["drift", "anomaly_spike"])
 @pytest.mark.parametrize("evidence", ["{}", "[]", "nonsense", '{"rules": {"sequential": {}}, "exchanges": null}'])
-def test_an_incident_without_evidence_is_still_a_page(
+def test_an_incident_without_evidence_still_has_a_page(
     call: Call, tokens: Tokens, store: Store, kind: str, evidence: str
 ) -> None:
-    """A record of an older version, or of a strange one, must not hide the decision."""
+    """Unreadable evidence of an older version must not hide the decision."""
     tier = "tier2" if kind == "drift" else None
     page = shown(call, tokens.root, found(store, type=kind, tier=tier, metadata=evidence))
     assert "The evidence does not record the days." in page
@@ -306,8 +303,8 @@ def test_an_incident_without_evidence_is_still_a_page(
 
 
 def of_runs(**changes: Any) -> dict[str, Any]:
-    """The evidence of an incident about runs."""
-    seen = {
+    """Return the evidence of an incident about runs."""
+    rule_evidence = {
         "since": "2026-09-26", "until": "2026-10-01", "title": "Share of unsafe runs rose", "size": 0.8, "severity": "critical", "agent": "scout",
         "meanBefore": 0.1, "meanAfter": 0.9, "change": 0.8, "changeInterval": [0.7, 0.9], "sigma": 0.3, "runsBefore": 20, "runsAfter": 10,
         "havingBefore": 2, "havingAfter": 9, "logEvidence": 20.0, "firstDay": "2026-09-26", "firstDayInterval": ["2026-09-26", "2026-09-27"], "series": 3,
@@ -319,11 +316,11 @@ def of_runs(**changes: Any) -> dict[str, Any]:
     }  # fmt: skip
     query = {"name": "incident_runs", "parameters": {"project": "ops", "agent": "scout"}, "sql": "SELECT 1"}
     return {
-        "agent": "scout", "rules": {"runs": seen}, "runs": [moved], "madeWith": {"rule_version": "diagnosis-1"}, "queries": [query], **changes
+        "agent": "scout", "rules": {"runs": rule_evidence}, "runs": [moved], "madeWith": {"rule_version": "diagnosis-1"}, "queries": [query], **changes
     }  # fmt: skip
 
 
-def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, tokens: Tokens, store: Store) -> None:
+def test_an_incident_about_runs_names_the_agent_and_links_to_the_runs(call: Call, tokens: Tokens, store: Store) -> None:
     """The page must link the worst run first."""
     put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
     page = shown(
@@ -331,41 +328,46 @@ def test_an_incident_of_runs_tells_whose_how_many_and_leads_to_them(call: Call, 
         tokens.root,
         found(store, metadata=json.dumps(of_runs()), rule="runs", tier="unsafe", direction="up", cause="agent", agent="scout"),
     )
-    read = words(page)
-    for one in (
+    page_text = words(page)
+    for fragment in (
         "9 of 10 runs since 2026-09-26, 2 of 20 before", "of Share of unsafe runs, agent scout", "Share of unsafe runs by day", "Evidence over all runs", "Mean before 0.100 20 runs", "Mean after 0.900 10 runs",
         "alarm at 8 760 to 1", "Runs with the largest effect", "run_007", "Unsafe for production", "trust 88", "Cost explosion, odd", "diagnosis-1",
         "Runs with the largest effect", "The agent changed",
     ):  # fmt: skip
-        assert one in read, one
+        assert fragment in page_text, fragment
     assert LINKS.run("ops", "run_007") in page
     assert "<b>" not in page
-    assert "Judged before and after" not in read
+    assert "Judged before and after" not in page_text
 
 
 @pytest.mark.parametrize(
     ("series", "direction", "levels"),
     [("trust", "down", (99.0, 88.0)), ("unsafe", "up", (0.0, 1.0)), ("failure:cost_explosion", "up", (0.0, 1.0))],
 )
-def test_the_chart_of_an_incident_of_runs_marks_the_days_of_the_change(
+def test_the_chart_of_an_incident_about_runs_marks_its_days(
     call: Call, tokens: Tokens, store: Store, *, series: str, direction: str, levels: tuple[float, float]
 ) -> None:
-    """As that of an incident of scores does: a line without a mark leaves it to the reader where the change is."""
+    """Without marks, the reader would have to guess where the change is."""
     put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
     before, after = levels
-    seen = of_runs()["rules"]["runs"] | {"meanBefore": before, "meanAfter": after, "change": after - before, "sigma": 0.3}
-    evidence = json.dumps(of_runs(rules={"runs": seen}))
+    rule_evidence = of_runs()["rules"]["runs"] | {
+        "meanBefore": before,
+        "meanAfter": after,
+        "change": after - before,
+        "sigma": 0.3,
+    }
+    evidence = json.dumps(of_runs(rules={"runs": rule_evidence}))
     page = shown(
         call, tokens.root, found(store, metadata=evidence, rule="runs", tier=series, direction=direction, agent="scout")
     )
     changed = [f"{(NOW - timedelta(days=day)).date()}" for day in range(5, 0, -1)]
     rows = chart_table(page, "days")
     assert changed == [row["Day"] for row in rows if row["Shows the change"]]
-    drawn = drawn_charts(page)["days"]
-    assert [day[5:] for day in changed] == [drawn["labels"][index] for index in drawn["marked"]]
+    data = drawn_charts(page)["days"]
+    assert [day[5:] for day in changed] == [data["labels"][index] for index in data["marked"]]
 
 
-def test_runs_that_were_erased_leave_the_page(call: Call, tokens: Tokens, store: Store) -> None:
+def test_erased_runs_leave_a_marker(call: Call, tokens: Tokens, store: Store) -> None:
     """Erased runs are removed from the evidence and leave a marker."""
     page = shown(
         call,
@@ -375,7 +377,7 @@ def test_runs_that_were_erased_leave_the_page(call: Call, tokens: Tokens, store:
     assert "Runs with the largest effect 0 None recorded." in words(page)
 
 
-def test_an_incident_of_trust_is_drawn_from_0_to_100(call: Call, tokens: Tokens, store: Store) -> None:
+def test_an_incident_about_trust_has_a_chart_from_0_to_100(call: Call, tokens: Tokens, store: Store) -> None:
     """Trust ranges from 0 to 100."""
     put(store, "diagnoses", [ended_run(f"r{day}", NOW - timedelta(days=day), bad=day < 6, agent="scout") for day in range(20)])
     page = shown(
@@ -395,30 +397,30 @@ def test_an_incident_of_trust_is_drawn_from_0_to_100(call: Call, tokens: Tokens,
         (None, "Cause unknown. The anchors cannot tell"),
     ],
 )
-def test_a_cause_that_is_not_known_says_why(call: Call, tokens: Tokens, store: Store, kept: Any, told: str) -> None:
+def test_an_unknown_cause_has_a_reason(call: Call, tokens: Tokens, store: Store, kept: Any, told: str) -> None:
     """The page says what is missing to know the cause; incidents of earlier versions have less."""
     assert told in words(shown(call, tokens.root, found(store, metadata=json.dumps(EVIDENCE | {"cause": kept}))))
 
 
-def test_a_spike_is_told_by_its_rates(call: Call, tokens: Tokens, store: Store) -> None:
-    """It has no tier: its chart is of the share of anomalies."""
+def test_a_spike_is_described_by_its_rates(call: Call, tokens: Tokens, store: Store) -> None:
+    """It has no tier, so its chart shows the share of anomalies."""
     end = datetime(2026, 10, 1, 11, 0, tzinfo=UTC)
     put(store, "scores", history(lambda _: 0.9, 10, end=end, anomaly=True, anomaly_reasons=("odd",)))
-    seen = {
+    rule_evidence = {
         "since": "2026-09-29", "until": "2026-10-01", "title": "30%", "rate": 0.3, "baselineRate": 0.05, "ratio": 6.0,
         "anomalies": 9, "exchanges": 30, "baselineExchanges": 140, "days": [{"day": "2026-09-29", "anomalies": 3, "count": 10}],
     }  # fmt: skip
-    metadata = json.dumps({"rules": {"rate_ratio": seen}})
+    metadata = json.dumps({"rules": {"rate_ratio": rule_evidence}})
     page = shown(call, tokens.root, found(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata))
-    read = words(page)
-    assert "Rate now 30.0% 9 of 30 exchanges" in read
-    assert "Times as high 6.0" in read
-    assert "100.0%" in read
+    page_text = words(page)
+    assert "Rate now 30.0% 9 of 30 exchanges" in page_text
+    assert "Times as high 6.0" in page_text
+    assert "100.0%" in page_text
 
 
 @pytest.fixture
 def fell(call: Call, tokens: Tokens, store: Store) -> Incident:
-    """The incident that a check makes of a Tier 2 that fell six days ago, under a policy that samples a third of some exchanges."""
+    """Return the incident of a Tier 2 that fell six days ago, under a policy that samples a third of some exchanges."""
     end = datetime(2026, 10, 1, 11, 0, tzinfo=UTC)
     put(store, "scores", history(fallen(6), 28, end=end))
     put(store, "scores", history(fallen(6), 28, end=end, seed=3, a_day=4, name="third", sampling_probability=1 / 3))
@@ -430,47 +432,51 @@ def asked_again(call: Call, token: str, page: str, title: str) -> list[dict[str,
     """Return the answer to the statement linked under a title, with the values of its address."""
     link = re.search(rf">{title}</h3>\s*<p><a[^>]*href=\"([^\"]+)\"", page)
     assert link
-    said = dict(parse_qsl(urlsplit(unescape(link[1])).query))
-    values = {name.removeprefix("p."): value for name, value in said.items() if name.startswith("p.")}
-    answer = call("POST", "/api/audit/query", token, json={"sql": said["q"], "parameters": values})
+    query = dict(parse_qsl(urlsplit(unescape(link[1])).query))
+    values = {name.removeprefix("p."): value for name, value in query.items() if name.startswith("p.")}
+    answer = call("POST", "/api/audit/query", token, json={"sql": query["q"], "parameters": values})
     assert answer.status_code == 200, answer.text
     return list(answer.json()["rows"])
 
 
-def test_the_statement_on_its_days_finds_what_the_incident_shows(call: Call, tokens: Tokens, fell: Incident) -> None:
+def test_the_linked_statement_returns_the_days_of_the_incident(call: Call, tokens: Tokens, fell: Incident) -> None:
     """The statement must return the number on the page, or users would not trust the alarm."""
     page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))
     days = {row["day"]: row for row in asked_again(call, tokens.root, page, "Averages by day")}
-    seen = json.loads(fell.metadata)["rules"][fell.rule]["days"]
-    assert seen
-    for day in seen:
-        asked = days[day["day"]]
-        assert day["count"] == asked["scores"]
-        assert day["average"] == pytest.approx(asked["average"], abs=1e-3)
-    told = {row["Day"]: row["Weighted mean"] for row in chart_table(page, "days")}
-    assert len(told) > 20
-    assert told == {day: f"{days[day]['weighted_average']:.2f}" for day in told}
+    days_found = json.loads(fell.metadata)["rules"][fell.rule]["days"]
+    assert days_found
+    for day in days_found:
+        point = days[day["day"]]
+        assert day["count"] == point["scores"]
+        assert day["average"] == pytest.approx(point["average"], abs=1e-3)
+    table_means = {row["Day"]: row["Weighted mean"] for row in chart_table(page, "days")}
+    assert len(table_means) > 20
+    assert table_means == {day: f"{days[day]['weighted_average']:.2f}" for day in table_means}
 
 
-def test_the_statement_on_its_exchanges_finds_those_that_moved_it(call: Call, tokens: Tokens, fell: Incident) -> None:
-    """In the same order, with the same scores, each as often as it counts."""
+def test_the_linked_statement_returns_the_exchanges_of_the_incident(call: Call, tokens: Tokens, fell: Incident) -> None:
+    """It returns them in the same order, with the same scores and weights."""
     page = shown(call, tokens.root, LINKS.incident("ops", fell.incident_id))
     rows = asked_again(call, tokens.root, page, "Exchanges with the largest effect")
-    wanted = json.loads(fell.metadata)["exchanges"]
+    expected_exchanges = json.loads(fell.metadata)["exchanges"]
     names = ("scoreId", "score", "weight", "moved", "samplingReason")
-    assert len(wanted) > 5
+    assert len(expected_exchanges) > 5
     assert [[row[name] for name in ("score_id", "score", "weight", "moved", "sampling_reason")] for row in rows] == [
-        [one[name] for name in names] for one in wanted
+        [one[name] for name in names] for one in expected_exchanges
     ]
 
 
-def test_the_statement_on_a_spike_finds_its_days(call: Call, tokens: Tokens, store: Store) -> None:
-    """A spike has no tier; what is counted are anomalies."""
+def test_the_linked_statement_returns_the_days_of_a_spike(call: Call, tokens: Tokens, store: Store) -> None:
+    """A spike has no tier, so the statement counts anomalies."""
     end = datetime(2026, 10, 1, 11, 0, tzinfo=UTC)
     put(store, "scores", history(lambda _: 0.9, 2, end=end, anomaly=True, anomaly_reasons=("odd",)))
-    seen = {"since": "2026-09-29", "until": "2026-10-01", "days": [{"day": "2026-09-29", "anomalies": 10, "count": 10}]}
+    rule_evidence = {
+        "since": "2026-09-29",
+        "until": "2026-10-01",
+        "days": [{"day": "2026-09-29", "anomalies": 10, "count": 10}],
+    }
     query = {"name": "anomaly_spikes", "parameters": {"project": "ops", "as_of": "2026-10-01T12:00:00Z"}, "sql": "SELECT 1"}
-    metadata = json.dumps({"rules": {"rate_ratio": seen}, "queries": [query]})
+    metadata = json.dumps({"rules": {"rate_ratio": rule_evidence}, "queries": [query]})
     page = shown(call, tokens.root, found(store, type="anomaly_spike", tier=None, rule="rate_ratio", metadata=metadata))
     rows = asked_again(call, tokens.root, page, "Rates that the rule of rates compared")
     assert [(row["day"], row["anomalies"], row["exchanges"]) for row in rows] == [
@@ -480,10 +486,10 @@ def test_the_statement_on_a_spike_finds_its_days(call: Call, tokens: Tokens, sto
     ]
 
 
-def test_the_command_beside_it_is_the_query_of_the_evidence(
+def test_the_shown_command_runs_the_query_of_the_evidence(
     call: Call, tokens: Tokens, fell: Incident, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is pasted into a shell: each value arrives as it was."""
+    """Users paste it into a shell, so each value must be quoted correctly."""
     assert (
         format_command("q", {"a": "b; 'c", "n": None, "p": ["ops"], "days": 36})
         == "driftline sql q --set 'a=b; '\"'\"'c' --set n=null --set 'p=[\"ops\"]' --set days=36"
@@ -492,30 +498,30 @@ def test_the_command_beside_it_is_the_query_of_the_evidence(
     commands = [unescape(one) for one in re.findall(r'<code class="quoted" id="query-\d+">(.*?)</code>', page)]
     assert {query["name"] for query in json.loads(fell.metadata)["queries"]} == {one.split()[2] for one in commands}
     copy_database(store, copy := store.path.with_name("copy.duckdb"))  # type: ignore[union-attr]
-    for one in commands:
-        assert run([*shlex.split(one)[1:], "--db", str(copy), "--json"]) == 0, one
+    for command in commands:
+        assert run([*shlex.split(command)[1:], "--db", str(copy), "--json"]) == 0, command
         lines = capsys.readouterr().out.splitlines()
-        if "incident_exchanges" in one:
+        if "incident_exchanges" in command:
             assert [row["scoreId"] for row in json.loads(fell.metadata)["exchanges"]] == [
                 json.loads(line)["score_id"] for line in lines
             ]
 
 
-def test_who_may_not_ask_sees_the_command_alone(call: Call, tokens: Tokens, fell: Incident) -> None:
+def test_without_the_right_to_query_only_the_command_is_shown(call: Call, tokens: Tokens, fell: Incident) -> None:
     """A link must not be offered if it would be refused."""
     page = shown(call, tokens.ops_reader, LINKS.incident("ops", fell.incident_id))
     assert "driftline sql daily_averages" in page
     assert "/sql?" not in page
 
 
-def test_what_an_alert_said_stays_on_the_page(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_text_of_an_alert_stays_on_the_page(call: Call, tokens: Tokens, store: Store) -> None:
     """Titles follow the numbers, so the page keeps the alert's text for readers who come from it."""
     address = found(store, title="Tier 2 fell to 0.47")
     assert "Title at detection" not in shown(call, tokens.root, address)
     found(store, title="Tier 2 fell to 0.50", revision=1)
-    read = words(shown(call, tokens.root, address))
-    assert "Title at detection: Tier 2 fell to 0.47" in read
-    assert read.count("Tier 2 fell to 0.50") > 0
+    page_text = words(shown(call, tokens.root, address))
+    assert "Title at detection: Tier 2 fell to 0.47" in page_text
+    assert page_text.count("Tier 2 fell to 0.50") > 0
 
 
 def test_a_decision_on_the_page_needs_a_reason(call: Call, tokens: Tokens, store: Store) -> None:
@@ -529,7 +535,7 @@ def test_a_decision_on_the_page_needs_a_reason(call: Call, tokens: Tokens, store
     assert call("PUT", LINKS.deciding("ops", "i1"), json={"status": "accepted"}, headers=value).status_code == 200
 
 
-def test_no_word_of_an_incident_is_markup(call: Call, tokens: Tokens, store: Store) -> None:
+def test_no_text_of_an_incident_is_markup(call: Call, tokens: Tokens, store: Store) -> None:
     """Evidence contains untrusted texts and names."""
     exchange = EVIDENCE["exchanges"][0] | dict.fromkeys(("agent", "sessionId", "reason", "samplingReason"), HOSTILE)
     rule = EVIDENCE["rules"]["sequential"]
@@ -546,7 +552,7 @@ def test_no_word_of_an_incident_is_markup(call: Call, tokens: Tokens, store: Sto
         assert not {"\u202e", "\u200b"} & set(page)
 
 
-def test_a_decision_is_made_told_and_taken_back(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_decision_is_made_shown_and_withdrawn(call: Call, tokens: Tokens, store: Store) -> None:
     """The page offers what can be decided now, and keeps what was decided before, with its reasons."""
     address, value = found(store), signed_in(call, tokens.root)
     offered = r'name="status" value="(\w+)"'
@@ -554,18 +560,18 @@ def test_a_decision_is_made_told_and_taken_back(call: Call, tokens: Tokens, stor
     steps = (("dismissed", "A holiday."), ("open", "<b>No holiday.</b>"), ("acknowledged", "We look."))
     for status, reason in steps:
         body = {"status": status, "comment": reason}
-        place = LINKS.deciding("ops", "i1")
-        assert call("PUT", place, json=body, headers=from_page(value)).status_code == 200
+        form_path = LINKS.deciding("ops", "i1")
+        assert call("PUT", form_path, json=body, headers=from_page(value)).status_code == 200
     page = shown(call, tokens.root, address)
     assert re.findall(offered, page) == ["open", "resolved", "accepted", "dismissed"]
-    read = words(page)
-    assert all(reason in read for reason in ("A holiday.", "<b>No holiday.</b>", "We look.", "Reopened"))
-    assert "Acknowledged by root" in read
-    assert "Assigned to root since" in read
+    page_text = words(page)
+    assert all(reason in page_text for reason in ("A holiday.", "<b>No holiday.</b>", "We look.", "Reopened"))
+    assert "Acknowledged by root" in page_text
+    assert "Assigned to root since" in page_text
     assert Elements(page).active() == []
 
 
-def test_what_is_suspected_is_marked_and_what_moved_is_listed(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_suspicion_is_marked_with_every_changed_series(call: Call, tokens: Tokens, store: Store) -> None:
     """A suspicion must be marked as one, with all series that changed."""
     moved = {
         "tier": "tier3", "agent": None, "direction": "down", "kind": "mean", "leads": False, "severity": "warning",
@@ -574,14 +580,14 @@ def test_what_is_suspected_is_marked_and_what_moved_is_listed(call: Call, tokens
         "rules": {"moved_too": {"since": "2026-09-26", "until": "2026-10-01", "meanBefore": 4.5, "meanAfter": 3.25, "sigma": 0.1}},
     }  # fmt: skip
     address = found(store, metadata=json.dumps(EVIDENCE | {"moved": [moved]}), confidence="suspected", acknowledged_by=None)
-    read = words(shown(call, tokens.root, address))
-    assert "Suspected" in read
-    assert "What changed" in read
-    assert "Tier 3 4.500 3.250 2026-09-26 2026-09-26 to 2026-09-26" in read
+    page_text = words(shown(call, tokens.root, address))
+    assert "Suspected" in page_text
+    assert "What changed" in page_text
+    assert "Tier 3 4.500 3.250 2026-09-26 2026-09-26 to 2026-09-26" in page_text
     assert "Suspected" in words(shown(call, tokens.root, LIST))
 
 
-def test_who_may_not_review_is_told_so(call: Call, access: AccessStore, store: Store) -> None:
+def test_without_the_right_to_review_the_page_says_so(call: Call, access: AccessStore, store: Store) -> None:
     """Users without the scope see a reason instead of a form."""
     token = access.add(Holder("operator", "looker", None, scopes=frozenset({"read"})))
     page = shown(call, token, found(store))
@@ -590,26 +596,26 @@ def test_who_may_not_review_is_told_so(call: Call, access: AccessStore, store: S
     assert "Check now" not in shown(call, token, LIST)
 
 
-def test_the_page_says_who_was_told(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_page_shows_who_was_alerted(call: Call, tokens: Tokens, store: Store) -> None:
     """After an outage, users want to know who was alerted."""
     address = found(store)
     assert "No alerts sent" in shown(call, tokens.root, address)
     Outbox(store).put([alert(), alert(alert_id="other", subject_id="i2", last_error="not ours")])
-    read = words(shown(call, tokens.root, address))
-    assert "slack" in read
-    assert "Given up" in read
-    assert "the answer was 404" in read
-    assert "not ours" not in read
+    page_text = words(shown(call, tokens.root, address))
+    assert "slack" in page_text
+    assert "Given up" in page_text
+    assert "the answer was 404" in page_text
+    assert "not ours" not in page_text
 
 
-def test_a_simulated_judge_is_told_of(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_simulated_judge_is_marked(call: Call, tokens: Tokens, store: Store) -> None:
     """Incidents of a simulated judge must be marked as such."""
     evidence = EVIDENCE | {"madeWith": {"simulated": True}}
     assert "simulated judge" in shown(call, tokens.root, found(store, metadata=json.dumps(evidence)))
     assert "simulated judge" not in shown(call, tokens.root, found(store, incident_id="i2"))
 
 
-def test_an_incident_of_another_project_is_not_shown(call: Call, tokens: Tokens, store: Store) -> None:
+def test_an_incident_of_another_project_is_hidden(call: Call, tokens: Tokens, store: Store) -> None:
     """Another project's incident is hidden under any address."""
     found(store, project="web", title="Number 999")
     reader = cookie(signed_in(call, tokens.ops_reader))
@@ -619,10 +625,10 @@ def test_an_incident_of_another_project_is_not_shown(call: Call, tokens: Tokens,
     assert "Number 999" not in shown(call, tokens.ops_reader, LIST)
 
 
-def test_the_pages_lead_to_the_sign_in(call: Call, store: Store) -> None:
+def test_the_pages_redirect_to_the_sign_in(call: Call, store: Store) -> None:
     """Alerts link to pages, which redirect to the sign-in and back."""
-    for place in (LIST, found(store)):
-        assert call("GET", place).status_code == 303
+    for path in (LIST, found(store)):
+        assert call("GET", path).status_code == 303
 
 
 def test_every_rule_is_explained() -> None:
@@ -632,13 +638,13 @@ def test_every_rule_is_explained() -> None:
 
 
 @given(st.floats(-1e6, 1e6))
-def test_odds_are_short_and_never_fail(log_evidence: float) -> None:
-    """Evidence grows beyond what a number can hold."""
+def test_odds_are_short_for_any_evidence(log_evidence: float) -> None:
+    """Evidence may exceed the range of a float."""
     assert len(format_odds(log_evidence)) <= 24
 
 
-def test_odds_are_rounded_to_what_they_are_worth() -> None:
-    """8.6 is known to a tenth, so the ratio is to two digits."""
+def test_odds_are_rounded_to_two_digits() -> None:
+    """Evidence of 8.6 is known to a tenth only."""
     assert [format_odds(one) for one in (8.6, 0.0, -9.0, 24.0, 500.0, None)] == [
         "5\u202f400 to 1",
         "1 to 1",
@@ -650,7 +656,7 @@ def test_odds_are_rounded_to_what_they_are_worth() -> None:
 
 
 def alert(**fields: object) -> Alert:
-    """An undelivered alert on the incident i1."""
+    """Return an undelivered alert about the incident i1."""
     values: dict[str, object] = {
         "alert_id": "a1", "channel": "slack", "kind": "incident", "subject_id": "i1", "project": "ops", "severity": "critical",
         "body": "{}", "created_at": NOW, "not_before": NOW, "attempts": 5, "status": "given_up", "settled_at": NOW,

@@ -60,15 +60,15 @@ def test_the_last_days_end_today(call: Call, tokens: Tokens, store: Store) -> No
     assert "In 7 days Tier 2 0.8" in page_text
 
 
-def test_where_no_judge_was_asked_there_are_no_dashes_in_place_of_its_tiers(call: Call, tokens: Tokens, store: Store) -> None:
+def test_without_a_judge_tier_1_is_shown_instead_of_dashes(call: Call, tokens: Tokens, store: Store) -> None:
     """Without a judge, Tier 1 is shown instead of empty values."""
     put(store, "scores", [score("s", 1, exchange_at=NOW, scored_at=NOW)])
-    shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
-    assert "Tier 1 1.00 Exchanges 1 before 0 Anomalous 0.0%" in shown
-    assert "Tier 2" not in shown
+    page_text = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
+    assert "Tier 1 1.00 Exchanges 1 before 0 Anomalous 0.0%" in page_text
+    assert "Tier 2" not in page_text
 
 
-def test_a_simulated_judge_is_told_of_on_the_first_page(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_simulated_judge_is_marked_on_the_first_page(call: Call, tokens: Tokens, store: Store) -> None:
     """Scores of a simulated judge must not pass for real ones."""
     value = signed_in(call, tokens.root)
     put(store, "scores", history(fallen(0), 2, end=NOW))
@@ -77,7 +77,7 @@ def test_a_simulated_judge_is_told_of_on_the_first_page(call: Call, tokens: Toke
     assert "simulated judge" in call("GET", "/", headers=cookie(value)).text
 
 
-def test_why_a_project_is_not_healthy_is_on_its_card(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_card_of_a_project_gives_the_reason_for_its_health(call: Call, tokens: Tokens, store: Store) -> None:
     """The card must give the reason, because the person on call may read nothing else."""
     filled(
         store,
@@ -85,23 +85,23 @@ def test_why_a_project_is_not_healthy_is_on_its_card(call: Call, tokens: Tokens,
         ("diagnoses", diagnosed("r", project="capped", closed_at=NOW, readiness_level="unsafe_for_production")),
     )
     put(store, "diagnoses", [diagnosed(f"q{number}", project="ops", closed_at=NOW) for number in range(ENOUGH)])
-    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    cards = {project: text(card) for project, card in cards_of(shown).items()}
+    page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    cards = {project: text(card) for project, card in cards_of(page).items()}
     assert "Warning 1 of 1 exchanges" in cards["web"]
     assert "no judge" in cards["web"]
     assert "Warning 1 of 1 run in 7 days" in cards["capped"]
     assert "Healthy" in cards["ops"]
 
 
-def test_little_data_is_not_called_healthy(call: Call, tokens: Tokens, store: Store) -> None:
+def test_a_project_with_little_data_is_not_called_healthy(call: Call, tokens: Tokens, store: Store) -> None:
     """A single exchange or run is too little to call a project healthy."""
     filled(
         store,
         ("scores", score("s", 1, project="web", exchange_at=NOW, scored_at=NOW, **JUDGED)),
         ("diagnoses", diagnosed("q", project="capped", closed_at=NOW)),
     )
-    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    cards = {project: text(card) for project, card in cards_of(shown).items()}
+    page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    cards = {project: text(card) for project, card in cards_of(page).items()}
     assert "Not known yet" in cards["web"]
     assert "1 of 20 exchanges" in cards["web"]
     assert "Not checked yet" in cards["web"]
@@ -124,7 +124,7 @@ def test_a_project_is_healthy_only_once_it_was_checked(call: Call, tokens: Token
     assert "Checked 2026-10-01 12:00 UTC: nothing found." in card()
 
 
-def test_the_table_has_the_same_projects_in_the_same_order(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_table_has_the_same_order_as_the_cards(call: Call, tokens: Tokens, store: Store) -> None:
     """Cards and rows show the same projects in the same order."""
     put(store, "incidents", [incident()])
     put(store, "scores", history(fallen(0), 2, end=NOW))
@@ -139,8 +139,8 @@ def test_the_table_has_the_same_projects_in_the_same_order(call: Call, tokens: T
     assert call("GET", "/?view=heap", headers=cookie(value)).status_code == 400
 
 
-def test_a_fleet_too_large_to_look_through_is_seen_at_a_glance(call: Call, tokens: Tokens, store: Store) -> None:
-    """A square a project, the worst first; with few projects the cards are the glance."""
+def test_a_large_fleet_has_an_overview_of_squares(call: Call, tokens: Tokens, store: Store) -> None:
+    """Each project is a square, the worst first; with few projects the cards suffice."""
     value = signed_in(call, tokens.root)
     put(store, "incidents", [incident(project="team-07")])
     assert 'class="glance"' not in call("GET", "/", headers=cookie(value)).text
@@ -157,121 +157,119 @@ def test_a_fleet_too_large_to_look_through_is_seen_at_a_glance(call: Call, token
     )
 
 
-def test_a_card_says_what_fell_since_when_with_a_small_line(call: Call, tokens: Tokens, store: Store) -> None:
-    """The question at a glance: what got worse, by how much, since when, and where to read on."""
+def test_a_card_names_the_fall_and_its_start(call: Call, tokens: Tokens, store: Store) -> None:
+    """The card answers what got worse, by how much and since when, and links to the details."""
     put(store, "scores", history(fallen(6), 40, end=NOW))
     value = signed_in(call, tokens.root)
-    (made,) = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
+    (incident,) = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
     card = cards_of(call("GET", "/", headers=cookie(value)).text)["ops"]
-    before, after = made["moved"][0]["from"], made["moved"][0]["to"]
+    before, after = incident["moved"][0]["from"], incident["moved"][0]["to"]
     assert f"Tier 2 {before:.2f} → {after:.2f} since 26 Sep" in text(card)
-    assert f'href="/projects/ops/incidents/{made["id"]}"' in card
+    assert f'href="/projects/ops/incidents/{incident["id"]}"' in card
     levels = json.loads(unescape(re.search(r'data-spark="([^"]*)"', card)[1]))  # type: ignore[index]
     assert len(levels) == 28
     assert levels[0] - levels[-1] > 0.3
     assert 'aria-label="Tier 2 · semantics by day, 28 days to 2026-10-01' in card
 
 
-def test_the_last_days_stand_beside_those_before_and_nothing_is_of_a_lifetime(call: Call, tokens: Tokens, store: Store) -> None:
+def test_figures_of_the_last_days_are_shown_beside_the_previous_ones(call: Call, tokens: Tokens, store: Store) -> None:
     """A mean over the whole period would hide changes of the last week."""
     put(store, "scores", history(fallen(7, to=0.5, before=0.9), 40, a_day=3, end=NOW))
-    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    card = text(cards_of(shown)["ops"])
+    page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    card = text(cards_of(page)["ops"])
     assert re.search(r"Tier 2 0\.9\d → 0\.5\d in 7 days", card)
-    assert "123" not in text(shown)
+    assert "123" not in text(page)
     # What did not change is not said twice.
     assert "Exchanges 21 Anomalous 0.0%" in card
-    assert "Exchanges in 7 days 21" in text(shown)
-    assert "Anomalies in 7 days 0 of 21" in text(shown)
+    assert "Exchanges in 7 days 21" in text(page)
+    assert "Anomalies in 7 days 0 of 21" in text(page)
 
 
-def test_what_changed_has_what_it_was_before_and_what_it_is_of(call: Call, tokens: Tokens, store: Store) -> None:
-    """14 anomalies are many of 20 exchanges and few of 20 000, and the same as in the week before is no news."""
+def test_an_increase_is_shown_with_its_previous_value_and_its_base(call: Call, tokens: Tokens, store: Store) -> None:
+    """14 anomalies are many of 20 exchanges and few of 20,000, and no news if there were 14 in the previous week."""
     scores = history(steady, 40, a_day=3, end=NOW)
     put(store, "scores", [*scores[:-1], msgspec.structs.replace(scores[-1], anomaly=True, anomaly_reasons=("odd",))])
-    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    card = text(cards_of(shown)["ops"])
+    page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    card = text(cards_of(page)["ops"])
     assert "Exchanges 21 Anomalous 4.8% before 0.0%" in card
-    assert "1 of 21, before 0 of 21" in text(shown)
+    assert "1 of 21, before 0 of 21" in text(page)
 
 
 def test_an_acknowledged_incident_stays_red(call: Call, tokens: Tokens, store: Store) -> None:
     """Acknowledging an incident does not improve the agent."""
     put(store, "incidents", [incident(), incident(revision=1, status="acknowledged", acknowledged_by="ann")])
-    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    assert cards_of(shown)["ops"].startswith('<li class="card critical">')
+    page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    assert cards_of(page)["ops"].startswith('<li class="card critical">')
     assert (
-        '<a class="pill critical" href="/incidents?project=ops&amp;confirmed=true">1 open incident, 1 acknowledged</a>' in shown
+        '<a class="pill critical" href="/incidents?project=ops&amp;confirmed=true">1 open incident, 1 acknowledged</a>' in page
     )
 
 
-def test_open_incidents_lead_to_all_of_them(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_number_of_open_incidents_links_to_their_list(call: Call, tokens: Tokens, store: Store) -> None:
     """The number of open incidents links to their list."""
     put(store, "incidents", [incident()])
-    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    assert '<a href="/incidents">Open incidents</a></dt><dd>1' in shown
+    page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    assert '<a href="/incidents">Open incidents</a></dt><dd>1' in page
 
 
-def test_of_two_critical_projects_the_one_that_fell_further_comes_first(call: Call, tokens: Tokens, store: Store) -> None:
+def test_of_two_critical_projects_the_larger_fall_comes_first(call: Call, tokens: Tokens, store: Store) -> None:
     """Projects are ordered by the size of the change, not by name."""
     for project, after in (("a", 0.8), ("b", 0.4), ("c", 0.6)):
         levels = json.dumps({"moved": [{"name": "Tier 2", "from": 0.9, "to": after}]})
         put(store, "incidents", [incident(incident_id=project, project=project, metadata=levels)])
-    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    assert projects_of(shown)[:3] == ["b", "c", "a"]
+    page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    assert projects_of(page)[:3] == ["b", "c", "a"]
 
 
-def test_a_series_named_by_a_sender_is_text(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_name_of_a_series_is_escaped(call: Call, tokens: Tokens, store: Store) -> None:
     """The name of a series contains the agent's name, which is an untrusted text."""
     levels = json.dumps({"moved": [{"name": "Trust (<b>\u202e)", "from": 99.7, "to": 91.5}]})
     put(store, "incidents", [incident(metadata=levels, tier="trust", agent="<b>\u202e")])
-    shown = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
-    assert "&lt;b&gt;" in shown
-    assert "\u202e" not in shown
-    assert "99.7 → 91.5" in shown
+    page = call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text
+    assert "&lt;b&gt;" in page
+    assert "\u202e" not in page
+    assert "99.7 → 91.5" in page
 
 
-def test_programs_get_the_same_change(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_api_returns_the_same_change(call: Call, tokens: Tokens, store: Store) -> None:
     """The API returns the page's figures, with levels by day."""
     put(store, "scores", history(fallen(6), 40, end=NOW))
-    (made,) = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
+    (incident,) = call("POST", "/api/audit/ops/check", tokens.root).json()["incidents"]
     projects = {one["project"]: one for one in call("GET", "/api/audit/projects", tokens.root).json()["projects"]}
     change = projects["ops"]["change"]
     assert change["series"] == "tier2"
     assert change["name"] == "Tier 2"
-    assert change["incident"] == made["id"]
+    assert change["incident"] == incident["id"]
     assert change["since"] == "2026-09-26"
-    assert made["moved"][0]["from"] == change["before"]
-    assert made["moved"][0]["to"] == change["after"]
+    assert incident["moved"][0]["from"] == change["before"]
+    assert incident["moved"][0]["to"] == change["after"]
     assert len(change["levels"]) == 28
     assert projects["ops"]["before"]["scores"] == 70
     assert None is projects["web"]["change"]
 
 
-def test_a_figure_of_the_last_days_says_how_many_of_them_lie_before_the_change(
-    call: Call, tokens: Tokens, store: Store
-) -> None:
+def test_a_figure_says_how_many_of_its_days_precede_the_change(call: Call, tokens: Tokens, store: Store) -> None:
     """The card's mean covers seven days and the incident's the days since its start, so the difference needs an explanation."""
     put(store, "scores", history(fallen(3), 20, end=NOW))
     metadata = json.dumps({"moved": [{"name": "Tier 2", "from": 0.85, "to": 0.45}]})
     put(store, "incidents", [incident(tier="tier2", metadata=metadata, first_day=NOW - timedelta(days=3))])
-    shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
-    assert "In 7 days, 3 of them before the change" in shown
+    page_text = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
+    assert "In 7 days, 3 of them before the change" in page_text
 
 
-def test_a_headline_of_long_ago_says_how_it_is_now(call: Call, tokens: Tokens, store: Store) -> None:
-    """Tier 2 fell a month ago; whether it is still down is the first question, and the kept sums know."""
+def test_the_headline_of_an_old_incident_shows_the_current_level(call: Call, tokens: Tokens, store: Store) -> None:
+    """After a fall a month ago, the first question is whether the tier is still low, which the stored sums answer."""
     put(store, "scores", history(fallen(20), 40, end=NOW))
     metadata = json.dumps({"moved": [{"name": "Tier 2", "from": 0.85, "to": 0.5}]})
     put(store, "incidents", [incident(tier="tier2", metadata=metadata, first_day=NOW - timedelta(days=20))])
-    shown = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
+    page_text = text(call("GET", "/", headers=cookie(signed_in(call, tokens.root))).text)
     day = NOW - timedelta(days=20)
-    assert f"0.85 → 0.50 since {day.day} {day:%b} , 0.45 now" in shown
-    told = call("GET", "/api/audit/projects", tokens.root).json()["projects"]
-    assert [one["change"]["now"] for one in told if one["change"]] == pytest.approx([0.45], abs=0.01)
+    assert f"0.85 → 0.50 since {day.day} {day:%b} , 0.45 now" in page_text
+    projects = call("GET", "/api/audit/projects", tokens.root).json()["projects"]
+    assert [one["change"]["now"] for one in projects if one["change"]] == pytest.approx([0.45], abs=0.01)
 
 
-def test_the_tiers_on_the_fleet_lead_to_what_they_mean(call: Call, tokens: Tokens, store: Store) -> None:
+def test_tiers_link_to_their_explanation(call: Call, tokens: Tokens, store: Store) -> None:
     """New users need the scale of a tier, and a link to its meaning."""
     put(store, "scores", history(steady, 20, end=NOW))
     value = cookie(signed_in(call, tokens.root))

@@ -30,12 +30,12 @@ LATELY = timedelta(hours=6)
 
 @pytest.fixture
 def root(call: Call, tokens: Tokens) -> str:
-    """The cookie of an operator of everything."""
+    """Return the cookie of an operator with every right."""
     return signed_in(call, tokens.root)
 
 
 def looks(call: Call, value: str, path: str = "/projects/ops") -> httpx2.Response:
-    """A page, as a browser gets it."""
+    """Return a page as a browser loads it."""
     return call("GET", path, headers=cookie(value))
 
 
@@ -46,7 +46,7 @@ def text(answer: httpx2.Response) -> str:
 
 
 def drift(**fields: object) -> Incident:
-    """An open incident of drift since two days before now, with the evidence of its rule."""
+    """Return an open drift incident that began two days ago, with the evidence of its rule."""
     days: list[dict[str, object]] = [
         {"day": f"{(NOW - timedelta(days=back)).date()}", "average": 0.5, "count": 3} for back in (2, 1, 0)
     ]
@@ -55,7 +55,7 @@ def drift(**fields: object) -> Incident:
 
 
 def baseline(**fields: object) -> Baseline:
-    """A baseline of ops: Tier 2 is 0.85, give or take 0.1."""
+    """Return a baseline of ops: Tier 2 is 0.85 with a deviation of 0.1."""
     tier = TierStatistics(mean=0.85, stddev=0.1, count=140)
     none = TierStatistics(count=0)
     values = {
@@ -65,16 +65,16 @@ def baseline(**fields: object) -> Baseline:
     return Baseline(**(values | fields))  # type: ignore[arg-type]
 
 
-def test_a_project_without_anything_says_how_it_begins(call: Call, root: str) -> None:
+def test_an_empty_project_says_how_to_begin(call: Call, root: str) -> None:
     """The page of a new project must not look broken."""
-    said = text(looks(call, root))
-    assert "No data yet" in said
-    assert "driftline connections add" in said
-    assert "No data yet" in said
-    assert "Cost of judging" not in said
+    page_text = text(looks(call, root))
+    assert "No data yet" in page_text
+    assert "driftline connections add" in page_text
+    assert "No data yet" in page_text
+    assert "Cost of judging" not in page_text
 
 
-def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
+def test_open_incidents_come_first(call: Call, root: str, store: Store) -> None:
     """Open incidents come first, for the person on call."""
     put(store, "scores", history(fallen(0), 2, end=NOW))
     put(store, "incidents", [drift(cause="agent")])
@@ -93,13 +93,13 @@ def test_what_is_open_comes_first(call: Call, root: str, store: Store) -> None:
     assert "1 open incident" in text(looks(call, root))
 
 
-def test_a_cause_that_nobody_knows_is_said_to_be_not_known(call: Call, root: str, store: Store) -> None:
+def test_an_unknown_cause_is_named_as_unknown(call: Call, root: str, store: Store) -> None:
     """An unknown cause must be named, not shown as a dash."""
     put(store, "incidents", [drift()])
     assert ">Unknown</td>" in looks(call, root).text
 
 
-def test_incidents_that_began_on_one_day_lead_to_each_other(call: Call, root: str, store: Store) -> None:
+def test_incidents_that_began_on_the_same_day_link_to_each_other(call: Call, root: str, store: Store) -> None:
     """An incident with an unknown cause may share that of its twin."""
     put(store, "incidents", [drift(), drift(incident_id="i2", tier="tier1", cause="agent")])
     page = looks(call, root)
@@ -109,14 +109,14 @@ def test_incidents_that_began_on_one_day_lead_to_each_other(call: Call, root: st
     assert 'Began on the same days: <a href="/projects/ops/incidents/i2">' in page.text
 
 
-def test_a_project_of_which_nothing_is_known_is_none(call: Call, root: str) -> None:
+def test_an_unknown_project_is_an_error(call: Call, root: str) -> None:
     """A mistyped name must not look like a healthy project."""
     answer = call("GET", "/projects/nope", headers=cookie(root) | {"accept": "text/html"})
     assert answer.status_code == 404
     assert "There is no project nope; there are " in answer.text
 
 
-def test_what_an_address_asks_in_vain_is_said(call: Call, root: str) -> None:
+def test_an_unsupported_parameter_is_reported(call: Call, root: str) -> None:
     """An ignored request for other days would be misleading."""
     assert "Unknown parameter in the address: <b> from.".replace("<b>", "&lt;b&gt;,") in text(
         looks(call, root, "/projects/ops?from=2026-01-01&<b>=1")
@@ -124,8 +124,8 @@ def test_what_an_address_asks_in_vain_is_said(call: Call, root: str) -> None:
     assert "which this page does not know" not in text(looks(call, root, "/projects/ops?window=7d&until=2026-09-20"))
 
 
-def test_the_dearest_sessions_are_named_with_all_that_was_paid(call: Call, root: str, store: Store) -> None:
-    """Tokens from the cache are most of what is read, and cost money, too."""
+def test_the_most_expensive_sessions_show_their_total_cost(call: Call, root: str, store: Store) -> None:
+    """Most tokens are read from the cache, and cost money as well."""
     at = NOW - timedelta(days=1)
     filled(
         store,
@@ -144,16 +144,16 @@ def test_the_dearest_sessions_are_named_with_all_that_was_paid(call: Call, root:
         assert 'data-label="Cache writes">70<' in table
 
 
-def test_a_project_without_an_incident_may_still_need_a_look(call: Call, root: str, store: Store) -> None:
+def test_a_project_without_incidents_may_still_need_attention(call: Call, root: str, store: Store) -> None:
     """Without any judge's answer, no rule can find anything, so the project is not healthy."""
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
-    said = text(looks(call, root))
-    assert "ops Audited Warning" in said
-    assert "1 of 1 exchanges" in said
-    assert "this server has no judge" in said
+    page_text = text(looks(call, root))
+    assert "ops Audited Warning" in page_text
+    assert "1 of 1 exchanges" in page_text
+    assert "this server has no judge" in page_text
 
 
-def test_the_band_of_a_chart_is_explained_in_the_same_words_everywhere(call: Call, root: str, store: Store) -> None:
+def test_every_page_explains_the_band_alike(call: Call, root: str, store: Store) -> None:
     """The page, the help and the tutorial must explain the band in the same words."""
     put(store, "scores", history(fallen(0), 20, end=NOW))
     put(store, "baselines", [baseline()])
@@ -161,7 +161,7 @@ def test_the_band_of_a_chart_is_explained_in_the_same_words_everywhere(call: Cal
     assert [WORDS["charts"]["band"] in " ".join(unescape(one).split()) for one in texts] == [True] * 3
 
 
-def test_what_was_decided_is_elsewhere(call: Call, root: str, store: Store) -> None:
+def test_decided_incidents_are_not_listed_as_open(call: Call, root: str, store: Store) -> None:
     """Decided incidents are not listed as open, and dismissed ones mark no days."""
     put(store, "scores", history(fallen(3), 10, end=NOW))
     put(store, "incidents", [drift(status="dismissed", resolved_at=NOW, resolved_by="ada")])
@@ -186,7 +186,7 @@ def test_days_of_drift_are_marked_in_the_chart_of_their_tier(call: Call, root: s
 
 
 @pytest.mark.parametrize(("hour", "last"), [(0, 1), (9, 0)])
-def test_a_baseline_says_which_days_it_covers(call: Call, root: str, store: Store, hour: int, last: int) -> None:
+def test_a_baseline_names_its_days(call: Call, root: str, store: Store, hour: int, last: int) -> None:
     """A baseline covers two weeks, and an incident compares with all earlier days; both must say so."""
     end = NOW.replace(hour=hour, minute=0, second=0, microsecond=0)
     put(store, "scores", history(fallen(3), 10, end=NOW))
@@ -195,40 +195,44 @@ def test_a_baseline_says_which_days_it_covers(call: Call, root: str, store: Stor
     assert f"Baseline 0.85 ± 0.10 over 140 scores, as sampled, {days}" in text(looks(call, root))
 
 
-def test_a_good_day_is_no_day_of_drift(call: Call, root: str, store: Store) -> None:
+def test_a_good_day_is_not_marked_as_drift(call: Call, root: str, store: Store) -> None:
     """A mark on a good day would mislead the reader."""
     days = [f"{(NOW - timedelta(days=back)).date()}" for back in (2, 1, 0)]
-    seen = {"since": days[0], "until": days[-1], "meanBefore": 0.9, "sigma": 0.05, "change": -0.4}
+    rule_evidence = {"since": days[0], "until": days[-1], "meanBefore": 0.9, "sigma": 0.05, "change": -0.4}
     level = {NOW - timedelta(days=2): 0.5, NOW - timedelta(days=1): 0.3, NOW: 0.92}
-    made = [score(f"s{at:%d}", 1, exchange_at=at, scored_at=NOW, **JUDGED, tier2_score=value) for at, value in level.items()]
-    put(store, "scores", made)
-    put(store, "incidents", [drift(metadata=json.dumps({"rules": {"sequential": seen}}))])
+    scores = [score(f"s{at:%d}", 1, exchange_at=at, scored_at=NOW, **JUDGED, tier2_score=value) for at, value in level.items()]
+    put(store, "scores", scores)
+    put(store, "incidents", [drift(metadata=json.dumps({"rules": {"sequential": rule_evidence}}))])
     page = looks(call, root)
     assert drawn_charts(page.text)["trend-tier2"]["marked"] == [11, 12]
     assert f"Drift on {days[0]}, {days[1]}" in page.text.split('id="trend-tier2-chart"')[1].split("</figure>")[0]
     assert "drift on 2 days" in text(page)
 
 
-def test_where_a_tier_came_from_is_drawn_while_its_change_is_open(call: Call, root: str, store: Store) -> None:
-    """A baseline that holds the bad days already says nothing about how bad they are."""
-    seen = {
+def test_the_earlier_level_of_a_tier_is_drawn_while_its_change_is_open(call: Call, root: str, store: Store) -> None:
+    """A baseline that includes the bad days does not show how bad they are."""
+    rule_evidence = {
         "since": f"{(NOW - timedelta(days=2)).date()}",
         "until": f"{NOW.date()}",
         "meanBefore": 0.9,
         "sigma": 0.05,
         "change": -0.4,
     }
-    told = drift(metadata=json.dumps({"rules": {"sequential": seen}}))
+    incident = drift(metadata=json.dumps({"rules": {"sequential": rule_evidence}}))
     put(store, "scores", history(fallen(3), 10, end=NOW))
-    put(store, "incidents", [told])
+    put(store, "incidents", [incident])
     page = looks(call, root)
     assert drawn_charts(page.text)["trend-tier2"]["before"][-5:] == [None, None, *[0.9] * 3]
     assert f"{NOW.date() - timedelta(days=2)}: 0.90, dotted" in text(page)
-    put(store, "incidents", [msgspec.structs.replace(told, revision=1, status="accepted", resolved_at=NOW, resolved_by="ada")])
+    put(
+        store,
+        "incidents",
+        [msgspec.structs.replace(incident, revision=1, status="accepted", resolved_at=NOW, resolved_by="ada")],
+    )
     assert "before" not in drawn_charts(looks(call, root).text)["trend-tier2"]
 
 
-def test_a_day_has_one_mean_whatever_was_sampled(call: Call, root: str, store: Store) -> None:
+def test_the_mean_of_a_day_does_not_depend_on_the_sampling(call: Call, root: str, store: Store) -> None:
     """Means must be weighted by sampling, or they differ from the incident's and the views'."""
     at = {"exchange_at": NOW - LATELY, "scored_at": NOW, **JUDGED}
     put(store, "scores", [
@@ -239,8 +243,8 @@ def test_a_day_has_one_mean_whatever_was_sampled(call: Call, root: str, store: S
     assert re.findall(r">(0\.\d+)<", table) == ["0.60"]
 
 
-def test_days_of_drift_lead_to_their_incident(call: Call, root: str, store: Store) -> None:
-    """From the red days to what is known of them it is one step; where several tell of them, to all of those."""
+def test_days_of_drift_link_to_their_incident(call: Call, root: str, store: Store) -> None:
+    """If several incidents cover the days, they link to all of them."""
     put(store, "scores", history(fallen(3), 10, end=NOW))
     put(store, "incidents", [drift()])
     link = re.compile(r'href="([^"]*)">drift on 3 days')
@@ -249,7 +253,7 @@ def test_days_of_drift_lead_to_their_incident(call: Call, root: str, store: Stor
     assert link.findall(looks(call, root).text) == ["/projects/ops/incidents?type=drift"]
 
 
-def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, store: Store) -> None:
+def test_the_band_of_each_day_uses_the_baseline_of_that_day(call: Call, root: str, store: Store) -> None:
     """With today's baseline behind last week's days, the chart would show drift that did not exist."""
     newer = TierStatistics(mean=0.65, stddev=0.1, count=90)
     put(store, "scores", history(fallen(0), 10, end=NOW))
@@ -260,7 +264,7 @@ def test_the_band_is_that_of_the_baseline_of_each_day(call: Call, root: str, sto
     assert "oldest baseline is from 2026-09-26" in text(page)
 
 
-def test_tiers_without_a_score_have_no_empty_chart(call: Call, root: str, store: Store) -> None:
+def test_a_tier_without_scores_has_no_empty_chart(call: Call, root: str, store: Store) -> None:
     """A single line names the tiers without scores."""
     put(store, "scores", [score("s", 1, exchange_at=NOW - LATELY, scored_at=NOW)])
     page = looks(call, root)
@@ -268,20 +272,20 @@ def test_tiers_without_a_score_have_no_empty_chart(call: Call, root: str, store:
     assert "no scores of Tier 2 · semantics, Tier 2.5 · thinking" in text(page)
 
 
-def test_of_many_open_incidents_the_worst_are_listed(call: Call, root: str, store: Store) -> None:
+def test_the_worst_of_many_open_incidents_are_listed(call: Call, root: str, store: Store) -> None:
     """The list of open incidents is limited and links to the others."""
-    made = [
+    incidents = [
         drift(incident_id=f"i{n}", title=f"Number {n}", severity="warning", detected_at=NOW - timedelta(hours=n))
         for n in range(20)
     ]
-    put(store, "incidents", [*made, drift(incident_id="old", title="Old and grave", detected_at=NOW - timedelta(days=3))])
+    put(store, "incidents", [*incidents, drift(incident_id="old", title="Old and grave", detected_at=NOW - timedelta(days=3))])
     page = looks(call, root)
     assert re.findall(r"(Old and grave|Number \d+)</a>", page.text) == ["Old and grave", *(f"Number {n}" for n in range(7))]
     assert "All 21 open incidents" in text(page)
     assert 'href="/projects/ops/incidents?status=open&amp;status=acknowledged&amp;window=all"' in page.text
 
 
-def test_the_window_is_in_the_address(call: Call, root: str, store: Store) -> None:
+def test_the_address_contains_the_window(call: Call, root: str, store: Store) -> None:
     """The address reproduces the shown window."""
     put(store, "scores", history(fallen(0), 20, end=NOW))
     assert "2026-09-18 to 2026-10-01" in text(looks(call, root))
@@ -293,20 +297,18 @@ def test_the_window_is_in_the_address(call: Call, root: str, store: Store) -> No
     assert 'href="/projects/ops?window=7d&amp;until=2026-09-27"' in page.text
 
 
-def test_where_nothing_came_lately_the_page_says_since_when_and_whether_that_is_usual(
-    call: Call, root: str, store: Store
-) -> None:
+def test_a_silent_project_shows_since_when_and_whether_this_is_usual(call: Call, root: str, store: Store) -> None:
     """Empty charts need an explanation for a project that has gone silent."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
-    said = text(looks(call, root))
-    assert "2026-08-02, 60 days ago" in said
-    assert "unusual" in said
-    assert "was 1 day that quarter" in said
-    assert "No data from 2026-09-18 to 2026-10-01" in said
-    assert "data: 2026-07-20 to 2026-08-02" in said
+    page_text = text(looks(call, root))
+    assert "2026-08-02, 60 days ago" in page_text
+    assert "unusual" in page_text
+    assert "was 1 day that quarter" in page_text
+    assert "No data from 2026-09-18 to 2026-10-01" in page_text
+    assert "data: 2026-07-20 to 2026-08-02" in page_text
 
 
-def test_a_pause_as_long_as_those_before_is_usual(call: Call, root: str, store: Store) -> None:
+def test_a_pause_as_long_as_earlier_ones_is_usual(call: Call, root: str, store: Store) -> None:
     """A pause is normal for an agent that works once a month."""
     for back in (20, 50):
         at = NOW - timedelta(days=back)
@@ -320,30 +322,32 @@ def test_a_pause_as_long_as_those_before_is_usual(call: Call, root: str, store: 
     assert "That is usual" in usual
 
 
-def test_the_band_stays_as_it_was_before_an_open_change(call: Call, root: str, store: Store) -> None:
-    """Bad days count in baselines: a band that follows the fall calls it usual."""
+def test_the_band_ignores_the_days_of_an_open_change(call: Call, root: str, store: Store) -> None:
+    """A band that includes the bad days would call the fall normal."""
     since = NOW.date() - timedelta(days=4)
-    seen = {"since": f"{since}", "until": f"{NOW.date()}", "meanBefore": 0.85, "sigma": 0.05, "change": -0.4}
+    rule_evidence = {"since": f"{since}", "until": f"{NOW.date()}", "meanBefore": 0.85, "sigma": 0.05, "change": -0.4}
     put(store, "scores", history(fallen(5), 10, end=NOW))
     fell = TierStatistics(mean=0.65, stddev=0.2, count=90)
     put(store, "baselines", [baseline(computed_at=NOW - timedelta(days=6)), baseline(baseline_id="b2", tier2=fell)])
-    told = drift(metadata=json.dumps({"rules": {"sequential": seen}}))
-    put(store, "incidents", [told])
+    incident = drift(metadata=json.dumps({"rules": {"sequential": rule_evidence}}))
+    put(store, "incidents", [incident])
     band = drawn_charts(looks(call, root).text)["trend-tier2"]["band"]
     assert [(first, last, mean) for first, last, _low, mean, _high in band] == [(0, 13, 0.85)]
-    put(store, "incidents", [msgspec.structs.replace(told, revision=1, status="dismissed", resolved_at=NOW, resolved_by="ada")])
+    put(
+        store,
+        "incidents",
+        [msgspec.structs.replace(incident, revision=1, status="dismissed", resolved_at=NOW, resolved_by="ada")],
+    )
     assert len(drawn_charts(looks(call, root).text)["trend-tier2"]["band"]) == 2
 
 
-def test_where_every_baseline_has_bad_days_in_it_the_band_is_what_the_rule_compared_with(
-    call: Call, root: str, store: Store
-) -> None:
+def test_without_a_clean_baseline_the_band_is_the_rules_reference(call: Call, root: str, store: Store) -> None:
     """A history imported after the fall has one baseline over good and bad days, which is no valid reference."""
     since = NOW.date() - timedelta(days=4)
-    seen = {"since": f"{since}", "until": f"{NOW.date()}", "meanBefore": 0.9, "sigma": 0.05, "change": -0.4}
+    rule_evidence = {"since": f"{since}", "until": f"{NOW.date()}", "meanBefore": 0.9, "sigma": 0.05, "change": -0.4}
     put(store, "scores", history(fallen(5), 10, end=NOW))
     put(store, "baselines", [baseline(tier2=TierStatistics(mean=0.65, stddev=0.3, count=90))])
-    put(store, "incidents", [drift(metadata=json.dumps({"rules": {"sequential": seen}}))])
+    put(store, "incidents", [drift(metadata=json.dumps({"rules": {"sequential": rule_evidence}}))])
     page = looks(call, root)
     assert [(first, last, mean) for first, last, _low, mean, _high in drawn_charts(page.text)["trend-tier2"]["band"]] == [
         (0, 13, 0.9)
@@ -351,7 +355,7 @@ def test_where_every_baseline_has_bad_days_in_it_the_band_is_what_the_rule_compa
     assert "Baseline 0.65" not in text(page)
 
 
-def test_a_judge_that_answers_differently_is_marked_where_anchors_tell_of_it(call: Call, root: str, store: Store) -> None:
+def test_a_changed_judge_is_marked_on_the_day_shown_by_anchors(call: Call, root: str, store: Store) -> None:
     """A changed judge keeps its name and policy, so only anchors can mark the day; changes of the agent are not marks."""
     put(store, "scores", history(fallen(3), 10, end=NOW))
     day = datetime.combine(NOW.date() - timedelta(days=2), datetime.min.time(), NOW.tzinfo)
@@ -361,7 +365,7 @@ def test_a_judge_that_answers_differently_is_marked_where_anchors_tell_of_it(cal
     assert "judge answers anchors differently" in page
 
 
-def test_a_day_leads_to_its_exchanges(call: Call, root: str, store: Store) -> None:
+def test_a_day_links_to_its_exchanges(call: Call, root: str, store: Store) -> None:
     """A day links to its hours in the chart and to its exchanges in the list."""
     put(store, "scores", history(fallen(3), 10, end=NOW, anomaly=True))
     page = looks(call, root).text
@@ -372,34 +376,34 @@ def test_a_day_leads_to_its_exchanges(call: Call, root: str, store: Store) -> No
     assert '<a href="/projects/ops/exchanges?window=14d">Exchanges in this period</a>' in page
 
 
-def test_a_baseline_of_one_score_has_no_spread(call: Call, root: str, store: Store) -> None:
+def test_a_baseline_of_one_score_has_no_band(call: Call, root: str, store: Store) -> None:
     """The spread of a single score is unknown, so there is no band."""
-    one = TierStatistics(mean=0.667, stddev=0.0, count=1)
+    statistics = TierStatistics(mean=0.667, stddev=0.0, count=1)
     put(store, "scores", history(fallen(0), 1, end=NOW))
-    put(store, "baselines", [baseline(tier1=one, tier2=one, exchange_count=1)])
-    said = text(looks(call, root))
-    assert "Baseline so far 0.67, of 1 score" in said
-    assert "±" not in said.replace("± one sigma", "")
+    put(store, "baselines", [baseline(tier1=statistics, tier2=statistics, exchange_count=1)])
+    page_text = text(looks(call, root))
+    assert "Baseline so far 0.67, of 1 score" in page_text
+    assert "±" not in page_text.replace("± one sigma", "")
     tiers = call("GET", "/api/audit/ops/baseline", headers=cookie(root)).json()["baseline"]["dimensionAverages"]
     assert tiers["tier1"] == {"avg": 0.667, "stddev": None, "count": 1}
 
 
-def test_a_project_without_new_exchanges_may_still_send_events(call: Call, root: str, store: Store) -> None:
+def test_a_project_with_only_events_is_active(call: Call, root: str, store: Store) -> None:
     """An agent that only sends events is active, so the page must not call it silent."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
     filled(store, ("agent-events", event("run", 1)))
-    said = text(looks(call, root))
-    assert "newest event is from 2026-10-01" in said
+    page_text = text(looks(call, root))
+    assert "newest event is from 2026-10-01" in page_text
 
 
 @pytest.mark.parametrize("query", ["window=1d", "window=14", "until=1999-01-01", "until=9999-12-31", "until=x"])
-def test_an_odd_address_is_refused(call: Call, root: str, query: str) -> None:
+def test_an_invalid_address_is_refused(call: Call, root: str, query: str) -> None:
     """An invalid address is answered with an error page."""
     assert looks(call, root, f"/projects/ops?{query}").status_code in {400, 422}
 
 
-def test_costs_are_of_the_days_that_the_charts_beside_them_show(call: Call, root: str, store: Store) -> None:
-    """History that is judged today cost something on its own days: an empty chart beside scores of a judge would be a riddle."""
+def test_costs_cover_the_same_days_as_the_charts(call: Call, root: str, store: Store) -> None:
+    """Exchanges judged later cost something on their own days, or an empty cost chart would contradict the scores beside it."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
     then = NOW - timedelta(days=61)
     filled(
@@ -407,9 +411,9 @@ def test_costs_are_of_the_days_that_the_charts_beside_them_show(call: Call, root
         ("exchanges", exchange("old", 1, occurred_at=then)),
         ("judgements", judgement("old", 1, judged_at=NOW, cost_usd=0.5)),
     )
-    shown = text(looks(call, root, "/projects/ops?until=2026-08-02"))
+    page_text = text(looks(call, root, "/projects/ops?until=2026-08-02"))
     details = looks(call, root, "/projects/ops/details?until=2026-08-02")
-    assert "2026-07-20 to 2026-08-02" in shown
+    assert "2026-07-20 to 2026-08-02" in page_text
     assert "$0.5000 for the exchanges from 2026-07-20 to 2026-08-02" in text(details)
     assert "2026-08-01" in details.text.split('id="costs-table"')[1].split("</table>")[0]
     assert "Most expensive sessions, 2026-07-20 to 2026-08-02" in text(
@@ -418,7 +422,7 @@ def test_costs_are_of_the_days_that_the_charts_beside_them_show(call: Call, root
     assert "was judged" in text(looks(call, root, "/projects/ops/costs?until=2026-09-30"))
 
 
-def test_costs_of_what_is_no_exchange_are_of_the_days_on_which_the_judge_answered(call: Call, root: str, store: Store) -> None:
+def test_other_judge_costs_count_on_the_day_of_the_answer(call: Call, root: str, store: Store) -> None:
     """An unknown cost must not be shown as zero."""
     at = NOW - timedelta(days=1)
     filled(
@@ -434,7 +438,7 @@ def test_costs_of_what_is_no_exchange_are_of_the_days_on_which_the_judge_answere
     assert "<script>alert" not in page
 
 
-def test_what_stayed_unscored_is_told_with_what_helps(call: Call, root: str, tokens: Tokens, store: Store) -> None:
+def test_unscored_exchanges_are_listed_with_the_remedy(call: Call, root: str, tokens: Tokens, store: Store) -> None:
     """Admins are told the remedy, readers only the fact."""
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
     admin, reader = (looks(call, one, "/projects/ops/details") for one in (root, signed_in(call, tokens.ops_reader)))
@@ -444,8 +448,8 @@ def test_what_stayed_unscored_is_told_with_what_helps(call: Call, root: str, tok
     assert "No judge is configured." in text(reader)
 
 
-def test_what_is_less_urgent_comes_after_the_page(call: Call, root: str, store: Store) -> None:
-    """The browser asks for it next, with the same days; who has no script is led to it, and finds the same numbers there."""
+def test_less_urgent_parts_are_loaded_after_the_page(call: Call, root: str, store: Store) -> None:
+    """They cover the same days; without a script, a link leads to the same figures."""
     put(store, "scores", history(fallen(0), 20, end=NOW))
     page = looks(call, root, "/projects/ops?window=7d&until=2026-09-20").text
     address = "/projects/ops/details?window=7d&amp;until=2026-09-20"
@@ -459,14 +463,14 @@ def test_what_is_less_urgent_comes_after_the_page(call: Call, root: str, store: 
     assert "There are no scores of these days" not in details
 
 
-def test_details_are_of_the_days_of_the_page(call: Call, root: str, store: Store) -> None:
-    """They are empty where nothing came lately, as on the page of the project."""
+def test_details_cover_the_days_of_the_page(call: Call, root: str, store: Store) -> None:
+    """Like the page itself, they are empty if there are no recent records."""
     put(store, "scores", history(fallen(0), 3, end=NOW - timedelta(days=60)))
     assert "There are no scores in this period" in text(looks(call, root, "/projects/ops/details"))
     assert "There are no scores in this period" not in text(looks(call, root, "/projects/ops/details?until=2026-08-02"))
 
 
-def test_only_admins_are_told_how_to_spend_money(call: Call, access: AccessStore, store: Store) -> None:
+def test_only_admins_see_how_to_spend_money(call: Call, access: AccessStore, store: Store) -> None:
     """A button must not be offered if it would be refused."""
     filled(store, ("exchanges", exchange("s", 1)), ("scores", score("s", 1)))
     token = access.add(Holder("operator", "looker", "ops", scopes=frozenset({"read"})))
@@ -475,7 +479,7 @@ def test_only_admins_are_told_how_to_spend_money(call: Call, access: AccessStore
     assert "driftline rejudge" not in page.text
 
 
-def test_the_sampling_mix_says_why(call: Call, root: str, store: Store) -> None:
+def test_the_sampling_mix_shows_the_rules(call: Call, root: str, store: Store) -> None:
     """Users who tune sampling need the number of exchanges per rule."""
     recent = {"exchange_at": NOW - LATELY, "scored_at": NOW}
     put(
@@ -483,25 +487,25 @@ def test_the_sampling_mix_says_why(call: Call, root: str, store: Store) -> None:
         "scores",
         [score("s", 1, **recent), score("s", 2, sampling_reason="sampling_skip", disposition="sampling_skip", **recent)],
     )
-    said = text(looks(call, root, "/projects/ops/details"))
-    assert "Unscored 1 50.0%" in said
-    assert "Left out by sampling 1 50.0%" in said
+    page_text = text(looks(call, root, "/projects/ops/details"))
+    assert "Unscored 1 50.0%" in page_text
+    assert "Left out by sampling 1 50.0%" in page_text
 
 
-def test_numbers_of_a_simulated_judge_are_called_that(call: Call, root: str, store: Store) -> None:
+def test_figures_of_a_simulated_judge_are_marked(call: Call, root: str, store: Store) -> None:
     """Scores of a simulated judge must not pass for real ones."""
     put(store, "scores", history(fallen(0), 2, end=NOW, simulated=True))
     assert "simulated judge" in text(looks(call, root))
 
 
-def test_the_banner_is_what_agents_are_told(call: Call, root: str) -> None:
+def test_the_banner_is_shown_as_agents_receive_it(call: Call, root: str) -> None:
     """The page shows the banner exactly as agents receive it."""
     assert "Eval Audit Mode: Active\n" in looks(call, root).text
     assert "Eval Audit Mode: Off\n" in looks(call, root, "/projects/dark").text
 
 
-def test_nothing_that_agents_wrote_is_markup(call: Call, root: str, store: Store) -> None:
-    """Titles of incidents quote, reasons of anomalies quote, sessions name themselves."""
+def test_no_text_of_an_agent_is_markup(call: Call, root: str, store: Store) -> None:
+    """Titles and reasons quote agents, and sessions choose their names."""
     at = {"exchange_at": NOW - LATELY, "scored_at": NOW}
     bad = score("s", 1, anomaly=True, anomaly_reasons=(HOSTILE,), agent=HOSTILE, **at)
     put(store, "scores", [msgspec.structs.replace(bad, session_id=HOSTILE)])
@@ -525,8 +529,8 @@ PAGES = ("", "/details", "/anomalies", "/costs", "/wrap-quality", "/agents")
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_nobody_sees_a_project_that_is_not_theirs(call: Call, tokens: Tokens, path: str) -> None:
-    """A token of ops opens ops."""
+def test_a_project_of_other_operators_is_hidden(call: Call, tokens: Tokens, path: str) -> None:
+    """A token of ops shows ops only."""
     value = signed_in(call, tokens.ops_reader)
     assert looks(call, value, f"/projects/ops{path}").status_code == 200
     assert looks(call, value, f"/projects/web{path}").status_code == 403
@@ -534,33 +538,33 @@ def test_nobody_sees_a_project_that_is_not_theirs(call: Call, tokens: Tokens, pa
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_that_says_nothing_new_is_not_sent_again(call: Call, root: str, store: Store, path: str) -> None:
+def test_an_unchanged_page_is_not_sent_again(call: Call, root: str, store: Store, path: str) -> None:
     """Dashboards poll the page often, so unchanged pages must not be sent again."""
     put(store, "scores", history(fallen(2), 5, end=NOW))
     first = looks(call, root, f"/projects/ops{path}")
-    again = call("GET", f"/projects/ops{path}", headers=cookie(root) | {"if-none-match": first.headers["etag"]})
-    assert again.status_code == 304
-    assert again.content == b""
+    repeated = call("GET", f"/projects/ops{path}", headers=cookie(root) | {"if-none-match": first.headers["etag"]})
+    assert repeated.status_code == 304
+    assert repeated.content == b""
 
 
-def test_anomalies_lead_to_their_exchanges_a_page_at_a_time(call: Call, root: str, store: Store) -> None:
-    """Newest first, each once, none lost."""
-    made = [
+def test_anomalies_link_to_their_exchanges_in_pages(call: Call, root: str, store: Store) -> None:
+    """They are listed newest first, each once."""
+    scores = [
         score("s", place, anomaly=True, anomaly_reasons=("bad",), exchange_at=NOW - timedelta(minutes=place), scored_at=NOW)
         for place in range(1, 61)
     ]
-    put(store, "scores", [*made, score("fine", 1, exchange_at=NOW - LATELY, scored_at=NOW)])
-    seen, path = [], "/projects/ops/anomalies"
+    put(store, "scores", [*scores, score("fine", 1, exchange_at=NOW - LATELY, scored_at=NOW)])
+    turns, path = [], "/projects/ops/anomalies"
     while path:
         page = looks(call, root, path).text
-        seen += re.findall(r'href="/projects/ops/exchanges/score%20s%3A(\d+)\?at=', page)
+        turns += re.findall(r'href="/projects/ops/exchanges/score%20s%3A(\d+)\?at=', page)
         following = re.search(r'href="([^"]*cursor=[^"]*)"[^>]*>Next page', page)
         path = unescape(following[1]) if following else ""
-    assert seen == [f"{place}" for place in range(1, 61)]
+    assert turns == [f"{place}" for place in range(1, 61)]
     assert f"bad {NOTHING} 60" in text(looks(call, root, "/projects/ops/anomalies"))
 
 
-def test_a_long_reason_can_be_read_whole(call: Call, root: str, store: Store) -> None:
+def test_a_long_reason_can_be_read_completely(call: Call, root: str, store: Store) -> None:
     """A cut reason must be readable in full."""
     reason = "it said so " * 60 + "and then this"
     put(store, "scores", [score("s", 1, anomaly=True, anomaly_reasons=(reason,), exchange_at=NOW - LATELY, scored_at=NOW)])
@@ -569,10 +573,10 @@ def test_a_long_reason_can_be_read_whole(call: Call, root: str, store: Store) ->
     assert reason in common
 
 
-def test_the_steps_of_a_wrap_up_are_told_by_session(call: Call, root: str, store: Store) -> None:
+def test_the_steps_of_a_wrap_up_are_listed_by_session(call: Call, root: str, store: Store) -> None:
     """Screen readers skip dashes, so missing steps are named."""
     filled(store, ("exchanges", exchange("s", 1, response="I updated the changelog and committed it.")))
-    said = text(looks(call, root, "/projects/ops/wrap-quality"))
-    assert "40.0% on average" in said
+    page_text = text(looks(call, root, "/projects/ops/wrap-quality"))
+    assert "40.0% on average" in page_text
     missing = f"{NOTHING} missing"
-    assert f"2 of 5 {missing} ✓ found {missing} {missing} ✓ found" in said
+    assert f"2 of 5 {missing} ✓ found {missing} {missing} ✓ found" in page_text

@@ -19,7 +19,7 @@ RUN = "/api/audit/ops/runs/run_001"
 
 @pytest.fixture(params=DETECTORS, ids=lambda detector: detector.failure_type)
 def detector(request: pytest.FixtureRequest, call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -> Detector:
-    """Each detector in turn, with a run of the project ops in which it finds what it looks for."""
+    """Yield each detector with a run of ops that it reports."""
     detector: Detector = request.param
     events = [{"timestamp": f"2026-10-01T09:00:{place % 60:02}Z", **event} for place, event in enumerate(detector.cases.found)]
     body = {"session_id": "s1", "first_seq": 0, "events": events}

@@ -49,7 +49,7 @@ Finished = Callable[..., None]
 
 @pytest.fixture
 def finished(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -> Finished:
-    """Sends the events of a session and ends it, so that there are so many runs of ops."""
+    """Send the events of a session, end it, and wait until ops has this many runs."""
 
     def send(session: str, events: list[dict[str, Any]], runs: int) -> None:
         timed = [{"timestamp": f"2026-10-01T09:00:{place % 60:02}Z", **one} for place, one in enumerate(events)]
@@ -62,7 +62,7 @@ def finished(call: Call, tokens: Tokens, loop: asyncio.Runner, engine: Engine) -
     return send
 
 
-def test_a_project_without_runs_says_how_a_run_comes_about(look: Callable[..., str]) -> None:
+def test_a_project_without_runs_explains_how_runs_are_created(look: Callable[..., str]) -> None:
     """The page must explain how runs are created, because it is opened before the first one."""
     assert "A session becomes a run when it ends" in look(RUNS)
     assert "No runs match" in look(f"{RUNS}?readiness=unsafe_for_production")
@@ -71,23 +71,23 @@ def test_a_project_without_runs_says_how_a_run_comes_about(look: Callable[..., s
 
 
 def test_the_verdict_comes_first(finished: Finished, look: Callable[..., str]) -> None:
-    """Readiness, the failure, its steps, trust after these, and what to do about it."""
+    """Readiness, failure, its steps, trust and the remedy follow in this order."""
     finished("s1", LOOP, 1)
-    shown = look(RUN)
+    page = look(RUN)
     places = [
-        shown.index(text)
+        page.index(text)
         for text in ("<h1>run_001</h1>", "Review recommended", "Infinite tool loop", "loop flagged", 'data-copy="#fix"', ">96<", "Six dimensions")
     ]  # fmt: skip
     assert sorted(places) == places
-    assert shown.count("<meter") == 6
-    assert "add retry caps" in re.search(r'id="fix">([^<]+)<', shown)[1]  # type: ignore[index]
+    assert page.count("<meter") == 6
+    assert "add retry caps" in re.search(r'id="fix">([^<]+)<', page)[1]  # type: ignore[index]
 
 
 def test_evidence_and_failures_are_marked(finished: Finished, look: Callable[..., str]) -> None:
     """Evidence and failures must stand out among many events."""
     finished("s1", LOOP, 1)
-    shown = look(RUN)
-    rows = dict(re.findall(r'<tr id="event-(\d+)" (?:class="([^"]*)")?', shown))
+    page = look(RUN)
+    rows = dict(re.findall(r'<tr id="event-(\d+)" (?:class="([^"]*)")?', page))
     assert {number: rows[number].split() for number in ("1", "2", "3", "8")} == {
         str(number): kind.split() for number, kind in ((1, ""), (2, "is-evidence"), (3, "is-failed"), (8, ""))
     }
@@ -97,7 +97,7 @@ def test_evidence_and_failures_are_marked(finished: Finished, look: Callable[...
     assert "No event matches" in look(f"{RUN}?type=session_start&only=failed")
 
 
-def test_the_timeline_says_in_a_line_what_each_event_says(finished: Finished, look: Callable[..., str]) -> None:
+def test_the_timeline_summarises_each_event_in_a_line(finished: Finished, look: Callable[..., str]) -> None:
     """Each event has a short summary, without the values of other columns, so that events need not be opened one by one."""
     events = [
         {"event": "tool_call", "tool": "search", "args": {"q": "order 7"}},
@@ -106,45 +106,45 @@ def test_the_timeline_says_in_a_line_what_each_event_says(finished: Finished, lo
         {"event": "odd", "note": "y" * 200},
     ]
     finished("s1", events, 1)
-    shown = look(RUN)
-    gists = re.findall(r'<span class="gist">(.*?)</span></summary>', shown)
+    page = look(RUN)
+    gists = re.findall(r'<span class="gist">(.*?)</span></summary>', page)
     assert gists == [
         "args: {q: order 7}",
         "note:" + "x" * (MAX_GIST_LENGTH - 6) + "\u2026",
         "note: " + "y" * (MAX_GIST_LENGTH - 7) + "\u2026",
     ]
-    assert shown.count("characters</summary>") == 1
-    assert f'href="{RUN}/session.json" download>Raw session, 4 events</a>' in shown
+    assert page.count("characters</summary>") == 1
+    assert f'href="{RUN}/session.json" download>Raw session, 4 events</a>' in page
 
 
-def test_every_node_of_the_graph_leads_to_its_event(finished: Finished, look: Callable[..., str]) -> None:
-    """And the failure to its cause, which is on the page."""
+def test_every_node_of_the_graph_links_to_its_event(finished: Finished, look: Callable[..., str]) -> None:
+    """The failure links to its cause on the page."""
     finished("s1", LOOP, 1)
-    shown = look(RUN)
-    nodes = re.findall(r'<a class="node[^"]*" href="([^"]+)"', shown)
+    page = look(RUN)
+    nodes = re.findall(r'<a class="node[^"]*" href="([^"]+)"', page)
     assert len(nodes) == len(LOOP)
     assert nodes[-1] == f"{RUN}?at=8#event-8"
     assert '<tr id="event-8"' in look(nodes[-1].split("#")[0])
-    assert 'href="#cause-infinite_tool_loop"' in shown
-    assert 'id="cause-infinite_tool_loop"' in shown
+    assert 'href="#cause-infinite_tool_loop"' in page
+    assert 'id="cause-infinite_tool_loop"' in page
 
 
 def test_a_long_session_is_shown_in_parts(finished: Finished, look: Callable[..., str]) -> None:
     """A block of the graph opens into its events; the timeline has pages."""
     finished("s1", [{"event": "decision", "text": str(number)} for number in range(500)], 1)
-    shown = look(RUN)
-    blocks = [address for address in re.findall(r'<a class="node" href="([^"]+)"', shown) if "graph=" in address]
+    page = look(RUN)
+    blocks = [address for address in re.findall(r'<a class="node" href="([^"]+)"', page) if "graph=" in address]
     assert len(blocks) == 100
     part = look(blocks[3].split("#")[0])
     assert re.findall(r'aria-label="Event (\d+): decision"', part) == ["16", "17", "18", "19", "20"]
     assert "Events 16 to 20 of 500" in part
-    assert f"{RUN}?at=51#timeline" in shown
+    assert f"{RUN}?at=51#timeline" in page
     assert look(f"{RUN}?at=75").count('<tr id="event-') == 50
     look(f"{RUN}?graph=400-9999")
     look(f"{RUN}?at=100000")
 
 
-def test_nothing_of_an_agent_is_markup(finished: Finished, look: Callable[..., str]) -> None:
+def test_no_text_of_an_agent_is_markup(finished: Finished, look: Callable[..., str]) -> None:
     """Types, tools, arguments and results are texts of the audited agent."""
     finished("s1", LOOP, 1)
     for page in (look(RUN), look(f"{RUN}?type={HOSTILE}"), look(RUNS)):
@@ -153,7 +153,7 @@ def test_nothing_of_an_agent_is_markup(finished: Finished, look: Callable[..., s
         assert re.findall(r"\son\w+=|\sstyle=", re.sub(r"&[a-z]+;|&#\d+;", "", page)) == []
 
 
-def test_a_long_payload_is_cut_and_can_be_had_whole(finished: Finished, look: Callable[..., str]) -> None:
+def test_a_long_payload_is_truncated_with_a_link(finished: Finished, look: Callable[..., str]) -> None:
     """Long outputs of tools must not make the page large."""
     finished("s1", LOOP, 1)
     address = re.search(r'href="([^"]+/events/\d+\.json)"', look(RUN))
@@ -163,10 +163,10 @@ def test_a_long_payload_is_cut_and_can_be_had_whole(finished: Finished, look: Ca
     look(f"{RUN}/events/999999.json", 404)
 
 
-def test_the_files_of_a_run_are_kept_and_not_shown(
+def test_the_files_of_a_run_are_downloads(
     finished: Finished, call: Call, tokens: Tokens, store: Store
 ) -> None:  # fmt: skip
-    """They hold what agents wrote: a browser saves them, and takes them for nothing else."""
+    """They contain texts of agents, so a browser must save them and not interpret them."""
     finished("s1", LOOP, 1)
     headers = cookie(signed_in(call, tokens.root))
     session, diagnosis = (call("GET", f"{RUN}/{name}.json", headers=headers) for name in ("session", "diagnosis"))
@@ -189,20 +189,18 @@ def test_a_session_without_events_has_no_evidence(store: Store, look: Callable[.
         started_at=None, ended_at=None, closed_at=START, closed_reason="explicit", policy_digest="", profile=DEFAULTS["events"],
     )  # fmt: skip
     filled(store, ("diagnoses", record), ("scores", score("quiet", 1)))
-    shown = look(RUN)
-    assert "<h2>No runtime events: only exchanges were received</h2>" in shown
-    assert "Insufficient evidence" in shown
+    page = look(RUN)
+    assert "<h2>No runtime events: only exchanges were received</h2>" in page
+    assert "Insufficient evidence" in page
     assert "No runtime events" in look(RUNS)
     assert "no failure" not in look(RUNS)
-    assert "dimensions-title" not in shown
-    assert "<meter" not in shown
-    assert 'id="graph"' not in shown
-    assert "/projects/ops/exchanges/" in shown
+    assert "dimensions-title" not in page
+    assert "<meter" not in page
+    assert 'id="graph"' not in page
+    assert "/projects/ops/exchanges/" in page
 
 
-def test_events_that_came_after_a_session_of_exchanges_are_shown_before_its_next_end(
-    store: Store, look: Callable[..., str]
-) -> None:
+def test_later_events_are_shown_beside_the_recorded_verdict(store: Store, look: Callable[..., str]) -> None:
     """The page shows the recorded verdict, and notes that it does not include the later events."""
     nothing = SessionEvidence()
     record = to_record(
@@ -210,12 +208,12 @@ def test_events_that_came_after_a_session_of_exchanges_are_shown_before_its_next
         started_at=None, ended_at=None, closed_at=START, closed_reason="explicit", policy_digest="", profile=DEFAULTS["events"],
     )  # fmt: skip
     filled(store, ("diagnoses", record), ("agent-events", event("quiet", 0, event="decision")))
-    shown = look(RUN)
-    assert "1 event has arrived since" in shown
-    assert 'id="timeline"' in shown
+    page = look(RUN)
+    assert "1 event has arrived since" in page
+    assert 'id="timeline"' in page
 
 
-def test_a_run_stands_beside_the_runs_before_it(finished: Finished, look: Callable[..., str]) -> None:
+def test_a_run_is_shown_beside_the_previous_runs(finished: Finished, look: Callable[..., str]) -> None:
     """The page shows the trend and links to the previous runs."""
     finished("good", [{"event": "session_start"}], 1)
     finished("bad", LOOP, 2)
@@ -226,30 +224,30 @@ def test_a_run_stands_beside_the_runs_before_it(finished: Finished, look: Callab
     assert "No failure detected" in first
 
 
-def test_the_same_failure_again_is_said(finished: Finished, look: Callable[..., str]) -> None:
+def test_a_repeated_failure_is_pointed_out(finished: Finished, look: Callable[..., str]) -> None:
     """A repeated failure shows that a fix did not help."""
     finished("bad", LOOP, 1)
     finished("worse", LOOP * 2, 2)
     assert "The same failure as in the previous run" in look(f"{RUNS}/run_002")
 
 
-def test_evaluations_of_the_run_lead_to_their_pages(finished: Finished, look: Callable[..., str], store: Store) -> None:
+def test_evaluations_of_the_run_link_to_their_pages(finished: Finished, look: Callable[..., str], store: Store) -> None:
     """Evaluations of another connection's session with the same id are not shown."""
     finished("s1", LOOP, 1)
     assert "has not been evaluated" in look(RUN)
-    made = evaluated(Made(CLAUDE, REFUND, "s1", (8.0, 8.0, 8.0), simulated=True)).evaluation
-    mine = msgspec.structs.replace(made, project="ops")
+    evaluation = evaluated(Made(CLAUDE, REFUND, "s1", (8.0, 8.0, 8.0), simulated=True)).evaluation
+    mine = msgspec.structs.replace(evaluation, project="ops")
     other = msgspec.structs.replace(mine, connection="south", evaluation_id="other", case_title="Of another")
     filled(store, ("evaluations", mine), ("evaluations", other))
-    shown = look(RUN)
-    assert "Refund within the policy" in shown
-    assert "Of another" not in shown
-    assert "simulated judge" in shown
-    assert 'href="/projects/ops/evaluations/s1%3Arefund-policy"' in shown
+    page = look(RUN)
+    assert "Refund within the policy" in page
+    assert "Of another" not in page
+    assert "simulated judge" in page
+    assert 'href="/projects/ops/evaluations/s1%3Arefund-policy"' in page
 
 
-def test_runs_are_listed_by_readiness(finished: Finished, look: Callable[..., str]) -> None:
-    """The newest first; the unsafe ones alone where one asks for them."""
+def test_runs_can_be_filtered_by_readiness(finished: Finished, look: Callable[..., str]) -> None:
+    """They are listed newest first, and the unsafe ones alone on request."""
     finished("good", [{"event": "session_start"}], 1)
     finished("bad", LOOP, 2)
     listed = re.compile(r'<td class="whole"><a href="[^"]+">(run_\d+)</a>')
@@ -258,10 +256,8 @@ def test_runs_are_listed_by_readiness(finished: Finished, look: Callable[..., st
     look(f"{RUNS}?readiness=odd", 400)
 
 
-def test_the_runs_of_another_project_are_not_there(
-    finished: Finished, look: Callable[..., str], call: Call, tokens: Tokens
-) -> None:
-    """Neither by their numbers nor for who may not see the project; without a sign-in the way leads there."""
+def test_runs_of_another_project_are_hidden(finished: Finished, look: Callable[..., str], call: Call, tokens: Tokens) -> None:
+    """They cannot be reached by number either, and without a sign-in the page redirects there."""
     finished("s1", LOOP, 1)
     paths = ("", "/run_001", "/run_001/session.json", "/run_001/diagnosis.json", "/run_001/events/0.json")
     assert "run_001" not in look("/projects/web/runs")
@@ -273,7 +269,7 @@ def test_the_runs_of_another_project_are_not_there(
         assert call("GET", f"{RUNS}{path}", headers=HTML).status_code == 303
 
 
-def test_all_evidence_is_found_however_much_there_is(store: Store) -> None:
+def test_all_evidence_is_marked_whatever_its_number(store: Store) -> None:
     """A record names the first hundred events of a cause; the page marks every one."""
     calls = [event("s", number, event="tool_call", tool="search", args={"q": 1}) for number in range(150)]
     odd = event("s", 150, event="error_event", error="gone")
@@ -285,11 +281,11 @@ def test_all_evidence_is_found_however_much_there_is(store: Store) -> None:
         started_at=START, ended_at=START, closed_at=START, closed_reason="explicit", policy_digest="", profile=DEFAULTS["events"],
     )  # fmt: skip
     cursor = filled(store, *(("agent-events", one) for one in [*calls, odd])).cursor()
-    read = read_events(cursor, record, finding_events(cursor, record))
-    loops = [place for place, names in read.evidence.items() if "infinite_tool_loop" in names]
+    events = read_events(cursor, record, finding_events(cursor, record))
+    loops = [place for place, names in events.evidence.items() if "infinite_tool_loop" in names]
     assert loops == list(range(150))
-    assert read.failed == frozenset({150})
-    assert sum(edge.failure == "infinite_tool_loop" for edge in read.reinforcing_edges) == 149
+    assert events.failed == frozenset({150})
+    assert sum(edge.failure == "infinite_tool_loop" for edge in events.reinforcing_edges) == 149
 
 
 def test_a_run_without_a_cause_has_no_evidence(store: Store) -> None:
@@ -302,7 +298,7 @@ def test_a_run_without_a_cause_has_no_evidence(store: Store) -> None:
 
 
 @pytest.mark.parametrize("apart", [timedelta(hours=1), timedelta(days=9)], ids=["near", "far"])
-def test_the_runs_around_one_are_found_however_far_they_are(store: Store, apart: timedelta) -> None:
+def test_neighbouring_runs_are_found_at_any_distance(store: Store, apart: timedelta) -> None:
     """The search starts with the surrounding days and is widened if they have no runs."""
     runs = [diagnosed(f"s{number}", ended_at=START + number * apart) for number in range(1, 5)]
     with filled(store, *(("diagnoses", one) for one in runs)).transaction() as transaction:
@@ -332,9 +328,9 @@ def test_the_runs_around_one_are_found_however_far_they_are(store: Store, apart:
         (None, "insufficient_evidence", (), ""),
     ],
 )
-def test_a_readiness_says_what_made_it(trust: int | None, level: str, severities: tuple[str, ...], words: str) -> None:
-    """88 of 100 and unsafe: without the reason one takes one of them for a mistake."""
+def test_a_readiness_names_its_reason(trust: int | None, level: str, severities: tuple[str, ...], words: str) -> None:
+    """Without the reason, 88 of 100 and unsafe looks like a contradiction."""
     assert _readiness_level(trust, [SimpleNamespace(severity=one) for one in severities]) == level  # type: ignore[misc]
     causes = [SimpleNamespace(severity=one) for one in severities]
-    made = SimpleNamespace(trust_score=trust, readiness_level=level, failure_causes=causes)
-    assert explain_readiness(made) == words  # type: ignore[arg-type]
+    record = SimpleNamespace(trust_score=trust, readiness_level=level, failure_causes=causes)
+    assert explain_readiness(record) == words  # type: ignore[arg-type]

@@ -34,12 +34,12 @@ Json = dict[str, Any]
 
 
 def call_of(tool: str, **args: object) -> Json:
-    """A tool call."""
+    """Return a tool call."""
     return {"event": "tool_call", "tool": tool, "args": args}
 
 
 def used(tokens: int) -> Json:
-    """An event that reports tokens."""
+    """Return an event with token usage."""
     return {"event": "token_usage", "usage": {"total": tokens}}
 
 
@@ -72,10 +72,10 @@ ABOUT = {
 
 
 def diagnosis_of(events: Sequence[AgentEvent], session: str = "s", **fields: Any) -> Diagnosis:
-    """The record that the stage makes of a session's events, with the fields changed."""
+    """Return the stage's diagnosis of a session's events, with some fields changed."""
     evidence = SessionEvidence(reference_limit=100)
-    for one in events:
-        evidence.add(one, one.seq)
+    for agent_event in events:
+        evidence.add(agent_event, agent_event.seq)
     profile = DEFAULTS["events"]
     record = to_record(
         diagnose(evidence, profile.thresholds), evidence, connection="local", project="ops", agent="scout", session_id=session, revision=0,
@@ -85,38 +85,38 @@ def diagnosis_of(events: Sequence[AgentEvent], session: str = "s", **fields: Any
 
 
 def told(raw: Mapping[int, Json], session: str = "s") -> list[AgentEvent]:
-    """Events of a session, by the second in which each was."""
+    """Return events of a session at the given seconds."""
     return [event(session, second, **one) for second, one in sorted(raw.items())]
 
 
 def session_of(raw: Mapping[int, Json], **fields: Any) -> list[tuple[str, Record]]:
-    """A diagnosed session of three turns, which begin after 60, 120 and 180 seconds."""
+    """Store a diagnosed session of three turns, which begin after 60, 120 and 180 seconds."""
     events = told(raw)
     turns = [("exchanges", exchange("s", number)) for number in (1, 2, 3)]
     return [*turns, *(("agent-events", one) for one in events), ("diagnoses", diagnosis_of(events, **fields))]
 
 
 def steps_of(page: str) -> dict[int, bool]:
-    """Whether each event of a page is marked, by its place in its topic."""
+    """Return whether each event of a page is marked, by its position."""
     items = re.findall(r'<li (?:class="([^"]*)")? ?value="\d+">\s*<details id="step-(\d+)"', page)
     return {int(place): "is-marked" in kind for kind, place in items}
 
 
 def turns_of(page: str) -> dict[int, bool]:
-    """Whether each turn of a page is marked, by its place in the session."""
+    """Return whether each turn of a page is marked, by its number."""
     return {
         int(place): "is-marked" in kind
         for kind, place in re.findall(r'<article class="panel turn ([^"]*)"[^>]*aria-labelledby="turn-title-(\d+)"', page)
     }
 
 
-def test_there_is_a_case_for_every_detector() -> None:
+def test_every_detector_has_a_case() -> None:
     """Every new detector needs a case here."""
     assert {detector.failure_type for detector in DETECTORS} == WRONG.keys() == ABOUT.keys()
 
 
 @pytest.mark.parametrize("failure", WRONG)
-def test_a_finding_marks_its_turn_and_its_events_on_the_page(failure: str, store: Store, look: Look) -> None:
+def test_a_finding_marks_its_turn_and_events_on_the_page(failure: str, store: Store, look: Look) -> None:
     """The conversation shows the affected turns and events, the severity, and a link to the finding."""
     raw = {**FINE, **WRONG[failure]}
     filled(store, *session_of(raw))
@@ -131,7 +131,7 @@ def test_a_finding_marks_its_turn_and_its_events_on_the_page(failure: str, store
 
 
 @pytest.mark.parametrize("failure", WRONG)
-def test_a_finding_leads_to_its_turn(failure: str, store: Store, look: Look) -> None:
+def test_a_finding_links_to_its_turn(failure: str, store: Store, look: Look) -> None:
     """Findings link to the turns that they are about."""
     filled(store, *session_of({**FINE, **WRONG[failure]}))
     turn = LINKS.session("ops", "s", "local", fragment="turn-title-2", turn=2).replace("&", "&amp;")
@@ -141,10 +141,10 @@ def test_a_finding_leads_to_its_turn(failure: str, store: Store, look: Look) -> 
 
 
 @pytest.mark.parametrize("failure", WRONG)
-def test_programs_and_the_command_line_are_told_the_same(
+def test_api_and_command_line_return_the_same_marks(
     *, failure: str, store: Store, call: Call, tokens: Tokens, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A script that asks for a session, and a person at a terminal, see the marks of the page."""
+    """A script and a terminal user see the marks of the page."""
     records = session_of({**FINE, **WRONG[failure]})
     answer = call("GET", "/api/audit/ops/sessions/s", filled(store, *records) and tokens.root).json()
     (finding,) = answer["session"]["findings"]
@@ -175,8 +175,8 @@ def test_programs_and_the_command_line_are_told_the_same(
     assert re.search(rf"turn 2 +{failure}", capsys.readouterr().out)
 
 
-def test_every_event_is_marked_however_many_there_are(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
-    """A record names a hundred events of a finding; the turn of the next hundred is no less wrong."""
+def test_every_event_is_marked_whatever_the_number(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
+    """A record names the first hundred events of a finding, but the later ones are affected as well."""
     raw = {
         **dict.fromkeys(range(61, 61 + 58), REFUND),
         **dict.fromkeys(range(121, 121 + 58), REFUND),
@@ -192,8 +192,8 @@ def test_every_event_is_marked_however_many_there_are(store: Store, look: Look, 
     assert sum(steps_of(alone).values()) == 100
 
 
-def test_a_marked_event_beyond_those_shown_can_be_reached(store: Store, look: Look) -> None:
-    """A turn may make a hundred calls before it goes wrong."""
+def test_a_marked_event_beyond_the_shown_ones_is_linked(store: Store, look: Look) -> None:
+    """A turn may make a hundred calls before it fails."""
     raw = {121 + n: call_of("search", q=n) for n in range(MAX_STEPS_PER_TURN)} | {
         121 + MAX_STEPS_PER_TURN + n: REFUND for n in range(3)
     }
@@ -210,8 +210,8 @@ def test_each_of_several_loops_has_its_own_marks(store: Store, call: Call, token
     """Two loops with the same description are separate findings."""
     raw = {**{61 + n: call_of("refund", order=1) for n in range(3)}, **{121 + n: call_of("refund", order=2) for n in range(3)}}
     filled(store, *session_of(raw))
-    found = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
-    turns = [(one["type"], [turn["turn"] for turn in one["turns"]]) for one in found]
+    findings = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
+    turns = [(one["type"], [turn["turn"] for turn in one["turns"]]) for one in findings]
     assert turns == [("infinite_tool_loop", [1]), ("infinite_tool_loop", [2]), ("cost_explosion", [1, 2])]
 
 
@@ -227,16 +227,16 @@ def test_events_outside_turns_are_marked(store: Store, look: Look, call: Call, t
         assert [one["turn"] for one in finding["turns"]] == [0]
 
 
-def test_what_came_after_the_diagnosis_is_not_marked(store: Store, look: Look) -> None:
-    """A mark is of a finding that is recorded; the next end of the session looks at what came since."""
+def test_events_after_the_diagnosis_are_not_marked(store: Store, look: Look) -> None:
+    """Marks belong to recorded findings, and the next diagnosis covers the new events."""
     events = told({**FINE, 183: {"event": "memory_event", "action": "miss"}, 184: {"event": "memory_event", "action": "lost"}})
     turns = [("exchanges", exchange("s", number)) for number in (1, 2, 3)]
     filled(store, *turns, *(("agent-events", one) for one in events), ("diagnoses", diagnosis_of(events[:-1])))
     assert sum(steps_of(look(LINKS.session("ops", "s"))).values()) == 1
 
 
-def test_an_older_diagnosis_is_marked_by_todays_rule(store: Store, call: Call, tokens: Tokens) -> None:
-    """Until version 2 the evidence of a cost explosion was the first events of the session, harmless as they were."""
+def test_an_older_diagnosis_is_marked_by_the_current_rule(store: Store, call: Call, tokens: Tokens) -> None:
+    """Before version 2, the evidence of a cost explosion was the first events of the session, which were harmless."""
     raw = {**FINE, **WRONG["cost_explosion"]}
     events = told(raw)
     (cause,) = diagnosis_of(events).failure_causes
@@ -249,11 +249,11 @@ def test_an_older_diagnosis_is_marked_by_todays_rule(store: Store, call: Call, t
     assert [one["eventId"] for turn in finding["turns"] for one in turn["events"]] == ["event_122"]
 
 
-def test_a_finding_whose_events_are_gone_says_so(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
-    """Nothing is marked that the finding was not about."""
-    kept, wrong = told(FINE), told(WRONG["infinite_tool_loop"])
+def test_a_finding_with_deleted_events_says_so(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
+    """Only events of the finding may be marked."""
+    remaining, wrong = told(FINE), told(WRONG["infinite_tool_loop"])
     turns = [("exchanges", exchange("s", number)) for number in (1, 2, 3)]
-    filled(store, *turns, *(("agent-events", one) for one in kept), ("diagnoses", diagnosis_of([*kept, *wrong])))
+    filled(store, *turns, *(("agent-events", one) for one in remaining), ("diagnoses", diagnosis_of([*remaining, *wrong])))
     page = look(LINKS.session("ops", "s"))
     assert not any((*turns_of(page).values(), *steps_of(page).values()))
     assert NOT_MARKED in page
@@ -266,13 +266,13 @@ def test_a_finding_whose_events_are_gone_says_so(store: Store, look: Look, call:
 def test_a_very_long_session_is_marked_by_its_record(
     *, rules: str | None, marked: int, store: Store, call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page does not read a million events: it marks those that the record names, and says that there are more."""
+    """A page cannot read a million events, so it marks those that the record names and says that there are more."""
     monkeypatch.setattr(module, "EVENTS_FOLDED", 100)
     raw = dict.fromkeys(range(121, 271), REFUND)
     filled(store, *session_of(raw, **({"rule_version": rules} if rules else {})))
-    found = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
-    assert {one["type"]: one["markedCount"] for one in found} == {"infinite_tool_loop": marked, "cost_explosion": marked}
-    assert all(one["eventCount"] == 150 and one["note"] for one in found)
+    findings = call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"]
+    assert {one["type"]: one["markedCount"] for one in findings} == {"infinite_tool_loop": marked, "cost_explosion": marked}
+    assert all(one["eventCount"] == 150 and one["note"] for one in findings)
 
 
 def test_a_run_without_findings_marks_nothing(store: Store, look: Look, call: Call, tokens: Tokens) -> None:
@@ -283,7 +283,7 @@ def test_a_run_without_findings_marks_nothing(store: Store, look: Look, call: Ca
     assert call("GET", "/api/audit/ops/sessions/s", tokens.root).json()["session"]["findings"] == []
 
 
-def test_no_name_of_a_marked_event_is_markup(
+def test_the_name_of_a_marked_event_is_escaped(
     store: Store, look: Look, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The description of a loop quotes the tool, which the agent named."""

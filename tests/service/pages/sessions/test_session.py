@@ -37,15 +37,15 @@ HOSTILE = '<script>alert(1)</script>\u202etxt.exe {{ 7 * 7 }} " onload=x'
 
 
 def told(page: str, *words: str) -> None:
-    """Each of the words is on the page, behind the one before it."""
-    place = 0
-    for one in words:
-        assert one in page[place:], one
-        place = page.index(one, place) + len(one)
+    """Assert that the texts are on the page in this order."""
+    position = 0
+    for text in words:
+        assert text in page[position:], text
+        position = page.index(text, position) + len(text)
 
 
 def talk(store: Store, session: str = "s", turns: int = 2, **fields: Any) -> None:
-    """A session of some turns, the second of which has an anomaly."""
+    """Store a session of some turns, the second of which is anomalous."""
     put(
         store,
         "exchanges",
@@ -66,7 +66,7 @@ def talk(store: Store, session: str = "s", turns: int = 2, **fields: Any) -> Non
     )
 
 
-def test_a_conversation_is_read_from_top_to_bottom(store: Store, look: Look) -> None:
+def test_a_conversation_is_shown_in_order(store: Store, look: Look) -> None:
     """The conversation is shown in order, with the findings of each turn."""
     talk(
         store,
@@ -94,11 +94,11 @@ def test_a_conversation_is_read_from_top_to_bottom(store: Store, look: Look) -> 
     )
     told(page, "Cost of judging", "$0.25", "Tokens of the agent", ">20<", "14 in, 6 out")
     told(page, "About this session", "local", "sonnet-5", "agent_version", "7")
-    for one in (1, 2):
-        assert LINKS.exchange("ops", score("s", one).score_id, score("s", one).exchange_at).replace("&", "&amp;") in page
+    for number in (1, 2):
+        assert LINKS.exchange("ops", score("s", number).score_id, score("s", number).exchange_at).replace("&", "&amp;") in page
 
 
-def test_events_stand_with_their_turn_in_the_order_of_time(store: Store, look: Look) -> None:
+def test_events_are_shown_with_their_turn_in_order_of_time(store: Store, look: Look) -> None:
     """Calls between two questions belong to the first one."""
     talk(store)
     events = [
@@ -111,8 +111,8 @@ def test_events_stand_with_their_turn_in_the_order_of_time(store: Store, look: L
     told(page, "Before the first turn", "session_start", "Turn 1", "tool_call", "search", "Turn 2", "tool_output", "failed")
 
 
-def test_an_event_that_names_its_exchange_stands_there(store: Store, look: Look) -> None:
-    """Some sources give the time of an answer, and others that of a question: the id says what belongs to what."""
+def test_an_event_that_names_its_exchange_is_shown_there(store: Store, look: Look) -> None:
+    """Sources differ in whether an event has the time of the question or of the answer, so the id decides."""
     talk(store)
     put(store, "agent-events", [event("s", 30, event="tool_call", tool="lookup", exchange_id="s:2")])
     page = look(LINKS.session("ops", "s"))
@@ -120,8 +120,8 @@ def test_an_event_that_names_its_exchange_stands_there(store: Store, look: Look)
     assert "Before the first turn" not in page
 
 
-def test_long_sessions_are_paged_and_each_turn_can_be_linked_to(store: Store, look: Look) -> None:
-    """A page of five thousand turns would never load; a link to one of them must still find it."""
+def test_long_sessions_are_paged_and_each_turn_has_a_link(store: Store, look: Look) -> None:
+    """A page of five thousand turns would never load, but a link to a turn must still work."""
     talk(store, turns=2 * TURNS + 1)
     first = look(LINKS.session("ops", "s"))
     assert f"Turns 1 to {TURNS} of {2 * TURNS + 1}" in first
@@ -136,7 +136,7 @@ def test_long_sessions_are_paged_and_each_turn_can_be_linked_to(store: Store, lo
     assert "No such turn" in look(LINKS.session("ops", "s", turn=5000))
 
 
-def test_only_the_anomalies_of_a_session(store: Store, look: Look) -> None:
+def test_a_session_can_be_filtered_for_anomalies(store: Store, look: Look) -> None:
     """In a long session, users want to see only the turns with anomalies."""
     talk(store, turns=TURNS + 2)
     page = look(LINKS.session("ops", "s", only="anomalies"))
@@ -146,8 +146,8 @@ def test_only_the_anomalies_of_a_session(store: Store, look: Look) -> None:
     look("/projects/ops/sessions/s?only=odd", 400)
 
 
-def test_many_events_of_a_turn_have_a_page_of_their_own(store: Store, look: Look) -> None:
-    """A turn may call ten thousand tools: some are shown, all can be reached."""
+def test_many_events_of_a_turn_have_their_own_page(store: Store, look: Look) -> None:
+    """A turn may call ten thousand tools: some are shown, and all can be reached."""
     talk(store, turns=1)
     count = STEPS_PER_PAGE + MAX_STEPS_PER_TURN
     put(store, "agent-events", [event("s", 61 + one, event="tool_call", tool=f"tool-{one}.") for one in range(count)])
@@ -162,7 +162,7 @@ def test_many_events_of_a_turn_have_a_page_of_their_own(store: Store, look: Look
     assert "There are no events here" in look(LINKS.session("ops", "s", part=7))
 
 
-def test_sessions_of_events_alone_and_of_signs_of_life_alone_have_a_page(store: Store, look: Look) -> None:
+def test_a_session_with_only_events_or_heartbeats_has_a_page(store: Store, look: Look) -> None:
     """Some agents send events but no exchanges."""
     put(store, "agent-events", [event("s", one, event="tool_call", tool="search") for one in range(3)])
     put(
@@ -176,7 +176,7 @@ def test_sessions_of_events_alone_and_of_signs_of_life_alone_have_a_page(store: 
     assert "only heartbeats" in look(LINKS.session("ops", "beat"))
 
 
-def test_a_session_is_open_until_it_ends(store: Store, look: Look) -> None:
+def test_an_open_session_is_marked(store: Store, look: Look) -> None:
     """A session in progress must be marked as incomplete."""
     talk(store)
     assert "Still open" in look(LINKS.session("ops", "s"))
@@ -193,12 +193,12 @@ def test_deleted_texts_leave_the_findings(store: Store, look: Look) -> None:
     told(page, "Turn 1", "0.52", "The texts were deleted; the findings remain.")
 
 
-def test_redacted_and_long_texts_say_so(store: Store, look: Look) -> None:
+def test_omitted_text_is_counted_and_linked(store: Store, look: Look) -> None:
     """Omitted text is counted and linked."""
-    said = exchange(
+    redacted_exchange = exchange(
         "s", 1, "x" * (TEXT_SHOWN + 7), redactions=(Redaction(kind="token", count=2),), user_message="The key is [redacted]."
     )
-    put(store, "exchanges", [said])
+    put(store, "exchanges", [redacted_exchange])
     put(store, "scores", [score("s", 1)])
     page = look(LINKS.session("ops", "s"))
     told(
@@ -209,7 +209,7 @@ def test_redacted_and_long_texts_say_so(store: Store, look: Look) -> None:
     )
 
 
-def test_incidents_that_name_a_session_are_on_its_page(store: Store, look: Look) -> None:
+def test_a_session_links_to_the_incidents_that_name_it(store: Store, look: Look) -> None:
     """Incidents link to sessions, so sessions must link back."""
     talk(store)
     evidence = '{"exchanges": [{"connection": "local", "sessionId": "s"}]}'
@@ -227,7 +227,7 @@ def test_incidents_that_name_a_session_are_on_its_page(store: Store, look: Look)
     assert "Another" not in page
 
 
-def test_the_sessions_before_and_after_are_those_of_the_same_agent(store: Store, look: Look) -> None:
+def test_a_session_links_to_neighbouring_sessions_of_its_agent(store: Store, look: Look) -> None:
     """Links to neighbouring sessions help to find when a problem began."""
     for number, (session, agent) in enumerate((("one", "scout"), ("two", "guide"), ("three", "scout"), ("four", "scout"))):
         at = START + timedelta(hours=number)
@@ -253,7 +253,7 @@ def test_a_finished_session_shows_its_run(call: Call, tokens: Tokens, loop: asyn
     assert LINKS.session("ops", "a/b c", "north") in look(LINKS.run("ops", "run_001"))
 
 
-def test_an_id_leads_to_its_session(call: Call, tokens: Tokens, store: Store) -> None:
+def test_an_id_redirects_to_its_session(call: Call, tokens: Tokens, store: Store) -> None:
     """Users paste ids from logs behind /sessions/."""
     talk(store)
     browser = cookie(signed_in(call, tokens.root))
@@ -264,9 +264,7 @@ def test_an_id_leads_to_its_session(call: Call, tokens: Tokens, store: Store) ->
     assert call("GET", "/sessions/s", headers=HTML).status_code == 303
 
 
-def test_an_id_that_several_have_is_a_choice_of_those_that_one_may_see(
-    call: Call, tokens: Tokens, store: Store, look: Look
-) -> None:
+def test_an_ambiguous_id_offers_the_visible_sessions(call: Call, tokens: Tokens, store: Store, look: Look) -> None:
     """Ids are unique within a connection only, and sessions of hidden projects must not be offered."""
     talk(store)
     talk(store, connection="south", project="web")
@@ -281,7 +279,7 @@ def test_an_id_that_several_have_is_a_choice_of_those_that_one_may_see(
     assert call("GET", LINKS.session("web", "s"), headers=reader).status_code in (403, 404)
 
 
-def test_a_project_with_two_sessions_of_an_id_asks_which(store: Store, look: Look) -> None:
+def test_an_id_shared_by_two_connections_asks_for_the_connection(store: Store, look: Look) -> None:
     """The connection in the address resolves the ambiguity."""
     talk(store)
     talk(store, connection="south")
@@ -289,7 +287,7 @@ def test_a_project_with_two_sessions_of_an_id_asks_which(store: Store, look: Loo
     assert "Conversation" in look(LINKS.session("ops", "s", "south"))
 
 
-def test_a_session_that_is_gone_says_why(access: AccessStore, store: Store, look: Look) -> None:
+def test_a_deleted_session_is_explained(access: AccessStore, store: Store, look: Look) -> None:
     """Alerts may link to sessions that have been erased since."""
     talk(store)
     assert "It may have been erased, or its retention period has passed." in look(LINKS.session("ops", "nothing"), 404)
@@ -309,9 +307,9 @@ def test_a_session_that_is_gone_says_why(access: AccessStore, store: Store, look
     assert "ada asked" not in look(LINKS.session("web", "gone"), 404)
 
 
-def test_no_text_of_anybody_is_markup(store: Store, look: Look) -> None:
-    """Users, agents, tools and senders of ids write what is shown here."""
-    said = exchange(
+def test_no_foreign_text_is_markup(store: Store, look: Look) -> None:
+    """Users, agents, tools and senders of ids write these texts."""
+    hostile_exchange = exchange(
         HOSTILE,
         1,
         HOSTILE,
@@ -322,7 +320,7 @@ def test_no_text_of_anybody_is_markup(store: Store, look: Look) -> None:
         tags=(HOSTILE,),
         labels=(Label(name="tenant", value=HOSTILE),),
     )
-    put(store, "exchanges", [said])
+    put(store, "exchanges", [hostile_exchange])
     put(
         store,
         "scores",
@@ -334,8 +332,8 @@ def test_no_text_of_anybody_is_markup(store: Store, look: Look) -> None:
     assert "\u202e" not in page
 
 
-def test_the_answer_to_programs_is_whole_and_paged(call: Call, tokens: Tokens, store: Store) -> None:
-    """A script that asks why a session went wrong gets what the page shows, with nothing cut."""
+def test_the_api_answer_is_complete_and_paged(call: Call, tokens: Tokens, store: Store) -> None:
+    """A script that analyses a session gets the content of the page without truncation."""
     long = "x" * (TEXT_SHOWN + 1)
     talk(store, turns=3, agent_thinking=long)
     put(store, "judgements", [judgement("s", 2)])
@@ -355,13 +353,13 @@ def test_the_answer_to_programs_is_whole_and_paged(call: Call, tokens: Tokens, s
         True,
         ["It left out what was asked."],
     )
-    rest = call("GET", f"/api/audit/ops/sessions/s?limit=2&turn={first['nextTurn']}", tokens.root).json()
-    assert [one["turn"] for one in rest["turns"]] == [3]
-    assert rest["nextTurn"] is None
+    next_page = call("GET", f"/api/audit/ops/sessions/s?limit=2&turn={first['nextTurn']}", tokens.root).json()
+    assert [one["turn"] for one in next_page["turns"]] == [3]
+    assert next_page["nextTurn"] is None
     assert call("GET", "/api/audit/ops/sessions/nothing", tokens.root).status_code == 404
 
 
-def test_programs_are_asked_for_the_connection_where_several_have_the_id(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_api_asks_for_the_connection_of_an_ambiguous_id(call: Call, tokens: Tokens, store: Store) -> None:
     """As for exchanges, an id may belong to several connections."""
     talk(store)
     talk(store, connection="south")
@@ -372,7 +370,7 @@ def test_programs_are_asked_for_the_connection_where_several_have_the_id(call: C
 
 
 @pytest.mark.parametrize("address", ["?turn=0", "?part=-1", "?turn=x", "?connection=A%20B"])
-def test_an_address_that_is_not_valid_says_so(store: Store, look: Look, address: str) -> None:
+def test_an_invalid_address_is_an_error_page(store: Store, look: Look, address: str) -> None:
     """Errors must be pages, not stack traces."""
     talk(store)
     look(f"/projects/ops/sessions/s{address}", 400)
