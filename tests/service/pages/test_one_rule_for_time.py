@@ -40,7 +40,7 @@ LENGTHS = {"7d": 7, "14d": 14, "30d": 30, "90d": 90}
 
 @pytest.fixture
 def look(call: Call, tokens: Tokens, store: Store) -> Look:
-    """The text of a page, as the server shows it of both projects."""
+    """Return the text of a page of a server with both projects."""
     put_paused(store, NOW)
     value = signed_in(call, tokens.root)
 
@@ -65,7 +65,7 @@ def count_on(page: str, tab: str) -> int:
 
 
 def offered_by(page: str) -> str | None:
-    """The address that a page offers in place of an empty period; None without an offer."""
+    """Return the address that a page offers for an empty period, or None without an offer."""
     (part,) = re.findall(r'<div id="last-period" data-part>(.*?)</div>', page, re.DOTALL)
     links = re.findall(r'href="([^"]+)"', part)
     return unescape(links[0]) if links else None
@@ -74,7 +74,7 @@ def offered_by(page: str) -> str | None:
 @pytest.mark.parametrize("project", [PAUSED, LIVE])
 @pytest.mark.parametrize("tab", TABS)
 def test_every_tab_counts_the_same_records_of_a_period(look: Look, project: str, tab: str) -> None:
-    """The days up to today are the same days everywhere, so more days never show less; and a period without a name is the usual one."""
+    """A longer period never has fewer records, and a page without a period shows the default one."""
     counts = {length: count_on(look(f"/projects/{project}{tab}?window={length}"), tab) for length in LENGTHS}
 
     assert counts == {length: count_within(project, days) for length, days in LENGTHS.items()}
@@ -82,7 +82,7 @@ def test_every_tab_counts_the_same_records_of_a_period(look: Look, project: str,
 
 
 @pytest.mark.parametrize("tab", TABS)
-def test_an_empty_period_says_so_and_offers_the_last_one_with_data(look: Look, tab: str) -> None:
+def test_an_empty_period_links_to_the_last_one_with_data(look: Look, tab: str) -> None:
     """After a pause, the page says that the period is empty and links to the last one with data."""
     empty = look(f"/projects/{PAUSED}{tab}?window=7d")
     address = offered_by(empty)
@@ -101,7 +101,7 @@ def test_a_project_without_older_records_offers_nothing(look: Look, tab: str) ->
 
 
 @pytest.mark.parametrize("tab", ["/anomalies", "/runs", "/incidents", "/agents", "/wrap-quality", "/evaluations"])
-def test_a_list_shows_all_of_the_time_only_where_its_address_says_so(look: Look, tab: str) -> None:
+def test_all_time_is_shown_only_if_the_address_says_so(look: Look, tab: str) -> None:
     """All time is never the default, and pages that show a period do not keep it."""
     page = look(f"/projects/{PAUSED}{tab}?window=all")
 
@@ -111,8 +111,8 @@ def test_a_list_shows_all_of_the_time_only_where_its_address_says_so(look: Look,
 
 
 @pytest.mark.parametrize("project", [PAUSED, LIVE])
-def test_the_api_counts_what_the_pages_do(look: Look, call: Call, tokens: Tokens, project: str) -> None:
-    """The fleet, the trends and the lists of the API are of the same days as the tabs."""
+def test_the_api_counts_the_same_records_as_the_pages(look: Look, call: Call, tokens: Tokens, project: str) -> None:
+    """Fleet, trends and lists of the API cover the same days as the tabs."""
     assert look("/")
 
     def ask(path: str) -> dict[str, object]:
@@ -134,7 +134,7 @@ def test_the_api_counts_what_the_pages_do(look: Look, call: Call, tokens: Tokens
     assert row["before"]["scores"] == count_within(project, 14) - count_within(project, 7)
 
 
-def test_the_period_that_the_api_offers_has_data(look: Look, call: Call, tokens: Tokens) -> None:
+def test_the_period_offered_by_the_api_has_data(look: Look, call: Call, tokens: Tokens) -> None:
     """`last_until` is a valid value of `until`."""
     assert look("/")
     until = (NOW - timedelta(days=20)).date()
@@ -149,7 +149,7 @@ def test_the_period_that_the_api_offers_has_data(look: Look, call: Call, tokens:
     assert trends["until"] == f"{until}"
 
 
-def test_a_card_of_a_project_that_has_fallen_silent_has_no_figures_of_long_ago(look: Look) -> None:
+def test_the_card_of_a_silent_project_has_no_old_figures(look: Look) -> None:
     """Its figures cover the last days and are empty; the card names the last record and links to it."""
     cards = {card.partition("</a>")[0].rpartition(">")[2]: card for card in look("/").split('<li class="card ')[1:]}
 
@@ -161,7 +161,7 @@ def test_a_card_of_a_project_that_has_fallen_silent_has_no_figures_of_long_ago(l
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """A database file with both projects, as of the present."""
+    """Return a database file with both projects, relative to the present."""
     path = tmp_path / "paused.duckdb"
     with Store(path) as store:
         put_paused(store, utc_now())
@@ -169,7 +169,7 @@ def database(tmp_path: Path) -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[list[dict[str, object]], str]:
-    """The rows that a command prints as JSON, and what it says beside them."""
+    """Return the rows that a command prints as JSON, and its error output."""
     capsys.readouterr()
     assert run([*words, "--json"]) == 0
     output = capsys.readouterr()
@@ -178,10 +178,10 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[list[dict[
 
 @pytest.mark.parametrize("project", [PAUSED, LIVE])
 @pytest.mark.parametrize("command", ["runs", "scores", "wrap-quality", "evaluations"])
-def test_the_command_line_counts_what_the_pages_do(
+def test_the_command_line_counts_the_same_records_as_the_pages(
     database: Path, capsys: pytest.CaptureFixture[str], project: str, command: str
 ) -> None:
-    """`--since 7d` are the seven days of the pages; an empty list says how to see the last one that is not."""
+    """`--since 7d` means the seven days of the pages, and an empty list names the last period with data."""
     of_project = ("--project", project, "--db", str(database))
     rows = {length: printed(capsys, command, "--since", length, *of_project) for length in LENGTHS}
 
@@ -191,25 +191,25 @@ def test_the_command_line_counts_what_the_pages_do(
     offers = [re.findall(r"--since (\d{4}-\d\d-\d\d)", told) for _, told in rows.values()]
     assert [bool(offer) for offer in offers] == [not count_within(project, days) for days in LENGTHS.values()]
     if project == PAUSED:
-        again, _ = printed(capsys, command, "--since", offers[0][0], *of_project)
-        assert len(again) == 2
+        offered_rows, _ = printed(capsys, command, "--since", offers[0][0], *of_project)
+        assert len(offered_rows) == 2
 
 
-def test_the_fleet_on_the_command_line_says_what_is_silent_and_how_to_see_its_last_days(
+def test_the_fleet_on_the_command_line_marks_silent_projects_and_their_last_days(
     database: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The same figures as on the page and in the API; the offer is an option of the command."""
-    shown, _ = printed(capsys, "projects", "--db", str(database))
-    assert {one["project"]: one["recent"]["scores"] for one in shown} == {PAUSED: 0, LIVE: count_within(LIVE, 7)}  # type: ignore[index]
+    """The figures are those of the page and the API, and the offer is an option of the command."""
+    projects, _ = printed(capsys, "projects", "--db", str(database))
+    assert {one["project"]: one["recent"]["scores"] for one in projects} == {PAUSED: 0, LIVE: count_within(LIVE, 7)}  # type: ignore[index]
     capsys.readouterr()
     assert run(["projects", "--db", str(database)]) == 0
     (until,) = re.findall(r"driftline projects --until (\d{4}-\d\d-\d\d)", " ".join(capsys.readouterr().err.split()))
-    again, _ = printed(capsys, "projects", "--until", until, "--db", str(database))
-    assert [one["recent"]["scores"] for one in again if one["project"] == PAUSED] == [2]  # type: ignore[index]
+    offered_projects, _ = printed(capsys, "projects", "--until", until, "--db", str(database))
+    assert [one["recent"]["scores"] for one in offered_projects if one["project"] == PAUSED] == [2]  # type: ignore[index]
 
 
 @pytest.mark.parametrize("until", ["yesterday", "1999-01-01", "2026-10-01T12:00Z"])
-def test_a_day_that_is_none_is_refused(call: Call, tokens: Tokens, database: Path, until: str) -> None:
-    """The fleet and the trends are of whole days."""
+def test_an_invalid_day_is_refused(call: Call, tokens: Tokens, database: Path, until: str) -> None:
+    """Fleet and trends cover whole days."""
     assert run(["projects", "--until", until, "--db", str(database)]) == 2
     assert call("GET", f"/api/audit/projects?until={until}", tokens.root).status_code == 400

@@ -24,25 +24,25 @@ def test_no_text_is_markup(text: str) -> None:
 
 
 @given(st.text())
-def test_the_parts_of_a_text_are_the_text(text: str) -> None:
-    """Nothing is lost, nothing is added."""
+def test_the_parts_of_a_text_add_up_to_the_text(text: str) -> None:
+    """Nothing may be lost or added."""
     assert "".join(seen + hidden for seen, hidden in hidden_parts(text)) == text
 
 
 @pytest.mark.parametrize("hidden", ["\u202e", "\u200b", "\u2066", "\ufeff", "\x1b", "\x00", "\u00ad", "\U000e0041", "\u2028"])
-def test_what_turns_or_hides_text_is_shown_as_its_code(hidden: str) -> None:
-    """`exe.fdp` that reads as `pdf.exe` must not."""
+def test_a_hidden_or_reversing_character_is_shown_as_its_code(hidden: str) -> None:
+    """`exe.fdp` must not look like `pdf.exe`."""
     assert str(shown(f"a{hidden}b")) == f'a<span class="code-point">U+{ord(hidden):04X}</span>b'
 
 
-def test_ordinary_writing_is_left_alone() -> None:
-    """Lines, tabs, other scripts and emoji are no attack."""
+def test_ordinary_text_is_unchanged() -> None:
+    """Line breaks, tabs, other scripts and emoji are harmless."""
     text = "Grüße,\n\tשם, 你好 ❤️"
     assert str(shown(text)) == text
     assert not [one for one in text if unicodedata.category(one) == "Cf"]
 
 
-def test_figures_are_for_people() -> None:
+def test_figures_are_readable() -> None:
     """Unknown values are named and never shown as 0."""
     assert number(None) == "\u2013"
     assert share(None) == "\u2013"
@@ -56,8 +56,8 @@ def test_figures_are_for_people() -> None:
     assert usd(0.0) == "$0.00"
 
 
-def test_a_page_may_load_our_files_and_nothing_else(call: Call, tokens: Tokens) -> None:
-    """No inline script, no inline style, no other host: what an agent smuggles in cannot run."""
+def test_a_page_may_load_only_our_files(call: Call, tokens: Tokens) -> None:
+    """Without inline scripts, inline styles and other hosts, injected markup has no effect."""
     answer = call("GET", "/telemetry", headers=cookie(signed_in(call, tokens.root)))
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
     assert policy["default-src"] == "'none'"
@@ -69,18 +69,18 @@ def test_a_page_may_load_our_files_and_nothing_else(call: Call, tokens: Tokens) 
     assert answer.headers["referrer-policy"] == "no-referrer"
 
 
-def test_a_page_that_says_nothing_new_is_not_sent_again(call: Call, tokens: Tokens) -> None:
-    """Pages ask every few seconds."""
+def test_an_unchanged_page_is_not_sent_again(call: Call, tokens: Tokens) -> None:
+    """Pages poll every few seconds."""
     value = signed_in(call, tokens.root)
     first = call("GET", "/", headers=cookie(value))
-    again = call("GET", "/", headers=cookie(value) | {"if-none-match": first.headers["etag"]})
-    assert again.status_code == 304
-    assert again.content == b""
+    repeated = call("GET", "/", headers=cookie(value) | {"if-none-match": first.headers["etag"]})
+    assert repeated.status_code == 304
+    assert repeated.content == b""
 
 
 @pytest.mark.parametrize("name", ["pages.js", "pages.css", "icon.svg", "vendor/uplot-1.6.32/uPlot.iife.min.js"])
-def test_files_of_pages_are_there_for_everybody(call: Call, name: str) -> None:
-    """The sign-in needs them, too; they hold no secret."""
+def test_static_files_need_no_sign_in(call: Call, name: str) -> None:
+    """The sign-in page loads them, and they contain no secret."""
     answer = call("GET", f"/static/{name}")
     assert answer.status_code == 200
     assert call("GET", f"/static/{name}", headers={"if-none-match": answer.headers["etag"]}).status_code == 304
@@ -89,12 +89,12 @@ def test_files_of_pages_are_there_for_everybody(call: Call, name: str) -> None:
 
 @pytest.mark.parametrize(("error", "read"), SENTENCES.items())
 def test_an_error_on_a_page_is_a_sentence(error: str, read: str) -> None:
-    """Programs get half a sentence, or a field with what is wrong with it; people read whole ones."""
+    """Programs read the field and the problem, people need a complete sentence."""
     assert sentence(error) == read
 
 
-def test_an_error_of_a_page_is_a_page_and_one_of_the_api_is_not(call: Call, tokens: Tokens) -> None:
-    """People read words, programs read codes."""
+def test_errors_of_pages_are_pages_and_errors_of_the_api_are_json(call: Call, tokens: Tokens) -> None:
+    """People read pages, programs read codes."""
     value = signed_in(call, tokens.root)
     page = call("GET", "/nowhere", headers=cookie(value))
     assert page.status_code == 404

@@ -27,29 +27,29 @@ RUNS = LINKS.runs("ops")
 
 
 def listed(page: str) -> list[str]:
-    """The runs of a list, in its order."""
+    """Return the listed runs, in order."""
     return re.findall(r'<td class="whole"><a href="/projects/ops/runs/(run_\d+)"', page)
 
 
-def test_runs_are_listed_the_worst_first_page_by_page(look: Callable[..., str], store: Store) -> None:
-    """The worst of three hundred runs is what one opens the list for; ties, and runs without a score, have one place each."""
+def test_runs_are_listed_worst_first_in_pages(look: Callable[..., str], store: Store) -> None:
+    """Users look for the worst of three hundred runs; ties and runs without a score have a fixed position."""
     trusts = [*(40 + number % 7 for number in range(2 * ROWS_PER_PAGE)), None, 12, None, 99]
     put(store, "diagnoses", (diagnosed(f"s{number}", trust_score=trust) for number, trust in enumerate(trusts)))
-    place = [(math.inf if trust is None else trust, -number) for number, trust in enumerate(trusts, 1)]
-    read: list[str] = []
+    order = [(math.inf if trust is None else trust, -number) for number, trust in enumerate(trusts, 1)]
+    listed_runs: list[str] = []
     address: str | None = LINKS.runs("ops", sort="trust")
     while address:
         page = look(address)
-        read += listed(page)
+        listed_runs += listed(page)
         link = re.search(r'rel="next" href="([^"]+)"|href="([^"]+)" rel="next"', page)
         address = unescape(link[1] or link[2]) if link else None
-    assert read == [f"run_{-number:03}" for _, number in sorted(place)]
+    assert listed_runs == [f"run_{-number:03}" for _, number in sorted(order)]
     assert listed(look(RUNS))[0] == f"run_{len(trusts)}"
     look(f"{RUNS}?sort=trust&cursor={encode_place(Place(EARLIEST, 'odd', 3))}", 400)
 
 
 def test_the_newest_runs_are_those_that_ended_last(look: Callable[..., str], store: Store) -> None:
-    """Transcripts are imported file by file: of what was imported last the session may be weeks old."""
+    """Transcripts are imported file by file, so the last imported session may be weeks old."""
     ends = [datetime(2026, *day, tzinfo=UTC) for day in ((10, 1), (9, 21), (9, 25), (9, 21))]
     put(store, "diagnoses", [diagnosed(f"s{number}", ended_at=at) for number, at in enumerate(ends)])
     newest_first = ["run_001", "run_003", "run_004", "run_002"]
@@ -61,7 +61,7 @@ def test_the_newest_runs_are_those_that_ended_last(look: Callable[..., str], sto
     ]
 
 
-def test_an_unsafe_run_is_worse_than_one_that_is_trusted_less(look: Callable[..., str], store: Store) -> None:
+def test_an_unsafe_run_is_worse_than_one_with_less_trust(look: Callable[..., str], store: Store) -> None:
     """Five duplicate refunds leave a trust of 90, so ordering by trust alone would rank them too low."""
     levels = {"a": ("review_recommended", 88), "b": ("unsafe_for_production", 90), "c": ("ready_for_runtime", 86)}
     put(store, "diagnoses", [diagnosed(name, readiness_level=at, trust_score=trust) for name, (at, trust) in levels.items()])
@@ -71,17 +71,17 @@ def test_an_unsafe_run_is_worse_than_one_that_is_trusted_less(look: Callable[...
     assert "never below 73, so decide by readiness" in look(LINKS.run("ops", "run_002"))
 
 
-def test_runs_are_narrowed_to_agents_and_days(look: Callable[..., str], store: Store) -> None:
-    """From an incident one goes to the runs of its agents in its days; the last day counts whole."""
+def test_runs_can_be_filtered_by_agents_and_days(look: Callable[..., str], store: Store) -> None:
+    """An incident links to the runs of its agents and days; the last day is included."""
     ends = [datetime(2026, 10, day, 23, 59, tzinfo=UTC) for day in (1, 2, 3, 4)]
-    made = [
+    diagnoses = [
         diagnosed(f"{agent}{at.day}", agent=agent, ended_at=at, trust_score=100 - at.day)
         for at in ends
         for agent in ("scout", "<b>other")
     ]
-    put(store, "diagnoses", made)
-    asked = LINKS.runs("ops", agent=["scout"], since="2026-10-02", until="2026-10-03")
-    page = look(asked)
+    put(store, "diagnoses", diagnoses)
+    path = LINKS.runs("ops", agent=["scout"], since="2026-10-02", until="2026-10-03")
+    page = look(path)
     assert listed(page) == ["run_005", "run_003"]
     assert "Runs of <bdi>scout</bdi> that ended from 2026-10-02 to 2026-10-03." in page
     both = look(LINKS.runs("ops", agent=["scout", "<b>other"], since="2026-10-04"))
@@ -91,26 +91,26 @@ def test_runs_are_narrowed_to_agents_and_days(look: Callable[..., str], store: S
     look(f"{RUNS}?since=odd", 400)
 
 
-def test_a_run_is_found_in_sql_by_the_id_that_pages_have(
+def test_sql_uses_the_run_ids_of_the_pages(
     call: Call, tokens: Tokens, look: Callable[..., str], store: Store, tmp_path: Path
 ) -> None:
     """SQL uses the run ids of the pages, beside a server and over the file."""
-    made = [diagnosed(f"s{number}", trust_score=90 + number) for number in range(3)]
-    put(store, "diagnoses", [*made, diagnosed("s1", trust_score=50, revision=1), diagnosed("w", project="web")])
+    diagnoses = [diagnosed(f"s{number}", trust_score=90 + number) for number in range(3)]
+    put(store, "diagnoses", [*diagnoses, diagnosed("s1", trust_score=50, revision=1), diagnosed("w", project="web")])
     assert listed(look(RUNS)) == ["run_003", "run_002", "run_001"]
     sql = "SELECT project, run_id, session_id, trust_score, day::VARCHAR AS day FROM runs ORDER BY ALL"
     day = f"{START:%Y-%m-%d}"
-    wanted = [
+    expected_rows = [
         ("ops", "run_001", "s0", 90, day), ("ops", "run_002", "s1", 50, day), ("ops", "run_003", "s2", 92, day), ("web", "run_001", "w", 100, day),
     ]  # fmt: skip
     rows = call("POST", "/api/audit/query", tokens.root, json={"sql": sql}).json()["rows"]
-    assert [tuple(row.values()) for row in rows] == wanted
+    assert [tuple(row.values()) for row in rows] == expected_rows
     copy_database(store, tmp_path / "copy.duckdb")
-    assert read_only_rows(tmp_path / "copy.duckdb", sql, 10)[1] == wanted
+    assert read_only_rows(tmp_path / "copy.duckdb", sql, 10)[1] == expected_rows
 
 
-def test_the_lowest_trust_of_an_agent_leads_to_its_run(look: Callable[..., str], store: Store) -> None:
-    """A number that one would have to look for among hundreds of runs is no use; of equals it is the newest."""
+def test_the_lowest_trust_of_an_agent_links_to_its_run(look: Callable[..., str], store: Store) -> None:
+    """Nobody wants to search hundreds of runs for it; of equal ones, the newest is linked."""
     trusts = (90, 61, 61, None, 95)
     put(store, "diagnoses", [diagnosed(f"s{number}", trust_score=trust) for number, trust in enumerate(trusts)])
     (lowest,) = re.findall(r'data-label="Lowest"><a href="([^"]+)">61</a>', look(LINKS.agents("ops")))

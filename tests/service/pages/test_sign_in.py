@@ -27,21 +27,21 @@ from service.web.bounds import ApiSettings
 
 
 def looks(call: Call, value: str) -> httpx2.Response:
-    """The fleet, as a browser asks for it."""
+    """Return the fleet page as a browser requests it."""
     return call("GET", "/", headers=cookie(value))
 
 
-def test_a_page_without_a_sign_in_leads_there_and_back(call: Call) -> None:
-    """A link in an alert must end at what it names, with one sign-in between."""
+def test_a_page_without_a_sign_in_redirects_there_and_back(call: Call) -> None:
+    """A link in an alert must reach its target with one sign-in."""
     answer = call("GET", "/?q=a&sort=name", headers=HTML)
     assert answer.status_code == 303
     assert answer.headers["location"] == "/sign-in?next=%2F%3Fq%3Da%26sort%3Dname"
-    shown = call("GET", answer.headers["location"], headers=HTML)
-    assert shown.status_code == 200
-    assert 'data-then="/?q=a&amp;sort=name"' in shown.text
+    page = call("GET", answer.headers["location"], headers=HTML)
+    assert page.status_code == 200
+    assert 'data-then="/?q=a&amp;sort=name"' in page.text
 
 
-def test_the_cookie_is_for_the_browser_alone(call: Call, tokens: Tokens) -> None:
+def test_the_cookie_is_restricted_to_the_browser(call: Call, tokens: Tokens) -> None:
     """No script reads it, no other site sends it with a write, and it is not the token."""
     answer = call("POST", SIGN_IN, tokens.root, json={})
     (crumb,) = SimpleCookie(answer.headers["set-cookie"]).values()
@@ -53,7 +53,7 @@ def test_the_cookie_is_for_the_browser_alone(call: Call, tokens: Tokens) -> None
     assert looks(call, crumb.value).status_code == 200
 
 
-def test_an_address_of_https_makes_the_cookie_secure(call: Call, tokens: Tokens) -> None:
+def test_an_https_address_makes_the_cookie_secure(call: Call, tokens: Tokens) -> None:
     """Behind TLS, the cookie must never be sent unencrypted."""
     assert "secure" in call("POST", f"https://localhost:8321{SIGN_IN}", tokens.root, json={}).headers["set-cookie"].lower()
     assert "secure" not in call("POST", SIGN_IN, tokens.root, json={}).headers["set-cookie"].lower()
@@ -71,10 +71,10 @@ class TestBehindAProxyThatSpeaksTls:
     def test_the_cookie_is_for_encrypted_calls_to_this_host(self, call: Call, tokens: Tokens, host: str) -> None:
         """The browser must not send it unencrypted, and no other host of the domain can set one of its name."""
         set_cookie = call("POST", SIGN_IN, tokens.root, json={}, headers={"host": host}).headers["set-cookie"]
-        name, _, rest = set_cookie.partition("=")
+        name, _, attributes = set_cookie.partition("=")
         assert name == "__Host-driftline-8321"
-        assert "; secure" in rest.lower()
-        value = rest.partition(";")[0]
+        assert "; secure" in attributes.lower()
+        value = attributes.partition(";")[0]
         assert call("GET", "/", headers={"host": host, "cookie": f"{name}={value}", **HTML}).status_code == 200
         assert call("GET", "/", headers={"host": host, "cookie": f"{COOKIE}={value}", **HTML}).status_code == 303
 
@@ -84,7 +84,7 @@ class TestBehindAProxyThatSpeaksTls:
         assert looks(call, value).status_code == 200
 
 
-def test_servers_on_one_machine_do_not_sign_each_other_s_people_out(call: Call, tokens: Tokens) -> None:
+def test_two_servers_on_one_machine_keep_separate_sign_ins(call: Call, tokens: Tokens) -> None:
     """Browsers share cookies between the ports of a host."""
     value = signed_in(call, tokens.root)
     other = cookie_name(8400, encrypted=False)
@@ -92,20 +92,20 @@ def test_servers_on_one_machine_do_not_sign_each_other_s_people_out(call: Call, 
 
 
 @pytest.mark.parametrize("token", [None, "dl_000000000000_x", "odd"])
-def test_nobody_signs_in_without_a_right_token(call: Call, token: str | None) -> None:
-    """The sign-in is no second admission: it counts failures as every call does."""
+def test_nobody_signs_in_without_a_valid_token(call: Call, token: str | None) -> None:
+    """The sign-in counts failures like every other request."""
     answer = call("POST", SIGN_IN, token, json={})
     assert answer.status_code == 401
     assert answer.headers.get("set-cookie") is None
 
 
-def test_a_connection_does_not_sign_in(call: Call, tokens: Tokens) -> None:
+def test_a_connection_cannot_sign_in(call: Call, tokens: Tokens) -> None:
     """A connection's token is stored on agents' machines and must not open pages."""
     assert call("POST", SIGN_IN, tokens.ops, json={}).status_code == 403
 
 
-def test_signing_out_ends_it_everywhere(call: Call, tokens: Tokens) -> None:
-    """A copy of the cookie opens nothing any more."""
+def test_signing_out_ends_the_sign_in_everywhere(call: Call, tokens: Tokens) -> None:
+    """A copy of the cookie must become useless."""
     value = signed_in(call, tokens.root)
     answer = call("POST", SIGN_OUT, json={}, headers=from_page(value))
     assert answer.status_code == 204
@@ -121,8 +121,8 @@ def test_revoking_the_token_ends_the_sign_in(call: Call, tokens: Tokens, access:
     assert looks(call, value).status_code == 303
 
 
-def test_a_sign_in_ends_by_itself(tmp_path: Path) -> None:
-    """Twelve hours later a forgotten browser opens nothing; what has ended is forgotten with the next sign-in."""
+def test_a_sign_in_expires(tmp_path: Path) -> None:
+    """After twelve hours a forgotten browser is signed out, and expired sign-ins are deleted by the next one."""
     now = [datetime(2026, 10, 1, tzinfo=UTC)]
     with AccessStore(tmp_path / "fleet.access", lambda: now[0]) as access:
         token = access.add(Holder("operator", "root", None))
@@ -138,13 +138,13 @@ def test_a_sign_in_ends_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "x", "a" * 43, "ä" * 43, "a" * 10_000, '"; DROP TABLE sign_ins; --'])
-def test_a_made_up_cookie_opens_nothing(call: Call, value: str) -> None:
+def test_a_forged_cookie_is_refused(call: Call, value: str) -> None:
     """No bytes of a cookie may open anything or cause an error."""
     assert call("GET", "/", headers={"cookie": f"{COOKIE}={value}".encode(), **HTML}).status_code == 303
 
 
-def test_two_cookies_open_nothing(call: Call, tokens: Tokens) -> None:
-    """Another host of the same site could have set one of them."""
+def test_two_cookies_are_refused(call: Call, tokens: Tokens) -> None:
+    """Another host of the same site may have set one of them."""
     value = signed_in(call, tokens.root)
     assert call("GET", "/", headers={"cookie": f"{COOKIE}={value}; {COOKIE}=other"}).status_code == 303
 
@@ -160,7 +160,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("how", FORGED)
-def test_a_write_that_no_page_of_ours_made_is_refused(call: Call, tokens: Tokens, store: Store, how: str) -> None:
+def test_a_write_from_another_site_is_refused(call: Call, tokens: Tokens, store: Store, how: str) -> None:
     """Browsers send the cookie with requests caused by any site."""
     put(store, "incidents", [incident()])
     value = signed_in(call, tokens.root)
@@ -168,53 +168,53 @@ def test_a_write_that_no_page_of_ours_made_is_refused(call: Call, tokens: Tokens
     refused = call("PUT", path, json={"status": "dismissed"}, headers=from_page(value, **FORGED[how]))
     assert refused.status_code == 403
     assert refused.json()["code"] == "forged"
-    taken = call("PUT", path, json={"status": "dismissed"}, headers=from_page(value))
-    assert taken.status_code == 200
-    assert taken.json()["incident"]["status"] == "dismissed"
+    response = call("PUT", path, json={"status": "dismissed"}, headers=from_page(value))
+    assert response.status_code == 200
+    assert response.json()["incident"]["status"] == "dismissed"
 
 
-def test_a_write_without_the_headers_of_browsers_is_refused(call: Call, tokens: Tokens) -> None:
+def test_a_write_without_browser_headers_is_refused(call: Call, tokens: Tokens) -> None:
     """Every browser sends the origin of a write; other clients use tokens."""
     value = signed_in(call, tokens.root)
     headers = {**cookie(value), PAGE_MARK: mark_of(value.encode(), "")}
     assert call("POST", SIGN_OUT, json={}, headers=headers).status_code == 403
 
 
-def test_the_cookie_sees_what_its_token_sees(call: Call, tokens: Tokens) -> None:
-    """An operator of one project signs in to that one."""
+def test_the_cookie_has_the_rights_of_its_token(call: Call, tokens: Tokens) -> None:
+    """An operator of one project sees that project only."""
     value = signed_in(call, tokens.ops_reader)
-    shown = looks(call, value).text
-    assert projects_of(shown) == ["ops"]
+    page = looks(call, value).text
+    assert projects_of(page) == ["ops"]
     assert call("GET", "/api/audit/web/summary", headers=cookie(value)).status_code == 403
 
 
 @given(st.text())
-def test_the_way_back_is_always_ours(address: str) -> None:
+def test_the_return_address_is_always_local(address: str) -> None:
     """A link to the sign-in must not be able to redirect to another site."""
-    kept = local_path(address)
-    assert kept.startswith("/")
-    assert not urlsplit(kept).netloc
-    assert not kept.startswith(("//", "/\\"))
+    path = local_path(address)
+    assert path.startswith("/")
+    assert not urlsplit(path).netloc
+    assert not path.startswith(("//", "/\\"))
 
 
 @pytest.mark.parametrize(
     "address", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)", "/a\n", "http://["]
 )
-def test_a_way_to_elsewhere_is_not_taken(address: str) -> None:
+def test_a_foreign_return_address_is_ignored(address: str) -> None:
     """A foreign target is replaced by the fleet."""
     assert local_path(address) == "/"
 
 
-def test_pages_that_differ_share_no_mark(call: Call, tokens: Tokens) -> None:
-    """Pages are compressed: from the lengths of many that differ a mark that they share could be guessed, letter by letter."""
+def test_pages_with_different_content_share_no_form_token(call: Call, tokens: Tokens) -> None:
+    """Pages are compressed, so a shared token could be guessed letter by letter from their lengths."""
     value = signed_in(call, tokens.root)
     pages = [call("GET", f"/incidents?text=words-{number}", headers=cookie(value)).text for number in (1, 1, 2)]
-    first, again, other = (re.findall(r'<meta name="driftline-page" content="([0-9a-f]{64})"', page)[0] for page in pages)
-    assert first == again
+    first, repeated, other = (re.findall(r'<meta name="driftline-page" content="([0-9a-f]{64})"', page)[0] for page in pages)
+    assert first == repeated
     assert first[:32] != other[:32]
     assert first[32:] != other[32:]
-    written = [
+    lines = [
         call("POST", "/api/audit/sign-out", headers={**from_page(value), PAGE_MARK: mark}).status_code
         for mark in (other[:-1] + "x", other)
     ]
-    assert written == [403, 204]
+    assert lines == [403, 204]

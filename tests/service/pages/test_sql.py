@@ -19,21 +19,21 @@ HOSTILE = "</textarea><script>alert(1)</script> $x"
 
 
 def editor(page: str) -> str:
-    """The statement in the editor."""
-    (found,) = re.findall(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.DOTALL)
-    return html.unescape(found)
+    """Return the statement in the editor."""
+    (statement,) = re.findall(r"<textarea[^>]*>\n(.*?)</textarea>", page, re.DOTALL)
+    return html.unescape(statement)
 
 
-def test_every_view_is_there_with_its_columns_and_comments(call: Call, tokens: Tokens) -> None:
+def test_every_view_is_listed_with_its_columns_and_comments(call: Call, tokens: Tokens) -> None:
     """The page lists every view and column, because users cannot remember them."""
     page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root))).text
-    named = re.findall(r'data-insert="([^"]+)"', page)
-    assert [column.name for one in readable_catalogue() for column in one.columns] == named
+    view_names = re.findall(r'data-insert="([^"]+)"', page)
+    assert [column.name for one in readable_catalogue() for column in one.columns] == view_names
     assert "Judge: scope and completeness, 0 to 1." in page
     assert editor(page) == FIRST
 
 
-def test_the_examples_are_those_of_the_guide_and_links_of_their_own(call: Call, tokens: Tokens) -> None:
+def test_the_examples_are_those_of_the_guide_with_links(call: Call, tokens: Tokens) -> None:
     """The page uses the guide's tested examples."""
     value = signed_in(call, tokens.root)
     page = call("GET", SQL, headers=cookie(value)).text
@@ -47,7 +47,7 @@ def test_the_examples_are_those_of_the_guide_and_links_of_their_own(call: Call, 
     ]
 
 
-def test_what_is_the_readers_own_in_an_example_is_a_parameter_that_its_link_fills(call: Call, tokens: Tokens) -> None:
+def test_an_example_has_parameters_with_defaults_in_its_link(call: Call, tokens: Tokens) -> None:
     """Examples have parameters with neutral defaults, so that they run unchanged."""
     page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root))).text
     link = next(one for one in re.findall(r'data-use href="([^"]+)"', page) if "p.project" in one)
@@ -59,7 +59,7 @@ def test_what_is_the_readers_own_in_an_example_is_a_parameter_that_its_link_fill
     assert "/* $" not in " ".join(one.sql for one in worked_examples())
 
 
-def test_a_shared_statement_is_text_and_is_not_run(call: Call, tokens: Tokens) -> None:
+def test_a_shared_statement_is_shown_and_not_run(call: Call, tokens: Tokens) -> None:
     """A link can fill the editor but must not run the statement."""
     page = call("GET", SQL, headers=cookie(signed_in(call, tokens.root)), params={"q": HOSTILE, "rows": 100}).text
     assert editor(page) == HOSTILE
@@ -67,13 +67,13 @@ def test_a_shared_statement_is_text_and_is_not_run(call: Call, tokens: Tokens) -
     assert '<option value="100" selected>' in page
 
 
-def test_the_page_asks_the_api_with_the_cookie_and_its_mark(call: Call, tokens: Tokens) -> None:
-    """The same rules as for every program; without the mark another site could ask."""
+def test_the_page_queries_the_api_with_cookie_and_form_token(call: Call, tokens: Tokens) -> None:
+    """The rules are those for programs; without the form token, another site could query."""
     value = signed_in(call, tokens.root)
     body = {"sql": "SELECT 1 AS one", "format": "json", "limit": 100}
-    asked = call("POST", "/api/audit/query", json=body, headers=from_page(value))
-    assert asked.status_code == 200
-    assert asked.json()["rows"] == [{"one": 1}]
+    response = call("POST", "/api/audit/query", json=body, headers=from_page(value))
+    assert response.status_code == 200
+    assert response.json()["rows"] == [{"one": 1}]
     assert call("POST", "/api/audit/query", json=body, headers=cookie(value)).status_code == 403
 
 
@@ -87,7 +87,7 @@ def test_the_page_asks_the_api_with_the_cookie_and_its_mark(call: Call, tokens: 
         (Holder("operator", "opsonly", "ops"), "opsonly is limited to the project ops"),
     ],
 )
-def test_whoever_may_not_ask_is_told_why(call: Call, access: AccessStore, holder: Holder, words: str) -> None:
+def test_without_the_scope_the_page_gives_the_reason(call: Call, access: AccessStore, holder: Holder, words: str) -> None:
     """Users without the scope see the reason, but neither editor nor columns."""
     answer = call("GET", SQL, headers=cookie(signed_in(call, access.add(holder))))
     assert answer.status_code == 403
@@ -97,22 +97,22 @@ def test_whoever_may_not_ask_is_told_why(call: Call, access: AccessStore, holder
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1,\n  oops FROM turns", "SELECT 1\nFROM no_such_table", "SELECT 1,\n  , 2"])
-def test_a_refusal_says_in_which_line(call: Call, tokens: Tokens, sql: str) -> None:
+def test_a_refusal_names_the_line(call: Call, tokens: Tokens, sql: str) -> None:
     """The error names the line, to which the editor jumps."""
-    told = call("POST", "/api/audit/query", tokens.root, json={"sql": sql}).json()["error"]
-    assert re.search(r"^LINE 2: ", told, re.MULTILINE)
+    error = call("POST", "/api/audit/query", tokens.root, json={"sql": sql}).json()["error"]
+    assert re.search(r"^LINE 2: ", error, re.MULTILINE)
 
 
 @pytest.mark.parametrize("query", [f"q={'x' * 50_001}", "rows=many"])
-def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, query: str) -> None:
-    """A link that was cut, or made longer than a statement may be."""
+def test_an_invalid_address_is_an_error_page(call: Call, tokens: Tokens, query: str) -> None:
+    """A link may be truncated, or longer than a statement may be."""
     answer = call("GET", f"{SQL}?{query}", headers=cookie(signed_in(call, tokens.root)))
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
 
 
-def test_the_page_says_how_old_the_snapshot_is(call: Call, tokens: Tokens) -> None:
-    """A statement answers of that time; the part of the page is asked for again and again, and has no snapshot made."""
+def test_the_page_shows_the_age_of_the_snapshot(call: Call, tokens: Tokens) -> None:
+    """Results are of that time; polling this part of the page must not create a snapshot."""
     value = signed_in(call, tokens.root)
     assert "No snapshot" in call("GET", f"{SQL}/snapshot", headers=cookie(value)).text
     body = {"sql": "SELECT 1 AS one", "format": "json", "limit": 100}
@@ -122,7 +122,7 @@ def test_the_page_says_how_old_the_snapshot_is(call: Call, tokens: Tokens) -> No
         assert re.search(r"Snapshot of <time [^>]*>[-\d]+ [:\d]+</time>, [a-z0-9 ]+ old\.", page), path
 
 
-def test_the_snapshots_part_is_for_those_who_may_ask(call: Call, access: AccessStore) -> None:
+def test_the_snapshot_part_requires_the_scope(call: Call, access: AccessStore) -> None:
     """The part may contain the reason of a failed snapshot, so it needs the scope."""
     token = access.add(Holder("operator", "reader", None, scopes=frozenset({"read", "review"})))
     assert call("GET", f"{SQL}/snapshot", headers=cookie(signed_in(call, token))).status_code == 403

@@ -13,7 +13,7 @@ from analytics.store.store import Store
 from streams.judges.rate_limits import MAX_UNREADABLE
 
 
-def test_every_page_says_that_a_judge_cannot_be_read_until_it_answers(look: Callable[..., str], store: Store) -> None:
+def test_every_page_reports_an_unreadable_judge_until_it_answers(look: Callable[..., str], store: Store) -> None:
     """Exchanges are not judged meanwhile, so users must learn why scores are missing."""
     error = "unreadable answer: <b>Sign in</b>"
     bad = [

@@ -22,7 +22,7 @@ Look = Callable[..., str]
 
 
 def at(text: str) -> datetime:
-    """A time in UTC."""
+    """Return a time in UTC."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
@@ -39,7 +39,7 @@ def at(text: str) -> datetime:
         ("90d", None, "2026-07-04", "2026-10-02", 90),
     ],
 )
-def test_a_window_of_hours_ends_with_an_hour_and_one_of_days_with_a_day(
+def test_a_window_ends_with_a_complete_hour_or_day(
     length: str, until: date | datetime | None, start: str, end: str, points: int
 ) -> None:
     """A partial point would look like a fall."""
@@ -53,8 +53,8 @@ def test_a_window_of_hours_ends_with_an_hour_and_one_of_days_with_a_day(
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("now", [LATE, at("2026-10-01"), at("2026-10-01T23:59:59")])
-def test_an_age_on_the_command_line_begins_where_the_page_of_that_length_does(length: str, now: datetime) -> None:
-    """`--since 7d` and the 7 days of a page are the same seven days."""
+def test_an_age_on_the_command_line_starts_like_the_window_of_a_page(length: str, now: datetime) -> None:
+    """`--since 7d` and the 7 days of a page must be the same days."""
     assert age_start(LENGTHS[length], now) == window_of(RangeRequest(length), now).start  # type: ignore[arg-type, index]
 
 
@@ -68,13 +68,13 @@ def test_an_age_on_the_command_line_begins_where_the_page_of_that_length_does(le
         (timedelta(), "2026-10-01T12:34:56"),
     ],
 )
-def test_an_age_of_any_length_counts_back_in_whole_hours_or_days(age: timedelta, start: str) -> None:
+def test_an_age_counts_back_in_whole_hours_or_days(age: timedelta, start: str) -> None:
     """An age in minutes is exact and not rounded to hours."""
     assert age_start(age, LATE) == at(start)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_what_an_address_says_is_read_as_what_it_said(length: str) -> None:
+def test_an_address_survives_a_round_trip(length: str) -> None:
     """Earlier and later periods are adjacent, and the links are inverse."""
     window = window_of(RangeRequest(length, date(2026, 9, 20), compare=True), LATE)  # type: ignore[arg-type]
     assert window.asked == kept_of(window.asked)
@@ -84,19 +84,19 @@ def test_what_an_address_says_is_read_as_what_it_said(length: str) -> None:
     assert window.later(window.end - timedelta(hours=1)) is None
 
 
-def test_links_keep_the_time_unless_they_say_one_of_their_own() -> None:
-    """The time stays while one goes from page to page; an incident that leads to the runs of its days means those."""
+def test_links_keep_the_period_unless_they_set_one() -> None:
+    """The period stays between pages, but an incident links to the runs of its own days."""
     links = Links({"window": "24h", "compare": "before"})
-    kept = "window=24h&compare=before"
-    assert links.project("ops") == f"/projects/ops?{kept}"
-    assert links.run("ops", "run_001", "event-3", at="3") == f"/projects/ops/runs/run_001?at=3&{kept}#event-3"
+    query = "window=24h&compare=before"
+    assert links.project("ops") == f"/projects/ops?{query}"
+    assert links.run("ops", "run_001", "event-3", at="3") == f"/projects/ops/runs/run_001?at=3&{query}#event-3"
     assert links.runs("ops", since="2026-09-01", until="2026-09-02") == "/projects/ops/runs?since=2026-09-01&until=2026-09-02"
     assert links.run_file("ops", "run_001", "session.json") == "/projects/ops/runs/run_001/session.json"
     assert links.fleet == "/"
 
 
-def test_only_a_time_that_can_be_shown_is_kept() -> None:
-    """A page that has no use for it must not hand on what another one refuses."""
+def test_only_a_valid_period_is_kept() -> None:
+    """A page that ignores the period must not pass on one that another page refuses."""
     assert kept_of({"window": "5m", "until": "tomorrow", "compare": "never", "limit": "3"}) == {}
     assert kept_of({"since": "2026-09-01", "until": "2026-09-02"}) == {}
     assert kept_of({"until": "2026-09-02"}) == {"until": "2026-09-02"}
@@ -116,18 +116,18 @@ def test_only_a_time_that_can_be_shown_is_kept() -> None:
 @pytest.mark.parametrize(
     "page", ["", "/anomalies", "/runs", "/incidents", "/costs", "/wrap-quality", "/agents", "/evaluations"]
 )
-def test_a_time_that_cannot_be_is_refused_in_words(look: Look, page: str, query: str, words: str) -> None:
+def test_an_invalid_period_is_refused_with_the_valid_form(look: Look, page: str, query: str, words: str) -> None:
     """The error names the invalid part and the valid form."""
     assert words in look(f"/projects/ops{page}?{query}", 400)
 
 
-def test_hours_are_told_one_by_one(look: Look, store: Store) -> None:
+def test_a_short_window_is_shown_by_hours(look: Look, store: Store) -> None:
     """The person on call needs the last hours rather than days."""
-    made = [
+    scores = [
         score("s", place, exchange_at=NOW - timedelta(hours=place), scored_at=NOW, tier1_score=1 / place)
         for place in (1, 2, 30)
     ]
-    put(store, "scores", made)
+    put(store, "scores", scores)
     page = look("/projects/ops?window=6h")
     table = page.split('id="trend-tier1-table"')[1].split("</table>")[0]
     assert table.count('<th scope="row">') == 6
@@ -136,7 +136,7 @@ def test_hours_are_told_one_by_one(look: Look, store: Store) -> None:
     assert "2026-09-30 06:00" in look("/projects/ops?window=24h&until=2026-09-30").split('id="exchanges-table"')[1]
 
 
-def test_figures_stand_beside_those_of_the_time_before(look: Look, store: Store) -> None:
+def test_figures_are_shown_beside_those_of_the_previous_period(look: Look, store: Store) -> None:
     """A figure needs the previous value for comparison."""
     now = [score("s", place, exchange_at=NOW - timedelta(hours=place), scored_at=NOW) for place in (1, 2, 3)]
     past = [score("p", place, exchange_at=NOW - timedelta(days=7, hours=place), scored_at=NOW) for place in (1, 2)]
@@ -147,14 +147,14 @@ def test_figures_stand_beside_those_of_the_time_before(look: Look, store: Store)
 
 
 @pytest.mark.parametrize("page", ["anomalies", "runs", "incidents", "evaluations"])
-def test_lists_say_how_many_there_were_before(look: Look, store: Store, page: str) -> None:
+def test_lists_show_the_number_in_the_previous_period(look: Look, store: Store, page: str) -> None:
     """The number in the previous period shows whether a count is unusual."""
     odd = {"anomaly": True, "anomaly_reasons": ("odd",), "scored_at": NOW}
     put(store, "scores", [score("s", 1, exchange_at=NOW - timedelta(days=1), **odd)])
     assert "before 0" in look(f"/projects/ops/{page}?window=7d&compare=before")
 
 
-def test_lists_are_of_the_time_in_the_address(look: Look, store: Store) -> None:
+def test_lists_cover_the_period_of_the_address(look: Look, store: Store) -> None:
     """Older records are listed only for all time."""
     odd = {"anomaly": True, "scored_at": NOW}
     old, new = NOW - timedelta(days=40), NOW - timedelta(hours=2)
@@ -175,15 +175,15 @@ def test_lists_are_of_the_time_in_the_address(look: Look, store: Store) -> None:
         ("incidents", "Fell lately", "Fell once"),
         ("wrap-quality", "latest", "former"),
     ):
-        found = look(f"/projects/ops/{page}?window=7d")
-        assert late in found, page
-        assert early not in found, page
+        page_text = look(f"/projects/ops/{page}?window=7d")
+        assert late in page_text, page
+        assert early not in page_text, page
         assert early not in look(f"/projects/ops/{page}"), page
         assert early in look(f"/projects/ops/{page}?window=all"), page
         assert early in look(f"/projects/ops/{page}?window=7d&until={old.date()}"), page
 
 
-def test_the_control_keeps_what_else_the_address_asks_for(call: Call, tokens: Tokens) -> None:
+def test_the_period_control_keeps_other_parameters(call: Call, tokens: Tokens) -> None:
     """Changing the period keeps the filters and starts at the first page."""
     path = "/projects/ops/incidents?status=open&window=7d&until=2026-09-20"
     page = call("GET", path, headers=cookie(signed_in(call, tokens.root))).text

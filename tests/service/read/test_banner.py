@@ -15,7 +15,7 @@ def lines_of(settings: ProjectSettings, judge: str = "live") -> dict[str, str]:
     return dict(line.split(": ", 1) for line in format_banner(settings, 0, judge, "Not checked yet.").splitlines())
 
 
-def test_the_defaults_give_the_banner_that_agents_know() -> None:
+def test_the_default_banner_is_unchanged() -> None:
     """Agents and people have learnt these words, so they stay."""
     assert format_banner(ProjectSettings(), 2, "live", "Checked 2026-11-02 00:00 UTC: nothing found.") == (
         "Eval Audit Mode: Active\n"
@@ -27,30 +27,30 @@ def test_the_defaults_give_the_banner_that_agents_know() -> None:
     )
 
 
-def test_a_project_that_is_not_audited_is_not_told_that_it_is() -> None:
+def test_an_unaudited_project_gets_no_banner_about_an_audit() -> None:
     """A banner must not claim an audit that does not take place."""
     assert format_banner(ProjectSettings(enabled=False), 1, "live", "Not checked.") == "Eval Audit Mode: Off\nOpen incidents: 1"
 
 
-def test_no_incident_is_told_with_whether_anybody_looked() -> None:
+def test_the_banner_says_whether_the_project_was_checked() -> None:
     """Before the first check, 0 incidents do not mean a clean record."""
     assert lines_of(ProjectSettings())["Open incidents"] == "0. Not checked yet."
 
 
-def test_without_a_judge_only_tier_1_is_promised() -> None:
+def test_without_a_judge_the_banner_names_tier_1_only() -> None:
     """The banner must not announce tiers that are not judged."""
     lines = lines_of(ProjectSettings(), "none")
     assert lines["Judge model"] == "none; only Tier 1 runs"
     assert lines["Tiers"] == "1 (structural)"
 
 
-def test_a_simulated_judge_is_named_as_one() -> None:
+def test_a_simulated_judge_is_named_in_the_banner() -> None:
     """Simulated verdicts must not pass for those of a model."""
     assert lines_of(ProjectSettings(), "simulated judge")["Judge model"] == "claude-haiku-4-5 (simulated judge)"
 
 
-def test_thinking_is_not_promised_to_be_judged_where_that_is_off() -> None:
-    """The tiers are those that run."""
+def test_the_banner_omits_thinking_if_it_is_not_judged() -> None:
+    """The banner names only tiers that run."""
     settings = ProjectSettings(thinking_block_analysis=False)
     assert lines_of(settings)["Tiers"] == "1 (structural) → 2 (semantic) → 3 (behavioral)"
 
@@ -69,7 +69,7 @@ def test_thinking_is_not_promised_to_be_judged_where_that_is_off() -> None:
         ({"always_score_first": 0, "always_score_last": 0}, "every 3rd routine"),
     ],
 )
-def test_sampling_is_said_as_it_is_set(given: dict[str, Any], expected: str) -> None:
+def test_the_banner_describes_the_sampling(given: dict[str, Any], expected: str) -> None:
     """Turns that are never sampled are not announced."""
     assert lines_of(ProjectSettings(sampling=Sampling(**given)))["Sampling"] == expected
 
@@ -78,12 +78,12 @@ def test_sampling_is_said_as_it_is_set(given: dict[str, Any], expected: str) -> 
     ("cap", "expected"),
     [(None, "none"), (0.0, "$0.00/session"), (0.25, "$0.25/session"), (12.0, "$12.00/session"), (0.005, "$0.005/session")],
 )
-def test_the_cap_is_said_as_it_is_set(cap: float | None, expected: str) -> None:
+def test_the_banner_describes_the_cap(cap: float | None, expected: str) -> None:
     """A cap of 0 differs from no cap, and a small cap is not rounded to 0."""
     assert lines_of(ProjectSettings(cost_cap_per_session=cap))["Cost cap"] == expected
 
 
-def test_a_project_s_own_settings_are_those_that_are_shown() -> None:
+def test_the_banner_uses_the_projects_own_settings() -> None:
     """Settings that a project does not override come from the defaults."""
     policy = Policy(
         defaults=ProjectSettings(judge_model="m", cost_cap_per_session=0.5),

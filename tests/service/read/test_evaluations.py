@@ -31,24 +31,24 @@ PAGE = {
 
 
 @pytest.mark.parametrize("made", SET, ids=lambda made: made.session)
-def test_the_whole_document_holds_the_published_result(made: Made) -> None:
+def test_the_document_contains_the_published_result(made: Made) -> None:
     """The published schemas apply to answers of the API as well as to files."""
     evaluation = evaluated(made).evaluation
-    whole = document(whole_evaluation(evaluation))
+    full_document = document(whole_evaluation(evaluation))
 
-    jsonschema_rs.validate(published_schema("evaluation-result"), whole["finalResult"])
-    jsonschema_rs.validate(published_schema("judge-result"), whole["judgeResult"])
-    assert json.loads(json.dumps(whole)) == whole, "plain JSON"
+    jsonschema_rs.validate(published_schema("evaluation-result"), full_document["finalResult"])
+    jsonschema_rs.validate(published_schema("judge-result"), full_document["judgeResult"])
+    assert json.loads(json.dumps(full_document)) == full_document, "plain JSON"
     expected = evaluation.evaluation_id, made.model, evaluation.final_score
-    assert (whole["id"], whole["model"], whole["finalScore"]) == expected
-    assert whole["finalScore"] == whole["finalResult"]["final_score"]
-    assert list(whole["dimensions"]) == list(whole["finalResult"]["final_dimensions"])
-    assert iso_time(evaluation.evaluated_at) == whole["evaluatedAt"]
-    assert whole["evaluatedAt"].endswith("Z")
-    assert datetime.fromisoformat(whole["evaluatedAt"]) == evaluation.evaluated_at
+    assert (full_document["id"], full_document["model"], full_document["finalScore"]) == expected
+    assert full_document["finalScore"] == full_document["finalResult"]["final_score"]
+    assert list(full_document["dimensions"]) == list(full_document["finalResult"]["final_dimensions"])
+    assert iso_time(evaluation.evaluated_at) == full_document["evaluatedAt"]
+    assert full_document["evaluatedAt"].endswith("Z")
+    assert datetime.fromisoformat(full_document["evaluatedAt"]) == evaluation.evaluated_at
 
 
-def test_a_row_of_a_list_is_the_document_without_what_is_large() -> None:
+def test_a_row_of_a_list_is_the_document_without_large_fields() -> None:
     """A list of thousands must not carry every answer of the judge."""
     evaluations = [evaluated(made).evaluation for made in SET]
     documents = {one.evaluation_id: document(whole_evaluation(one)) for one in evaluations}
@@ -58,7 +58,7 @@ def test_a_row_of_a_list_is_the_document_without_what_is_large() -> None:
 
     assert {row["id"] for row in rows} == set(documents)
     for row in rows:
-        whole = documents[row["id"]]
-        assert row == {name: whole[name] for name in row}
+        full_document = documents[row["id"]]
+        assert row == {name: full_document[name] for name in row}
         left_out = {"requestId", "fingerprint", "judgementIds", "ruleVersion", "finalResult", "judgeResult"}
-        assert left_out == set(whole) - set(row)
+        assert left_out == set(full_document) - set(row)

@@ -74,8 +74,8 @@ def test_a_misspelt_project_is_refused_with_the_nearest_name(driftline: Command,
     assert "Did you mean support?" in err
 
 
-def test_without_a_near_name_all_are_named(driftline: Command, filled: Path) -> None:
-    """Ten are enough to see how they are called."""
+def test_without_a_near_name_all_names_are_listed(driftline: Command, filled: Path) -> None:
+    """Ten names are enough to show the naming scheme."""
     assert "There are support.\n" in driftline("runs", "--project", "ops")[2]
     with AccessStore(access_file(filled), utc_now) as access:
         for number in range(11):
@@ -84,7 +84,7 @@ def test_without_a_near_name_all_are_named(driftline: Command, filled: Path) -> 
     assert "team-08 and 2 more.\n" in driftline("runs", "--project", "ops")[2]
 
 
-def test_an_empty_database_is_said_to_be_empty(driftline: Command, tmp_path: Path) -> None:
+def test_an_empty_database_is_reported_as_empty(driftline: Command, tmp_path: Path) -> None:
     """No name would be valid in an empty database."""
     Store(tmp_path / "driftline.duckdb").close()
     code, _, err = driftline("scores", "--project", "support")
@@ -94,7 +94,7 @@ def test_an_empty_database_is_said_to_be_empty(driftline: Command, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["connection", "operator", "policy"])
-def test_what_a_token_or_the_policy_names_is_known(
+def test_a_project_of_a_token_or_the_policy_is_known(
     driftline: Command,
     filled: Path,
     tmp_path: Path,
@@ -114,8 +114,8 @@ def test_what_a_token_or_the_policy_names_is_known(
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_banner_is_printed_of_a_new_project_with_a_note(driftline: Command) -> None:
-    """It is shown before the first record, so a name may be new; it may be misspelt, too."""
+def test_the_banner_of_a_new_project_has_a_note(driftline: Command) -> None:
+    """It is printed before the first record, so the name may be new or misspelt."""
     code, out, err = driftline("banner", "suport")
     assert code == 0
     assert "Open incidents: 0" in out

@@ -17,17 +17,17 @@ SESSIONS, EACH = 60, 4
 
 
 @pytest.mark.parametrize("most", [SESSIONS * EACH // 3, SESSIONS * EACH])
-def test_of_many_exchanges_those_of_some_sessions_are_read_and_both_versions_are_seen(
+def test_of_many_exchanges_complete_sessions_of_both_versions_are_read(
     store: Store, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    """Reading the newest exchanges alone shows a large project its newest version alone, so that nothing can be compared."""
+    """The newest exchanges alone would contain only the newest version of a large project."""
     monkeypatch.setattr(versions, "MOST_EXCHANGES", most)
-    said, scores = [], []
+    exchanges, scores = [], []
     for session in range(SESSIONS):
         name, version = f"s{session}", "6" if session < SESSIONS // 2 else "7"
         for turn in range(EACH):
             at = START + timedelta(hours=session, minutes=turn)
-            said.append(
+            exchanges.append(
                 exchange(
                     name,
                     turn,
@@ -40,12 +40,12 @@ def test_of_many_exchanges_those_of_some_sessions_are_read_and_both_versions_are
             judged = {"tier2_state": "scored", "tier2_score": 0.9 if version == "6" else 0.4, "sampling_probability": 1.0}
             scores.append(score(name, turn, agent="cleo", exchange_at=at, scored_at=at, **judged))
     with store.transaction() as transaction:
-        transaction.append("exchanges", [encode(one) for one in said])
+        transaction.append("exchanges", [encode(one) for one in exchanges])
         transaction.append("scores", [encode(one) for one in scores])
     compared = versions.agent_versions(store.cursor(), "ops", START, START + timedelta(hours=SESSIONS))
-    (found,) = compared.agents
-    assert [one.value for one in found.versions] == ["7", "6"]
-    assert found.verdict == "worse"
+    (comparison,) = compared.agents
+    assert [one.value for one in comparison.versions] == ["7", "6"]
+    assert comparison.verdict == "worse"
     assert compared.one_in == SESSIONS * EACH // most
-    assert all(EACH * one.row["sessions"] == one.row["exchanges"] for one in found.versions)
-    assert (sum(one.row["sessions"] for one in found.versions) < SESSIONS) is (compared.one_in > 1)
+    assert all(EACH * one.row["sessions"] == one.row["exchanges"] for one in comparison.versions)
+    assert (sum(one.row["sessions"] for one in comparison.versions) < SESSIONS) is (compared.one_in > 1)

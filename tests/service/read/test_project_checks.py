@@ -41,11 +41,11 @@ def project(name: str = "ops", *, enabled: bool = True, **fields: Any) -> Projec
         ),
     ],
 )
-def test_the_absence_of_incidents_is_stated_as_what_it_is(fields: dict[str, Any], state: str, words: str) -> None:
+def test_the_absence_of_incidents_is_explained(fields: dict[str, Any], state: str, words: str) -> None:
     """Never checked, too little history, not checked since, and nothing found call for different actions."""
-    found = project(**fields)
-    assert found.check.state == state
-    assert words in describe_check(found)
+    row = project(**fields)
+    assert row.check.state == state
+    assert words in describe_check(row)
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_the_absence_of_incidents_is_stated_as_what_it_is(fields: dict[str, Any]
         ({}, "empty", []),
     ],
 )
-def test_a_project_is_healthy_only_where_enough_was_looked_at(fields: dict[str, Any], health: str, reasons: list[str]) -> None:
+def test_a_project_is_healthy_only_if_enough_was_checked(fields: dict[str, Any], health: str, reasons: list[str]) -> None:
     """Problems count even with little data, but health needs enough data and a check."""
-    found = project(**fields)
-    assert found.health == health
-    assert found.reasons == reasons
+    row = project(**fields)
+    assert row.health == health
+    assert row.reasons == reasons
 
 
-def test_of_several_projects_those_that_were_not_checked_are_named() -> None:
+def test_unchecked_projects_are_named() -> None:
     """A list without incidents names the projects that were not checked."""
     projects = [project(**FULL, **CHECKED), project("web", **FULL)]
     assert describe_unchecked(projects) == "1 project checked. web: Not checked yet."

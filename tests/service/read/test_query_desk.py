@@ -211,7 +211,7 @@ def contents(folder: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("statement", REACHING)
 @pytest.mark.usefixtures("quick")
-def test_what_reaches_beyond_the_snapshot_is_refused_and_leaves_nothing(
+def test_a_statement_outside_the_snapshot_is_refused_without_effect(
     statement: str, query_pool: QueryPool, loop: asyncio.Runner, folder: Path
 ) -> None:
     """Neither an analyst's token nor a pasted statement may give access to the machine."""
@@ -227,27 +227,27 @@ def test_what_reaches_beyond_the_snapshot_is_refused_and_leaves_nothing(
 
 @pytest.mark.parametrize("statement", TELLING)
 @pytest.mark.usefixtures("quick")
-def test_what_tells_of_the_database_tells_nothing_of_the_machine(
+def test_metadata_queries_reveal_nothing_of_the_machine(
     statement: str, query_pool: QueryPool, loop: asyncio.Runner, folder: Path
 ) -> None:
     """Neither paths nor user names nor environment variables may be readable."""
-    told = loop.run(query_pool.answer(Question(statement))).body.decode()
+    answer = loop.run(query_pool.answer(Question(statement))).body.decode()
 
-    assert folder.name not in told
-    assert os.path.expanduser("~") not in told.replace("/proc", "")  # noqa: PTH111
-    assert os.environ["PATH"] not in told
+    assert folder.name not in answer
+    assert os.path.expanduser("~") not in answer.replace("/proc", "")  # noqa: PTH111
+    assert os.environ["PATH"] not in answer
 
 
 @pytest.mark.parametrize("statement", RUNAWAY)
-def test_a_statement_that_never_ends_is_ended(statement: str, hasty: QueryPool, loop: asyncio.Runner) -> None:
-    """DuckDB looks at its clock only between rows: the process is ended from outside."""
+def test_an_endless_statement_is_killed(statement: str, hasty: QueryPool, loop: asyncio.Runner) -> None:
+    """DuckDB checks its time limit only between rows, so the process is killed from outside."""
     with pytest.raises(QueryError, match=r"longer than 2 seconds|maximum execution time|more memory than"):
         loop.run(hasty.answer(Question(statement)))
 
 
 @pytest.mark.parametrize("statement", GREEDY)
-def test_a_statement_takes_no_more_memory_than_is_said(statement: str, query_pool: QueryPool, loop: asyncio.Runner) -> None:
-    """The server and the ingest share the machine with it; what is measured is the process, not what DuckDB knows of it."""
+def test_a_statement_stays_within_its_memory_limit(statement: str, query_pool: QueryPool, loop: asyncio.Runner) -> None:
+    """Server and ingest share the machine; the test measures the process, not DuckDB's own figures."""
     with pytest.raises(QueryError, match="more memory than allowed"):
         loop.run(query_pool.answer(Question(statement, limit=MAX_ROWS)))
 
@@ -259,7 +259,7 @@ def largest_child() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
 
 
-def test_the_largest_answer_fits_into_the_memory_there_is(query_pool: QueryPool, loop: asyncio.Runner) -> None:
+def test_the_largest_answer_fits_into_the_memory_limit(query_pool: QueryPool, loop: asyncio.Runner) -> None:
     """The memory limit must allow the largest answer that the other limits permit."""
     statement = "SELECT i, i::VARCHAR AS a, md5(i::VARCHAR) AS b FROM range(1000000) AS t(i)"
     answer = loop.run(query_pool.answer(Question(statement, limit=MAX_ROWS)))
@@ -282,7 +282,7 @@ def test_the_largest_answer_fits_into_the_memory_there_is(query_pool: QueryPool,
     ],
 )
 @pytest.mark.usefixtures("quick")
-def test_a_mistake_is_told_in_the_words_of_the_database(
+def test_an_error_has_the_message_of_the_database(
     statement: str, said: str, query_pool: QueryPool, loop: asyncio.Runner
 ) -> None:
     """Errors show the analyst's own line, without the wrapping statement."""
@@ -310,7 +310,7 @@ def test_a_mistake_is_told_in_the_words_of_the_database(
     ],
 )
 @pytest.mark.usefixtures("quick")
-def test_whatever_reads_is_answered(
+def test_every_reading_statement_is_answered(
     statement: str, parameters: dict[str, Any], expected: Any, query_pool: QueryPool, loop: asyncio.Runner
 ) -> None:
     """Every kind of reading statement is answered, and values are passed as parameters, never as text."""
@@ -321,7 +321,7 @@ def test_whatever_reads_is_answered(
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_snapshot_that_was_prepared_keeps_nobody_waiting(store: Store, loop: asyncio.Runner) -> None:
+def test_a_prepared_snapshot_delays_nobody(store: Store, loop: asyncio.Runner) -> None:
     """While a user writes the first statement, the snapshot can already be built."""
     impatient = QueryPool(store, now, msgspec.structs.replace(LIMITS, first_patience=0.0, fresh_for=3600.0))
 
@@ -337,7 +337,7 @@ def test_a_snapshot_that_was_prepared_keeps_nobody_waiting(store: Store, loop: a
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_snapshot_has_the_analysts_tables_and_no_texts(query_pool: QueryPool, loop: asyncio.Runner) -> None:
+def test_a_snapshot_has_the_analysts_tables_without_texts(query_pool: QueryPool, loop: asyncio.Runner) -> None:
     """Texts are not needed to analyse drift, and neither are tables of pending work."""
     statement = "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
     found = {(row["table_name"], row["column_name"]) for row in rows(loop.run(query_pool.answer(Question(statement))))}
@@ -358,7 +358,7 @@ def test_a_snapshot_has_the_analysts_tables_and_no_texts(query_pool: QueryPool, 
 
 
 @pytest.mark.usefixtures("quick")
-def test_every_view_and_table_says_what_it_is(query_pool: QueryPool, loop: asyncio.Runner) -> None:
+def test_every_view_and_table_has_a_description(query_pool: QueryPool, loop: asyncio.Runner) -> None:
     """The descriptions must suffice to find the right view."""
     statement = (
         "SELECT table_name AS name, comment FROM duckdb_tables() UNION ALL "
@@ -367,18 +367,18 @@ def test_every_view_and_table_says_what_it_is(query_pool: QueryPool, loop: async
     assert all(row["comment"] for row in rows(loop.run(query_pool.answer(Question(statement)))))
 
 
-def test_one_more_than_may_run_at_once_is_refused(hasty: QueryPool, loop: asyncio.Runner) -> None:
+def test_a_statement_over_the_limit_is_refused(hasty: QueryPool, loop: asyncio.Runner) -> None:
     """The number of processes must stay bounded, whatever the number of analysts."""
 
     async def crowd() -> list[Any]:
-        asked = (hasty.answer(Question("SELECT count(*) FROM range(100000000) t(i) WHERE hash(i) = 1")) for _ in range(4))
-        return await asyncio.gather(*asked, return_exceptions=True)
+        answers = (hasty.answer(Question("SELECT count(*) FROM range(100000000) t(i) WHERE hash(i) = 1")) for _ in range(4))
+        return await asyncio.gather(*answers, return_exceptions=True)
 
     answers = loop.run(crowd())
     assert sum(isinstance(answer, BusyError) for answer in answers) == 2
 
 
-def test_a_question_nobody_waits_for_takes_its_process_with_it(query_pool: QueryPool, loop: asyncio.Runner) -> None:
+def test_an_abandoned_statement_ends_with_its_process(query_pool: QueryPool, loop: asyncio.Runner) -> None:
     """A closed page must free its process for the next statement."""
 
     async def given_up() -> int:
@@ -398,19 +398,19 @@ def test_a_question_nobody_waits_for_takes_its_process_with_it(query_pool: Query
 
 def children() -> list[str]:
     """The processes of this one that answer statements."""
-    found = []
+    processes = []
     for process in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parent = process.read_text().rpartition(")")[2].split()[1]
             if parent == str(os.getpid()) and b"service.read.queries.child" in (process.parent / "cmdline").read_bytes().split(
                 b"\0"
             ):
-                found.append(process.parent.name)
-    return found
+                processes.append(process.parent.name)
+    return processes
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_new_snapshot_is_made_only_when_something_has_changed(tmp_path: Path, loop: asyncio.Runner) -> None:
+def test_a_new_snapshot_is_made_only_after_a_change(tmp_path: Path, loop: asyncio.Runner) -> None:
     """An unchanged database must not be copied again."""
     with Store(tmp_path / "fleet.duckdb") as store:
         put(store, 1)
@@ -432,8 +432,8 @@ def test_a_new_snapshot_is_made_only_when_something_has_changed(tmp_path: Path, 
 
 
 @pytest.mark.usefixtures("quick")
-def test_what_was_durable_elsewhere_before_a_snapshots_time_is_in_it(tmp_path: Path, loop: asyncio.Runner) -> None:
-    """Exchanges are answered once they are in the write-ahead log: a copy that is made before they land would lack what it promises."""
+def test_a_snapshot_has_every_record_acknowledged_before_its_time(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """Acknowledged exchanges may still be in the write-ahead log, so they are flushed before the copy."""
     landings: list[datetime] = []
     with Store(tmp_path / "fleet.duckdb") as store:
 
@@ -450,8 +450,8 @@ def test_what_was_durable_elsewhere_before_a_snapshots_time_is_in_it(tmp_path: P
 
 
 @pytest.mark.usefixtures("quick")
-def test_nothing_of_a_snapshot_stays_on_the_disk(tmp_path: Path, loop: asyncio.Runner) -> None:
-    """It has no name once it is open; what a crash left is removed with the next one."""
+def test_no_file_of_a_snapshot_stays_on_disk(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """The file is unlinked once it is open, and leftovers of a crash are removed by the next snapshot."""
     leftovers = tmp_path / "fleet.duckdb.analysts"
     leftovers.mkdir()
     (leftovers / "copy.duckdb").write_bytes(b"half a copy")
@@ -465,20 +465,20 @@ def test_nothing_of_a_snapshot_stays_on_the_disk(tmp_path: Path, loop: asyncio.R
     assert len(snapshots_held) == 1
 
 
-def test_a_database_named_by_a_relative_path_has_snapshots_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_with_a_relative_path_has_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default path is relative, and the building process has another working directory."""
     monkeypatch.chdir(tmp_path)
     with Store(Path("driftline.duckdb")) as store, asyncio.Runner() as runner:
         put(store, 2)
         query_pool = QueryPool(store, now, LIMITS)
-        told = runner.run(query_pool.answer(Question("SELECT count(*) AS n FROM exchanges")))
+        answer = runner.run(query_pool.answer(Question("SELECT count(*) AS n FROM exchanges")))
         runner.run(query_pool.close())
 
-    assert rows(told) == [{"n": 2}]
+    assert rows(answer) == [{"n": 2}]
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_snapshot_nobody_asks_for_is_given_up(tmp_path: Path, loop: asyncio.Runner) -> None:
+def test_an_unused_snapshot_is_dropped(tmp_path: Path, loop: asyncio.Runner) -> None:
     """An unused snapshot occupies disk space and may contain erased records."""
 
     async def left_alone(query_pool: QueryPool) -> None:
@@ -501,7 +501,7 @@ def held(folder: Path) -> list[str]:
     return [link for link in links if link.startswith(f"{folder}/fleet.duckdb.analysts/") and link.endswith("(deleted)")]
 
 
-def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
+def test_a_full_disk_prevents_a_snapshot_and_leaves_the_database_intact(
     tmp_path: Path, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Disk space for ingest takes precedence over snapshots."""
@@ -514,20 +514,20 @@ def test_a_full_disk_means_no_snapshot_and_an_unharmed_database(
         assert store.count("exchanges") == 1
 
 
-def test_what_is_being_done_for_a_snapshot_is_told(tmp_path: Path, loop: asyncio.Runner) -> None:
+def test_the_progress_of_a_snapshot_is_reported(tmp_path: Path, loop: asyncio.Runner) -> None:
     """On a busy machine the first snapshot takes minutes, so its progress must be visible."""
 
     async def followed() -> list[SnapshotState]:
         async def land() -> None:
-            found.append(query_pool.snapshot_state())
+            states.append(query_pool.snapshot_state())
 
         with Store(tmp_path / "fleet.duckdb") as store:
             query_pool = QueryPool(store, now, LIMITS, land)
-            found = [query_pool.snapshot_state()]
+            states = [query_pool.snapshot_state()]
             await query_pool.ready()
-            found.append(query_pool.snapshot_state())
+            states.append(query_pool.snapshot_state())
             await query_pool.close()
-        return found
+        return states
 
     nothing, making, made = loop.run(followed())
     assert nothing == NO_STATE
@@ -538,9 +538,9 @@ def test_what_is_being_done_for_a_snapshot_is_told(tmp_path: Path, loop: asyncio
     assert replace(NO_STATE, at=made.at) == made
 
 
-def test_how_far_a_snapshot_is_is_told_in_bytes_and_rows(tmp_path: Path, loop: asyncio.Runner) -> None:
+def test_the_progress_of_a_snapshot_is_in_bytes_and_rows(tmp_path: Path, loop: asyncio.Runner) -> None:
     """Ten million records take a minute, so users need the progress to decide whether to wait."""
-    told: dict[str, list[str]] = {}
+    progress: dict[str, list[str]] = {}
 
     async def followed() -> None:
         with Store(tmp_path / "fleet.duckdb") as store:
@@ -549,14 +549,14 @@ def test_how_far_a_snapshot_is_is_told_in_bytes_and_rows(tmp_path: Path, loop: a
             query_pool.prepare()
             while query_pool.snapshot_state().at is None:
                 state = query_pool.snapshot_state()
-                told.setdefault(state.step, []).append(state.progress)
+                progress.setdefault(state.step, []).append(state.progress)
                 await asyncio.sleep(0)
             assert query_pool.snapshot_state().progress == ""
             await query_pool.close()
 
     loop.run(followed())
-    assert all(re.fullmatch(r"[\d\u202f]+ of [\d\u202f]+ MB", one) for one in told["copying the database"])
-    built = [one for one in told["building the tables"] if one]
+    assert all(re.fullmatch(r"[\d\u202f]+ of [\d\u202f]+ MB", one) for one in progress["copying the database"])
+    built = [one for one in progress["building the tables"] if one]
     assert built
     assert all(
         re.fullmatch(r"\d{1,3}% of the rows are done, now \w+ with \d{1,3}% of them; [\d\u202f]+ MB written", one)
@@ -567,10 +567,10 @@ def test_how_far_a_snapshot_is_is_told_in_bytes_and_rows(tmp_path: Path, loop: a
     assert 0 < shares[-1] <= 100
 
 
-def test_a_snapshot_that_failed_says_why_and_gets_more_time_and_priority(
+def test_a_failed_snapshot_gives_its_reason_and_gets_more_time_and_priority(
     tmp_path: Path, loop: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the lowest priority a busy machine never finishes it, and each attempt begins anew."""
+    """At the lowest priority a busy machine would never finish it."""
     tried: list[tuple[float, int]] = []
 
     async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice: int = 0) -> None:
@@ -589,15 +589,15 @@ def test_a_snapshot_that_failed_says_why_and_gets_more_time_and_priority(
             loop.run(query_pool.ready())
         failed = query_pool.snapshot_state()
         loop.run(query_pool.ready())
-        made = query_pool.snapshot_state()
+        state = query_pool.snapshot_state()
         loop.run(query_pool.close())
     assert tried == [(LIMITS.building, keeping.NICE_FIRST), (2 * LIMITS.building, 0)]
     assert failed.at is None
     assert failed.since is None
     assert "fleet.duckdb.analysts/driftline.duckdb" in str(failed.failure)
-    assert made.at is not None
-    assert made.failed_at is None
-    assert made.failure == ""
+    assert state.at is not None
+    assert state.failed_at is None
+    assert state.failure == ""
 
 
 def test_a_database_in_memory_has_no_snapshots(loop: asyncio.Runner) -> None:
@@ -606,8 +606,8 @@ def test_a_database_in_memory_has_no_snapshots(loop: asyncio.Runner) -> None:
         loop.run(QueryPool(store, now, LIMITS).answer(Question("SELECT 1")))
 
 
-def test_a_copy_is_whole_while_others_write(tmp_path: Path) -> None:
-    """Copies taken while a writer commits without pause open cleanly and hold a prefix of what was committed."""
+def test_a_copy_is_consistent_while_others_write(tmp_path: Path) -> None:
+    """A copy taken during continuous commits opens cleanly and holds a prefix of them."""
     stop, written = threading.Event(), [0]
     with Store(tmp_path / "fleet.duckdb") as store:
 
@@ -623,9 +623,9 @@ def test_a_copy_is_whole_while_others_write(tmp_path: Path) -> None:
                 before = written[0]
                 copy_database(store, tmp_path / f"copy-{number}.duckdb")
                 with Store(tmp_path / f"copy-{number}.duckdb") as copy:
-                    found = copy.count("exchanges")
-                assert found % 20 == 0
-                assert 20 * before <= found <= 20 * (written[0] + 1)
+                    copied_count = copy.count("exchanges")
+                assert copied_count % 20 == 0
+                assert 20 * before <= copied_count <= 20 * (written[0] + 1)
         finally:
             stop.set()
             writer.join()

@@ -38,8 +38,8 @@ def store() -> Iterator[Store]:
         yield made
 
 
-def test_the_times_of_what_people_scored_are_learnt_once(store: Store) -> None:
-    """Learning them reads every id of a project; so it is done for those alone that are not known."""
+def test_the_times_of_scored_exchanges_are_loaded_once(store: Store) -> None:
+    """Loading them reads every id of a project, so it is done only for unknown ids."""
     times = ScoreTimes()
     expected = [AT, AT + timedelta(days=2)]
     assert times.of_people(store.cursor(), "ops") == expected
@@ -49,8 +49,8 @@ def test_the_times_of_what_people_scored_are_learnt_once(store: Store) -> None:
     assert times.of_people(store.cursor(), "web") == []
 
 
-def test_a_time_that_was_read_anyway_is_kept() -> None:
-    """The page that shows an exchange has its time: scoring it then needs no search."""
+def test_a_time_from_a_page_is_cached() -> None:
+    """The page of an exchange knows its time, so scoring it needs no search."""
     times = ScoreTimes()
     assert None is times.time_of("ops", "b")
     times.learn("ops", "b", AT)
@@ -58,21 +58,21 @@ def test_a_time_that_was_read_anyway_is_kept() -> None:
     assert None is times.time_of("web", "b")
 
 
-def test_a_score_is_found_by_its_id_alone_however_old_it_is(store: Store) -> None:
-    """It is looked for in one part of the log after the other: none may be left out, and bounds belong to one part each."""
+def test_a_score_is_found_by_its_id_whatever_its_age(store: Store) -> None:
+    """The log is searched partition by partition, and none may be skipped."""
     newest = AT + timedelta(days=2)
     ages = (0, 1, 2, 4, 5, 16, 17, 64, 65, 400)
-    kept = [score(f"old{age}", 1, score_id=f"old{age}", exchange_at=newest - timedelta(days=age)) for age in ages]
-    put(store, "scores", kept)
+    scores = [score(f"old{age}", 1, score_id=f"old{age}", exchange_at=newest - timedelta(days=age)) for age in ages]
+    put(store, "scores", scores)
     times = ScoreTimes()
 
-    assert [one.exchange_at for one in kept] == [times.find(store.cursor(), "ops", one.score_id) for one in kept]
+    assert [one.exchange_at for one in scores] == [times.find(store.cursor(), "ops", one.score_id) for one in scores]
     assert None is times.find(store.cursor(), "ops", "gone")
     assert None is times.find(store.cursor(), "web", "a")
 
 
-def test_a_time_that_was_found_is_not_looked_for_again_and_few_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking for an id reads those of a project; a program that walks through all scores must not fill the memory."""
+def test_cached_times_are_reused_and_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search reads the ids of a project, and a program that walks through all scores must not fill the memory."""
     monkeypatch.setattr(people, "MAX_FOUND", 2)
     times = ScoreTimes()
     expected = [times.find(store.cursor(), "ops", name) for name in "abc"]

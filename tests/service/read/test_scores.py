@@ -97,13 +97,13 @@ def only_document(store: Store) -> dict[str, Any]:
     return document(only)
 
 
-def test_the_fields_a_webhook_of_old_reads_come_first_and_in_order(store: Store) -> None:
+def test_the_documented_fields_come_first_and_in_order(store: Store) -> None:
     """Webhooks read fields by name, people by their order."""
     put(store, score("s", 1))
     assert list(only_document(store))[: SCORE_FIELDS.count(" ") + 1] == SCORE_FIELDS.split(" ")
 
 
-def test_a_judged_exchange_comes_with_every_tier(store: Store) -> None:
+def test_a_judged_exchange_has_every_tier(store: Store) -> None:
     """A score contains each tier's finding, the judge's reasoning, and the cost."""
     later = START + timedelta(hours=1)
     put(store, score("s", 7), score("s", 7, revision=1, scored_at=later, **JUDGED), review("score s:7", 2, "Poor.", later))
@@ -161,35 +161,35 @@ def test_a_judged_exchange_comes_with_every_tier(store: Store) -> None:
 
 
 @pytest.mark.parametrize("state", ["not_applicable", "skipped_gate", "skipped_cost_cap", "skipped_sampling", "unscored"])
-def test_a_tier_without_a_score_says_so_and_why(store: Store, state: str) -> None:
+def test_a_tier_without_a_score_gives_the_reason(store: Store, state: str) -> None:
     """A failed tier must be visible as neither scored nor skipped."""
     states = {f"{tier}_{what}": value for tier in TIERS for what, value in (("state", state), ("reason", "because"))}
     put(store, score("s", 1, **states))
-    found = only_document(store)
+    score_document = only_document(store)
 
     for tier, value in TIERS.items():
-        assert found[f"{tier}{value}"] is None
-        assert found[f"{tier}Skipped"] is True
-        assert found[f"{tier}State"] == state
-        assert found[f"{tier}Reason"] == "because"
-    assert found["tier2Reasoning"] is None
-    assert found["anomalyReason"] is None
-    assert found["tier3DimensionScores"] == {}
+        assert score_document[f"{tier}{value}"] is None
+        assert score_document[f"{tier}Skipped"] is True
+        assert score_document[f"{tier}State"] == state
+        assert score_document[f"{tier}Reason"] == "because"
+    assert score_document["tier2Reasoning"] is None
+    assert score_document["anomalyReason"] is None
+    assert score_document["tier3DimensionScores"] == {}
 
 
 TIERS = {"tier2": "SemanticScore", "tier2_5": "AlignmentScore", "tier3": "BehavioralScore"}
 """The judged tiers and what the name of each one's score ends with."""
 
 
-def test_turn_0_and_cost_0_are_no_null(store: Store) -> None:
+def test_turn_0_and_cost_0_are_not_null(store: Store) -> None:
     """Zero is a value; only an unknown cost is null."""
     put(store, score("s", 0, cost_usd=0.0), score("s", 1, cost_usd=None))
     newest, oldest = project_scores(store.cursor(), "ops", ScoreFilter())
     assert [(one.turn_number, one.cost_usd) for one in (oldest, newest)] == [(0, 0.0), (1, None)]
 
 
-def test_a_score_is_found_by_its_id_in_its_own_project_only(store: Store) -> None:
-    """The same document as in the list; who may read one project must not guess ids of another."""
+def test_a_score_is_found_only_in_its_own_project(store: Store) -> None:
+    """The document is that of the list, and readers of one project must not guess ids of another."""
     put(store, score("s", 1, **JUDGED), score("t", 1, project="web"), review("score s:1", 4, None, START))
     [listed] = project_scores(store.cursor(), "ops", ScoreFilter())
 
@@ -197,8 +197,8 @@ def test_a_score_is_found_by_its_id_in_its_own_project_only(store: Store) -> Non
     assert None is score_by_id(store.cursor(), "ops", "score t:1")
 
 
-def test_what_is_asked_for_of_a_list_is_what_comes(store: Store) -> None:
-    """From is inclusive, to is not, in any zone; the newest are kept."""
+def test_a_list_respects_its_filters(store: Store) -> None:
+    """`from` is inclusive, `to` is not, in any time zone, and the newest rows are kept."""
     put(store, *(score("s", number, anomaly=number % 2 == 0) for number in range(6)))
     cursor, east = store.cursor(), timezone(timedelta(hours=2))
 
@@ -212,18 +212,18 @@ def test_what_is_asked_for_of_a_list_is_what_comes(store: Store) -> None:
     assert turns(start=start, end=START + timedelta(minutes=4)) == [3, 2, 1]
 
 
-def test_documents_are_json(store: Store) -> None:
+def test_documents_are_valid_json(store: Store) -> None:
     """Any name of a dimension or an agent must be encodable as JSON."""
     odd = DimensionScore(dimension='"quoted"\n', score=1.0, reasoning="\u202eabc")
     put(store, score("s", 1, **(JUDGED | {"tier3_dimensions": (odd,), "agent": "\0"})))
-    found = only_document(store)
+    score_document = only_document(store)
 
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["tier3DimensionScores"] == {'"quoted"\n': {"score": 1.0, "reasoning": "\u202eabc"}}
+    assert json.loads(json.dumps(score_document, allow_nan=False)) == score_document
+    assert score_document["tier3DimensionScores"] == {'"quoted"\n': {"score": 1.0, "reasoning": "\u202eabc"}}
 
 
-def test_a_summary_says_where_a_project_stands(store: Store) -> None:
-    """Counts, means, cost, what is open; the baseline is handed in."""
+def test_a_summary_describes_a_project(store: Store) -> None:
+    """It has counts, means, costs and open incidents; the caller passes the baseline."""
     put(
         store,
         *(exchange("s", number) for number in range(1, 7)),
@@ -266,7 +266,7 @@ def test_a_summary_says_where_a_project_stands(store: Store) -> None:
     }
 
 
-def test_a_cost_that_nobody_knows_is_not_zero(store: Store) -> None:
+def test_an_unknown_cost_is_not_zero(store: Store) -> None:
     """An unknown cost must not be shown as 0."""
     put(store, exchange("s", 1), judgement("s", 1, cost_usd=None), judgement("s", 2, cost_usd=None, outcome="timeout"))
     figures = project_summary(store.cursor(), "ops").scores
@@ -274,8 +274,8 @@ def test_a_cost_that_nobody_knows_is_not_zero(store: Store) -> None:
     assert figures.unknown_costs == 2
 
 
-def test_why_exchanges_are_unscored_is_told(store: Store) -> None:
-    """An exchange counts once for each reason, however many of its tiers have it."""
+def test_the_reasons_of_unscored_exchanges_are_counted(store: Store) -> None:
+    """An exchange counts once per reason, however many of its tiers have it."""
     both = {f"{tier}_{what}": value for tier in TIERS for what, value in (("state", "unscored"), ("reason", "timeout"))}
     put(
         store,
@@ -304,12 +304,12 @@ def incident(incident_id: str, status: str) -> Incident:
     )
 
 
-def test_a_project_nobody_has_heard_of_has_the_summary_of_an_empty_one(store: Store) -> None:
-    """The same fields with nothing in them, so that a panel need not ask which are there."""
+def test_an_unknown_project_has_an_empty_summary(store: Store) -> None:
+    """It has the same fields, so that a dashboard needs no special case."""
     put(store, exchange("s", 1))
-    empty, known = (document(project_summary(store.cursor(), project)) for project in ("web", "ops"))
+    empty, known_summary = (document(project_summary(store.cursor(), project)) for project in ("web", "ops"))
 
-    assert fields_of(known) == fields_of(empty)
+    assert fields_of(known_summary) == fields_of(empty)
     assert empty["exchanges"].pop("unscoredReasons") == {}
     assert set(empty["exchanges"].values()) == {0}
     assert empty["baseline"] is None
@@ -328,25 +328,27 @@ def records_of(store: Store, name: str, query: str, values: dict[str, Any]) -> S
     return list(rows_as_records(name, frame.with_columns(selectors.datetime(time_zone=None).dt.replace_time_zone("UTC"))))
 
 
-def test_what_was_left_unscored_can_be_put_to_the_judge_again(store: Store) -> None:
-    """The ids lead to the exchanges, and these come back as the very records that came in."""
-    said = exchange("s", 1, "", turn_number=1, tags=("cron",), redactions=(Redaction(kind="token", count=2),), output_tokens=0)
-    put(store, said, exchange("s", 2), score("s", 1), score("s", 2, disposition="scored"))
-    asked = {"project": "ops", "reason": "no_judge", "without": [], "limit": 10}
-    rows = query_rows(store.cursor(), "unscored_exchanges", asked)
-    wanted = [{name: row[name] for name in ("connection", "exchange_id")} for row in rows]
+def test_unscored_exchanges_can_be_read_for_rejudging(store: Store) -> None:
+    """The ids lead to the exchanges, which are returned exactly as recorded."""
+    original = exchange(
+        "s", 1, "", turn_number=1, tags=("cron",), redactions=(Redaction(kind="token", count=2),), output_tokens=0
+    )
+    put(store, original, exchange("s", 2), score("s", 1), score("s", 2, disposition="scored"))
+    parameters = {"project": "ops", "reason": "no_judge", "without": [], "limit": 10}
+    rows = query_rows(store.cursor(), "unscored_exchanges", parameters)
+    keys = [{name: row[name] for name in ("connection", "exchange_id")} for row in rows]
 
-    found = records_of(store, "Exchange", "exchange_records", {"exchanges": wanted})
+    records = records_of(store, "Exchange", "exchange_records", {"exchanges": keys})
 
-    assert found == [said]
-    assert [encode(record) for record in found if isinstance(record, Exchange)] == [encode(said)]
+    assert records == [original]
+    assert [encode(record) for record in records if isinstance(record, Exchange)] == [encode(original)]
 
 
-def test_judgements_come_back_as_they_were_recorded(store: Store) -> None:
+def test_judgements_are_returned_as_recorded(store: Store) -> None:
     """A replay must read exactly the judgement that the worker recorded."""
     recorded = [judgement("s", 1, attempt_errors=("429",), cost_usd=0.1), judgement("s", 1, "tier3", reservation_ids=("r",))]
     put(store, *recorded, judgement("s", 2))
 
-    found = records_of(store, "Judgement", "judgements_of", {"subjects": [{"connection": "local", "subject_id": "s:1"}]})
+    records = records_of(store, "Judgement", "judgements_of", {"subjects": [{"connection": "local", "subject_id": "s:1"}]})
 
-    assert [msgspec.structs.asdict(one) for one in recorded] == [msgspec.structs.asdict(one) for one in found]
+    assert [msgspec.structs.asdict(one) for one in recorded] == [msgspec.structs.asdict(one) for one in records]

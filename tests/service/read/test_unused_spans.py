@@ -30,8 +30,8 @@ def decisions(at: datetime, connection: str = "north", kind: str = "ponder", cou
     """The decisions on two traces: spans of a kind that is not read, and a turn with a query of a database."""
     odd = [span(number, trace="ab" * 16, attributes={"gen_ai.operation.name": kind}) for number in range(count)]
     turn = [agent(0), span(1, 0, attributes={"db.system": "duckdb"})]
-    made = assembled(records_of([request(*odd, scope="litellm"), request(*turn, scope="shop")]))
-    return [msgspec.structs.replace(one.decision, connection=connection, assembled_at=at) for one in made]
+    traces = assembled(records_of([request(*odd, scope="litellm"), request(*turn, scope="shop")]))
+    return [msgspec.structs.replace(one.decision, connection=connection, assembled_at=at) for one in traces]
 
 
 def keep(store: Store, records: Sequence[TraceAssembly]) -> None:
@@ -45,12 +45,12 @@ def connect_page(call: Call, tokens: Tokens, connection: str = "north") -> str:
     return call("GET", f"/connect?connection={connection}", headers=cookie(signed_in(call, tokens.root))).text
 
 
-def test_every_state_has_words() -> None:
-    """A state without any would be a page that cannot be shown."""
+def test_every_state_has_a_message() -> None:
+    """A page could not show a state without one."""
     assert set(STATES) == set(WORDS)
 
 
-def test_the_page_and_the_metrics_say_the_same(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_page_and_the_metrics_show_the_same_numbers(call: Call, tokens: Tokens, store: Store) -> None:
     """The page and the metrics must show the same numbers."""
     keep(store, decisions(NOW))
     page, figures = connect_page(call, tokens), call("GET", "/metrics", tokens.root).text
@@ -64,13 +64,13 @@ def test_the_page_and_the_metrics_say_the_same(call: Call, tokens: Tokens, store
     assert 'driftline_unused_spans{state="no_content"} 0.0' in figures
 
 
-def test_the_page_tells_of_its_connection_alone(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_page_shows_only_its_connection(call: Call, tokens: Tokens, store: Store) -> None:
     """Names and examples of other projects' spans must not be shown."""
     keep(store, decisions(NOW, connection="south"))
     assert "ponder" not in connect_page(call, tokens)
 
 
-def test_an_example_is_shown_as_text(call: Call, tokens: Tokens, store: Store) -> None:
+def test_an_example_is_escaped(call: Call, tokens: Tokens, store: Store) -> None:
     """Examples are texts of senders and must be escaped."""
     keep(store, decisions(NOW, kind=HOSTILE))
     page = connect_page(call, tokens)
@@ -78,21 +78,21 @@ def test_an_example_is_shown_as_text(call: Call, tokens: Tokens, store: Store) -
     assert "&lt;img" in page
 
 
-def test_what_was_mended_is_gone_a_day_later(store: Store) -> None:
+def test_a_fixed_problem_disappears_after_a_day(store: Store) -> None:
     """A note must disappear once the problem is fixed."""
     keep(store, decisions(NOW - WITHIN - timedelta(seconds=1)))
     assert read_unused_spans(store.cursor(), NOW) == []
 
 
-def test_a_trace_that_is_assembled_again_counts_once(store: Store) -> None:
-    """Late spans make a new revision, which replaces what was counted."""
+def test_a_reassembled_trace_counts_once(store: Store) -> None:
+    """The new revision replaces the earlier count."""
     first = decisions(NOW)
     keep(store, first)
     keep(store, [msgspec.structs.replace(one, revision=1) for one in first])
     assert count_by_state(read_unused_spans(store.cursor(), NOW))["unknown_kind"] == 3
 
 
-def test_refused_spans_are_on_the_page_of_their_connection(call: Call, tokens: Tokens) -> None:
+def test_the_page_of_a_connection_shows_refused_spans(call: Call, tokens: Tokens) -> None:
     """Few exporters report refusals, so the page must show them."""
     late = span(0, startTimeUnixNano="17")
     headers = {"content-type": "application/json"}
@@ -103,8 +103,8 @@ def test_refused_spans_are_on_the_page_of_their_connection(call: Call, tokens: T
     assert "refused" not in connect_page(call, tokens, "south")
 
 
-def test_the_doctor_names_them_with_what_to_do(driftline: Command, tmp_path: Path) -> None:
-    """The same numbers again, for who has a terminal."""
+def test_the_doctor_names_unused_spans_with_the_remedy(driftline: Command, tmp_path: Path) -> None:
+    """Terminal users see the same numbers."""
     with Store(tmp_path / "driftline.duckdb") as store:
         keep(store, decisions(utc_now()))
         unused = read_unused_spans(store.cursor(), utc_now())
@@ -118,8 +118,8 @@ def test_the_doctor_names_them_with_what_to_do(driftline: Command, tmp_path: Pat
     assert findings[1]["detail"].endswith(sum_up_expected(unused))
 
 
-def test_many_groups_are_summed_up_by_the_doctor(driftline: Command, tmp_path: Path) -> None:
-    """A fleet with a hundred scopes does not fill the screen."""
+def test_the_doctor_summarises_many_groups(driftline: Command, tmp_path: Path) -> None:
+    """A hundred scopes of a fleet must not fill the screen."""
     _, odd = decisions(utc_now())
     [group] = odd.unused_spans
     groups = tuple(msgspec.structs.replace(group, scope=f"scope-{number}", spans=2) for number in range(20))

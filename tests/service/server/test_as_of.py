@@ -31,7 +31,7 @@ BODY = {
 
 
 @pytest.mark.slow
-def test_the_clock_of_records_starts_at_the_time_and_that_of_tokens_does_not(tmp_path: Path) -> None:
+def test_a_time_offset_applies_to_records_and_not_to_tokens(tmp_path: Path) -> None:
     """The demo's sessions arrive at their own times, but an expired token must stay expired."""
     home = Home(tmp_path)
     with AccessStore(access_file(home.database), lambda: AS_OF) as access:
@@ -48,11 +48,11 @@ def test_the_clock_of_records_starts_at_the_time_and_that_of_tokens_does_not(tmp
         server.send(signal.SIGTERM)
         assert server.wait() == 0
     with Store(home.database) as store:
-        [(came,)] = store.cursor().execute("SELECT ingested_at FROM log.exchanges").fetchall()
-    assert AS_OF <= came.replace(tzinfo=UTC) < AS_OF + timedelta(days=1)
+        [(ingested_at,)] = store.cursor().execute("SELECT ingested_at FROM log.exchanges").fetchall()
+    assert AS_OF <= ingested_at.replace(tzinfo=UTC) < AS_OF + timedelta(days=1)
 
 
-def test_a_server_as_of_a_time_checks_nothing_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_as_of_a_time_runs_no_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """History is checked once it is complete: a check halfway would open false incidents."""
     monkeypatch.setattr(periodic_tasks, "open_alerts", MagicMock())
     engine = MagicMock(policy=Policy())

@@ -29,7 +29,7 @@ def answers(url: str) -> bool:
     return True
 
 
-def test_a_child_serves_while_it_is_wanted_and_is_gone_afterwards(tmp_path: Path) -> None:
+def test_a_child_serves_within_its_context_and_ends_with_it(tmp_path: Path) -> None:
     """A context must not leave a process behind."""
     before = children()
     with serving(SIMULATOR, {}, tmp_path / "log") as url:
@@ -47,7 +47,7 @@ def test_a_child_is_stopped_when_its_user_fails(tmp_path: Path) -> None:
     assert children() == before
 
 
-def test_a_child_that_ends_before_it_serves_says_why_and_where_its_log_is(tmp_path: Path) -> None:
+def test_a_child_that_fails_to_serve_reports_reason_and_log(tmp_path: Path) -> None:
     """The error must contain the reason and the path of the log."""
     log = tmp_path / "judge.log"
     with pytest.raises(ChildError) as raised, serving([*SIMULATOR, "--script", "nonsense"], {}, log):
@@ -58,7 +58,7 @@ def test_a_child_that_ends_before_it_serves_says_why_and_where_its_log_is(tmp_pa
     assert str(log) in raised.value.hint
 
 
-def test_a_child_that_does_not_stop_properly_is_an_error(tmp_path: Path) -> None:
+def test_a_child_that_does_not_stop_cleanly_is_an_error(tmp_path: Path) -> None:
     """A killed server may have lost records, so its database must not be used as if it were complete."""
     before = children()
     with (  # noqa: PT012 - it is killed inside
@@ -81,7 +81,7 @@ def test_a_child_has_our_code_and_not_our_settings(tmp_path: Path, monkeypatch: 
         assert answers(f"{url}/healthz")
 
 
-def test_a_child_is_told_what_it_is_given(tmp_path: Path) -> None:
+def test_a_child_gets_the_given_settings(tmp_path: Path) -> None:
     """An invalid setting ends the child."""
     log = tmp_path / "log"
     with pytest.raises(ChildError, match="DRIFTLINE_JUDGE"), serving(["serve"], {"DRIFTLINE_JUDGE": "nobody"}, log):
@@ -89,7 +89,7 @@ def test_a_child_is_told_what_it_is_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_unwinds_every_open_context(number: signal.Signals) -> None:
+def test_a_signal_closes_every_open_context(number: signal.Signals) -> None:
     """A process that ends immediately on a signal would orphan its children."""
     unwound = []
     before = signal.getsignal(number)

@@ -104,7 +104,7 @@ def begin_call(path: Path, operation: str, *arguments: Any) -> socket.socket:
     return peer
 
 
-def test_the_socket_is_its_owners_from_the_first_moment(tmp_path: Path) -> None:
+def test_the_socket_belongs_to_its_owner_from_the_start(tmp_path: Path) -> None:
     """Anyone who can connect can read everything, so the socket must never be accessible to others, not even briefly."""
     database = tmp_path / "fleet.duckdb"
     before = os.umask(0)
@@ -118,7 +118,7 @@ def test_the_socket_is_its_owners_from_the_first_moment(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_a_command_gives_nothing_to_a_server_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_refuses_a_server_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user could place a socket there to impersonate the server."""
     database = tmp_path / "fleet.duckdb"
     with listening(database):
@@ -127,7 +127,7 @@ def test_a_command_gives_nothing_to_a_server_of_another_user(tmp_path: Path, mon
             connect(database)
 
 
-def test_a_link_in_the_folders_place_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     """It could lead to any socket of the machine."""
     database, elsewhere = tmp_path / "fleet.duckdb", tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -140,15 +140,15 @@ def test_a_link_in_the_folders_place_is_not_followed(tmp_path: Path) -> None:
     assert elsewhere.is_dir()
 
 
-def test_a_server_of_another_version_is_not_asked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_of_another_version_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables of another version may lack columns that this one reads."""
     monkeypatch.setattr(commands, "version", lambda: "0.0.1")
     with pytest.raises(StoreError, match=r"its server is of version 0\.0\.1"):
         ServerLink.to(path)
 
 
-def test_a_server_of_a_version_with_another_protocol_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to 0.2.0 a server greeted its callers: a new command beside it must say what to do."""
+def test_a_server_with_another_protocol_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 0.2.0 a server greeted its callers; a new command must say what to do."""
     database = tmp_path / "fleet.duckdb"
 
     def greet(peer: socket.socket) -> None:
@@ -162,7 +162,7 @@ def test_a_server_of_a_version_with_another_protocol_is_not_asked(tmp_path: Path
     assert "Restart the server" in raised.value.hint
 
 
-def test_a_server_that_ends_meanwhile_is_an_error_that_says_so(tmp_path: Path) -> None:
+def test_a_server_that_ends_during_a_call_is_an_error(tmp_path: Path) -> None:
     """The caller must learn that no answer will come, and what happened to its records."""
     database = tmp_path / "fleet.duckdb"
     with pretending(database, lambda peer: peer.recv(1)), pytest.raises(StoreError, match="ended before it answered") as raised:
@@ -170,8 +170,8 @@ def test_a_server_that_ends_meanwhile_is_an_error_that_says_so(tmp_path: Path) -
     assert "Earlier records are kept" in raised.value.hint
 
 
-def test_what_an_operation_raises_is_raised_at_the_caller(link: ServerLink) -> None:
-    """A command prints the same error with the same hint, whichever process it happened in."""
+def test_an_error_of_an_operation_is_raised_at_the_caller(link: ServerLink) -> None:
+    """A command prints the same error and hint, whichever process it occurred in."""
     with pytest.raises(QueryError, match="no_such_table"):
         link.call("read", Rows, "FROM no_such_table", None)
     with pytest.raises(SettingsError, match="has no judge") as raised:
@@ -179,8 +179,8 @@ def test_what_an_operation_raises_is_raised_at_the_caller(link: ServerLink) -> N
     assert "ANTHROPIC_API_KEY" in raised.value.hint
 
 
-def test_an_error_of_another_module_keeps_its_words(link: ServerLink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Modules define errors for themselves; the command knows only those of `schemas.errors`, and still prints what to do."""
+def test_an_error_of_another_module_keeps_its_message(link: ServerLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command knows only the errors of `schemas.errors`, but must still print the hint of others."""
 
     class ElsewhereError(DriftlineError):
         hint = "Do this."
@@ -195,7 +195,7 @@ def test_an_error_of_another_module_keeps_its_words(link: ServerLink, monkeypatc
 
 
 @pytest.mark.parametrize(("operation", "arguments"), [("read", (1, None)), ("read", ()), ("no_such", ()), ("NAMES", ())])
-def test_what_is_no_operation_is_refused(operation: str, arguments: tuple[object, ...], link: ServerLink) -> None:
+def test_an_unknown_operation_is_refused(operation: str, arguments: tuple[object, ...], link: ServerLink) -> None:
     """Names and types are checked before anything runs."""
     with pytest.raises(StoreError, match="answered 40"):
         link.call(operation, type(None), *arguments)
@@ -220,14 +220,14 @@ def test_rows_and_parameters_keep_their_types(path: Path, link: ServerLink, engi
 
 
 @pytest.mark.parametrize("statement", ["DELETE FROM log.scores", "CREATE TABLE mine (n INT)", "DROP VIEW scores"])
-def test_no_statement_of_a_command_writes(statement: str, link: ServerLink) -> None:
+def test_statements_of_commands_cannot_write(statement: str, link: ServerLink) -> None:
     """Writes go through the intake, which keeps states and positions consistent with the rows."""
     with pytest.raises(QueryError, match="read-only"):
         link.call("read", Rows, statement, None)
 
 
-def test_a_caller_that_leaves_takes_its_statement_along(path: Path, link: ServerLink) -> None:
-    """More statements than run at once are left behind: if one continued, the next command would never get a turn."""
+def test_a_disconnected_caller_cancels_its_statement(path: Path, link: ServerLink) -> None:
+    """If abandoned statements continued, the next command would never run."""
     for _ in range(READERS + 1):
         begin_call(path, "read", ENDLESS, None).close()
     begun = time.monotonic()
@@ -235,8 +235,8 @@ def test_a_caller_that_leaves_takes_its_statement_along(path: Path, link: Server
     assert time.monotonic() - begun < PATIENCE
 
 
-def test_a_server_that_stops_cuts_off_what_runs_for_a_command(engine: Engine, loop: asyncio.Runner) -> None:
-    """A statement without an end must not keep a server from stopping."""
+def test_a_stopping_server_cancels_running_statements(engine: Engine, loop: asyncio.Runner) -> None:
+    """An endless statement must not keep a server from stopping."""
     with serving(engine, loop) as path:
         peer = begin_call(path, "read", ENDLESS, None)
     with peer:
@@ -244,7 +244,7 @@ def test_a_server_that_stops_cuts_off_what_runs_for_a_command(engine: Engine, lo
         assert peer.recv(100).startswith(b"HTTP/1.1 499")
 
 
-def test_nothing_that_a_command_says_is_logged(
+def test_arguments_of_commands_are_not_logged(
     link: ServerLink, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Arguments may contain secrets, so an internal error is logged without them."""
@@ -259,7 +259,7 @@ def test_nothing_that_a_command_says_is_logged(
     assert "sk-ant-secret" not in caplog.text
 
 
-def test_what_goes_wrong_beside_an_open_socket_is_told_as_it_is(tmp_path: Path) -> None:
+def test_an_error_beside_an_open_socket_is_reported_as_it_is(tmp_path: Path) -> None:
     """A full disk of the server must not be reported as an error of its socket."""
     with pytest.raises(OSError, match="a full disk"), listening(tmp_path / "fleet.duckdb"):
         raise OSError(28, "a full disk")
@@ -278,7 +278,7 @@ def test_another_users_folder_is_left_alone(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(("judge", "is_paid"), [("live", True), ("none", False), ("simulated judge", False)])
-def test_whoever_imports_beside_a_paid_judge_is_told(judge: str, is_paid: bool) -> None:
+def test_an_import_beside_a_paid_judge_prints_a_warning(judge: str, is_paid: bool) -> None:
     """Beside a server, imported exchanges are judged for money, so the command must warn about it."""
 
     class Answering(ServerLink):
@@ -291,18 +291,18 @@ def test_whoever_imports_beside_a_paid_judge_is_told(judge: str, is_paid: bool) 
     assert paid_note(None) == ""
 
 
-def test_an_import_that_a_judge_is_paid_for_is_asked_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of a year's transcripts costs money: a script that did not expect a server must not spend it."""
+def test_an_import_that_will_be_judged_for_money_asks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A year of transcripts costs money, which a script that expects no server must not spend."""
     transcript = tmp_path / "s.jsonl"
     transcript.write_text('{"type": "session", "id": "s"}\n')
     arguments = ["import", "openclaw", str(transcript), "--db", str(tmp_path / "fleet.duckdb")]
     monkeypatch.setattr(importing, "paid_note", lambda _: "the server has a live judge")
-    read: list[object] = []
-    monkeypatch.setattr(importing.Importer, "transcripts", lambda *_: read.append(1) or ImportSummary())
+    records_read: list[object] = []
+    monkeypatch.setattr(importing.Importer, "transcripts", lambda *_: records_read.append(1) or ImportSummary())
     command_line = application(["import"])
-    asked = CliRunner().invoke(command_line, arguments)
-    assert asked.exit_code == 1
-    assert read == []
-    assert "let the server's judge score it?" in asked.output
+    result = CliRunner().invoke(command_line, arguments)
+    assert result.exit_code == 1
+    assert records_read == []
+    assert "let the server's judge score it?" in result.output
     assert CliRunner().invoke(command_line, [*arguments, "--yes"]).exit_code == 0
-    assert read == [1]
+    assert records_read == [1]

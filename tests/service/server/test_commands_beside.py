@@ -111,7 +111,9 @@ def served(nursed: Nursery, filled: Home, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("arguments", READING, ids=" ".join)
-def test_a_command_says_the_same(arguments: list[str], nursed: Nursery, filled: Home, served: Home, tmp_path: Path) -> None:
+def test_a_command_prints_the_same_beside_a_server(
+    arguments: list[str], nursed: Nursery, filled: Home, served: Home, tmp_path: Path
+) -> None:
     """Output must not depend on whether a server runs, so that scripts need no second branch."""
     without = said(nursed, filled, *arguments, folder=tmp_path)
     beside = said(nursed, served, *arguments, folder=tmp_path)
@@ -121,7 +123,7 @@ def test_a_command_says_the_same(arguments: list[str], nursed: Nursery, filled: 
 
 
 @pytest.mark.parametrize("command", ALONE)
-def test_a_command_that_needs_the_database_for_itself_says_what_to_do(command: str, nursed: Nursery, served: Home) -> None:
+def test_a_command_that_needs_exclusive_access_says_what_to_do(command: str, nursed: Nursery, served: Home) -> None:
     """The error must name the process to stop, and an alternative if there is one."""
     code, printed, logged = said(nursed, served, command, *ALONE[command])
 
@@ -131,14 +133,14 @@ def test_a_command_that_needs_the_database_for_itself_says_what_to_do(command: s
     assert "stop" in logged
 
 
-def test_an_import_says_the_same_and_the_stages_see_it(nursed: Nursery, tmp_path: Path) -> None:
+def test_an_import_beside_a_server_reports_the_same_outcomes(nursed: Nursery, tmp_path: Path) -> None:
     """An import reports the outcomes of its records, whichever process wrote them: new, known, in conflict, diagnosed."""
     table = write_table(tmp_path / "table.csv", ROWS)
     changed = tmp_path / "changed.json"
     document = json.loads(EVENTS.read_text())
     document["events"][0]["payload"] = {"text": "something else"}
     changed.write_text(json.dumps(document))
-    told = []
+    reports = []
     for name in ("without", "beside"):
         (tmp_path / name).mkdir()
         home = Home(tmp_path / name)
@@ -152,13 +154,13 @@ def test_an_import_says_the_same_and_the_stages_see_it(nursed: Nursery, tmp_path
             ["runs", "--json"],
             ["dead-letters", "list", "--json"],
         ]
-        told.append([said(nursed, home, *one, folder=tmp_path)[:2] for one in commands])
+        reports.append([said(nursed, home, *one, folder=tmp_path)[:2] for one in commands])
         if server:
             server.send(signal.SIGTERM)
             assert server.wait() == 0
-            told.append([said(nursed, home, *one, folder=tmp_path)[:2] for one in commands[-2:]])
+            reports.append([said(nursed, home, *one, folder=tmp_path)[:2] for one in commands[-2:]])
 
-    without, beside, after = ([(code, _timeless(printed)) for code, printed in one] for one in told)
+    without, beside, after = ([(code, _timeless(printed)) for code, printed in one] for one in reports)
     assert without == beside
     assert beside[-2:] == after
     assert "conflicting_id" in beside[-1][1]
@@ -169,21 +171,21 @@ def _timeless(printed: str) -> str:
     return "\n".join(part for part in printed.split(",") if "rejected_at" not in part)
 
 
-def test_people_score_and_record_beside_a_server(nursed: Nursery, served: Home) -> None:
+def test_scores_and_deployments_can_be_recorded_beside_a_server(nursed: Nursery, served: Home) -> None:
     """The server publishes what people enter, so that its checks include it."""
     score = json.loads(said(nursed, served, "review", "next", "--project", "ops", "--rater", "ann", "--json")[1])["scoreId"]
-    given = said(nursed, served, "review", "score", score, "4", "--project", "ops", "--rater", "ann")
+    score_output = said(nursed, served, "review", "score", score, "4", "--project", "ops", "--rater", "ann")
     release = said(
         nursed, served, "deployments", "add", "v2", "--project", "ops", "--at", "2026-10-01T00:00:00Z", "--by", "ann"
     )
 
-    assert given[0] == 0
+    assert score_output[0] == 0
     assert release[0] == 0
     assert "v2" in said(nursed, served, "deployments", "list", "--project", "ops")[1]
     assert said(nursed, served, "sql", "SELECT count(*) AS n FROM human_scores", "--csv")[1] == "n\n1\n"
 
 
-def test_a_killed_server_keeps_no_command_out(nursed: Nursery, tmp_path: Path) -> None:
+def test_a_killed_server_locks_no_command_out(nursed: Nursery, tmp_path: Path) -> None:
     """The socket of a killed server still exists: a command opens the file itself, and the next server replaces the socket."""
     home = Home(tmp_path)
     server = nursed.serve(home, "--judge", "none")
@@ -192,14 +194,14 @@ def test_a_killed_server_keeps_no_command_out(nursed: Nursery, tmp_path: Path) -
     assert folder_of(home.database).exists()
 
     assert "2" in said(nursed, home, "sql", "SELECT count(*) AS n FROM exchanges", "--csv")[1]
-    again = nursed.serve(home, "--judge", "none")
-    again.serving()
+    restarted = nursed.serve(home, "--judge", "none")
+    restarted.serving()
     assert "2" in said(nursed, home, "sql", "SELECT count(*) AS n FROM exchanges", "--csv")[1]
-    again.kill()
+    restarted.kill()
 
 
-def test_every_name_of_a_database_leads_to_its_server(nursed: Nursery, tmp_path: Path) -> None:
-    """An address has at most 107 bytes; a path may be longer, relative, or lead through links."""
+def test_every_path_of_a_database_leads_to_its_server(nursed: Nursery, tmp_path: Path) -> None:
+    """A socket address has at most 107 bytes, but a path may be longer, relative, or contain links."""
     deep = tmp_path.joinpath(*["a-folder-with-a-long-name"] * 6)
     deep.mkdir(parents=True)
     home = Home(deep)
@@ -216,7 +218,7 @@ def test_every_name_of_a_database_leads_to_its_server(nursed: Nursery, tmp_path:
     server.kill()
 
 
-def test_ctrl_c_ends_a_following_import_and_leaves_the_server_at_work(nursed: Nursery, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_following_import_and_not_the_server(nursed: Nursery, tmp_path: Path) -> None:
     """Stopping an import must not stop the server."""
     home, transcripts = Home(tmp_path), tmp_path / "transcripts"
     transcripts.mkdir()
@@ -231,7 +233,7 @@ def test_ctrl_c_ends_a_following_import_and_leaves_the_server_at_work(nursed: Nu
     server.kill()
 
 
-def test_a_backup_of_a_running_server_has_all_that_was_accepted(nursed: Nursery, tmp_path: Path) -> None:
+def test_a_backup_of_a_running_server_has_every_accepted_record(nursed: Nursery, tmp_path: Path) -> None:
     """Copied file by file, the tables would lack what only the write-ahead log has, or have it twice."""
     home, backup = Home(tmp_path), tmp_path / "backup"
     server = nursed.serve(home, "--judge", "none")
@@ -247,7 +249,7 @@ def test_a_backup_of_a_running_server_has_all_that_was_accepted(nursed: Nursery,
     assert said(nursed, home, "backup", str(backup))[0] == 2
 
 
-def test_a_backup_put_back_under_a_newer_log_is_refused_in_words(nursed: Nursery, tmp_path: Path) -> None:
+def test_a_backup_restored_under_a_newer_log_is_refused(nursed: Nursery, tmp_path: Path) -> None:
     """The log's entries follow rows that the older tables lack: flushed there, they would leave an unnoticed gap."""
     home, backup = Home(tmp_path), tmp_path / "backup"
     server = nursed.serve(home, "--judge", "none")
@@ -257,25 +259,25 @@ def test_a_backup_put_back_under_a_newer_log_is_refused_in_words(nursed: Nursery
     assert said(nursed, home, "runs")[0] == 0  # what was accepted lands, and leaves the log
     server.send(signal.SIGSTOP)
     server.kill()
-    again = nursed.serve(home, "--judge", "none", before=_NEVER_FLUSHES)
-    deliver(home, again, "waiting", 2)
-    again.kill()
+    restarted = nursed.serve(home, "--judge", "none", before=_NEVER_FLUSHES)
+    deliver(home, restarted, "waiting", 2)
+    restarted.kill()
     shutil.copy(backup / "fleet.duckdb", home.database)
     home.database.with_name("fleet.duckdb.wal").unlink(missing_ok=True)
 
     for command in ("runs", "doctor", "serve"):
         code, printed, logged = said(nursed, home, command)
         assert 0 < code < 3
-        words = " ".join((printed + logged).split())
-        assert "the database has flushed" in words
-        assert "Restore the matching database" in words
+        output = " ".join((printed + logged).split())
+        assert "the database has flushed" in output
+        assert "Restore the matching database" in output
 
 
 _NEVER_FLUSHES = "import asyncio, streams.log.local_log as log; log.LocalLog._flush_when_due = lambda _: asyncio.Event().wait()"
 
 
-def test_a_database_of_an_older_version_is_taken_over(nursed: Nursery, tmp_path: Path) -> None:
-    """It was made by 0.1.0 of 23 November, whose server was killed: the next start loses nothing of it, and judges nothing twice."""
+def test_a_database_of_an_older_version_is_upgraded(nursed: Nursery, tmp_path: Path) -> None:
+    """A killed server of 0.1.0 left it: the upgrade loses nothing and judges nothing twice."""
     home = Home(tmp_path)
     for packed in MADE_BEFORE.glob("*.gz"):
         (tmp_path / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
@@ -291,8 +293,8 @@ def test_a_database_of_an_older_version_is_taken_over(nursed: Nursery, tmp_path:
     assert server.wait() == 0
 
 
-def test_what_stayed_unscored_is_judged_by_the_servers_judge(nursed: Nursery, tmp_path: Path) -> None:
-    """The command's own environment names no judge: the server's is asked, waits for its turn, and says what it cost."""
+def test_unscored_exchanges_are_judged_by_the_servers_judge(nursed: Nursery, tmp_path: Path) -> None:
+    """The command has no judge itself: it asks the server, waits, and reports the cost."""
     home = Home(tmp_path)
     server = nursed.serve(home, "--judge", "none")
     deliver(home, server, "s", 3)
@@ -301,22 +303,22 @@ def test_what_stayed_unscored_is_judged_by_the_servers_judge(nursed: Nursery, tm
     server.send(signal.SIGTERM)
     assert server.wait() == 0
     with running() as judge:
-        again = nursed.serve(home, environment={"ANTHROPIC_BASE_URL": judge.base_url})
-        again.serving()
+        restarted = nursed.serve(home, environment={"ANTHROPIC_BASE_URL": judge.base_url})
+        restarted.serving()
         code, printed, _ = said(nursed, home, "rejudge", "--yes", "--json")
-        done = json.loads(printed)
-        again.send(signal.SIGTERM)
-        assert again.wait() == 0
+        report = json.loads(printed)
+        restarted.send(signal.SIGTERM)
+        assert restarted.wait() == 0
 
     assert code == 0
-    assert done["requested"] == 3
-    assert done["judge"] == "simulated judge"
-    assert done["still_unscored"] == {}
-    assert sum(done["calls"].values()) >= 3
-    assert done["cost_usd"] > 0
+    assert report["requested"] == 3
+    assert report["judge"] == "simulated judge"
+    assert report["still_unscored"] == {}
+    assert sum(report["calls"].values()) >= 3
+    assert report["cost_usd"] > 0
 
 
-def test_an_import_beside_a_judge_returns_when_all_is_judged(nursed: Nursery, tmp_path: Path) -> None:
+def test_an_import_beside_a_judge_waits_until_everything_is_judged(nursed: Nursery, tmp_path: Path) -> None:
     """The server judges imported exchanges, so the command must wait and report that instead of unscored exchanges."""
     home, table = Home(tmp_path), write_lines(tmp_path / "table.jsonl", ROWS)
     with running() as judge:

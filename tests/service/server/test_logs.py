@@ -29,7 +29,7 @@ def stream() -> Iterator[io.StringIO]:
     root.setLevel(level)
 
 
-def test_a_record_is_one_json_line_with_what_was_logged_beside_it(stream: io.StringIO) -> None:
+def test_a_record_is_one_json_line_with_its_fields(stream: io.StringIO) -> None:
     """Programs read logs and search them by id."""
     logging.getLogger("service.http").info("a %s", "request\nof two lines", extra={"route": "/x", "status": 200})
     [line] = stream.getvalue().splitlines()
@@ -42,7 +42,7 @@ def test_a_record_is_one_json_line_with_what_was_logged_beside_it(stream: io.Str
     assert fields["time"].startswith("20")
 
 
-def test_secrets_in_anybodys_words_are_taken_out(stream: io.StringIO) -> None:
+def test_secrets_in_log_messages_are_redacted(stream: io.StringIO) -> None:
     """Libraries log headers, and error messages repeat their input."""
     token = f"dl_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
     try:
@@ -53,7 +53,7 @@ def test_secrets_in_anybodys_words_are_taken_out(stream: io.StringIO) -> None:
     assert "ValueError" in json.loads(stream.getvalue())["exc_info"]
 
 
-def test_less_than_the_level_is_left_out(stream: io.StringIO) -> None:
-    """Debug output of libraries holds bodies."""
+def test_records_below_the_level_are_omitted(stream: io.StringIO) -> None:
+    """Debug output of libraries contains bodies."""
     logging.getLogger("anybody").debug("body")
     assert stream.getvalue() == ""

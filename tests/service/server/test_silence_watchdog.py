@@ -73,23 +73,23 @@ class Yard:
 
     def watch(self, minutes: float, step: float = 1) -> list[tuple[str, str]]:
         """Let time go by, with a look every minute."""
-        seen = []
+        raised = []
         for _ in range(round(minutes / step)):
             self.now += timedelta(minutes=step)
-            seen += self.look()
-        return seen
+            raised += self.look()
+        return raised
 
 
 @pytest.fixture
 def yard() -> Iterator[Yard]:
     """A yard."""
     with Store(None) as store, receiving() as receiver, asyncio.Runner() as loop:
-        one = Yard(store, receiver, loop)
-        yield one
-        one.stop()
+        yard = Yard(store, receiver, loop)
+        yield yard
+        yard.stop()
 
 
-def test_a_session_that_falls_silent_is_told_of_twice(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_session_raises_two_alerts(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
     """One missed interval is logged, two raise a warning, three an error; then no more alerts follow."""
     caplog.set_level(logging.INFO, "service.server.periodic_tasks")
     yard.beat()
@@ -101,7 +101,7 @@ def test_a_session_that_falls_silent_is_told_of_twice(yard: Yard, caplog: pytest
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "ERROR"]
 
 
-def test_every_record_is_a_sign_of_life(yard: Yard) -> None:
+def test_every_record_counts_as_a_heartbeat(yard: Yard) -> None:
     """An agent that sends records needs no heartbeats."""
     yard.beat()
     for number in range(6):
@@ -109,8 +109,8 @@ def test_every_record_is_a_sign_of_life(yard: Yard) -> None:
         yard.take("exchanges", exchange("s1", number, occurred_at=yard.now, ingested_at=yard.now))
 
 
-def test_a_session_that_speaks_again_is_watched_anew(yard: Yard) -> None:
-    """The next silence is another one."""
+def test_a_session_that_continues_is_watched_again(yard: Yard) -> None:
+    """The next silence is a new one."""
     yard.beat()
     assert yard.watch(12) == [("s1", "warning")]
     yard.beat()
@@ -118,14 +118,14 @@ def test_a_session_that_speaks_again_is_watched_anew(yard: Yard) -> None:
     assert yard.watch(9) == [("s1", "warning"), ("s1", "critical")]
 
 
-def test_a_session_that_was_closed_is_watched_no_more(yard: Yard) -> None:
+def test_a_closed_session_is_no_longer_watched(yard: Yard) -> None:
     """A closed session has ended properly."""
     yard.take("exchanges", exchange("s1", 1, occurred_at=yard.now, ingested_at=yard.now))
     yard.take("exchanges", msgspec.structs.replace(closing("s1", 1), closed_at=yard.now, ingested_at=yard.now))
     assert yard.watch(40) == []
 
 
-def test_history_that_comes_today_raises_nothing(yard: Yard) -> None:
+def test_imported_history_raises_no_alert(yard: Yard) -> None:
     """Imported sessions of last month ended long ago and must not raise alerts."""
     old = [exchange(f"s{number}", 1, occurred_at=START - timedelta(days=30), ingested_at=START) for number in range(50)]
     yard.take("exchanges", *old)
@@ -157,15 +157,15 @@ def test_an_agent_that_answered_waits_for_its_user(yard: Yard, caplog: pytest.Lo
     assert [record.message for record in caplog.records if "no heartbeat or record" in record.message] == []
 
 
-def test_an_agent_that_stops_within_its_next_turn_is_told_of(yard: Yard) -> None:
-    """It had answered before, and its user waits for it again."""
+def test_an_agent_that_stops_within_its_next_turn_raises_an_alert(yard: Yard) -> None:
+    """It had answered before, but its user is waiting again."""
     yard.take("exchanges", answered(1, START))
     assert yard.watch(20) == []
     yard.take("agent-events", acted(1, yard.now, yard.now))
     assert yard.watch(16) == [("s1", "warning"), ("s1", "critical")]
 
 
-def test_who_sends_heartbeats_is_watched_between_its_turns(yard: Yard) -> None:
+def test_a_session_with_heartbeats_is_watched_between_turns(yard: Yard) -> None:
     """Heartbeats ask to be watched between turns as well."""
     yard.take("exchanges", answered(1, START))
     assert yard.watch(3) == []
@@ -174,8 +174,8 @@ def test_who_sends_heartbeats_is_watched_between_its_turns(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize(("reason", "told"), [("settled", []), ("idle", [("s1", "warning"), ("s1", "critical")])])
-def test_a_trace_that_ended_is_a_turn_that_ended(yard: Yard, reason: str, told: list[tuple[str, str]]) -> None:
-    """Without content there is no exchange, but its root came; where none came, something may still be under way."""
+def test_an_ended_trace_ends_the_turn(yard: Yard, reason: str, told: list[tuple[str, str]]) -> None:
+    """Without content there is no exchange, but the root has arrived; without a root, the turn may continue."""
     yard.take("agent-events", acted(1, START, START))
     trace = TraceAssembly(
         connection="local", project="ops", agent=None, session_id="s1", trace_id="a" * 32, revision=0, reason=reason, spans=1,
@@ -186,7 +186,7 @@ def test_a_trace_that_ended_is_a_turn_that_ended(yard: Yard, reason: str, told: 
     assert yard.watch(16) == told
 
 
-def test_the_interval_is_the_projects_own(yard: Yard) -> None:
+def test_the_interval_is_set_per_project(yard: Yard) -> None:
     """An agent that thinks for twenty minutes has not stopped after ten."""
     yard.beat("s1", "slow")
     yard.beat("s2", "dark")
@@ -194,8 +194,8 @@ def test_the_interval_is_the_projects_own(yard: Yard) -> None:
     assert yard.watch(1) == [("s1", "warning")]
 
 
-def test_a_restart_tells_nothing_twice(yard: Yard) -> None:
-    """The outbox knows what was told; silence counts from the start."""
+def test_a_restart_repeats_no_alert(yard: Yard) -> None:
+    """The outbox has the earlier alerts, and silence counts from the start."""
     yard.beat()
     assert yard.watch(12) == [("s1", "warning")]
     yard.restart()
@@ -205,7 +205,7 @@ def test_a_restart_tells_nothing_twice(yard: Yard) -> None:
     assert yard.watch(20) == []
 
 
-def test_a_server_that_was_down_does_not_say_that_all_have_stopped(yard: Yard) -> None:
+def test_a_server_that_was_down_does_not_report_every_session(yard: Yard) -> None:
     """Signs of life could not be delivered while the server was down."""
     yard.beat("s1")
     yard.beat("s2")
@@ -216,7 +216,7 @@ def test_a_server_that_was_down_does_not_say_that_all_have_stopped(yard: Yard) -
     assert yard.watch(9) == []
 
 
-def test_time_in_which_the_process_stood_still_does_not_count(yard: Yard) -> None:
+def test_time_while_the_process_was_suspended_does_not_count(yard: Yard) -> None:
     """A suspended machine received nothing, which is not silence of the agent."""
     yard.beat()
     yard.watch(2)
@@ -226,7 +226,7 @@ def test_time_in_which_the_process_stood_still_does_not_count(yard: Yard) -> Non
     assert yard.watch(2) == [("s1", "warning")]
 
 
-def test_some_sessions_that_fall_silent_together_are_one_message(yard: Yard) -> None:
+def test_several_silent_sessions_are_one_message(yard: Yard) -> None:
     """Each session raises its own alert, and the alerts are delivered as a digest."""
     for number in range(100):
         yard.beat(f"s{number}")
@@ -234,19 +234,19 @@ def test_some_sessions_that_fall_silent_together_are_one_message(yard: Yard) -> 
     assert [(post.document["kind"], post.document["count"]) for post in yard.receiver.posts] == [("digest", 100)]
 
 
-def test_a_fleet_that_falls_silent_is_one_alert(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_fleet_is_one_alert(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
     """A network outage must not raise a hundred thousand alerts, nor raise them again after a restart."""
     for number in range(101):
         yard.beat(f"s{number}")
     yard.watch(16)
     yard.restart()
     yard.watch(16)
-    told = [(post.document["severity"], post.document["title"]) for post in yard.receiver.posts]
-    assert told == [("warning", "101 sessions of ops are silent"), ("critical", "101 sessions of ops have stopped")]
+    alerts = [(post.document["severity"], post.document["title"]) for post in yard.receiver.posts]
+    assert alerts == [("warning", "101 sessions of ops are silent"), ("critical", "101 sessions of ops have stopped")]
     assert "1 more sessions" in caplog.text
 
 
-def test_intervals_that_no_session_can_miss_are_named_at_the_start(
+def test_intervals_that_no_session_can_miss_are_reported_at_startup(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With an interval of an hour and a session gap of half an hour, the alert could never be raised."""
@@ -257,7 +257,7 @@ def test_intervals_that_no_session_can_miss_are_named_at_the_start(
     assert "3 of heartbeatInterval: slow" in caplog.text
 
 
-def test_without_a_channel_the_log_still_says_it(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_channel_the_silence_is_logged(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
     """The watchdog works without a channel for alerts."""
     yard.channels = ()
     yard.restart()

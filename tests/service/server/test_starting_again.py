@@ -26,7 +26,7 @@ def children() -> Iterator[Nursery]:
         yield opened
 
 
-def test_a_saved_policy_comes_into_force_and_no_call_is_refused(children: Nursery, tmp_path: Path) -> None:
+def test_a_saved_policy_takes_effect_and_no_request_is_refused(children: Nursery, tmp_path: Path) -> None:
     """A policy can be applied remotely, without senders noticing the restart."""
     home = Home(tmp_path)
     server = children.serve(home)

@@ -28,7 +28,7 @@ HOSTILE = "=cmd|' /C calc'!A1<script>alert(1)</script>\u202e"
 
 
 def fill(store: Store, said: list[Exchange], scores: list[Score]) -> None:
-    """Put exchanges in with their scores: no stage has to make them."""
+    """Store exchanges with their scores, without running a stage."""
     put(store, "exchanges", said)
     put(store, "scores", scores)
     with store.transaction() as transaction:
@@ -37,13 +37,13 @@ def fill(store: Store, said: list[Exchange], scores: list[Score]) -> None:
 
 @pytest.fixture
 def fleet(store: Store) -> None:
-    """Twelve exchanges of two agents, of which each third has an anomaly, and every second no score of Tier 2."""
-    said, scores = [], []
+    """Store twelve exchanges of two agents: every third is anomalous, and every second has no Tier 2."""
+    exchanges, scores = [], []
     for number in range(1, 13):
         at = NOW - timedelta(hours=number)
         fields: dict[str, Any] = {"agent": "scout" if number % 2 else "guide", "occurred_at": at, "ingested_at": at}
         version = Label(name="agent_version", value=f"{number % 3}")
-        said.append(exchange(f"s{number % 4}", number, **fields, agent_model=f"model-{number % 2}", labels=(version,)))
+        exchanges.append(exchange(f"s{number % 4}", number, **fields, agent_model=f"model-{number % 2}", labels=(version,)))
         bad = number % 3 == 0
         scores.append(
             score(
@@ -57,26 +57,26 @@ def fleet(store: Store) -> None:
                 tier2_score=None if number % 2 else number / 20,
             )
         )
-    fill(store, said, scores)
+    fill(store, exchanges, scores)
 
 
 def turns_of(page: str) -> list[int]:
-    """The turns that a list of exchanges shows, in its order."""
+    """Return the turns in a list of exchanges, in its order."""
     return [int(one) for one in re.findall(r'data-label="Turn">(\d+)<', page)]
 
 
 def links_of(page: str, words: str) -> str:
-    """The address of the link of these words."""
-    found = re.search(rf'<a href="([^"]*)"[^>]*>(?:<bdi>)?{words}', page)
-    assert found, words
-    return unescape(found[1])
+    """Return the address of the link with this text."""
+    match = re.search(rf'<a href="([^"]*)"[^>]*>(?:<bdi>)?{words}', page)
+    assert match, words
+    return unescape(match[1])
 
 
 @pytest.mark.usefixtures("fleet")
 def test_the_newest_come_first_and_a_heading_sorts(look: Look) -> None:
-    """A click on a heading sorts by it, a second one turns the order round, and screen readers hear which it is."""
-    here = LINKS.exchanges("ops")
-    page = look(here)
+    """A second click reverses the order, and screen readers announce the current one."""
+    list_path = LINKS.exchanges("ops")
+    page = look(list_path)
     assert turns_of(page) == list(range(1, 13))
     assert 'aria-sort="descending"' in page
     lowest = look(links_of(page, "Tier 2<"))
@@ -103,7 +103,7 @@ def test_the_newest_come_first_and_a_heading_sorts(look: Look) -> None:
     ],
 )
 def test_filters_are_in_the_address(look: Look, asked: dict[str, str], turns: list[int]) -> None:
-    """A link that is sent to a colleague shows what the sender saw, and says by what it is narrowed."""
+    """A shared link shows the same list, and the page names its filters."""
     page = look(LINKS.exchanges("ops", **asked))
     assert turns_of(page) == turns
     assert "Clear filters" in page
@@ -114,10 +114,10 @@ def test_filters_are_in_the_address(look: Look, asked: dict[str, str], turns: li
 @pytest.mark.usefixtures("fleet")
 @pytest.mark.parametrize("sort", LISTS["exchanges"].sorts)
 @pytest.mark.parametrize("down", ["true", "false"])
-def test_pages_have_each_row_once_under_each_order(look: Look, monkeypatch: pytest.MonkeyPatch, sort: str, down: str) -> None:
+def test_pages_have_each_row_once_in_every_order(look: Look, monkeypatch: pytest.MonkeyPatch, sort: str, down: str) -> None:
     """Missing and equal values must not make pages lose or repeat rows."""
-    whole = turns_of(look(LINKS.exchanges("ops", sort=sort, down=down)))
-    assert set(whole) == set(range(1, 13))
+    full_list = turns_of(look(LINKS.exchanges("ops", sort=sort, down=down)))
+    assert set(full_list) == set(range(1, 13))
     monkeypatch.setattr(listing, "ROWS_PER_PAGE", 5)
     page = look(LINKS.exchanges("ops", sort=sort, down=down))
     paged = turns_of(page)
@@ -125,35 +125,35 @@ def test_pages_have_each_row_once_under_each_order(look: Look, monkeypatch: pyte
         page = look(links_of(page, "Next page"))
         paged += turns_of(page)
         assert "First page" in page
-    assert paged == whole
+    assert paged == full_list
 
 
 @pytest.mark.usefixtures("fleet")
 @pytest.mark.parametrize("down", ["true", "false"])
-def test_a_page_is_whole_where_the_first_scores_were_replaced(
+def test_a_page_is_full_although_its_first_scores_were_replaced(
     look: Look, store: Store, monkeypatch: pytest.MonkeyPatch, down: str
 ) -> None:
-    """A list looks no farther down than a few pages; were all of these judged again, the next ones are its first."""
+    """A list reads a bounded prefix; if all of it was judged again, the prefix is widened."""
     monkeypatch.setattr(listing, "ROWS_PER_PAGE", 2)
     monkeypatch.setattr(listing, "_PREFIX_FACTOR", 1)
     monkeypatch.setattr(listing, "_WIDENING_FACTOR", 2)
     worst = range(2, 8, 2) if down == "false" else range(8, 14, 2)
-    again = [
+    rejudged = [
         score(f"s{n % 4}", n, revision=1, exchange_at=NOW - timedelta(hours=n), tier2_state="unscored", agent="guide")
         for n in worst
     ]
-    put(store, "scores", again)
-    left = [n for n in range(2, 14, 2) if n not in worst]
+    put(store, "scores", rejudged)
+    remaining = [n for n in range(2, 14, 2) if n not in worst]
     page = look(LINKS.exchanges("ops", sort="tier2", down=down))
-    assert (left if down == "false" else left[::-1])[:2] == turns_of(page)
+    assert (remaining if down == "false" else remaining[::-1])[:2] == turns_of(page)
 
 
 @pytest.mark.usefixtures("fleet")
-def test_the_time_the_order_and_the_filters_stay_when_one_changes(look: Look) -> None:
+def test_changing_one_parameter_keeps_the_others(look: Look) -> None:
     """A click changes one parameter and keeps the others."""
     page = look(LINKS.exchanges("ops", agent="guide", window="7d", sort="tier2", down="false"))
-    for words in ("Turn<", "guide<", "Exchange<"):
-        address = links_of(page, words)
+    for heading in ("Turn<", "guide<", "Exchange<"):
+        address = links_of(page, heading)
         assert "window=7d" in address
         assert "agent=guide" in address
     assert "window=7d" in links_of(page, "Clear filters")
@@ -162,7 +162,7 @@ def test_the_time_the_order_and_the_filters_stay_when_one_changes(look: Look) ->
 
 
 @pytest.mark.usefixtures("fleet")
-def test_sessions_are_listed_with_what_they_add_up_to(look: Look, store: Store) -> None:
+def test_sessions_are_listed_with_their_totals(look: Look, store: Store) -> None:
     """The list leads to conversations, of sessions with exchanges or with events only."""
     at = NOW - timedelta(hours=1)
     put(store, "agent-events", [event("alone", 0, event="tool_call", tool="search")])
@@ -176,16 +176,16 @@ def test_sessions_are_listed_with_what_they_add_up_to(look: Look, store: Store) 
 
 @pytest.mark.parametrize("name", LISTS)
 @pytest.mark.usefixtures("fleet")
-def test_every_order_and_filter_of_every_list_can_be_asked_for(look: Look, name: str) -> None:
-    """A column that the query does not know, or a filter that it does not take, would show here."""
+def test_every_order_and_filter_of_every_list_works(look: Look, name: str) -> None:
+    """A column unknown to the query, or a filter that it ignores, would fail here."""
     of = LISTS[name]
-    here = getattr(LINKS, name)
+    list_link = getattr(LINKS, name)
     for sort in of.sorts:
-        page = look(here("ops", sort=sort, window="30d"))
+        page = look(list_link("ops", sort=sort, window="30d"))
         assert ("<tbody>" in page) == ("aria-sort" in page), sort
-    for one in of.filters:
-        value = next(iter(one.choices)) if one.choices else "1"
-        look(here("ops", **{one.name: value}))
+    for filter_name in of.filters:
+        value = next(iter(filter_name.choices)) if filter_name.choices else "1"
+        look(list_link("ops", **{filter_name.name: value}))
 
 
 NOTHING = {
@@ -200,11 +200,11 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_an_empty_list_says_so(look: Look, name: str) -> None:
+def test_an_empty_list_explains_why(look: Look, name: str) -> None:
     """An empty project and filters without matches have different messages."""
-    here, (empty, narrowed) = getattr(LINKS, name), NOTHING[name]
-    assert empty in look(here("ops"))
-    assert narrowed in look(here("ops", agent="scout"))
+    list_link, (empty, narrowed) = getattr(LINKS, name), NOTHING[name]
+    assert empty in look(list_link("ops"))
+    assert narrowed in look(list_link("ops", agent="scout"))
 
 
 @pytest.mark.parametrize(
@@ -220,13 +220,13 @@ def test_an_empty_list_says_so(look: Look, name: str) -> None:
         ("cursor=é", "cursor: must be the nextCursor"),
     ],
 )
-def test_an_address_that_is_not_valid_names_what_is_wrong(look: Look, asked: str, words: str) -> None:
+def test_an_invalid_address_names_the_problem(look: Look, asked: str, words: str) -> None:
     """Users edit addresses by hand."""
     assert words in unescape(look(f"{LINKS.exchanges('ops')}?{asked}", 400))
 
 
 @pytest.mark.usefixtures("fleet")
-def test_a_page_of_one_order_is_none_of_another(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cursor_of_one_order_is_refused_in_another(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows would be skipped silently."""
     monkeypatch.setattr(listing, "ROWS_PER_PAGE", 5)
     address = links_of(look(LINKS.exchanges("ops")), "Next page")
@@ -234,13 +234,13 @@ def test_a_page_of_one_order_is_none_of_another(look: Look, monkeypatch: pytest.
 
 
 @pytest.mark.usefixtures("fleet")
-def test_a_file_has_what_the_list_shows_on_all_its_pages(call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_has_the_rows_of_all_pages(call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file has the filters, order and columns of the page, and all pages."""
     monkeypatch.setattr(listing, "READ_BATCH_SIZE", 2)
     monkeypatch.setattr("service.pages.lists.READ_BATCH_SIZE", 2)
     browser = cookie(signed_in(call, tokens.root))
-    asked = "?agent=guide&sort=tier2&down=false"
-    answer = call("GET", LINKS.list_file("ops", "exchanges.csv") + asked, headers=browser)
+    query = "?agent=guide&sort=tier2&down=false"
+    answer = call("GET", LINKS.list_file("ops", "exchanges.csv") + query, headers=browser)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "text/csv; charset=utf-8"
     assert answer.headers["content-disposition"] == 'attachment; filename="ops-exchanges.csv"'
@@ -251,12 +251,12 @@ def test_a_file_has_what_the_list_shows_on_all_its_pages(call: Call, tokens: Tok
         "2026-10-01T10:00:00Z",
         "model-0",
     ]
-    told = call("GET", LINKS.list_file("ops", "exchanges.json") + asked, headers=browser).json()
+    told = call("GET", LINKS.list_file("ops", "exchanges.json") + query, headers=browser).json()
     assert [row["turn_number"] for row in told] == [2, 4, 6, 8, 10, 12]
     assert list(rows[0]) == list(told[0])
 
 
-def test_a_file_of_nothing_is_whole(call: Call, tokens: Tokens) -> None:
+def test_an_empty_file_is_valid(call: Call, tokens: Tokens) -> None:
     """An empty file must be valid, so that programs need no special case."""
     browser = cookie(signed_in(call, tokens.root))
     assert call("GET", LINKS.list_file("ops", "sessions.json"), headers=browser).json() == []
@@ -266,8 +266,8 @@ def test_a_file_of_nothing_is_whole(call: Call, tokens: Tokens) -> None:
 
 
 @pytest.mark.usefixtures("fleet")
-def test_a_file_is_bounded(call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A project has four million exchanges: SQL and the API's pages are for all of them."""
+def test_a_file_has_a_maximum_length(call: Call, tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A project may have four million exchanges; SQL and the API's pages give all of them."""
     monkeypatch.setattr(listing, "MAX_EXPORT_ROWS", 5)
     monkeypatch.setattr(listing, "READ_BATCH_SIZE", 2)
     monkeypatch.setattr("service.pages.lists.READ_BATCH_SIZE", 2)
@@ -275,12 +275,12 @@ def test_a_file_is_bounded(call: Call, tokens: Tokens, monkeypatch: pytest.Monke
     assert len(call("GET", LINKS.list_file("ops", "exchanges.json"), headers=browser).json()) == 5
 
 
-def test_what_an_agent_is_called_is_no_formula_and_no_markup(call: Call, tokens: Tokens, store: Store, look: Look) -> None:
-    """Names and reasons come from outside; a spreadsheet would run what begins with an equals sign."""
+def test_an_agents_name_is_neither_a_formula_nor_markup(call: Call, tokens: Tokens, store: Store, look: Look) -> None:
+    """Names and reasons are foreign texts, and a spreadsheet would run a text that begins with an equals sign."""
     at = NOW - timedelta(hours=1)
-    said = exchange(HOSTILE, 1, agent=HOSTILE, agent_model=HOSTILE, occurred_at=at, ingested_at=at)
-    found = {"anomaly": True, "anomaly_reasons": (HOSTILE,), "tier1_flags": (HOSTILE,)}
-    fill(store, [said], [score(HOSTILE, 1, score_id="one", agent=HOSTILE, exchange_at=at, **found)])
+    hostile_exchange = exchange(HOSTILE, 1, agent=HOSTILE, agent_model=HOSTILE, occurred_at=at, ingested_at=at)
+    anomaly_fields = {"anomaly": True, "anomaly_reasons": (HOSTILE,), "tier1_flags": (HOSTILE,)}
+    fill(store, [hostile_exchange], [score(HOSTILE, 1, score_id="one", agent=HOSTILE, exchange_at=at, **anomaly_fields)])
     for name in LISTS:
         page = look(getattr(LINKS, name)("ops", agent=HOSTILE))
         assert Elements(page).active() == []
@@ -293,7 +293,7 @@ def test_what_an_agent_is_called_is_no_formula_and_no_markup(call: Call, tokens:
 
 
 @pytest.mark.usefixtures("fleet")
-def test_a_list_and_its_file_are_for_those_who_may_see_the_project(call: Call, tokens: Tokens) -> None:
+def test_a_list_and_its_file_require_access_to_the_project(call: Call, tokens: Tokens) -> None:
     """The rule is the same as for every page of a project."""
     reader = cookie(signed_in(call, tokens.ops_reader))
     for path in (LINKS.exchanges("web"), LINKS.sessions("web"), LINKS.list_file("web", "exchanges.csv")):

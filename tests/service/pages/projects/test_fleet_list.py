@@ -40,7 +40,7 @@ def look(call: Call, tokens: Tokens) -> Look:
 
 
 def told(project: str, count: int, *, anomalies: int = 0, ago: int = 0) -> list[object]:
-    """Judged scores of a project, so many days ago."""
+    """Store judged scores of a project from this many days ago."""
     at = NOW - timedelta(days=ago)
     return [
         score(f"{project}-{one}", 1, project=project, exchange_at=at, scored_at=at, anomaly=one < anomalies, **JUDGED)
@@ -50,22 +50,22 @@ def told(project: str, count: int, *, anomalies: int = 0, ago: int = 0) -> list[
 
 @pytest.fixture
 def many(store: Store) -> None:
-    """A large fleet: one project that is critical, and more than two pages of others."""
+    """Store a large fleet: one critical project, and more than two pages of others."""
     names = [f"team-{place:03}" for place in range(2 * PROJECTS_PER_PAGE)]
     put(store, "scores", [score(name, 1, project=name, exchange_at=NOW, scored_at=NOW) for name in names])
     put(store, "incidents", [incident(project=names[-1])])
 
 
 def linked(page: str, words: str) -> str | None:
-    """The address that a link to another page of the list leads to; None where there is no such link."""
+    """Return the address of the link to another page of the list, or None without a link."""
     places = re.findall(r'<nav class="pages".*?</nav>', page, re.DOTALL)
-    found = re.findall(rf'<a href="([^"]+)"[^>]*>{words}</a>', "".join(places))
-    return unescape(found[0]) if found else None
+    addresses = re.findall(rf'<a href="([^"]+)"[^>]*>{words}</a>', "".join(places))
+    return unescape(addresses[0]) if addresses else None
 
 
 @pytest.mark.usefixtures("many")
 @pytest.mark.parametrize("view", ["", "table"])
-def test_pages_follow_one_another_and_leave_nothing_out(look: Look, view: str) -> None:
+def test_pages_of_the_fleet_leave_nothing_out(look: Look, view: str) -> None:
     """A thousand cards would load too slowly, so the fleet is paged."""
     first = look(view=view)
     total = 2 * PROJECTS_PER_PAGE + OWN
@@ -78,17 +78,17 @@ def test_pages_follow_one_another_and_leave_nothing_out(look: Look, view: str) -
     third = look(linked(second, "Next page"))
     assert f"{2 * PROJECTS_PER_PAGE + 1} to {total} on this page" in text_of(third)
     assert None is linked(third, "Next page")
-    shown = [*projects_of(first), *projects_of(second), *projects_of(third)]
-    assert total == len(shown)
-    assert total == len(set(shown))
-    assert shown[0] == f"team-{2 * PROJECTS_PER_PAGE - 1:03}"
+    listed = [*projects_of(first), *projects_of(second), *projects_of(third)]
+    assert total == len(listed)
+    assert total == len(set(listed))
+    assert listed[0] == f"team-{2 * PROJECTS_PER_PAGE - 1:03}"
     assert projects_of(second) == projects_of(look(linked(third, "Previous page")))
     assert projects_of(first) == projects_of(look(linked(third, "First page")))
     assert (view == "table") == ("<table" in second)
 
 
 @pytest.mark.usefixtures("many")
-def test_what_is_counted_is_of_all_projects_and_what_is_listed_of_those_that_match(look: Look) -> None:
+def test_counts_cover_all_projects_and_the_list_only_matching_ones(look: Look) -> None:
     """Filters must not change the figures of the whole fleet."""
     page = look(q=" TEAM-00 ", health="warning")
     assert projects_of(page) == [f"team-{place:03}" for place in range(10)]
@@ -100,7 +100,7 @@ def test_what_is_counted_is_of_all_projects_and_what_is_listed_of_those_that_mat
     assert 'href="/?q=%20TEAM-00%20&amp;health=warning&amp;view=table"' in page
 
 
-def test_where_nothing_matches_a_link_leads_back_to_all(look: Look) -> None:
+def test_a_filter_without_matches_links_to_all_projects(look: Look) -> None:
     """A filter without matches must not look like an empty fleet."""
     page = look(q="nobody", sort="name")
     assert projects_of(page) == []
@@ -110,7 +110,7 @@ def test_where_nothing_matches_a_link_leads_back_to_all(look: Look) -> None:
 
 
 @pytest.mark.usefixtures("many")
-def test_a_list_that_became_shorter_says_so(look: Look) -> None:
+def test_a_page_beyond_the_end_links_back(look: Look) -> None:
     """If the last page disappears, a link leads back."""
     beyond = linked(look(linked(look(), "Next page")), "Next page").replace("/?", "/?health=critical&")  # type: ignore[union-attr]
     page = look(beyond)
@@ -133,8 +133,8 @@ def test_a_list_that_became_shorter_says_so(look: Look) -> None:
         ({"sort": "name", "down": "true"}, ["carl", "bert", "anna"]),
     ],
 )
-def test_the_address_orders(look: Look, store: Store, asked: dict[str, str], found: list[str]) -> None:
-    """The order is in the address, so that it can be shared; of equals the first name comes first."""
+def test_the_address_sets_the_order(look: Look, store: Store, asked: dict[str, str], found: list[str]) -> None:
+    """A shared link keeps the order, and equal projects are ordered by name."""
     put(store, "exchanges", [exchange("bert", 1, occurred_at=NOW - timedelta(days=1), project="bert")])
     put(store, "exchanges", [exchange("carl", 1, occurred_at=NOW, project="carl")])
     put(store, "scores", [*told("anna", 30, anomalies=1, ago=6), *told("bert", 40, ago=1), *told("carl", 20, anomalies=9)])
@@ -142,16 +142,14 @@ def test_the_address_orders(look: Look, store: Store, asked: dict[str, str], fou
     assert [name for name in projects_of(look(**asked)) if name in found] == found
 
 
-def test_of_critical_projects_those_come_first_that_changed_lately_and_then_those_that_touch_more(
-    look: Look, store: Store
-) -> None:
+def test_recent_and_then_larger_changes_come_first_among_critical_projects(look: Look, store: Store) -> None:
     """Two runs of a side project must not rank above 40 % of the traffic, nor last month's change above today's.
 
     `few` fell farthest and touches next to nothing; `old` and `large` changed four weeks before.
     """
     for name, count, ago, size in (("few", 2, 0, 9.0), ("new", 40, 0, 2.0), ("old", 40, 28, 5.0), ("large", 300, 28, 2.0)):
         put(store, "scores", told(name, count))
-        found = json.dumps({"rules": {"sequential": {"size": size}}})
+        metadata = json.dumps({"rules": {"sequential": {"size": size}}})
         put(
             store,
             "incidents",
@@ -161,7 +159,7 @@ def test_of_critical_projects_those_come_first_that_changed_lately_and_then_thos
                     project=name,
                     severity="critical",
                     first_day=NOW - timedelta(days=ago),
-                    metadata=found,
+                    metadata=metadata,
                 )
             ],
         )
@@ -183,8 +181,8 @@ def test_a_change_is_new_for_a_week(days_ago: int | None, is_new: bool) -> None:
     assert rank_projects(projects, {"b": {"since": NOW.date()}, "a": {"since": since}}) == expected
 
 
-def test_a_heading_orders_and_turns_the_order_round(look: Look) -> None:
-    """As in every other list; the field beside it says which order it is."""
+def test_a_heading_sorts_and_reverses_the_order(look: Look) -> None:
+    """It works as in every other list, and a field beside it shows the current order."""
     page = look(view="table")
     assert re.search(
         r'<th scope="col"\s+aria-sort="descending"><a href="/\?view=table&amp;sort=worst&amp;down=false">Health</a>', page
@@ -206,20 +204,20 @@ def test_a_heading_orders_and_turns_the_order_round(look: Look) -> None:
         ({"cursor": "!"}, "cursor: must be the nextCursor"),
     ],
 )
-def test_a_wrong_address_is_told_what_is_wrong_with_it(look: Look, asked: dict[str, str], words: str) -> None:
+def test_an_invalid_address_is_explained(look: Look, asked: dict[str, str], words: str) -> None:
     """An invalid filter must not be ignored, which would show all projects."""
     assert words in look(status=400, **asked)
 
 
 @pytest.mark.usefixtures("many")
-def test_a_page_is_of_one_order(look: Look) -> None:
+def test_a_page_number_belongs_to_one_order(look: Look) -> None:
     """The second page by name is not the second page of the worst."""
     following = linked(look(), "Next page")
     assert "another sort order" in look(f"{following}&sort=name", status=400)
 
 
 def test_the_form_works_without_a_script(call: Call, tokens: Tokens) -> None:
-    """It asks the same address by itself: the policy of the page lets it, and a button is there where no script is."""
+    """The page's policy allows the form to load this address, and a button is shown if scripts are disabled."""
     answer = call("GET", "/?view=table", headers=cookie(signed_in(call, tokens.root)))
     assert "form-action 'self'" in answer.headers["content-security-policy"]
     form = re.search(r'<form class="filters".*?</form>', answer.text, re.DOTALL)
@@ -229,6 +227,6 @@ def test_the_form_works_without_a_script(call: Call, tokens: Tokens) -> None:
     assert re.search("<noscript>.*<button type=.submit.", form[0])
 
 
-def test_links_of_before_still_lead_to_the_fleet(look: Look) -> None:
+def test_old_links_still_show_the_fleet(look: Look) -> None:
     """Bookmarks of `/?whole=true` show the first page."""
     assert len(projects_of(look(Links().fleet_of(whole="true")))) == OWN

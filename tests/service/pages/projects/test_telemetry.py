@@ -20,7 +20,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e"
 
 
 def beat(store: Store, session: str, minutes: float, connection: str = "north", project: str = "ops") -> None:
-    """A sign of life so many minutes ago."""
+    """Return a heartbeat of some minutes ago."""
     at = NOW - timedelta(minutes=minutes)
     sign = Heartbeat(connection=connection, project=project, session_id=session, occurred_at=at, ingested_at=at)
     with store.transaction() as transaction:
@@ -28,7 +28,7 @@ def beat(store: Store, session: str, minutes: float, connection: str = "north", 
 
 
 def alert(number: int, **said: object) -> Alert:
-    """An alert on an incident, made so many minutes before now."""
+    """Return an alert about an incident, created some minutes ago."""
     at = NOW - timedelta(minutes=number)
     neutral: dict[str, object] = {
         "alert_id": f"a{number}", "channel": "webhook", "kind": "incident", "subject_id": f"i{number}", "project": "ops",
@@ -39,25 +39,25 @@ def alert(number: int, **said: object) -> Alert:
 
 
 def shown(call: Call, token: str, query: str = "") -> str:
-    """The page as text."""
+    """Return the text of the page."""
     answer = call("GET", PAGE + query, headers=cookie(signed_in(call, token)))
     assert answer.status_code == 200
     return answer.text
 
 
 def listed(page: str) -> list[tuple[str, str]]:
-    """Status and session of each row."""
+    """Return status and session of each row."""
     return re.findall(
         r'<tr><td>\s*<span class="pill \w+" title="(\w+)">.*?</td><td class="words"><a [^>]*>(.*?)</a></td>', page, re.DOTALL
     )
 
 
 def figures(page: str) -> list[str]:
-    """Red, yellow, green."""
+    """Return the numbers of red, yellow and green sessions."""
     return re.findall(r"<dd>(\d+)</dd>", page)
 
 
-def test_the_longest_silent_comes_first_and_all_are_counted(call: Call, tokens: Tokens, store: Store) -> None:
+def test_the_longest_silence_comes_first_and_all_are_counted(call: Call, tokens: Tokens, store: Store) -> None:
     """The longest silent sessions are the reason to open the page."""
     for session, minutes in (("fresh", 1), ("late", 6), ("gone", 15.1), ("lost", 25)):
         beat(store, session, minutes)
@@ -67,8 +67,8 @@ def test_the_longest_silent_comes_first_and_all_are_counted(call: Call, tokens: 
     assert '<a href="/projects/ops">ops</a>' in page
 
 
-def test_the_list_is_narrowed_by_links(call: Call, tokens: Tokens, store: Store) -> None:
-    """By status and project, in the address; the counts are those of the project."""
+def test_links_filter_the_list(call: Call, tokens: Tokens, store: Store) -> None:
+    """Status and project are in the address, and the counts are those of the project."""
     beat(store, "fresh", 1)
     beat(store, "gone", 20)
     beat(store, "other", 20, "south", "web")
@@ -80,25 +80,25 @@ def test_the_list_is_narrowed_by_links(call: Call, tokens: Tokens, store: Store)
     assert "No open session matches" in shown(call, tokens.root, "?project=web&status=green")
 
 
-def test_pages_of_sessions_go_on_where_the_last_one_ended(
+def test_pages_of_sessions_continue_where_the_previous_one_ended(
     call: Call, tokens: Tokens, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every session is on one page, those of one moment too."""
+    """Every session is on one page, even if several have the same time."""
     monkeypatch.setattr(page_module, "ROWS_PER_PAGE", 2)
     for number in range(5):
         beat(store, f"s{number}", 1 + number // 3)
-    query, seen = "?project=ops", []
+    query, listed_sessions = "?project=ops", []
     while query:
         page = shown(call, tokens.root, query)
-        seen += [session for _, session in listed(page)]
+        listed_sessions += [session for _, session in listed(page)]
         following = re.findall(r'href="/telemetry(\?[^"]*)" rel="next"', page)
         query = html.unescape(following[0]) if following else ""
-    assert sorted(seen) == [f"s{number}" for number in range(5)]
-    assert len(seen) == 5
+    assert sorted(listed_sessions) == [f"s{number}" for number in range(5)]
+    assert len(listed_sessions) == 5
     assert "Longest silent" in page
 
 
-def test_alerts_say_how_far_they_came_and_why_not_further(call: Call, tokens: Tokens, store: Store) -> None:
+def test_an_alert_shows_its_progress_and_its_obstacle(call: Call, tokens: Tokens, store: Store) -> None:
     """Undelivered alerts are listed with the channel's answer."""
     failed = {"status": "waiting", "last_error": "the answer was 503", "settled_at": None, "attempts": 3}
     silence = {"kind": "telemetry", "subject_id": f"north/{HOSTILE}"}
@@ -117,7 +117,7 @@ def test_alerts_say_how_far_they_came_and_why_not_further(call: Call, tokens: To
     assert "i1" not in waiting
 
 
-def test_an_alert_about_a_silent_session_leads_to_the_session(call: Call, tokens: Tokens, store: Store) -> None:
+def test_an_alert_about_a_silent_session_links_to_it(call: Call, tokens: Tokens, store: Store) -> None:
     """An alert about one session links to it; an alert about many sessions has no link."""
     silence = {"kind": "telemetry", "subject_id": "north/a/b"}
     Outbox(store).put([alert(1, **silence), alert(2, kind="telemetry", subject_id="ops: many sessions")])
@@ -138,7 +138,7 @@ def test_an_operator_of_one_project_sees_that_one_and_no_alerts(call: Call, toke
     assert call("GET", f"{PAGE}?project=web", headers=cookie(signed_in(call, tokens.ops_reader))).status_code == 403
 
 
-def test_an_empty_server_says_what_is_watched(call: Call, tokens: Tokens) -> None:
+def test_an_empty_server_explains_what_is_watched(call: Call, tokens: Tokens) -> None:
     """An empty list is common and needs an explanation."""
     page = shown(call, tokens.root)
     assert figures(page) == ["0", "0", "0"]
@@ -146,7 +146,7 @@ def test_an_empty_server_says_what_is_watched(call: Call, tokens: Tokens) -> Non
     assert "No alerts yet" in page
 
 
-def test_hostile_ids_are_text(call: Call, tokens: Tokens, store: Store) -> None:
+def test_hostile_ids_are_escaped(call: Call, tokens: Tokens, store: Store) -> None:
     """Session ids are chosen by agents and must be escaped."""
     beat(store, HOSTILE, 1)
     page = shown(call, tokens.root)
@@ -155,7 +155,7 @@ def test_hostile_ids_are_text(call: Call, tokens: Tokens, store: Store) -> None:
 
 
 @pytest.mark.parametrize("query", ["?status=blue", "?cursor=!", "?alertsFrom=!", "?project=%3Cx%3E"])
-def test_an_address_that_cannot_be_read_is_a_page(call: Call, tokens: Tokens, query: str) -> None:
+def test_an_invalid_address_is_an_error_page(call: Call, tokens: Tokens, query: str) -> None:
     """Users edit addresses by hand, so errors must be pages."""
     answer = call("GET", PAGE + query, headers=cookie(signed_in(call, tokens.root)))
     assert answer.status_code == 400

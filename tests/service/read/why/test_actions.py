@@ -48,50 +48,52 @@ def actions(evidence: dict[str, Any], **fields: Any) -> dict[str, Action]:
     return {one.id: one for one in why(made(evidence, **fields)).actions}
 
 
-def test_every_rule_has_evidence_here() -> None:
+def test_every_rule_has_evidence_in_these_tests() -> None:
     """Every rule needs evidence in these tests, or it may never apply."""
     assert [name for name, *_ in LIFE] == list(ACTION_RULES)
 
 
 @pytest.mark.parametrize(("name", "evidence", "fields"), LIFE, ids=list(ACTION_RULES))
-def test_a_rule_holds_for_its_evidence_and_leads_somewhere(name: str, evidence: dict[str, Any], fields: dict[str, Any]) -> None:
+def test_a_rule_applies_to_its_evidence_and_has_a_link_or_command(
+    name: str, evidence: dict[str, Any], fields: dict[str, Any]
+) -> None:
     """Every recommended action needs a link or a command."""
-    found = actions(evidence, **fields)[name]
-    assert found.links or found.command
-    assert found.because
+    action = actions(evidence, **fields)[name]
+    assert action.links or action.command
+    assert action.because
 
 
-def test_a_changed_mix_gives_no_advice_that_blames_an_agent() -> None:
+def test_a_changed_mix_gives_no_advice_against_an_agent() -> None:
     """A change explained by the mix must not be attributed to a version."""
-    found = actions(MIXED, cause="mix")
-    assert {"roll_back", "look_at_part"}.isdisjoint(found)
+    advice = actions(MIXED, cause="mix")
+    assert {"roll_back", "look_at_part"}.isdisjoint(advice)
 
 
 @pytest.mark.parametrize("name", list(ACTION_RULES))
-def test_no_rule_holds_without_its_evidence(name: str) -> None:
+def test_no_rule_applies_without_its_evidence(name: str) -> None:
     """An action must depend on the incident's evidence."""
     assert name not in actions({})
 
 
 @pytest.mark.parametrize(("name", "evidence", "fields"), LIFE, ids=list(ACTION_RULES))
-def test_a_command_is_one_of_the_command_line(
+def test_a_command_exists_with_its_options(
     name: str, evidence: dict[str, Any], fields: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A command that is copied at night must not be unknown, nor take options that are not there."""
-    found = actions(evidence, **fields)[name]
-    for command in filter(None, [found.command, *(one.command for one in found.links)]):
-        program, *words = shlex.split(command)
-        names = [word.split("=")[0] for word in words if word.startswith("--")]
-        place = next((at for at, word in enumerate(words) if word.startswith("--")), len(words))
-        groups = [words[:at] for at in (min(place, 2), 1)]
+    """A command copied at night must work."""
+    action = actions(evidence, **fields)[name]
+    for command in filter(None, [action.command, *(one.command for one in action.links)]):
+        program, *arguments = shlex.split(command)
+        names = [word.split("=")[0] for word in arguments if word.startswith("--")]
+        option_index = next((at for at, word in enumerate(arguments) if word.startswith("--")), len(arguments))
+        groups = [arguments[:at] for at in (min(option_index, 2), 1)]
         assert program == "driftline"
         assert any(run([*group, "--help"]) == 0 for group in groups)
-        told = capsys.readouterr().out
-        assert [one for one in names if one not in told] == [], command
+        help_text = capsys.readouterr().out
+        assert [one for one in names if one not in help_text] == [], command
 
 
-def test_a_new_version_is_rolled_back_to_the_one_that_was_well() -> None:
-    """With what both had, and a word that this proves no cause."""
+def test_a_new_version_is_rolled_back_to_the_last_good_one() -> None:
+    """The advice has the figures of both versions and says that they prove no cause."""
     found = actions(ROLL_BACK | {"deployments": [deployed("7", url="https://ci.example/7")]})
     back = found["roll_back"]
     assert back.title == "Roll back agent_version from 7 to 6"

@@ -47,7 +47,7 @@ def test_a_first_day_of_versions_before_is_that_of_the_evidence() -> None:
     assert find_related(SPIKE, [one("drift", first_day=None)])
 
 
-def test_the_cause_of_a_twin_is_suspected_unless_twins_disagree() -> None:
+def test_the_cause_of_a_related_incident_is_suspected_unless_they_disagree() -> None:
     """A twin's cause is only suspected, so an incident with its own cause keeps that."""
     agent, judge = one("a", cause="agent"), one("j", cause="judge")
     assert find_suspected_cause(SPIKE, [one("n"), agent]) == agent

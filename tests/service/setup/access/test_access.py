@@ -26,15 +26,15 @@ from service.setup.settings import load_settings
 NORTH = Holder("connection", "north", "ops", "cleo")
 
 
-def test_a_token_finds_its_holder(access: AccessStore) -> None:
-    """And says what its records are filed under."""
+def test_a_token_identifies_its_holder(access: AccessStore) -> None:
+    """The holder says where its records are filed."""
     token = access.add(NORTH)
     assert re.fullmatch(r"dl_[0-9a-f]{12}_[A-Za-z0-9_-]{43}", token)
     assert access.find(token.encode()) == NORTH
 
 
-def test_two_tokens_share_nothing(access: AccessStore) -> None:
-    """256 bits of each are random."""
+def test_two_tokens_share_no_bits(access: AccessStore) -> None:
+    """Each has 256 random bits."""
     first, second = access.add(NORTH), access.rotate("connection", "north")
     assert set(first.split("_", 2)[1:]) & set(second.split("_", 2)[1:]) == set()
 
@@ -51,14 +51,14 @@ def test_the_file_holds_no_token(access: AccessStore, tmp_path: Path) -> None:
     assert not [file for file in files if secret in file.read_bytes()]
 
 
-def test_the_files_are_their_owners_alone(access: AccessStore, tmp_path: Path) -> None:
+def test_only_the_owner_can_access_the_files(access: AccessStore, tmp_path: Path) -> None:
     """The file has no secrets, but only its owner may read who has access."""
     access.add(NORTH)
     assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
 
 
-def test_a_file_others_could_read_is_closed_to_them(tmp_path: Path, clock: ManualClock) -> None:
-    """A copy that was restored carelessly, for example."""
+def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path, clock: ManualClock) -> None:
+    """A careless restore may have changed its permissions."""
     path = tmp_path / "fleet.access"
     path.touch(mode=0o644)
     AccessStore(path, clock).close()
@@ -66,8 +66,8 @@ def test_a_file_others_could_read_is_closed_to_them(tmp_path: Path, clock: Manua
 
 
 @given(st.binary(max_size=200) | st.text(max_size=80).map(lambda text: f"dl_{text}".encode("utf-8", "surrogatepass")))
-def test_whatever_is_no_token_finds_nobody(tmp_path_factory: pytest.TempPathFactory, token: bytes) -> None:
-    """Never an error: a header can hold any bytes."""
+def test_an_invalid_token_identifies_nobody(tmp_path_factory: pytest.TempPathFactory, token: bytes) -> None:
+    """A header can contain any bytes, which must never cause an error."""
     path = tmp_path_factory.getbasetemp() / "any.access"
     with AccessStore(path, ManualClock()) as access:
         if not access.holders("connection"):
@@ -75,21 +75,21 @@ def test_whatever_is_no_token_finds_nobody(tmp_path_factory: pytest.TempPathFact
         assert access.find(token) is None
 
 
-def test_a_token_cut_short_or_drawn_out_finds_nobody(access: AccessStore) -> None:
-    """The whole of it is compared."""
+def test_a_shortened_or_extended_token_identifies_nobody(access: AccessStore) -> None:
+    """The complete token is compared."""
     token = access.add(NORTH).encode()
     for wrong in (token[:-1], token + b"A", token.upper(), b" " + token, token.replace(b"dl_", b""), token[:15] + b"_"):
         assert access.find(wrong) is None
 
 
 def test_a_rotated_token_works_beside_the_old_one(access: AccessStore) -> None:
-    """So that a fleet can be given the new one without a gap."""
+    """A fleet can be updated without a gap."""
     old = access.add(NORTH)
     new = access.rotate("connection", "north")
     assert [access.find(token.encode()) for token in (old, new)] == [NORTH, NORTH]
 
 
-def test_a_third_live_token_is_refused_by_the_names_of_the_others(access: AccessStore) -> None:
+def test_a_third_live_token_is_refused_with_the_names_of_the_others(access: AccessStore) -> None:
     """The list must show every live token, so that forgotten ones can be revoked."""
     tokens = [access.add(NORTH), access.rotate("connection", "north")]
     with pytest.raises(InputError) as error:
@@ -99,7 +99,7 @@ def test_a_third_live_token_is_refused_by_the_names_of_the_others(access: Access
     assert access.rotate("connection", "north")
 
 
-def test_an_old_token_ends_with_its_grace(access: AccessStore, clock: ManualClock) -> None:
+def test_an_old_token_expires_after_its_grace_period(access: AccessStore, clock: ManualClock) -> None:
     """A temporary token must end by itself."""
     old = access.add(NORTH)
     new = access.rotate("connection", "north", timedelta(hours=1))
@@ -127,8 +127,8 @@ def test_one_token_or_all_of_them_are_revoked(access: AccessStore) -> None:
             access.revoke("connection", unknown)
 
 
-def test_a_revoked_connection_comes_back_under_its_project(access: AccessStore) -> None:
-    """A name is never given to another project: what it delivered stays where it is."""
+def test_a_revoked_connection_returns_under_its_project(access: AccessStore) -> None:
+    """A name is never given to another project, because its records stay where they are."""
     access.add(NORTH)
     access.revoke("connection", "north")
     with pytest.raises(InputError):
@@ -136,7 +136,7 @@ def test_a_revoked_connection_comes_back_under_its_project(access: AccessStore) 
     assert (access.find(access.rotate("connection", "north").encode()) or NORTH).project == "ops"
 
 
-def test_connections_and_operators_have_names_of_their_own(access: AccessStore) -> None:
+def test_connections_and_operators_have_separate_names(access: AccessStore) -> None:
     """Revoking one must not touch the other."""
     first, second = access.add(NORTH), access.add(Holder("operator", "north", None))
     access.revoke("operator", "north")
@@ -145,8 +145,8 @@ def test_connections_and_operators_have_names_of_their_own(access: AccessStore) 
 
 
 @pytest.mark.parametrize("name", ["", "North", "a/b", "..", "a b", "x" * 64, "a\n", "ä"])
-def test_a_name_is_a_name(access: AccessStore, name: str) -> None:
-    """It is part of keys and paths, and told from a token's prefix."""
+def test_an_invalid_name_is_refused(access: AccessStore, name: str) -> None:
+    """A name is part of keys and paths, and must differ from a token's prefix."""
     for holder in (Holder("connection", name, "ops"), Holder("operator", "root", name)):
         with pytest.raises(InputError):
             access.add(holder)
@@ -156,8 +156,8 @@ def test_a_name_is_a_name(access: AccessStore, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["anchors", "anchors.ops"])
-def test_names_of_anchors_are_nobodys(access: AccessStore, name: str) -> None:
-    """Exchanges under a reserved name would count as rejudged copies and be left out of every sum."""
+def test_names_of_anchors_are_reserved(access: AccessStore, name: str) -> None:
+    """Exchanges under a reserved name would count as rejudged copies and be excluded from every sum."""
     for holder in (Holder("connection", name, "ops"), Holder("connection", "north", name), Holder("operator", "root", name)):
         with pytest.raises(InputError, match="is reserved for anchors"):
             access.add(holder)
@@ -166,8 +166,8 @@ def test_names_of_anchors_are_nobodys(access: AccessStore, name: str) -> None:
     assert access.add(Holder("connection", "anchorsaway", "ops"))
 
 
-def test_commands_and_server_work_on_the_file_at_once(access: AccessStore, clock: ManualClock) -> None:
-    """A token that is revoked by a command is wrong for the server's next request."""
+def test_commands_and_server_share_the_file(access: AccessStore, clock: ManualClock) -> None:
+    """A token revoked by a command is invalid for the server's next request."""
     with AccessStore(access.path, clock) as command:
         token = command.add(NORTH)
         assert access.find(token.encode()) == NORTH
@@ -176,15 +176,15 @@ def test_commands_and_server_work_on_the_file_at_once(access: AccessStore, clock
 
 
 def test_threads_share_a_store(access: AccessStore) -> None:
-    """Requests are answered side by side."""
+    """Requests are answered concurrently."""
     token = access.add(NORTH).encode()
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: access.find(token if number % 2 else b"dl_x"), range(200)))
-    assert found == [None, NORTH] * 100
+        holders = list(pool.map(lambda number: access.find(token if number % 2 else b"dl_x"), range(200)))
+    assert holders == [None, NORTH] * 100
 
 
-def test_a_file_that_is_something_else_is_refused(tmp_path: Path, clock: ManualClock) -> None:
-    """Nothing is written into it."""
+def test_a_file_of_another_format_is_refused(tmp_path: Path, clock: ManualClock) -> None:
+    """Nothing may be written into it."""
     path = tmp_path / "notes.access"
     path.write_text("not a database, but long enough to be looked at as one " * 50)
     with pytest.raises(StoreError, match=r"notes\.access"):
@@ -204,7 +204,7 @@ def test_a_newer_file_is_refused(tmp_path: Path, clock: ManualClock) -> None:
         AccessStore(path, clock)
 
 
-def test_a_file_from_before_scopes_lets_its_operators_do_everything(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_file_without_scopes_grants_its_operators_everything(tmp_path: Path, clock: ManualClock) -> None:
     """An upgrade must keep all rights."""
     path = tmp_path / "fleet.access"
     old = sqlite3.connect(path)
@@ -221,24 +221,24 @@ def test_a_file_from_before_scopes_lets_its_operators_do_everything(tmp_path: Pa
         assert Holder("operator", "root", None, scopes=frozenset(SCOPES)) == access.find(token.encode())
 
 
-def test_an_operator_has_the_scopes_that_were_given(access: AccessStore) -> None:
-    """A dashboard that shows figures needs no token that can purge them."""
+def test_an_operator_has_the_given_scopes(access: AccessStore) -> None:
+    """A dashboard that shows figures needs no token that can delete them."""
     token = access.add(Holder("operator", "wall", None, scopes=frozenset({"read"})))
-    found = access.find(token.encode())
-    assert found is not None
-    assert found.scopes == frozenset({"read"})
-    assert found == access.holder("operator", "wall")
+    holder = access.find(token.encode())
+    assert holder is not None
+    assert holder.scopes == frozenset({"read"})
+    assert holder == access.holder("operator", "wall")
 
 
 @pytest.mark.parametrize("scopes", [[], ["write"], ["read", "root"], [""]])
-def test_a_scope_that_there_is_not_is_refused(access: AccessStore, scopes: list[str]) -> None:
-    """A slip in a name would otherwise give less than was meant, or nothing."""
+def test_an_unknown_scope_is_refused(access: AccessStore, scopes: list[str]) -> None:
+    """A typo would otherwise grant less than intended, or nothing."""
     with pytest.raises(InputError, match="scopes"):
         access.add(Holder("operator", "wall", None, scopes=frozenset(scopes)))
     assert access.holders("operator") == []
 
 
-def test_whoever_has_no_token_left_to_get_is_told_the_command(access: AccessStore) -> None:
+def test_an_operator_without_a_token_is_told_the_command(access: AccessStore) -> None:
     """The command in a hint must work unchanged."""
     old, _ = access.add(NORTH), access.rotate("connection", "north")
     with pytest.raises(InputError) as twice:
@@ -251,8 +251,8 @@ def test_whoever_has_no_token_left_to_get_is_told_the_command(access: AccessStor
     assert access.rotate("connection", "north")
 
 
-def test_the_commands_show_a_token_once(tmp_path: Path) -> None:
-    """Alone on the output, so that a script can take it; in no list afterwards."""
+def test_commands_show_a_token_once(tmp_path: Path) -> None:
+    """It is alone on the output, so that a script can read it, and in no list afterwards."""
     runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]
     added = runner.invoke(connections_app, ["add", "north", "--project", "ops", "--agent", "cleo", *database])
     rotated = runner.invoke(connections_app, ["rotate", "north", "--grace", "2", *database])
@@ -275,8 +275,8 @@ def test_the_commands_show_a_token_once(tmp_path: Path) -> None:
     assert "(every)" in runner.invoke(operators_app, ["list", *database]).stdout
 
 
-def test_the_command_gives_scopes_and_lists_them(tmp_path: Path) -> None:
-    """Everything without being asked, as before there were any; a wrong name is refused before a token is made."""
+def test_the_command_grants_and_lists_scopes(tmp_path: Path) -> None:
+    """The default is every scope, as in earlier versions; a wrong name is refused before a token is made."""
     runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]
     assert runner.invoke(operators_app, ["add", "root", *database]).exit_code == 0
     assert runner.invoke(operators_app, ["add", "wall", "--scopes", "review, read", *database]).exit_code == 0
@@ -286,7 +286,7 @@ def test_the_command_gives_scopes_and_lists_them(tmp_path: Path) -> None:
     assert "read, review" in runner.invoke(operators_app, ["list", *database]).stdout
 
 
-def test_a_scope_that_would_do_nothing_is_not_given(tmp_path: Path) -> None:
+def test_a_scope_without_effect_is_refused(tmp_path: Path) -> None:
     """SQL reads every project, so the scope is refused for a token of one project."""
     runner, only_ops = CliRunner(), ["--project", "ops", "--db", str(tmp_path / "fleet.duckdb")]
     assert runner.invoke(operators_app, ["add", "one", *only_ops]).exit_code == 0
@@ -299,7 +299,7 @@ def test_a_scope_that_would_do_nothing_is_not_given(tmp_path: Path) -> None:
     assert set(holder.scopes) == {"read", "review", "admin"}
 
 
-def test_commands_on_access_are_in_the_audit_log(tmp_path: Path) -> None:
+def test_access_commands_are_in_the_audit_log(tmp_path: Path) -> None:
     """The audit log names who gave access to whom, without tokens."""
     runner, database = CliRunner(), ["--db", str(tmp_path / "fleet.duckdb")]
     token = runner.invoke(connections_app, ["add", "north", "--project", "ops", *database]).stdout.strip()
@@ -318,18 +318,18 @@ def test_commands_on_access_are_in_the_audit_log(tmp_path: Path) -> None:
     assert [line for line in lines if token.split("_", 2)[2] in repr(line)] == []
 
 
-def test_a_token_is_found_while_somebody_writes(access: AccessStore) -> None:
-    """Every request asks for one, on the loop that serves all: it must not wait for the audit log to reach the disk."""
+def test_a_token_is_found_during_a_write(access: AccessStore) -> None:
+    """Every request looks up a token on the event loop, which must not wait for the audit log's disk write."""
     token = access.add(NORTH).encode()
     with ThreadPoolExecutor(1) as pool, access._file.transaction() as cursor:
         cursor.execute("UPDATE holders SET project = 'other'")
         assert pool.submit(access.find, token).result(60) == NORTH
-    found = access.find(token)
-    assert found is not None
-    assert found.project == "other"
+    holder = access.find(token)
+    assert holder is not None
+    assert holder.project == "other"
 
 
-def test_a_valid_token_is_remembered_and_a_wrong_one_is_not(access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_valid_token_is_cached_and_a_wrong_one_is_not(access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Valid tokens are cached because senders call constantly; invalid ones are not, so that guessing cannot fill the memory."""
     token, asked = access.add(NORTH).encode(), []
     rows = access._file.rows

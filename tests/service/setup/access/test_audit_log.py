@@ -16,8 +16,8 @@ RETRY = Write(
 )
 
 
-def test_a_change_that_was_cut_short_is_a_line_without_an_end(access: AccessStore) -> None:
-    """After a kill one can see what was under way."""
+def test_an_interrupted_change_is_a_line_without_an_end(access: AccessStore) -> None:
+    """After a kill, the log shows what was in progress."""
     begun = access.audit_log.begin(RETRY)
     [line] = access.audit_log.lines(10)
     assert line.id == begun
@@ -29,7 +29,7 @@ def test_a_change_that_was_cut_short_is_a_line_without_an_end(access: AccessStor
     assert [(line.outcome, line.status) for line in access.audit_log.lines(10)] == [("done", 202)]
 
 
-def test_a_line_that_is_complete_stays_as_it_is(access: AccessStore) -> None:
+def test_a_complete_line_cannot_be_changed(access: AccessStore) -> None:
     """Completed lines cannot be changed by a statement."""
     access.audit_log.end(access.audit_log.begin(RETRY), "refused", 403)
     with sqlite3.connect(access.path) as connection, pytest.raises(sqlite3.IntegrityError, match="stays as it is"):
@@ -37,7 +37,7 @@ def test_a_line_that_is_complete_stays_as_it_is(access: AccessStore) -> None:
     connection.close()
 
 
-def test_lines_go_when_they_are_old(access: AccessStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_lines_are_deleted(access: AccessStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old lines must be deleted, so that the file does not grow without bound."""
     monkeypatch.setattr(access_module, "PRUNED_EVERY", 2)
     access.audit_log.begin(RETRY)
@@ -46,8 +46,8 @@ def test_lines_go_when_they_are_old(access: AccessStore, clock: ManualClock, mon
     assert [line.id for line in access.audit_log.lines(10)] == [2]
 
 
-def test_lines_go_when_there_are_too_many(access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script that writes without end fills no disk; numbers are not given again."""
+def test_excess_lines_are_deleted(access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that writes forever must not fill the disk, and numbers are not reused."""
     monkeypatch.setattr(access_module, "PRUNED_EVERY", 2)
     monkeypatch.setattr(access_module, "MAX_LINES", 3)
     for _ in range(8):

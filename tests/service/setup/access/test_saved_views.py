@@ -19,15 +19,15 @@ def access(tmp_path: Path) -> Iterator[AccessStore]:
         yield opened
 
 
-def test_a_person_sees_own_views_first_and_those_that_others_share(access: AccessStore) -> None:
+def test_a_person_sees_own_views_first_and_then_shared_ones(access: AccessStore) -> None:
     """Personal views are visible to their owner only."""
     for owner, name, is_shared in (("bob", "b", True), ("ann", "z", False), ("bob", "own", False), ("ann", "A", True)):
         access.saved_views.save(View(name, owner, "severity=critical", is_shared))
     assert [(one.owner, one.name) for one in access.saved_views.seen_by("ann")] == [("ann", "A"), ("ann", "z"), ("bob", "b")]
 
 
-def test_a_name_stands_for_one_view_of_a_person(access: AccessStore) -> None:
-    """Saving again replaces it; another person's of this name stays."""
+def test_a_name_identifies_one_view_of_a_person(access: AccessStore) -> None:
+    """Saving again replaces it, and another person's view of this name stays."""
     for owner, query, is_shared in (("ann", "a", True), ("bob", "b", True), ("ann", "c", False)):
         access.saved_views.save(View("same", owner, query, is_shared))
     assert [(one.owner, one.query, one.shared) for one in access.saved_views.seen_by("ann")] == [
@@ -39,7 +39,7 @@ def test_a_name_stands_for_one_view_of_a_person(access: AccessStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * (MAX_VIEW_NAME + 1), "a/b", "a\nb", "a\u202eb", "a\0b"])
-def test_what_is_no_name_is_refused(access: AccessStore, name: str) -> None:
+def test_an_invalid_name_is_refused(access: AccessStore, name: str) -> None:
     """Names of views appear on pages and in addresses."""
     with pytest.raises(InputError, match="name: "):
         access.saved_views.save(View(name, "ann", "", shared=False))
@@ -55,9 +55,9 @@ def test_a_person_has_a_bounded_number_of_views(access: AccessStore) -> None:
     access.saved_views.save(View("more", "bob", "", shared=False))
 
 
-def test_they_are_there_after_a_restart(tmp_path: Path) -> None:
-    """Also in a file of a version before them, which has no table of them."""
+def test_views_survive_a_restart_and_an_upgrade(tmp_path: Path) -> None:
+    """A file of an earlier version has no table for them."""
     with AccessStore(tmp_path / "b.access", lambda: NOW) as first:
         first.saved_views.save(View("mine", "ann", "assignee=me", shared=False))
-    with AccessStore(tmp_path / "b.access", lambda: NOW) as again:
-        assert [one.name for one in again.saved_views.seen_by("ann")] == ["mine"]
+    with AccessStore(tmp_path / "b.access", lambda: NOW) as reopened:
+        assert [one.name for one in reopened.saved_views.seen_by("ann")] == ["mine"]
