@@ -1,6 +1,6 @@
-"""The project's SQL: one query per file in `sql/`; a header gives its purpose, grain and parameters.
+"""The named queries: one per file in `sql/`, with a header that states its purpose, grain and parameters.
 
-A query reads no clock: `$as_of` is a parameter. Values are always parameters, never text.
+No query reads a clock: the current time is the parameter `$as_of`. Values are always passed as parameters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Kind = TypeVar("Kind", bound=Record)
 
 @dataclass(frozen=True)
 class Query:
-    """A named query: its text and what its header says."""
+    """A named query: its text and its header."""
 
     name: str
     text: str
@@ -38,17 +38,17 @@ class Query:
     grain: str
     parameters: tuple[str, ...]
     explained: str
-    """The header's description of the parameters."""
+    """Description of the parameters."""
 
     @property
     def optional(self) -> tuple[str, ...]:
-        """The parameters that may be NULL. The header explains NULL once for a run of parameters, so every earlier one counts too."""
+        """The parameters that may be NULL. The header explains NULL once for several parameters, so all earlier ones count too."""
         return tuple(name for name in self.parameters if "NULL" in self.explained[self.explained.index(f"${name}") :])
 
 
 @functools.cache
 def queries() -> dict[str, Query]:
-    """Every query by name."""
+    """Return every query by name."""
     files = sorted((resources.files("analytics") / "sql").iterdir(), key=lambda entry: entry.name)
     return {query.name: query for query in map(_read, files)}
 
@@ -71,19 +71,19 @@ def _read_header(text: str) -> dict[str, str]:
 
 
 def run_query(cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None) -> pl.DataFrame:
-    """The result of a named query; QueryError if no query has that name or a parameter is missing or unknown."""
+    """Return the result of a named query. Raises QueryError if the query is unknown or a parameter is missing or unknown."""
     return fetch(cursor, *_check_parameters(name, values))
 
 
 def query_tuples(
     cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None
 ) -> list[tuple[Any, ...]]:
-    """The rows of a named query as tuples. Use it for few rows: DuckDB binds a statement twice to fetch it as a frame."""
+    """Return the rows of a named query as tuples. Faster than `run_query` for few rows: DuckDB binds a statement twice for a frame."""
     return cursor.execute(*_check_parameters(name, values)).fetchall()
 
 
 def _check_parameters(name: str, values: Mapping[str, Any] | None) -> tuple[str, dict[str, Any]]:
-    """The text of a named query and its parameters; QueryError if they do not match."""
+    """Return the text of a named query and its parameters. Raises QueryError if they do not match."""
     query = queries().get(name)
     if query is None:
         raise QueryError(f"there is no query {name}", hint=f"Queries: {', '.join(queries())}.")
@@ -97,9 +97,9 @@ def _check_parameters(name: str, values: Mapping[str, Any] | None) -> tuple[str,
 def query_rows(
     cursor: duckdb.DuckDBPyConnection, name: str, values: Mapping[str, Any] | None = None, *, kept: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """The rows of a named query by column name, with times marked as UTC.
+    """Return the rows of a named query by column name, with times in UTC.
 
-    `kept` names the macros for which the query reads only the kept sums: see `analytics.sums.daily`.
+    For the macros in `kept`, the query reads only the kept sums: see `analytics.sums.daily`.
     """
     text, parameters = _check_parameters(name, values)
     for macro in kept:
@@ -118,5 +118,5 @@ def query_rows(
 def query_records(
     cursor: duckdb.DuckDBPyConnection, name: str, record_type: type[Kind], values: Mapping[str, Any] | None = None
 ) -> Iterator[Kind]:
-    """The rows of a named query as records of a type; the query has to select its columns."""
+    """Return the rows of a named query as records of a type, whose columns the query has to select."""
     return (record_from(record_type, row) for row in query_rows(cursor, name, values))

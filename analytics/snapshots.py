@@ -1,10 +1,10 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
-"""Snapshots for analysts: a separate file with the latest revisions, built from a copy without blocking writers; and its catalogue.
+"""Snapshots for analysts: a separate file with the latest revisions, built without blocking writers, and its catalogue.
 
-1. A checkpoint folds the write-ahead log into the file. From then on DuckDB appends to a new log and touches no block that the
-   file's header refers to, until the next checkpoint has written the header again.
-2. So a separate process copies the file while writers go on (`analytics.store.copying`). Checkpoints by size are suspended meanwhile,
-   and a copy during which the header changed is discarded and made again.
+1. A checkpoint folds the write-ahead log into the file. Until the next checkpoint rewrites the header, DuckDB appends to a new
+   log and changes no block that the header refers to.
+2. A separate process therefore copies the file while writers continue (`analytics.store.copying`). Checkpoints by size are
+   suspended meanwhile. If the header changed during a copy, the copy is repeated.
 3. Another process, at low priority, builds the analysts' tables from the copy, with one row per identity.
 """
 
@@ -18,15 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from analytics.store.copying import copied_whole
+from analytics.store.copying import copy_in_subprocess
 from analytics.store.store import Store
-from analytics.store.tables import LOG, columns_of, literal, quote
-from analytics.store.views import WITHDRAWN, current_first, has_withdrawn, view_statements
+from analytics.store.tables import LOG, column_types, literal, quote
+from analytics.store.views import WITHDRAWN, can_be_withdrawn, current_order, view_statements
 from schemas.errors import StoreError
 from schemas.lazy import duckdb
 from schemas.registry import RecordSchema, current_schemas
 
-LEFT_OUT = {
+EXCLUDED_COLUMNS = {
     "agent_events": ("payload",),
     "anchors": ("exchange",),
     "dead_letters": ("body",),
@@ -34,22 +34,22 @@ LEFT_OUT = {
     "exchanges": ("user_message", "agent_response", "agent_thinking", "raw_user_message"),
     "judgements": ("answer",),
 }
-"""The columns that a snapshot leaves out: raw texts and bytes. The judge's verdicts on them are included."""
-WORK = frozenset({"scoring_tasks", "judging_requests", "evaluation_requests"})
+"""The columns that a snapshot excludes: raw texts and bytes. The judge's verdicts on them are included."""
+QUEUE_TABLES = frozenset({"scoring_tasks", "judging_requests", "evaluation_requests"})
 """Tables of work queued between stages. Their outcomes are in other tables."""
-ATTEMPTS = 5
-NEVER = "1TB"
+MAX_COPY_ATTEMPTS = 5
+UNREACHABLE_THRESHOLD = "1TB"
 BUILD_MEMORY = "1GB"
 
-NUMBERS = (
+RUN_NUMBER_STATEMENTS = (
     f"CREATE SCHEMA {LOG}",
     f"CREATE TABLE {LOG}.run_numbers (project VARCHAR, connection VARCHAR, session_id VARCHAR, number BIGINT)",
     f"COMMENT ON TABLE {LOG}.run_numbers IS 'Numbers of the runs of each project; the view runs has them beside the verdicts.'",
 )
-"""The statements that create the table of run numbers, which the views join, if the log has it."""
+"""Statements that create the table of run numbers, which the views join."""
 
-Changes = tuple[int, int, int]
-"""A commit changes one of these: the file's modification time and length, and the length of its write-ahead log."""
+FileState = tuple[int, int, int]
+"""Modification time and length of the file, and length of its write-ahead log. Every commit changes one of them."""
 
 _COLUMNS = """
 SELECT c.table_name, c.column_name, c.data_type, c.comment, coalesce(v.comment, t.comment) AS about, v.view_name IS NOT NULL AS is_view
@@ -61,8 +61,8 @@ ORDER BY is_view DESC, coalesce(v.view_name, t.table_name), c.column_index
 """
 
 
-def changes_of(path: Path) -> Changes:
-    """Return a value that changes when a database does, read from its files' metadata without opening it."""
+def read_file_state(path: Path) -> FileState:
+    """Return a value that changes with every commit, from the metadata of the database's files."""
     try:
         length = Path(f"{path}.wal").stat().st_size
     except FileNotFoundError:
@@ -71,28 +71,29 @@ def changes_of(path: Path) -> Changes:
     return file.st_mtime_ns, file.st_size, length
 
 
-def copy_database(store: Store, target: Path) -> Changes:
-    """Copy the store's file as it is after a checkpoint, without blocking writers; return its state as `changes_of` does.
+def copy_database(store: Store, target: Path) -> FileState:
+    """Copy the store's file after a checkpoint without blocking writers; return its state like `read_file_state`.
 
-    StoreError for a store in memory, or if a checkpoint overtook every attempt.
+    Raises StoreError for a store in memory, or if every copy was overtaken by a checkpoint.
     """
     if store.path is None:
-        raise StoreError("a database in memory has no snapshots", hint="Open a file.")
-    with _no_checkpoint_by_size(store):
-        for _ in range(ATTEMPTS):
+        raise StoreError("an in-memory database has no snapshots", hint="Open a database file.")
+    with _suspend_checkpoints(store):
+        for _ in range(MAX_COPY_ATTEMPTS):
             store.checkpoint()
-            modified, size, _ = changes_of(store.path)
-            if copied_whole(store.path, target):
-                return modified, size, 0  # records now in the write-ahead log are not in the copy
+            modified, size, _ = read_file_state(store.path)
+            if copy_in_subprocess(store.path, target):
+                return modified, size, 0  # the copy has no records from the write-ahead log
     target.unlink(missing_ok=True)
-    raise StoreError(f"{store.path}: checkpoints came faster than the file can be copied", hint="Try again a little later.")
+    raise StoreError(f"{store.path}: every copy was overtaken by a checkpoint", hint="Try again later.")
 
 
 @contextlib.contextmanager
-def _no_checkpoint_by_size(store: Store) -> Iterator[None]:
+def _suspend_checkpoints(store: Store) -> Iterator[None]:
+    """Suspend checkpoints by the size of the write-ahead log."""
     with contextlib.closing(store.cursor()) as cursor:
         ((threshold,),) = cursor.execute("SELECT current_setting('checkpoint_threshold')").fetchall()
-        cursor.execute(f"SET GLOBAL checkpoint_threshold = {literal(NEVER)}")
+        cursor.execute(f"SET GLOBAL checkpoint_threshold = {literal(UNREACHABLE_THRESHOLD)}")
         try:
             yield
         finally:
@@ -100,9 +101,9 @@ def _no_checkpoint_by_size(store: Store) -> Iterator[None]:
 
 
 def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
-    """Build the analysts' file from a copy of the database: one table per record type, with latest revisions, and the readable views.
+    """Build the analysts' file from a copy of the database: a table of latest revisions per record type, and the analysts' views.
 
-    `spill` is a folder for data that does not fit into memory. StoreError if the copy cannot be read or the file cannot be written.
+    `spill` is a folder for data that exceeds memory. Raises StoreError if the copy cannot be read or the file cannot be written.
     """
     config: dict[str, str | int | bool] = {
         "threads": 1,
@@ -116,14 +117,14 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
         with duckdb.connect(str(target), config=config) as connection:  # type: ignore[arg-type]
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute(f"ATTACH {literal(str(copy))} AS source (READ_ONLY)")
-            rows = _rows_of(connection)
+            rows = _estimate_rows(connection)
             done = 0
-            for schema in shown_schemas():
-                _tell(target, Progress(done, rows.total(), schema.table, rows[schema.table]))
+            for schema in snapshot_schemas():
+                _write_progress(target, Progress(done, rows.total(), schema.table, rows[schema.table]))
                 done += rows[schema.table]
                 for statement in _table_statements(schema):
                     connection.execute(statement)
-            for statement in NUMBERS:
+            for statement in RUN_NUMBER_STATEMENTS:
                 connection.execute(statement)
             connection.execute(
                 f"INSERT INTO {LOG}.run_numbers SELECT project, connection, session_id, number FROM source.{LOG}.run_numbers"
@@ -133,68 +134,72 @@ def build_snapshot(copy: Path, target: Path, spill: Path) -> None:
                 connection.execute(statement)
             connection.execute("CHECKPOINT")
     except duckdb.Error as error:
-        raise StoreError(f"{target}: {str(error).splitlines()[0]}", hint="See that the disk has room for it.") from error
+        raise StoreError(
+            f"{target}: {str(error).splitlines()[0]}", hint="Check that the disk has enough free space."
+        ) from error
 
 
-def _rows_of(connection: duckdb.DuckDBPyConnection) -> Counter[str]:
-    """Return the estimated number of rows of each table that goes into a snapshot, from the source's catalogue."""
+def _estimate_rows(connection: duckdb.DuckDBPyConnection) -> Counter[str]:
+    """Return the estimated number of rows of each table of a snapshot, from the source's catalogue."""
     result = connection.execute(
         f"SELECT table_name, estimated_size FROM duckdb_tables() WHERE database_name = 'source' AND schema_name = '{LOG}'"
     )
     sizes = dict(result.fetchall())
-    return Counter({one.table: sizes.get(one.table, 0) for one in shown_schemas()})
+    return Counter({schema.table: sizes.get(schema.table, 0) for schema in snapshot_schemas()})
 
 
-def shown_schemas() -> list[RecordSchema]:
-    """The record types with a table in a snapshot: all that travel on topics, except queued work."""
-    return [schema for schema in current_schemas().values() if schema.topics and schema.table not in WORK]
+def snapshot_schemas() -> list[RecordSchema]:
+    """Return the record types with a table in a snapshot: all that travel on topics, except queued work."""
+    return [schema for schema in current_schemas().values() if schema.topics and schema.table not in QUEUE_TABLES]
 
 
-def _tell(target: Path, progress: Progress) -> None:
-    """Record the progress of a snapshot in one step, so that a reader never sees half of it."""
-    beside = progress_file(target).with_suffix(".new")
-    beside.write_text(" ".join(map(str, progress)), encoding="ascii")
-    beside.replace(progress_file(target))
+def _write_progress(target: Path, progress: Progress) -> None:
+    """Write the progress of a snapshot atomically."""
+    temporary = progress_file(target).with_suffix(".new")
+    temporary.write_text(" ".join(map(str, progress)), encoding="ascii")
+    temporary.replace(progress_file(target))
 
 
 def progress_file(target: Path) -> Path:
-    """Return the progress file beside a snapshot under construction: rows done, and rows in all."""
+    """Return the path of the progress file of a snapshot under construction."""
     return target.with_suffix(".progress")
 
 
 def _table_statements(schema: RecordSchema) -> Iterator[str]:
-    """The statements that fill a table.
+    """Return the statements that create and fill a table.
 
-    Few identities have a second revision, so these are found first: sorting all rows would take most of the time. Only narrow rows are
+    Few identities have a second revision, so only those are sorted: sorting all rows would take most of the time. Only row ids are
     sorted, because the evidence of twenty thousand incidents exceeds the memory limit.
     """
-    table, names = f"main.{quote(schema.table)}", shown_columns(schema)
-    columns, rows = ", ".join(map(quote, names)), f"source.{LOG}.{quote(schema.table)}"
+    table = f"main.{quote(schema.table)}"
+    columns = ", ".join(map(quote, snapshot_columns(schema)))
+    rows = f"source.{LOG}.{quote(schema.table)}"
     if schema.has_revisions or len(schema.topics) > 1:
         identity = ", ".join(map(quote, schema.identity))
-        there = f" AND NOT {WITHDRAWN}" if has_withdrawn(schema) else ""
+        unless_withdrawn = f" AND NOT {WITHDRAWN}" if can_be_withdrawn(schema) else ""
         yield f"CREATE OR REPLACE TEMP TABLE repeated AS SELECT {identity} FROM {rows} GROUP BY ALL HAVING count(*) > 1"
         yield (
-            f"CREATE OR REPLACE TEMP TABLE latest AS SELECT rowid AS place FROM {rows} SEMI JOIN repeated USING ({identity}) "
-            f"QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {current_first(schema)}) = 1"
+            f"CREATE OR REPLACE TEMP TABLE latest AS SELECT rowid AS row FROM {rows} SEMI JOIN repeated USING ({identity}) "
+            f"QUALIFY row_number() OVER (PARTITION BY {identity} ORDER BY {current_order(schema)}) = 1"
         )
         yield (
             f"CREATE TABLE {table} AS SELECT {columns} FROM {rows} ANTI JOIN repeated USING ({identity}) "
-            f"UNION ALL SELECT {columns} FROM {rows} WHERE rowid IN (SELECT place FROM latest){there}"
+            f"UNION ALL SELECT {columns} FROM {rows} WHERE rowid IN (SELECT row FROM latest){unless_withdrawn}"
         )
     else:
         yield f"CREATE TABLE {table} AS SELECT {columns} FROM {rows}"
     yield from comment_statements(schema)
 
 
-def shown_columns(schema: RecordSchema) -> list[str]:
-    """The columns of a record type in a snapshot."""
-    return [name for name in columns_of(schema) if name not in LEFT_OUT.get(schema.table, ())]
+def snapshot_columns(schema: RecordSchema) -> list[str]:
+    """Return the columns of a record type in a snapshot."""
+    return [name for name in column_types(schema) if name not in EXCLUDED_COLUMNS.get(schema.table, ())]
 
 
 def comment_statements(schema: RecordSchema) -> Iterator[str]:
-    """The statements that add the comments of a snapshot's table and its columns."""
-    table, names = f"main.{quote(schema.table)}", shown_columns(schema)
+    """Return the statements that add the comments of a snapshot's table and its columns."""
+    table = f"main.{quote(schema.table)}"
+    names = snapshot_columns(schema)
     yield f"COMMENT ON TABLE {table} IS {literal(schema.definition['doc'])}"
     for field in schema.fields:
         if field["name"] in names:
@@ -202,10 +207,10 @@ def comment_statements(schema: RecordSchema) -> Iterator[str]:
 
 
 class Progress(NamedTuple):
-    """Progress of building the tables of a snapshot, in rows as the catalogue estimates them."""
+    """The progress of building the tables of a snapshot, in estimated rows."""
 
     done: int
-    """Rows of the tables that are done."""
+    """Rows of the finished tables."""
     total: int
     table: str
     """The table under construction."""
@@ -213,8 +218,8 @@ class Progress(NamedTuple):
     """Its rows."""
 
 
-def progress_of(target: Path) -> Progress | None:
-    """Return the progress of a snapshot under construction; None before there is any."""
+def read_progress(target: Path) -> Progress | None:
+    """Return the progress of a snapshot under construction; None before it starts."""
     try:
         done, total, table, rows = progress_file(target).read_text(encoding="ascii").split()
     except (OSError, ValueError):
@@ -224,35 +229,35 @@ def progress_of(target: Path) -> Progress | None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its name, DuckDB's name of its type, and a description, which is empty if the name says enough."""
+    """A column: its name, its DuckDB type, and a description, which may be empty."""
 
     name: str
     kind: str
-    words: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A view or a table of a snapshot, with its columns in their order."""
+    """A view or a table of a snapshot, with its columns in order."""
 
     name: str
-    words: str
+    description: str
     is_view: bool
-    """True for a view made for analysts; the other relations are the record types themselves."""
+    """True for an analysts' view, False for the table of a record type."""
     columns: tuple[Column, ...]
 
 
 @functools.cache
-def readable_catalogue() -> tuple[Relation, ...]:
-    """Every view, then every table, each by name."""
+def load_catalogue() -> tuple[Relation, ...]:
+    """Return all views, then all tables, each by name."""
     with duckdb.connect(":memory:") as connection:
-        for schema in shown_schemas():
-            types = columns_of(schema)
-            columns = ", ".join(f"{quote(name)} {types[name]}" for name in shown_columns(schema))
+        for schema in snapshot_schemas():
+            types = column_types(schema)
+            columns = ", ".join(f"{quote(name)} {types[name]}" for name in snapshot_columns(schema))
             connection.execute(f"CREATE TABLE main.{quote(schema.table)} ({columns})")
             for statement in comment_statements(schema):
                 connection.execute(statement)
-        for statement in (*NUMBERS, *view_statements()):
+        for statement in (*RUN_NUMBER_STATEMENTS, *view_statements()):
             connection.execute(statement)
         rows = connection.execute(_COLUMNS).fetchall()
     columns_by_table: dict[str, list[Column]] = {}

@@ -1,4 +1,4 @@
-"""Runs our own modules as child processes that end with their caller, also from an event loop."""
+"""Run our own modules as child processes that end with their parent."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from contextlib import suppress
 PR_SET_PDEATHSIG = 1
 
 
-def command(module: str, *arguments: str) -> list[str]:
-    """The command that runs one of our modules; it needs the variables from `environment`."""
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs one of our modules. It needs the variables of `module_environment`."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def environment(**variables: str) -> dict[str, str]:
-    """Return an environment with the module path and the given variables, and no other variable of this process."""
+def module_environment(**variables: str) -> dict[str, str]:
+    """Return an environment with the module path and the given variables, without other variables of this process."""
     return {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))} | variables
 
 
 def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends. Linux only; elsewhere the process runs to its own end."""
+    """Let the kernel kill this process when its parent ends. Only Linux supports it."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 @contextlib.asynccontextmanager
-async def started(
+async def start_module(
     module: str, arguments: Sequence[str] = (), *, files: tuple[int, ...] = (), keeps_errors: bool = False
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Start a process with pipes and without our environment; it has ended when the context exits.
+    """Start a module in a process with pipes, which ends when the context exits.
 
-    `files` are descriptors that it inherits; `keeps_errors` gives its standard error a pipe, too.
+    `files` are descriptors that it inherits. With `keeps_errors`, its standard error is a pipe too.
     """
-    variables = environment(POLARS_MAX_THREADS="1", MALLOC_ARENA_MAX="2")
+    variables = module_environment(POLARS_MAX_THREADS="1", MALLOC_ARENA_MAX="2")
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
-            *command(module, *arguments),
+            *module_command(module, *arguments),
             stdin=pipe, stdout=pipe, stderr=pipe if keeps_errors else nothing, env=variables, cwd="/", pass_fds=files,
         )
     )  # fmt: skip
     try:
-        # A cancelled start would leave a process that nobody waits for.
+        # Cancelling the start would leave a process that nobody waits for.
         yield await asyncio.shield(starting)
     finally:
         await _end(await starting)
@@ -59,7 +59,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
             process.kill()
     cancellation = None
     while process.returncode is None:
-        # A closing loop cancels a second time. Keep waiting, or nobody would wait for the process.
+        # A closing event loop cancels again. Keep waiting, or the process would never be reaped.
         try:
             await process.wait()
         except asyncio.CancelledError as error:

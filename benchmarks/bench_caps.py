@@ -53,12 +53,12 @@ def texts_of(kind: str, chance: random.Random) -> Iterator[str]:
 
 @cache
 def demo_exchanges() -> list[Exchange]:
-    """Some exchanges of the demo."""
+    """Return some exchanges of the demo."""
     return [one for one in exchanges(400) if isinstance(one, Exchange)]
 
 
 def session(kind: str, number: int) -> Iterator[Exchange]:
-    """The exchanges of one session; of the demo's kind, or with texts of a script."""
+    """Return the exchanges of one session; of the demo's kind, or with texts of a script."""
     chance, samples = random.Random(number), demo_exchanges()
     texts = texts_of(kind, chance)
     for turn in itertools.count(1):

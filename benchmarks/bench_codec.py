@@ -89,7 +89,7 @@ def proven(messages: Sequence[bytes]) -> None:
 
 
 def batches(messages: Sequence[bytes], size: int, *, damaged: bool) -> Iterator[Sequence[bytes]]:
-    """The messages in batches; where `damaged`, the middle message of each lost its last byte."""
+    """Return the messages in batches; where `damaged`, the middle message of each lost its last byte."""
     for start in range(0, len(messages), size):
         batch = list(messages[start : start + size])
         if damaged:
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def run_of(decode: Callable[[Sequence[bytes]], None], parts: Sequence[Sequence[bytes]]) -> Callable[[], None]:
-    """A run that decodes every batch once."""
+    """Return a run that decodes every batch once."""
 
     def run() -> None:
         for part in parts:

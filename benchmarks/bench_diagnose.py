@@ -24,7 +24,7 @@ def write_sessions(path: Path) -> None:
 
 
 def event(rng: random.Random, place: int) -> dict[str, object]:
-    """One event of a random type."""
+    """Return one event of a random type."""
     kind = rng.choice(["tool_call", "tool_call", "tool_output", "token_usage", "memory_event", "decision"])
     body: dict[str, object] = {"event": kind, "event_id": f"e{place}", "timestamp": f"2026-10-01T09:00:{place:02}Z"}
     if kind == "tool_call":

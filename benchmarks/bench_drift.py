@@ -158,14 +158,14 @@ def missed(delays: Sequence[float]) -> int:
 
 
 def shown(delays: Sequence[float]) -> str:
-    """The median delay of those that were found, and how many were not."""
+    """Return the median delay of those that were found, and how many were not."""
     found = [one for one in delays if not math.isinf(one)]
     lost = f"missed {share(missed(delays), len(delays))}" if missed(delays) else ""
     return ", ".join(filter(None, (f"{statistics.median(found):.1f} d" if found else "", lost)))
 
 
 def share(part: int, whole: int) -> str:
-    """A share in per cent."""
+    """Return a share in per cent."""
     return f"{part / whole:.0%}".replace("%", " %")
 
 
@@ -194,14 +194,14 @@ def print_bars(pool: Pool, seed: int, share: float) -> None:
 
 
 def print_flags(pool: Pool, seed: int, share: float) -> list[bars.Row]:
-    """The bars of scores that are nearly always 1, line by line."""
+    """Return the bars of scores that are nearly always 1, line by line."""
     rows = flags.measure(pool, seed, share)
     print_rows("scores that are nearly always 1", rows)
     return rows
 
 
 def print_runs(pool: Pool, seed: int, share: float) -> list[causes.Row]:
-    """The bars of the drift of runs, line by line."""
+    """Return the bars of the drift of runs, line by line."""
     rows = runs.measure(pool, seed, max(5, round(share * AGENTS)))
     print(causes.table(rows, "the drift of runs"))
     return rows

@@ -32,7 +32,7 @@ COLUMNS = ("session_id", *FOLD_COLUMNS[1:])
 
 
 def messages_in(path: Path, count: int) -> Iterator[list[bytes]]:
-    """The file's messages in batches, over and over until `count` are out."""
+    """Return the file's messages in batches, over and over until `count` are out."""
     distinct = [bytes.fromhex(line) for line in path.read_text().splitlines()]
     for _ in range(count // BATCH):
         yield distinct[:BATCH]

@@ -48,7 +48,7 @@ class Run(NamedTuple):
 
 
 def children() -> set[int]:
-    """The processes that this one has started and that still run."""
+    """Return the processes that this one has started and that still run."""
     return {int(number) for task in Path("/proc/self/task").iterdir() for number in (task / "children").read_text().split()}
 
 

@@ -33,7 +33,7 @@ class Cost(NamedTuple):
 
 
 def cost(command: Sequence[str]) -> Cost:
-    """The cost of a command."""
+    """Return the cost of a command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds, memory = process_cost(command)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -48,7 +48,7 @@ def _evidence(lots: random.Random) -> str:
 
 
 def made(count: int) -> Iterator[Incident]:
-    """The incidents, each with its revisions."""
+    """Return the incidents, each with its revisions."""
     lots = random.Random(7)
     for number in range(count):
         (status,) = lots.choices(list(STATES), list(STATES.values()))

@@ -157,7 +157,7 @@ def fill(database: Path, count: int) -> None:
 
 
 def closed(session_id: str) -> bytes:
-    """The end of a session, encoded."""
+    """Return the end of a session, encoded."""
     return encode(
         SessionClosed(
             connection="bench",
@@ -175,7 +175,7 @@ STATE = b"\x92\x00\x00"
 
 
 def in_turns(targets: Mapping[str, Target], run: Callable[[Target, int], T], count: int) -> list[dict[str, T]]:
-    """The results of each target in each round, with a pause after each run; every second round goes the other way."""
+    """Return the results of each target in each round, with a pause after each run; every second round goes the other way."""
     rounds = []
     for number in range(count):
         found = {}
@@ -187,7 +187,7 @@ def in_turns(targets: Mapping[str, Target], run: Callable[[Target, int], T], cou
 
 
 def measured(targets: Mapping[str, Target], clients: int, count: int) -> list[dict[str, Load]]:
-    """The runs of each target by round."""
+    """Return the runs of each target by round."""
 
     def run(target: Target, number: int) -> Load:
         return load(target.url, target.token, clients=clients, requests=REQUESTS[clients], salt=f"{clients}-{number}")
@@ -196,12 +196,12 @@ def measured(targets: Mapping[str, Target], clients: int, count: int) -> list[di
 
 
 def ratio(rates: Sequence[Mapping[str, float]], name: str, beside: str) -> str:
-    """The median of the rounds' own ratios."""
+    """Return the median of the rounds' own ratios."""
     return f"{statistics.median(one[name] / one[beside] for one in rates):.2f}"
 
 
 def load_rows(clients: int, rounds: Sequence[Mapping[str, Load]]) -> Iterator[list[str]]:
-    """The row of each target: the run with the median rate."""
+    """Return the row of each target: the run with the median rate."""
     rates = [{name: one.rate for name, one in found.items()} for found in rounds]
     middles = {name: sorted((found[name] for found in rounds), key=lambda one: one.rate)[len(rounds) // 2] for name in rates[0]}
     for name, middle in middles.items():

@@ -67,7 +67,7 @@ def exchanges(count: int) -> Iterator[Exchange]:
 
 
 def exchange(session: str, turn: int) -> Exchange:
-    """One exchange of a session."""
+    """Return one exchange of a session."""
     at = START + timedelta(minutes=turn)
     return Exchange(
         exchange_id=f"{session}:{turn}",

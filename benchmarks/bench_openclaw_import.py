@@ -107,7 +107,7 @@ def write_session(connection: sqlite3.Connection, number: int) -> None:
 
 
 def transcript(session: str, begun: datetime, random: Random) -> Iterator[Json]:
-    """The lines of a session: each turn a question, a call, its result, and an answer."""
+    """Return the lines of a session: each turn a question, a call, its result, and an answer."""
     yield {"type": "session", "version": 4, "id": session, "timestamp": begun.isoformat()}
     for turn in range(TURNS):
         at = begun + timedelta(seconds=10 * turn)
@@ -141,7 +141,7 @@ def transcript(session: str, begun: datetime, random: Random) -> Iterator[Json]:
 
 
 def trajectory(lines: Sequence[Json]) -> Iterator[Json]:
-    """The second account of the runs, with the prompts that are most of it."""
+    """Return the second account of the runs, with the prompts that are most of it."""
     for turn in range(TURNS):
         _, call, result, answer = lines[1 + 4 * turn : 5 + 4 * turn]
         told: tuple[tuple[str, Json, Json], ...] = (
@@ -163,7 +163,7 @@ def trajectory(lines: Sequence[Json]) -> Iterator[Json]:
 
 
 def usage(turn: int) -> dict[str, int]:
-    """The tokens of one request."""
+    """Return the tokens of one request."""
     return {"input": 60, "output": 40 + turn, "cacheRead": 9000 + 300 * turn, "cacheWrite": 0}
 
 
@@ -174,7 +174,7 @@ WORDS = (
 
 
 def words(random: Random, count: int) -> str:
-    """A text of so many words."""
+    """Return a text of so many words."""
     return " ".join(random.choices(WORDS, k=count))
 
 

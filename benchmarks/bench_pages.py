@@ -79,14 +79,14 @@ class Got:
 
 
 def addresses(path: Path, of: Mapping[str, str]) -> dict[str, str]:
-    """The pages by what they are called; `of` says whose: the project with runs, with evaluations, with exchanges."""
+    """Return the pages by what they are called; `of` says whose: the project with runs, with evaluations, with exchanges."""
     with connect(path) as cursor:
         found = {name: cursor.execute(text, {"project": of[name]}).fetchall()[0] for name, text in ROWS.items()}
     return {"/healthz": "/healthz"} | _of_all(of) | _of_project(of) | _of_records(of, found)
 
 
 def _of_all(of: Mapping[str, str]) -> dict[str, str]:
-    """The pages that are of no project."""
+    """Return the pages that are of no project."""
     links = Links()
     return {
         "fleet": links.fleet,
@@ -110,7 +110,7 @@ def _of_all(of: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_project(of: Mapping[str, str]) -> dict[str, str]:
-    """The pages of a project, those that follow the time in each of its lengths."""
+    """Return the pages of a project, those that follow the time in each of its lengths."""
     talks, runs = of["score"], of["run"]
     timed = {
         "project": Links.project,
@@ -139,7 +139,7 @@ def _of_project(of: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_records(of: Mapping[str, str], found: Mapping[str, Sequence[Any]]) -> dict[str, str]:
-    """The pages of single things."""
+    """Return the pages of single things."""
     links = Links()
     talks, runs = of["score"], of["run"]
     score, at, session = found["score"]
@@ -185,7 +185,7 @@ class Browser:
 
 
 def fetched(database: Path, of: Mapping[str, str], only: str) -> dict[str, Got]:
-    """The pages of a server over the database whose names have a word."""
+    """Return the pages of a server over the database whose names have a word."""
     pages = {name: page for name, page in addresses(database, of).items() if name == "/healthz" or only in name}
     with AccessStore(access_file(database), utc_now) as access:
         name = f"bench-{time.time_ns()}"
@@ -210,7 +210,7 @@ def _fetched(browser: Browser, server: int, path: str) -> Got:
 
 
 def _child() -> int:
-    """The process id of the server that was started."""
+    """Return the process id of the server that was started."""
     tasks = Path("/proc/self/task").glob("*/children")
     (found,) = (int(number) for task in tasks for number in task.read_text().split())
     return found
@@ -234,7 +234,7 @@ def _wait_until_quiet(server: int) -> None:
 
 
 def rows(large: Mapping[str, Got], demo: Mapping[str, Got]) -> Iterator[list[str]]:
-    """A row a page."""
+    """Return a row a page."""
     base = large["/healthz"].median
     for name, got in large.items():
         small = demo.get(name, got)

@@ -95,7 +95,7 @@ def fill(database: Path) -> int:
 
 
 def records_in(store: Store, topic: str) -> list[Record]:
-    """The records of a topic."""
+    """Return the records of a topic."""
     return [record for _, _, record in StageBatch.of(topic, store.read(topic, 0, store.end_of(topic))).records()]
 
 
@@ -125,7 +125,7 @@ def replay(database: Path, label: str, *arguments: str) -> tuple[float, float]:
 
 
 def row(way: str, said: int, seconds: float, memory: float) -> list[str]:
-    """A row of the table."""
+    """Return a row of the table."""
     return [way, f"{seconds:.1f}", f"{said / seconds:,.0f}", f"{memory:,.0f}"]
 
 

@@ -30,7 +30,7 @@ READ = ("exchanges", "judgements", "scores")
 
 
 def messages_in(database: Path) -> list[bytes]:
-    """The records that a replay reads, encoded."""
+    """Return the records that a replay reads, encoded."""
     with Store(database) as store:
         frames = [one for topic in READ for one in store.read(topic, 0, store.end_of(topic)).items()]
         return [message for name, frame in frames for message in map(encode, rows_as_records(name, frame))]
@@ -55,7 +55,7 @@ def processor_seconds(run: Callable[[], object]) -> float:
 
 
 def in_turns(database: Path) -> dict[str, float]:
-    """The least processor seconds of both ways, and the peak memory of this process after one replay, in MB."""
+    """Return the least processor seconds of both ways, and the peak memory of this process after one replay, in MB."""
     collect_rarely()
     rescore(database, "first")
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -68,7 +68,7 @@ def in_turns(database: Path) -> dict[str, float]:
 
 
 def measured(folder: Path, records: int) -> tuple[int, dict[str, float]]:
-    """How many exchanges a history of so many records has, and what a process of its own measured on it."""
+    """Return how many exchanges a history of so many records has, and what a process of its own measured on it."""
     database = folder / f"{records}.duckdb"
     bench_replay.RECORDS = records
     said = bench_replay.fill(database)
@@ -78,7 +78,7 @@ def measured(folder: Path, records: int) -> tuple[int, dict[str, float]]:
 
 
 def row(way: str, said: int, seconds: float, decoding: float) -> list[str]:
-    """A row of the table."""
+    """Return a row of the table."""
     each = seconds / said
     return [way, f"{seconds:.2f}", f"{each * 1e6:,.0f}", f"{1 / each:,.0f}", f"{seconds / decoding:.2f}"]
 

@@ -54,7 +54,7 @@ class SilentJudge:
 
 
 def exchange(number: int) -> Exchange:
-    """The first exchange of a session."""
+    """Return the first exchange of a session."""
     return Exchange(
         exchange_id=f"session-{number:08}:1",
         connection="bench",
@@ -97,7 +97,7 @@ def resident_bytes() -> int:
 
 
 def child(sessions: int, judge: str) -> tuple[int, int]:
-    """The same in a process of its own."""
+    """Return the same in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.bench_sessions", "--child", str(sessions), judge]
     resident, cached = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return resident, cached

@@ -216,7 +216,7 @@ class Ends:
         self._consumer = KafkaConsumer(bootstrap_servers=topics.bootstrap)
 
     def of(self, topic: str) -> int:
-        """The records of a topic."""
+        """Return the records of a topic."""
         name = self._topics.topic(topic)
         numbers = self._consumer.partitions_for_topic(name) or ()
         return sum(self._consumer.end_offsets([TopicPartition(name, number) for number in numbers]).values())
@@ -248,7 +248,7 @@ def cpu_of(pid: int) -> float:
 
 
 def server_process() -> int:
-    """The process of the server: the one of our children whose command is `serve`."""
+    """Return the process of the server: the one of our children whose command is `serve`."""
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     return next(int(pid) for pid in children if b"serve" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from analytics.adhoc import frame_of
+from analytics.adhoc import fetch_frame
 from analytics.queries import queries
 from analytics.store.connection import connect
 from analytics.store.store import Store
@@ -186,26 +186,26 @@ class Cost(NamedTuple):
 def cost(connection: duckdb.DuckDBPyConnection, statement: str, values: Mapping[str, Any]) -> Cost:
     """Measure a statement until its answer is a frame."""
     start, used = time.perf_counter(), time.process_time()
-    frame_of(connection.sql(statement, params=dict(values)))
+    fetch_frame(connection.sql(statement, params=dict(values)))
     return Cost(time.perf_counter() - start, time.process_time() - used)
 
 
 def timed(path: Path, statement: str, values: Mapping[str, Any]) -> tuple[Cost, Cost]:
-    """The first time in a database that was just opened, and the fastest of the next ones."""
+    """Return the first time in a database that was just opened, and the fastest of the next ones."""
     with connect(path) as connection:
         first = cost(connection, statement, values)
         return first, min(cost(connection, statement, values) for _ in range(ROUNDS))
 
 
 def one_score(path: Path) -> str:
-    """The id of a score of the project that is asked about."""
+    """Return the id of a score of the project that is asked about."""
     with connect(path) as connection:
         ((found,),) = connection.execute("SELECT max(score_id) FROM log.scores WHERE project = 'project-0'").fetchall()
     return str(found)
 
 
 def measured(path: Path, projects: int) -> list[list[str]]:
-    """A row for each query: for one project and, where it can be asked so and there are several, for all."""
+    """Return a row for each query: for one project and, where it can be asked so and there are several, for all."""
     rows = [_row("two weeks by day, out of the single scores", timed(path, NAIVE, {"project": "project-0"}))]
     for what, given in ASKED.items():
         name, _, how = what.partition(",")

@@ -39,7 +39,7 @@ TURNS: Mapping[str, Sequence[str]] = {
 
 
 def prepare(database: Path) -> dict[str, Crew]:
-    """A file with scores of the last ninety days, and the callers."""
+    """Return a file with scores of the last ninety days, and the callers."""
     fill(database, PROJECTS, SCORES, (utc_now() - timedelta(days=DAYS)).replace(tzinfo=None))
     with Store(database) as store:
         with store.transaction() as transaction:
@@ -62,7 +62,7 @@ def quantile(calls: Sequence[Call], share: float) -> float:
 
 
 def ingest_rows(turns: Mapping[str, Sequence[Call]]) -> list[list[str]]:
-    """A row for each turn with clients: their rate and latencies, with the ratios to the clients alone."""
+    """Return a row for each turn with clients: their rate and latencies, with the ratios to the clients alone."""
     posts = {turn: [call for call in calls if call.what == "POST ingest"] for turn, calls in turns.items()}
     posts = {turn: calls for turn, calls in posts.items() if calls}
     base = next(iter(posts.values()))
@@ -75,7 +75,7 @@ def ingest_rows(turns: Mapping[str, Sequence[Call]]) -> list[list[str]]:
 
 
 def other_rows(turns: Mapping[str, Sequence[Call]]) -> list[list[str]]:
-    """A row for each other call: p50 and p99 alone, beside clients, and with all, with the ratio of p50 to alone."""
+    """Return a row for each other call: p50 and p99 alone, beside clients, and with all, with the ratio of p50 to alone."""
     found: dict[str, list[list[Call]]] = defaultdict(list)
     for calls in turns.values():
         by_kind: dict[str, list[Call]] = defaultdict(list)

@@ -27,7 +27,7 @@ RUNS = {
 
 
 def run_of(turns: int, calls: int, size: int) -> Run:
-    """A run whose texts are words, paths and ids; the same one every time."""
+    """Return a run whose texts are words, paths and ids; the same one every time."""
     rng = random.Random(7)
 
     def text(length: int) -> str:

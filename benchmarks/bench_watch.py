@@ -19,7 +19,7 @@ import duckdb
 from analytics.store.connection import fetch
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
-from analytics.sums.kept import current_of, days_of
+from analytics.sums.kept import current_scores_sql, daily_sums_sql
 from audit.policy import Policy
 from benchmarks.measure import print_table
 from benchmarks.one_by_one import ONE_BY_ONE
@@ -177,9 +177,9 @@ def refreshing(store: Store, project: Project) -> list[list[str]]:
     refresh_daily(store)
     publish(store, project, FRESH)
     day = project.as_of.date() + timedelta(days=1)
-    of_day = current_of(f"log.scores WHERE exchange_at >= '{day}' AND project IN ('project-0')")
+    of_day = current_scores_sql(f"log.scores WHERE exchange_at >= '{day}' AND project IN ('project-0')")
     with closing(store.cursor()) as cursor:
-        alone = cost(lambda: cursor.execute(f"CREATE OR REPLACE TEMP TABLE alone AS {days_of(f'({of_day})')}"))
+        alone = cost(lambda: cursor.execute(f"CREATE OR REPLACE TEMP TABLE alone AS {daily_sums_sql(f'({of_day})')}"))
     both = cost(lambda: refresh_daily(store), rounds=1)
     rows = {"sums by day alone (before), nothing written": alone, "sums by day and hour": both}
     return [[label, *one.shown, f"{one.processor / alone.processor:.2f}"] for label, one in rows.items()]
@@ -192,7 +192,7 @@ def reading(store: Store, project: Project, names: Sequence[str]) -> Cost:
 
 
 def round_of(store: Store, project: Project, names: Sequence[str]) -> tuple[Cost, int]:
-    """One round of checks of a whole fleet with everything a check reads, and how many findings it has."""
+    """Return one round of checks of a whole fleet with everything a check reads, and how many findings it has."""
     checker = Checker(Policy(), lambda *_: UNEXPLAINED)
     found: list[int] = []
 

@@ -52,7 +52,7 @@ def load(url: str, token: str, *, clients: int, requests: int, salt: str) -> Loa
 
 
 def body(session_id: str, turn: int) -> bytes:
-    """One exchange, about 700 bytes, as the webhook delivers it."""
+    """Return one exchange, about 700 bytes, as the webhook delivers it."""
     response = {"content": ANSWER, "thinking": THINKING, "model": "claude-sonnet-4-5", "usage": {"input_tokens": 812}}
     exchange = {
         "id": f"{session_id}:{turn}",

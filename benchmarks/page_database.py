@@ -15,7 +15,7 @@ from pathlib import Path
 
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
-from analytics.sums.list_sums import outline_all
+from analytics.sums.list_sums import rebuild_outlines
 from benchmarks.bench_sql import DAYS, MEMORY, fill
 from service.server.supervisor import serving
 from service.setup.workspace import utc_now
@@ -123,7 +123,7 @@ _COPIED = {
 
 
 def make_seed(folder: Path) -> Path:
-    """The demo in a folder, with the example's evaluations; answers its database."""
+    """Return the demo in a folder, with the example's evaluations; answers its database."""
     database, log = folder / "demo.duckdb", folder.parent / "seed.log"
     _run("demo", "--dir", str(folder))
     with serving(["simulate-judge", "--port", "0"], {}, log) as judge:
@@ -169,7 +169,7 @@ def copy_seed(path: Path, seed: Path) -> None:
     with Store(path) as store:
         with store.transaction() as transaction:
             transaction.number_all_runs()
-            outline_all(transaction.connection)
+            rebuild_outlines(transaction.connection)
             transaction.set_watermark(INTAKE.name, INTAKE.source, store.end_of(INTAKE.source))
             for stage, source in (("diagnosis", "agent-events"), ("evaluation", "evaluation-requests")):
                 transaction.set_watermark(stage, source, store.end_of(source))

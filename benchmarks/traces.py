@@ -41,7 +41,7 @@ def requests(traces: int, together: int) -> Iterator[bytes]:
 
 
 def trace(number: int, chance: random.Random) -> Iterator[Span]:
-    """The spans of one turn, in the order in which they end."""
+    """Return the spans of one turn, in the order in which they end."""
     digest = hashlib.sha256(b"%d" % number).hexdigest()
     session = f"session-{number // TURNS:06}"
     call, place = f"call_{digest[:24]}", f"region-{chance.randrange(50)}"
@@ -80,7 +80,7 @@ def trace(number: int, chance: random.Random) -> Iterator[Span]:
 
 
 def span(digest: str, step: int, name: str, at: datetime, attributes: Attributes) -> Span:
-    """A span of a trace; step 0 is its root."""
+    """Return a span of a trace; step 0 is its root."""
     made = Span(
         trace_id=bytes.fromhex(digest[:32]),
         span_id=bytes.fromhex(digest[32:46]) + bytes([step]),
@@ -99,7 +99,7 @@ def span(digest: str, step: int, name: str, at: datetime, attributes: Attributes
 
 
 def message(role: str, part: dict[str, Any]) -> dict[str, Any]:
-    """A message of one part."""
+    """Return a message of one part."""
     return {"role": role, "parts": [part]}
 
 
@@ -109,5 +109,5 @@ def spoken(sent: list[dict[str, Any]], came: list[dict[str, Any]]) -> Attributes
 
 
 def spent(read: int, written: int) -> Attributes:
-    """The tokens of a request."""
+    """Return the tokens of a request."""
     return {"gen_ai.usage.input_tokens": read, "gen_ai.usage.output_tokens": written}

@@ -60,7 +60,7 @@ _READ = msgspec.json.Decoder(dict[str, Any]).decode
 
 @functools.cache
 def rules_of(name: str) -> dict[str, Rule]:
-    """The rule of each field of a record type that has one."""
+    """Return the rule of each field of a record type that has one."""
     fields = [field["name"] for field in schema_of(name).fields]
     rules = _SHARED | _OWN.get(name, {})
     return {field: rules[field] for field in fields if field in rules}
@@ -68,7 +68,7 @@ def rules_of(name: str) -> dict[str, Rule]:
 
 @functools.cache
 def times_of(name: str) -> tuple[str, ...]:
-    """The fields of a record type that are times; none of them may lie in the future."""
+    """Return the fields of a record type that are times; none of them may lie in the future."""
     return tuple(field["name"] for field in schema_of(name).fields if "timestamp-micros" in str(field["type"]))
 
 
@@ -123,7 +123,7 @@ def check_record(record: Record, taken_at: datetime | None = None) -> None:
 
 
 def breaches(name: str, frame: pl.DataFrame, taken_at: pl.Series) -> dict[int, BoundsError]:
-    """The rows of a decoded frame that break the contract, by row, each with the error that `check_contract` raises for it.
+    """Return the rows of a decoded frame that break the contract, by row, each with the error that `check_contract` raises for it.
 
     `taken_at` is when the broker took in the record of each row, null where that is unknown.
     """
@@ -142,7 +142,7 @@ def _broken(name: str) -> tuple[pl.Expr, ...]:
 
 
 def _broken_rows(name: str, places: Sequence[int], frame: pl.DataFrame, taken_at: pl.Series) -> dict[int, BoundsError]:
-    """The rows that break the contract, by place."""
+    """Return the rows that break the contract, by place."""
     errors: dict[int, BoundsError] = {}
     for row, fields, taken in zip(places, frame.iter_rows(named=True), taken_at.to_list(), strict=True):
         try:

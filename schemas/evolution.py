@@ -27,7 +27,7 @@ def can_read(reader: RecordSchema, writer: RecordSchema) -> bool:
 
 
 def _shape(field: Json) -> str:
-    """A field's type without docs, for comparison."""
+    """Return a field's type without docs, for comparison."""
 
     def strip(node: object) -> object:
         if isinstance(node, dict):

@@ -54,7 +54,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def python_type(avro_type: Any) -> str:
-    """The Python annotation of an Avro type; SchemaError for a type this project does not use."""
+    """Return the Python annotation of an Avro type; SchemaError for a type this project does not use."""
     if isinstance(avro_type, str):
         return PRIMITIVES.get(avro_type, avro_type.removeprefix(f"{registry.NAMESPACE}."))
     if isinstance(avro_type, list):
@@ -95,7 +95,7 @@ def default_of(field: Json) -> str:
 
 
 def class_text(definition: Json) -> str:
-    """The Python class of one Avro record."""
+    """Return the Python class of one Avro record."""
     lines = [f"class {definition['name']}(Record, frozen=True, kw_only=True):", f'    """{definition["doc"]}"""', ""]
     for field in definition["fields"]:
         lines += [f"    {field['name']}: {python_type(field['type'])}{default_of(field)}", f'    """{field["doc"]}"""']
@@ -103,7 +103,7 @@ def class_text(definition: Json) -> str:
 
 
 def records_text(schemas: dict[str, RecordSchema]) -> str:
-    """The whole of records.py."""
+    """Return the whole of records.py."""
     written: dict[str, str] = {}
     for schema in schemas.values():
         for definition in [*nested_records({"type": "record", **schema.definition})]:
@@ -114,7 +114,7 @@ def records_text(schemas: dict[str, RecordSchema]) -> str:
 
 
 def formatted(source: str) -> str:
-    """The source as the project's formatter leaves it."""
+    """Return the source as the project's formatter leaves it."""
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(FOLDER / "records.py"), "-"]
     return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
 
@@ -229,13 +229,13 @@ class _Source:
         return name
 
     def field(self, field: Json, value: str) -> str:
-        """An expression for the bytes of a field's value."""
+        """Return an expression for the bytes of a field's value."""
         if field["name"] in _FEW_VALUES and field["type"] in ("string", ["null", "string"]):
             return f"WORDS[{value}]" if field["type"] == "string" else f"WORDS_OR_NULL[{value}]"
         return self.term(field["type"], value)
 
     def term(self, kind: Any, value: str) -> str:
-        """An expression for the bytes of a value of a type."""
+        """Return an expression for the bytes of a value of a type."""
         if isinstance(kind, list):
             return rf"(b'\0' if (_given := {value}) is None else b'\2' + {self.term(kind[1], '_given')})"
         if isinstance(kind, str):
@@ -249,13 +249,13 @@ class _Source:
 
 
 def writers_text(current: Iterable[RecordSchema], versions: Iterable[RecordSchema]) -> str:
-    """The file of all writers, not formatted yet."""
+    """Return the file of all writers, not formatted yet."""
     text = WRITERS_HEADER + _table("RECORD_WRITERS", "record", "record.{}", current)
     return text + _table("FIELDS_WRITERS", "fields", "record[{!r}]", versions).rstrip() + "\n"
 
 
 def _table(table: str, prefix: str, reach: str, schemas: Iterable[RecordSchema]) -> str:
-    """The writers of some schemas, and the table of them by what their messages start with."""
+    """Return the writers of some schemas, and the table of them by what their messages start with."""
     text = entries = ""
     for schema in schemas:
         source = _Source(f"{prefix}_{schema.prefix[2:].hex()}", reach)

@@ -107,7 +107,7 @@ def build_schema(definition: Json) -> RecordSchema:
 
 @functools.cache
 def current_schemas() -> dict[str, RecordSchema]:
-    """Every record type by name, in its current version."""
+    """Return every record type by name, in its current version."""
     definitions = {}
     for file in sorted(_avsc_folder().iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".avsc"):
@@ -118,7 +118,7 @@ def current_schemas() -> dict[str, RecordSchema]:
 
 @functools.cache
 def earlier_schemas() -> dict[str, tuple[RecordSchema, ...]]:
-    """Every published version of each record type, oldest first, the current one last once it is published."""
+    """Return every published version of each record type, oldest first, the current one last once it is published."""
     history: dict[str, tuple[RecordSchema, ...]] = {}
     for folder in sorted(_history_folder().iterdir(), key=lambda entry: entry.name):
         if folder.is_dir():
@@ -131,20 +131,20 @@ def earlier_schemas() -> dict[str, tuple[RecordSchema, ...]]:
 
 
 def schema_of(name: str) -> RecordSchema:
-    """The current version of a record type; KeyError when there is none of that name."""
+    """Return the current version of a record type; KeyError when there is none of that name."""
     return current_schemas()[name]
 
 
 @functools.cache
 def schemas_by_prefix() -> dict[bytes, RecordSchema]:
-    """Every known version by the ten bytes its single-object encodings start with."""
+    """Return every known version by the ten bytes its single-object encodings start with."""
     versions: Iterator[RecordSchema] = (schema for versions in earlier_schemas().values() for schema in versions)
     return {schema.prefix: schema for schema in [*versions, *current_schemas().values()]}
 
 
 @functools.cache
 def topics() -> dict[str, tuple[str, ...]]:
-    """Every topic with the names of the record types that travel on it."""
+    """Return every topic with the names of the record types that travel on it."""
     found: dict[str, list[str]] = {}
     for schema in current_schemas().values():
         for topic in schema.topics:
@@ -162,7 +162,7 @@ class Unfolding(NamedTuple):
     value: str
 
     def items(self, record: dict[str, Any]) -> list[dict[str, Any]]:
-        """The items of a decoded record."""
+        """Return the items of a decoded record."""
         return [{self.key: name, self.value: record[self.source][name]} for name in self.names]
 
 

@@ -109,7 +109,7 @@ def _msgspec_words(message: str) -> str:
 
 
 def _kinds(names: str) -> str:
-    """The types of msgspec's `str | null` in words."""
+    """Return the types of msgspec's `str | null` in words."""
     return " or ".join(_KINDS.get(name.strip(), name.strip()) for name in names.split("|"))
 
 

@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Protocol
 
-from analytics.store.positions import watermarks_of
+from analytics.store.positions import read_watermarks
 from analytics.store.store import Store
 from analytics.store.tables import PARTITION
 
@@ -56,5 +56,5 @@ def lagging(store: Store) -> list[StageProgress]:
 
 def _progress(store: Store, name: str, source: str) -> StageProgress:
     with contextlib.closing(store.cursor()) as cursor:
-        position = watermarks_of(cursor, name).get((source, PARTITION), 0)
+        position = read_watermarks(cursor, name).get((source, PARTITION), 0)
     return StageProgress(name, position, store.end_of(source))

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from support.sample_evaluations import CLAUDE, MINIMAX, REFUND, SET, Made, evaluated
 
-from analytics.adhoc import FORMATS, limited_frame, open_snapshot, read_only_rows
+from analytics.adhoc import FORMATS, fetch_limited, fetch_rows, open_snapshot
 from analytics.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
@@ -120,7 +120,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def answers(files: tuple[Path, Path]) -> list[pl.DataFrame]:
     """What the snapshot answers to every example."""
     with open_snapshot(str(files[1]), memory=512 * 1024 * 1024, seconds=30) as connection:
-        return [limited_frame(connection, example, {}, 1000).frame for example in EXAMPLES]
+        return [fetch_limited(connection, example, {}, 1000).frame for example in EXAMPLES]
 
 
 def test_the_page_has_thirteen_examples() -> None:
@@ -137,7 +137,7 @@ def of_agent(answer: pl.DataFrame, agent: str) -> pl.DataFrame:
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_the_file_answers_what_the_snapshot_answers(number: int, files: tuple[Path, Path], answers: list[pl.DataFrame]) -> None:
     """An analyst takes a statement from one to the other."""
-    names, rows, _ = read_only_rows(files[0], EXAMPLES[number], 1000)
+    names, rows, _ = fetch_rows(files[0], EXAMPLES[number], 1000)
 
     assert answers[number].columns == names
     assert answers[number].height == len(rows)
@@ -151,7 +151,7 @@ def test_the_page_sql_finds_the_same_with_the_values_as_parameters(
     """There each value with a name beside it is a field."""
     shown = worked_examples()
     with open_snapshot(str(files[1]), memory=512 * 1024 * 1024, seconds=30) as connection:
-        found = [limited_frame(connection, one.sql, one.parameters, 1000).frame for one in shown]
+        found = [fetch_limited(connection, one.sql, one.parameters, 1000).frame for one in shown]
     assert {name for one in shown for name in one.parameters} == {"agent", "case", "project"}
     assert [one.equals(other) for one, other in zip(answers, found, strict=True)] == [True] * len(answers)
 

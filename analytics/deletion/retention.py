@@ -1,14 +1,13 @@
-# ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
 # ruff: noqa: S608 - statements are built from the names in the schemas, quoted; values are always parameters
-"""Retention and erasure: rows of the log that are too old, or of an erased session, and the rows that belong to them. Rules: `README.md`.
+"""Retention and erasure: deletion of rows that are too old or belong to an erased session. The rules are in `README.md`.
 
-The log stays open for writing: rows are deleted in batches, each in its own transaction. `plan_*` counts the rows that retention
-or an erasure would delete, and changes nothing. Hourly sums stay until `analytics.sums.daily.forget_hours` runs.
+Rows are deleted in batches, each in its own transaction, so that writers continue. `plan_*` counts the rows that retention or an
+erasure would delete, and changes nothing. Hourly sums stay until `analytics.sums.daily.delete_hours` runs.
 
-Erasing deletes the own rows of sessions and connections, and mentions of them in other rows (rules 9 to 13).
+An erasure deletes the rows of sessions and connections, and redacts or deletes rows that mention them (rules 9 to 13).
 
-Scores of withdrawn exchanges are deleted too, and the sums of their days recomputed. An exchange may still be scored after it was
-withdrawn, so every run repeats this. Judgements of withdrawn exchanges stay, because they were paid for.
+Every retention run also deletes the scores of withdrawn exchanges, because an exchange can be scored after its withdrawal, and
+recomputes the sums of their days. Judgements of withdrawn exchanges stay, because they were paid for.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from typing import Any
 
 import msgspec
 
-from analytics.deletion.deleting import Erased, schemas_of_sessions
+from analytics.deletion.deleting import ErasureScope, schemas_of_sessions
 from analytics.store.connection import fetch
-from analytics.store.positions import COMPACTION, PLACE, RETENTION
+from analytics.store.positions import COMPACTION, POSITION, RETENTION
 from analytics.store.store import Store
 from analytics.store.tables import BATCH, full_name, registered
 from analytics.sums.daily import recompute_days
-from analytics.sums.list_sums import outline_again
+from analytics.sums.list_sums import rebuild_outline
 from audit.anchors import ANCHORS
 from audit.fingerprints import canonical_json
 from schemas.codec.arrow import decode_batch
@@ -38,135 +37,135 @@ from schemas.lazy import duckdb, pl
 from schemas.registry import schema_of
 
 NOTHING_UNREAD = 2**62
-"""Position that no topic reaches."""
-FOR_EVER = datetime(1970, 1, 1, tzinfo=UTC)
-"""The cutoff of a project that keeps records for ever: no record is older."""
-CUT = "retention"
-"""Stage whose states name the sessions whose first records retention has deleted."""
-ONE_BY_ONE = 100
-"""Up to this many projects are recorded one by one, which takes hundredths of a second and does not load polars."""
-SESSION_STAGES = (CUT, "intake", "scoring", "diagnosis", "evaluation")
-"""Stages that keep a state of each session."""
+"""A position that no topic reaches."""
+KEEP_FOREVER = datetime(1970, 1, 1, tzinfo=UTC)
+"""The cutoff of a project that keeps records forever."""
+TRUNCATED_STAGE = "retention"
+"""Stage whose states name the sessions that lost their first records to retention."""
+MAX_SINGLE_WATERMARKS = 100
+"""Up to this many watermarks are written one by one, which does not load polars."""
+SESSION_STAGES = (TRUNCATED_STAGE, "intake", "scoring", "diagnosis", "evaluation")
+"""Stages with a state per session."""
 
-AT_ONCE = 200_000
-"""Exchanges, or other rows, deleted in one round."""
-PLACES = ", ".join(PLACE)
-_SAID_OF = "SELECT connection, exchange_id AS subject_id FROM"
-PROJECTS = " UNION ".join(
+MAX_ROWS = 200_000
+"""Maximum number of exchanges, or other rows, to select at once."""
+POSITION_COLUMNS = ", ".join(POSITION)
+_SUBJECTS_IN = "SELECT connection, exchange_id AS subject_id FROM"
+SELECT_PROJECTS = " UNION ".join(
     f"SELECT project FROM log.{table}"
     for table in (
         "exchanges", "agent_events", "scores", "judgements", "reservations", "reviews",
         "heartbeats", "diagnoses", "trace_assemblies", "session_closings", "evaluations", "evaluation_requests",
     )
 )  # fmt: skip
-CUTOFFS = """
+CREATE_CUTOFFS = """
 CREATE OR REPLACE TEMP TABLE cutoffs AS
 SELECT unnest($projects::VARCHAR[]) AS project, unnest($cutoffs::TIMESTAMP[]) AS cutoff
 """
-DOOMED_OF_ALL = f"""
-CREATE OR REPLACE TEMP TABLE doomed AS
+SELECT_EXPIRED = f"""
+CREATE OR REPLACE TEMP TABLE expired AS
 WITH pending AS (
     SELECT connection, exchange_id FROM log.scoring_tasks WHERE _offset >= $tasks
     UNION ALL
     SELECT connection, exchange_id FROM log.judging_requests WHERE _offset >= $exchanges
 )
-SELECT connection, session_id, exchange_id, project, occurred_at, {PLACES}
+SELECT connection, session_id, exchange_id, project, occurred_at, {POSITION_COLUMNS}
 FROM log.exchanges
 JOIN cutoffs USING (project)
 ANTI JOIN pending USING (connection, exchange_id)
 WHERE occurred_at < cutoff AND _offset < $exchanges
 """
-"""All exchanges that retention would delete, for a dry run."""
-DOOMED = f"{DOOMED_OF_ALL}ORDER BY occurred_at\nLIMIT {AT_ONCE}"
-OF_EXCHANGES = {
+"""Selects all exchanges that retention would delete, for a dry run."""
+SELECT_BATCH = f"{SELECT_EXPIRED}ORDER BY occurred_at\nLIMIT {MAX_ROWS}"
+DELETED_WITH_EXCHANGES = {
     "Review": f"""
-        SELECT {PLACES} FROM log.reviews
-        SEMI JOIN (SELECT score_id AS subject_id FROM log.scores SEMI JOIN doomed USING (connection, exchange_id)) USING (subject_id)
+        SELECT {POSITION_COLUMNS} FROM log.reviews
+        SEMI JOIN (SELECT score_id AS subject_id FROM log.scores SEMI JOIN expired USING (connection, exchange_id)) USING (subject_id)
         WHERE kind = 'human_score'""",
-    "Score": f"SELECT score_id, {PLACES} FROM log.scores SEMI JOIN doomed USING (connection, exchange_id)",
-    "ScoringTask": f"SELECT {PLACES} FROM log.scoring_tasks SEMI JOIN doomed USING (connection, exchange_id)",
-    "JudgingRequest": f"SELECT {PLACES} FROM log.judging_requests SEMI JOIN doomed USING (connection, exchange_id)",
-    # A reservation without its judgement would look like an interrupted call.
-    "Reservation": f"SELECT {PLACES} FROM log.reservations SEMI JOIN ({_SAID_OF} doomed) USING (connection, subject_id)",
-    "Judgement": f"SELECT {PLACES} FROM log.judgements SEMI JOIN ({_SAID_OF} doomed) USING (connection, subject_id)",
-    "Exchange": f"SELECT connection, session_id, exchange_id, {PLACES} FROM doomed",
+    "Score": f"SELECT score_id, {POSITION_COLUMNS} FROM log.scores SEMI JOIN expired USING (connection, exchange_id)",
+    "ScoringTask": f"SELECT {POSITION_COLUMNS} FROM log.scoring_tasks SEMI JOIN expired USING (connection, exchange_id)",
+    "JudgingRequest": f"SELECT {POSITION_COLUMNS} FROM log.judging_requests SEMI JOIN expired USING (connection, exchange_id)",
+    # Delete reservations before judgements: a reservation without a judgement would look like an interrupted call.
+    "Reservation": f"SELECT {POSITION_COLUMNS} FROM log.reservations SEMI JOIN ({_SUBJECTS_IN} expired) USING (connection, subject_id)",
+    "Judgement": f"SELECT {POSITION_COLUMNS} FROM log.judgements SEMI JOIN ({_SUBJECTS_IN} expired) USING (connection, subject_id)",
+    "Exchange": f"SELECT connection, session_id, exchange_id, {POSITION_COLUMNS} FROM expired",
 }
-"""The records that are deleted with exchanges, in this order."""
-_OLD = "JOIN cutoffs USING (project)"
-_ONE_LEFT = (
-    f"ANTI JOIN ({_SAID_OF} log.exchanges) USING (connection, subject_id) "
+"""Records that are deleted with exchanges, in this order."""
+_JOIN_CUTOFFS = "JOIN cutoffs USING (project)"
+_WITHOUT_SUBJECT = (
+    f"ANTI JOIN ({_SUBJECTS_IN} log.exchanges) USING (connection, subject_id) "
     "ANTI JOIN (SELECT connection, evaluation_id AS subject_id FROM log.evaluation_requests) USING (connection, subject_id)"
 )
-BY_AGE = {
-    "Review": f"SELECT {PLACES} FROM log.reviews {_OLD} ANTI JOIN (SELECT score_id AS subject_id FROM log.scores) USING (subject_id) "
+DELETED_BY_AGE = {
+    "Review": f"SELECT {POSITION_COLUMNS} FROM log.reviews {_JOIN_CUTOFFS} ANTI JOIN (SELECT score_id AS subject_id FROM log.scores) USING (subject_id) "
     "WHERE kind = 'human_score' AND occurred_at < cutoff",
-    "Score": f"SELECT score_id, {PLACES} FROM log.scores {_OLD} ANTI JOIN log.exchanges USING (connection, exchange_id) "
+    "Score": f"SELECT score_id, {POSITION_COLUMNS} FROM log.scores {_JOIN_CUTOFFS} ANTI JOIN log.exchanges USING (connection, exchange_id) "
     "WHERE exchange_at < cutoff",
-    # A re-evaluation may reuse older answers, so its request's time counts if it is later.
-    "Evaluation": f"SELECT {PLACES} FROM log.evaluations {_OLD} "
+    # A re-evaluation may reuse older answers, so the later time of request and evaluation counts.
+    "Evaluation": f"SELECT {POSITION_COLUMNS} FROM log.evaluations {_JOIN_CUTOFFS} "
     "LEFT JOIN (SELECT request_id, requested_at FROM log.evaluation_requests) USING (request_id) "
     "WHERE greatest(evaluated_at, requested_at) < cutoff",
-    "EvaluationRequest": f"SELECT {PLACES} FROM log.evaluation_requests {_OLD} "
+    "EvaluationRequest": f"SELECT {POSITION_COLUMNS} FROM log.evaluation_requests {_JOIN_CUTOFFS} "
     "ANTI JOIN (SELECT request_id FROM log.evaluations) USING (request_id) WHERE requested_at < cutoff AND _offset < $requests",
-    "Reservation": f"SELECT {PLACES} FROM log.reservations {_OLD} {_ONE_LEFT} WHERE reserved_at < cutoff",
-    "Judgement": f"SELECT {PLACES} FROM log.judgements {_OLD} {_ONE_LEFT} WHERE judged_at < cutoff",
-    "AgentEvent": f"SELECT connection, session_id, {PLACES} FROM log.agent_events {_OLD} WHERE occurred_at < cutoff AND _offset < $events",
-    # The exchanges and events of an assembled trace are kept: its spans are needed only to merge late spans.
-    "Span": f"SELECT {PLACES} FROM log.spans WHERE ingested_at < $spans",
-    "TraceAssembly": f"SELECT {PLACES} FROM log.trace_assemblies {_OLD} WHERE started_at < cutoff",
-    "Heartbeat": f"SELECT {PLACES} FROM log.heartbeats {_OLD} WHERE occurred_at < cutoff",
-    "Diagnosis": f"SELECT {PLACES} FROM log.diagnoses {_OLD} WHERE closed_at < cutoff",
-    "SessionClosed": f"SELECT {PLACES} FROM log.session_closings {_OLD} ANTI JOIN log.exchanges USING (connection, session_id) "
+    "Reservation": f"SELECT {POSITION_COLUMNS} FROM log.reservations {_JOIN_CUTOFFS} {_WITHOUT_SUBJECT} WHERE reserved_at < cutoff",
+    "Judgement": f"SELECT {POSITION_COLUMNS} FROM log.judgements {_JOIN_CUTOFFS} {_WITHOUT_SUBJECT} WHERE judged_at < cutoff",
+    "AgentEvent": f"SELECT connection, session_id, {POSITION_COLUMNS} FROM log.agent_events {_JOIN_CUTOFFS} WHERE occurred_at < cutoff AND _offset < $events",
+    # Spans of an assembled trace are needed only to merge late spans. Its exchanges and events are kept.
+    "Span": f"SELECT {POSITION_COLUMNS} FROM log.spans WHERE ingested_at < $spans",
+    "TraceAssembly": f"SELECT {POSITION_COLUMNS} FROM log.trace_assemblies {_JOIN_CUTOFFS} WHERE started_at < cutoff",
+    "Heartbeat": f"SELECT {POSITION_COLUMNS} FROM log.heartbeats {_JOIN_CUTOFFS} WHERE occurred_at < cutoff",
+    "Diagnosis": f"SELECT {POSITION_COLUMNS} FROM log.diagnoses {_JOIN_CUTOFFS} WHERE closed_at < cutoff",
+    "SessionClosed": f"SELECT {POSITION_COLUMNS} FROM log.session_closings {_JOIN_CUTOFFS} ANTI JOIN log.exchanges USING (connection, session_id) "
     "ANTI JOIN log.agent_events USING (connection, session_id) WHERE closed_at < cutoff",
-    "DeadLetter": f"SELECT {PLACES} FROM log.dead_letters WHERE rejected_at < $otherwise",
+    "DeadLetter": f"SELECT {POSITION_COLUMNS} FROM log.dead_letters WHERE rejected_at < $otherwise",
 }
-"""The records deleted by their own time, in this order: leftovers of exchanges, and records that belong to no exchange."""
-LETTER_REVIEWS = (
-    f"SELECT {PLACES} FROM log.reviews ANTI JOIN (SELECT dead_letter_id AS subject_id FROM log.dead_letters) USING (subject_id) "
+"""Records that are deleted by their own time, in this order: leftovers of exchanges, and records without an exchange."""
+ORPHANED_LETTER_REVIEWS = (
+    f"SELECT {POSITION_COLUMNS} FROM log.reviews ANTI JOIN (SELECT dead_letter_id AS subject_id FROM log.dead_letters) USING (subject_id) "
     "WHERE kind = 'dead_letter' AND occurred_at < $otherwise"
 )
-WITHOUT_EXCHANGE = """
-SELECT project, exchange, {places} FROM log.{table}
-ANTI JOIN (SELECT hash(connection, exchange_id) AS known FROM log.exchanges) ON hash(connection, exchange_id) = known
+ORPHANED_TASKS = """
+SELECT project, exchange, {positions} FROM log.{table}
+ANTI JOIN (SELECT hash(connection, exchange_id) AS stored FROM log.exchanges) ON hash(connection, exchange_id) = stored
 WHERE _offset < $unread
 """
-"""Compares hashes, which take a fraction of the memory; a collision would only keep a row."""
-GONE = """
-WITH cut AS (
+"""Compares hashes, which need a fraction of the memory. A collision would only keep a row."""
+EMPTY_SESSIONS = """
+WITH truncated AS (
     SELECT key, split_part(key, '/', 1) AS connection, substr(key, instr(key, '/') + 1) AS session_id
     FROM log.stage_state
-    WHERE stage = $cut
+    WHERE stage = $stage
 )
-SELECT key FROM cut
+SELECT key FROM truncated
 ANTI JOIN log.exchanges USING (connection, session_id)
 ANTI JOIN log.agent_events USING (connection, session_id)
 """
 
-IN_ONE_COMMIT = 100_000
-"""Rows deleted in one transaction, which takes 0.1 to 0.2 s with the recomputed sums."""
-_EVER = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_ROWS_PER_COMMIT = 100_000
+"""Maximum number of rows to delete in one transaction, which takes 0.1 to 0.2 s including the sums."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-_ANY = "SELECT EXISTS (SELECT 1 FROM log.exchanges WHERE withdrawn)"
-_SCORES = (
-    f"SELECT {', '.join(PLACE)}, project, exchange_at FROM log.scores "
+_HAS_WITHDRAWN = "SELECT EXISTS (SELECT 1 FROM log.exchanges WHERE withdrawn)"
+_WITHDRAWN_SCORES = (
+    f"SELECT {', '.join(POSITION)}, project, exchange_at FROM log.scores "
     "SEMI JOIN (SELECT connection, exchange_id FROM log.exchanges WHERE withdrawn) USING (connection, exchange_id)"
 )
 
 
 @dataclass(frozen=True)
 class Unread:
-    """The first position of each topic that its stage has not read."""
+    """The position of the first record of each topic that its stage has not read."""
 
     exchanges: int = NOTHING_UNREAD
     tasks: int = NOTHING_UNREAD
     events: int = NOTHING_UNREAD
     requests: int = NOTHING_UNREAD
-    """Of evaluations."""
+    """Requests for evaluations."""
 
 
 @dataclass
-class Purged:
-    """The deletions of a run: exchanges and scores, each counted once for all its revisions, and rows by record type."""
+class PurgeCounts:
+    """The numbers of deleted exchanges and scores, each counted once for all revisions, and of deleted rows by record type."""
 
     exchanges: int = 0
     scores: int = 0
@@ -175,30 +174,30 @@ class Purged:
 
 @dataclass(frozen=True)
 class Cutoffs:
-    """The cutoff of each project, and of records without a project; times are UTC."""
+    """The cutoffs, in UTC: of each project, of records without a project (`otherwise`), and of spans."""
 
     of: Callable[[str], datetime]
     otherwise: datetime
     spans: datetime
-    """The cutoff of spans, by the time of their intake."""
+    """The cutoff of spans, by their time of ingestion."""
 
 
 class Retention:
-    """One retention run over a store. `unread` is None if this database runs no stages, in which case it has no states either."""
+    """One retention run over a store. `unread` is None if the database runs no stages and so has no states."""
 
     def __init__(self, store: Store, cutoffs: Cutoffs, unread: Unread | None) -> None:
         self._store = store
         self._cutoffs = cutoffs
         self._has_states = unread is not None
         self._unread = unread or Unread()
-        self._purged = Purged()
+        self._counts = PurgeCounts()
 
-    def run(self) -> Purged:
+    def run(self) -> PurgeCounts:
         """Delete all records before their cutoff."""
         with contextlib.closing(self._store.cursor()) as cursor:
             by_project = self._cutoffs_of_projects(cursor)
-            self._note(by_project)
-            while self._with_exchanges(cursor):
+            self._record_cutoffs(by_project)
+            while self._delete_exchanges(cursor):
                 pass
             values = {
                 "events": self._unread.events,
@@ -206,125 +205,134 @@ class Retention:
                 "otherwise": self._cutoffs.otherwise,
                 "spans": self._cutoffs.spans,
             }
-            for name, statement in [*BY_AGE.items(), ("Review", LETTER_REVIEWS)]:
-                while self._delete(cursor, name, f"{statement} LIMIT {AT_ONCE}", values) == AT_ONCE:
+            for name, statement in [*DELETED_BY_AGE.items(), ("Review", ORPHANED_LETTER_REVIEWS)]:
+                while self._delete_selected(cursor, name, f"{statement} LIMIT {MAX_ROWS}", values) == MAX_ROWS:
                     pass
             for name, table, unread in (
                 ("ScoringTask", "scoring_tasks", self._unread.tasks),
                 ("JudgingRequest", "judging_requests", self._unread.exchanges),
             ):
-                statement = WITHOUT_EXCHANGE.format(table=table, places=PLACES)
-                if _finds(cursor, statement, {"unread": unread}):
-                    self._remove(name, _too_old(fetch(cursor, statement, {"unread": unread}), by_project))
+                statement = ORPHANED_TASKS.format(table=table, positions=POSITION_COLUMNS)
+                if _has_rows(cursor, statement, {"unread": unread}):
+                    self._remove(name, _select_expired(fetch(cursor, statement, {"unread": unread}), by_project))
             if self._has_states:
                 self._forget_sessions(cursor)
-        return self._purged
+        return self._counts
 
     def _cutoffs_of_projects(self, cursor: duckdb.DuckDBPyConnection) -> dict[str, datetime]:
-        """The cutoff of each project with records; the cursor also has them as the table `cutoffs`."""
-        names = [name for (name,) in cursor.execute(PROJECTS).fetchall()]
+        """Return the cutoff of each project with records, and store them in the temporary table `cutoffs`."""
+        names = [name for (name,) in cursor.execute(SELECT_PROJECTS).fetchall()]
         by_project = {name: self._cutoffs.of(name) for name in names}
         values = {"projects": names, "cutoffs": [by_project[name].replace(tzinfo=None) for name in names]}
-        cursor.execute(CUTOFFS, values)
+        cursor.execute(CREATE_CUTOFFS, values)
         return by_project
 
-    def _note(self, by_project: Mapping[str, datetime]) -> None:
+    def _record_cutoffs(self, by_project: Mapping[str, datetime]) -> None:
         """Record the time from which each project's history is complete."""
         with self._store.transaction() as transaction:
             before = transaction.watermarks(RETENTION)
-            starts = {(name, 0): _microseconds(cutoff) for name, cutoff in by_project.items() if cutoff > FOR_EVER}
-            moved = {one: at for one, at in starts.items() if at > before.get(one, 0)}
-            for part in [{one: at} for one, at in moved.items()] if len(moved) <= ONE_BY_ONE else [moved]:
-                transaction.set_watermarks(RETENTION, part)
+            starts = {(name, 0): _microseconds(cutoff) for name, cutoff in by_project.items() if cutoff > KEEP_FOREVER}
+            later = {partition: start for partition, start in starts.items() if start > before.get(partition, 0)}
+            if len(later) > MAX_SINGLE_WATERMARKS:
+                transaction.set_watermarks(RETENTION, later)
+                return
+            for partition, start in later.items():
+                transaction.set_watermarks(RETENTION, {partition: start})
 
-    def _with_exchanges(self, cursor: duckdb.DuckDBPyConnection) -> bool:
-        """Delete the oldest exchanges with all records that belong to them; tell whether there may be more."""
+    def _delete_exchanges(self, cursor: duckdb.DuckDBPyConnection) -> bool:
+        """Delete a batch of the oldest exchanges with all their records; tell whether there may be more."""
         positions = {"tasks": self._unread.tasks, "exchanges": self._unread.exchanges}
         cursor.begin()
         try:
-            cursor.execute(DOOMED, positions)
-            if not _finds(cursor, "FROM doomed"):
+            cursor.execute(SELECT_BATCH, positions)
+            if not _has_rows(cursor, "FROM expired"):
                 return False
-            related = {name: fetch(cursor, statement) for name, statement in OF_EXCHANGES.items()}
+            related = {name: fetch(cursor, statement) for name, statement in DELETED_WITH_EXCHANGES.items()}
         finally:
             cursor.commit()
         for name, frame in related.items():
             self._remove(name, frame)
-        return related["Exchange"].height == AT_ONCE
+        return related["Exchange"].height == MAX_ROWS
 
-    def _delete(self, cursor: duckdb.DuckDBPyConnection, name: str, statement: str, values: Mapping[str, Any]) -> int:
+    def _delete_selected(self, cursor: duckdb.DuckDBPyConnection, name: str, statement: str, values: Mapping[str, Any]) -> int:
         used = {key: value for key, value in values.items() if f"${key}" in statement}
-        return self._remove(name, fetch(cursor, statement, used)) if _finds(cursor, statement, used) else 0
+        return self._remove(name, fetch(cursor, statement, used)) if _has_rows(cursor, statement, used) else 0
 
     def _remove(self, name: str, rows: pl.DataFrame) -> int:
-        """Delete rows of a record type, after marking the sessions that lose records as cut."""
+        """Delete rows of a record type, after marking the sessions that lose records as truncated."""
         if self._has_states and "session_id" in rows.columns and rows.height:
             keys = rows.select(pl.concat_str("connection", pl.lit("/"), "session_id")).to_series().unique().to_list()
             with self._store.transaction() as transaction:
-                transaction.set_states(CUT, dict.fromkeys(keys, b""), 0)
-        removed = remove(self._store, name, rows)
-        self._purged.rows[name] += removed
-        self._purged.exchanges += rows.n_unique(["connection", "exchange_id"]) if name == "Exchange" and rows.height else 0
-        self._purged.scores += rows["score_id"].n_unique() if name == "Score" else 0
+                transaction.set_states(TRUNCATED_STAGE, dict.fromkeys(keys, b""), 0)
+        removed = delete_rows(self._store, name, rows)
+        self._counts.rows[name] += removed
+        self._counts.exchanges += rows.n_unique(["connection", "exchange_id"]) if name == "Exchange" and rows.height else 0
+        self._counts.scores += rows["score_id"].n_unique() if name == "Score" else 0
         return rows.height
 
     def _forget_sessions(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """Delete the states of sessions without any record left."""
         ends = {topic: self._store.end_of(topic) for topic in ("exchanges", "agent-events")}
-        keys = {key for (key,) in cursor.execute(GONE, {"cut": CUT}).fetchall()}
+        keys = {key for (key,) in cursor.execute(EMPTY_SESSIONS, {"stage": TRUNCATED_STAGE}).fetchall()}
         if not keys:
             return
         with self._store.transaction() as transaction:
             for topic, end in ends.items():
-                # A session with new records meanwhile keeps its state.
+                # Keep the state of a session with new records.
                 for frame in self._store.read(topic, end, transaction.end_of(topic) - end).values():
                     keys -= set(frame.select(pl.concat_str("connection", pl.lit("/"), "session_id")).to_series())
-            transaction.drop_states(sorted(keys), SESSION_STAGES)
+            transaction.delete_states_of(sorted(keys), SESSION_STAGES)
 
 
-def _finds(cursor: duckdb.DuckDBPyConnection, statement: str, values: Mapping[str, Any] | None = None) -> bool:
-    """Tell whether a statement finds any row. Most days it does not, and no frame has to be built."""
+def _has_rows(cursor: duckdb.DuckDBPyConnection, statement: str, values: Mapping[str, Any] | None = None) -> bool:
+    """Tell whether a statement returns any row, which is mostly false, without building a frame."""
     return bool(cursor.execute(f"SELECT EXISTS ({statement})", dict(values or {})).fetchall()[0][0])
 
 
-def _too_old(left: pl.DataFrame, by_project: Mapping[str, datetime]) -> pl.DataFrame:
-    """The rows whose encoded exchange happened before its project's cutoff."""
-    batch = decode_batch(left["exchange"].to_list())
+def _select_expired(rows: pl.DataFrame, by_project: Mapping[str, datetime]) -> pl.DataFrame:
+    """Return the rows whose encoded exchange is older than its project's cutoff."""
+    batch = decode_batch(rows["exchange"].to_list())
     exchanges = batch.frames.get("Exchange", pl.DataFrame())
-    old = [
-        place
-        for place, project, at in exchanges.select("_index", "project", "occurred_at").iter_rows()
-        if at < by_project.get(project, FOR_EVER)
+    expired = [
+        index
+        for index, project, at in exchanges.select("_index", "project", "occurred_at").iter_rows()
+        if at < by_project.get(project, KEEP_FOREVER)
     ]
-    return left[old]
+    return rows[expired]
 
 
 def _microseconds(moment: datetime) -> int:
     return int(moment.timestamp()) * 1_000_000
 
 
-def remove(store: Store, name: str, places: pl.DataFrame) -> int:
-    """Delete the rows of a record type at these places; return how many still existed."""
+def delete_rows(store: Store, name: str, positions: pl.DataFrame) -> int:
+    """Delete the rows of a record type at these positions; return how many existed."""
     removed = 0
-    for part in places.sort("_offset").iter_slices(IN_ONE_COMMIT):
+    for part in positions.sort("_offset").iter_slices(MAX_ROWS_PER_COMMIT):
         with store.transaction() as transaction:
-            removed += transaction.remove(name, part)
+            removed += transaction.delete_at(name, part)
     return removed
 
 
-def remove_scores(store: Store, places: pl.DataFrame) -> int:
-    """Delete the scores at these places and recompute their days; return their number. `places` needs `project` and `exchange_at` too."""
-    since, removed = whole_since(store), 0
-    for part in places.sort("_offset").iter_slices(IN_ONE_COMMIT):
+def delete_scores(store: Store, positions: pl.DataFrame) -> int:
+    """Delete the scores at these positions and recompute their days; return their number.
+
+    `positions` also has the columns `project` and `exchange_at`.
+    """
+    since = complete_since(store)
+    removed = 0
+    for part in positions.sort("_offset").iter_slices(MAX_ROWS_PER_COMMIT):
         days = {(project, at.date()) for project, at in part.select("project", "exchange_at").iter_rows()}
         with store.transaction() as transaction:
-            removed += transaction.remove("Score", part)
-            recompute_days(transaction, (one for one in days if _midnight(one[1]) >= since.get(one[0], _EVER)))
+            removed += transaction.delete_at("Score", part)
+            recompute_days(
+                transaction, ((project, day) for project, day in days if _midnight(day) >= since.get(project, _EPOCH))
+            )
     return removed
 
 
-def whole_since(store: Store) -> dict[str, datetime]:
-    """The time from which each project's history is complete, for projects that retention has reached."""
+def complete_since(store: Store) -> dict[str, datetime]:
+    """Return the time from which each project's history is complete, for projects with deleted records."""
     with store.transaction() as transaction:
         starts = transaction.watermarks(RETENTION)
     return {project: datetime.fromtimestamp(at / 1_000_000, UTC) for (project, _), at in starts.items()}
@@ -335,12 +343,12 @@ def _midnight(day: date) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class DoomedProject:
+class ExpiredProject:
     """The exchanges of a project that retention would delete."""
 
     project: str
     kept_from: datetime
-    """The cutoff: the midnight (UTC) from which exchanges are kept."""
+    """The cutoff: midnight (UTC) of the first day to keep."""
     exchanges: int
     first: date
     last: date
@@ -348,22 +356,22 @@ class DoomedProject:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """The rows that a run of retention would delete at this moment.
+    """The rows that a retention run would delete now.
 
-    Records that only become deletable by the run itself, such as the end of a session that loses its last exchange, are not counted.
+    Records that become deletable only during the run are not counted, such as the end of a session that loses its last exchange.
     """
 
-    projects: tuple[DoomedProject, ...]
+    projects: tuple[ExpiredProject, ...]
     rows: dict[str, int]
-    """Rows by table, those without any left out."""
+    """Rows by table, for tables with any."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErasurePlan:
-    """The rows that an erasure would delete. Mentions in incidents, alerts and dead letters, and whole replays, are found only by the erasure itself."""
+    """The rows that an erasure would delete. Only the erasure itself finds mentions in incidents, alerts and dead letters, and replays."""
 
     rows: dict[str, int]
-    """Rows by table, those without any left out."""
+    """Rows by table, for tables with any."""
     sessions: int
     projects: tuple[str, ...]
     first: datetime | None
@@ -372,7 +380,7 @@ class ErasurePlan:
 
 
 def plan_retention(store: Store, cutoffs: Cutoffs, unread: Unread) -> RetentionPlan:
-    """Count the rows that a run of retention would delete."""
+    """Count the rows that a retention run would delete."""
     values = {
         "tasks": unread.tasks,
         "exchanges": unread.exchanges,
@@ -382,72 +390,72 @@ def plan_retention(store: Store, cutoffs: Cutoffs, unread: Unread) -> RetentionP
         "spans": cutoffs.spans,
     }
     with contextlib.closing(store.cursor()) as cursor:
-        names = [name for (name,) in cursor.execute(PROJECTS).fetchall()]
+        names = [name for (name,) in cursor.execute(SELECT_PROJECTS).fetchall()]
         by_project = [cutoffs.of(name).replace(tzinfo=None) for name in names]
-        cursor.execute(CUTOFFS, {"projects": names, "cutoffs": by_project})
-        cursor.execute(DOOMED_OF_ALL, {name: values[name] for name in ("tasks", "exchanges")})
-        doomed = cursor.execute(
-            "SELECT project, count(*), min(occurred_at)::DATE, max(occurred_at)::DATE FROM doomed GROUP BY project ORDER BY project"
+        cursor.execute(CREATE_CUTOFFS, {"projects": names, "cutoffs": by_project})
+        cursor.execute(SELECT_EXPIRED, {name: values[name] for name in ("tasks", "exchanges")})
+        expired = cursor.execute(
+            "SELECT project, count(*), min(occurred_at)::DATE, max(occurred_at)::DATE FROM expired GROUP BY project ORDER BY project"
         ).fetchall()
         rows = Counter[str]()
-        for name, statement in [*OF_EXCHANGES.items(), *BY_AGE.items(), ("Review", LETTER_REVIEWS)]:
+        for name, statement in [*DELETED_WITH_EXCHANGES.items(), *DELETED_BY_AGE.items(), ("Review", ORPHANED_LETTER_REVIEWS)]:
             used = {key: value for key, value in values.items() if f"${key}" in statement}
             ((count,),) = cursor.execute(f"SELECT count(*) FROM ({statement})", used).fetchall()
             rows[schema_of(name).table] += count
     return RetentionPlan(
-        tuple(DoomedProject(project, cutoffs.of(project), *rest) for project, *rest in doomed),
+        tuple(ExpiredProject(project, cutoffs.of(project), count, first, last) for project, count, first, last in expired),
         {table: count for table, count in rows.items() if count},
     )
 
 
 def plan_erasure(store: Store, connection: str, session_id: str | None) -> ErasurePlan:
-    """Count the records of a session, or without a session id those of a whole connection."""
-    whose = "connection = $connection AND ($session IS NULL OR session_id = $session)"
+    """Count the records of a session, or of a whole connection without a session id."""
+    condition = "connection = $connection AND ($session IS NULL OR session_id = $session)"
     values = {"connection": connection, "session": session_id}
     with contextlib.closing(store.cursor()) as cursor:
-        rows = {schema.table: _count(cursor, full_name(schema), whose, values) for schema in schemas_of_sessions()}
+        rows = {schema.table: _count(cursor, full_name(schema), condition, values) for schema in schemas_of_sessions()}
         ((sessions, projects, first, last),) = cursor.execute(
             "SELECT count(DISTINCT (connection, session_id)), list_sort(list(DISTINCT project)), min(occurred_at), max(occurred_at) "
-            f"FROM (SELECT connection, session_id, project, occurred_at FROM log.exchanges WHERE {whose} UNION ALL "
-            f"SELECT connection, session_id, project, occurred_at FROM log.agent_events WHERE {whose})",
+            f"FROM (SELECT connection, session_id, project, occurred_at FROM log.exchanges WHERE {condition} UNION ALL "
+            f"SELECT connection, session_id, project, occurred_at FROM log.agent_events WHERE {condition})",
             values,
         ).fetchall()
-    return ErasurePlan({table: found for table, found in rows.items() if found}, sessions, tuple(projects or ()), first, last)
+    return ErasurePlan({table: count for table, count in rows.items() if count}, sessions, tuple(projects or ()), first, last)
 
 
-def _count(cursor: duckdb.DuckDBPyConnection, table: str, whose: str, values: dict[str, str | None]) -> int:
-    ((count,),) = cursor.execute(f"SELECT count(*) FROM {table} WHERE {whose}", values).fetchall()
+def _count(cursor: duckdb.DuckDBPyConnection, table: str, condition: str, values: dict[str, str | None]) -> int:
+    ((count,),) = cursor.execute(f"SELECT count(*) FROM {table} WHERE {condition}", values).fetchall()
     return int(count)
 
 
-def forget_withdrawn(store: Store) -> int:
+def delete_withdrawn_scores(store: Store) -> int:
     """Delete the scores of withdrawn exchanges; return the number of rows."""
     with contextlib.closing(store.cursor()) as cursor:
-        if not cursor.execute(_ANY).fetchall()[0][0]:
+        if not cursor.execute(_HAS_WITHDRAWN).fetchall()[0][0]:
             return 0
-        scores = fetch(cursor, _SCORES)
-    return remove_scores(store, scores)
+        scores = fetch(cursor, _WITHDRAWN_SCORES)
+    return delete_scores(store, scores)
 
 
-ERASED = {"erased": True}
-"""The mark that replaces an exchange in an incident's evidence."""
-TELLING = 8
-"""Minimum length of a session id whose occurrence in unreadable bytes, or in a path, cannot be chance."""
-MOST = 10_000
-"""Maximum number of session ids searched for in such bytes and paths."""
-READ_AT_ONCE = 1_000
-"""Incidents whose evidence is in memory together: some ten kilobytes each, in every revision."""
-_P = ", ".join(PLACE)
-_THEIRS = (
+REDACTED = {"erased": True}
+"""Replacement for an erased exchange in an incident's evidence."""
+MIN_ID_LENGTH = 8
+"""Minimum length of a session id to search for in unreadable bytes and paths, where a shorter one could occur by chance."""
+MAX_IDS = 10_000
+"""Maximum number of session ids to search for in unreadable bytes and paths."""
+MAX_INCIDENTS = 1_000
+"""Maximum number of incident revisions in memory, each with some ten kilobytes of evidence."""
+_POSITION = ", ".join(POSITION)
+_IS_ERASED = (
     "(connection IN (SELECT connection FROM erased WHERE session_id IS NULL) "
     "OR (connection, session_id) IN (SELECT (connection, session_id) FROM erased WHERE session_id IS NOT NULL))"
 )
-_JUDGED = (
-    f"SELECT score_id AS subject_id FROM log.scores WHERE {_THEIRS} "
-    f"UNION ALL SELECT evaluation_id FROM log.evaluations WHERE {_THEIRS}"
+_SUBJECTS = (
+    f"SELECT score_id AS subject_id FROM log.scores WHERE {_IS_ERASED} "
+    f"UNION ALL SELECT evaluation_id FROM log.evaluations WHERE {_IS_ERASED}"
 )
-_REVIEWS = f"SELECT {_P} FROM log.reviews SEMI JOIN ({_JUDGED}) USING (subject_id)"
-_COPIES = {
+_REVIEWS = f"SELECT {_POSITION} FROM log.reviews SEMI JOIN ({_SUBJECTS}) USING (subject_id)"
+_ANCHOR_COPIES = {
     "ScoringTask": "exchange_id",
     "JudgingRequest": "exchange_id",
     "Reservation": "subject_id",
@@ -455,31 +463,33 @@ _COPIES = {
     "Score": "exchange_id",
     "Exchange": "exchange_id",
 }
-"""The records of a copy of an anchor's exchange, and the column with the copy's id: the anchor's, an at sign and the round."""
-_OF_ANCHORS = "list_contains($ids, split_part({}, '@', 1))"
-_LAST = ("Reservation", "Judgement", "Score", "Exchange")
-"""The records of a session that are deleted after all others, in this order."""
+"""Record types of the copies of an anchor's exchange, and the column with the copy's id: the anchor's id, an at sign and the round."""
+_IS_COPY = "list_contains($ids, split_part({}, '@', 1))"
+_DELETED_LAST = ("Reservation", "Judgement", "Score", "Exchange")
+"""Records of a session that are deleted after all others, in this order."""
 _SPANS = (
-    f"SELECT {_P} FROM log.spans WHERE {_THEIRS} OR (session_id = trace_id AND (connection, trace_id) IN ("
-    f"SELECT (connection, trace_id) FROM log.spans WHERE {_THEIRS} "
-    f"UNION SELECT (connection, trace_id) FROM log.trace_assemblies WHERE {_THEIRS}))"
+    f"SELECT {_POSITION} FROM log.spans WHERE {_IS_ERASED} OR (session_id = trace_id AND (connection, trace_id) IN ("
+    f"SELECT (connection, trace_id) FROM log.spans WHERE {_IS_ERASED} "
+    f"UNION SELECT (connection, trace_id) FROM log.trace_assemblies WHERE {_IS_ERASED}))"
 )
-"""Spans of erased sessions, and spans of their traces that name no session and so have the trace's id as session id."""
-_STATES = (
-    "DELETE FROM log.stage_state WHERE key IN (SELECT connection || '/' || session_id FROM gone) "
-    "OR split_part(key, '/', 1) IN (SELECT connection FROM gone WHERE session_id IS NULL)"
+"""Spans of erased sessions, and spans of their traces that name no session and therefore have the trace id as session id."""
+_DELETE_STATES = (
+    "DELETE FROM log.stage_state WHERE key IN (SELECT connection || '/' || session_id FROM erased_keys) "
+    "OR split_part(key, '/', 1) IN (SELECT connection FROM erased_keys WHERE session_id IS NULL)"
 )
-_FILES = "DELETE FROM log.import_progress WHERE EXISTS (SELECT 1 FROM (SELECT unnest($ids) AS id) WHERE contains(path, id))"
-_IDS = (
-    f"SELECT session_id FROM log.exchanges WHERE {_THEIRS} UNION SELECT session_id FROM log.agent_events WHERE {_THEIRS} "
+_DELETE_PROGRESS = (
+    "DELETE FROM log.import_progress WHERE EXISTS (SELECT 1 FROM (SELECT unnest($ids) AS id) WHERE contains(path, id))"
+)
+_SELECT_IDS = (
+    f"SELECT session_id FROM log.exchanges WHERE {_IS_ERASED} UNION SELECT session_id FROM log.agent_events WHERE {_IS_ERASED} "
     "UNION SELECT session_id FROM erased WHERE session_id IS NOT NULL LIMIT $most"
 )
 
 
-class Erasing:
+class ErasureRun:
     """One erasure run over a store."""
 
-    def __init__(self, store: Store, erased: Erased) -> None:
+    def __init__(self, store: Store, erased: ErasureScope) -> None:
         self._store = store
         self._erased = erased
         self._deleted: Counter[str] = Counter()
@@ -491,140 +501,144 @@ class Erasing:
         with contextlib.closing(self._store.cursor()) as cursor:
             with registered(cursor, self._erased.frame()):
                 cursor.execute(f"CREATE OR REPLACE TEMP TABLE erased AS SELECT * FROM {BATCH}")
-            ids = cursor.execute(_IDS, {"most": MOST}).fetchall()
-            self._ids = [session for (session,) in ids if len(session) >= TELLING]
-            self._blacken_incidents(cursor)
-            self._drop_alerts(cursor)
-            self._remove_anchors(cursor)
-            self._remove_letters(cursor)
+            ids = cursor.execute(_SELECT_IDS, {"most": MAX_IDS}).fetchall()
+            self._ids = [session for (session,) in ids if len(session) >= MIN_ID_LENGTH]
+            self._redact_incidents(cursor)
+            self._delete_alerts(cursor)
+            self._delete_anchors(cursor)
+            self._delete_dead_letters(cursor)
             self._remove("Review", fetch(cursor, _REVIEWS))
             self._remove("Span", fetch(cursor, _SPANS))
             names = [schema.name for schema in schemas_of_sessions()]
-            for name in [*(name for name in names if name not in _LAST), *_LAST]:
+            for name in [*(name for name in names if name not in _DELETED_LAST), *_DELETED_LAST]:
                 days = ", project, exchange_at" if name == "Score" else ""
-                statement = f"SELECT {_P}{days} FROM {full_name(schema_of(name))} WHERE {_THEIRS}"
+                statement = f"SELECT {_POSITION}{days} FROM {full_name(schema_of(name))} WHERE {_IS_ERASED}"
                 self._remove(name, fetch(cursor, statement))
-        self._forget_states()
+        self._delete_states()
         self._store.checkpoint()
         return self._deleted
 
-    def _must_be_compacted(self) -> None:
-        """Mark the file for compaction before anything is deleted, because free space will hold the data. A run that finds nothing sets no mark."""
+    def _mark_for_compaction(self) -> None:
+        """Mark the file for compaction before the first deletion, because free space will hold the erased data."""
         if not self._is_marked:
             with self._store.transaction() as transaction:
                 transaction.set_watermark(COMPACTION, "", 1)
             self._is_marked = True
 
-    def _remove(self, name: str, places: pl.DataFrame) -> None:
-        if places.height:
-            self._must_be_compacted()
-        removed = remove_scores(self._store, places) if name == "Score" else remove(self._store, name, places)
+    def _remove(self, name: str, positions: pl.DataFrame) -> None:
+        if positions.height:
+            self._mark_for_compaction()
+        removed = delete_scores(self._store, positions) if name == "Score" else delete_rows(self._store, name, positions)
         self._deleted[schema_of(name).table] += removed
 
-    def _blacken_incidents(self, cursor: duckdb.DuckDBPyConnection) -> None:
+    def _redact_incidents(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """Redact the erased sessions in the evidence of incidents, in every revision."""
-        incidents = cursor.execute(f"SELECT {_P}, metadata FROM log.incidents")
-        while part := incidents.fetchmany(READ_AT_ONCE):
-            for *position, metadata in part:
-                before = _json(metadata.encode())
-                after = _blackened(before, self._erased)
+        incidents = cursor.execute(f"SELECT {_POSITION}, metadata FROM log.incidents")
+        while rows := incidents.fetchmany(MAX_INCIDENTS):
+            for *position, metadata in rows:
+                before = _parse_json(metadata.encode())
+                after = _redact(before, self._erased)
                 if after != before:
                     self._rewrite_incident(position, after)
 
     def _rewrite_incident(self, position: Sequence[object], evidence: Any) -> None:
-        self._must_be_compacted()
+        self._mark_for_compaction()
         with self._store.transaction() as transaction:
             transaction.connection.execute(
                 "UPDATE log.incidents SET metadata = ? WHERE _topic = ? AND _partition = ? AND _offset = ?",
                 [canonical_json(evidence), *position],
             )
-            outline_again(transaction.connection, position)
+            rebuild_outline(transaction.connection, position)
         self._deleted["incidents"] += 1
 
-    def _drop_alerts(self, cursor: duckdb.DuckDBPyConnection) -> None:
+    def _delete_alerts(self, cursor: duckdb.DuckDBPyConnection) -> None:
         rows = cursor.execute("SELECT alert_id, subject_id, body FROM log.alerts").fetchall()
-        theirs = [alert for alert, subject, body in rows if self._is_named(subject) or self._is_theirs(body.encode())]
-        if theirs:
-            self._must_be_compacted()
+        mentioning = [
+            alert for alert, subject, body in rows if self._names_erased(subject) or self._mentions_erased(body.encode())
+        ]
+        if mentioning:
+            self._mark_for_compaction()
             with self._store.transaction() as transaction:
-                transaction.connection.execute("DELETE FROM log.alerts WHERE alert_id IN (SELECT unnest(?))", [theirs])
-            self._deleted["alerts"] += len(theirs)
+                transaction.connection.execute("DELETE FROM log.alerts WHERE alert_id IN (SELECT unnest(?))", [mentioning])
+            self._deleted["alerts"] += len(mentioning)
 
-    def _remove_anchors(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        """Delete the anchors made from erased exchanges; first their copies in every round, with the scores and judgements of those copies."""
-        rows = fetch(cursor, f"SELECT {_P}, anchor_id, exchange FROM log.anchors")
-        theirs = rows.filter(pl.Series([self._is_theirs(body) for body in rows["exchange"]], dtype=pl.Boolean))
-        if theirs.height:
-            for name, column in _COPIES.items():
+    def _delete_anchors(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Delete the anchors made from erased exchanges, after the copies of every round with their scores and judgements."""
+        rows = fetch(cursor, f"SELECT {_POSITION}, anchor_id, exchange FROM log.anchors")
+        erased = rows.filter(pl.Series([self._mentions_erased(body) for body in rows["exchange"]], dtype=pl.Boolean))
+        if erased.height:
+            for name, column in _ANCHOR_COPIES.items():
                 days = ", project, exchange_at" if name == "Score" else ""
-                statement = f"SELECT {_P}{days} FROM {full_name(schema_of(name))} WHERE connection = $anchors AND {_OF_ANCHORS.format(column)}"
-                self._remove(name, fetch(cursor, statement, {"anchors": ANCHORS, "ids": theirs["anchor_id"].to_list()}))
-            self._remove("Anchor", theirs)
+                statement = f"SELECT {_POSITION}{days} FROM {full_name(schema_of(name))} WHERE connection = $anchors AND {_IS_COPY.format(column)}"
+                self._remove(name, fetch(cursor, statement, {"anchors": ANCHORS, "ids": erased["anchor_id"].to_list()}))
+            self._remove("Anchor", erased)
 
-    def _remove_letters(self, cursor: duckdb.DuckDBPyConnection) -> None:
-        """Delete dead letters whose bytes hold erased records, and people's decisions about those letters."""
-        rows = fetch(cursor, f"SELECT {_P}, dead_letter_id, source, body, detail FROM log.dead_letters")
-        theirs = rows.filter(
+    def _delete_dead_letters(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Delete dead letters that hold erased records, and the reviews of these letters."""
+        rows = fetch(cursor, f"SELECT {_POSITION}, dead_letter_id, source, body, detail FROM log.dead_letters")
+        erased = rows.filter(
             pl.Series(
                 [
-                    self._is_theirs(body) or self._is_named(source) or self._stands_in(detail.encode())
+                    self._mentions_erased(body) or self._names_erased(source) or self._contains_id(detail.encode())
                     for source, body, detail in rows.select("source", "body", "detail").iter_rows()
                 ],
                 dtype=pl.Boolean,
             )
         )
-        with registered(cursor, theirs.select("dead_letter_id")):
+        with registered(cursor, erased.select("dead_letter_id")):
             self._remove(
-                "Review", fetch(cursor, f"SELECT {_P} FROM log.reviews SEMI JOIN {BATCH} ON subject_id = dead_letter_id")
+                "Review", fetch(cursor, f"SELECT {_POSITION} FROM log.reviews SEMI JOIN {BATCH} ON subject_id = dead_letter_id")
             )
-        self._remove("DeadLetter", theirs)
+        self._remove("DeadLetter", erased)
 
-    def _forget_states(self) -> None:
-        """Delete their stage states and the import progress of their files."""
+    def _delete_states(self) -> None:
+        """Delete the stage states of erased sessions and the import progress of their files."""
         with self._store.transaction() as transaction, registered(transaction.connection, self._erased.frame()):
-            transaction.connection.execute(f"CREATE OR REPLACE TEMP TABLE gone AS SELECT * FROM {BATCH}")
-            for table, statement, values in (("stage_state", _STATES, {}), ("import_progress", _FILES, {"ids": self._ids})):
+            transaction.connection.execute(f"CREATE OR REPLACE TEMP TABLE erased_keys AS SELECT * FROM {BATCH}")
+            for table, statement, values in (
+                ("stage_state", _DELETE_STATES, {}),
+                ("import_progress", _DELETE_PROGRESS, {"ids": self._ids}),
+            ):
                 ((deleted,),) = transaction.connection.execute(statement, values).fetchall()
                 self._deleted[table] += deleted
                 if deleted:
                     transaction.set_watermark(COMPACTION, "", 1)
 
-    def _is_named(self, name: str) -> bool:
-        """Tell whether a name refers to an erased session: by its id, its key, or a source that ends in its id."""
+    def _names_erased(self, name: str) -> bool:
+        """Tell whether a name is the id or key of an erased session, or a source that ends in its id."""
         parts = name.split("/", 1)
-        return self._erased.has(parts[0], parts[-1]) or any(name == session for _, session in self._erased.sessions)
+        return self._erased.covers(parts[0], parts[-1]) or any(name == session for _, session in self._erased.sessions)
 
-    def _is_theirs(self, body: bytes) -> bool:
-        """Tell whether bytes hold a record of an erased session, or JSON that mentions one.
-
-        Unreadable bytes count if they contain the id of an erased session.
-        """
+    def _mentions_erased(self, body: bytes) -> bool:
+        """Tell whether bytes hold a record of an erased session, JSON that mentions one, or an unreadable text with its id."""
         try:
             value: Any = msgspec.to_builtins(decode(body))
         except RecordError:
-            value = _json(body)
+            value = _parse_json(body)
         if isinstance(value, dict | list):
-            return bool(_blackened(value, self._erased) != value)
-        return self._stands_in(body)
+            return bool(_redact(value, self._erased) != value)
+        return self._contains_id(body)
 
-    def _stands_in(self, body: bytes) -> bool:
+    def _contains_id(self, body: bytes) -> bool:
         return any(session.encode() in body for session in self._ids)
 
 
-def _json(body: bytes) -> Any:
-    """The JSON value of bytes; None if they are not JSON."""
+def _parse_json(body: bytes) -> Any:
+    """Return the value of JSON bytes; None if they are not JSON."""
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 
 
-def _blackened(value: Any, erased: Erased) -> Any:
-    """A copy of a JSON value in which every part that names an erased session is replaced."""
+def _redact(value: Any, erased: ErasureScope) -> Any:
+    """Return a copy of a JSON value with every object replaced that names an erased session."""
     if isinstance(value, dict):
         connection = value.get("connection", value.get("connectionId", value.get("connection_id")))
         session = value.get("sessionId", value.get("session_id"))
-        if erased.has(connection, session) or (connection is None and session in {one for _, one in erased.sessions}):
-            return ERASED
-        return {key: _blackened(inner, erased) for key, inner in value.items()}
-    return [_blackened(inner, erased) for inner in value] if isinstance(value, list) else value
+        if erased.covers(connection, session) or (
+            connection is None and session in {session_id for _, session_id in erased.sessions}
+        ):
+            return REDACTED
+        return {key: _redact(inner, erased) for key, inner in value.items()}
+    return [_redact(inner, erased) for inner in value] if isinstance(value, list) else value

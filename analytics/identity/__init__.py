@@ -1,1 +1,1 @@
-"""Known identities: detection of records that the log already has, by identity and by content."""
+"""Detection of records that the log already has, by identity and by content."""

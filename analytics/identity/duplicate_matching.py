@@ -1,8 +1,8 @@
 # ruff: noqa: S608 - statements are built from names of our own, quoted; values are always parameters
-"""Which records of a batch the log already has: by identity and, if needed, by content.
+"""Detection of records that the log already has, by identity and, if necessary, by content.
 
-The identities of a log are kept as hashes in memory, eight bytes each (`KnownIdentities`), so a new record is recognised without reading the
-log.
+`KnownIdentities` holds the hashes of all identities of a log in memory, eight bytes each, so that new records are recognized without
+reading the log.
 """
 
 from __future__ import annotations
@@ -38,75 +38,76 @@ from schemas.lazy import duckdb, pl
 from schemas.records import Record
 from schemas.registry import RecordSchema, schema_of, topics
 
-AT_ONCE = 1_000_000
-"""Positions read in one query."""
-RECENT = 50_000
+MAX_POSITIONS = 1_000_000
+"""Maximum number of positions to read in one query."""
+MAX_UNSORTED = 50_000
 """Maximum number of unsorted hashes."""
 Identity = tuple[str | int, ...]
-"""The values that identify a record among those of its type: texts, and numbers as `_number` returns them."""
+"""The values that identify a record of a type: strings, and numbers as `_encode_number` returns them."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_GROWTH = 4
-"""A sorted run is merged with the next one until it is this many times larger, so each hash is sorted only a few times."""
+_MERGE_FACTOR = 4
+"""A sorted run is merged with new hashes unless it is this many times larger, so each hash is sorted only a few times."""
 
 
 class _Run:
-    """Sorted hashes. Indexing a polars series takes a microsecond, so searches read the same memory as plain integers."""
+    """A sorted run of hashes. Indexing a polars series takes a microsecond, so searches read its memory as a numpy array."""
 
     def __init__(self, hashes: pl.Series) -> None:
         self.hashes = hashes.sort()
-        self._each = self.hashes.to_numpy().data
+        self._values = self.hashes.to_numpy().data
 
     def __contains__(self, value: int) -> bool:
-        index = bisect_left(self._each, value)
-        return index < len(self._each) and self._each[index] == value
+        index = bisect_left(self._values, value)
+        return index < len(self._values) and self._values[index] == value
 
 
 @dataclass
 class Hashes:
-    """A set of hashes: sorted runs, each larger than the next, and a small unsorted buffer."""
+    """A set of hashes: sorted runs of decreasing size, and a small unsorted buffer."""
 
     runs: list[_Run] = field(default_factory=list)
     recent: set[int] = field(default_factory=set)
 
     def add(self, hashes: Collection[int]) -> None:
         """Add hashes."""
-        if len(hashes) < RECENT:
+        if len(hashes) < MAX_UNSORTED:
             self.recent.update(hashes)
-        if len(hashes) >= RECENT or len(self.recent) >= RECENT:
-            self._sort_in(pl.Series([*hashes, *self.recent] if len(hashes) >= RECENT else list(self.recent), dtype=pl.Int64))
+        if len(hashes) >= MAX_UNSORTED or len(self.recent) >= MAX_UNSORTED:
+            unsorted = [*hashes, *self.recent] if len(hashes) >= MAX_UNSORTED else list(self.recent)
+            self._add_run(pl.Series(unsorted, dtype=pl.Int64))
             self.recent = set()
 
-    def _sort_in(self, added: pl.Series) -> None:
-        while self.runs and len(self.runs[-1].hashes) < _GROWTH * len(added):
+    def _add_run(self, added: pl.Series) -> None:
+        while self.runs and len(self.runs[-1].hashes) < _MERGE_FACTOR * len(added):
             added = pl.concat([self.runs.pop().hashes, added])
         self.runs.append(_Run(added))
 
-    def which_of(self, hashes: Sequence[int]) -> list[bool]:
-        """Tell for each hash whether the set has it."""
+    def contains_each(self, hashes: Sequence[int]) -> list[bool]:
+        """Tell for each hash whether the set contains it."""
         return [value in self.recent or any(value in run for run in self.runs) for value in hashes]
 
 
 class KnownIdentities:
-    """The index of one store. It follows the log by position: records of any writer are read before it answers."""
+    """The index of the identities of one store, which follows the log by position."""
 
     def __init__(self) -> None:
         self._hashes: dict[tuple[str, str], Hashes] = {}
         self._read: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def doubtful(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> pl.DataFrame:
-        """The rows whose identity may be on the topic, as far as it was read. Call `read` first."""
+    def find_possible(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows whose identity may be on the part of the topic that was read. Call `read` first."""
         with self._lock:
             hashes = self._hashes.get((topic, schema.name))
-            return frame.clear() if hashes is None else frame.filter(hashes.which_of(_hashed(schema, frame)))
+            return frame.clear() if hashes is None else frame.filter(hashes.contains_each(_hash_identities(schema, frame)))
 
     def which_are_new(self, name: str, topic: str, identities: Sequence[Identity]) -> list[bool]:
-        """Tell for each identity whether it is certainly not on the topic, as far as it was read; `name` is the record type."""
+        """Tell for each identity of record type `name` whether it is certainly not on the part of the topic that was read."""
         with self._lock:
             hashes = self._hashes.get((topic, name))
             if hashes is None:
                 return [True] * len(identities)
-            return [not is_seen for is_seen in hashes.which_of(list(map(hash, identities)))]
+            return [not may_exist for may_exist in hashes.contains_each(list(map(hash, identities)))]
 
     @property
     def is_busy(self) -> bool:
@@ -120,22 +121,22 @@ class KnownIdentities:
     def read(self, connection: duckdb.DuckDBPyConnection, topic: str, end: int) -> None:
         """Read the topic's new records, up to position `end`."""
         start = self._read.setdefault(topic, 0)
-        for first in range(start, end, AT_ONCE):
-            last = min(first + AT_ONCE, end)
+        for first in range(start, end, MAX_POSITIONS):
+            last = min(first + MAX_POSITIONS, end)
             for name in topics()[topic]:
                 self._read_part(connection, schema_of(name), topic, first, last)
-        if end > start:  # otherwise another thread may just have read further
+        if end > start:  # another thread may have read further
             self._read[topic] = end
 
-    def note(self, topic: str, identities: Mapping[str, Sequence[Identity]], end: int) -> None:
-        """Add the identities just appended to a topic, by record type, if all earlier ones were read; the topic now ends at `end`."""
+    def add_identities(self, topic: str, identities: Mapping[str, Sequence[Identity]], end: int) -> None:
+        """Add the identities that were just appended to a topic, by record type. The topic was read before and now ends at `end`."""
         with self._lock:
-            for name, of_type in identities.items():
-                self._hashes.setdefault((topic, name), Hashes()).add(list(map(hash, of_type)))
+            for name, added in identities.items():
+                self._hashes.setdefault((topic, name), Hashes()).add(list(map(hash, added)))
         self._read[topic] = end
 
-    def take_in(self, topic: str, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Add the rows just committed by the only writer of the topic, if all earlier ones were read."""
+    def add_rows(self, topic: str, frames: Mapping[str, pl.DataFrame]) -> None:
+        """Add the rows that the only writer of the topic just committed. The topic was read before."""
         for name, frame in frames.items():
             self._add(schema_of(name), topic, frame)
 
@@ -150,18 +151,18 @@ class KnownIdentities:
 
     def _add(self, schema: RecordSchema, topic: str, frame: pl.DataFrame) -> None:
         if frame.height:
-            hashes = _hashed(schema, frame)
+            hashes = _hash_identities(schema, frame)
             with self._lock:
                 self._hashes.setdefault((topic, schema.name), Hashes()).add(hashes)
 
 
 def identity_of(schema: RecordSchema) -> list[str]:
-    """The columns that identify a record: its identity and, if it has one, its revision."""
+    """Return the columns that identify a record: its identity, and its revision if it has one."""
     return [*schema.identity, "revision"] if schema.has_revisions else list(schema.identity)
 
 
 def identities_of(name: str, records: Iterable[Any]) -> list[Identity]:
-    """The identities of records of one type."""
+    """Return the identities of records of one type."""
     return list(map(_identity_reader(name), records))
 
 
@@ -173,17 +174,17 @@ def _identity_reader(name: str) -> Callable[[Any], Identity]:
     if len(names) > 1 and times.isdisjoint(names):
         return attrgetter(*names)
     columns = [(attrgetter(column), column in texts) for column in names]
-    return lambda record: tuple(read(record) if is_text else _number(read(record)) for read, is_text in columns)
+    return lambda record: tuple(read(record) if is_text else _encode_number(read(record)) for read, is_text in columns)
 
 
-def _number(value: int | datetime) -> int:
-    """A number as it is, a time as microseconds since the epoch: the form in which columns hold them."""
+def _encode_number(value: int | datetime) -> int:
+    """Return a time as microseconds since the epoch, as columns store it, and a number unchanged."""
     return value if isinstance(value, int) else (value - _EPOCH) // timedelta(microseconds=1)
 
 
-def _hashed(schema: RecordSchema, frame: pl.DataFrame) -> list[int]:
-    """The hash of each row's identity. The log returns numbers and times as other types than decoding does."""
-    # Hashed in Python, not in polars: for a single exchange, starting polars' threads costs more than the whole look-up.
+def _hash_identities(schema: RecordSchema, frame: pl.DataFrame) -> list[int]:
+    """Return the hash of each row's identity, equal for decoded rows and rows from the log, whose types differ."""
+    # Hash in Python: for a single exchange, starting the threads of polars costs more than the complete look-up.
     names, texts = _identity_columns(schema.name)
     columns = [frame[name] if name in texts else frame[name].to_physical().cast(pl.Int64) for name in names]
     return list(map(hash, zip(*(column.to_list() for column in columns), strict=True)))
@@ -191,43 +192,43 @@ def _hashed(schema: RecordSchema, frame: pl.DataFrame) -> list[int]:
 
 @cache
 def _identity_columns(name: str) -> tuple[list[str], list[str]]:
-    """The columns of a record type's identity, and those of them that are texts."""
-    # Read from the schema, not from a frame: otherwise the first sender would wait for polars to load.
+    """Return the columns of a record type's identity, and those of them that are strings."""
+    # Use the schema instead of a frame, so that the first sender does not wait for polars to load.
     schema = schema_of(name)
     texts = {field["name"] for field in schema.fields if field["type"] == "string"}
     names = identity_of(schema)
     return names, [column for column in names if column in texts]
 
 
-COMPARED = {
+COMPARED_COLUMNS = {
     "Exchange": (*EXCHANGE_FIELDS, *FILED_FIELDS, "content_digest"),
     "AgentEvent": ("payload",),
     "Span": ("content_digest",),
 }
-"""The columns that two records of one identity are compared by, by record type."""
-PLACE = ["_partition", "_offset"]
-_SESSION = ["connection", "session_id"]
-_EVENT = [*_SESSION, "event_id"]
-_TOLD = [*_EVENT, "occurred_at", "ingested_at", "payload"]
+"""The columns by which two records of one identity are compared, by record type."""
+POSITION = ["_partition", "_offset"]
+_SESSION_KEY = ["connection", "session_id"]
+_EVENT_KEY = [*_SESSION_KEY, "event_id"]
+_ACCOUNT_COLUMNS = [*_EVENT_KEY, "occurred_at", "ingested_at", "payload"]
 _MARKS = (f'"told_by":"{HOOK}"', f'"told_by":"{TRAJECTORY}"', '"entry_id":"')
 """Substrings of canonical payloads that mark events which can have a duplicate."""
 
-CONTENT = {"AgentEvent": "payload", "Exchange": "content_digest", "Span": "content_digest"}
-"""The content field of records from outside. The same identity with other content is a conflict, not a repetition."""
-_HELD = "_held"
+CONTENT_COLUMNS = {"AgentEvent": "payload", "Exchange": "content_digest", "Span": "content_digest"}
+"""The content column of ingested record types. The same identity with other content is a conflict, not a duplicate."""
+_STORED = "_held"
 
 
-def differences(schema: RecordSchema, held: Mapping[str, Any], received: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields in which two rows (columns COMPARED) contradict each other; none if they are accounts of the same thing."""
+def find_differences(schema: RecordSchema, stored: Mapping[str, Any], received: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the fields in which two rows (with COMPARED_COLUMNS) contradict each other; none if they report the same event."""
     if schema.name == "Exchange":
-        return exchange_differences(held, received)
+        return exchange_differences(stored, received)
     if schema.name == "AgentEvent":
-        return payload_differences(_payload(held["payload"]), _payload(received["payload"]))
-    return tuple(name for name in COMPARED[schema.name] if held[name] != received[name])
+        return payload_differences(_parse_payload(stored["payload"]), _parse_payload(received["payload"]))
+    return tuple(name for name in COMPARED_COLUMNS[schema.name] if stored[name] != received[name])
 
 
-def _payload(text: str) -> dict[str, Any]:
-    """The fields of a payload; one that is not a JSON object becomes a single field. Kafka producers may send any text."""
+def _parse_payload(text: str) -> dict[str, Any]:
+    """Return the fields of a payload. A payload that is no JSON object, which Kafka producers may send, becomes one field."""
     try:
         fields = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -235,51 +236,55 @@ def _payload(text: str) -> dict[str, Any]:
     return fields if isinstance(fields, dict) else {"payload": text}
 
 
-def contradicting(
-    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful: pl.DataFrame, identities: pl.DataFrame, topic: str
+def find_conflicts(
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, candidates: pl.DataFrame, identities: pl.DataFrame, topic: str
 ) -> dict[int, tuple[str, ...]]:
-    """The rows (INDEX) that contradict the stored record of their identity, with the differing fields; `identities` has the stored places.
+    """Return the rows (INDEX) that contradict the stored record of their identity, with the differing fields.
 
-    A row whose identity has no stored place is a conflict too, without named fields.
+    `identities` has the positions of the stored records. A row without a stored record is a conflict too, without named fields.
     """
-    if doubtful.is_empty():
+    if candidates.is_empty():
         return {}
     identity = identity_of(schema)
-    columns = COMPARED[schema.name]
-    first = identities.sort(PLACE).unique(subset=identity, keep="first", maintain_order=True)
-    wanted = first.join(doubtful.select(identity).unique(), on=identity, how="semi")
-    rows = rows_at(connection, schema, wanted, topic, columns) if wanted.height else None
-    held = {} if rows is None else {row[:-1]: row[-1] for row in _keyed(wanted.join(rows, on=PLACE), identity, columns)}
+    columns = COMPARED_COLUMNS[schema.name]
+    first = identities.sort(POSITION).unique(subset=identity, keep="first", maintain_order=True)
+    compared = first.join(candidates.select(identity).unique(), on=identity, how="semi")
+    rows = fetch_rows_at(connection, schema, compared, topic, columns) if compared.height else None
+    stored = (
+        {}
+        if rows is None
+        else {row[:-1]: row[-1] for row in _iterate_rows(compared.join(rows, on=POSITION), identity, columns)}
+    )
     conflicts: dict[int, tuple[str, ...]] = {}
-    for index, row in zip(doubtful[INDEX].to_list(), _keyed(doubtful, identity, columns), strict=True):
-        before = held.get(row[:-1])
-        differing = () if before is None else differences(schema, before, row[-1])
+    for index, row in zip(candidates[INDEX].to_list(), _iterate_rows(candidates, identity, columns), strict=True):
+        before = stored.get(row[:-1])
+        differing = () if before is None else find_differences(schema, before, row[-1])
         if before is None or differing:
             conflicts[index] = differing
-    return _without_later_accounts(connection, schema, doubtful, conflicts, topic) if schema.has_revisions else conflicts
+    return _drop_accounts_of_revisions(connection, schema, candidates, conflicts, topic) if schema.has_revisions else conflicts
 
 
-def rows_at(
-    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, places: pl.DataFrame, topic: str, columns: Iterable[str]
+def fetch_rows_at(
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, positions: pl.DataFrame, topic: str, columns: Iterable[str]
 ) -> pl.DataFrame:
-    """The columns of the rows at these places, with their places. No other row is read."""
-    with registered(connection, places.select(PLACE)):
+    """Return the columns and positions of the rows at these positions, without reading other rows."""
+    with registered(connection, positions.select(POSITION)):
         statement = (
             f"SELECT _partition, _offset, {', '.join(map(quote, columns))} FROM {full_name(schema)} "
             f"SEMI JOIN {BATCH} USING (_partition, _offset) WHERE _topic = $topic AND _offset BETWEEN $first AND $last"
         )
-        bounds = {"first": places["_offset"].min() or 0, "last": places["_offset"].max() or 0}
+        bounds = {"first": positions["_offset"].min() or 0, "last": positions["_offset"].max() or 0}
         return fetch(connection, statement, {"topic": topic, **bounds})
 
 
-def _keyed(rows: pl.DataFrame, identity: list[str], columns: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
-    """The rows as tuples: the identity's values, then a mapping of the columns."""
+def _iterate_rows(rows: pl.DataFrame, identity: list[str], columns: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
+    """Yield the rows as tuples: the values of the identity, then a mapping of the columns."""
     for row in rows.select(*identity, *(pl.col(name).alias(f"={name}") for name in columns)).iter_rows():
-        yield (*row[: len(identity)], _row(columns, row[len(identity) :]))
+        yield (*row[: len(identity)], _build_row(columns, row[len(identity) :]))
 
 
-def _row(columns: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
-    """A row as a mapping, made comparable: times from the log get their zone (UTC), and labels become mappings."""
+def _build_row(columns: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
+    """Return a row as a comparable mapping: times are in UTC, and labels are mappings."""
     row = dict(zip(columns, values, strict=True))
     if "labels" in row:
         row["labels"] = [
@@ -290,37 +295,38 @@ def _row(columns: tuple[str, ...], values: tuple[Any, ...]) -> dict[str, Any]:
     return row
 
 
-def _without_later_accounts(
+def _drop_accounts_of_revisions(
     connection: duckdb.DuckDBPyConnection,
     schema: RecordSchema,
-    doubtful: pl.DataFrame,
+    candidates: pl.DataFrame,
     conflicts: Mapping[int, tuple[str, ...]],
     topic: str,
 ) -> dict[int, tuple[str, ...]]:
-    """The conflicting rows (INDEX) that contradict every stored revision: an account of the whole turn matches a later revision."""
+    """Return the conflicts (INDEX) that contradict every stored revision, because an account may match a later revision of its turn."""
     if not conflicts:
         return {}
-    columns, identity = COMPARED[schema.name], list(schema.identity)
-    rows = doubtful.filter(pl.col(INDEX).is_in(list(conflicts)))
+    columns = COMPARED_COLUMNS[schema.name]
+    identity = list(schema.identity)
+    rows = candidates.filter(pl.col(INDEX).is_in(list(conflicts)))
     names = ", ".join(map(quote, (*identity, *columns)))
     with registered(connection, rows.select(identity).unique()):
         statement = f"SELECT {names} FROM {full_name(schema)} SEMI JOIN {BATCH} USING ({', '.join(map(quote, identity))}) WHERE _topic = $topic"
         stored = fetch(connection, statement, {"topic": topic})
     revisions: dict[tuple[Any, ...], list[Any]] = {}
-    for row in _keyed(stored, identity, columns):
+    for row in _iterate_rows(stored, identity, columns):
         revisions.setdefault(row[:-1], []).append(row[-1])
     return {
         index: conflicts[index]
-        for index, row in zip(rows[INDEX].to_list(), _keyed(rows, identity, columns), strict=True)
-        if all(differences(schema, before, row[-1]) for before in revisions.get(row[:-1], ()))
+        for index, row in zip(rows[INDEX].to_list(), _iterate_rows(rows, identity, columns), strict=True)
+        if all(find_differences(schema, before, row[-1]) for before in revisions.get(row[:-1], ()))
     }
 
 
-def contradictions(connection: duckdb.DuckDBPyConnection, topic: str, record: Record) -> tuple[str, ...]:
-    """The fields in which a record contradicts the topic's record of its identity; none if the topic has no such record."""
+def find_contradictions(connection: duckdb.DuckDBPyConnection, topic: str, record: Record) -> tuple[str, ...]:
+    """Return the fields in which a record contradicts the stored record of its identity; none without a stored record."""
     schema = schema_of(type(record).__name__)
     identity = {name: getattr(record, name) for name in identity_of(schema)}
-    columns = COMPARED.get(schema.name, ())
+    columns = COMPARED_COLUMNS.get(schema.name, ())
     where = " AND ".join(f"{quote(name)} = ${name}" for name in identity)
     statement = (
         f"SELECT {', '.join(map(quote, columns))} FROM {full_name(schema)} WHERE _topic = $topic AND {where} "
@@ -329,163 +335,175 @@ def contradictions(connection: duckdb.DuckDBPyConnection, topic: str, record: Re
     rows = fetch(connection, statement, {"topic": topic, **identity}) if columns else pl.DataFrame()
     if rows.is_empty():
         return ()
-    return differences(schema, _row(columns, rows.row(0)), _row(columns, tuple(getattr(record, name) for name in columns)))
+    return find_differences(
+        schema, _build_row(columns, rows.row(0)), _build_row(columns, tuple(getattr(record, name) for name in columns))
+    )
 
 
-class Met:
-    """Recent matches: the last PAIRS events that were left out as duplicates of events in the log.
+class RecentMatches:
+    """The last PAIRS events that were skipped as duplicates of events in the log.
 
-    An event has at most one duplicate over all deliveries. Pairs are kept in memory while the store is open. The only harm of a
-    forgotten pair is that a second event may count as a duplicate too.
+    An event has at most one duplicate over all deliveries. The pairs are in memory while the store is open. If a pair is lost, a second
+    event may wrongly count as a duplicate.
     """
 
     PAIRS = 50_000
 
     def __init__(self) -> None:
-        self._held: dict[int, int] = {}
-        self._taken: set[int] = set()
+        self._stored_events: dict[int, int] = {}
+        self._matched: set[int] = set()
 
-    def known(self, ids: Mapping[int, int], held: Mapping[int, int]) -> list[int]:
-        """The places in `ids` whose events were already left out as duplicates of an event in `held`."""
-        there = set(held.values())
-        return [index for index, event in ids.items() if self._held.get(event) in there]
+    def find_known(self, ids: Mapping[int, int], stored: Mapping[int, int]) -> list[int]:
+        """Return the indexes in `ids` of events that were already skipped as duplicates of a stored event."""
+        stored_events = set(stored.values())
+        return [index for index, event in ids.items() if self._stored_events.get(event) in stored_events]
 
-    def is_taken(self, held: int) -> bool:
-        """Tell whether an event of the log already has its duplicate."""
-        return held in self._taken
+    def has_duplicate(self, stored: int) -> bool:
+        """Tell whether a stored event already has its duplicate."""
+        return stored in self._matched
 
-    def add(self, event: int, held: int) -> None:
-        """Note a pair."""
-        self._held[event] = held
-        self._taken.add(held)
-        if len(self._held) > self.PAIRS:
-            self._taken.discard(self._held.pop(next(iter(self._held))))
+    def add(self, event: int, stored: int) -> None:
+        """Add a pair, and drop the oldest one if there are too many."""
+        self._stored_events[event] = stored
+        self._matched.add(stored)
+        if len(self._stored_events) > self.PAIRS:
+            oldest = next(iter(self._stored_events))
+            self._matched.discard(self._stored_events.pop(oldest))
 
 
-def may_have_twin(payload: str) -> bool:
+def may_have_duplicate(payload: str) -> bool:
     """Tell whether an event with this canonical payload can have a duplicate."""
     return any(mark in payload for mark in _MARKS)
 
 
-def twins_in_log(connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, topic: str, met: Met) -> list[int]:
-    """The new events (INDEX) whose duplicate the topic has: one from a hook, the other from a transcript, whichever came first."""
+def find_duplicates_in_log(
+    connection: duckdb.DuckDBPyConnection, events: pl.DataFrame, topic: str, recent_matches: RecentMatches
+) -> list[int]:
+    """Return the new events (INDEX) that have a duplicate in the topic: one is from a hook, the other from a transcript."""
     marked = events.filter(pl.any_horizontal(pl.col("payload").str.contains(mark, literal=True) for mark in _MARKS))
     if marked.is_empty():
         return []
     schema = schema_of("AgentEvent")
-    # A session may last for months: read only the events that can be duplicates.
-    span = (
+    # A session may last for months, so read only the events that can be duplicates.
+    time_ranges = (
         marked.with_columns(pl.col("occurred_at").dt.replace_time_zone(None))
-        .group_by(_SESSION)
+        .group_by(_SESSION_KEY)
         .agg((pl.col("occurred_at").min() - CLOCKS).alias("_from"), (pl.col("occurred_at").max() + CLOCKS).alias("_to"))
     )
-    with registered(connection, span):
-        # Constant bounds let DuckDB skip the rest of a large log; bounds from joined columns do not.
+    with registered(connection, time_ranges):
+        # DuckDB skips row groups of a large log only by constant bounds, not by joined columns.
         statement = (
             f"SELECT _partition, _offset FROM {full_name(schema)} JOIN {BATCH} USING (connection, session_id) "
             "WHERE _topic = $topic AND occurred_at BETWEEN _from AND _to AND occurred_at BETWEEN $first AND $last"
         )
-        places = fetch(connection, statement, {"topic": topic, "first": span["_from"].min(), "last": span["_to"].max()})
-    if places.is_empty():
+        positions = fetch(
+            connection, statement, {"topic": topic, "first": time_ranges["_from"].min(), "last": time_ranges["_to"].max()}
+        )
+    if positions.is_empty():
         return []
-    held = rows_at(connection, schema, places, topic, _TOLD).with_row_index(INDEX)
-    held_ids, ids = _ids(held), _ids(marked)
-    again = met.known(ids, held_ids)
-    new = _accounts_of(marked.filter(~pl.col(INDEX).is_in(again)))
-    matches = find_duplicates([account for account in _accounts_of(held) if not met.is_taken(held_ids[account.key])], new)
-    for index, held_index in matches.items():
-        met.add(ids[index], held_ids[held_index])
-    return sorted([*again, *matches])
+    stored = fetch_rows_at(connection, schema, positions, topic, _ACCOUNT_COLUMNS).with_row_index(INDEX)
+    stored_ids = _hash_event_ids(stored)
+    ids = _hash_event_ids(marked)
+    repeated = recent_matches.find_known(ids, stored_ids)
+    new = _build_accounts(marked.filter(~pl.col(INDEX).is_in(repeated)))
+    matches = find_duplicates(
+        [account for account in _build_accounts(stored) if not recent_matches.has_duplicate(stored_ids[account.key])], new
+    )
+    for index, stored_index in matches.items():
+        recent_matches.add(ids[index], stored_ids[stored_index])
+    return sorted([*repeated, *matches])
 
 
-def _ids(events: pl.DataFrame) -> dict[int, int]:
-    """The identity of each event as a number, by its place."""
+def _hash_event_ids(events: pl.DataFrame) -> dict[int, int]:
+    """Return the hash of each event's identity by its index."""
     return {
-        index: hash(identity) for index, identity in ((row[0], row[1:]) for row in events.select(INDEX, *_EVENT).iter_rows())
+        index: hash(identity)
+        for index, identity in ((row[0], row[1:]) for row in events.select(INDEX, *_EVENT_KEY).iter_rows())
     }
 
 
-def _accounts_of(events: pl.DataFrame) -> Iterable[ReportedEvent]:
-    for index, connection, session, _, at, came, text in events.select(INDEX, *_TOLD).iter_rows():
+def _build_accounts(events: pl.DataFrame) -> Iterable[ReportedEvent]:
+    for index, connection, session, _, occurred_at, ingested_at, text in events.select(INDEX, *_ACCOUNT_COLUMNS).iter_rows():
         if any(mark in text for mark in _MARKS):
-            payload = _payload(text)
+            payload = _parse_payload(text)
             if is_told_by_hook(payload) or is_of_entry(payload):
-                yield ReportedEvent(index, (connection, session), at.replace(tzinfo=UTC), came.replace(tzinfo=UTC), payload)
+                yield ReportedEvent(
+                    index, (connection, session), occurred_at.replace(tzinfo=UTC), ingested_at.replace(tzinfo=UTC), payload
+                )
 
 
-def unknown(
+def find_new_rows(
     connection: duckdb.DuckDBPyConnection,
     schema: RecordSchema,
     frame: pl.DataFrame,
     topic: str,
     seen: KnownIdentities | None = None,
     *,
-    met: Met | None = None,
+    recent_matches: RecentMatches | None = None,
 ) -> tuple[pl.DataFrame, dict[int, tuple[str, ...]]]:
-    """The new rows, whose identity is neither in the topic nor earlier in the frame; and the places (INDEX) of conflicting rows.
+    """Return the new rows, whose identity is neither in the topic nor earlier in the frame, and the conflicting rows.
 
-    Each conflict comes with its differing fields, as far as they are known.
+    Conflicts are given by INDEX, with their differing fields if known. Rows that `seen` proves new are not looked up.
 
-    Rows that `seen` proves new are not looked up. A row is known if it is another account of a stored record (see the module), also
-    under another id if the two are duplicates; `met` remembers those matches. Without `met`, accounts are not compared: the other
-    log has already decided which records are separate.
+    A row is known, too, if it is another account of a stored event, possibly under another id; `recent_matches` remembers these pairs.
+    Without `recent_matches` accounts are not compared, because another log has already decided which records are separate.
     """
-    fresh, conflicts = _by_identity(connection, schema, frame, topic, seen, has_landed=met is None)
-    if schema.name == "AgentEvent" and fresh.height and met is not None:
-        twins = twins_in_log(connection, fresh, topic, met)
-        fresh = fresh.filter(~pl.col(INDEX).is_in(twins)) if twins else fresh
+    fresh, conflicts = _filter_by_identity(connection, schema, frame, topic, seen, is_deduplicated=recent_matches is None)
+    if schema.name == "AgentEvent" and fresh.height and recent_matches is not None:
+        duplicates = find_duplicates_in_log(connection, fresh, topic, recent_matches)
+        fresh = fresh.filter(~pl.col(INDEX).is_in(duplicates)) if duplicates else fresh
     return fresh, conflicts
 
 
-def _by_identity(
+def _filter_by_identity(
     connection: duckdb.DuckDBPyConnection,
     schema: RecordSchema,
     frame: pl.DataFrame,
     topic: str,
     seen: KnownIdentities | None,
     *,
-    has_landed: bool,
+    is_deduplicated: bool,
 ) -> tuple[pl.DataFrame, dict[int, tuple[str, ...]]]:
     identity = identity_of(schema)
     first = frame.unique(subset=identity, keep="first", maintain_order=True) if frame.height > 1 else frame
-    doubtful = first if seen is None else seen.doubtful(schema, topic, first)
-    if first.height == frame.height and doubtful.is_empty():
+    candidates = first if seen is None else seen.find_possible(schema, topic, first)
+    if first.height == frame.height and candidates.is_empty():
         return frame, {}
-    in_topic = _find_in_topic(connection, schema, doubtful, topic)
+    in_topic = _find_in_topic(connection, schema, candidates, topic)
     fresh = first.join(in_topic, on=identity, how="anti", maintain_order="left") if in_topic.height else first
-    content = CONTENT.get(schema.name)
+    content = CONTENT_COLUMNS.get(schema.name)
     if content is None or fresh.height == frame.height:
         return fresh, {}
-    contents = _contents(connection, schema, content, in_topic, topic)
-    held = pl.concat([contents, fresh.select(*identity, pl.col(content).alias(_HELD))])
-    others = frame.join(fresh, on=INDEX, how="anti").join(held, on=identity)
-    doubtful = others.filter(pl.col(content) != pl.col(_HELD))
-    if has_landed:
-        return fresh, dict.fromkeys(doubtful[INDEX].to_list(), ())
-    return fresh, contradicting(connection, schema, doubtful, in_topic, topic)
+    contents = _fetch_contents(connection, schema, content, in_topic, topic)
+    stored = pl.concat([contents, fresh.select(*identity, pl.col(content).alias(_STORED))])
+    others = frame.join(fresh, on=INDEX, how="anti").join(stored, on=identity)
+    candidates = others.filter(pl.col(content) != pl.col(_STORED))
+    if is_deduplicated:
+        return fresh, dict.fromkeys(candidates[INDEX].to_list(), ())
+    return fresh, find_conflicts(connection, schema, candidates, in_topic, topic)
 
 
 def _find_in_topic(
-    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, doubtful: pl.DataFrame, topic: str
+    connection: duckdb.DuckDBPyConnection, schema: RecordSchema, candidates: pl.DataFrame, topic: str
 ) -> pl.DataFrame:
-    """The identities of the frame that are in the topic, each with its places."""
+    """Return the identities of the frame that are in the topic, each with its positions."""
     identity = identity_of(schema)
     columns = ", ".join(map(quote, identity))
-    with registered(connection, doubtful.select(identity)):
+    with registered(connection, candidates.select(identity)):
         statement = (
             f"SELECT {columns}, _partition, _offset FROM {full_name(schema)} SEMI JOIN {BATCH} USING ({columns}) "
             "WHERE _topic = $topic"
         )
         in_topic = fetch(connection, statement, {"topic": topic})
-    times = [name for name in identity if doubtful.schema[name].is_temporal()]
+    times = [name for name in identity if candidates.schema[name].is_temporal()]
     return in_topic.with_columns(pl.col(name).dt.replace_time_zone("UTC") for name in times)
 
 
-def _contents(
+def _fetch_contents(
     connection: duckdb.DuckDBPyConnection, schema: RecordSchema, content: str, in_topic: pl.DataFrame, topic: str
 ) -> pl.DataFrame:
-    """The identities of known rows with their stored content. Only these rows are read, by their places."""
+    """Return the identities of known rows with their stored content, without reading other rows."""
     identity = identity_of(schema)
-    in_topic = in_topic.sort(PLACE).unique(subset=identity, keep="first", maintain_order=True)
-    contents = rows_at(connection, schema, in_topic, topic, [content]).rename({content: _HELD})
-    return in_topic.join(contents, on=PLACE).drop(PLACE)
+    in_topic = in_topic.sort(POSITION).unique(subset=identity, keep="first", maintain_order=True)
+    contents = fetch_rows_at(connection, schema, in_topic, topic, [content]).rename({content: _STORED})
+    return in_topic.join(contents, on=POSITION).drop(POSITION)

@@ -9,7 +9,7 @@
 WITH days AS (
     SELECT project, day, sum(anomalies)::BIGINT AS anomalies, sum(exchanges)::BIGINT AS exchanges
     FROM log.score_days($project, log.first_day_of($as_of::TIMESTAMP, 90), $as_of::TIMESTAMP)
-    WHERE log.is_asked(project, $project)
+    WHERE log.matches_project(project, $project)
     GROUP BY project, day
     HAVING sum(exchanges) > 0
 ), summed AS (

@@ -33,6 +33,6 @@ SELECT
     log.weighted_deviation_of(sum(weight * tier3_count), sum(weight * tier3_sum), sum(weight * tier3_squares)) AS tier3_weighted_stddev,
     sum(weight * tier3_count) ** 2 / nullif(sum(weight ** 2 * tier3_count), 0) AS tier3_effective_count
 FROM log.score_days($project, log.first_day_of($as_of::TIMESTAMP, $days), $as_of::TIMESTAMP)
-WHERE log.is_asked(project, $project)
+WHERE log.matches_project(project, $project)
 GROUP BY project
 ORDER BY project

@@ -7,7 +7,7 @@
 --     last may be incomplete)
 WITH days AS (
     FROM log.score_days($project, log.first_day_of($as_of::TIMESTAMP, $days), $as_of::TIMESTAMP)
-    WHERE log.is_asked(project, $project)
+    WHERE log.matches_project(project, $project)
 ), tiers AS (
     SELECT project, day, 'tier1' AS tier, 1 AS weight, tier1_count AS n, tier1_sum AS total, tier1_squares AS squares FROM days
     UNION ALL

@@ -6,7 +6,7 @@
 --     ignored), $days (number of UTC days; the last may be incomplete)
 WITH days AS (
     FROM log.score_days($project, log.first_day_of($as_of::TIMESTAMP, $days), $as_of::TIMESTAMP)
-    WHERE log.is_asked(project, $project)
+    WHERE log.matches_project(project, $project)
 ), tiers AS (
     SELECT project, day, 'tier1' AS tier, tier1_count AS n, tier1_sum AS total FROM days
     UNION ALL
@@ -23,7 +23,7 @@ WITH days AS (
 ), latest AS (
     SELECT *
     FROM log.baselines
-    WHERE log.is_asked(project, $project) AND computed_at <= $as_of::TIMESTAMP
+    WHERE log.matches_project(project, $project) AND computed_at <= $as_of::TIMESTAMP
     QUALIFY row_number() OVER (PARTITION BY project ORDER BY computed_at DESC, window_start, baseline_id) = 1
 ), baselines AS (
     SELECT project, baseline_id, 'tier1' AS tier, tier1.mean AS mean, greatest(tier1.stddev, 0.01) AS sigma FROM latest

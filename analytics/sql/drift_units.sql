@@ -10,7 +10,7 @@ WITH later AS (
     -- Most scores have one revision, so it is cheaper to find those with more.
     SELECT project, score_id, max((revision, _offset)) AS version
     FROM log.scores
-    WHERE revision > 0 AND log.is_asked(project, $project)
+    WHERE revision > 0 AND log.matches_project(project, $project)
         AND exchange_at >= log.first_day_of($as_of::TIMESTAMP, $days) AND exchange_at < $as_of::TIMESTAMP
     GROUP BY project, score_id
 ), latest AS (
@@ -21,7 +21,7 @@ WITH later AS (
         CASE WHEN tier3_state = 'scored' THEN tier3_score END AS tier3
     FROM log.scores AS s
     LEFT JOIN later AS l USING (project, score_id)
-    WHERE log.is_asked(project, $project)
+    WHERE log.matches_project(project, $project)
         AND exchange_at >= log.first_day_of($as_of::TIMESTAMP, $days) AND exchange_at < $as_of::TIMESTAMP
         AND (l.version IS NULL OR (s.revision, s._offset) = l.version)
 ), summed AS (

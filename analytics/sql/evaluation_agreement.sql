@@ -17,7 +17,7 @@ WITH newest AS (
 SELECT
     e.project, e.case_id, e.yardstick, e.judge_model, e.evaluation_id, e.connection, e.session_id, e.final_score, s.rater,
     s.human_score, s.exchanges
-FROM log.counted_evaluations($project) AS e
+FROM log.current_evaluations($project) AS e
 JOIN run_scores AS s ON e.connection = s.connection AND e.session_id = s.session_id
 WHERE $case IS NULL OR e.case_id = $case
 ORDER BY e.case_id, e.yardstick, e.connection, e.session_id, e.evaluation_id, s.rater

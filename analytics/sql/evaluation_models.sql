@@ -10,7 +10,7 @@ WITH models AS (
         case_id, yardstick, subject_model AS model, count(final_score) AS runs, count(*) - count(final_score) AS failed,
         avg(final_score ORDER BY final_score) AS mean, var_samp(final_score ORDER BY final_score) / count(final_score) AS squared_error,
         any_value(judge_model) AS judge_model, bool_or(simulated) AS simulated
-    FROM log.counted_evaluations($project)
+    FROM log.current_evaluations($project)
     WHERE subject_model IS NOT NULL AND ($case IS NULL OR case_id = $case)
         AND ($from IS NULL OR coalesce(run_at, evaluated_at) >= $from::TIMESTAMP)
         AND ($to IS NULL OR coalesce(run_at, evaluated_at) < $to::TIMESTAMP)

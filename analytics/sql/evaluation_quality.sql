@@ -8,7 +8,7 @@ WITH counted AS (
     SELECT
         project, case_id, yardstick, date_trunc(coalesce($unit, 'week'), coalesce(run_at, evaluated_at))::DATE AS period,
         judge_run_id, judge_model, evaluated_at, final_score, simulated
-    FROM log.counted_evaluations($project)
+    FROM log.current_evaluations($project)
     WHERE ($case IS NULL OR case_id = $case)
         AND ($from IS NULL OR coalesce(run_at, evaluated_at) >= $from::TIMESTAMP)
         AND ($to IS NULL OR coalesce(run_at, evaluated_at) < $to::TIMESTAMP)

@@ -5,7 +5,7 @@
 -- parameters: $project, $case (NULL: all)
 WITH counted AS (
     SELECT judge_model, configured_repetitions, dimensions, overall_spread, simulated
-    FROM log.counted_evaluations($project)
+    FROM log.current_evaluations($project)
     WHERE successful_iterations >= 2 AND ($case IS NULL OR case_id = $case)
 ), spreads AS (
     SELECT judge_model, configured_repetitions, simulated, 'overall' AS dimension, overall_spread AS spread

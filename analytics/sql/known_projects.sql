@@ -17,5 +17,5 @@ FROM (
     UNION ALL SELECT DISTINCT project FROM log.heartbeats
     UNION ALL SELECT DISTINCT project FROM log.judgements
 )
-WHERE log.is_asked(project, NULL)
+WHERE log.matches_project(project, NULL)
 ORDER BY project

@@ -159,6 +159,6 @@ SELECT
     any_value(checked_at) AS checked_at, any_value(check_days) AS check_days, any_value(baseline_days) AS baseline_days,
     any_value(check_findings) AS check_findings
 FROM parts
-WHERE log.is_asked(project, $project)
+WHERE log.matches_project(project, $project)
 GROUP BY project
 ORDER BY project

@@ -10,6 +10,6 @@ SELECT
     round(log.mean_of(sum(tier2_count), sum(tier2_sum)), 3) AS mean_tier2,
     sum(anomalies)::BIGINT AS anomalies
 FROM log.score_days($project, TIMESTAMP '1970-01-01', TIMESTAMP '9999-12-31')
-WHERE log.is_asked(project, $project)
+WHERE log.matches_project(project, $project)
 GROUP BY project, sampling_reason, disposition
 ORDER BY project, exchanges DESC, sampling_reason, disposition

@@ -17,6 +17,6 @@ SELECT
     round(log.mean_of(sum(weight * tier3_count), sum(weight * tier3_sum)), 3) AS mean_tier3,
     sum(anomalies)::BIGINT AS anomalies, coalesce(sum(exchanges) FILTER (simulated), 0)::BIGINT AS simulated
 FROM days
-WHERE log.is_asked(project, $project)
+WHERE log.matches_project(project, $project)
 GROUP BY project, agent, later
 ORDER BY project, agent, later

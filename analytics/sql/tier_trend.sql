@@ -12,6 +12,6 @@ SELECT
     round(log.mean_of(sum(weight * tier3_count), sum(weight * tier3_sum)), 3) AS mean_tier3,
     sum(anomalies)::BIGINT AS anomalies, coalesce(sum(exchanges) FILTER (simulated), 0)::BIGINT AS simulated
 FROM log.score_days($project, TIMESTAMP '1970-01-01', TIMESTAMP '9999-12-31')
-WHERE log.is_asked(project, $project)
+WHERE log.matches_project(project, $project)
 GROUP BY project, agent, week
 ORDER BY project, agent, week

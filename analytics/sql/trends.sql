@@ -13,6 +13,6 @@ SELECT
     log.mean_of(sum(weight * tier3_count), sum(weight * tier3_sum)) AS tier3_weighted_mean,
     sum(anomalies)::BIGINT AS anomaly_count, sum(exchanges)::BIGINT AS exchange_count
 FROM log.score_days($project, log.first_day_of($as_of::TIMESTAMP, $days), $as_of::TIMESTAMP)
-WHERE log.is_asked(project, $project)
+WHERE log.matches_project(project, $project)
 GROUP BY project, day
 ORDER BY project, day

@@ -5,7 +5,7 @@
 WITH sessions AS (
     SELECT connection, session_id, arg_max(project, _offset) AS project, count(*) AS exchange_count, max(occurred_at) AS last_at
     FROM log.current_exchanges
-    WHERE log.is_asked(project, $project)
+    WHERE log.matches_project(project, $project)
     GROUP BY connection, session_id
 ), newest AS (
     SELECT * FROM sessions ORDER BY last_at DESC, connection, session_id LIMIT $limit
@@ -13,7 +13,7 @@ WITH sessions AS (
     SELECT connection, session_id, user_message || chr(10) || agent_response AS text
     FROM log.current_exchanges
     SEMI JOIN newest USING (connection, session_id)
-    WHERE log.is_asked(project, $project)
+    WHERE log.matches_project(project, $project)
     QUALIFY row_number() OVER (PARTITION BY connection, session_id ORDER BY _offset DESC) <= 5
 ), parsed AS (
     SELECT connection, session_id, log.wrap_steps(text) AS step FROM texts

@@ -1,10 +1,10 @@
-"""The DuckDB file: append-only tables, stage state and watermarks, changed together or not at all.
+"""The DuckDB file: append-only tables, stage states and watermarks, which change atomically.
 
-One process owns the file (`analytics.store.connection`); within it one `Store` writes, and any number of cursors read. Every change
-happens in a `Transaction`: the rows of a batch, the states of the stage that made them, its watermark and the progress of imports are
-committed together. A kill at any moment therefore loses no committed record, and the restarted stage writes none twice.
+One process owns the file (`analytics.store.connection`). In it, one `Store` writes and any number of cursors read. Every change
+is part of a `Transaction`, which commits the rows of a batch together with the states of the stage that made them, its watermark
+and the progress of imports. A kill at any moment therefore loses no committed record, and a restarted stage writes none twice.
 
-The `Outbox` keeps alerts until they are delivered, across restarts.
+The `Outbox` keeps alerts until they are delivered, also across restarts.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from typing import Self
 
 from analytics.deletion.deleting import (
     ERASURES,
-    days_at,
+    delete_at,
     delete_derived,
-    delete_landed,
-    delete_places,
+    delete_flushed,
     delete_states,
     delete_sums,
     delete_tables,
-    erased_in,
-    without_erased,
+    drop_erased,
+    find_days,
+    read_erasures,
 )
-from analytics.identity.duplicate_matching import CONTENT, KnownIdentities, Met, unknown
+from analytics.identity.duplicate_matching import CONTENT_COLUMNS, KnownIdentities, RecentMatches, find_new_rows
 from analytics.queries import query_records
 from analytics.store.connection import FileLock, connect, fetch, store_error
 from analytics.store.positions import (
-    AHEAD,
     COMPACTION,
     END,
     RETENTION,
     RUN_NUMBERS,
+    WRITE_AHEAD_LOG,
+    find_next_position,
     move_watermarks,
-    next_stored,
-    stored_ends,
-    stored_states,
-    watermarks_of,
+    read_ends,
+    read_states,
+    read_watermarks,
 )
 from analytics.store.tables import (
     BATCH,
@@ -51,7 +51,7 @@ from analytics.store.tables import (
     DIGEST,
     LOG,
     PARTITION,
-    columns_of,
+    column_types,
     full_name,
     insert,
     insert_at,
@@ -60,33 +60,40 @@ from analytics.store.tables import (
     quote,
     replace,
 )
-from analytics.sums.kept import KEPT
-from analytics.sums.list_sums import forget_numbers, forget_outlines, number_all, number_runs, outline, outline_all
+from analytics.sums.kept import ALL_SUMS
+from analytics.sums.list_sums import (
+    delete_stale_numbers,
+    delete_stale_outlines,
+    number_all_runs,
+    number_runs,
+    rebuild_outlines,
+    write_outlines,
+)
 from schemas.codec.arrow import INDEX, decode_batch, decode_own
 from schemas.errors import StoreError
 from schemas.lazy import duckdb, pl
 from schemas.records import Alert, ImportProgress, Incident, ProjectCheck, StageState, Watermark
 from schemas.registry import current_schemas, schema_of, topics
 
-__all__ = ["BATCH", "CONTENT", "Appended", "Outbox", "Store", "Transaction", "fetch"]
+__all__ = ["BATCH", "CONTENT_COLUMNS", "AppendResult", "Outbox", "Store", "Transaction", "fetch"]
 ALL_STAGES = ""
-MADE_HERE = -1
-"""Partition of dead letters that another log's sink made from records it could not store: they are on no topic."""
+SINK_PARTITION = -1
+"""Partition of dead letters that the Kafka sink made from records it could not store. They are on no topic."""
 Partition = tuple[str, int]
-"""Topic and number of a partition."""
-_RUNS = "Diagnosis"
-_INCIDENTS = "Incident"
-_LASTING = (AHEAD, END, RETENTION, COMPACTION, RUN_NUMBERS, *(sums.consumer for sums in KEPT))
-"""Consumers whose watermarks stay when everything that stages derived is rebuilt."""
+"""The topic and number of a partition."""
+_DIAGNOSIS = "Diagnosis"
+_INCIDENT = "Incident"
+_PERMANENT_CONSUMERS = (WRITE_AHEAD_LOG, END, RETENTION, COMPACTION, RUN_NUMBERS, *(sums.consumer for sums in ALL_SUMS))
+"""Consumers whose watermarks stay when all derived rows are rebuilt."""
 
 
 @dataclass
-class Appended:
-    """The result of an append: rows written per table, and the number of records that the topic already had.
+class AppendResult:
+    """The result of an append: the rows written per table, and the number of records that the topic already had (`known`).
 
-    `conflicts` are the indexes of messages that were left out because their identity is stored with other content. `differing` names
-    the fields that differ, for conflicts with a record in the log. `frames` has the written rows by record type: the records' fields,
-    INDEX for the index of the message, and `_offset`.
+    `conflicts` are the indexes of messages that were not written because their identity is stored with other content. `differing`
+    names the fields that differ from the stored record. `frames` has the written rows by record type: the record's fields, the index
+    of the message (INDEX) and `_offset`.
     """
 
     written: dict[str, int] = field(default_factory=dict)
@@ -97,14 +104,14 @@ class Appended:
 
 
 class Transaction:
-    """Changes that are committed together. Made by `Store.transaction`."""
+    """Changes that are committed together. `Store.transaction` creates it."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, ends: dict[str, int], met: Met) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, ends: dict[str, int], recent_matches: RecentMatches) -> None:
         self._connection = connection
         self._ends = ends
-        self._met = met
+        self._recent_matches = recent_matches
         self.changed_stages: set[str] = set()
-        """The stages whose states the transaction changes, apart from states from the log; ALL_STAGES stands for any."""
+        """The stages whose states the transaction changes, except by states from the log. ALL_STAGES stands for every stage."""
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -118,53 +125,57 @@ class Transaction:
         *,
         skip_known: bool = False,
         are_own: bool = False,
-    ) -> Appended:
-        """Append encoded records to a topic. With `skip_known`, records that the topic already has are left out.
+    ) -> AppendResult:
+        """Append encoded records to a topic. With `skip_known`, skip records that the topic already has.
 
-        A record is known by its identity and, if it has one, its revision. If CONTENT names a content field, a record with other content
-        under a known identity is a conflict and left out too; within the messages the first one counts. A message that does not decode
-        raises its RecordError, because messages were checked before. `are_own` skips that check for messages that this process encoded.
+        A record is known by its identity and its revision, if it has one. If CONTENT_COLUMNS has its type, a record with other content
+        under a known identity is a conflict and is skipped too; of several such messages the first counts. `are_own` skips the checks
+        of messages that this process encoded.
+
+        Raises RecordError for a message that does not decode.
         """
-        done = Appended()
+        result = AppendResult()
         if not messages:
-            return done
+            return result
         batch = decode_own(messages) if are_own else decode_batch(messages)
         if batch.rejected:
             raise batch.rejected[0].error
-        batch.frames.update(self._taken(batch.frames))
+        batch.frames.update(self._drop_erased(batch.frames))
         if skip_known:
             for name, frame in batch.frames.items():
-                batch.frames[name], conflicts = unknown(self._connection, schema_of(name), frame, topic, met=self._met)
-                done.differing |= conflicts
-            done.conflicts += sorted(done.differing)
-        done.known = len(messages) - sum(frame.height for frame in batch.frames.values()) - len(done.conflicts)
-        self._write(topic, batch.frames, done)
-        return done
+                batch.frames[name], conflicts = find_new_rows(
+                    self._connection, schema_of(name), frame, topic, recent_matches=self._recent_matches
+                )
+                result.differing |= conflicts
+            result.conflicts += sorted(result.differing)
+        result.known = len(messages) - sum(frame.height for frame in batch.frames.values()) - len(result.conflicts)
+        self._write(topic, batch.frames, result)
+        return result
 
-    def _write(self, topic: str, frames: Mapping[str, pl.DataFrame], done: Appended) -> None:
-        """Write rows at the end of a topic, in the order of INDEX, and add them to `done`."""
+    def _write(self, topic: str, frames: Mapping[str, pl.DataFrame], result: AppendResult) -> None:
+        """Write rows at the end of a topic, in the order of INDEX, and add them to the result."""
         positions = pl.concat([frame[INDEX] for frame in frames.values()]).sort()
         for name, frame in frames.items():
             offsets = positions.search_sorted(frame[INDEX]).cast(pl.Int64) + self._ends[topic]
-            done.written[schema_of(name).table] = insert_at(
+            result.written[schema_of(name).table] = insert_at(
                 self._connection, schema_of(name), frame.drop(INDEX), topic, offsets
             )
             if frame.height:
-                done.frames[name] = frame.with_columns(offsets.alias("_offset"))
+                result.frames[name] = frame.with_columns(offsets.alias("_offset"))
         self._ends[topic] += len(positions)
-        self._derive(done.frames)
+        self._derive(result.frames)
 
     def append_at(self, topic: str, start: int, messages: Sequence[bytes], *, are_own: bool = False) -> None:
-        """Append encoded records at given offsets, from `start` on; `are_own` as for `append`.
+        """Append encoded records at consecutive offsets from `start`; `are_own` as for `append`.
 
-        Records of erased sessions are left out, and their offsets stay unused. StoreError if an offset was assigned before.
+        Records of erased sessions are skipped, and their offsets stay unused. Raises StoreError if an offset was assigned before.
         """
         if start < self._ends[topic]:
-            raise StoreError(f"{topic}: offset {start} was given before; the next one is {self._ends[topic]}")
+            raise StoreError(f"{topic}: offset {start} is already assigned; the next one is {self._ends[topic]}")
         batch = decode_own(messages) if are_own else decode_batch(messages)
         if batch.rejected:
             raise batch.rejected[0].error
-        frames = self._taken(batch.frames)
+        frames = self._drop_erased(batch.frames)
         written: dict[str, pl.DataFrame] = {}
         for name, frame in frames.items():
             offsets = frame[INDEX] + start
@@ -176,71 +187,71 @@ class Transaction:
             self.set_watermark(END, topic, self._ends[topic])
         self._derive(written)
 
-    def land(self, topic: str, frames: Mapping[str, pl.DataFrame], seen: KnownIdentities) -> Appended:
-        """Flush decoded records of another log into the tables, at their places there: columns INDEX, `_partition` and `_offset`.
+    def flush(self, topic: str, frames: Mapping[str, pl.DataFrame], seen: KnownIdentities) -> AppendResult:
+        """Write decoded records of another log at their positions there (columns INDEX, `_partition` and `_offset`).
 
-        Known records are left out and conflicts reported, as in `append`. `seen` must have read the whole topic.
+        Known records are skipped and conflicts are reported, as in `append`. `seen` must have read the topic to its end.
         """
-        done = Appended()
-        for name, frame in self._taken(frames).items():
+        result = AppendResult()
+        for name, frame in self._drop_erased(frames).items():
             schema = schema_of(name)
-            fresh, conflicts = unknown(self._connection, schema, frame, topic, seen)
-            done.known += frame.height - fresh.height - len(conflicts)
-            done.conflicts += conflicts
-            done.written[schema.table] = insert(
+            fresh, conflicts = find_new_rows(self._connection, schema, frame, topic, seen)
+            result.known += frame.height - fresh.height - len(conflicts)
+            result.conflicts += conflicts
+            result.written[schema.table] = insert(
                 self._connection, schema, fresh.drop(INDEX).with_columns(pl.lit(topic).alias("_topic"))
             )
             if fresh.height:
-                done.frames[name] = fresh
-                self._ends[topic] = max(self._ends[topic], 1 + _last(fresh))
-        done.conflicts.sort()
-        self._derive(done.frames)
-        return done
+                result.frames[name] = fresh
+                self._ends[topic] = max(self._ends[topic], 1 + _last_offset(fresh))
+        result.conflicts.sort()
+        self._derive(result.frames)
+        return result
 
     def number_all_runs(self) -> None:
-        """Number the runs of a file written before run numbers were stored."""
-        self._note_numbers(number_all(self._connection))
+        """Number the runs of a file that was written before run numbers existed."""
+        self._store_next_numbers(number_all_runs(self._connection))
 
-    def _taken(self, frames: Mapping[str, pl.DataFrame]) -> Mapping[str, pl.DataFrame]:
-        return without_erased(self._connection, frames) if self._ends[ERASURES] else frames
+    def _drop_erased(self, frames: Mapping[str, pl.DataFrame]) -> Mapping[str, pl.DataFrame]:
+        return drop_erased(self._connection, frames) if self._ends[ERASURES] else frames
 
     def outline_all_incidents(self) -> None:
-        """Build the outlines of incidents of a file written before outlines were stored."""
-        outline_all(self._connection)
+        """Build the outlines of the incidents of a file that was written before outlines existed."""
+        rebuild_outlines(self._connection)
 
     def _derive(self, written: Mapping[str, pl.DataFrame]) -> None:
         """Derive run numbers and incident outlines from the written rows."""
-        if _RUNS in written:
-            self._note_numbers(number_runs(self._connection, written[_RUNS]))
-        if _INCIDENTS in written:
-            outline(self._connection, written[_INCIDENTS])
+        if _DIAGNOSIS in written:
+            self._store_next_numbers(number_runs(self._connection, written[_DIAGNOSIS]))
+        if _INCIDENT in written:
+            write_outlines(self._connection, written[_INCIDENT])
 
-    def _note_numbers(self, following: Mapping[str, int]) -> None:
+    def _store_next_numbers(self, following: Mapping[str, int]) -> None:
         self.set_watermarks(RUN_NUMBERS, {(project, PARTITION): number for project, number in following.items()})
 
-    def drop(self, topic: str, starts: Mapping[int, int]) -> None:
-        """Delete a topic's flushed rows from these positions on, by partition, and the dead letters made from them."""
-        delete_landed(self._connection, topic, starts, MADE_HERE)
-        self._forget_sums([topic])
-        if topic in schema_of(_INCIDENTS).topics:
-            forget_outlines(self._connection)
-        self._ends.update(stored_ends(self._connection))
+    def delete_from(self, topic: str, starts: Mapping[int, int]) -> None:
+        """Delete a topic's rows from these positions on, by partition, and the dead letters made from them."""
+        delete_flushed(self._connection, topic, starts, SINK_PARTITION)
+        self._delete_sums([topic])
+        if topic in schema_of(_INCIDENT).topics:
+            delete_stale_outlines(self._connection)
+        self._ends.update(read_ends(self._connection))
 
-    def learn(self, topic: str, seen: KnownIdentities) -> None:
-        """Let `seen` read the topic."""
+    def read_identities(self, topic: str, seen: KnownIdentities) -> None:
+        """Read the identities of the topic into `seen`."""
         seen.read(self._connection, topic, self._ends[topic])
 
     def end_of(self, topic: str) -> int:
-        """The position after the topic's last record."""
+        """Return the position after the topic's last record."""
         return self._ends[topic]
 
     def watermark(self, consumer: str, topic: str) -> int:
-        """The consumer's next position in a topic of one partition."""
+        """Return the consumer's next position in a topic of one partition."""
         return self.watermarks(consumer).get((topic, PARTITION), 0)
 
     def watermarks(self, consumer: str) -> dict[Partition, int]:
-        """The consumer's next positions, by topic and partition."""
-        return watermarks_of(self._connection, consumer)
+        """Return the consumer's next positions, by topic and partition."""
+        return read_watermarks(self._connection, consumer)
 
     def set_watermark(self, consumer: str, topic: str, next_position: int) -> None:
         """Move a consumer's watermark, in a topic of one partition."""
@@ -259,8 +270,8 @@ class Transaction:
         )
 
     def states(self, stage: str, keys: Sequence[str]) -> dict[str, bytes]:
-        """The states of a stage for the keys that have one."""
-        return stored_states(self._connection, stage, keys)
+        """Return the states of a stage for the keys that have one."""
+        return read_states(self._connection, stage, keys)
 
     def set_states(self, stage: str, states: Mapping[str, bytes], next_position: int) -> None:
         """Replace the states of a stage for the given keys."""
@@ -272,19 +283,20 @@ class Transaction:
         )
 
     def set_states_of_stages(self, states: Mapping[str, Mapping[str, bytes]], next_positions: Mapping[str, int]) -> None:
-        """Replace states of several stages with states from the log, by stage and key, in one statement.
+        """Replace states of several stages, by stage and key, with states from the log.
 
-        `next_positions` are by stage. States of erased sessions are left out. An empty state deletes the stored one.
+        `next_positions` are by stage. States of erased sessions are skipped. An empty state deletes the stored one.
         """
         if self._ends[ERASURES]:
-            erased = erased_in(self._connection)
+            erased = read_erasures(self._connection)
             states = {
-                stage: {key: state for key, state in changed.items() if not erased.has(*key.split("/", 1))}
+                stage: {key: state for key, state in changed.items() if not erased.covers(*key.split("/", 1))}
                 for stage, changed in states.items()
             }
         for stage, changed in states.items():
-            if gone := [key for key, state in changed.items() if not state]:
-                delete_states(self._connection, gone, [stage])
+            deleted = [key for key, state in changed.items() if not state]
+            if deleted:
+                delete_states(self._connection, deleted, [stage])
         replace(
             self._connection,
             [
@@ -304,94 +316,98 @@ class Transaction:
         replace(self._connection, alerts)
 
     def set_checks(self, checks: Sequence[ProjectCheck]) -> None:
-        """Record when projects were checked; a later check already recorded stays."""
+        """Record the latest checks of projects, unless a later one is stored."""
         latest = dict(
             self._connection.execute(f"SELECT project, checked_at FROM {full_name(schema_of('ProjectCheck'))}").fetchall()
         )
         newer = [
-            one for one in checks if one.project not in latest or latest[one.project] <= one.checked_at.replace(tzinfo=None)
+            check
+            for check in checks
+            if check.project not in latest or latest[check.project] <= check.checked_at.replace(tzinfo=None)
         ]
         replace(self._connection, newer)
 
     def known_alerts(self, ids: Sequence[str]) -> set[str]:
-        """The ids among these that belong to present or earlier alerts."""
+        """Return the ids that belong to an alert in the outbox."""
         rows = self._connection.execute(
             f"SELECT alert_id FROM {full_name(schema_of('Alert'))} WHERE alert_id IN (SELECT unnest(?))", [list(ids)]
         ).fetchall()
         return {alert_id for (alert_id,) in rows}
 
-    def remove(self, name: str, places: pl.DataFrame) -> int:
-        """Delete the rows of a record type at these places; return their number. Their positions are never assigned again."""
-        if not places.height:
+    def delete_at(self, name: str, positions: pl.DataFrame) -> int:
+        """Delete the rows of a record type at these positions; return their number. Their positions are never assigned again."""
+        if not positions.height:
             return 0
-        self.set_watermarks(END, {(topic, PARTITION): self._ends[topic] for topic in places["_topic"].unique().to_list()})
-        days = {sums: days_at(self._connection, name, sums.deleted[name], places) for sums in KEPT if name in sums.deleted}
-        removed = delete_places(self._connection, name, places)
+        self.set_watermarks(END, {(topic, PARTITION): self._ends[topic] for topic in positions["_topic"].unique().to_list()})
+        days = {
+            sums: find_days(self._connection, name, sums.deleted[name], positions) for sums in ALL_SUMS if name in sums.deleted
+        }
+        removed = delete_at(self._connection, name, positions)
         for sums, changed in days.items():
-            sums.add_up(self._connection, changed)
-        if name == _RUNS:
-            forget_numbers(self._connection)
-        if name == _INCIDENTS:
-            forget_outlines(self._connection)
+            sums.recompute(self._connection, changed)
+        if name == _DIAGNOSIS:
+            delete_stale_numbers(self._connection)
+        if name == _INCIDENT:
+            delete_stale_outlines(self._connection)
         return removed
 
-    def drop_states(self, keys: Sequence[str], stages: Sequence[str]) -> None:
+    def delete_states_of(self, keys: Sequence[str], stages: Sequence[str]) -> None:
         """Delete the states of these sessions in these stages."""
         self.changed_stages.update(stages)
         delete_states(self._connection, keys, stages)
 
-    def forget(self, tables: Sequence[str]) -> None:
-        """Delete every row of the named tables, which are derived and will be rebuilt."""
-        self._forget_sums(_topics_of(tables))
+    def clear_tables(self, tables: Sequence[str]) -> None:
+        """Delete all rows of derived tables, which will be rebuilt."""
+        self._delete_sums(_topics_of(tables))
         if schema_of("StageState").table in tables:
             self.changed_stages.add(ALL_STAGES)
         delete_tables(self._connection, tables)
-        if schema_of(_INCIDENTS).table in tables:
-            forget_outlines(self._connection)
-        self._ends.update(stored_ends(self._connection))
+        if schema_of(_INCIDENT).table in tables:
+            delete_stale_outlines(self._connection)
+        self._ends.update(read_ends(self._connection))
 
-    def forget_derived(self, tables: Sequence[str], but: str, stages: Sequence[str] = ()) -> None:
-        """Delete derived rows and watermarks of stages, except those of `stages` and of sessions that have a state in `but`."""
-        self._forget_sums(_topics_of(tables))
+    def clear_derived(self, tables: Sequence[str], but: str, stages: Sequence[str] = ()) -> None:
+        """Delete the rows that stages derived, and their watermarks, except those of `stages` and of sessions with a state in `but`."""
+        self._delete_sums(_topics_of(tables))
         self.changed_stages.add(ALL_STAGES)
-        delete_derived(self._connection, tables, but, stages, (*_LASTING, *stages))
-        self._ends.update(stored_ends(self._connection))
+        delete_derived(self._connection, tables, but, stages, (*_PERMANENT_CONSUMERS, *stages))
+        self._ends.update(read_ends(self._connection))
 
-    def _forget_sums(self, topics: Iterable[str]) -> None:
-        """Delete the sums of these topics' records and count the deletion, so that a concurrent refresh does not mark its days as done."""
-        dropped = set(topics)
-        for sums in KEPT:
-            if dropped.intersection(sums.topics):
-                times = self.watermark(sums.consumer, "")
+    def _delete_sums(self, topics: Iterable[str]) -> None:
+        """Delete the sums of these topics and count the deletion, so that a concurrent refresh does not mark its days as done."""
+        deleted_topics = set(topics)
+        for sums in ALL_SUMS:
+            if deleted_topics.intersection(sums.topics):
+                deletions = self.watermark(sums.consumer, "")
                 delete_sums(self._connection, sums)
-                self.set_watermark(sums.consumer, "", times + 1)
+                self.set_watermark(sums.consumer, "", deletions + 1)
 
 
 def _topics_of(tables: Sequence[str]) -> Iterator[str]:
-    """The topics whose records are stored in these tables."""
+    """Return the topics whose records are stored in these tables."""
     return (topic for schema in current_schemas().values() if schema.table in tables for topic in schema.topics)
 
 
-def _last(frame: pl.DataFrame) -> int:
-    """The highest position in a frame that is not empty."""
+def _last_offset(frame: pl.DataFrame) -> int:
+    """Return the highest position in a frame that is not empty."""
     return int(frame["_offset"].max())  # type: ignore[arg-type]  # a column of integers
 
 
-_WAITED = 60.0
-"""Seconds that a checkpoint waits for writes to finish."""
-_GATHERED = "256MB"
-"""Size of the write-ahead log that triggers a checkpoint; DuckDB's default is a sixteenth of it."""
+_CHECKPOINT_TIMEOUT = 60.0
+"""Maximum number of seconds that a checkpoint waits for writes."""
+_LARGE_CHECKPOINT = "256MB"
+"""Size of the write-ahead log that triggers a checkpoint during bulk writes: 16 times DuckDB's default."""
 _HAS_LOG = "SELECT 1 FROM duckdb_schemas() WHERE schema_name = ? AND database_name = current_database()"
 
 
 class Store:
     """An open DuckDB file, or a database in memory when `path` is None.
 
-    StoreError if the file cannot be opened: in use, damaged, or written by a newer version.
+    Raises StoreError if the file cannot be opened: in use, damaged, or written by a newer version.
     """
 
     def __init__(self, path: Path | None, *, is_browsed: bool = True) -> None:
-        """`is_browsed` is False for an internal working file, which needs no comments, no macros for sums, and no compression."""
+        """`is_browsed` is False for an internal file, which needs no comments, no macros for sums and no compression."""
         self.path = path
         self._has_macros = is_browsed
         self._is_browsed = is_browsed and path is not None
@@ -399,10 +415,10 @@ class Store:
         self._cursors = threading.Lock()
         self._ends: dict[str, int] = {}
         self.commits = 0
-        """The number of committed transactions, for caches of the tables' contents."""
+        """The number of committed transactions, by which caches detect changes."""
         self._state_changes: Counter[str] = Counter()
-        self.met = Met()
-        """Recently matched duplicates, for callers that classify a record before they write it."""
+        self.recent_matches = RecentMatches()
+        """Recent pairs of duplicates, for callers that classify a record before they write it."""
         with contextlib.ExitStack() as opening:
             if path is not None:
                 opening.enter_context(FileLock(path))
@@ -417,7 +433,7 @@ class Store:
 
     def close(self) -> None:
         """Close the file."""
-        # DuckDB does not close a connection that another thread is using, and a thread may ask for a cursor at any time.
+        # DuckDB does not close a connection that another thread is using, and a thread may open a cursor at any time.
         with self._lock, self._cursors:
             self._opened.close()
 
@@ -428,18 +444,18 @@ class Store:
         self.close()
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        """A connection for one thread to read with."""
+        """Open a connection for one thread to read with."""
         with self._cursors:
             return self._connection.cursor()
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """Commit all changes of the transaction together at the end, or none of them if an exception leaves the context."""
+        """Start a transaction. It commits when the context exits, or rolls back if an exception leaves the context."""
         with self._lock:
             ends = dict(self._ends)
             self._connection.begin()
             try:
-                transaction = Transaction(self._connection, ends, self.met)
+                transaction = Transaction(self._connection, ends, self.recent_matches)
                 yield transaction
                 self._connection.commit()
                 self._ends = ends
@@ -449,53 +465,53 @@ class Store:
                 with contextlib.suppress(duckdb.Error):  # a fatal error leaves nothing to roll back
                     self._connection.rollback()
                 with contextlib.suppress(duckdb.Error):  # a failed commit may still be durable: check
-                    self._ends = stored_ends(self._connection)
+                    self._ends = read_ends(self._connection)
                 raise
 
     def state_changes(self, stages: Iterable[str]) -> int:
-        """Count, for each stage, the transactions that changed its states from outside the log. Caches of states compare the counts."""
+        """Return the number of transactions that changed states of these stages from outside the log, for caches of states."""
         return sum(self._state_changes[stage] for stage in (*stages, ALL_STAGES))
 
-    def give_memory_back(self) -> None:
-        """Return freed memory to the system in the background; for long-running processes."""
+    def release_memory(self) -> None:
+        """Return freed memory to the system in the background. Long-running processes need it."""
         with contextlib.closing(self.cursor()) as cursor:
             cursor.execute("SET GLOBAL allocator_background_threads = true")
 
-    def gather_writes(self) -> None:
-        """Checkpoint less often; for many large commits in a row.
+    def checkpoint_rarely(self) -> None:
+        """Checkpoint less often, for many large commits in a row.
 
-        Each checkpoint rewrites the last rows of every table, so fewer, larger ones cost less.
+        Each checkpoint rewrites the last rows of every table, so fewer and larger checkpoints cost less.
         """
         with contextlib.closing(self.cursor()) as cursor:
-            cursor.execute(f"SET GLOBAL checkpoint_threshold = '{_GATHERED}'")
+            cursor.execute(f"SET GLOBAL checkpoint_threshold = '{_LARGE_CHECKPOINT}'")
 
     def checkpoint(self) -> None:
-        """Fold the write-ahead log into the file as soon as no write is in progress; DuckDB refuses during one, and writes are short."""
+        """Fold the write-ahead log into the file. Waits for writes in progress, during which DuckDB refuses a checkpoint."""
         from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed  # noqa: PLC0415 - most commands only read
 
         refused = retry_if_exception_type(duckdb.TransactionException)
-        for attempt in Retrying(retry=refused, stop=stop_after_delay(_WAITED), wait=wait_fixed(0.1), reraise=True):
+        for attempt in Retrying(retry=refused, stop=stop_after_delay(_CHECKPOINT_TIMEOUT), wait=wait_fixed(0.1), reraise=True):
             with attempt:
                 self.try_checkpoint()
 
     def try_checkpoint(self) -> None:
-        """Fold the write-ahead log into the file; duckdb.TransactionException while a write is in progress."""
+        """Fold the write-ahead log into the file. Raises duckdb.TransactionException while a write is in progress."""
         with self._lock:
             self._connection.execute("CHECKPOINT")
 
     def count(self, table: str) -> int:
-        """Count the rows of a record type's view, which has the latest revision of each identity."""
+        """Return the number of rows of a record type's view, which has the current revision of each identity."""
         row = self.cursor().execute(f"SELECT count(*) FROM main.{quote(table)}").fetchone()
         return int(row[0]) if row else 0
 
     def end_of(self, topic: str) -> int:
-        """The position after the topic's last committed record; never waits."""
+        """Return the position after the topic's last committed record. Never waits."""
         return self._ends[topic]
 
     def read(self, topic: str, start: int, limit: int) -> dict[str, pl.DataFrame]:
-        """Up to `limit` positions of a topic from `start`: one frame per record type, with `_offset`, in order.
+        """Return the records at up to `limit` positions of a topic from `start`: one ordered frame per record type, with `_offset`.
 
-        All frames come from one snapshot: if a record is included, so is every record committed before it.
+        All frames come from one snapshot, so they include every record committed before any of their records.
         """
         if limit <= 0:
             return {}
@@ -504,22 +520,22 @@ class Store:
             return _read(cursor, topic, start, limit)
 
     def next_position(self, topic: str, start: int) -> int:
-        """The position of the first record from `start` on, or the topic's end; records in between were deleted."""
+        """Return the position of the first record at or after `start`, or the topic's end if there is none."""
         end = self.end_of(topic)
         with contextlib.closing(self.cursor()) as cursor:
-            following = next_stored(cursor, topic, start)
+            following = find_next_position(cursor, topic, start)
         return end if following is None else min(following, end)
 
     def _migrate(self) -> None:
-        # A new file is not asked for its tables and ends: these questions take as long as creating the tables.
+        # Skip reading tables and ends of a new file, which would take as long as creating the tables.
         is_new = not self._connection.execute(_HAS_LOG, [LOG]).fetchall()
-        existing = {} if is_new else _existing(self._connection)
-        made = None
-        with contextlib.suppress(duckdb.CatalogException):  # files of earlier versions have no digest
-            ((made,),) = self._connection.execute(f"SELECT {LOG}.{DIGEST}()").fetchall()
-        # Comments are for people who browse a file, and take most of the time of creating the tables.
-        wanted = migration_statements(existing, made, has_macros=self._has_macros)
-        statements = [one for one in wanted if self._is_browsed or not one.startswith(COMMENT)]
+        existing = {} if is_new else _read_tables(self._connection)
+        digest = None
+        with contextlib.suppress(duckdb.CatalogException):  # earlier versions stored no digest
+            ((digest,),) = self._connection.execute(f"SELECT {LOG}.{DIGEST}()").fetchall()
+        # Only people who browse a file need comments, which take most of the time of creating the tables.
+        migration = migration_statements(existing, digest, has_macros=self._has_macros)
+        statements = [statement for statement in migration if self._is_browsed or not statement.startswith(COMMENT)]
         if statements:
             with self.transaction() as transaction:
                 for statement in [f"CREATE SCHEMA IF NOT EXISTS {LOG}", *statements]:
@@ -528,13 +544,13 @@ class Store:
                     transaction.number_all_runs()
                 if "sessions" not in existing.get(schema_of("IncidentOutline").table, ()):
                     transaction.outline_all_incidents()
-            # A schema change in the write-ahead log slows down the next start, so fold it in while the log holds nothing else.
+            # A schema change in the write-ahead log slows down the next start, so checkpoint while the log holds nothing else.
             self.try_checkpoint()
-        self._ends = dict.fromkeys(topics(), 0) if is_new else stored_ends(self._connection)
+        self._ends = dict.fromkeys(topics(), 0) if is_new else read_ends(self._connection)
 
 
-def _existing(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
-    """The existing tables of the log, each with its columns and their types."""
+def _read_tables(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]]:
+    """Return the existing tables of the log, each with its columns and their types."""
     try:
         rows = connection.execute(
             " UNION ALL ".join(
@@ -542,9 +558,8 @@ def _existing(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, str]
                 for schema in current_schemas().values()
             )
         ).fetchall()
-    except (
-        duckdb.CatalogException
-    ):  # A table is missing. Asking the catalogue is slower, because DuckDB then builds all of its own views.
+    except duckdb.CatalogException:
+        # A table is missing, so read the catalogue. That is slower, because DuckDB then builds all of its own views.
         rows = connection.execute(
             "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE schema_name = ?", [LOG]
         ).fetchall()
@@ -560,9 +575,9 @@ def _read(cursor: duckdb.DuckDBPyConnection, topic: str, start: int, limit: int)
         schema = schema_of(name)
         columns = ", ".join(
             f"{quote(column)}::{kind} AS {quote(column)}"
-            for column, kind in columns_of(schema, timestamp="TIMESTAMPTZ").items()
+            for column, kind in column_types(schema, timestamp="TIMESTAMPTZ").items()
         )
-        # Filter by topic too: a table can hold records of two topics.
+        # A table can hold records of two topics, so filter by topic too.
         statement = (
             f"SELECT {columns}, _offset FROM {full_name(schema)} "
             "WHERE _offset >= $start AND _offset < $end AND _topic = $topic ORDER BY _offset"
@@ -570,29 +585,29 @@ def _read(cursor: duckdb.DuckDBPyConnection, topic: str, start: int, limit: int)
         values = {"start": start, "end": start + limit, "topic": topic}
         frame = fetch(cursor, statement, values)
         if frame.height:
-            # DuckDB names the zone Etc/UTC; other libraries name it UTC.
+            # DuckDB names the time zone Etc/UTC; other libraries name it UTC.
             frames[name] = frame.with_columns(pl.selectors.datetime(time_zone="*").dt.convert_time_zone("UTC"))
     return frames
 
 
 WAITING, DELIVERED, GIVEN_UP = "waiting", "delivered", "given_up"
-STATUSES = (WAITING, DELIVERED, GIVEN_UP)
+ALERT_STATUSES = (WAITING, DELIVERED, GIVEN_UP)
 
 
-_SETTLED = (
+_DELETE_SETTLED = (
     "DELETE FROM log.alerts WHERE status <> ? AND settled_at < ? "
     "AND subject_id NOT IN (SELECT incident_id FROM main.incidents WHERE status IN ('open', 'acknowledged'))"
 )
 
 
 class Outbox:
-    """The alerts of a store. Every change is one transaction."""
+    """The alerts of a store. Each method is one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def put(self, alerts: Sequence[Alert]) -> int:
-        """Queue alerts, except those whose id was ever queued; return the number of new ones."""
+        """Queue alerts whose id is not in the outbox; return their number."""
         if not alerts:
             return 0
         first = {alert.alert_id: alert for alert in reversed(alerts)}
@@ -603,21 +618,21 @@ class Outbox:
         return len(fresh)
 
     def settle(self, alerts: Sequence[Alert]) -> None:
-        """Replace alerts with these newer versions."""
+        """Replace alerts with newer versions."""
         with self._store.transaction() as transaction:
             transaction.set_alerts(alerts)
 
-    def forget(self, before: datetime) -> None:
-        """Delete alerts settled before a time. Alerts about an open incident stay, or they would be sent again."""
+    def delete_settled(self, before: datetime) -> None:
+        """Delete alerts that were settled before a time. Alerts about live incidents stay, because otherwise they would be sent again."""
         with self._store.transaction() as transaction:
-            transaction.connection.execute(_SETTLED, [WAITING, before.astimezone(UTC).replace(tzinfo=None)])
+            transaction.connection.execute(_DELETE_SETTLED, [WAITING, before.astimezone(UTC).replace(tzinfo=None)])
 
     def due(self, now: datetime) -> list[Alert]:
         """Return the alerts to deliver now, oldest first."""
         with contextlib.closing(self._store.cursor()) as cursor:
             return list(query_records(cursor, "due_alerts", Alert, {"as_of": now}))
 
-    def untold(self, since: datetime) -> list[Incident]:
-        """Live incidents seen since a time that raised no alert at their present severity and confidence."""
+    def find_unalerted(self, since: datetime) -> list[Incident]:
+        """Return live incidents checked since a time that have no alert at their current severity and confidence."""
         with contextlib.closing(self._store.cursor()) as cursor:
             return list(query_records(cursor, "untold_incidents", Incident, {"since": since}))

@@ -39,7 +39,7 @@ QUIET = [Rates(a_day, rate, bunch=bunch) for a_day in (10, 50) for rate in (0.03
 
 
 def measure(pool: Pool, seed: int, share: float = 1.0) -> list[Row]:
-    """Every line; `share` of the runs of each."""
+    """Return every line; `share` of the runs of each."""
     runs, years = max(10, round(share * RUNS)), max(5, round(share * YEARS))
     found = [pool.starmap(is_found, [(rates, seed, run) for run in range(runs)], chunksize=5) for rates in FOUND]
     false = [pool.starmap(false_alarms, [(rates, seed, run) for run in range(years)], chunksize=1) for rates in QUIET]

@@ -96,7 +96,7 @@ class Line(NamedTuple):
 
 
 def drawn(history: History, rng: np.random.Generator) -> Cells:
-    """The cells of a history."""
+    """Return the cells of a history."""
     moods = _moods(history, rng)
     counts = [_count(history, day, rng) for day in range(history.days)]
     at = np.concatenate([np.sort(day + _times(history, count, rng)) for day, count in enumerate(counts)])
@@ -271,7 +271,7 @@ LINES: tuple[Line, ...] = (
 
 
 def measure(pool: Pool, seed: int, share: float = 1.0) -> list[Row]:
-    """Every line of the tables; `share` of the runs of each."""
+    """Return every line of the tables; `share` of the runs of each."""
     return [_row(line, pool.map(one, [(line, seed, run) for run in range(max(5, round(share * line.runs)))])) for line in LINES]
 
 
@@ -288,14 +288,14 @@ def _row(line: Line, found: Sequence[float | None]) -> Row:
 
 
 def share_row(line: str, hits: int, runs: int, bar: float, *, is_most: bool = False) -> Row:
-    """The row of a share that is to be at least so large, or at most (`is_most`)."""
+    """Return the row of a share that is to be at least so large, or at most (`is_most`)."""
     (low, high), value = _binomial(hits, runs), hits / max(1, runs)
     sign, met = ("at most", value <= bar) if is_most else ("at least", value >= bar)
     return Row(line, f"{value:.0%} of {runs}", f"{low:.0%} to {high:.0%}", f"{sign} {bar:.0%}", met)
 
 
 def rate_row(line: str, events: int, years: float, bar: float) -> Row:
-    """The row of a rate a year that is to be at most so large."""
+    """Return the row of a rate a year that is to be at most so large."""
     low, high = (one / years for one in _poisson(events))
     return Row(line, f"{events / years:.2f} a year", f"{low:.2f} to {high:.2f}", f"at most {bar:g}", events / years <= bar)
 
@@ -307,7 +307,7 @@ def _fleet_row(line: Line, found: Sequence[float]) -> Row:
 
 
 def delay_row(line: str, found: Sequence[float], bar: float) -> Row:
-    """The row of median days that are to be at most so many."""
+    """Return the row of median days that are to be at most so many."""
     ranked = sorted(found)
     margin = 1.96 * math.sqrt(len(ranked)) / 2
     low, high = (
@@ -321,13 +321,13 @@ def delay_row(line: str, found: Sequence[float], bar: float) -> Row:
 
 
 def _binomial(hits: int, runs: int) -> tuple[float, float]:
-    """The exact 95 % interval of a share (Clopper and Pearson)."""
+    """Return the exact 95 % interval of a share (Clopper and Pearson)."""
     low = beta_quantile(0.025, hits, runs - hits + 1) if hits else 0.0
     return low, beta_quantile(0.975, hits + 1, runs - hits) if hits < runs else 1.0
 
 
 def _poisson(events: int) -> tuple[float, float]:
-    """The exact 95 % interval of a Poisson mean (Garwood), by the normal approximation of the chi-squared quantile (Wilson and Hilferty)."""
+    """Return the exact 95 % interval of a Poisson mean (Garwood), by the normal approximation of the chi-squared quantile (Wilson and Hilferty)."""
 
     def quantile(z: float, shape: float) -> float:
         return shape * (1 - 1 / (9 * shape) + z / (3 * math.sqrt(shape))) ** 3

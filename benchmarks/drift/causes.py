@@ -89,7 +89,7 @@ LINES = (
 
 
 def measure(seed: int, runs: int) -> list[Row]:
-    """Every line over so many simulations."""
+    """Return every line over so many simulations."""
     return [_measured(line, seed, runs) for line in LINES]
 
 
@@ -99,7 +99,7 @@ def answers(judge: Judge, seed: object, runs: int) -> Counter[str | None]:
 
 
 def exact_interval(hits: int, runs: int, error: float = 0.05) -> tuple[float, float]:
-    """The interval of a share by Clopper and Pearson: it holds the truth in at least 95 %."""
+    """Return the interval of a share by Clopper and Pearson: it holds the truth in at least 95 %."""
     low = 0.0 if hits == 0 else beta_quantile(error / 2, hits, runs - hits + 1)
     high = 1.0 if hits == runs else beta_quantile(1 - error / 2, hits + 1, runs - hits)
     return low, high
@@ -116,7 +116,7 @@ def _measured(line: Line, seed: int, runs: int) -> Row:
 
 
 def _answer(judge: Judge, rng: random.Random) -> str | None:
-    """The cause of one simulated incident that began on the day between the rounds before and the rounds since."""
+    """Return the cause of one simulated incident that began on the day between the rounds before and the rounds since."""
     total = judge.shift + judge.agent
     first = START + timedelta(days=judge.before)
     size = max(abs(total) * (1 + rng.gauss(0, ERROR_OF_SIZE)), 1e-3)
@@ -150,7 +150,7 @@ def _said(value: float, steps: int) -> float:
 
 
 def table(rows: Sequence[Row], what: str = "agent or judge") -> str:
-    """The rows as Markdown."""
+    """Return the rows as Markdown."""
     head = [f"| {what} | measured | 95 % interval | bar | met |", "| --- | ---: | ---: | --- | --- |"]
     return "\n".join(
         head

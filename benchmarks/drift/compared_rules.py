@@ -22,12 +22,12 @@ FALSE_ALARM = 0.001
 
 
 def day_of(number: int) -> date:
-    """The date of a simulated day."""
+    """Return the date of a simulated day."""
     return START.date() + timedelta(days=number)
 
 
 def units_of(days: Days, first: int = 0) -> list[Unit]:
-    """The sessions from a day on as units, spread evenly over their days."""
+    """Return the sessions from a day on as units, spread evenly over their days."""
     return [
         Unit(
             START + timedelta(days=number + (place + 0.5) / len(day)),
@@ -41,7 +41,7 @@ def units_of(days: Days, first: int = 0) -> list[Unit]:
 
 
 def ours(days: Days) -> Iterator[float]:
-    """The evidence for a change of the mean, after every hour with sessions."""
+    """Return the evidence for a change of the mean, after every hour with sessions."""
     first = 0
     while (alarm := _first_alarm(days, first)) is not None:
         yield alarm
@@ -66,7 +66,7 @@ def seed_rule(days: Days) -> Iterator[float]:
 
 
 def mixture(days: Days) -> Iterator[float]:
-    """A first try: a normal-mixture confidence sequence of the mean from day 14 on, beside that of the baseline with its error."""
+    """Return a first try: a normal-mixture confidence sequence of the mean from day 14 on, beside that of the baseline with its error."""
     first = 0
     while (alarm := _first_exclusion(days, first)) is not None:
         yield alarm

@@ -76,7 +76,7 @@ LINES = (
 
 
 def measure(pool: Pool, seed: int, share: float) -> list[Row]:
-    """Every line; `share` of the runs of each."""
+    """Return every line; `share` of the runs of each."""
     return [
         _row(line, pool.starmap(_found, [(line, seed, run) for run in range(max(5, round(share * line.runs)))]))
         for line in LINES
@@ -124,5 +124,5 @@ def _drawn(project: Project, rng: random.Random) -> Cells:
 
 
 def _share(project: Project, day: int, rng: random.Random) -> float:
-    """The share of a day."""
+    """Return the share of a day."""
     return drawn_share(project.before if day < project.change else project.after, CORRELATED.get(project.how, 0.0), rng)

@@ -110,7 +110,7 @@ class Line(NamedTuple):
 
 
 def _mixed(share: Profile, better: float = 0.0) -> tuple[Traffic, ...]:
-    """Two agents, of which the one that is two sigma weaker has a share of the traffic; both improve by so much with the change."""
+    """Return two agents, of which the one that is two sigma weaker has a share of the traffic; both improve by so much with the change."""
     return (
         Traffic(lambda day: 50 * (1 - share(day)), step(1, 1 + better), "strong"),
         Traffic(lambda day: 50 * share(day), step(-1, -1 + better), "weak"),
@@ -173,7 +173,7 @@ class _Project(NamedTuple):
 
 
 def measure(seed: int, share: float = 1.0) -> list[list[str]]:
-    """Every line as a row of `HEADER`; `share` of the repetitions of each. All projects are in one store."""
+    """Return every line as a row of `HEADER`; `share` of the repetitions of each. All projects are in one store."""
     rng = np.random.default_rng(seed)
     projects = [
         _Project(f"line{number:02}-{repetition:03}", line, History({}, set(), {}, {}), rng.spawn(1)[0])
@@ -325,7 +325,7 @@ def _records(project: _Project, traffic: Traffic, name: str, day: int, late: tim
 
 
 def _score(deviation: float) -> float:
-    """The score that lies so many sigma off the usual mean."""
+    """Return the score that lies so many sigma off the usual mean."""
     return float(min(1.0, max(0.0, LEVEL + SIGMA * deviation)))
 
 

@@ -20,7 +20,7 @@ class Scored(NamedTuple):
 
 
 def moments_of(exchanges: Iterable[Scored], names: Sequence[str]) -> tuple[dict[Key, Moments], Moments]:
-    """The moments of each slice of these labels and of all.
+    """Return the moments of each slice of these labels and of all.
 
     Sums are exact before they are rounded, so the order changes nothing.
     """

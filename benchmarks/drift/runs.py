@@ -89,7 +89,7 @@ LINES = (
 
 
 def measure(pool: Pool, seed: int, agents: int) -> list[Row]:
-    """Every line over so many simulated agents."""
+    """Return every line over so many simulated agents."""
     tasks = [(line, repr((seed, line.name, number))) for line in LINES for number in range(agents)]
     found = pool.starmap(_is_found, tasks, chunksize=5)
     return [_row(line, sum(found[place * agents : (place + 1) * agents]), agents) for place, line in enumerate(LINES)]
@@ -123,7 +123,7 @@ def _alarms(rows: Sequence[RunRow], as_of: datetime, *, is_confirmed: bool) -> b
 
 
 def _rows(agent: Agent, rng: random.Random) -> list[RunRow]:
-    """The runs as the query `watched_runs` gives them."""
+    """Return the runs as the query `watched_runs` gives them."""
     rows: list[RunRow] = []
     shares: dict[int, float] = {}
     failed, at, pause = False, START, agent.together / agent.a_day
@@ -142,7 +142,7 @@ def _run(at: datetime, agent: Agent, rng: random.Random, *, failed: bool) -> Run
 
 
 def _share(agent: Agent, day: int, rng: random.Random) -> float:
-    """The share of a day."""
+    """Return the share of a day."""
     return drawn_share(agent.after if day >= agent.change else agent.before, agent.alike, rng)
 
 

@@ -19,7 +19,7 @@ Shape = Callable[[random.Random, float], Session]
 
 
 def normal(rng: random.Random, shift: float) -> Session:
-    """One score, mean 0.85, sigma 0.1, cut to 0..1."""
+    """Return one score, mean 0.85, sigma 0.1, cut to 0..1."""
     return [Score(_cut(rng.gauss(0.85 + 0.1 * shift, 0.1)))]
 
 
@@ -88,13 +88,13 @@ class Project(NamedTuple):
 
 
 def simulated(project: Project, seed: object) -> list[list[Session]]:
-    """The sessions of each day."""
+    """Return the sessions of each day."""
     rng = random.Random(repr(seed))
     return [_day(project, rng, day) for day in range(project.days)]
 
 
 def mean_of(shape: Shape, shift: float) -> float:
-    """The weighted mean of a shape's scores, by drawing many."""
+    """Return the weighted mean of a shape's scores, by drawing many."""
     rng = random.Random(1)
     drawn: Sequence[Score] = [score for _ in range(100_000) for score in shape(rng, shift)]
     return math.fsum(score.value * score.weight for score in drawn) / math.fsum(score.weight for score in drawn)
@@ -118,7 +118,7 @@ def _rate(project: Project, day: int) -> float:
 
 
 def _count(rng: random.Random, mean: float) -> int:
-    """A Poisson number."""
+    """Return a Poisson number."""
     count, passed = 0, rng.expovariate(1.0)
     while passed < mean:
         count, passed = count + 1, passed + rng.expovariate(1.0)

@@ -67,7 +67,7 @@ def _right(draw: random.Random, values: int, drop: float, *, skewed: bool) -> bo
 
 
 def _first(days: dict[date, list[Scored]], since: date) -> Key | None:
-    """The slice that explains most of the change from that day on."""
+    """Return the slice that explains most of the change from that day on."""
     names = ["cause", *NOISE]
     (before, whole0), (after, whole1) = (
         moments_of((one for day, held in days.items() if (day >= since) is late for one in held), names)

@@ -55,7 +55,7 @@ def fleet(events: int, partitions: int) -> list[Message]:
 
 
 def session(number: int, partitions: int, chance: random.Random) -> Iterator[Message]:
-    """The events of one session, the last one its end."""
+    """Return the events of one session, the last one its end."""
     name = f"session-{number:06}"
     key = f"{CONNECTION}/{name}".encode()
     partition = (murmur2(key) & 0x7FFFFFFF) % partitions
@@ -65,7 +65,7 @@ def session(number: int, partitions: int, chance: random.Random) -> Iterator[Mes
 
 
 def event(number: int, name: str, seq: int, kind: str, chance: random.Random) -> AgentEvent:
-    """One event with the fields that its kind has."""
+    """Return one event with the fields that its kind has."""
     tool = chance.choice(["search", "read_file", "run_tests"]) if kind in {"tool_call", "tool_output"} else None
     payload = {"event": kind, "event_id": f"e{seq}", "args": {"path": f"src/module_{chance.randrange(500)}.py"}, "tool": tool}
     at = START + timedelta(seconds=number, milliseconds=700 * seq)

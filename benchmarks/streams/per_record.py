@@ -22,7 +22,7 @@ row_of: Callable[[dict[str, Any]], Row] = itemgetter("session_id", *FOLD_COLUMNS
 
 
 def decode(message: bytes) -> dict[str, Any]:
-    """The record of a single-object encoded message, its schema taken for granted."""
+    """Return the record of a single-object encoded message, its schema taken for granted."""
     record: dict[str, Any] = fastavro.schemaless_reader(io.BytesIO(message[PREFIX_BYTES:]), SCHEMA)  # type: ignore[assignment]
     return record
 

@@ -54,7 +54,7 @@ def measured(python: str, module: str, arguments: Sequence[str]) -> dict[str, An
 
 
 def said(module: str, printed: str, logged: str) -> dict[str, Any]:
-    """The measures in what a process has printed, frameworks having printed what they like around it."""
+    """Return the measures in what a process has printed, frameworks having printed what they like around it."""
     found = [line for line in printed.splitlines() if line.startswith('{"events"')]
     if not found:
         raise RuntimeError(f"{module} measured nothing: {logged[-2000:]}")

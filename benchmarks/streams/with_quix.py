@@ -20,7 +20,7 @@ class SingleObject(Deserializer):
     """Records in Avro's single-object encoding."""
 
     def __call__(self, value: bytes, ctx: SerializationContext) -> dict[str, Any]:  # noqa: ARG002 - theirs
-        """The record of a message."""
+        """Return the record of a message."""
         return decode(value)
 
 

@@ -42,7 +42,7 @@ _SCHEMAS = {
 
 
 def evaluation_schemas() -> Mapping[str, str]:
-    """The schemas by the name of their file: JSON, indented, with a line feed at its end."""
+    """Return the schemas by the name of their file: JSON, indented, with a line feed at its end."""
     return {f"{name}.schema.json": _schema_text(name, *schema) for name, schema in _SCHEMAS.items()}
 
 

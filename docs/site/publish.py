@@ -23,7 +23,7 @@ _HEAD = "<!-- Made from the code by docs/site/publish.py: change the code and ru
 
 
 def wanted() -> Mapping[Path, str]:
-    """The text of everything that is made, by its file."""
+    """Return the text of everything that is made, by its file."""
     guide = ROOT / DOCS / "how-to/opentelemetry.md"
     pages = {f"reference/{name}": made for name, made in PAGES.items()} | {"decisions/index": decisions}
     made = {ROOT / DOCS / f"{name}.md": _HEAD + page() for name, page in pages.items()}

@@ -27,12 +27,12 @@ def is_code(source: str) -> bool:
 
 
 def place_of(source: str) -> str:
-    """The place in the repository of a page of the site."""
+    """Return the place in the repository of a page of the site."""
     return source.removeprefix(f"{FOLDER}/").removesuffix(".page.md") if source.startswith(f"{FOLDER}/") else f"{DOCS}/{source}"
 
 
 def page_of(place: str) -> str:
-    """The page of the site that shows what is at a place in the repository."""
+    """Return the page of the site that shows what is at a place in the repository."""
     path = ROOT / place
     if path.is_dir():
         return page_of(f"{place}/folder.md")
@@ -42,7 +42,7 @@ def page_of(place: str) -> str:
 
 
 def rewritten(text: str, source: str) -> str:
-    """The Markdown of a page with its links to files of the repository leading to their pages."""
+    """Return the Markdown of a page with its links to files of the repository leading to their pages."""
     here = place_of(source)
 
     def led(found: re.Match[str]) -> str:
@@ -56,7 +56,7 @@ def rewritten(text: str, source: str) -> str:
 
 
 def linked(text: str, source: str) -> Iterator[str]:
-    """The places in the repository, outside of the documents, that a page links to."""
+    """Return the places in the repository, outside of the documents, that a page links to."""
     here = posixpath.dirname(place_of(source))
     for part in _CODE.split(text):
         for _, target in () if _CODE.fullmatch(part) else _LINK.findall(part):
@@ -68,7 +68,7 @@ def linked(text: str, source: str) -> Iterator[str]:
 
 
 def shown(place: str) -> str:
-    """The Markdown that shows a file, or lists a folder."""
+    """Return the Markdown that shows a file, or lists a folder."""
     path = ROOT / place
     if path.is_dir():
         return f"# {place}\n\n" + "\n".join(f"- {_listed(one, path)}" for one in _files(path)) + "\n"
@@ -81,13 +81,13 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _listed(file: Path, folder: Path) -> str:
-    """The name of a file; those with words for people are pages, too."""
+    """Return the name of a file; those with words for people are pages, too."""
     name = str(file.relative_to(folder))
     return f"[{name}]({name})" if file.suffix == ".md" else f"`{name}`"
 
 
 def decisions() -> str:
-    """The list of the decisions."""
+    """Return the list of the decisions."""
     titles = [
         (path.name, path.read_text("utf-8").partition("\n")[0].removeprefix("# "))
         for path in sorted((ROOT / DOCS / "decisions").glob("[0-9]*.md"))

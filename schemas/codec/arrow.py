@@ -60,12 +60,12 @@ class ArrowStream:
         self._frame = frame
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """The frame as an Arrow C stream capsule."""
+        """Return the frame as an Arrow C stream capsule."""
         return self._frame.__arrow_c_stream__(requested_schema)
 
 
 def _decode_proven(schema: RecordSchema, bodies: Sequence[bytes]) -> pl.DataFrame | None:
-    """The bodies as columns, or None unless every one is proven to be a canonical encoding of its row."""
+    """Return the bodies as columns, or None unless every one is proven to be a canonical encoding of its row."""
     if max(map(len, bodies)) + PREFIX_BYTES > MAX_RECORD_BYTES:
         return None
     block = b"".join(bodies)
@@ -131,7 +131,7 @@ def _out_of_bounds(schema: RecordSchema, frame: pl.DataFrame) -> pl.Series | Non
 def _within_bounds(
     schema: RecordSchema, frame: pl.DataFrame, bodies: Sequence[bytes], rejected: dict[int, RecordError]
 ) -> pl.DataFrame:
-    """The rows whose times and numbers lie within bounds; the others are noted as rejected."""
+    """Return the rows whose times and numbers lie within bounds; the others are noted as rejected."""
     broken = _out_of_bounds(schema, frame)
     if broken is None:
         return frame
@@ -141,7 +141,7 @@ def _within_bounds(
 
 
 def _resolved(schema: RecordSchema, frame: pl.DataFrame) -> pl.DataFrame:
-    """A frame written with an older version, brought to the current one: added fields get their defaults, or what they unfold."""
+    """Return a frame written with an older version, brought to the current one: added fields get their defaults, or what they unfold."""
     current = schema_of(schema.name)
     if current.prefix == schema.prefix:
         return frame
@@ -175,7 +175,7 @@ def empty_frame(name: str) -> pl.DataFrame:
 
 
 def _by_schema(messages: Sequence[bytes]) -> dict[bytes, Sequence[int]]:
-    """The places of the messages by what they start with; most batches have one schema, and for these it is one glance."""
+    """Return the places of the messages by what they start with; most batches have one schema, and for these it is one glance."""
     prefixes = [message[:PREFIX_BYTES] for message in messages]
     if len(set(prefixes)) == 1:
         return {prefixes[0]: range(len(messages))}
@@ -226,7 +226,7 @@ def decode_own(messages: Sequence[bytes]) -> DecodedBatch:
 
 
 def rows_as_records(name: str, frame: pl.DataFrame) -> Iterator[Record]:
-    """The rows of a decoded frame as records of the named type, in order; RecordError naming the field that does not fit."""
+    """Return the rows of a decoded frame as records of the named type, in order; RecordError naming the field that does not fit."""
     fields = [field["name"] for field in schema_of(name).fields]
     return (record_from(RECORD_TYPES[name], row) for row in frame.select(fields).iter_rows(named=True))
 
@@ -236,7 +236,7 @@ _NAMES = itertools.count()
 
 
 def _varint(number: int) -> bytes:
-    """A non-negative long as Avro writes it: zigzag, seven bits a byte, lowest first."""
+    """Return a non-negative long as Avro writes it: zigzag, seven bits a byte, lowest first."""
     rest, out = number << 1, bytearray()
     while rest & ~0x7F:
         out.append(rest & 0x7F | 0x80)
@@ -246,7 +246,7 @@ def _varint(number: int) -> bytes:
 
 
 def _without_references(node: Any, named: dict[str, Json]) -> Any:
-    """The type with each reference to a named type replaced by its definition under a name of its own.
+    """Return the type with each reference to a named type replaced by its definition under a name of its own.
 
     Polars resolves no references; names are not part of the encoding, so the bodies stay valid.
     """
@@ -417,7 +417,7 @@ class Layout:
         return _Measured(columns, inner)
 
     def size(self, rows: _Measured) -> pl.Series:
-        """The bytes of each row."""
+        """Return the bytes of each row."""
         parts = [rows.columns[name] for name in self._sizes]
         for name, step in self._steps:
             if step is not None:
@@ -428,7 +428,7 @@ class Layout:
         return whole
 
     def past(self, rows: _Measured, at: pl.Series, checks: _Checks) -> pl.Series:
-        """The places behind the rows when they start at the places `at`."""
+        """Return the places behind the rows when they start at the places `at`."""
         known = rows.columns
         for name, step in self._steps:
             if step is not None:
@@ -459,7 +459,7 @@ class _Array:
         return _Items(counts, count_sizes, filled, rows, self._layout.size(rows))
 
     def size(self, arrays: _Items) -> pl.Series:
-        """The bytes of each array."""
+        """Return the bytes of each array."""
         if arrays.sizes is None:
             return arrays.count_sizes
         # The items of one row follow each other: what all of them take is the difference between two sums.
@@ -468,7 +468,7 @@ class _Array:
         return arrays.count_sizes + (sums.gather(ends) - sums.gather(ends - arrays.counts)) + arrays.filled.cast(pl.Int64)
 
     def past(self, arrays: _Items, at: pl.Series, checks: _Checks) -> pl.Series:
-        """The places behind the arrays when they start at the places `at`."""
+        """Return the places behind the arrays when they start at the places `at`."""
         at = _past_counts(arrays.counts, arrays.count_sizes, at, checks)
         if arrays.items is None or arrays.sizes is None:
             return at
@@ -482,7 +482,7 @@ class _Array:
 
 
 def _past_counts(counts: pl.Series, size: pl.Series, at: pl.Series, checks: _Checks) -> pl.Series:
-    """The places behind the counts. Every byte of them is looked at: two blocks can be as long as one."""
+    """Return the places behind the counts. Every byte of them is looked at: two blocks can be as long as one."""
     widest = size.max()
     if widest == 1:
         checks.add(at, (counts * 2).cast(pl.UInt8))

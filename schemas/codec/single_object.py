@@ -40,7 +40,7 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 def encode(record: Record) -> bytes:
-    """The record in single-object encoding; BoundsError naming the field when it may not be written."""
+    """Return the record in single-object encoding; BoundsError naming the field when it may not be written."""
     schema = schema_of(type(record).__name__)
     try:
         message = RECORD_WRITERS[schema.prefix](record)
@@ -51,7 +51,7 @@ def encode(record: Record) -> bytes:
 
 
 def _checked(schema: RecordSchema, record: Record) -> bytes:
-    """The record written field by field; BoundsError naming the first that may not be written."""
+    """Return the record written field by field; BoundsError naming the first that may not be written."""
     fields = msgspec.to_builtins(record, builtin_types=(datetime, bytes))
     try:
         check_fields(schema, fields)
@@ -61,7 +61,7 @@ def _checked(schema: RecordSchema, record: Record) -> bytes:
 
 
 def encode_fields(name: str, fields: dict[str, Any]) -> bytes:
-    """The fields of a record as builtins in single-object encoding; of one that was encoded before, so that nothing is checked."""
+    """Return the fields of a record as builtins in single-object encoding; of one that was encoded before, so that nothing is checked."""
     return _written(schema_of(name), fields)
 
 
@@ -96,7 +96,7 @@ def _first_fault(schema: RecordSchema, fields: dict[str, Any]) -> str:
 
 
 def writer_schema(message: bytes) -> RecordSchema:
-    """The schema a message was written with; FramingError or UnknownSchemaError when there is none."""
+    """Return the schema a message was written with; FramingError or UnknownSchemaError when there is none."""
     if (schema_id := registry_schema_id(message)) is not None:
         raise RegistryFramingError(
             f"the value is framed for a schema registry, with the schema id {schema_id}, and was not read"
@@ -111,7 +111,7 @@ def writer_schema(message: bytes) -> RecordSchema:
 
 
 def registry_schema_id(message: bytes) -> int | None:
-    """The schema id of a value that is framed for a schema registry; None for any other value."""
+    """Return the schema id of a value that is framed for a schema registry; None for any other value."""
     if message[:1] != REGISTRY_MAGIC or len(message) < REGISTRY_PREFIX_BYTES:
         return None
     return int.from_bytes(message[1:REGISTRY_PREFIX_BYTES], "big")
@@ -140,13 +140,13 @@ def decode_fields(message: bytes) -> tuple[str, dict[str, Any]]:
 
 
 def _unfolded(writer: RecordSchema, current: RecordSchema, fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields that the writer had in another form."""
+    """Return the fields that the writer had in another form."""
     written = {field["name"] for field in writer.fields}
     return {one.field: one.items(fields) for one in unfoldings(current) if one.field not in written}
 
 
 def _read(message: bytes, writer: Json, reader: Json) -> tuple[dict[str, Any], int]:
-    """The fields of a message's body, and where the body ends."""
+    """Return the fields of a message's body, and where the body ends."""
     body = io.BytesIO(message)
     body.seek(PREFIX_BYTES)
     return cast("dict[str, Any]", fastavro.schemaless_reader(body, writer, reader)), body.tell()
@@ -165,13 +165,13 @@ def _unreadable(schema: RecordSchema, message: bytes) -> str:
 
 
 def decode(message: bytes) -> Record:
-    """The record in a message; FramingError, UnknownSchemaError, MalformedBodyError or BoundsError when there is none."""
+    """Return the record in a message; FramingError, UnknownSchemaError, MalformedBodyError or BoundsError when there is none."""
     name, fields = decode_fields(message)
     return record_from(RECORD_TYPES[name], fields)
 
 
 def record_from(record_type: type[AnyRecord], fields: dict[str, Any]) -> AnyRecord:
-    """A record of the type from its fields as builtins; RecordError naming the field that does not fit."""
+    """Return a record of the type from its fields as builtins; RecordError naming the field that does not fit."""
     try:
         return msgspec.convert(fields, record_type)
     except msgspec.ValidationError as error:

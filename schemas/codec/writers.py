@@ -57,7 +57,7 @@ class _Words(dict[str | None, bytes]):
 
 
 def written_time(value: datetime) -> bytes:
-    """A time as Avro writes it; ValueError for one out of bounds."""
+    """Return a time as Avro writes it; ValueError for one out of bounds."""
     micros = (value - EPOCH) // _MICROSECOND
     if not FIRST <= micros <= LAST:
         raise ValueError(value)

@@ -124,7 +124,7 @@ class Delivery:
 
     async def _tell_of_incidents(self) -> None:
         since = self._alerts.now() - RECENT
-        incidents = await asyncio.to_thread(self._alerts.outbox.untold, since)
+        incidents = await asyncio.to_thread(self._alerts.outbox.find_unalerted, since)
         await self._alerts.raise_alerts([incident_notice(incident) for incident in incidents if self._alerts.wants(incident)])
 
     async def _tell_of_judges(self) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from analytics.snapshots import copy_database
-from analytics.store.connection import attached, reading
+from analytics.store.connection import attach_files, select_log_rows
 from analytics.store.copying import sync
 from schemas.errors import InputError
 from schemas.registry import current_schemas
@@ -74,9 +74,9 @@ def _copy(workspace: Workspace, target: Path) -> None:
 
 def _rows(copy: Path) -> dict[str, int]:
     """Count the rows of each table of the copy, which also proves that the copy is readable."""
-    with attached({"copy": copy}) as connection:
+    with attach_files({"copy": copy}) as connection:
         counts = {
-            schema.table: connection.execute(f"SELECT count(*) {reading('copy', schema.table)}").fetchall()[0][0]
+            schema.table: connection.execute(f"SELECT count(*) {select_log_rows('copy', schema.table)}").fetchall()[0][0]
             for schema in current_schemas().values()
             if schema.topics
         }

@@ -15,8 +15,8 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from analytics.store.store import Store
-from analytics.store.tables import SYSTEM_COLUMNS, columns_of, full_name, literal, quote
-from analytics.store.views import current_source
+from analytics.store.tables import SYSTEM_COLUMNS, column_types, full_name, literal, quote
+from analytics.store.views import current_rows_sql
 from schemas.errors import InputError
 from schemas.lazy import duckdb
 from schemas.registry import RecordSchema, current_schemas
@@ -44,7 +44,9 @@ def export_tables(store: Store, folder: Path, tell: Callable[[str], None] = lamb
 
 def _export_table(store: Store, schema: RecordSchema, folder: Path) -> int:
     columns = [*(quote(name) for name in SYSTEM_COLUMNS)]
-    columns += [f"{quote(name)}::{kind} AS {quote(name)}" for name, kind in columns_of(schema, timestamp="TIMESTAMPTZ").items()]
+    columns += [
+        f"{quote(name)}::{kind} AS {quote(name)}" for name, kind in column_types(schema, timestamp="TIMESTAMPTZ").items()
+    ]
     unfinished = folder / f".{schema.table}.parquet"
     statement = (
         f"COPY (SELECT {', '.join(columns)} FROM {full_name(schema)} ORDER BY _topic, _partition, _offset) "
@@ -146,10 +148,10 @@ def _export_partitions_of(store: Store, schema: RecordSchema, folder: Path, sele
 
 def _rows(schema: RecordSchema, selection: Selection) -> str:
     """Return the latest revision of each selected record, with its day, in a fixed order, so that the same rows make the same files."""
-    kinds = columns_of(schema, timestamp="TIMESTAMPTZ")
+    kinds = column_types(schema, timestamp="TIMESTAMPTZ")
     columns = ", ".join(f"{quote(name)}::{kind} AS {quote(name)}" for name, kind in kinds.items())
     own = "true" if selection.project is None else f"project = {literal(selection.project)}"
-    source, latest = current_source(schema)
+    source, latest = current_rows_sql(schema)
     rows = f"SELECT *, ({EVENT_TIMES[schema.table]})::DATE AS day FROM {source} WHERE {own}{latest}"
     order = ", ".join(map(quote, schema.identity))
     return f"SELECT {columns}, day FROM ({rows}) WHERE {selection.condition()} ORDER BY project, day, {order}"

@@ -18,7 +18,7 @@ import msgspec
 from markupsafe import Markup, escape
 from starlette.datastructures import QueryParams
 
-from analytics.adhoc import FORMULA
+from analytics.adhoc import FORMULA_START
 from analytics.queries import queries, query_rows
 from analytics.sums.daily import query_days
 from audit.prompt_quoting import hidden_parts
@@ -336,7 +336,7 @@ MAX_EXPORT_ROWS = 50_000
 """Maximum number of rows of a file."""
 READ_BATCH_SIZE = 1_000
 """Rows per query of a file."""
-_FORMULA = re.compile(FORMULA)
+_FORMULA = re.compile(FORMULA_START)
 _JSON = msgspec.json.Encoder()
 
 

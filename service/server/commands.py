@@ -29,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from analytics.identity.duplicate_matching import unknown
+from analytics.identity.duplicate_matching import find_new_rows
 from analytics.snapshots import copy_database
 from analytics.sums.daily import refresh_daily
 from schemas.codec.arrow import decode_batch
@@ -251,7 +251,7 @@ class CommandOperations:
         store, differing = self._intake.store, dict[int, tuple[str, ...]]()
         with contextlib.closing(store.cursor()) as cursor:
             for name, frame in decode_batch(messages).frames.items():
-                differing |= unknown(cursor, schema_of(name), frame, topic, met=store.met)[1]
+                differing |= find_new_rows(cursor, schema_of(name), frame, topic, recent_matches=store.recent_matches)[1]
         return [differing.get(index, ()) for index in range(len(messages))]
 
     def _note_progress(self, progress: Sequence[ImportProgress]) -> None:

@@ -125,7 +125,7 @@ def _enter_workspace(stack: contextlib.AsyncExitStack, settings: Settings, as_of
     workspace = stack.enter_context(
         open_workspace(settings, now=now, create=True, writes=settings.kafka is None, alone=_DATABASE_IN_USE)
     )
-    workspace.store.give_memory_back()
+    workspace.store.release_memory()
     return workspace
 
 

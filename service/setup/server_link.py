@@ -31,9 +31,9 @@ from uuid import UUID
 
 import msgspec
 
-from analytics.identity.duplicate_matching import Met
-from analytics.store.positions import stored_ends
-from analytics.store.store import Appended, Store, Transaction
+from analytics.identity.duplicate_matching import RecentMatches
+from analytics.store.positions import read_ends
+from analytics.store.store import AppendResult, Store, Transaction
 from schemas import errors
 from schemas.codec.single_object import encode
 from schemas.errors import DriftlineError, StoreError
@@ -306,7 +306,7 @@ class ServerStore(Store):
     def __init__(self, path: Path, link: ServerLink) -> None:
         # The parent's constructor would open the file, so it is not called.
         self.path = path
-        self.met = Met()
+        self.recent_matches = RecentMatches()
         self.commits = 0
         self._link = link
 
@@ -329,7 +329,7 @@ class ServerStore(Store):
 
     def end_of(self, topic: str) -> int:
         """Return the position after the last committed record of the topic."""
-        return stored_ends(self.cursor())[topic]
+        return read_ends(self.cursor())[topic]
 
 
 class ServerCursor:
@@ -389,10 +389,10 @@ class ServerRunner:
         progress: Sequence[ImportProgress] = (),
         *,
         are_own: bool = False,  # noqa: ARG002 - to the server no record is its own
-    ) -> dict[str, Appended]:
+    ) -> dict[str, AppendResult]:
         """Publish accepted records, durable on return, then record the import's progress. Return the outcome by topic."""
         outcomes = self._link.call("publish", dict[str, Outcome], accepted.messages, list(progress), self._now())
-        return {topic: Appended(*outcome) for topic, outcome in outcomes.items()}
+        return {topic: AppendResult(*outcome) for topic, outcome in outcomes.items()}
 
     def run(self) -> None:
         """Wait until the server's stages have read all present records."""

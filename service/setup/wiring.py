@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from analytics.store.store import Appended, Store
+from analytics.store.store import AppendResult, Store
 from audit.policy import Policy, load_policy
 from audit.redaction import DEFAULT_KEY, Redactor
 from schemas.records import ImportProgress
@@ -24,7 +24,7 @@ class Runner(Protocol):
 
     def publish(
         self, accepted: EncodedRecords, progress: Sequence[ImportProgress] = (), *, are_own: bool = False
-    ) -> Mapping[str, Appended]:
+    ) -> Mapping[str, AppendResult]:
         """Publish accepted records, durable on return, and record the import's progress. `are_own`: this process has just encoded them."""
         ...
 

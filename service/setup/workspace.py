@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analytics.store.connection import IN_USE, FileLock
+from analytics.store.connection import IN_USE_HINT, FileLock
 from analytics.store.store import Store
 from schemas.errors import SettingsError, StoreError
 from service.setup.server_link import ServerLink, folder_of
@@ -115,7 +115,7 @@ def opened_store(database: Path, *, alone: str = "") -> Iterator[tuple[Store, Se
         try:
             store = stack.enter_context(Store(database))
         except StoreError as error:
-            if error.hint != IN_USE or (server := ServerLink.to(database)) is None:
+            if error.hint != IN_USE_HINT or (server := ServerLink.to(database)) is None:
                 raise
             if alone:
                 raise StoreError(str(error), hint=alone) from error
@@ -144,7 +144,7 @@ def readable_file(settings: Settings) -> Iterator[Path]:
     try:
         FileLock(database, shared=True).release()
     except StoreError as error:
-        if error.hint != IN_USE or (link := ServerLink.to(database)) is None:
+        if error.hint != IN_USE_HINT or (link := ServerLink.to(database)) is None:
             raise
         with copied(link, database) as copy:
             yield copy

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from analytics.deletion.retention import Purged, plan_erasure
+from analytics.deletion.retention import PurgeCounts, plan_erasure
 from analytics.store.store import Store
 from audit.policy import Policy
 from schemas.bounds import EARLIEST
@@ -88,7 +88,7 @@ class ErasureList(Answer, frozen=True):
     next_cursor: NextCursor
 
 
-def purged_records(purged: Purged, policy: Policy, now: datetime, days: int | None) -> PurgedRecords:
+def purged_records(purged: PurgeCounts, policy: Policy, now: datetime, days: int | None) -> PurgedRecords:
     """Return the outcome of a run of retention with this number of days, or the policy's."""
     kept_from = cutoff(now, days if days is not None else policy.for_project("").settings.retention_days)
     return PurgedRecords(

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from analytics.store.connection import IN_USE
+from analytics.store.connection import IN_USE_HINT
 from audit.policy import Policy
 from schemas.errors import InputError, SettingsError, StoreError
 from service.read.known_projects import unknown_project
@@ -324,7 +324,7 @@ def _explain_in_use() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        if error.hint != IN_USE:
+        if error.hint != IN_USE_HINT:
             raise
         raise StoreError(str(error), hint=_IN_USE_HINT) from error
 

@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import cast
 
 from analytics.deletion.deleting import STAGE as ERASURE
-from analytics.deletion.retention import CUT, forget_withdrawn
-from analytics.store.store import Appended, Store
+from analytics.deletion.retention import TRUNCATED_STAGE, delete_withdrawn_scores
+from analytics.store.store import AppendResult, Store
 from audit.policy import Policy
 from audit.redaction import Redactor
 from schemas.codec.single_object import decode, encode
@@ -58,16 +58,16 @@ class EmbeddedRunner:
 
     def publish(
         self, accepted: EncodedRecords, progress: Sequence[ImportProgress] = (), *, are_own: bool = False
-    ) -> dict[str, Appended]:
+    ) -> dict[str, AppendResult]:
         """Append accepted records to their topics and store the import's progress in one transaction. Return the outcomes by topic.
 
         Known records are skipped, so that delivering twice changes nothing. A record in conflict with the log becomes one dead letter,
         even if it is delivered again. `are_own` means that this program has just encoded the records, so that they need no validation.
         """
-        outcomes: dict[str, Appended] = {}
+        outcomes: dict[str, AppendResult] = {}
         dead_letters = EncodedRecords()
         if are_own and not self._gathers_writes:
-            self._store.gather_writes()
+            self._store.checkpoint_rarely()
             self._gathers_writes = True
         with self._store.transaction() as transaction:
             for topic, messages in accepted.messages.items():
@@ -78,7 +78,7 @@ class EmbeddedRunner:
                     admission.add_conflict(dead_letters, topic, decode(messages[index]), outcome.differing[index])
             for topic, messages in dead_letters.messages.items():
                 added = transaction.append(topic, messages, skip_known=True)
-                outcome = outcomes.setdefault(topic, Appended())
+                outcome = outcomes.setdefault(topic, AppendResult())
                 outcome.known += added.known
                 outcome.written = dict(Counter(outcome.written) + Counter(added.written))
             transaction.set_progress(progress)
@@ -97,7 +97,7 @@ class EmbeddedRunner:
                 position += read
                 if report is not None:
                     report(StageProgress(stage.name, position, self._store.end_of(stage.source)))
-        forget_withdrawn(self._store)
+        delete_withdrawn_scores(self._store)
         with self._store.transaction() as transaction:
             if transaction.watermark(UNFINISHED, ""):
                 transaction.set_watermark(UNFINISHED, "", 0)
@@ -128,7 +128,7 @@ class EmbeddedRunner:
         A session whose first records were deleted keeps its results, because its remaining records would give different ones.
         """
         with self._store.transaction() as transaction:
-            transaction.forget_derived(derived_tables(), but=CUT, stages=[ERASURE, ASSEMBLING.name])
+            transaction.clear_derived(derived_tables(), but=TRUNCATED_STAGE, stages=[ERASURE, ASSEMBLING.name])
             transaction.set_watermark(UNFINISHED, "", 1)
         self.run(report)
 

@@ -27,7 +27,7 @@ import msgspec
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
 from analytics.deletion.deleting import ERASURES
-from analytics.store.positions import KnownSessions, states_of_stages, stored_states
+from analytics.store.positions import KnownSessions, read_states, read_states_of_stages
 from analytics.store.store import Store
 from analytics.store.tables import PARTITION
 from audit.policy import Policy
@@ -389,7 +389,7 @@ class Engine(RecordIntake):
         # Read the log first: states move from the log to the tables, never back.
         pending = self._log.states(stage, keys)
         with contextlib.closing(self.store.cursor()) as cursor:
-            return stored_states(cursor, stage, keys) | dict(pending)
+            return read_states(cursor, stage, keys) | dict(pending)
 
     @property
     def has_judge(self) -> bool:
@@ -586,7 +586,7 @@ class SessionStates:
         if not self._is_current or self._is_cache_full:
             return False
         missing = self._missing_keys(keys)
-        if missing and len(self._sessions.unknown(missing)) == len(missing):
+        if missing and len(self._sessions.find_unknown(missing)) == len(missing):
             self._store_states(missing, {})
             return True
         return not missing
@@ -608,8 +608,8 @@ class SessionStates:
                 self._sessions.read(cursor)
                 self._changes = changes
             # A table scan for the states of a few sessions takes as long as for many.
-            stored_keys = list(set(missing).difference(self._sessions.unknown(missing)))
-            stored = states_of_stages(cursor, self._stages, stored_keys) if stored_keys else {}
+            stored_keys = list(set(missing).difference(self._sessions.find_unknown(missing)))
+            stored = read_states_of_stages(cursor, self._stages, stored_keys) if stored_keys else {}
         self._store_states(missing, stored)
 
     def of(self, stage: str, keys: Iterable[str]) -> dict[str, bytes]:
@@ -621,7 +621,7 @@ class SessionStates:
         """Update cached states from a commit to the log, by stage and session key. States of other sessions are read when needed."""
         for stage, cached in self._states.items():
             states = changed.get(stage, {})
-            self._sessions.add(self._sessions.unknown([key for key in states if cached.get(key) is None]))
+            self._sessions.add(self._sessions.find_unknown([key for key in states if cached.get(key) is None]))
             cached |= {key: state for key, state in states.items() if key in cached}
 
     def _missing_keys(self, keys: Iterable[str]) -> list[str]:
@@ -688,7 +688,7 @@ class EngineTaskLog:
 
     async def append(self, commit: Commit, record: Record) -> None:
         """See `TaskLog`."""
-        if self._erasures.has(record.connection, record.session_id):  # type: ignore[attr-defined]
+        if self._erasures.covers(record.connection, record.session_id):  # type: ignore[attr-defined]
             raise ErasedError
         await self._submit(Submission(commit=commit))
 

@@ -21,7 +21,7 @@ from typing import NamedTuple, Self
 
 import xxhash
 
-from analytics.identity.duplicate_matching import CONTENT, identity_of
+from analytics.identity.duplicate_matching import CONTENT_COLUMNS, identity_of
 from audit.redaction import Redactor
 from schemas.bounds import EARLIEST, LATEST
 from schemas.codec.arrow import INDEX, DecodedBatch, Rejected, decode_batch
@@ -263,7 +263,7 @@ def _hash_frame(name: str, frame: pl.DataFrame) -> Iterable[_RecordHash]:
     schema = schema_of(name)
     texts = [_identity_text(frame, column, name) for column in identity_of(schema)]
     named = frame.select(pl.concat_str([pl.lit(name), *texts], separator=_SEPARATOR, ignore_nulls=True).cast(pl.Binary))
-    content = CONTENT.get(name)
+    content = CONTENT_COLUMNS.get(name)
     contents = [b""] * frame.height if content is None else frame[content].cast(pl.Binary).fill_null(b"").to_list()
     identities = hashes_of(named.to_series().to_list())
     return map(_RecordHash, frame[OFFSET].to_list(), frame[KEY].to_list(), identities, hashes_of(contents))

@@ -29,7 +29,7 @@ from typing import TypeVar, cast
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from analytics.identity.duplicate_matching import KnownIdentities
-from analytics.store.store import Appended, Partition, Store, Transaction
+from analytics.store.store import AppendResult, Partition, Store, Transaction
 from audit.redaction import Redactor
 from schemas.codec.arrow import INDEX, Rejected
 from schemas.codec.single_object import decode
@@ -415,7 +415,7 @@ class SinkWriter:
         seen = KnownIdentities()
         with self._store.transaction() as transaction:
             for topic in topics():
-                transaction.learn(topic, seen)
+                transaction.read_identities(topic, seen)
         # Until here, concurrent callers use the previous object.
         self.seen = seen
         self._in_doubt = False
@@ -466,11 +466,11 @@ class SinkWriter:
         """
         batches = [self._decoded(topic, of_topic) for topic, of_topic in _by_topic(chunks).items()]
         with self._committing() as transaction:
-            landed = [(batch, transaction.land(batch.topic, batch.frames, self.seen)) for batch in batches]
+            landed = [(batch, transaction.flush(batch.topic, batch.frames, self.seen)) for batch in batches]
             self._require_reported([letter for batch, appended in landed for letter in self._letters(batch, appended)])
             transaction.set_watermarks(SINK, positions)
         for batch, appended in landed:
-            self.seen.take_in(batch.topic, appended.frames)
+            self.seen.add_rows(batch.topic, appended.frames)
         self._in_doubt = False
 
     def pass_over(self, partition: Partition, start: int, beginning: int) -> None:
@@ -528,7 +528,7 @@ class SinkWriter:
         frames = {name: pl.concat([frame, places[frame[INDEX]]], how="horizontal") for name, frame in batch.frames.items()}
         return _TopicBatch(topic, records, partitions, frames, batch.rejected)
 
-    def _letters(self, batch: _TopicBatch, appended: Appended) -> Iterator[bytes]:
+    def _letters(self, batch: _TopicBatch, appended: AppendResult) -> Iterator[bytes]:
         """Yield the dead letters of a topic's rejected and conflicting records."""
         refusals = [(rejected.index, undecodable(rejected.error)) for rejected in batch.rejected]
         for index, refusal in (*refusals, *((index, CONFLICT) for index in appended.conflicts)):
@@ -615,7 +615,9 @@ async def _ranges(connection: KafkaConnection) -> dict[Partition, Range]:
 def _drop(store: Store, ranges: Mapping[Partition, Range]) -> None:
     with store.transaction() as transaction:
         for topic in topics():
-            transaction.drop(topic, {number: bounds.beginning for (name, number), bounds in ranges.items() if name == topic})
+            transaction.delete_from(
+                topic, {number: bounds.beginning for (name, number), bounds in ranges.items() if name == topic}
+            )
         positions = transaction.watermarks(SINK)
         # Keep the positions of records that retention removed unread, so that the gap is recorded.
         starts = {

@@ -28,8 +28,15 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
-from analytics.deletion.deleting import ERASURES, Erased, erased_in, schemas_of_sessions
-from analytics.identity.duplicate_matching import CONTENT, Identity, KnownIdentities, identities_of, may_have_twin, unknown
+from analytics.deletion.deleting import ERASURES, ErasureScope, read_erasures, schemas_of_sessions
+from analytics.identity.duplicate_matching import (
+    CONTENT_COLUMNS,
+    Identity,
+    KnownIdentities,
+    find_new_rows,
+    identities_of,
+    may_have_duplicate,
+)
 from analytics.store.store import Partition, Store
 from audit.diagnosis.duplicate_rules import describe_differences
 from audit.fingerprints import canonical_json, stable_id
@@ -197,7 +204,7 @@ class Admission:
         identity = {field: getattr(record, field) for field in schema_of(name).identity}
         named = ", ".join(f"{field} {value!r}" for field, value in identity.items())
         detail = f"{name} {named}: the log holds it with other content{describe_differences(differing)}, which stays. {TO_DO}"
-        content = canonical_json([name, *identity.values(), getattr(record, CONTENT[name])])
+        content = canonical_json([name, *identity.values(), getattr(record, CONTENT_COLUMNS[name])])
         digest = hashlib.sha256(content.encode()).hexdigest()
         refusal = Refusal("admission", "conflicting_id", detail)
         self.add_dead_letter(accepted, RecordOrigin(topic, 0), refusal, msgspec.json.encode(record), digest=digest)
@@ -369,7 +376,7 @@ class NewRecords:
             is_new = [False] * len(of_type) if is_busy else hashes.which_are_new(name, topic, identities)
             for (index, identity), is_unseen in zip(of_type, is_new, strict=True):
                 record = records[index]
-                if name in self._of_sessions and self._erased.has(record.connection, record.session_id):  # type: ignore[attr-defined]
+                if name in self._of_sessions and self._erased.covers(record.connection, record.session_id):  # type: ignore[attr-defined]
                     outcomes[index] = KNOWN
                 elif is_unseen and counts[identity] == 1 and not _may_have_twin(record):
                     outcomes[index] = WRITTEN
@@ -386,7 +393,9 @@ class NewRecords:
         outcomes = [KNOWN] * len(messages)
         with contextlib.closing(self._store.cursor()) as cursor:
             for name, frame in decode_own(messages).frames.items():
-                fresh, conflicts = unknown(cursor, schema_of(name), frame, topic, self._hashes(), met=self._store.met)
+                fresh, conflicts = find_new_rows(
+                    cursor, schema_of(name), frame, topic, self._hashes(), recent_matches=self._store.recent_matches
+                )
                 for index in fresh[INDEX].to_list():
                     outcomes[index] = WRITTEN
                 for index in conflicts:
@@ -396,7 +405,7 @@ class NewRecords:
     def add(self, topic: str, records: Sequence[Record], end: int) -> None:
         """Add the identities of records that were appended to a topic, which now ends at `end`."""
         identities = {name: [identity for _, identity in of_type] for name, of_type in _identities(records).items()}
-        self._hashes().note(topic, identities, end)
+        self._hashes().add_identities(topic, identities, end)
 
 
 def _identities(records: Sequence[Record]) -> Mapping[str, list[tuple[int, Identity]]]:
@@ -411,7 +420,7 @@ def _identities(records: Sequence[Record]) -> Mapping[str, list[tuple[int, Ident
 
 
 def _may_have_twin(record: Record) -> bool:
-    return isinstance(record, AgentEvent) and may_have_twin(record.payload)
+    return isinstance(record, AgentEvent) and may_have_duplicate(record.payload)
 
 
 Name = tuple[str, str, Identity]
@@ -489,7 +498,7 @@ class InFlight:
 
 
 def _content(record: Record) -> object:
-    field = CONTENT.get(type(record).__name__)
+    field = CONTENT_COLUMNS.get(type(record).__name__)
     return None if field is None else getattr(record, field)
 
 
@@ -499,18 +508,18 @@ class ErasedNow:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._end = 0
-        self._erased = Erased.of([])
+        self._erased = ErasureScope.from_pairs([])
 
     @property
     def is_read(self) -> bool:
         """True once all erasures were read."""
         return self._store.end_of(ERASURES) == self._end
 
-    def has(self, connection: str, session_id: str) -> bool:
+    def covers(self, connection: str, session_id: str) -> bool:
         """Return whether the session is erased."""
         if not self.is_read:
             end = self._store.end_of(ERASURES)
             with contextlib.closing(self._store.cursor()) as cursor:
-                self._erased = erased_in(cursor)
+                self._erased = read_erasures(cursor)
             self._end = end
-        return self._erased.has(connection, session_id)
+        return self._erased.covers(connection, session_id)

@@ -22,7 +22,7 @@ from typing import Protocol
 
 import msgspec
 
-from analytics.store.positions import watermarks_of
+from analytics.store.positions import read_watermarks
 from analytics.store.store import Store
 from schemas.errors import DriftlineError, SettingsError
 from schemas.records import Record
@@ -142,7 +142,7 @@ def log_folder(database: Path) -> Path:
 def is_fed_by_kafka(store: Store) -> bool:
     """Return whether a sink has ever read topics into the database."""
     with contextlib.closing(store.cursor()) as cursor:
-        return bool(watermarks_of(cursor, SINK))
+        return bool(read_watermarks(cursor, SINK))
 
 
 def require_embedded(store: Store) -> None:

@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cache
 from typing import Protocol
 
-from analytics.store.positions import AHEAD, watermarks_of
+from analytics.store.positions import WRITE_AHEAD_LOG, read_watermarks
 from analytics.store.store import Store, Transaction
 from analytics.store.tables import PARTITION
 from audit.policy import Policy
@@ -49,7 +49,7 @@ def write_commits(store: Store, commits: Sequence[Commit], end: int, *, are_own:
     """
     with store.transaction() as transaction:
         first = end - len(commits)
-        commits = commits[max(0, transaction.watermark(AHEAD, "") - first) :]
+        commits = commits[max(0, transaction.watermark(WRITE_AHEAD_LOG, "") - first) :]
         if not commits:
             return
         records: dict[str, list[bytes]] = defaultdict(list)
@@ -66,7 +66,7 @@ def write_commits(store: Store, commits: Sequence[Commit], end: int, *, are_own:
         for topic, messages in records.items():
             transaction.append_at(topic, offsets[topic], messages, are_own=are_own)
         write_states(transaction, states, positions)
-        transaction.set_watermark(AHEAD, "", end)
+        transaction.set_watermark(WRITE_AHEAD_LOG, "", end)
 
 
 def write_states(
@@ -84,7 +84,7 @@ def write_states(
 
 def next_commit(cursor: duckdb.DuckDBPyConnection) -> int:
     """Return the number of the commit that the database expects next."""
-    return watermarks_of(cursor, AHEAD).get(("", PARTITION), 0)
+    return read_watermarks(cursor, WRITE_AHEAD_LOG).get(("", PARTITION), 0)
 
 
 class Publisher(Protocol):

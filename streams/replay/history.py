@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from analytics.store.connection import FileLock, connect, fetch, store_error
-from analytics.store.tables import BATCH, LOG, columns_of, default_of, literal, quote, registered
+from analytics.store.tables import BATCH, LOG, column_types, default_literal, literal, quote, registered
 from audit.file_kinds import HEAD, binary_kind, detect_non_json
 from audit.file_kinds import PARQUET as PARQUET_FILE
 from schemas.codec.arrow import rows_as_records
@@ -109,7 +109,7 @@ class Tables:
         """Return rows of a record type with `_partition` and `_offset`, in this order; times in UTC."""
         columns = ", ".join(
             f"{quote(column)}::{kind} AS {quote(column)}"
-            for column, kind in columns_of(schema_of(name), timestamp="TIMESTAMPTZ").items()
+            for column, kind in column_types(schema_of(name), timestamp="TIMESTAMPTZ").items()
         )
         table = schema_of(name).table
         statement = f"SELECT {columns}, _partition, _offset FROM {table} {where} ORDER BY _partition, _offset"
@@ -134,7 +134,7 @@ class Tables:
         if origin.kind == PARQUET:
             file = Path(origin.place) / f"{schema.table}.parquet"
             if not file.exists():
-                columns = ", ".join(f"{quote(name)} {kind}" for name, kind in columns_of(schema).items())
+                columns = ", ".join(f"{quote(name)} {kind}" for name, kind in column_types(schema).items())
                 self.connection.execute(
                     f"CREATE TABLE {schema.table} ({columns}, _topic VARCHAR, _partition INTEGER, _offset BIGINT)"
                 )
@@ -144,7 +144,7 @@ class Tables:
             there = {name for name, *_ in self.rows(f"DESCRIBE SELECT * FROM {rows}")}
         except duckdb.Error as error:
             raise _no_export(origin, schema, str(error).splitlines()[0]) from error
-        defaults = {field["name"]: default_of(field) for field in schema.fields if "default" in field}
+        defaults = {field["name"]: default_literal(field) for field in schema.fields if "default" in field}
         names = [*(field["name"] for field in schema.fields), "_topic", "_partition", "_offset"]
         missing = [name for name in names if name not in there and name not in defaults]
         if missing:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from analytics.queries import query_rows
-from analytics.store.connection import IN_USE
+from analytics.store.connection import IN_USE_HINT
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
@@ -100,7 +100,7 @@ class PartFile(SessionStates):
 def open_store(path: Path) -> Store:
     """Open the store in a file, after waiting for a killed process to release it."""
     again = Retrying(
-        retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.hint == IN_USE),
+        retry=retry_if_exception(lambda error: isinstance(error, StoreError) and error.hint == IN_USE_HINT),
         wait=wait_fixed(0.1),
         stop=stop_after_delay(TAKEOVER_SECONDS),
         reraise=True,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from analytics.store.connection import attached, connect
+from analytics.store.connection import attach_files, connect
 from analytics.store.store import Store
 from analytics.store.tables import full_name, literal, quote
 from audit.cost import nano_of, usd_of
@@ -310,7 +310,7 @@ def merge(files: ReplayFiles, plan: Plan, now: datetime) -> Outcome:
 
 def outcome_in(path: Path) -> Outcome:
     """Read the outcome of the replay in a file. Raises StoreError if the file is not a replay's."""
-    with attached({"replay": path}) as connection:
+    with attach_files({"replay": path}) as connection:
         rows = connection.execute(f"SELECT state FROM replay.log.stage_state WHERE stage = '{_STAGE}'").fetchall()
     if not rows:
         raise StoreError(

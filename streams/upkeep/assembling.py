@@ -36,9 +36,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from analytics.deletion.retention import forget_withdrawn
+from analytics.deletion.retention import delete_withdrawn_scores
 from analytics.queries import query_records, query_rows
-from analytics.store.positions import all_states, watermarks_of
+from analytics.store.positions import read_all_states, read_watermarks
 from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode, encode
 from schemas.errors import RecordError
@@ -289,8 +289,8 @@ class TraceAssembler:
     def _load_states(self) -> tuple[dict[Key, OpenTrace], dict[int, int]]:
         """Read the open traces and the positions from the tables."""
         with contextlib.closing(self._engine.store.cursor()) as cursor:
-            states = all_states(cursor, self.name)
-            positions = {partition: position for (_, partition), position in watermarks_of(cursor, self.name).items()}
+            states = read_all_states(cursor, self.name)
+            positions = {partition: position for (_, partition), position in read_watermarks(cursor, self.name).items()}
         decoder = msgspec.msgpack.Decoder(OpenTrace)
         return {_key_of_state(name): decoder.decode(state) for name, state in states.items()}, positions
 
@@ -328,7 +328,7 @@ class TraceAssembler:
             self._count_late(result.late)
         if result.has_withdrawn:
             await engine.flush()
-            await asyncio.to_thread(forget_withdrawn, engine.store)
+            await asyncio.to_thread(delete_withdrawn_scores, engine.store)
         return True
 
     def _read_new_spans(self, ends: Mapping[int, int]) -> None:

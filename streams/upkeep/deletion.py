@@ -20,24 +20,24 @@ from typing import Any
 
 import msgspec
 
-from analytics.deletion.deleting import ERASURES, STAGE, Erased
+from analytics.deletion.deleting import ERASURES, STAGE, ErasureScope
 from analytics.deletion.retention import (
-    CUT,
-    FOR_EVER,
+    KEEP_FOREVER,
+    TRUNCATED_STAGE,
     Cutoffs,
-    Erasing,
-    Purged,
+    ErasureRun,
+    PurgeCounts,
     Retention,
     RetentionPlan,
     Unread,
-    forget_withdrawn,
+    delete_withdrawn_scores,
     plan_retention,
 )
 from analytics.queries import query_rows
-from analytics.store.connection import attached
+from analytics.store.connection import attach_files
 from analytics.store.store import Outbox, Store
 from analytics.store.tables import quote
-from analytics.sums.daily import forget_hours, refresh_daily
+from analytics.sums.daily import delete_hours, refresh_daily
 from audit.anchors import ANCHORS
 from audit.exchanges.sampling import drop_deferred
 from audit.fingerprints import stable_id
@@ -70,11 +70,11 @@ log = logging.getLogger(__name__)
 def cutoff(now: datetime, days: int | None) -> datetime:
     """Return the time before which records with this retention in days are deleted; None keeps them indefinitely."""
     if days is None:
-        return FOR_EVER
+        return KEEP_FOREVER
     return datetime.combine(now.astimezone(UTC).date() - timedelta(days=days), time(), UTC)
 
 
-def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) -> Purged:
+def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) -> PurgeCounts:
     """Delete records past the retention of their project or, if `days` is given, all that are older.
 
     Writers continue meanwhile, with short waits.
@@ -94,8 +94,8 @@ def purge(store: Store, policy: Policy, now: datetime, days: int | None = None) 
         purged = Retention(store, Cutoffs(kept_from, kept_from(""), now - KEPT_SPANS), unread).run()
         if unread is not None:
             _unpark(store, kept_from)
-        Outbox(store).forget(kept_from(""))
-        forget_hours(store, sums_kept_from)
+        Outbox(store).delete_settled(kept_from(""))
+        delete_hours(store, sums_kept_from)
         if purged.rows.total():
             store.checkpoint()
     if purged.rows.total():
@@ -139,7 +139,7 @@ def _unread(store: Store) -> Unread:
 
 def _unpark(store: Store, kept_from: Callable[[str], datetime]) -> None:
     """Remove deleted exchanges from the states of open sessions, so that they are not scored at the end of the session."""
-    rows = store.cursor().execute("SELECT key FROM log.stage_state WHERE stage = ? ORDER BY key", [CUT]).fetchall()
+    rows = store.cursor().execute("SELECT key FROM log.stage_state WHERE stage = ? ORDER BY key", [TRUNCATED_STAGE]).fetchall()
     for start in range(0, len(rows), _SESSIONS_PER_QUERY):
         with store.transaction() as transaction:
             states = transaction.states(INTAKE.name, [key for (key,) in rows[start : start + _SESSIONS_PER_QUERY]])
@@ -242,8 +242,8 @@ def erase(store: Store, now: datetime, *, again: Collection[str] = (), all_again
         wanted = [one for one in erasures(store) if all_again or one.done is None or one.erasure["erasure_id"] in again]
         if not wanted:
             return 0
-        erased = Erased.of([(one.erasure["connection"], one.erasure["session_id"]) for one in wanted])
-        deleted = Erasing(store, erased).run()
+        erased = ErasureScope.from_pairs([(one.erasure["connection"], one.erasure["session_id"]) for one in wanted])
+        deleted = ErasureRun(store, erased).run()
         replays = [] if store.path is None else _delete_replays(store.path, erased)
         for one in wanted:
             if one.done is None or one.erasure["erasure_id"] in again:
@@ -280,7 +280,7 @@ def _added(before: Done | None, now: Done) -> Done:
     return Done(now.erased_at, dict(deleted), [*before.replays, *now.replays])
 
 
-def _delete_replays(database: Path, erased: Erased) -> list[str]:
+def _delete_replays(database: Path, erased: ErasureScope) -> list[str]:
     """Delete the replays beside a database that hold any erased session, because half a replay is useless. Returns their labels."""
     found = []
     for file in sorted(folder_of(database).glob("*.duckdb")):
@@ -290,18 +290,18 @@ def _delete_replays(database: Path, erased: Erased) -> list[str]:
     return found
 
 
-def _holds(file: Path, erased: Erased) -> bool:
+def _holds(file: Path, erased: ErasureScope) -> bool:
     """Return whether a file has rows of an erased session; an unreadable file counts as having some."""
     columns = (
         "SELECT schema_name, table_name FROM duckdb_columns() WHERE database_name = 'replay' "
         "AND column_name IN ('connection', 'session_id') GROUP BY ALL HAVING count(*) = 2"
     )
     try:
-        with attached({"replay": file}) as connection:
+        with attach_files({"replay": file}) as connection:
             for schema, table in connection.execute(columns).fetchall():
                 name = f"replay.{quote(schema)}.{quote(table)}"
                 rows = connection.execute(f"SELECT DISTINCT connection, session_id FROM {name}")  # noqa: S608 - names of tables, quoted
-                if any(erased.has(*row) for row in rows.fetchall()):
+                if any(erased.covers(*row) for row in rows.fetchall()):
                     return True
     except (StoreError, duckdb.Error):
         log.warning("%s cannot be read, so it may hold erased records: it is deleted", file)
@@ -326,4 +326,4 @@ class Withdrawing:
         """Delete the scores of withdrawn exchanges."""
         if self._engine.state().ready:
             await self._engine.flush("scores")
-            await asyncio.to_thread(forget_withdrawn, self._engine.store)
+            await asyncio.to_thread(delete_withdrawn_scores, self._engine.store)

@@ -24,7 +24,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
 
 from analytics.queries import query_records, query_rows
-from analytics.store.positions import watermarks_of
+from analytics.store.positions import read_watermarks
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from audit.drift.consecutive_days import DAYS
@@ -125,7 +125,7 @@ class History:
     def pending(self) -> dict[str, ImportMark]:
         """The marks of imports that brought days which are not all checked, by what they filled."""
         with contextlib.closing(self._store.cursor()) as cursor:
-            marks = _decode_marks(watermarks_of(cursor, CONSUMER))
+            marks = _decode_marks(read_watermarks(cursor, CONSUMER))
         return {target: mark for target, mark in marks.items() if mark.is_pending}
 
     async def check(self, target: str, until: datetime, report: ReportProgress = lambda *_: None) -> list[ProjectHistory]:

@@ -177,19 +177,20 @@ def test_a_commit_that_fails_and_is_durable_is_not_landed_twice(
 ) -> None:
     """A full disk may report a failure although the commit is durable, so a retry must not write twice."""
     make_topics(*topics(), partitions=1)
-    take_in, failed = KnownIdentities.take_in, list[bool]()
+    add_rows = KnownIdentities.add_rows
+    failed: list[bool] = []
 
     def fail_once(self: KnownIdentities, topic: str, frames: Mapping[str, pl.DataFrame]) -> None:
         if topic == "agent-events" and not failed:
             failed.append(True)
             raise duckdb.IOException("No space left on device")
-        take_in(self, topic, frames)
+        add_rows(self, topic, frames)
 
     async def run(store: Store) -> None:
         async with producing(kafka) as producer:
             await produce(producer, "agent-events", [event("s", number) for number in range(10)])
             await producer.send("agent-events", [(b"k", b"hello")])
-        monkeypatch.setattr(KnownIdentities, "take_in", fail_once)
+        monkeypatch.setattr(KnownIdentities, "add_rows", fail_once)
         await land_all(store, kafka)
 
     with Store(None) as store:

@@ -9,7 +9,7 @@ import duckdb
 import msgspec
 from simulation.world import World
 
-from analytics.identity.duplicate_matching import Met
+from analytics.identity.duplicate_matching import RecentMatches
 from analytics.store.store import Store
 from audit.exchanges.questions import ANSWERED
 from schemas.codec.single_object import decode
@@ -198,7 +198,7 @@ class SimulatedStore(Store):
     def restart(self) -> None:
         """Forget what a process knows of the database, but for the ends of topics: a transaction that fails has asked for them."""
         self.has_given_up = False
-        self.met = Met()
+        self.recent_matches = RecentMatches()
         self.commits = 0
         self._state_changes.clear()
 

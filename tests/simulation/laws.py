@@ -15,7 +15,7 @@ from support.invariants import encoded, rows
 
 from analytics.deletion.deleting import schemas_of_sessions
 from analytics.identity.duplicate_matching import identity_of
-from analytics.store.positions import PLACE
+from analytics.store.positions import POSITION
 from analytics.store.store import Store
 from analytics.store.tables import full_name, quote
 from audit.cost import nano_of
@@ -97,7 +97,7 @@ def _content(key: Key, content: int) -> str:
 def check_identities(world: World, store: Store) -> None:
     """Nothing is there twice, and no offset was given twice."""
     for schema in map(schema_of, RECORDS):
-        stored = rows(store, f"SELECT {', '.join(map(quote, [*PLACE, *identity_of(schema)]))} FROM {full_name(schema)}")
+        stored = rows(store, f"SELECT {', '.join(map(quote, [*POSITION, *identity_of(schema)]))} FROM {full_name(schema)}")
         for keys in ([row[:3] for row in stored], [(row[0], *row[3:]) for row in stored]):
             twice = [key for key, count in Counter(keys).items() if count > 1]
             world.require(not twice, "nothing is there twice", f"{schema.table}: {twice}")

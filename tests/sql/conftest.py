@@ -21,7 +21,7 @@ import msgspec
 import pytest
 from support.yaml_files import read_yaml
 
-from analytics.identity.duplicate_matching import Met
+from analytics.identity.duplicate_matching import RecentMatches
 from analytics.store.store import Store, Transaction
 from analytics.store.tables import replace
 from schemas.codec.single_object import encode
@@ -132,7 +132,7 @@ def fill(shared_store: Store) -> Iterator[Fill]:
             with contextlib.suppress(duckdb.TransactionException):  # the first time there is nothing to undo
                 cursor.rollback()
             cursor.begin()
-            transaction = Transaction(cursor, dict.fromkeys(topics(), 0), Met())
+            transaction = Transaction(cursor, dict.fromkeys(topics(), 0), RecentMatches())
             arriving = itertools.chain.from_iterable(map(records_of, given))
             # Neighbours of one type arrive in one batch: appending costs the same for one record as for hundreds.
             for (topic, _), neighbours in itertools.groupby(arriving, key=lambda pair: (pair[0], type(pair[1]))):

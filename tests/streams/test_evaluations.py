@@ -392,7 +392,7 @@ def test_a_failed_attempt_hides_no_finished_evaluation(store: Store) -> None:
         add_temporary_views(cursor)
         query = "SELECT revision, status, final_score FROM evaluations"
         assert cursor.execute(query).fetchall() == [(0, "completed", 7.0)]
-        assert cursor.execute(f"{query.split('FROM', maxsplit=1)[0]} FROM log.counted_evaluations(NULL)").fetchall() == [
+        assert cursor.execute(f"{query.split('FROM', maxsplit=1)[0]} FROM log.current_evaluations(NULL)").fetchall() == [
             (0, "completed", 7.0)
         ]
         assert cursor.execute("SELECT score FROM evaluated_runs").fetchall() == [(7.0,)]
@@ -425,7 +425,7 @@ def test_a_failed_evaluation_of_a_longer_run_hides_no_finished_one(store: Store)
     with closing(store.cursor()) as cursor:
         add_temporary_views(cursor)
         statuses = cursor.execute(
-            "SELECT status FROM log.counted_evaluations(NULL) UNION ALL SELECT status FROM evaluated_runs"
+            "SELECT status FROM log.current_evaluations(NULL) UNION ALL SELECT status FROM evaluated_runs"
         )
         assert statuses.fetchall() == [("completed",)] * 2
 

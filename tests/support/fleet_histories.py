@@ -17,7 +17,7 @@ from support import builders as build
 from support.clocks import TickingClock
 from support.engines import MoodyJudge, engine_over
 
-from analytics.deletion.retention import forget_withdrawn
+from analytics.deletion.retention import delete_withdrawn_scores
 from analytics.queries import query_records, query_rows
 from analytics.store.store import Store
 from audit.exchanges.questions import Question
@@ -176,7 +176,7 @@ def scored_live(path: Path, judge: Judge | None = None, records: Sequence[Record
                 await engine.publish("exchanges", revised(store, engine.now()))
                 await engine.wait_until_drained()
                 await engine.flush()
-                forget_withdrawn(store)
+                delete_withdrawn_scores(store)
 
     with Store(path) as store:
         asyncio.run(asyncio.wait_for(live(store), 600))

@@ -30,7 +30,7 @@ import pytest
 from support.effort import SOAK
 from support.servers import PATIENCE, PRELOADED, ROOT
 
-from analytics.subprocesses import environment
+from analytics.subprocesses import module_environment
 from service.read.queries import pool as query_processes
 
 COMMAND = "service.cli.main"
@@ -243,7 +243,7 @@ async def _started(
 ) -> AsyncIterator[_Process]:
     """Replace the `started` of `service.read.queries.pool` by a forked process, which ends with the context."""
     (given, stdin), (stdout, printed), (stderr, said) = os.pipe(), os.pipe(), os.pipe()
-    command = Forked(arguments, Path("/"), environment(**_VARIABLES), [given, printed, said, *files], module)
+    command = Forked(arguments, Path("/"), module_environment(**_VARIABLES), [given, printed, said, *files], module)
     for end in (given, printed, said):
         os.close(end)
     with closing(command), ThreadPoolExecutor(4) as threads:
@@ -261,7 +261,7 @@ def forked() -> Iterator[None]:
     """Fork processes while the context is open, unless this is a soak run."""
     with pytest.MonkeyPatch.context() as patch:
         if not SOAK:
-            patch.setattr(query_processes, "started", _started)
+            patch.setattr(query_processes, "start_module", _started)
             patch.setattr(query_processes, "Task", lambda _file, *task: _TASK("/proc/self/fd/3", *task))
         yield
 

@@ -57,7 +57,7 @@ _SAID = {
 
 
 def alerts() -> str:
-    """The page."""
+    """Return the page."""
     bodies = {kind: _webhook(notice) for kind, notice in NOTICES.items()}
     shown = [part for kind, body in bodies.items() for part in (f"## {kind}", _SAID[kind], fenced(_indented(body), "json"))]
     return page(

@@ -19,7 +19,7 @@ _PLACES = {"int": "NUMBER", "float": "NUMBER", "str": "TEXT", "Path": "FILE"}
 
 
 def commands() -> str:
-    """The page."""
+    """Return the page."""
     group: Any = typer.main.get_command(application())
     found = dict(commands_of(group))
     parts = [part for path, command in sorted(found.items()) for part in _command(path, command)]
@@ -39,7 +39,7 @@ def commands() -> str:
 
 
 def commands_of(group: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Every command that is shown, with what is typed for it, groups before their members."""
+    """Return every command that is shown, with what is typed for it, groups before their members."""
     shown = {name: command for name, command in group.commands.items() if not command.hidden}
     for name, command in shown.items():
         path = (*before, name)

@@ -11,7 +11,7 @@ from reference.markdown import code, first_paragraph, page, table, words
 
 
 def detectors() -> str:
-    """The page."""
+    """Return the page."""
     scoring = re.split(r"^\d\. ", SCORING or "", flags=re.MULTILINE)[1]
     return page(
         "Detectors",
@@ -51,7 +51,7 @@ def _finder(one: Detector) -> list[str]:
 
 
 def _differences() -> str:
-    """The defaults that the profile of transcripts has otherwise."""
+    """Return the defaults that the profile of transcripts has otherwise."""
     named = [
         (str(field.alias), getattr(EVENTS, name), getattr(TRANSCRIPTS, name)) for name, field in Thresholds.model_fields.items()
     ]

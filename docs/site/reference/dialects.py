@@ -42,7 +42,7 @@ _SHAPES = {"json": "", "flat": ".N.…", "text": "", "tasks": ""}
 
 
 def dialects() -> str:
-    """The page."""
+    """Return the page."""
     return page(
         "Dialects of traces",
         "What is read of spans. [Connect OpenTelemetry](../how-to/opentelemetry.md) has the lines for each framework.",
@@ -140,7 +140,7 @@ def _read(capture: Path) -> _Read:
 
 
 def _assembled(capture: Path) -> Iterator[Assembly]:
-    """The traces of a capture, read as a server reads them."""
+    """Return the traces of a capture, read as a server reads them."""
     traces: dict[str, dict[str, Span]] = {}
     for line in _lines(capture):
         for observed in SIGNALS[line["signal"]].read(json.dumps(line["request"]).encode(), _NOW, is_json=True):
@@ -163,7 +163,7 @@ def _share(whole: Sequence[Any], part: Sequence[Any]) -> str:
 
 
 def _scopes(capture: Path) -> str:
-    """The scopes that a capture's spans and logs are of, with their versions."""
+    """Return the scopes that a capture's spans and logs are of, with their versions."""
     scopes: set[str] = set()
     for line in _lines(capture):
         for group in _values(line["request"], "resourceSpans", "resourceLogs"):

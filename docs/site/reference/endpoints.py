@@ -16,7 +16,7 @@ from service.server.app import ROUTERS
 
 
 def endpoints() -> str:
-    """The page."""
+    """Return the page."""
     found: dict[str, list[str]] = {}
     for method, path, operation in operations():
         group = operation.get("tags", ["operations"])[0]

@@ -29,7 +29,7 @@ _MEND = "see to what the detail says, then put it back with `driftline dead-lett
 
 
 def errors() -> str:
-    """The page."""
+    """Return the page."""
     letters = [
         (code(one.code), first_paragraph(one.__doc__), words(one.hint))
         for one in error_classes()
@@ -51,7 +51,7 @@ def errors() -> str:
 
 
 def error_classes() -> list[type[DriftlineError]]:
-    """Every expected error, each after what it is a kind of."""
+    """Return every expected error, each after what it is a kind of."""
     for package in _PACKAGES:
         for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             importlib.import_module(found.name)
@@ -76,7 +76,7 @@ def _error(error: type[DriftlineError]) -> list[str]:
 
 
 def api_codes() -> dict[str, tuple[str, str]]:
-    """Every code that an endpoint answers, with its statuses, and what is said with it somewhere."""
+    """Return every code that an endpoint answers, with its statuses, and what is said with it somewhere."""
     statuses: dict[str, set[int]] = {"internal": {500}, "not_found": {404}, "method_not_allowed": {405}}
     said: dict[str, str] = {"internal": "internal error", "not_found": "this path does not exist"}
     for path in sorted(Path(inspect.getfile(service.http)).parent.rglob("*.py")):
@@ -93,7 +93,7 @@ def api_codes() -> dict[str, tuple[str, str]]:
 
 
 def _text(node: ast.expr | None) -> str:
-    """A text of the source with … for what is filled in; nothing for what is no text."""
+    """Return a text of the source with … for what is filled in; nothing for what is no text."""
     if isinstance(node, ast.JoinedStr):
         return "".join(_text(part) or "…" for part in node.values)
     return str(node.value) if isinstance(node, ast.Constant) else ""

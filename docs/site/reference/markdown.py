@@ -14,24 +14,24 @@ _CODE = re.compile(r"(`[^`]+`)")
 
 
 def words(text: str) -> str:
-    """A text as one line in which nothing but code between backticks has a meaning."""
+    """Return a text as one line in which nothing but code between backticks has a meaning."""
     parts = _CODE.split(" ".join(text.split()))
     return "".join(part.replace("|", "\\|") if part.startswith("`") else _MEANING.sub(r"\\\1", part) for part in parts)
 
 
 def sentence(text: str) -> str:
-    """The text with a capital at its start and a full stop at its end; nothing for an empty one."""
+    """Return the text with a capital at its start and a full stop at its end; nothing for an empty one."""
     return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
 
 
 def code(text: object) -> str:
-    """A value as code, in a table too; nothing for an empty one."""
+    """Return a value as code, in a table too; nothing for an empty one."""
     shown = str(text).replace("|", "\\|")
     return f"`{shown}`" if shown else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; cells are Markdown already. Columns without any content are left out, and so is a table without rows."""
+    """Return a table; cells are Markdown already. Columns without any content are left out, and so is a table without rows."""
     lines = [list(row) for row in rows]
     kept = [place for place in range(len(head)) if any(line[place] for line in lines)]
     shown = [[head[place] for place in kept], ["---"] * len(kept), *([line[place] for place in kept] for line in lines)]
@@ -39,13 +39,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def fenced(text: str, language: str = "") -> str:
-    """A block of code."""
+    """Return a block of code."""
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall(r"`+", text)), 3)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def page(title: str, *parts: str) -> str:
-    """A page of these parts; empty ones are left out."""
+    """Return a page of these parts; empty ones are left out."""
     return "\n\n".join([f"# {title}", *(part for part in parts if part)]) + "\n"
 
 

@@ -12,7 +12,7 @@ _FAMILY = re.compile(r"^# HELP (\S+) (.+)\n# TYPE \S+ (\w+)", re.MULTILINE)
 
 
 def metrics() -> str:
-    """The page."""
+    """Return the page."""
     text = Metrics().text(EngineState(True, "", {}, {}, 0.0), {}).decode()
     rows = [(code(name), kind, words(about)) for name, about, kind in _FAMILY.findall(text) if not name.endswith("_created")]
     return page(

@@ -71,7 +71,7 @@ _BOUNDS = {
 
 
 def policy() -> str:
-    """The page on policies."""
+    """Return the page on policies."""
     return page(
         "Policy",
         "A policy says how each project is judged. It is YAML or JSON; every field is optional but `version`, names "
@@ -84,7 +84,7 @@ def policy() -> str:
 
 
 def methodology() -> str:
-    """The page on methodologies."""
+    """Return the page on methodologies."""
     shipped = [part for one in shipped_methodologies().values() for part in _shipped(one)]
     return page(
         "Methodology",

@@ -22,7 +22,7 @@ _PAGES = (
 
 
 def overview() -> str:
-    """The page."""
+    """Return the page."""
     return page(
         "Reference",
         "Made from the code (`make generate`), and checked to be up to date: it says what this version does.",

@@ -13,7 +13,7 @@ PACKAGES = ("schemas", "audit", "analytics", "streams", "service", "trial/driftl
 
 
 def packages() -> str:
-    """The page."""
+    """Return the page."""
     return page(
         "Packages",
         "The map of the code, from the first line of every module. Imports go in one direction: `driftline_trial`, `service`, "
@@ -23,19 +23,19 @@ def packages() -> str:
 
 
 def folders() -> Iterator[Path]:
-    """Every package, outer ones first."""
+    """Return every package, outer ones first."""
     for name in PACKAGES:
         for path in sorted((ROOT / name).rglob("__init__.py")):
             yield path.parent
 
 
 def modules_of(folder: Path) -> list[Path]:
-    """The modules that lie loose in a package."""
+    """Return the modules that lie loose in a package."""
     return sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
 
 
 def first_line(path: Path) -> str:
-    """The first line of a module's docstring."""
+    """Return the first line of a module's docstring."""
     return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split("\n", 1)[0]
 
 

@@ -1,26 +1,30 @@
-"""Views to read by, and the queries that come with the program."""
+"""The analysts' views and the named queries."""
 
 from __future__ import annotations
 
 from analytics.queries import queries as named_queries
-from analytics.snapshots import readable_catalogue
+from analytics.snapshots import load_catalogue
 from reference.markdown import code, page, table, words
 
 
 def queries() -> str:
-    """The page."""
+    """Return the page."""
     views = [
-        part
-        for one in readable_catalogue()
-        if one.is_view
-        for part in (
-            f"### {one.name}",
-            words(one.words),
-            table(("column", "type", "what it is"), [(code(c.name), c.kind.lower(), words(c.words)) for c in one.columns]),
+        section
+        for relation in load_catalogue()
+        if relation.is_view
+        for section in (
+            f"### {relation.name}",
+            words(relation.description),
+            table(
+                ("column", "type", "what it is"),
+                [(code(column.name), column.kind.lower(), words(column.description)) for column in relation.columns],
+            ),
         )
     ]
-    shipped = [
-        (f"{code(one.name)}", words(one.purpose), words(one.grain), words(one.explained)) for one in named_queries().values()
+    rows = [
+        (code(query.name), words(query.purpose), words(query.grain), words(query.explained))
+        for query in named_queries().values()
     ]
     return page(
         "Queries and views",
@@ -29,5 +33,5 @@ def queries() -> str:
         *views,
         "## Queries by name",
         "`driftline sql NAME --project … --as-of … --set NAME=VALUE` runs one; `driftline sql --list` shows them in a terminal.",
-        table(("query", "answers", "grain", "parameters"), shipped),
+        table(("query", "answers", "grain", "parameters"), rows),
     )

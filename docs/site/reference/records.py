@@ -20,7 +20,7 @@ _ROLES = {
 
 
 def topics() -> str:
-    """The page on topics."""
+    """Return the page on topics."""
     stages = [(code(one.name), code(one.source), ", ".join(map(code, _written(one)))) for one in _STAGES]
     return page(
         "Topics",
@@ -52,7 +52,7 @@ def _topic(spec: TopicSpec) -> list[str]:
 
 
 def records() -> str:
-    """The page on records."""
+    """Return the page on records."""
     return page(
         "Records",
         "Each record type is one Avro schema, from which its table, its topic's contract and its Python class come. A field here is a column of "
@@ -85,7 +85,7 @@ def _record(schema: RecordSchema) -> list[str]:
 
 
 def _rows(field: dict[str, Any], before: str = "") -> list[tuple[str, str, str, str]]:
-    """The row of a field, and below it those of the fields that it is made of."""
+    """Return the row of a field, and below it those of the fields that it is made of."""
     name = before + field["name"]
     default = code(json.dumps(field["default"])) if "default" in field else ""
     row = (code(name), _type(field["type"]), words(field.get("doc", "")), default)
@@ -106,7 +106,7 @@ def _type(kind: Any) -> str:
 
 
 def _record_in(kind: Any) -> dict[str, Any] | None:
-    """The record that a type spells out, wherever in it."""
+    """Return the record that a type spells out, wherever in it."""
     if isinstance(kind, list):
         return next((found for one in kind if (found := _record_in(one))), None)
     if not isinstance(kind, dict):

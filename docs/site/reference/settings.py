@@ -17,7 +17,7 @@ _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "min_length": "
 
 
 def settings() -> str:
-    """The page."""
+    """Return the page."""
     said = _said_below_fields()
     parts = [part for name, kinds in kinds_of_settings().items() for part in _setting(name, kinds, said[name])]
     return page(
@@ -29,7 +29,7 @@ def settings() -> str:
 
 
 def _said_below_fields() -> dict[str, str]:
-    """The strings below the fields, which the running program does not keep."""
+    """Return the strings below the fields, which the running program does not keep."""
     (model,) = ast.parse(textwrap.dedent(inspect.getsource(Settings))).body
     pairs = itertools.pairwise(model.body) if isinstance(model, ast.ClassDef) else ()
     return {

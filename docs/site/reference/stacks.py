@@ -13,7 +13,7 @@ _FILLED = {"url": "http://127.0.0.1:8377", "token": "$TOKEN"}
 
 
 def with_stacks(guide: str) -> str:
-    """The guide with its sections of stacks made again; ValueError where it has no place for them."""
+    """Return the guide with its sections of stacks made again; ValueError where it has no place for them."""
     before, begin, rest = guide.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

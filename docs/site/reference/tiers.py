@@ -72,7 +72,7 @@ _REASONS = {
 
 
 def tiers() -> str:
-    """The page; SchemaError where the rules have a name that has no words here, or no longer have one."""
+    """Return the page; SchemaError where the rules have a name that has no words here, or no longer have one."""
     return page(
         "Tiers, states, gates",
         "Each exchange has one score with the state of every tier. Unscored is a state and no number: it is in no mean. `driftline scores --json` shows all of it.",
@@ -105,7 +105,7 @@ def tiers() -> str:
 
 
 def _states() -> list[str]:
-    """The states of a tier as the record of scores names them."""
+    """Return the states of a tier as the record of scores names them."""
     return _doc("tier3_state").partition(": ")[2].rstrip(".").replace(" or ", ", ").split(", ")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from analytics.store.store import STATUSES
+from analytics.store.store import ALERT_STATUSES
 from schemas.errors import InputError, SettingsError
 from service.alerts.delivery import Channel, Letter, Outcome, channels_of
 from service.alerts.notices import trial_notice
@@ -41,8 +41,8 @@ Status = Annotated[
     typer.Option(
         "--status",
         metavar="STATUS",
-        help=f"Only alerts with this status: {', '.join(STATUSES)}.",
-        autocompletion=completed(STATUSES),
+        help=f"Only alerts with this status: {', '.join(ALERT_STATUSES)}.",
+        autocompletion=completed(ALERT_STATUSES),
     ),
 ]
 
@@ -73,8 +73,8 @@ def list_alerts(
     as_json: AsJson = False,
 ) -> None:
     """List alerts and their delivery, newest first."""
-    if status is not None and status not in STATUSES:
-        raise InputError(f"--status {plain(status, 40)} is not a status", hint=f"Use one of {', '.join(STATUSES)}.")
+    if status is not None and status not in ALERT_STATUSES:
+        raise InputError(f"--status {plain(status, 40)} is not a status", hint=f"Use one of {', '.join(ALERT_STATUSES)}.")
     start = since_of(since)
     with open_workspace(settings_of(database)) as workspace:
         require_known(workspace, project)

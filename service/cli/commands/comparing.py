@@ -21,7 +21,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from analytics.queries import query_rows
-from analytics.store.connection import attached, reading
+from analytics.store.connection import attach_files, select_log_rows
 from audit.comparison import CONFIDENCE, PairedSums, expected_by_chance, paired_interval
 from audit.exchanges.states import SCORED
 from schemas.bounds import NAME
@@ -100,7 +100,7 @@ def compare_sides(first: Side, second: Side, project: str | None, top: int) -> D
     if first.path == second.path:
         raise InputError(f"{first.label} cannot be compared with itself", hint="Name two labels, or a label and live.")
     with _open_sides(first, second) as connection:
-        sides = {name: reading(name, "scores") for name in _SIDES} | {"project": project}
+        sides = {name: select_log_rows(name, "scores") for name in _SIDES} | {"project": project}
         exchanges = query_rows(connection, "compared_exchanges", sides)
         if not any(row["in_both"] for row in exchanges):
             project_names = {row["project"] for row in query_rows(connection, "compared_exchanges", sides | {"project": None})}
@@ -126,7 +126,7 @@ def compare_sides(first: Side, second: Side, project: str | None, top: int) -> D
 @contextlib.contextmanager
 def _open_sides(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open both files on one connection, as `a` and `b`; StoreError if one has no scores in this version's format."""
-    with attached(dict(zip(_SIDES, (first.path, second.path), strict=True))) as connection:
+    with attach_files(dict(zip(_SIDES, (first.path, second.path), strict=True))) as connection:
         try:
             yield connection
         except (duckdb.CatalogException, duckdb.BinderException) as error:
@@ -138,7 +138,7 @@ def _open_sides(first: Side, second: Side) -> Iterator[duckdb.DuckDBPyConnection
 
 def _side_document(connection: duckdb.DuckDBPyConnection, side: Side, name: str, project: str | None) -> Document:
     """Describe the policy and judge behind a side's scores, and the scope and calls of a replay."""
-    origins = query_rows(connection, "score_origins", {"scores": reading(name, "scores"), "project": project})
+    origins = query_rows(connection, "score_origins", {"scores": select_log_rows(name, "scores"), "project": project})
     return {"label": side.label, "replay": None if side.label == LIVE else _replay_scope(side.path), "origins": origins}
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from analytics.deletion.compaction import bytes_written, space_of
+from analytics.deletion.compaction import bytes_written, measure_space
 from analytics.deletion.compaction import compact as compact_file
 from analytics.deletion.deleting import ERASURES
 from schemas.codec.single_object import encode
@@ -192,7 +192,7 @@ def compact(database: Database = None, as_json: AsJson = False) -> None:
 
 def _compacted(path: Path) -> tuple[int, int]:
     """Compact a closed file; return its bytes before and after."""
-    with growing("compacting", space_of(path).used, lambda: bytes_written(path)):
+    with growing("compacting", measure_space(path).used, lambda: bytes_written(path)):
         return compact_file(path)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from analytics.queries import query_rows
-from analytics.store.connection import IN_USE
+from analytics.store.connection import IN_USE_HINT
 from analytics.store.store import Store
 from audit.policy import Policy, load_policy
 from schemas.errors import DriftlineError
@@ -164,11 +164,11 @@ def _count_pending(store: Store) -> int:
 
 def _report_unopened(settings: Settings, error: DriftlineError) -> Finding:
     """Report a database that cannot be opened. If another process uses it, that is most likely the server, which is normal."""
-    if error.hint != IN_USE:
+    if error.hint != IN_USE_HINT:
         return Finding("database", "problem", str(error), error.hint)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address_hint = f"According to the settings, the server is at http://{host}:{settings.port} (/readyz)."
-    return Finding("database", "note", f"in use, so not checked: {error}", f"{IN_USE} {address_hint}")
+    return Finding("database", "note", f"in use, so not checked: {error}", f"{IN_USE_HINT} {address_hint}")
 
 
 def _check_judge(settings: Settings) -> Iterator[Finding]:

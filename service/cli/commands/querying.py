@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from analytics.adhoc import FORMATS, frame_of_query, frame_of_statement, read_only_rows
+from analytics.adhoc import FORMATS, fetch_query, fetch_rows, fetch_statement
 from analytics.queries import Query, queries
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
@@ -122,18 +122,18 @@ def sql(
         _require_known(settings, parameters.get("project"))
         with readable_file(settings) as file:
             _add_up(file)
-            frame_and_rest = frame_of_query(file, query, parameters, limit)
+            frame_and_rest = fetch_query(file, query, parameters, limit)
         _show(*frame_and_rest, form, output, limit)
         return
     if project is not None or as_of is not None or values:
         raise SettingsError("sql: --project, --as-of and --set need a named query", hint="Write the values into the statement.")
     if output is None and form in {Form.TABLE, Form.JSONL, Form.CSV}:
         with readable_file(settings) as file:
-            rows = read_only_rows(file, statement, limit)
+            rows = fetch_rows(file, statement, limit)
         _print_rows(*rows, form, limit)
         return
     with readable_file(settings) as file:
-        frame_and_rest = frame_of_statement(file, statement, limit)
+        frame_and_rest = fetch_statement(file, statement, limit)
     _show(*frame_and_rest, form, output, limit)
 
 

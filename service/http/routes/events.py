@@ -20,7 +20,7 @@ from anyio import to_thread
 from fastapi import APIRouter
 from pydantic import ValidationError
 
-from analytics.identity.duplicate_matching import contradictions
+from analytics.identity.duplicate_matching import find_contradictions
 from analytics.queries import query_rows
 from audit.diagnosis.duplicate_rules import describe_differences
 from audit.surrogates import json_bytes
@@ -94,7 +94,7 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
 
 async def differing_fields(services: ApiContext, number: int, record: AgentEvent) -> Sequence[str]:
     """Return the fields in which an event differs from the stored one; empty after the first conflicts of a call, counted by `number`."""
-    ask = partial(contradictions, topic=TOPIC, record=record)
+    ask = partial(find_contradictions, topic=TOPIC, record=record)
     return await services.ask(ask) if number < _EXPLAINED else ()
 
 

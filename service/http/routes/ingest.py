@@ -17,7 +17,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Response
 from pydantic import ValidationError
 
-from analytics.identity.duplicate_matching import contradictions
+from analytics.identity.duplicate_matching import find_contradictions
 from audit.exchanges.labels import labels_json, read_labels
 from audit.fingerprints import canonical_json, digest
 from audit.redaction import Redactor
@@ -84,7 +84,7 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
         result = await engine.ingest_exchange(exchange)
     services.metrics.ingested((outcome_of_ingest(result),))
     if result.outcome == "conflict":
-        differing = await services.ask(lambda cursor: contradictions(cursor, TOPIC, exchange))
+        differing = await services.ask(lambda cursor: find_contradictions(cursor, TOPIC, exchange))
         raise ApiError(409, "conflict", conflict_words(differing))
     if result.outcome != WRITTEN:
         response.status_code = 200
@@ -331,7 +331,7 @@ async def _answers(
             answers[index] = RefusedExchange(error=f"[{index}]: {result}", code="invalid")
         elif result.outcome == "conflict":
             conflicts += 1
-            ask = partial(contradictions, topic=TOPIC, record=record)
+            ask = partial(find_contradictions, topic=TOPIC, record=record)
             differing = await services.ask(ask) if conflicts <= _EXPLAINED else ()
             answers[index] = RefusedExchange(error=f"[{index}].{conflict_words(differing)}", code="conflict")
         else:

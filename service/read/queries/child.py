@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import msgspec
 
-from analytics.adhoc import FORMATS, LOOK_FIRST, limited_frame, open_snapshot
+from analytics.adhoc import CATALOGUE_HINT, FORMATS, fetch_limited, open_snapshot
 from analytics.subprocesses import end_with_parent
 from schemas.errors import QueryError
 from service.read.queries.protocol import Outcome, QueryLimits, Task
@@ -56,7 +56,7 @@ def main() -> None:
 def _refuse_statement(error: QueryError) -> Outcome:
     if str(error).startswith(OUT_OF_MEMORY):
         return TOO_MUCH
-    return Outcome(error=str(error), hint=LOOK_FIRST_HERE if error.hint == LOOK_FIRST else error.hint)
+    return Outcome(error=str(error), hint=LOOK_FIRST_HERE if error.hint == CATALOGUE_HINT else error.hint)
 
 
 def limit_process(limits: QueryLimits) -> None:
@@ -83,7 +83,7 @@ def limit_process(limits: QueryLimits) -> None:
 def _answer_task(task: Task) -> tuple[Outcome, bytes]:
     question, limits = task.question, task.limits
     connection = open_snapshot(task.file, memory=limits.memory, seconds=limits.seconds)
-    frame, types, more = limited_frame(connection, question.sql, question.parameters, question.limit)
+    frame, types, more = fetch_limited(connection, question.sql, question.parameters, question.limit)
     body = FORMATS[question.format].encode(frame)
     return Outcome(columns=list(zip(frame.columns, types, strict=True)), rows=frame.height, truncated=more), body
 

@@ -30,9 +30,9 @@ from pathlib import Path
 
 import msgspec
 
-from analytics.snapshots import Changes, changes_of, copy_database, progress_of
+from analytics.snapshots import FileState, copy_database, read_file_state, read_progress
 from analytics.store.store import Store
-from analytics.subprocesses import started
+from analytics.subprocesses import start_module
 from schemas.errors import BusyError, DriftlineError, QueryError, StoreError
 from schemas.lazy import duckdb
 from service.read.queries.child import TOO_MUCH
@@ -53,7 +53,7 @@ async def ask(file: int, question: Question, limits: QueryLimits) -> tuple[Outco
     Raises QueryError if the statement cannot be answered within its limits. Cancelling the call kills the process.
     """
     task = Task(f"/proc/self/fd/{file}", question, limits)
-    async with started("service.read.queries.child", files=(file,)) as process:
+    async with start_module("service.read.queries.child", files=(file,)) as process:
         try:
             async with asyncio.timeout(START + limits.seconds + limits.grace):
                 outcome, body = await _exchange(process, msgspec.json.encode(task), limits)
@@ -70,7 +70,7 @@ async def build(copy: Path, target: Path, spill: Path, limits: QueryLimits, nice
     Raises StoreError if it fails or takes too long.
     """
     arguments = (str(copy), str(target), str(spill), str(nice))
-    async with started("service.read.queries.building", arguments, keeps_errors=True) as process:
+    async with start_module("service.read.queries.building", arguments, keeps_errors=True) as process:
         try:
             async with asyncio.timeout(limits.building):
                 _, stderr = await process.communicate()
@@ -132,7 +132,7 @@ class Snapshot:
 
     file: int
     at: datetime
-    changes: Changes
+    changes: FileState
     made: float
     seconds: float
     users: int = 0
@@ -238,7 +238,7 @@ class Snapshots:
         if current is None or path is None:
             return True
         age = time.monotonic() - current.made
-        return age > max(self._limits.fresh_for, REST * current.seconds) and changes_of(path) != current.changes
+        return age > max(self._limits.fresh_for, REST * current.seconds) and read_file_state(path) != current.changes
 
     async def _make(self) -> None:
         self._state = replace(self._state, since=self._now())
@@ -315,7 +315,7 @@ class Snapshots:
 
 def _describe_built(target: Path) -> str:
     """Describe the progress of a build: share of rows done, the current table and its share, and megabytes written."""
-    progress = progress_of(target)
+    progress = read_progress(target)
     if progress is None or not progress.total:
         return ""
     done = f"{progress.done / progress.total:.0%}"

@@ -14,7 +14,7 @@ import pytest
 from support.builders import exchange
 
 from analytics.deletion import compaction
-from analytics.deletion.compaction import compact, space_of
+from analytics.deletion.compaction import compact, measure_space
 from analytics.store.connection import lock_file
 from analytics.store.positions import COMPACTION
 from analytics.store.store import Store
@@ -86,13 +86,13 @@ def test_a_file_gets_smaller_and_says_the_same(filled: Path, tmp_path: Path) -> 
 
 def test_compaction_is_worth_it_for_a_large_free_share(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start does not copy a file for a few blocks."""
-    space = space_of(filled)
+    space = measure_space(filled)
     assert space.free > space.size / 2
     assert not space.is_worth_it
 
-    monkeypatch.setattr(compaction, "WORTH_BYTES", 1_000)
+    monkeypatch.setattr(compaction, "MIN_FREE_BYTES", 1_000)
 
-    assert space_of(filled).is_worth_it
+    assert measure_space(filled).is_worth_it
 
 
 def test_what_was_erased_is_a_reason_whatever_the_size(filled: Path, tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_what_was_erased_is_a_reason_whatever_the_size(filled: Path, tmp_path: P
     with Store(path) as store, store.transaction() as transaction:
         transaction.set_watermark(COMPACTION, "", 1)
 
-    assert space_of(path).is_worth_it
+    assert measure_space(path).is_worth_it
     compact(path)
-    assert not space_of(path).is_worth_it
+    assert not measure_space(path).is_worth_it
 
 
 def test_a_compaction_that_is_cut_short_stays_due(filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +120,9 @@ def test_a_compaction_that_is_cut_short_stays_due(filled: Path, tmp_path: Path, 
         with pytest.raises(KeyboardInterrupt):
             compact(path)
 
-    assert space_of(path).is_worth_it
+    assert measure_space(path).is_worth_it
     compact(path)
-    assert not space_of(path).is_worth_it
+    assert not measure_space(path).is_worth_it
 
 
 def test_a_file_in_use_is_left_alone(filled: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from support.clocks import NOW
 from support.engines import engine_over, rows, runner_over
 from support.sample_records import SampleMaker
 
-from analytics.deletion.compaction import compact, space_of
+from analytics.deletion.compaction import compact, measure_space
 from analytics.deletion.deleting import ERASURES, schemas_of_sessions
 from analytics.store.store import Store, Transaction
 from analytics.sums.daily import refresh_daily
@@ -168,7 +168,7 @@ def test_no_byte_of_an_erased_session_is_left(tmp_path: Path, samples: SampleMak
             "alerts",
         }:
             assert (count == before[table] - before[table] // 2) if session else count <= before[table] // 2, table
-    assert space_of(path).is_worth_it
+    assert measure_space(path).is_worth_it
     compact(path)
     assert MARKER.encode() not in path.read_bytes()
     assert session is None or b"kept answer" in path.read_bytes()
@@ -245,14 +245,14 @@ def test_an_erasure_that_was_cut_short_is_done_by_the_next(
     """Killed between two deletions, the request stands and the rest goes."""
     plant(store, samples, SESSION, MARKER)
     ask(store, "local", SESSION)
-    whole, steps = Transaction.remove, iter(range(100))
+    whole, steps = Transaction.delete_at, iter(range(100))
 
     def stopping(transaction: Transaction, name: str, places: pl.DataFrame) -> int:
         if next(steps) % 3 == 2:
             raise KeyboardInterrupt
         return whole(transaction, name, places)
 
-    monkeypatch.setattr(Transaction, "remove", stopping)
+    monkeypatch.setattr(Transaction, "delete_at", stopping)
     for _ in range(20):
         with contextlib.suppress(KeyboardInterrupt):
             erase(store, NOW)
@@ -278,14 +278,14 @@ def test_a_start_that_finds_nothing_to_erase_asks_for_no_new_file(tmp_path: Path
     with Store(path) as store:
         erase(store, NOW, all_again=True)
 
-    assert not space_of(path).must
+    assert not measure_space(path).holds_erased
 
 
 def test_every_incident_that_tells_of_it_is_blackened(
     store: Store, samples: SampleMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many there are: they are read some at a time, and rewritten while others are still to be read."""
-    monkeypatch.setattr("analytics.deletion.retention.READ_AT_ONCE", 2)
+    monkeypatch.setattr("analytics.deletion.retention.MAX_INCIDENTS", 2)
     evidence = msgspec.json.encode({"exchanges": [{"connection": "local", "sessionId": SESSION, "reason": MARKER}]}).decode()
     (one,) = samples.records("Incident", 1)
     many = [msgspec.structs.replace(one, incident_id=f"i{number}", revision=0, metadata=evidence) for number in range(5)]

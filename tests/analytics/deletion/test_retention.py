@@ -15,7 +15,7 @@ from support.clocks import TickingClock
 from support.engines import policy_of, rows, runner_over
 from support.sample_records import SampleMaker
 
-from analytics.deletion.retention import CUT, SESSION_STAGES, whole_since
+from analytics.deletion.retention import SESSION_STAGES, TRUNCATED_STAGE, complete_since
 from analytics.queries import query_rows
 from analytics.store.store import Outbox, Store, Transaction
 from analytics.sums.daily import refresh_daily
@@ -172,7 +172,11 @@ def test_a_session_of_which_nothing_is_left_is_forgotten(store: Store) -> None:
     purge(store, POLICY, NOW)
 
     assert count(store, "session_closings") == 0
-    assert set(rows(store, "stage_state", "stage, key")) == {("intake", "local/on"), ("scoring", "local/on"), (CUT, "local/on")}
+    assert set(rows(store, "stage_state", "stage, key")) == {
+        ("intake", "local/on"),
+        ("scoring", "local/on"),
+        (TRUNCATED_STAGE, "local/on"),
+    }
 
 
 def test_what_waits_for_the_end_of_its_session_goes_too(store: Store) -> None:
@@ -213,7 +217,7 @@ def test_stages_go_over_what_was_deleted_before_they_read_it(store: Store) -> No
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(said("s", number, NEW)) for number in range(10)])
         holes = pl.DataFrame({"_topic": "exchanges", "_partition": 0, "_offset": list(range(8))})
-        assert transaction.remove("Exchange", holes) == 8
+        assert transaction.delete_at("Exchange", holes) == 8
     runner = EmbeddedRunner(store, POLICY, Redactor(POLICY.redaction), TickingClock(NOW), batch_positions=2)
 
     runner.run()
@@ -281,7 +285,7 @@ def test_an_evaluation_goes_with_its_request_and_its_judgements_after_both(store
 
 def test_every_stage_s_states_are_among_those_that_go() -> None:
     """A stage that is added keeps something of sessions, too."""
-    assert {CUT, *(stage.name for stage in TOPOLOGY)} == set(SESSION_STAGES)
+    assert {TRUNCATED_STAGE, *(stage.name for stage in TOPOLOGY)} == set(SESSION_STAGES)
 
 
 def test_settled_alerts_go_but_for_those_of_open_incidents(store: Store, samples: SampleMaker) -> None:
@@ -308,7 +312,7 @@ def test_daily_sums_outlive_their_scores(store: Store) -> None:
 
     purge(store, POLICY, NOW)
     assert rows(store, "daily_scores", "day::DATE, exchanges", "day") == [(OLD.date(), 1), (NEW.date(), 1)]
-    assert whole_since(store) == {"ops": cutoff(NOW, 90)}
+    assert complete_since(store) == {"ops": cutoff(NOW, 90)}
     runner_over(store).rebuild()
     refresh_daily(store)
 
@@ -367,7 +371,7 @@ def test_a_run_that_is_cut_short_leaves_nothing_that_another_does_not_find(
     class StopError(Exception):
         """The end of a process."""
 
-    whole = Transaction.remove
+    whole = Transaction.delete_at
 
     def stopping(transaction: Transaction, name: str, places: pl.DataFrame) -> int:
         nonlocal steps
@@ -380,7 +384,7 @@ def test_a_run_that_is_cut_short_leaves_nothing_that_another_does_not_find(
     publish(store, "exchanges", *(said("s", number, OLD if number < 6 else NEW) for number in range(1, 8)), said("o", 1, OLD))
     with store.transaction() as transaction:
         transaction.append("judgements", [encode(reservation("s", 1)), encode(judgement("s", 1, judged_at=NEW))])
-    monkeypatch.setattr(Transaction, "remove", stopping)
+    monkeypatch.setattr(Transaction, "delete_at", stopping)
     for _ in range(20):
         with contextlib.suppress(StopError):
             purge(store, POLICY, NOW)

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from support import builders as build
 
-from analytics.identity.duplicate_matching import KnownIdentities, Met, contradictions
-from analytics.store.store import Appended, Store
+from analytics.identity.duplicate_matching import KnownIdentities, RecentMatches, find_contradictions
+from analytics.store.store import AppendResult, Store
 from audit.diagnosis.duplicate_rules import read_digest
 from audit.fingerprints import canonical_json
 from schemas.codec.arrow import INDEX, decode_batch
@@ -21,7 +21,7 @@ from schemas.records import AgentEvent, Exchange, Record
 LATER = timedelta(seconds=2)
 
 
-def append(store: Store, topic: str, *records: Record) -> Appended:
+def append(store: Store, topic: str, *records: Record) -> AppendResult:
     """Append what the log does not know."""
     with store.transaction() as transaction:
         return transaction.append(topic, [encode(one) for one in records], skip_known=True)
@@ -68,14 +68,16 @@ def test_a_record_is_told_what_it_contradicts() -> None:
         transaction.append("exchanges", [encode(read(1))])
         transaction.append("agent-events", [encode(event(1, result="full"))])
         ask = transaction.connection
-        assert contradictions(ask, "exchanges", told(1)) == ()
-        assert contradictions(ask, "exchanges", told(2, agent_response="No.")) == ()
-        assert contradictions(ask, "exchanges", msgspec.structs.replace(told(1, agent_response="No."), session_id="t")) == (
+        assert find_contradictions(ask, "exchanges", told(1)) == ()
+        assert find_contradictions(ask, "exchanges", told(2, agent_response="No.")) == ()
+        assert find_contradictions(
+            ask, "exchanges", msgspec.structs.replace(told(1, agent_response="No."), session_id="t")
+        ) == (
             "session_id",
             "agent_response",
         )
-        assert contradictions(ask, "agent-events", event(1, result="empty")) == ("result",)
-        assert contradictions(ask, "diagnoses", build.closing("s", 1)) == ()
+        assert find_contradictions(ask, "agent-events", event(1, result="empty")) == ("result",)
+        assert find_contradictions(ask, "diagnoses", build.closing("s", 1)) == ()
 
 
 def test_a_payload_that_is_no_object_is_compared_as_it_is() -> None:
@@ -116,12 +118,12 @@ def test_what_another_log_took_lands_as_it_is() -> None:
         append(store, "exchanges", read(1))
         with store.transaction() as transaction:
             seen = KnownIdentities()
-            transaction.learn("exchanges", seen)
+            transaction.read_identities("exchanges", seen)
             frame = decode_batch([encode(told(1)), encode(told(2))]).frames["Exchange"]
             placed = frame.with_columns(
                 pl.lit(0, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + 1).alias("_offset")
             )
-            landed = transaction.land("exchanges", {"Exchange": placed}, seen)
+            landed = transaction.flush("exchanges", {"Exchange": placed}, seen)
             assert landed.conflicts == [0]
             assert landed.written == {"exchanges": 1}
 
@@ -201,8 +203,8 @@ def test_batches_of_any_size_leave_the_same_out(size: int) -> None:
 
 def test_pairs_are_forgotten_within_bounds() -> None:
     """A server runs for months."""
-    met = Met()
-    for number in range(Met.PAIRS + 1):
-        met.add(number, -number - 1)
-    assert [met.is_taken(-1), met.is_taken(-2)] == [False, True]
-    assert met.known({7: 0, 8: 1, 9: 2}, {0: -2}) == [8]
+    recent_matches = RecentMatches()
+    for number in range(RecentMatches.PAIRS + 1):
+        recent_matches.add(number, -number - 1)
+    assert [recent_matches.has_duplicate(-1), recent_matches.has_duplicate(-2)] == [False, True]
+    assert recent_matches.find_known({7: 0, 8: 1, 9: 2}, {0: -2}) == [8]

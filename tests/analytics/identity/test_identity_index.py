@@ -11,26 +11,26 @@ from hypothesis import strategies as st
 from support.builders import closing, exchange, score
 
 import analytics.identity.duplicate_matching
-from analytics.identity.duplicate_matching import KnownIdentities, identities_of, unknown
-from analytics.store.store import Appended, Store
+from analytics.identity.duplicate_matching import KnownIdentities, find_new_rows, identities_of
+from analytics.store.store import AppendResult, Store
 from schemas.codec.arrow import INDEX, decode_batch
 from schemas.codec.single_object import encode
 from schemas.records import Record
 from schemas.registry import schema_of
 
 
-def append(store: Store, known: KnownIdentities, *records: Record) -> Appended:
+def append(store: Store, known: KnownIdentities, *records: Record) -> AppendResult:
     """Append what is not known, as the engine does; `known` follows."""
     topic, schema = "exchanges", schema_of("Exchange")
     messages = [encode(record) for record in records]
     with store.transaction() as transaction:
         known.read(transaction.connection, topic, transaction.end_of(topic))
         frame = decode_batch(messages).frames["Exchange"]
-        fresh, conflicts = unknown(transaction.connection, schema, frame, topic, known)
+        fresh, conflicts = find_new_rows(transaction.connection, schema, frame, topic, known)
         done = transaction.append(topic, [messages[index] for index in fresh[INDEX].to_list()])
     done.known, done.conflicts = len(records) - fresh.height - len(conflicts), sorted(conflicts)
     written = [records[index] for index in fresh[INDEX].to_list()]
-    known.note(topic, {"Exchange": identities_of("Exchange", written)}, store.end_of(topic))
+    known.add_identities(topic, {"Exchange": identities_of("Exchange", written)}, store.end_of(topic))
     return done
 
 
@@ -72,8 +72,8 @@ def test_another_content_is_a_conflict() -> None:
 
 def test_many_identities_are_kept_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hashes that wait are sorted in with the others, and positions are read in parts; nothing is lost in between."""
-    monkeypatch.setattr(analytics.identity.duplicate_matching, "RECENT", 10)
-    monkeypatch.setattr(analytics.identity.duplicate_matching, "AT_ONCE", 7)
+    monkeypatch.setattr(analytics.identity.duplicate_matching, "MAX_UNSORTED", 10)
+    monkeypatch.setattr(analytics.identity.duplicate_matching, "MAX_POSITIONS", 7)
     records = [exchange("s", number) for number in range(64)]
     with Store(None) as store:
         known = KnownIdentities()
@@ -121,4 +121,4 @@ def _are_new(known: KnownIdentities, topic: str, records: Sequence[Record]) -> b
 
 
 def _held(known: KnownIdentities, frame: pl.DataFrame) -> int:
-    return known.doubtful(schema_of("Exchange"), "exchanges", frame).height
+    return known.find_possible(schema_of("Exchange"), "exchanges", frame).height

@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 from support.builders import START, event, exchange
 
-from analytics.adhoc import LOCKED, only_statement, read_only_rows
+from analytics.adhoc import READ_ONLY_SETTINGS, fetch_rows, parse_single_statement
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import QueryError, StoreError
@@ -39,17 +39,17 @@ os._exit(9)
 NEW_YORK = """
 import sys
 from pathlib import Path
-from analytics.adhoc import read_only_rows
+from analytics.adhoc import fetch_rows
 
 statement = "SELECT TIMESTAMPTZ '2026-10-01 11:00:00+02', occurred_at, occurred_at::TIMESTAMPTZ FROM agent_events WHERE seq = 0"
-print(*read_only_rows(Path(sys.argv[1]), statement, 1)[1][0], sep=",")
+print(*fetch_rows(Path(sys.argv[1]), statement, 1)[1][0], sep=",")
 """
 PROGRESS = """
 import sys
 from pathlib import Path
-from analytics.adhoc import read_only_rows
+from analytics.adhoc import fetch_rows
 
-print(read_only_rows(Path(sys.argv[1]), "SELECT current_setting('enable_progress_bar')", 1)[1][0][0])
+print(fetch_rows(Path(sys.argv[1]), "SELECT current_setting('enable_progress_bar')", 1)[1][0][0])
 """
 READING = {
     "FROM dead_letters": 1,
@@ -230,7 +230,7 @@ def held_by_another_process(path: Path) -> Iterator[None]:
 @pytest.mark.parametrize("statement", READING)
 def test_what_reads_is_answered(statement: str, database: Path) -> None:
     """An analyst may use every way DuckDB has of asking."""
-    _, rows, more = read_only_rows(database, statement, 1000)
+    _, rows, more = fetch_rows(database, statement, 1000)
 
     assert len(rows) == READING[statement]
     assert more is False
@@ -242,9 +242,9 @@ def test_the_tables_and_their_columns_can_be_asked_for_with_what_they_mean(datab
         "SELECT comment FROM duckdb_columns() WHERE schema_name = 'main' AND table_name = 'scores' AND column_name = 'anomaly'"
     )
 
-    assert {("scores",), ("diagnoses",), ("agent_events",)} <= set(read_only_rows(database, "SHOW TABLES", 100)[1])
-    assert {"agent", "anomaly"} <= {row[0] for row in read_only_rows(database, "DESCRIBE scores", 100)[1]}
-    assert read_only_rows(database, comment, 1)[1] == [("True if anything about the exchange is anomalous.",)]
+    assert {("scores",), ("diagnoses",), ("agent_events",)} <= set(fetch_rows(database, "SHOW TABLES", 100)[1])
+    assert {"agent", "anomaly"} <= {row[0] for row in fetch_rows(database, "DESCRIBE scores", 100)[1]}
+    assert fetch_rows(database, comment, 1)[1] == [("True if anything about the exchange is anomalous.",)]
 
 
 @pytest.mark.parametrize("statement", CHANGING)
@@ -252,18 +252,18 @@ def test_what_changes_something_is_refused_and_changes_nothing(statement: str, d
     """Neither the database nor anything beside it: also not its write-ahead log, which DuckDB itself would let be overwritten."""
     before = contents(database.parent)
     with pytest.raises(QueryError) as refused:
-        read_only_rows(database, statement.replace("FOLDER", str(database.parent)), 1000)
+        fetch_rows(database, statement.replace("FOLDER", str(database.parent)), 1000)
 
     assert ("SHOW TABLES" in refused.value.hint) == ("Parser Error" in str(refused.value))
     assert contents(database.parent) == before
-    assert read_only_rows(database, "SELECT count(*) FROM agent_events", 1)[1] == [(3,)]
+    assert fetch_rows(database, "SELECT count(*) FROM agent_events", 1)[1] == [(3,)]
 
 
 @pytest.mark.parametrize("statement", REACHING)
 def test_what_reaches_beyond_the_database_is_refused(statement: str, database: Path) -> None:
     """A statement pasted from somewhere must not show files, the network or the environment."""
     with pytest.raises(QueryError) as refused:
-        read_only_rows(database, statement.replace("FOLDER", str(database.parent)), 1000)
+        fetch_rows(database, statement.replace("FOLDER", str(database.parent)), 1000)
 
     assert ("SHOW TABLES" in refused.value.hint) == ("Catalog Error" in str(refused.value))
     assert "key,secret" not in str(refused.value)
@@ -275,7 +275,7 @@ def test_a_statement_that_contains_one_that_writes_is_refused_before_it_runs(sta
     with duckdb.connect(":memory:") as connection:
         connection.execute("CREATE TABLE t (a INTEGER)")
         with pytest.raises(QueryError, match="not allowed"):
-            only_statement(connection, statement)
+            parse_single_statement(connection, statement)
 
 
 @pytest.mark.parametrize("statement", HARMLESS)
@@ -283,7 +283,7 @@ def test_a_statement_that_only_looks_like_one_that_writes_is_answered(statement:
     """Words that write may be names, texts and comments."""
     with duckdb.connect(":memory:") as connection:
         connection.execute("CREATE TABLE t (a INTEGER)")
-        connection.execute(only_statement(connection, statement)).fetchall()
+        connection.execute(parse_single_statement(connection, statement)).fetchall()
 
 
 @pytest.mark.parametrize("name", ["a_frame", "A_FRAME", "LOCKED", "statement", "rows"])
@@ -291,7 +291,7 @@ def test_variables_of_this_process_are_no_tables(name: str, database: Path) -> N
     """DuckDB would look for an unknown table among the variables of whoever asks, and of whoever asked them."""
     a_frame = A_FRAME.with_columns(more=1)
     with pytest.raises(QueryError, match=f"Table with name {name} does not exist"):
-        read_only_rows(database, f"FROM {name}", 1000)
+        fetch_rows(database, f"FROM {name}", 1000)
 
     assert a_frame.columns == ["secret", "more"]
 
@@ -299,8 +299,8 @@ def test_variables_of_this_process_are_no_tables(name: str, database: Path) -> N
 @pytest.mark.parametrize(("statement", "number"), [("", 0), ("-- nothing", 0), (";;", 0), ("SELECT 1; SELECT 2", 2)])
 def test_exactly_one_statement_is_answered(statement: str, number: int, database: Path) -> None:
     """Of several only the last one's rows would be seen, and what the others did would not."""
-    with pytest.raises(QueryError, match=f"{number} statements were given"):
-        read_only_rows(database, statement, 1000)
+    with pytest.raises(QueryError, match=f"got {number}"):
+        fetch_rows(database, statement, 1000)
 
 
 @pytest.mark.parametrize(
@@ -308,14 +308,14 @@ def test_exactly_one_statement_is_answered(statement: str, number: int, database
 )
 def test_rows_are_cut_at_the_limit_and_it_is_said_so(limit: int, shown: list[int], more: bool, database: Path) -> None:
     """Rows that are left out in silence would be counted as if they were not there."""
-    answer = read_only_rows(database, "SELECT seq FROM agent_events ORDER BY seq", limit)
+    answer = fetch_rows(database, "SELECT seq FROM agent_events ORDER BY seq", limit)
 
     assert answer == (["seq"], [(seq,) for seq in shown], more)
 
 
 def test_a_result_that_never_ends_is_cut_too(database: Path) -> None:
     """Rows are taken as they come, not made first and cut afterwards."""
-    assert read_only_rows(database, "FROM range(1_000_000_000_000)", 2)[1:] == ([(0,), (1,)], True)
+    assert fetch_rows(database, "FROM range(1_000_000_000_000)", 2)[1:] == ([(0,), (1,)], True)
 
 
 @pytest.mark.parametrize(
@@ -328,13 +328,13 @@ def test_a_result_that_never_ends_is_cut_too(database: Path) -> None:
         ("SELECT $x", "Values were not provided"),
         ("SELECT error('no\n\n\nmore')", "Invalid Input Error: no\nmore"),
         (f"SELECT {'(' * 10_000}1{')' * 10_000}", "depth"),
-        ("SELECT '\ud800'", "the statement is not text"),
+        ("SELECT '\ud800'", "not valid text"),
     ],
 )
 def test_a_mistake_is_shown_with_its_place_and_a_hint(statement: str, said: str, database: Path) -> None:
     """Whoever writes SQL by hand makes mistakes; the message has no blank lines, for each line is printed as an error."""
     with pytest.raises(QueryError) as refused:
-        read_only_rows(database, statement, 1000)
+        fetch_rows(database, statement, 1000)
 
     assert said in str(refused.value)
     assert all(str(refused.value).split("\n"))
@@ -344,16 +344,16 @@ def test_a_mistake_is_shown_with_its_place_and_a_hint(statement: str, said: str,
 def test_an_unknown_table_is_answered_with_where_the_tables_are_listed(database: Path) -> None:
     """Nobody knows the tables' names at first."""
     with pytest.raises(QueryError, match="Table with name sessions does not exist") as refused:
-        read_only_rows(database, "FROM sessions", 1000)
+        fetch_rows(database, "FROM sessions", 1000)
 
     assert "SHOW TABLES" in refused.value.hint
 
 
 def test_what_does_not_fit_into_memory_says_so(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written aside, so there is an end to it; the hint must not be to change a setting that is locked."""
-    monkeypatch.setitem(LOCKED, "memory_limit", "20MB")
+    monkeypatch.setitem(READ_ONLY_SETTINGS, "memory_limit", "20MB")
     with pytest.raises(QueryError, match="Out of Memory") as refused:
-        read_only_rows(database, "SELECT repeat(range::VARCHAR, 100) AS x FROM range(1_000_000) ORDER BY x", 1)
+        fetch_rows(database, "SELECT repeat(range::VARCHAR, 100) AS x FROM range(1_000_000) ORDER BY x", 1)
 
     assert "Query less" in refused.value.hint
 
@@ -361,7 +361,7 @@ def test_what_does_not_fit_into_memory_says_so(database: Path, monkeypatch: pyte
 def test_a_file_another_process_has_is_refused_with_what_to_do(database: Path) -> None:
     """A follower that is still running is the commonest reason."""
     with held_by_another_process(database), pytest.raises(StoreError) as refused:
-        read_only_rows(database, "SELECT 1", 1)
+        fetch_rows(database, "SELECT 1", 1)
 
     assert "Another process holds the file" in refused.value.hint
 
@@ -372,7 +372,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_with_a_hint(name: str, databas
     (database.parent / "damaged.duckdb").write_bytes(b"not a database" * 1000)
     before = contents(database.parent)
     with pytest.raises(StoreError) as refused:
-        read_only_rows(database.parent / name, "SELECT 1", 1)
+        fetch_rows(database.parent / name, "SELECT 1", 1)
 
     assert refused.value.hint
     assert contents(database.parent) == before
@@ -394,7 +394,7 @@ def test_times_come_back_as_utc_wherever_they_stand(database: Path, monkeypatch:
         FROM agent_events WHERE seq = 0 -- one
     """
     nine = datetime(2026, 10, 1, 9, 0, tzinfo=UTC)
-    names, rows, _ = read_only_rows(database, statement, 10)
+    names, rows, _ = fetch_rows(database, statement, 10)
 
     expected = (
         nine,
@@ -424,7 +424,7 @@ def test_the_machine_may_be_in_any_zone(database: Path) -> None:
 
 def test_the_present_can_be_asked_for(database: Path) -> None:
     """The project's own queries read no clock; an analyst's may."""
-    ((now, recent),) = read_only_rows(database, "SELECT now(), max(occurred_at) > now() FROM agent_events", 1)[1]
+    ((now, recent),) = fetch_rows(database, "SELECT now(), max(occurred_at) > now() FROM agent_events", 1)[1]
 
     assert now.tzinfo == UTC
     assert recent is False
@@ -434,7 +434,7 @@ def test_values_of_every_kind_come_back(database: Path) -> None:
     """Nulls, nested values, bytes, numbers over 64 bits, the ends of time: an answer is never an exception of another kind."""
     statement = """SELECT NULL AS nothing, [1, NULL, 3] AS numbers, {'a': {'b': ['c']}} AS nested, 'x'::BLOB AS bytes, 2::HUGEINT ** 100 AS big,
         1.50::DECIMAL(4, 2) AS money, TIMESTAMP 'infinity' AS never, TIMESTAMP '290000-01-01' AS far, chr(0) AS nul, [] AS empty"""
-    names, ((nothing, numbers, nested, data, _, _, never, far, nul, empty),), _ = read_only_rows(database, statement, 10)
+    names, ((nothing, numbers, nested, data, _, _, never, far, nul, empty),), _ = fetch_rows(database, statement, 10)
 
     assert nothing is None
     assert numbers == [1, None, 3]
@@ -445,19 +445,19 @@ def test_values_of_every_kind_come_back(database: Path) -> None:
     assert nul == "\0"
     assert empty == []
     assert "big" in names
-    assert read_only_rows(database, "FROM test_all_types()", 10)[1]
+    assert fetch_rows(database, "FROM test_all_types()", 10)[1]
 
 
 def test_two_columns_of_one_name_are_two_columns(database: Path) -> None:
     """As DuckDB answers them; nothing is lost by the name."""
-    assert read_only_rows(database, "SELECT 1 AS a, 2 AS a", 1) == (["a", "a"], [(1, 2)], False)
+    assert fetch_rows(database, "SELECT 1 AS a, 2 AS a", 1) == (["a", "a"], [(1, 2)], False)
 
 
 def test_what_a_killed_process_left_in_the_log_is_read_and_left_there(database: Path) -> None:
     """Looking must neither miss what was committed last nor take the log away from the owner of the file."""
     killed = subprocess.run([sys.executable, "-c", LEAVE_WAL, str(database)], env=IMPORTABLE, check=False)
     before = contents(database.parent)
-    rows = read_only_rows(database, "SELECT session_id FROM agent_events ORDER BY session_id", 10)[1]
+    rows = fetch_rows(database, "SELECT session_id FROM agent_events ORDER BY session_id", 10)[1]
 
     assert killed.returncode == 9
     assert f"{database}.wal" in before

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import duckdb
 
-from analytics.snapshots import build_snapshot, copy_database, readable_catalogue
+from analytics.snapshots import build_snapshot, copy_database, load_catalogue
 from analytics.store.store import Store
 
 
@@ -20,14 +20,14 @@ def test_the_catalogue_is_that_of_a_snapshot(tmp_path: Path) -> None:
         there = connection.execute(
             "SELECT table_name, column_name, data_type, coalesce(comment, '') FROM duckdb_columns() WHERE NOT internal AND schema_name = 'main'"
         ).fetchall()
-    named = [(one.name, column.name, column.kind, column.words) for one in readable_catalogue() for column in one.columns]
+    named = [(one.name, column.name, column.kind, column.description) for one in load_catalogue() for column in one.columns]
     assert sorted(there) == sorted(named)
 
 
 def test_what_is_made_to_be_read_comes_first_and_says_what_it_is() -> None:
     """Nobody begins with the record types."""
-    kinds = [one.is_view for one in readable_catalogue()]
+    kinds = [one.is_view for one in load_catalogue()]
     assert sorted(kinds, reverse=True) == kinds
-    assert [one.name for one in readable_catalogue() if not one.words] == []
-    turns = next(one for one in readable_catalogue() if one.name == "turns")
-    assert turns.columns[0].words == "Day of the exchange, UTC."
+    assert [one.name for one in load_catalogue() if not one.description] == []
+    turns = next(one for one in load_catalogue() if one.name == "turns")
+    assert turns.columns[0].description == "Day of the exchange, UTC."

@@ -14,7 +14,7 @@ import duckdb
 import polars as pl
 import pytest
 
-from analytics.adhoc import FORMATS, csv_of, frame_of, json_of
+from analytics.adhoc import FORMATS, encode_csv, encode_json, fetch_frame
 
 AT = datetime(2026, 10, 1, 9, tzinfo=UTC)
 VALUES: dict[str, tuple[str, Any]] = {
@@ -55,10 +55,10 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 def test_every_type_can_be_written_in_every_format(value: str, connection: duckdb.DuckDBPyConnection) -> None:
     """A statement is not refused for what it answers."""
     sql, expected = VALUES[value]
-    frame = frame_of(connection.sql(f"SELECT {sql} AS x, 1 AS y"))
+    frame = fetch_frame(connection.sql(f"SELECT {sql} AS x, 1 AS y"))
 
-    assert json.loads(json_of(frame)) == [{"x": expected, "y": 1}]
-    assert len(list(csv.reader(io.StringIO(csv_of(frame).decode())))) == 2
+    assert json.loads(encode_json(frame)) == [{"x": expected, "y": 1}]
+    assert len(list(csv.reader(io.StringIO(encode_csv(frame).decode())))) == 2
     assert pl.read_ipc(io.BytesIO(FORMATS["arrow"].encode(frame))).height == 1
     assert pl.read_parquet(io.BytesIO(FORMATS["parquet"].encode(frame))).height == 1
 
@@ -66,12 +66,12 @@ def test_every_type_can_be_written_in_every_format(value: str, connection: duckd
 @pytest.mark.parametrize("name", FORMATS)
 def test_no_rows_are_written_too(name: str, connection: duckdb.DuckDBPyConnection) -> None:
     """With the columns, where the format has them without rows."""
-    assert FORMATS[name].encode(frame_of(connection.sql("SELECT 1 AS x WHERE false")))
+    assert FORMATS[name].encode(fetch_frame(connection.sql("SELECT 1 AS x WHERE false")))
 
 
 def test_columns_of_one_name_are_told_apart(connection: duckdb.DuckDBPyConnection) -> None:
     """Frames and objects have each name once; no value is lost."""
-    frame = frame_of(connection.sql("SELECT 1 AS a, 2 AS a, 3 AS a_1"))
+    frame = fetch_frame(connection.sql("SELECT 1 AS a, 2 AS a, 3 AS a_1"))
     assert list(frame.row(0)) == [1, 2, 3]
     assert len(set(frame.columns)) == 3
 
@@ -79,19 +79,19 @@ def test_columns_of_one_name_are_told_apart(connection: duckdb.DuckDBPyConnectio
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1+1"])
 def test_a_text_that_looks_like_a_formula_is_quoted(text: str, connection: duckdb.DuckDBPyConnection) -> None:
     """An audited agent wrote it, and somebody opens the file in a spreadsheet."""
-    frame = frame_of(connection.sql("SELECT $text AS x", params={"text": text}))
-    written = csv_of(frame.with_columns(y=1)).decode()
+    frame = fetch_frame(connection.sql("SELECT $text AS x", params={"text": text}))
+    written = encode_csv(frame.with_columns(y=1)).decode()
     cell = list(csv.reader(io.StringIO(written, newline="")))[1][0]
     assert cell == f"'{text}"
 
 
 def test_numbers_below_zero_and_plain_texts_stay_as_they_are(connection: duckdb.DuckDBPyConnection) -> None:
     """Only texts can be formulas."""
-    frame = frame_of(connection.sql("SELECT -1 AS a, -1.5 AS b, 'a=b' AS c, '' AS d"))
-    assert list(csv.reader(io.StringIO(csv_of(frame).decode())))[1] == ["-1", "-1.5", "a=b", ""]
+    frame = fetch_frame(connection.sql("SELECT -1 AS a, -1.5 AS b, 'a=b' AS c, '' AS d"))
+    assert list(csv.reader(io.StringIO(encode_csv(frame).decode())))[1] == ["-1", "-1.5", "a=b", ""]
 
 
 def test_times_and_decimals_keep_their_types_in_columns(connection: duckdb.DuckDBPyConnection) -> None:
     """Arrow and Parquet are for programs: nothing is text that is not."""
-    frame = frame_of(connection.sql("SELECT TIMESTAMP '2026-10-01 09:00:00' AS at, 1.5 AS d"))
+    frame = fetch_frame(connection.sql("SELECT TIMESTAMP '2026-10-01 09:00:00' AS at, 1.5 AS d"))
     assert pl.read_parquet(io.BytesIO(FORMATS["parquet"].encode(frame))).rows() == [(AT, Decimal("1.5"))]

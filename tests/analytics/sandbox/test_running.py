@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from analytics.subprocesses import started
+from analytics.subprocesses import start_module
 
 
 def has_ended(process_id: int) -> bool:
@@ -29,7 +29,7 @@ def test_a_process_is_waited_for_however_often_its_caller_is_cancelled(cancellat
 
         async def hold() -> None:
             nonlocal process_id
-            async with started("service.read.queries.child") as process:
+            async with start_module("service.read.queries.child") as process:
                 process_id = process.pid
                 is_running.set()
                 await asyncio.Event().wait()

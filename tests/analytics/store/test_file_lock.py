@@ -15,10 +15,10 @@ from support.database_files import OPENED, assert_ours, locked_files, opened_els
 
 from analytics import snapshots
 from analytics.adhoc import open_read_only
-from analytics.deletion.compaction import compact, space_of
-from analytics.snapshots import changes_of, copy_database
+from analytics.deletion.compaction import compact, measure_space
+from analytics.snapshots import copy_database, read_file_state
 from analytics.store import copying
-from analytics.store.connection import FileLock, attached, lock_file
+from analytics.store.connection import FileLock, attach_files, lock_file
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
@@ -34,7 +34,7 @@ def read(path: Path) -> None:
 
 def attach(path: Path) -> None:
     """Open a database as `driftline compare` does."""
-    with attached({"one": path}):
+    with attach_files({"one": path}):
         pass
 
 
@@ -44,7 +44,7 @@ def replay(path: Path) -> None:
         pass
 
 
-OPENERS: tuple[Callable[[Path], object], ...] = (Store, read, attach, replay, compact, space_of)
+OPENERS: tuple[Callable[[Path], object], ...] = (Store, read, attach, replay, compact, measure_space)
 """Everything that opens a database."""
 
 
@@ -62,7 +62,7 @@ def test_a_snapshot_leaves_the_lock_where_it_is(store: Store, tmp_path: Path) ->
     """The copy is made by another process, and whether anything has changed is told without opening the file."""
     assert store.path is not None
     copy_database(store, tmp_path / "copy.duckdb")
-    changes_of(store.path)
+    read_file_state(store.path)
 
     assert_ours(store.path)
 
@@ -99,7 +99,7 @@ def test_readers_share_a_database_and_keep_writers_out(tmp_path: Path) -> None:
     """Several reports at once are fine; a writer is told who reads. A reader makes no file where it may only look."""
     path = tmp_path / "fleet.duckdb"
     Store(path).close()
-    with open_read_only(path), attached({"one": path}):
+    with open_read_only(path), attach_files({"one": path}):
         assert opened_elsewhere(path) == f"{path}: in use by process {os.getpid()}"
     copied = shutil.copy(path, tmp_path / "copied.duckdb")
     read(copied)
@@ -162,10 +162,10 @@ def test_a_part_of_a_replay_waits_for_who_was_killed_with_it(tmp_path: Path, mon
 def test_a_copy_during_which_the_header_changed_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a checkpoint blocks are written over that an earlier header still refers to: such a copy could be of two times at once."""
     source, target = tmp_path / "source", tmp_path / "target"
-    source.write_bytes(bytes(copying.HEADER + 1))
+    source.write_bytes(bytes(copying.HEADER_BYTES + 1))
     assert copying.copy(source, target)
     assert source.read_bytes() == target.read_bytes()
-    monkeypatch.setattr(copying, "_copy", lambda *_: source.write_bytes(b"\1" * copying.HEADER))
+    monkeypatch.setattr(copying, "_copy_blocks", lambda *_: source.write_bytes(b"\1" * copying.HEADER_BYTES))
 
     assert not copying.copy(source, target)
 
@@ -173,11 +173,11 @@ def test_a_copy_during_which_the_header_changed_is_not_whole(tmp_path: Path, mon
 def test_a_copy_that_a_checkpoint_overtook_is_made_again(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And after some attempts it is said that there is none."""
     answers = [False, True]
-    monkeypatch.setattr(snapshots, "copied_whole", lambda *_: answers.pop(0))
+    monkeypatch.setattr(snapshots, "copy_in_subprocess", lambda *_: answers.pop(0))
     copy_database(store, tmp_path / "copy.duckdb")
     assert not answers
-    monkeypatch.setattr(snapshots, "copied_whole", lambda *_: False)
-    with pytest.raises(StoreError, match="checkpoints came faster"):
+    monkeypatch.setattr(snapshots, "copy_in_subprocess", lambda *_: False)
+    with pytest.raises(StoreError, match="overtaken by a checkpoint"):
         copy_database(store, tmp_path / "copy.duckdb")
 
 
@@ -191,16 +191,16 @@ def test_a_copy_that_cannot_be_written_says_why(store: Store, tmp_path: Path) ->
 def test_what_was_committed_since_tells_itself_without_opening_the_file(store: Store) -> None:
     """A snapshot is made anew only when there is something new."""
     assert store.path is not None
-    before = changes_of(store.path)
+    before = read_file_state(store.path)
     with store.transaction() as transaction:
         transaction.watermark("nobody", "exchanges")
-    assert changes_of(store.path) == before
+    assert read_file_state(store.path) == before
     with store.transaction() as transaction:
         transaction.append("exchanges", [encode(exchange("s", 0))])
-    committed = changes_of(store.path)
+    committed = read_file_state(store.path)
     store.checkpoint()
 
-    assert len({before, committed, changes_of(store.path)}) == 3
+    assert len({before, committed, read_file_state(store.path)}) == 3
 
 
 def test_what_is_committed_while_a_copy_begins_asks_for_the_next_one(
@@ -216,4 +216,4 @@ def test_what_is_committed_while_a_copy_begins_asks_for_the_next_one(
             transaction.append("exchanges", [encode(exchange("s", 0))])
 
     monkeypatch.setattr(store, "checkpoint", overtaken)
-    assert copy_database(store, tmp_path / "copy.duckdb") != changes_of(store.path)
+    assert copy_database(store, tmp_path / "copy.duckdb") != read_file_state(store.path)

@@ -30,14 +30,14 @@ def test_a_session_with_a_state_is_never_unknown(writes: Writes, reads: set[int]
                 sessions.read(store.cursor())
         sessions.read(store.cursor())
         every = [f"c/{number}" for number in range(21)]
-        assert sessions.unknown(every) == [key for key in every if key not in written]
+        assert sessions.find_unknown(every) == [key for key in every if key not in written]
 
 
 def test_sessions_are_known_before_their_states_are_written() -> None:
     """What is in the write-ahead log alone counts, too."""
     sessions = KnownSessions(STAGES)
     sessions.add(["c/1"])
-    assert sessions.unknown(["c/1", "c/2"]) == ["c/2"]
+    assert sessions.find_unknown(["c/1", "c/2"]) == ["c/2"]
 
 
 def test_who_changed_the_states_of_a_stage_is_counted() -> None:
@@ -49,8 +49,8 @@ def test_who_changed_the_states_of_a_stage_is_counted() -> None:
             transaction.set_states("diagnosis", {"c/1": b""}, 1)
         assert store.state_changes(STAGES) == 1
         with store.transaction() as transaction:
-            transaction.drop_states(["c/1"], ["intake", "scoring"])
+            transaction.delete_states_of(["c/1"], ["intake", "scoring"])
         assert [store.state_changes(STAGES), store.state_changes(["diagnosis"])] == [3, 1]
         with store.transaction() as transaction:
-            transaction.forget_derived([], but="cut")
+            transaction.clear_derived([], but="cut")
         assert [store.state_changes(STAGES), store.state_changes(["diagnosis"])] == [4, 2]

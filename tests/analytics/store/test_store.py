@@ -20,8 +20,8 @@ import pytest
 from support import builders as build
 
 from analytics.store import store as store_module
-from analytics.store.connection import IN_USE
-from analytics.store.store import BATCH, Appended, Store, fetch
+from analytics.store.connection import IN_USE_HINT
+from analytics.store.store import BATCH, AppendResult, Store, fetch
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.errors import RecordError, StoreError
@@ -32,7 +32,7 @@ NOON = datetime(2026, 10, 1, 12, tzinfo=UTC)
 TOPICS = [(topic, name) for topic, names in topics().items() for name in names]
 
 
-def append(store: Store, topic: str, *records: Record, skip_known: bool = False) -> Appended:
+def append(store: Store, topic: str, *records: Record, skip_known: bool = False) -> AppendResult:
     """Append records to a topic in a transaction of their own."""
     with store.transaction() as transaction:
         return transaction.append(topic, [encode(record) for record in records], skip_known=skip_known)
@@ -62,7 +62,7 @@ def event(session: str, number: int) -> AgentEvent:
 def test_what_is_read_is_what_was_appended(store: Store, topic: str, name: str, samples: Any) -> None:
     """The table is the topic: a record must come out of it as it went in, to the last bit and microsecond."""
     records = samples.records(name, 60)
-    assert Appended({schema_of(name).table: 60}, 0) == append(store, topic, *records)
+    assert AppendResult({schema_of(name).table: 60}, 0) == append(store, topic, *records)
     assert list(enumerate(records)) == everything(store, topic)
 
 
@@ -107,25 +107,25 @@ def test_a_read_starts_and_ends_where_it_is_told(store: Store) -> None:
 
 def test_nothing_appended_is_nothing_changed(store: Store) -> None:
     """A poll that brought nothing must cost nothing."""
-    assert Appended() == append(store, "exchanges")
-    assert Appended() == append(store, "exchanges", skip_known=True)
+    assert AppendResult() == append(store, "exchanges")
+    assert AppendResult() == append(store, "exchanges", skip_known=True)
     assert store.end_of("exchanges") == 0
 
 
 def test_a_record_that_is_known_is_left_out(store: Store) -> None:
     """Delivering twice is the rule, not the exception; positions must not have holes from it."""
     first = [event("s1", 0), event("s1", 1)]
-    assert Appended({"agent_events": 2}, 0) == append(store, "agent-events", *first, skip_known=True)
+    assert AppendResult({"agent_events": 2}, 0) == append(store, "agent-events", *first, skip_known=True)
     again = [event("s1", 1), event("s2", 1), event("s1", 0), event("s1", 2)]
-    assert Appended({"agent_events": 2}, 2) == append(store, "agent-events", *again, skip_known=True)
+    assert AppendResult({"agent_events": 2}, 2) == append(store, "agent-events", *again, skip_known=True)
     assert list(enumerate([*first, again[1], again[3]])) == everything(store, "agent-events")
-    assert Appended({"agent_events": 0}, 4) == append(store, "agent-events", *again, skip_known=True)
+    assert AppendResult({"agent_events": 0}, 4) == append(store, "agent-events", *again, skip_known=True)
 
 
 def test_a_record_twice_in_a_batch_is_taken_once(store: Store) -> None:
     """A client that retries within one request sends it twice at once; the first one counts."""
     records = [event("s1", 0), event("s1", 0), event("s1", 1), event("s1", 0)]
-    assert Appended({"agent_events": 2}, 2) == append(store, "agent-events", *records, skip_known=True)
+    assert AppendResult({"agent_events": 2}, 2) == append(store, "agent-events", *records, skip_known=True)
     assert everything(store, "agent-events") == [(0, records[0]), (1, records[2])]
 
 
@@ -136,21 +136,21 @@ def test_another_content_under_a_known_identity_is_a_conflict_and_no_repetition(
     other = [msgspec.structs.replace(one, payload='{"other":1}') for one in first]
     later = [msgspec.structs.replace(one, seq=7, ingested_at=NOON) for one in first]
     batch = [other[0], later[1], event("s1", 2), later[0], other[1]]
-    assert Appended({"agent_events": 1}, 2, [0, 4]) == append(store, "agent-events", *batch, skip_known=True)
+    assert AppendResult({"agent_events": 1}, 2, [0, 4]) == append(store, "agent-events", *batch, skip_known=True)
     assert list(enumerate([*first, batch[2]])) == everything(store, "agent-events")
 
 
 def test_within_a_batch_the_first_content_of_an_identity_counts_unless_the_log_has_one(store: Store) -> None:
     """Whatever else was delivered with it, a record is compared with what is kept."""
     first, second = build.exchange("s1", 0), build.exchange("s1", 0, content_digest="1" * 16)
-    assert Appended({"exchanges": 1}, 1, [1]) == append(store, "exchanges", first, second, first, skip_known=True)
-    assert Appended({"exchanges": 0}, 1, [0, 2]) == append(store, "exchanges", second, first, second, skip_known=True)
+    assert AppendResult({"exchanges": 1}, 1, [1]) == append(store, "exchanges", first, second, first, skip_known=True)
+    assert AppendResult({"exchanges": 0}, 1, [0, 2]) == append(store, "exchanges", second, first, second, skip_known=True)
     assert everything(store, "exchanges") == [(0, first)]
 
 
 def test_without_skipping_everything_is_kept(store: Store) -> None:
     """A stage's own records are never known: they are committed with the watermark of what made them."""
-    assert Appended({"agent_events": 2}, 0) == append(store, "agent-events", event("s1", 0), event("s1", 0))
+    assert AppendResult({"agent_events": 2}, 0) == append(store, "agent-events", event("s1", 0), event("s1", 0))
 
 
 @pytest.mark.parametrize(("topic", "name"), TOPICS)
@@ -180,7 +180,7 @@ def test_a_new_revision_is_not_known(store: Store) -> None:
     ]  # fmt: skip
     append(store, "incidents", record, skip_known=True)
     newer = msgspec.structs.replace(record, revision=1, status="dismissed")
-    assert Appended({"incidents": 1}, 1) == append(store, "incidents", record, newer, skip_known=True)
+    assert AppendResult({"incidents": 1}, 1) == append(store, "incidents", record, newer, skip_known=True)
     assert store.cursor().execute("SELECT status FROM incidents").fetchall() == [("dismissed",)]
 
 
@@ -188,10 +188,10 @@ def test_a_closing_travels_on_two_topics_independently(store: Store) -> None:
     """Exchanges and events are read by different stages; each must be told that the session is over."""
     closing, other = build.closing("s1", 1), build.closing("s2", 1)
     append(store, "exchanges", build.exchange("s1", 0), closing, skip_known=True)
-    assert Appended({"session_closings": 1, "agent_events": 1}, 0) == append(
+    assert AppendResult({"session_closings": 1, "agent_events": 1}, 0) == append(
         store, "agent-events", closing, event("s1", 0), skip_known=True
     )
-    assert Appended({"session_closings": 1}, 1) == append(store, "agent-events", closing, other, skip_known=True)
+    assert AppendResult({"session_closings": 1}, 1) == append(store, "agent-events", closing, other, skip_known=True)
     assert everything(store, "exchanges") == [(0, build.exchange("s1", 0)), (1, closing)]
     assert everything(store, "agent-events") == [(0, closing), (1, event("s1", 0)), (2, other)]
     assert store.end_of("exchanges") == 2
@@ -271,7 +271,7 @@ def change_everything_and_raise(store: Store, error: type[BaseException]) -> Non
         transaction.set_states("diagnosis", {"a": b"1"}, 5)
         transaction.set_watermark("diagnosis", "agent-events", 5)
         assert transaction.watermark("diagnosis", "agent-events") == 5
-        transaction.forget(["exchanges"])
+        transaction.clear_tables(["exchanges"])
         # What is not committed is at nobody's end.
         assert store.end_of("agent-events") == 1
         assert store.end_of("exchanges") == 0
@@ -375,12 +375,12 @@ def test_what_is_forgotten_can_be_made_again_from_the_start(store: Store) -> Non
     append(store, "exchanges", build.exchange("s1", 0), build.closing("s1", 0))
     append(store, "agent-events", event("s1", 0), build.closing("s1", 0))
     with store.transaction() as transaction:
-        transaction.forget(["agent_events"])
+        transaction.clear_tables(["agent_events"])
     # The closing on that topic stands where it stood: what follows must not take its place.
     assert store.end_of("exchanges") == 2
     assert store.end_of("agent-events") == 2
     with store.transaction() as transaction:
-        transaction.forget(["session_closings"])
+        transaction.clear_tables(["session_closings"])
     assert store.end_of("exchanges") == 1
     assert store.end_of("agent-events") == 0
     assert everything(store, "exchanges") == [(0, build.exchange("s1", 0))]
@@ -476,8 +476,8 @@ def test_a_second_process_is_told_who_has_the_file(tmp_path: Path) -> None:
     path = tmp_path / "walnut.duckdb"
     with Store(path):
         done = run_python(OPEN, str(path))
-    assert done.stdout == f"{path}: in use by process {os.getpid()}\n{IN_USE}\n"
-    assert "server" in IN_USE
+    assert done.stdout == f"{path}: in use by process {os.getpid()}\n{IN_USE_HINT}\n"
+    assert "server" in IN_USE_HINT
     assert run_python(OPEN, str(path)).stdout == ""
 
 
@@ -643,7 +643,7 @@ def test_a_million_records_are_taken_and_read_back(path: Path) -> None:
                 transaction.set_watermark("sink", "agent-events", first + batch)
         with store.transaction() as transaction:
             known = transaction.append("agent-events", numbered(990_000, batch), skip_known=True)
-        assert Appended({"agent_events": 10_000}, 10_000) == known
+        assert AppendResult({"agent_events": 10_000}, 10_000) == known
     with Store(path) as store:
         assert store.end_of("agent-events") == store.count("agent_events") == 1_010_000
         position = 0

@@ -16,7 +16,7 @@ from support.effort import examples
 from support.stored_sessions import diagnosed
 
 from analytics.store.store import Store
-from analytics.store.tables import DIGEST, default_of, literal, migration_statements, quote, view_statements
+from analytics.store.tables import DIGEST, default_literal, literal, migration_statements, quote, view_statements
 from schemas.codec.arrow import rows_as_records
 from schemas.codec.single_object import encode
 from schemas.errors import StoreError
@@ -219,7 +219,7 @@ def test_a_file_of_a_newer_version_is_refused(path: Path, change: str, named: st
         Store(path)
     assert "agent_events" in str(caught.value)
     assert str(caught.value).endswith(f": {named}")
-    assert "upgrade" in caught.value.hint
+    assert "Upgrade" in caught.value.hint
     # The file is let go and unchanged.
     with duckdb.connect(str(path)) as raw:
         assert raw.execute("SELECT count(*) FROM log.agent_events").fetchall() == [(1,)]
@@ -275,7 +275,7 @@ def test_names_and_texts_are_quoted(name: str, text: str) -> None:
 def test_defaults_mean_the_same_in_sql(field: dict[str, Any], value: Any) -> None:
     """Old rows in the table and old bytes in a topic must get the same value."""
     with duckdb.connect() as connection:
-        assert connection.execute(f"SELECT {default_of(field)}").fetchone() == (value,)
+        assert connection.execute(f"SELECT {default_literal(field)}").fetchone() == (value,)
 
 
 def test_what_only_the_store_keeps_has_no_view() -> None:

@@ -14,7 +14,7 @@ from support.builders import judgement
 
 from analytics.identity.duplicate_matching import KnownIdentities
 from analytics.queries import query_rows
-from analytics.store.positions import PLACE
+from analytics.store.positions import POSITION
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from analytics.sums.kept import COST_SUMS
@@ -89,15 +89,15 @@ def land(store: Store, topic: str, partition: int, first_offset: int, records: S
     places = [pl.lit(partition, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + first_offset).alias("_offset")]
     with store.transaction() as transaction:
         seen = KnownIdentities()
-        transaction.learn(topic, seen)
-        transaction.land(topic, {name: frame.with_columns(places)}, seen)
+        transaction.read_identities(topic, seen)
+        transaction.flush(topic, {name: frame.with_columns(places)}, seen)
 
 
 def remove(store: Store, name: str, table: str, where: str) -> None:
     """Delete records, as retention and an erasure do."""
-    places = pl.DataFrame(store.cursor().sql(f"SELECT {', '.join(PLACE)} FROM log.{table} WHERE {where}"))
+    places = pl.DataFrame(store.cursor().sql(f"SELECT {', '.join(POSITION)} FROM log.{table} WHERE {where}"))
     with store.transaction() as transaction:
-        transaction.remove(name, places)
+        transaction.delete_at(name, places)
 
 
 def by_chance(number: int) -> tuple[Exchange, list[Judgement]]:
@@ -179,7 +179,7 @@ def test_what_is_made_again_from_the_start_is_added_up_again(store: Store) -> No
     refresh_daily(store)
     for topic, record in (("judgements", judgement("a", 1, cost_usd=0.5)), ("exchanges", exchange("a", 1, occurred_at=NOON))):
         with store.transaction() as transaction:
-            transaction.drop(topic, {0: 0})
+            transaction.delete_from(topic, {0: 0})
         require_same(store)
         land(store, topic, 0, 0, [record])
         require_same(store)

@@ -73,8 +73,8 @@ def land(store: Store, partition: int, first_offset: int, scores: Sequence[Score
     places = [pl.lit(partition, pl.Int32).alias("_partition"), (pl.col(INDEX).cast(pl.Int64) + first_offset).alias("_offset")]
     with store.transaction() as transaction:
         seen = KnownIdentities()
-        transaction.learn("scores", seen)
-        transaction.land("scores", {"Score": frame.with_columns(places)}, seen)
+        transaction.read_identities("scores", seen)
+        transaction.flush("scores", {"Score": frame.with_columns(places)}, seen)
 
 
 def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:
@@ -165,7 +165,7 @@ def test_what_is_made_again_from_the_start_is_added_up_again(store: Store) -> No
     publish(store, score("a", 1, exchange_at=NOON), score("b", 1, exchange_at=NOON))
     refresh_daily(store)
     with store.transaction() as transaction:
-        transaction.forget(["scores"])
+        transaction.clear_tables(["scores"])
     publish(store, score("a", 1, exchange_at=NOON, tier1_score=0.25))
 
     assert naive(store, (None, *ALWAYS)) == kept(store, (None, *ALWAYS))
@@ -176,16 +176,16 @@ def test_what_is_made_again_from_the_start_is_added_up_again(store: Store) -> No
 def test_a_rebuild_while_days_are_added_up_is_not_taken_for_done(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watermark of what was read before would hide the new scores at the old positions."""
     publish(store, score("a", 1, exchange_at=NOON), score("b", 1, exchange_at=NOON))
-    batches = daily._batches
+    batches = daily._split_days
 
     def rebuilt_meanwhile(changed: Mapping[Day, int]) -> Iterator[list[Day]]:
         yield from batches(changed)
         if changed:
             with store.transaction() as transaction:
-                transaction.forget(["scores"])
+                transaction.clear_tables(["scores"])
                 transaction.append("scores", [encode(score("c", 1, exchange_at=NOON, tier1_score=0.25))])
 
-    monkeypatch.setattr(daily, "_batches", rebuilt_meanwhile)
+    monkeypatch.setattr(daily, "_split_days", rebuilt_meanwhile)
     refresh_daily(store)
     monkeypatch.undo()
 
@@ -197,7 +197,7 @@ def test_a_rebuild_while_days_are_added_up_is_not_taken_for_done(store: Store, m
 def test_a_refresh_that_is_cut_short_begins_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill between two days leaves some of them added up, and all of them to be looked at."""
     publish(store, *(score("a", number, exchange_at=NOON + timedelta(days=number)) for number in range(3)))
-    batches = daily._batches
+    batches = daily._split_days
 
     class StopError(Exception):
         """The end of a process."""
@@ -208,8 +208,8 @@ def test_a_refresh_that_is_cut_short_begins_anew(store: Store, monkeypatch: pyte
                 raise StopError
             yield days
 
-    monkeypatch.setattr(daily, "_batches", stopping)
-    monkeypatch.setattr(daily, "AT_ONCE", 1)
+    monkeypatch.setattr(daily, "_split_days", stopping)
+    monkeypatch.setattr(daily, "MAX_NEW_RECORDS", 1)
     with pytest.raises(StopError):
         refresh_daily(store)
     monkeypatch.undo()
@@ -223,15 +223,15 @@ def test_a_transaction_takes_up_so_many_scores(store: Store, monkeypatch: pytest
     days = [[score(f"{day}", number, exchange_at=NOON + timedelta(days=day)) for number in range(day)] for day in range(1, 6)]
     publish(store, *(one for day in days for one in day))
     taken: list[int] = []
-    batches = daily._batches
-    monkeypatch.setattr(daily, "AT_ONCE", 4)
+    batches = daily._split_days
+    monkeypatch.setattr(daily, "MAX_NEW_RECORDS", 4)
 
     def counted(changed: Mapping[Day, int]) -> Iterator[list[Day]]:
         for days in batches(changed):
             taken.append(len(days))
             yield days
 
-    monkeypatch.setattr(daily, "_batches", counted)
+    monkeypatch.setattr(daily, "_split_days", counted)
     refresh_daily(store)
 
     # Once for the sums by day and hour, once for those by session.
@@ -244,7 +244,7 @@ def test_the_sums_do_not_depend_on_how_many_days_are_added_up_together(
     store: Store, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """Months of few records take one statement, and a day with many takes one of its own: neither may be seen in a sum."""
-    monkeypatch.setattr(kept_sums, "ROWS_AT_ONCE", most)
+    monkeypatch.setattr(kept_sums, "MAX_ROWS", most)
     chance = random.Random(11)
     publish(store, *(a_score(chance, number) for number in range(60)))
     refresh_daily(store)
@@ -256,7 +256,7 @@ def test_days_in_a_row_are_added_up_together_as_far_as_their_records_go() -> Non
     first = NOON.date()
     days = [(project, first + timedelta(days=number)) for number in (0, 1, 2, 4) for project in ("ops", "web")]
     sizes = {first: 90_000, first + timedelta(days=1): 110_000, first + timedelta(days=2): 1}
-    assert list(kept_sums._runs(days, sizes)) == [days[:4], days[4:6], days[6:]]
+    assert list(kept_sums._split_consecutive(days, sizes)) == [days[:4], days[4:6], days[6:]]
 
 
 def test_days_are_added_up_again_when_scores_were_deleted(store: Store) -> None:
@@ -283,7 +283,7 @@ def test_the_sums_do_not_depend_on_the_order_of_the_scores(store: Store) -> None
     refresh_daily(store)
     once = kept(store, (None, *ALWAYS))
     with store.transaction() as transaction:
-        transaction.forget(["scores"])
+        transaction.clear_tables(["scores"])
     publish(store, *reversed(scores))
     refresh_daily(store)
 

@@ -8,8 +8,8 @@ import pytest
 from support.builders import incident
 from support.engines import rows
 
-from analytics.deletion.deleting import Erased
-from analytics.deletion.retention import Erasing
+from analytics.deletion.deleting import ErasureScope
+from analytics.deletion.retention import ErasureRun
 from analytics.queries import query_rows
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
@@ -95,7 +95,7 @@ def test_an_erasure_erases_the_outline_too(store: Store) -> None:
     one, other = ({"connection": "local", "session_id": name, "agent": f"agent of {name}"} for name in ("gone", "kept"))
     one["sessionId"], other["sessionId"] = "gone", "kept"
     land(store, told("a", exchanges=[one, other]), told("b", exchanges=[other]))
-    Erasing(store, Erased.of([("local", "gone")])).run()
+    ErasureRun(store, ErasureScope.from_pairs([("local", "gone")])).run()
     assert outlines(store, "incident_id, agents, sessions") == [
         ("a", ["agent of kept"], ["local/kept"]),
         ("b", ["agent of kept"], ["local/kept"]),
@@ -106,10 +106,10 @@ def test_a_deleted_incident_leaves_no_outline(store: Store) -> None:
     """What was landed and is dropped lands again, perhaps as something else."""
     land(store, told("a", moved=MOVED), told("b", moved=MOVED))
     with store.transaction() as transaction:
-        transaction.drop("incidents", {0: 1})
+        transaction.delete_from("incidents", {0: 1})
     assert outlines(store, "incident_id") == [("a",)]
     with store.transaction() as transaction:
-        transaction.forget(["incidents"])
+        transaction.clear_tables(["incidents"])
     assert outlines(store) == []
 
 

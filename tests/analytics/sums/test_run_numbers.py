@@ -10,8 +10,8 @@ from support.builders import event
 from support.clocks import TickingClock
 from support.engines import rows
 
-from analytics.deletion.deleting import Erased
-from analytics.deletion.retention import Erasing
+from analytics.deletion.deleting import ErasureScope
+from analytics.deletion.retention import ErasureRun
 from analytics.store.store import Store
 from audit.policy import Policy
 from audit.redaction import Redactor
@@ -84,7 +84,7 @@ def test_retention_moves_no_number_and_frees_none(store: Store, runner: Embedded
 def test_an_erasure_moves_no_number_and_leaves_no_name(store: Store, runner: EmbeddedRunner) -> None:
     """The erased run's number is given to no other, and nothing says whose it was."""
     finish(runner, NEW, "a", "b")
-    Erasing(store, Erased.of([("local", "a")])).run()
+    ErasureRun(store, ErasureScope.from_pairs([("local", "a")])).run()
     assert rows(store, "run_numbers", "session_id, number") == [("b", 2)]
     finish(runner, NEW, "c")
     assert numbers(store) == {"b": 2, "c": 3}

@@ -13,7 +13,7 @@ from support.builders import score
 from support.random_scores import publish, publish_by_chance, score_by_chance
 
 from analytics.queries import query_rows
-from analytics.store.positions import PLACE
+from analytics.store.positions import POSITION
 from analytics.store.store import Store
 from analytics.sums.daily import refresh_daily
 from schemas.records import Score
@@ -57,10 +57,10 @@ def require_same(store: Store, *asked: Asked) -> None:
 
 def remove(store: Store, where: str) -> None:
     """Delete scores, as retention and an erasure do."""
-    places = pl.DataFrame(store.cursor().sql(f"SELECT {', '.join(PLACE)} FROM log.scores WHERE {where}"))
+    places = pl.DataFrame(store.cursor().sql(f"SELECT {', '.join(POSITION)} FROM log.scores WHERE {where}"))
     if places.height:
         with store.transaction() as transaction:
-            transaction.remove("Score", places)
+            transaction.delete_at("Score", places)
 
 
 def a_score(chance: random.Random, number: int, revision: int = 0) -> Score:

@@ -14,7 +14,7 @@ from support.builders import START
 from support.stored_sessions import diagnosed
 from support.watch_histories import put
 
-from analytics.adhoc import read_only_rows
+from analytics.adhoc import fetch_rows
 from analytics.snapshots import copy_database
 from analytics.store.store import Store
 from schemas.bounds import EARLIEST
@@ -106,7 +106,7 @@ def test_sql_uses_the_run_ids_of_the_pages(
     rows = call("POST", "/api/audit/query", tokens.root, json={"sql": sql}).json()["rows"]
     assert [tuple(row.values()) for row in rows] == expected_rows
     copy_database(store, tmp_path / "copy.duckdb")
-    assert read_only_rows(tmp_path / "copy.duckdb", sql, 10)[1] == expected_rows
+    assert fetch_rows(tmp_path / "copy.duckdb", sql, 10)[1] == expected_rows
 
 
 def test_the_lowest_trust_of_an_agent_links_to_its_run(look: Callable[..., str], store: Store) -> None:

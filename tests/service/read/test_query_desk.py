@@ -26,7 +26,7 @@ from support.builders import exchange
 from support.forking import forked
 from support.servers import LONG
 
-from analytics.snapshots import LEFT_OUT, WORK, copy_database, shown_columns, shown_schemas
+from analytics.snapshots import EXCLUDED_COLUMNS, QUEUE_TABLES, copy_database, snapshot_columns, snapshot_schemas
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.errors import BusyError, QueryError, StoreError
@@ -341,19 +341,19 @@ def test_a_snapshot_has_the_analysts_tables_without_texts(query_pool: QueryPool,
     """Texts are not needed to analyse drift, and neither are tables of pending work."""
     statement = "SELECT table_name, column_name FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
     found = {(row["table_name"], row["column_name"]) for row in rows(loop.run(query_pool.answer(Question(statement))))}
-    tables = {schema.table for schema in shown_schemas()}
+    tables = {schema.table for schema in snapshot_schemas()}
 
-    assert {(schema.table, column) for schema in shown_schemas() for column in shown_columns(schema)} <= found
-    assert not found & {(table, column) for table, columns in LEFT_OUT.items() for column in columns}
-    assert not {table for table, _ in found} & (WORK | {"stage_states", "watermarks"})
+    assert {(schema.table, column) for schema in snapshot_schemas() for column in snapshot_columns(schema)} <= found
+    assert not found & {(table, column) for table, columns in EXCLUDED_COLUMNS.items() for column in columns}
+    assert not {table for table, _ in found} & (QUEUE_TABLES | {"stage_states", "watermarks"})
     assert {"turns", "days", "dimensions", "judge_calls", "human_scores", "session_summaries", "anchor_turns"} <= {
         table for table, _ in found
     } - tables
     assert not [
         True
-        for schema in shown_schemas()
+        for schema in snapshot_schemas()
         for field in schema.fields
-        if field["type"] == "bytes" and field["name"] in shown_columns(schema)
+        if field["type"] == "bytes" and field["name"] in snapshot_columns(schema)
     ]
 
 

@@ -138,7 +138,7 @@ def test_an_interrupted_rebuild_is_completed_without_paying(store: Store, simula
     runner = runner_over(store)
     run(take_unjudged(store, 4))
     with store.transaction() as transaction:
-        transaction.forget([*derived_tables(), schema_of("StageState").table, schema_of("Watermark").table])
+        transaction.clear_tables([*derived_tables(), schema_of("StageState").table, schema_of("Watermark").table])
         transaction.set_watermark(UNFINISHED, "", 1)
     run(take(store, simulator))
     assert simulator.requests == 0

@@ -21,7 +21,7 @@ from support.clocks import NOW, TickingClock
 from support.engines import HangingJudge, MoodyJudge, engine_over, policy_of
 from support.store_fixtures import *  # noqa: F403 - pytest finds fixtures by their names here
 
-from analytics.store.positions import AHEAD
+from analytics.store.positions import WRITE_AHEAD_LOG
 from analytics.store.store import Store
 from audit.cost import Usage
 from audit.exchanges.questions import Question
@@ -509,13 +509,13 @@ def test_commits_already_in_the_tables_are_skipped_by_their_number(store: Store)
 def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
     """Flushing into an older copy would leave an unnoticed gap."""
     with store.transaction() as transaction:
-        transaction.set_watermark(AHEAD, "", 7)
+        transaction.set_watermark(WRITE_AHEAD_LOG, "", 7)
     log = local_log(store)
     log.read()
     run(log.append(Commit(), {}))
     killed(log)
     with store.transaction() as transaction:
-        transaction.set_watermark(AHEAD, "", 0)
+        transaction.set_watermark(WRITE_AHEAD_LOG, "", 0)
     with pytest.raises(StoreError, match=r"entry 7, .* flushed 0") as refused:
         recover_closed(store)
     assert "Restore the matching database" in refused.value.hint

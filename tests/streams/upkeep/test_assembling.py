@@ -156,7 +156,7 @@ def land_at(fleet: Fleet, partition: int, offset: int, *spans: Json) -> None:
     offsets = (pl.int_range(pl.len(), dtype=pl.Int64) + offset).alias("_offset")
     placed = frame.with_columns(pl.lit(partition, pl.Int32).alias("_partition"), offsets)
     with fleet.store.transaction() as transaction:
-        transaction.land("spans", {"Span": placed}, KnownIdentities())
+        transaction.flush("spans", {"Span": placed}, KnownIdentities())
 
 
 def test_a_later_span_may_have_a_smaller_offset_on_its_partition(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

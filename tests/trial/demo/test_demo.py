@@ -20,7 +20,7 @@ import pytest
 from support.servers import Child, Home, nursery, until
 from support.typed_guides import Terminal, is_shown, typed_in
 
-from analytics.adhoc import limited_frame, open_snapshot, read_only_rows
+from analytics.adhoc import fetch_limited, fetch_rows, open_snapshot
 from analytics.queries import query_rows
 from analytics.snapshots import build_snapshot, copy_database
 from analytics.store.store import Store
@@ -399,7 +399,7 @@ def test_the_questions_it_suggests_can_be_asked_of_any_database(tmp_path: Path) 
     """Each has an answer, and none holds what a shell would read."""
     database = tmp_path / "empty.duckdb"
     Store(database).close()
-    assert all(read_only_rows(database, query, 10)[1] == [] for _, query in QUERIES)
+    assert all(fetch_rows(database, query, 10)[1] == [] for _, query in QUERIES)
     assert not re.search(r'["$`\\!]', "".join(query for _, query in QUERIES))
 
 
@@ -409,7 +409,7 @@ def test_every_worked_example_of_sql_finds_something_in_the_demo(shown: Shown, t
         copy_database(store, tmp_path / "copy.duckdb")
     build_snapshot(tmp_path / "copy.duckdb", tmp_path / "snapshot.duckdb", tmp_path / "spill")
     with open_snapshot(str(tmp_path / "snapshot.duckdb"), memory=512 * 1024 * 1024, seconds=60) as connection:
-        empty = [one for one in worked_examples() if not limited_frame(connection, one.sql, one.parameters, 1000).frame.height]
+        empty = [one for one in worked_examples() if not fetch_limited(connection, one.sql, one.parameters, 1000).frame.height]
     assert all("test cases" in " ".join(one.words.split()) for one in empty)
     assert len(empty) == 2
 
