@@ -84,7 +84,7 @@ def tier_name(tier: str) -> str:
 
 def describe_cause(cause: str | None, evidence: Evidence) -> str:
     """Describe the cause of an incident and its evidence, or why the cause is unknown. Records of earlier versions have less."""
-    explanation = apply_mix(Explanation(cause, "", evidence.cause), evidence).words or evidence.cause.words
+    explanation = apply_mix(Explanation(cause, "", evidence.cause), evidence).text or evidence.cause.words
     return explanation or CAUSES.get(cause or "", NO_CAUSE)
 
 

@@ -1,10 +1,11 @@
-"""The check of projects as of a moment: what was measured, a fresh baseline, the rules, the incidents they make, and blind spots.
+"""The check of projects as of a moment: it measures, computes a baseline, applies the rules, and makes incidents and blind spots.
 
-It reads tables and writes nothing; it has no clock and no coin: the same tables and the same as-of make the same records.
+A check reads tables and writes nothing. It uses neither a clock nor random numbers: the same tables and the same as-of give the same
+records.
 
-Blind spots are what the rules could not compare, and why. The absence of incidents is good news only where something was compared. A new
-judge has no past; of two judges side by side only the one with most scores is compared; a change needs six days with data before it; only
-the runs of the agents with most runs are watched; an agent that stopped has no scores that could fall.
+Blind spots are what the rules could not compare, and why: that nothing was found is good news only where something was compared. A new
+judge has no history. Of two judges in use, only the one with most scores is compared. A change needs six days with data before it. Only
+the agents with most runs are watched. An agent that stopped has no scores that could fall.
 """
 
 from __future__ import annotations
@@ -41,11 +42,260 @@ from streams.watch.rules import ALL_RULES, LOOK_BACK_DAYS, RUNS, RunRuleInput, f
 NEW_JUDGE, OTHER_JUDGES, FEW_DAYS = "new_judge", "other_judges", "few_days"
 AGENTS_BEYOND_LIMIT, AGENT_STOPPED = "agents_beyond_limit", "agent_stopped"
 MIN_OTHER_JUDGES_SHARE = 0.1
-"""Share of the judged scores of the last seven days from which on other judges are worth a word."""
+"""The share of the last seven days' judged scores from which other judges are a blind spot."""
 MAX_NAMED_AGENTS = 5
-"""Agents of each reason that are named; the others are counted with the last of them."""
+"""Agents and judges that a blind spot names."""
 StoppedAgents = Mapping[str, Sequence[Mapping[str, Any]]]
 """The rows of the query `stopped_agents`, by project."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRecords:
+    """The latest baseline of each project, and the latest revisions of its incidents, oldest first."""
+
+    baselines: Mapping[str, Baseline]
+    incidents: Mapping[str, Sequence[Incident]]
+    unflushed: frozenset[str] = frozenset()
+    """Ids of incidents whose latest revision is not in the tables yet; the tables may lack their latest review, too."""
+
+
+ExplainProjectFinding = Callable[[str, Finding], Explanation]
+"""Returns the cause of a finding in a project (agent or judge), or the reason why it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The result of the check of one project."""
+
+    project: str
+    as_of: datetime
+    project_check: ProjectCheck | None
+    """What was checked; None if there are neither scores nor runs of the last days."""
+    baseline: Baseline | None
+    """The baseline after the check; None without scores."""
+    is_new_baseline: bool
+    findings: tuple[Finding, ...]
+    """The findings of the rules, including those that make no incident."""
+    incidents: tuple[Incident, ...]
+    """New incidents and revisions, which must be written."""
+    opened: tuple[Incident, ...]
+    """The new incidents."""
+    worsened: tuple[Incident, ...]
+    """The revisions of open incidents that got more severe."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectData:
+    """The data of one project that a check examines: scores, finished runs, or both."""
+
+    project: str
+    as_of: datetime
+    scores: RuleInput | None
+    runs: RunRuleInput | None
+    baseline: Baseline | None
+    """The baseline that applies to the check."""
+    stopped: Sequence[Mapping[str, Any]] = ()
+    """The agents that stopped, as rows of the query `stopped_agents`."""
+
+    @property
+    def find_companions(self) -> FindCompanions:
+        """The function that finds the tiers that changed along; it finds none without scores."""
+        return companion_finder(self.scores) if self.scores is not None else lambda *_: ()
+
+    @property
+    def days_covered(self) -> int:
+        """The number of days that the data goes back."""
+        if self.scores is not None:
+            return self.scores.measured.days_covered
+        return 0 if self.runs is None else self.runs.runs.days_covered
+
+    def gather_evidence(self, cursor: duckdb.DuckDBPyConnection, finding: Finding) -> Evidence:
+        """Gather the evidence for an incident of a finding."""
+        if self.scores is None or finding.rule == RUNS:
+            return gather_run_evidence(cursor, finding, self.project, self.as_of, has_scores=self.scores is not None)
+        return gather_evidence(cursor, finding, self.scores.measured, self.baseline)
+
+    def find_blind_spots(self, cursor: duckdb.DuckDBPyConnection) -> tuple[BlindSpot, ...]:
+        """Return the blind spots of the rules in this data."""
+        measured = None if self.scores is None else self.scores.measured
+        return find_blind_spots(cursor, measured, None if self.runs is None else self.runs.runs, self.stopped)
+
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """Checks projects under a policy; `explain` finds the causes of findings."""
+
+    policy: Policy
+    explain: ExplainProjectFinding
+
+    def check(
+        self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime, known: KnownRecords
+    ) -> Iterator[CheckResult]:
+        """Check projects, given their known records."""
+        windows = [self.policy.for_project(project).settings.baseline_window_days for project in projects]
+        since = as_of.date() - timedelta(days=max([LOOK_BACK_DAYS, *windows]))
+        measured, parameters = measure_scores(cursor, projects, since, as_of)
+        runs, run_parameters = measure_runs(cursor, projects, since, as_of)
+        reviews = _read_pending_reviews(cursor, projects)
+        stopped = read_stopped_agents(cursor, projects, as_of)
+        for project in projects:
+            incidents = {incident.incident_id: incident for incident in known.incidents.get(project, ())}
+            reviewed = _apply_missed_reviews(incidents, reviews, known.unflushed)
+            baseline = known.baselines.get(project)
+            project_runs = runs.get(project)
+            scores = measured.get(project)
+            if scores is not None and not scores.has_scores:
+                scores = None
+            if scores is None and project_runs is None:
+                yield CheckResult(project, as_of, None, baseline, False, (), tuple(reviewed), (), ())
+                continue
+            # End the changes that are over before the rules run: their days are excluded, so the recovery is not a change.
+            levels = levels_of(scores, project_runs)
+            ended = _end_incidents(incidents, levels, as_of)
+            new_baseline = None
+            if scores is not None and needs_new_baseline(baseline, scores, incidents.values()):
+                new_baseline = self.baseline(scores)
+            baseline = new_baseline or baseline
+            references = derive_references(incidents.values())
+            open_changes = find_open_changes(incidents.values())
+            data = ProjectData(
+                project,
+                as_of,
+                None if scores is None else RuleInput(scores, baseline, references, parameters, open_changes),
+                None if project_runs is None else RunRuleInput(project_runs, references, run_parameters),
+                baseline,
+                stopped.get(project, ()),
+            )
+            revisions = [*reviewed, *ended]
+            yield self._check_project(cursor, data, incidents, revisions, levels, is_new_baseline=new_baseline is not None)
+
+    def baseline(self, measured: ProjectScores, days: int | None = None) -> Baseline | None:
+        """Compute the baseline of measured scores over a number of days, by default the policy's window."""
+        window = days or self.policy.for_project(measured.project).settings.baseline_window_days
+        return compute_baseline(measured, self.policy, window)
+
+    def _check_project(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        data: ProjectData,
+        incidents: Mapping[str, Incident],
+        revisions: Sequence[Incident],
+        levels: Levels,
+        *,
+        is_new_baseline: bool,
+    ) -> CheckResult:
+        """Apply the rules to one project; `revisions` must be written whatever the rules find."""
+        project = data.project
+        as_of = data.as_of
+        findings = tuple(self._apply_rules(data))
+        updates = plan_updates(
+            findings,
+            list(incidents.values()),
+            as_of,
+            lambda finding: self.explain(project, finding),
+            data.find_companions,
+        )
+        opened: list[Incident] = []
+        worsened: list[Incident] = []
+        ended: list[Incident] = []
+        other_revisions = list(revisions)
+        for update in updates:
+            evidence = data.gather_evidence(cursor, update.finding) if _needs_evidence(update) else update.evidence
+            record = build_record(update, project, as_of, evidence)
+            if update.previous is None:
+                opened.append(record)
+            elif record.status == OPEN and is_more_severe(record.severity, update.previous.severity):
+                worsened.append(record)
+            else:
+                other_revisions.append(record)
+            # A new incident may be over already, for example after an import of last month's records.
+            end = end_if_over(record, levels, as_of)
+            if end is not None:
+                ended.append(end)
+        other_revisions += _end_vanished(incidents, findings, as_of)
+        return CheckResult(
+            project,
+            as_of,
+            self._build_project_check(cursor, data, len(findings)),
+            data.baseline,
+            is_new_baseline,
+            findings,
+            incidents=(*other_revisions, *worsened, *opened, *ended),
+            opened=tuple(opened),
+            worsened=tuple(worsened),
+        )
+
+    def _apply_rules(self, data: ProjectData) -> Iterator[Finding]:
+        """Yield the findings of the rules in the project's policy, those about scores first."""
+        rules = self.policy.for_project(data.project).settings.incident_rules
+        if data.scores is not None:
+            for name, rule in ALL_RULES.items():
+                if name in rules:
+                    yield from rule(data.scores)
+        if data.runs is not None and RUNS in rules:
+            yield from find_run_changes(data.runs)
+
+    def _build_project_check(self, cursor: duckdb.DuckDBPyConnection, data: ProjectData, findings: int) -> ProjectCheck:
+        window = self.policy.for_project(data.project).settings.baseline_window_days
+        return ProjectCheck(
+            project=data.project,
+            checked_at=data.as_of,
+            days=min(window, data.days_covered),
+            baseline_days=window,
+            exchanges=0 if data.scores is None else data.scores.measured.window(window).exchanges,
+            findings=findings,
+            blind_spots=data.find_blind_spots(cursor),
+        )
+
+
+def _needs_evidence(update: IncidentUpdate) -> bool:
+    """Return whether to gather evidence: for a new incident, and for a live one if the finding is about its leading series."""
+    return update.previous is None or (update.is_about_lead and is_live(update.previous))
+
+
+def _end_incidents(incidents: dict[str, Incident], levels: Levels, as_of: datetime) -> list[Incident]:
+    """End the incidents whose changes are over, and return their new revisions."""
+    ended = [end_if_over(incident, levels, as_of) for incident in incidents.values()]
+    revisions = [revision for revision in ended if revision is not None]
+    incidents.update({revision.incident_id: revision for revision in revisions})
+    return revisions
+
+
+def _end_vanished(incidents: Mapping[str, Incident], findings: Sequence[Finding], as_of: datetime) -> Iterator[Incident]:
+    """Yield the last revision of each suspected incident that the rules no longer find."""
+    found = {finding.series for finding in findings}
+    for incident in incidents.values():
+        if found.isdisjoint(changed.series for changed in evidence_of(incident).moved):
+            revision = end_if_vanished(incident, as_of)
+            if revision is not None:
+                yield revision
+
+
+def _read_pending_reviews(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the decisions and assignments that their incidents do not show, oldest first."""
+    values = {"projects": list(projects), "incident": None}
+    reviews = [*query_rows(cursor, "incident_decisions", values), *query_rows(cursor, "incident_assignments", values)]
+    return sorted((review for review in reviews if review["pending"]), key=lambda review: review["occurred_at"])
+
+
+def _apply_missed_reviews(
+    incidents: dict[str, Incident], reviews: Sequence[Mapping[str, Any]], unflushed: frozenset[str]
+) -> list[Incident]:
+    """Apply the reviews that were published without a revision of their incident, and return the revisions.
+
+    Unflushed incidents are left alone: their latest review is not in the tables yet, and an older one must not override it.
+    """
+    missed = [review for review in reviews if review["incident_id"] in incidents.keys() - unflushed]
+    for review in missed:
+        incident = incidents[review["incident_id"]]
+        incidents[incident.incident_id] = _apply_review(incident, review)
+    return [incidents[incident_id] for incident_id in dict.fromkeys(review["incident_id"] for review in missed)]
+
+
+def _apply_review(incident: Incident, review: Mapping[str, Any]) -> Incident:
+    if review["status"] is None:
+        return apply_assignment(incident, review["assignee"], review["occurred_at"])
+    return apply_decision(incident, decision_of(review["status"]), review["reviewer"], review["occurred_at"])
 
 
 def read_stopped_agents(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime) -> StoppedAgents:
@@ -62,7 +312,7 @@ def find_blind_spots(
     runs: ProjectRuns | None,
     stopped: Sequence[Mapping[str, Any]],
 ) -> tuple[BlindSpot, ...]:
-    """Return what was not compared of a project, the reasons that concern most first."""
+    """Return the blind spots of a project, the most important ones first."""
     spots: list[BlindSpot] = []
     if measured is not None:
         spots += _find_judge_spots(measured)
@@ -87,7 +337,7 @@ def _find_judge_spots(measured: ProjectScores) -> list[BlindSpot]:
     current = uses.pop(measured.judge_key, None)
     if current is None or not uses:
         return []
-    spots = []
+    spots: list[BlindSpot] = []
     is_new = current.days < MIN_DAYS_BEFORE or (measured.as_of.date() - current.first_day).days < REFERENCE_DAYS
     if is_new and any(use.first_day < current.first_day for use in uses.values()):
         spots.append(
@@ -99,11 +349,13 @@ def _find_judge_spots(measured: ProjectScores) -> list[BlindSpot]:
                 of=REFERENCE_DAYS,
             )
         )
-    beside = [use for use in uses.values() if use.last_day > current.first_day and use.recent]
-    judged = current.recent + sum(use.recent for use in beside)
-    others = sum(use.recent for use in beside)
-    if beside and others >= MIN_OTHER_JUDGES_SHARE * judged:
-        spots.append(BlindSpot(reason=OTHER_JUDGES, subject=_name_judges(beside), since=None, count=others, of=judged))
+    concurrent = [use for use in uses.values() if use.last_day > current.first_day and use.recent]
+    other_scores = sum(use.recent for use in concurrent)
+    all_scores = current.recent + other_scores
+    if concurrent and other_scores >= MIN_OTHER_JUDGES_SHARE * all_scores:
+        spots.append(
+            BlindSpot(reason=OTHER_JUDGES, subject=_name_judges(concurrent), since=None, count=other_scores, of=all_scores)
+        )
     return spots
 
 
@@ -119,231 +371,20 @@ def _find_day_spots(measured: ProjectScores) -> list[BlindSpot]:
 
 
 def _find_agent_spots(cursor: duckdb.DuckDBPyConnection, runs: ProjectRuns) -> list[BlindSpot]:
-    """The agents beyond the limit; that there are any is asked only where the limit is reached."""
+    """Return the agents beyond the limit; the query runs only if the limit is reached."""
     if runs.watched_agents < MAX_AGENTS:
         return []
-    watched = {one.agent for one in runs.agents}
+    watched = {agent_runs.agent for agent_runs in runs.agents}
     names = [row["agent"] for row in query_rows(cursor, "agents_with_runs", {"project": runs.project})]
-    others = [name or "" for name in names if name not in watched]
     if len(names) <= MAX_AGENTS:
         return []
+    unwatched = [name or "" for name in names if name not in watched]
     return [
         BlindSpot(
             reason=AGENTS_BEYOND_LIMIT,
-            subject=", ".join(filter(None, others[:MAX_NAMED_AGENTS])),
+            subject=", ".join(filter(None, unwatched[:MAX_NAMED_AGENTS])),
             since=None,
             count=len(names) - MAX_AGENTS,
             of=len(names),
         )
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class KnownRecords:
-    """The latest baseline of each project, and its incidents in their latest revisions, oldest first."""
-
-    baselines: Mapping[str, Baseline]
-    incidents: Mapping[str, Sequence[Incident]]
-    unflushed: frozenset[str] = frozenset()
-    """Ids of incidents that the tables show in an earlier revision: what they show beside them may be as old."""
-
-
-ExplainProjectFinding = Callable[[str, Finding], Explanation]
-"""Returns the cause of a finding in a project: agent or judge, or the reason why it is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """The result of the check of one project."""
-
-    project: str
-    as_of: datetime
-    project_check: ProjectCheck | None
-    """The data that was looked at; None if there were neither scores nor runs of the last days."""
-    baseline: Baseline | None
-    """In force after the check; None without scores."""
-    is_new_baseline: bool
-    findings: tuple[Finding, ...]
-    """The findings of the rules, whether or not an incident comes of them."""
-    incidents: tuple[Incident, ...]
-    """Incidents and revisions that are to be written."""
-    opened: tuple[Incident, ...]
-    """Those of them that are new."""
-    worsened: tuple[Incident, ...]
-    """Those of them that are open and got more severe."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectData:
-    """The data to look at in one project: scores, finished runs, or both."""
-
-    project: str
-    as_of: datetime
-    scores: RuleInput | None
-    runs: RunRuleInput | None
-    baseline: Baseline | None
-    """In force at the check."""
-    stopped: Sequence[Mapping[str, Any]] = ()
-    """Agents that stopped, rows of the query `stopped_agents`."""
-
-    @property
-    def companion_finder(self) -> FindCompanions:
-        """The tiers that moved along with a change; none where there are no scores."""
-        return companion_finder(self.scores) if self.scores is not None else lambda *_: ()
-
-    def evidence(self, cursor: duckdb.DuckDBPyConnection, finding: Finding) -> Evidence:
-        """Gather the evidence that an incident of a finding carries."""
-        if self.scores is None or finding.rule == RUNS:
-            return gather_run_evidence(cursor, finding, self.project, self.as_of, has_scores=self.scores is not None)
-        return gather_evidence(cursor, finding, self.scores.measured, self.baseline)
-
-
-@dataclass(frozen=True, slots=True)
-class Checker:
-    """Checks by a policy; `cause_of` says what changed."""
-
-    policy: Policy
-    cause_of: ExplainProjectFinding
-
-    def check(
-        self, cursor: duckdb.DuckDBPyConnection, projects: Sequence[str], as_of: datetime, known: KnownRecords
-    ) -> Iterator[CheckResult]:
-        """Check some projects, given what is known of them."""
-        windows = [self.policy.for_project(project).settings.baseline_window_days for project in projects]
-        since = as_of.date() - timedelta(days=max([LOOK_BACK_DAYS, *windows]))
-        measured, parameters = measure_scores(cursor, projects, since, as_of)
-        runs, run_parameters = measure_runs(cursor, projects, since, as_of)
-        pending, stopped = _read_pending_reviews(cursor, projects), read_stopped_agents(cursor, projects, as_of)
-        for project in projects:
-            incidents = {one.incident_id: one for one in known.incidents.get(project, ())}
-            # What was decided here last has not landed yet: a decision that has may be the one before it.
-            missed = [row for row in pending if row["incident_id"] in incidents.keys() - known.unflushed]
-            for row in missed:
-                incidents[row["incident_id"]] = _apply_missed_review(incidents[row["incident_id"]], row)
-            late = [incidents[incident_id] for incident_id in dict.fromkeys(row["incident_id"] for row in missed)]
-            baseline, found, ran = known.baselines.get(project), measured.get(project), runs.get(project)
-            scored = found if found is not None and found.has_scores else None
-            if scored is None and ran is None:
-                yield CheckResult(project, as_of, None, baseline, False, (), tuple(late), (), ())
-                continue
-            # What is over is so before the rules look: its days are cut out, and the way back is no change.
-            levels = levels_of(scored, ran)
-            ended = [one for incident in incidents.values() if (one := end_if_over(incident, levels, as_of)) is not None]
-            incidents.update({one.incident_id: one for one in ended})
-            fresh = None
-            if scored is not None and needs_new_baseline(baseline, scored, incidents.values()):
-                fresh = self.baseline(scored)
-            references, open_changes = derive_references(incidents.values()), find_open_changes(incidents.values())
-            seen = ProjectData(
-                project,
-                as_of,
-                None if scored is None else RuleInput(scored, fresh or baseline, references, parameters, open_changes),
-                None if ran is None else RunRuleInput(ran, references, run_parameters),
-                fresh or baseline,
-                stopped.get(project, ()),
-            )
-            yield self._checked(cursor, seen, incidents, [*late, *ended], levels, is_new=fresh is not None)
-
-    def baseline(self, measured: ProjectScores, days: int | None = None) -> Baseline | None:
-        """The baseline of what was measured, over so many days or the policy's window."""
-        window = days or self.policy.for_project(measured.project).settings.baseline_window_days
-        return compute_baseline(measured, self.policy, window)
-
-    def _checked(
-        self,
-        cursor: duckdb.DuckDBPyConnection,
-        seen: ProjectData,
-        known: Mapping[str, Incident],
-        others: Sequence[Incident],
-        levels: Levels,
-        *,
-        is_new: bool,
-    ) -> CheckResult:
-        """Apply the rules to one project; `others` are revisions that are to be written whatever they find."""
-        project, as_of = seen.project, seen.as_of
-        findings = tuple(self._findings(seen))
-        dues = plan_updates(
-            findings,
-            list(known.values()),
-            as_of,
-            lambda finding: self.cause_of(project, finding),
-            seen.companion_finder,
-        )
-        opened, worsened, ended, others = [], [], [], list(others)
-        for one in dues:
-            evidence = seen.evidence(cursor, one.lead) if _needs_evidence(one) else one.evidence
-            made = build_record(one, project, as_of, evidence)
-            if one.before is None:
-                opened.append(made)
-            elif made.status == OPEN and is_more_severe(made.severity, one.before.severity):
-                worsened.append(made)
-            else:
-                others.append(made)
-            # What was found just now may be over already, as in an import of last month's records.
-            ended += [gone for gone in [end_if_over(made, levels, as_of)] if gone is not None]
-        others += [gone for gone in self._gone(known, findings, as_of) if gone is not None]
-        made_all = (*others, *worsened, *opened, *ended)
-        project_check = self._build_project_check(seen, len(findings), _blind_spots(cursor, seen))
-        return CheckResult(
-            project, as_of, project_check, seen.baseline, is_new, findings, made_all, tuple(opened), tuple(worsened)
-        )
-
-    def _findings(self, seen: ProjectData) -> Iterator[Finding]:
-        """Yield the findings of the rules in a project's policy, those about scores first."""
-        rules = self.policy.for_project(seen.project).settings.incident_rules
-        if seen.scores is not None:
-            for name, rule in ALL_RULES.items():
-                if name in rules:
-                    yield from rule(seen.scores)
-        if seen.runs is not None and RUNS in rules:
-            yield from find_run_changes(seen.runs)
-
-    def _gone(self, known: Mapping[str, Incident], findings: Sequence[Finding], as_of: datetime) -> Iterator[Incident | None]:
-        """Yield the last revision of each incident that was only suspected and is not seen any more."""
-        seen = {one.series for one in findings}
-        for incident in known.values():
-            if seen.isdisjoint(one.series for one in evidence_of(incident).moved):
-                yield end_if_vanished(incident, as_of)
-
-    def _build_project_check(self, seen: ProjectData, findings: int, blind: tuple[BlindSpot, ...]) -> ProjectCheck:
-        window = self.policy.for_project(seen.project).settings.baseline_window_days
-        reach = (
-            seen.scores.measured.days_covered
-            if seen.scores is not None
-            else seen.runs.runs.days_covered
-            if seen.runs is not None
-            else 0
-        )
-        return ProjectCheck(
-            project=seen.project,
-            checked_at=seen.as_of,
-            days=min(window, reach),
-            baseline_days=window,
-            exchanges=0 if seen.scores is None else seen.scores.measured.window(window).exchanges,
-            findings=findings,
-            blind_spots=blind,
-        )
-
-
-def _blind_spots(cursor: duckdb.DuckDBPyConnection, seen: ProjectData) -> tuple[BlindSpot, ...]:
-    measured = None if seen.scores is None else seen.scores.measured
-    return find_blind_spots(cursor, measured, None if seen.runs is None else seen.runs.runs, seen.stopped)
-
-
-def _needs_evidence(made: IncidentUpdate) -> bool:
-    """Tell whether to gather evidence again: not after a decision, and not for a series that does not lead."""
-    return made.before is None or (made.is_about_lead and is_live(made.before))
-
-
-def _apply_missed_review(incident: Incident, row: Mapping[str, Any]) -> Incident:
-    """The incident as a decision or an assignment left it that came through without its revision."""
-    if row["status"] is None:
-        return apply_assignment(incident, row["assignee"], row["occurred_at"])
-    return apply_decision(incident, decision_of(row["status"]), row["reviewer"], row["occurred_at"])
-
-
-def _read_pending_reviews(cursor: duckdb.DuckDBPyConnection, projects: Sequence[str]) -> list[dict[str, Any]]:
-    """Decisions and assignments that their incident does not show, oldest first."""
-    asked = {"projects": list(projects), "incident": None}
-    rows = [row for name in ("incident_decisions", "incident_assignments") for row in query_rows(cursor, name, asked)]
-    return sorted((row for row in rows if row["pending"]), key=lambda row: row["occurred_at"])

@@ -1,21 +1,21 @@
-"""The evidence of an incident: its cause, the tiers that moved with it, and what the tables say of the time before and since.
+"""The evidence of an incident: its cause, the tiers that changed with it, and counts from before and after the change.
 
-Cause (`explained`, `combined`, `with_mix`):
+Cause (`explain_by_anchors`, `combine_explanations`, `apply_mix`):
 
-1. A finding says how far it moved its tier; anchors say how far the judge moved (`audit.anchors`).
-2. An incident may move several tiers, and has one cause. Tiers that say the same agree; tiers that cannot tell are silent; if tiers
-   contradict each other the cause is unknown, because a single cause cannot be both.
+1. A finding has the size of its tier's change. The scores of the anchors show how much the judge changed (`audit.anchors`).
+2. An incident has one cause, even if several tiers changed. Tiers whose cause is unknown do not count. If two tiers have different causes,
+   the cause of the incident is unknown.
 
-Companions (`moved_too`): a tier that is judged once a day has too few sessions to raise an alarm on the day its neighbours do, but the
-reader of the incident wants to know that it fell as well. It did if its mean since then lies off the mean before, in the incident's
-direction, by more than chance (95 %, one-sided). This test wakes nobody, and runs only where an alarm has been raised already.
+Companions (`companion_finder`): a tier that is judged rarely has too few sessions to raise an alarm of its own, but a reader of the
+incident wants to know whether it changed as well. It did if the means before and after differ in the incident's direction by more than
+chance (95 %, one-sided). This test raises no alert, because it only runs after an alarm.
 
-Counts (`gather`, `gather_runs`):
+Counts (`gather_evidence`, `gather_run_evidence`):
 
-1. They cover the periods that the rule compared, the same as those of the slices and of the sampling.
-2. A share has risen, or a dimension has moved, if the difference is more than three standard errors. It then coincides with the
-   change, which is all that counts can say.
-3. Sessions are the units of dimensions: the turns of one session are not independent.
+1. They cover the two periods that the rule compared, like the slices and the sampling.
+2. A share or a dimension has changed if the difference is more than three standard errors. That shows that it coincides with the
+   incident, but not that it caused it.
+3. Dimensions are counted by session, because the turns of a session are not independent.
 """
 
 from __future__ import annotations
@@ -70,57 +70,60 @@ from streams.watch.lifecycle import Z_95_ONE_SIDED
 from streams.watch.measures import ProjectScores, midnight
 
 MIX, HISTORY = "mix", "history"
-"""The causes of a change that comes from the shares of the traffic's parts: no part of it explains the change by itself. Of `HISTORY` the
-parts are what came when it happened and what was imported later, so nothing happened on the day of the change."""
+"""The causes of a change that comes from the shares of the traffic's slices, and not from a slice itself. With `HISTORY`, the slices are the
+live exchanges and the imported ones, so nothing happened on the day of the change."""
 CAUSES = {
-    "judge": "The anchors changed with it: the judge changed, not the agent.",
-    "agent": "The judge did not change, as far as anchors or rules show: the agent changed.",
+    "judge": "The scores of the anchors changed as well, so the judge changed and not the agent.",
+    "agent": "Anchors and rules show no change of the judge, so the agent changed.",
 }
-"""The cause in words, for incidents that keep no numbers of it."""
+"""Descriptions of the cause, for incidents without its numbers."""
 _UNKNOWN = "The anchors cannot tell whether the agent or the judge changed"
-_NORMAL = 1.96
+_Z_95 = 1.96
+"""Standard errors of a two-sided 95 % interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The cause of an incident, or why it is not known."""
+    """The cause of an incident, or the reason why it is unknown."""
 
     cause: str | None
-    """agent, judge, mix or history."""
-    words: str
+    """agent, judge, mix or history; None if unknown."""
+    text: str
+    """The cause or the reason, for people."""
     numbers: Cause
-    """What the anchors say, and the numbers that this rests on."""
+    """The cause according to the anchors, with their numbers."""
     shares: str = ""
-    """Of a changed mix, how they changed."""
+    """The changes of shares in a changed mix, for people."""
 
 
 UNEXPLAINED = Explanation(None, "", Cause())
-"""The explanation if the question does not arise, as for a rate of anomalies."""
+"""The explanation of a change for which anchors say nothing, such as a rate of anomalies."""
 
 
 def measure_change(finding: Finding) -> IncidentChange | None:
-    """Return how far a finding moved its tier, on the tier's own scale; None if it is not about the mean of one."""
+    """Return the size of the change of a finding's tier, on the tier's own scale; None if it is not about a mean."""
     if finding.key.type != DRIFT or finding.key.direction is None or finding.expected is None or finding.kind == SPREAD:
         return None
-    numbers = finding.numbers
-    change, interval = numbers.change, numbers.change_interval
+    change = finding.numbers.change
+    interval = finding.numbers.change_interval
     if change is None:
-        change, interval = _mean_of_days(finding), None
+        change = _mean_deviation(finding)
+        interval = None
     if not change:
         return None
     earliest, latest = finding.first_days
     return IncidentChange(
         direction=finding.key.direction,
         size=abs(change),
-        error=0.0 if interval is None else abs(interval[1] - interval[0]) / (2 * _NORMAL),
+        error=0.0 if interval is None else abs(interval[1] - interval[0]) / (2 * _Z_95),
         earliest=earliest,
         latest=latest,
         until=finding.after[1],
     )
 
 
-def _mean_of_days(finding: Finding) -> float | None:
-    """Return by how much the days of a finding lie off the expected value."""
+def _mean_deviation(finding: Finding) -> float | None:
+    """Return the difference between the mean of a finding's days and the expected value; None if there is none."""
     days = [(day.average, day.count) for day in finding.numbers.days or () if day.average is not None]
     count = sum(count for _, count in days)
     if not count or finding.expected is None:
@@ -128,11 +131,11 @@ def _mean_of_days(finding: Finding) -> float | None:
     return math.fsum(average * count for average, count in days) / count - finding.expected
 
 
-def explain_by_anchors(tier: str | None, moved: IncidentChange | None, attribution: Attribution) -> Explanation:
-    """Return the cause of a finding according to the anchors, in words and numbers."""
+def explain_by_anchors(tier: str | None, change: IncidentChange | None, attribution: Attribution) -> Explanation:
+    """Return the cause of a finding according to the anchors."""
     if attribution.reason == "no_size":
         return UNEXPLAINED
-    description = _describe_cause(TIERS.get(tier or "", "The verdict on runs"), moved, attribution)
+    description = _describe_cause(TIERS.get(tier or "", "The verdict on runs"), change, attribution)
     is_judged = attribution.reason != "rules"
     numbers = Cause(
         cause=attribution.cause,
@@ -143,46 +146,49 @@ def explain_by_anchors(tier: str | None, moved: IncidentChange | None, attributi
         rounds_since=attribution.rounds_since if is_judged else None,
         judge_change=attribution.judge,
         judge_interval=None if attribution.judge is None else (attribution.low, attribution.high),
-        tier_change=None if moved is None else _signed_size(moved),
+        tier_change=None if change is None else _signed_size(change),
     )
     return Explanation(attribution.cause, description, numbers)
 
 
-def _describe_cause(name: str, moved: IncidentChange | None, attribution: Attribution) -> str:
+def _describe_cause(name: str, change: IncidentChange | None, attribution: Attribution) -> str:
     if attribution.reason == "rules":
         return f"{name} comes from fixed rules and not from the judge. The rules did not change, so the agent did."
-    lacking = {
+    missing_evidence = {
         "no_anchors": "none were judged",
         "few_anchors": f"too few anchors were judged before and since, {attribution.anchors} of {MIN_ANCHORS}",
         "few_rounds_before": f"too few rounds before the change, {attribution.rounds_before} of {MIN_ROUNDS}",
         "few_rounds_since": f"too few rounds since the change, {attribution.rounds_since} of {MIN_ROUNDS}",
     }
-    if attribution.reason in lacking:
-        return f"{_UNKNOWN}: {lacking[attribution.reason]}."
-    anchors = (
-        f"The anchors moved by {attribution.judge:+.3f} (95 % interval {attribution.low:+.3f} to {attribution.high:+.3f}; {attribution.anchors} anchors, "
-        f"{attribution.rounds_before} rounds before and {attribution.rounds_since} since), {name} by {_signed_size(moved):+.3f}"
+    if attribution.reason in missing_evidence:
+        return f"{_UNKNOWN}: {missing_evidence[attribution.reason]}."
+    changes = (
+        f"The scores of the anchors changed by {attribution.judge:+.3f} (95 % interval {attribution.low:+.3f} to {attribution.high:+.3f}; "
+        f"{attribution.anchors} anchors, {attribution.rounds_before} rounds before and {attribution.rounds_since} since), and {name} by "
+        f"{_signed_size(change):+.3f}."
     )
     if attribution.cause == "judge":
-        return f"{anchors}: the judge explains most of the change."
+        return f"{changes} The judge explains most of the change."
     if attribution.cause == "agent":
-        return f"{anchors}: the judge explains less than half of the change, so the agent changed."
-    return f"{anchors}: either the judge or the agent may have changed."
+        return f"{changes} The judge explains less than half of the change, so the agent changed."
+    return f"{changes} Either the judge or the agent may have changed."
 
 
 def combine_explanations(explanations: Mapping[str, Explanation]) -> Explanation:
-    """Return the cause of an incident that moved several tiers, from the explanation of each."""
+    """Return the cause of an incident, given the explanation of each of its tiers."""
     applicable = {tier: explanation for tier, explanation in explanations.items() if explanation is not UNEXPLAINED}
     if not applicable:
         return UNEXPLAINED
     tiers = {tier: explanation.numbers for tier, explanation in applicable.items()}
     conclusive = {tier: explanation for tier, explanation in applicable.items() if explanation.cause is not None}
     if len({explanation.cause for explanation in conclusive.values()}) > 1:
-        verdicts = ", ".join(f"{TIERS.get(tier, tier)} points to the {found.cause}" for tier, found in conclusive.items())
+        verdicts = ", ".join(
+            f"{TIERS.get(tier, tier)} points to the {explanation.cause}" for tier, explanation in conclusive.items()
+        )
         description = f"The tiers disagree: {verdicts}. Both may have changed."
         return Explanation(None, description, Cause(cause=None, reason="contradiction", words=description, tiers=tiers))
-    best = next(iter(conclusive.values()), next(iter(applicable.values())))
-    return best if len(applicable) == 1 else replace(best, numbers=msgspec.structs.replace(best.numbers, tiers=tiers))
+    first = next(iter((conclusive or applicable).values()))
+    return first if len(applicable) == 1 else replace(first, numbers=msgspec.structs.replace(first.numbers, tiers=tiers))
 
 
 def apply_mix(explanation: Explanation, evidence: Evidence) -> Explanation:
@@ -190,63 +196,70 @@ def apply_mix(explanation: Explanation, evidence: Evidence) -> Explanation:
     mix = None if evidence.slices is None else evidence.slices.mix
     if mix is None or explanation.cause == "judge":
         return explanation
-    return replace(explanation, cause=HISTORY if mix.label == ARRIVAL else MIX, words=mix.words, shares=mix.shares)
+    return replace(explanation, cause=HISTORY if mix.label == ARRIVAL else MIX, text=mix.words, shares=mix.shares)
 
 
-def _signed_size(moved: IncidentChange | None) -> float:
-    """The change of the tier, below 0 where it fell."""
-    return 0.0 if moved is None else moved.size if moved.direction == UP else -moved.size
+def _signed_size(change: IncidentChange | None) -> float:
+    """Return the change of the tier, negative for a fall."""
+    if change is None:
+        return 0.0
+    return change.size if change.direction == UP else -change.size
 
 
 MIN_SESSIONS_BEFORE = 10
-"""Sessions before the change that it takes to know what was normal."""
+"""Sessions before the change that are needed to know the normal level."""
 FindCompanions = Callable[[date, bool, Collection[str]], Sequence[Finding]]
-"""Returns the other tiers that moved with a change, given its first day, whether it is for the worse, and the alarmed tiers."""
+"""Returns findings about the other tiers that changed along.
+
+It takes the first day of the change, whether it is for the worse, and the tiers that raised an alarm.
+"""
 
 
 class _SessionSums(NamedTuple):
-    """The sessions on one side of the first day."""
+    """The sessions before or after the first day of a change."""
 
     scores: int
-    units: int
+    sessions: int
     mean: float
     variance: float
-    """Of a session's mean, as a population."""
+    """The variance of the sessions' means, as a population."""
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of a session's mean, by the sample."""
-        return math.sqrt(self.variance * self.units / max(self.units - 1, 1))
+        """The sample standard deviation of the sessions' means."""
+        return math.sqrt(self.variance * self.sessions / max(self.sessions - 1, 1))
 
 
-def companion_finder(case: RuleInput) -> FindCompanions:
-    """Return the function that finds the tiers of a project that moved along."""
+def companion_finder(data: RuleInput) -> FindCompanions:
+    """Return the function that finds the tiers of a project that changed along."""
 
-    def find(first: date, is_worse: bool, alarmed: Collection[str]) -> Sequence[Finding]:
+    def find_companions(first_day: date, is_worse: bool, alarmed_tiers: Collection[str]) -> Sequence[Finding]:
         direction = DOWN if is_worse else UP
-        companions = (_find_companion(case, tier, first, direction) for tier in TIERS if tier not in alarmed)
+        companions = (_find_companion(data, tier, first_day, direction) for tier in TIERS if tier not in alarmed_tiers)
         return [companion for companion in companions if companion is not None]
 
-    return find
+    return find_companions
 
 
-def _find_companion(case: RuleInput, tier: str, first: date, direction: str) -> Finding | None:
-    cells = case.measured.cells(tier)
-    since = cells.last >= np.datetime64(first)
-    counted = case.reference(tier).mask(cells.days)
-    before, after = _sum_sessions(cells, counted & ~since), _sum_sessions(cells, since)
-    if before is None or after is None or before.units < MIN_SESSIONS_BEFORE:
+def _find_companion(data: RuleInput, tier: str, first_day: date, direction: str) -> Finding | None:
+    cells = data.measured.cells(tier)
+    is_after = cells.last >= np.datetime64(first_day)
+    is_reference = data.reference(tier).mask(cells.days)
+    before = _sum_sessions(cells, is_reference & ~is_after)
+    after = _sum_sessions(cells, is_after)
+    if before is None or after is None or before.sessions < MIN_SESSIONS_BEFORE:
         return None
-    off = before.mean - after.mean if direction == DOWN else after.mean - before.mean
-    if off <= max(Z_95_ONE_SIDED * before.sigma * math.sqrt(1 / before.units + 1 / after.units), 1e-9):
+    change = before.mean - after.mean if direction == DOWN else after.mean - before.mean
+    standard_error = before.sigma * math.sqrt(1 / before.sessions + 1 / after.sessions)
+    if change <= max(Z_95_ONE_SIDED * standard_error, 1e-9):
         return None
-    until = cells.last[-1].astype(datetime).date()
-    return _build_companion(case, Key(DRIFT, tier, direction), (first, until), (before, after))
+    last_day = cells.last[-1].astype(datetime).date()
+    return _build_companion(data, Key(DRIFT, tier, direction), (first_day, last_day), before, after)
 
 
-def _sum_sessions(cells: Cells, where: Flags) -> _SessionSums | None:
-    """Sum up the sessions of some hours; None without any."""
-    units, scores, weight, total, squares, mixed, totals = (float(column[where].sum()) for column in cells[1:8])
+def _sum_sessions(cells: Cells, selected: Flags) -> _SessionSums | None:
+    """Sum the sessions of the selected hours; return None without any."""
+    units, scores, weight, total, squares, mixed, totals = (float(column[selected].sum()) for column in cells[1:8])
     if not weight:
         return None
     mean = total / weight
@@ -254,62 +267,64 @@ def _sum_sessions(cells: Cells, where: Flags) -> _SessionSums | None:
     return _SessionSums(round(scores), round(units), mean, variance)
 
 
-def _build_companion(case: RuleInput, key: Key, days: tuple[date, date], sides: tuple[_SessionSums, _SessionSums]) -> Finding:
-    (first, until), (before, after) = days, sides
-    name, fell = TIERS[key.tier or ""], VERBS[key.direction or DOWN]
+def _build_companion(data: RuleInput, key: Key, days: tuple[date, date], before: _SessionSums, after: _SessionSums) -> Finding:
+    first_day, last_day = days
+    name = TIERS[key.tier or ""]
+    verb = VERBS[key.direction or DOWN]
     return Finding(
         key=key,
         rule=ALSO_CHANGED,
         severity=WARNING,
-        since=first,
-        until=until,
+        since=first_day,
+        until=last_day,
         size=abs(after.mean - before.mean),
-        title=f"{name} {fell} too, to {after.mean:.2f} from {before.mean:.2f}",
+        title=f"{name} {verb} too, to {after.mean:.2f} from {before.mean:.2f}",
         description=(
-            f"Since {first} the mean of {name} is {after.mean:.3f} over {after.scores} scores, {before.mean:.3f} over {before.scores} before. "
-            "It raised no alarm of its own."
+            f"Since {first_day} the mean of {name} is {after.mean:.3f} over {after.scores} scores; before, it was {before.mean:.3f} over "
+            f"{before.scores}. {name} raised no alarm of its own."
         ),
         numbers=Numbers(
             mean_before=before.mean,
             mean_after=after.mean,
             scores_before=before.scores,
             scores_after=after.scores,
-            sessions_before=before.units,
-            sessions_after=after.units,
+            sessions_before=before.sessions,
+            sessions_after=after.sessions,
             sigma=before.sigma,
         ),
-        before=(midnight(first - timedelta(days=1)), midnight(first)),
-        after=(midnight(first), case.measured.as_of),
+        before=(midnight(first_day - timedelta(days=1)), midnight(first_day)),
+        after=(midnight(first_day), data.measured.as_of),
         expected=before.mean,
-        source=case.source,
+        source=data.source,
         confirmed=False,
         fell_too=True,
     )
 
 
 MAX_EXCHANGES = 10
-"""The number of exchanges that an incident carries, those that moved it most."""
+"""Exchanges in the evidence: those that contributed most to the change."""
 MAX_RUNS = 10
-"""The same of runs."""
+"""Runs in the evidence: those that contributed most to the change."""
 MAX_REASON_LENGTH = 300
-"""Characters of the judge's words that it carries of each; the score has them whole."""
+"""Characters of the judge's reasoning per exchange; the score has all of it."""
 MAX_SLICES = 10
-"""Slices that an incident carries, the best explanations."""
+"""Slices in the evidence: those that explain most of the change."""
 MAX_COUNTS = 12
-"""Reasons, dimensions or failures that it lists."""
+"""Reasons, dimensions or failures in the evidence."""
 MAX_FLAGS = 8
-"""Checks of Tier 1 that it lists."""
+"""Checks of Tier 1 in the evidence."""
 MAX_DEPLOYMENTS = 10
-"""Deployments that it names, the newest of the days on which it may have begun."""
+"""Deployments in the evidence: the newest ones of the possible first days."""
 USUAL_DAYS = timedelta(days=7)
-"""The time before the change from which it takes its usual exchanges."""
+"""The time before the change from which usual exchanges are taken."""
 MAX_USUAL_EXCHANGES = 2
-POLICY_CHANGED = "The policy differs before and after: a change of gates or sampling can also move a tier."
+POLICY_CHANGED = "The policy differs before and after the change; other gates or another sampling can also change a tier."
 _MAX_NAMED_SLICES = 3
 """Slices that the title of a changed mix names."""
 _MAX_EQUAL_SLICES = 5
-"""Slices with the same exchanges that are named with each."""
+"""Slices with the same exchanges that are named with a slice."""
 _MIN_RATE = 1e-9
+"""The expected rate of anomalies if there were none before, so that every exchange without one lies below it."""
 _DIMENSIONS = {"tier2": "tier2_dimensions", "tier3": "tier3_dimensions"}
 _OPPOSITE = {UP: DOWN, DOWN: UP}
 Row = Mapping[str, Any]
@@ -318,11 +333,19 @@ Row = Mapping[str, Any]
 def gather_evidence(
     cursor: duckdb.DuckDBPyConnection, finding: Finding, measured: ProjectScores, baseline: Baseline | None
 ) -> Evidence:
-    """Gather the evidence of an incident of this finding about scores, except what the rules saw."""
-    project, tier, (start, end) = measured.project, finding.key.tier, finding.after
+    """Gather the evidence for an incident of a finding about scores, except the observations of the rules."""
+    project = measured.project
+    tier = finding.key.tier
+    start, end = finding.after
     before = finding.before if finding.before[0] < finding.before[1] else (start, start)
-    sides = {"project": project, "before_since": before[0], "before_until": before[1], "after_since": start, "after_until": end}
-    exchanges = {
+    periods = {
+        "project": project,
+        "before_since": before[0],
+        "before_until": before[1],
+        "after_since": start,
+        "after_until": end,
+    }
+    exchange_query = {
         "project": project,
         "tier": tier,
         "since": start,
@@ -331,39 +354,40 @@ def gather_evidence(
         "direction": finding.key.direction if finding.kind != SPREAD else None,
         "limit": MAX_EXCHANGES,
     }
-    of_tier = {**sides, "tier": tier}
+    tier_periods = {**periods, "tier": tier}
     policies = {
         "before": measured.policies(before[0].date(), before[1].date()),
         "after": measured.policies(start.date(), end.date()),
     }
-    moved_most = query_rows(cursor, "incident_exchanges", exchanges)
-    failures, of_failures = _count_failures(cursor, sides, finding, None)
-    dimensions = _compare_dimensions(cursor, of_tier) if tier in _DIMENSIONS else []
-    agent = moved_most[0]["agent"] if moved_most else None
+    policy_changed = bool(policies["before"]) and policies["before"] != policies["after"]
+    exchanges = query_rows(cursor, "incident_exchanges", exchange_query)
+    failures, failure_query = _count_failures(cursor, periods, finding, None)
+    dimensions = _compare_dimensions(cursor, tier_periods) if tier in _DIMENSIONS else []
+    agent = exchanges[0]["agent"] if exchanges else None
     return Evidence(
         rule=finding.rule,
-        note=None if not policies["before"] or policies["before"] == policies["after"] else POLICY_CHANGED,
+        note=POLICY_CHANGED if policy_changed else None,
         baseline=None if baseline is None else _build_baseline(baseline, tier),
         made_with=measured.made_with,
         policies=policies,
-        sampling_mix=[parts.SamplingCount(**row) for row in query_rows(cursor, "sampling_change", sides)],
-        slices=explain_by_slices(cursor, of_tier),
+        sampling_mix=[parts.SamplingCount(**row) for row in query_rows(cursor, "sampling_change", periods)],
+        slices=explain_by_slices(cursor, tier_periods),
         deployments=find_deployments(cursor, project, finding),
-        exchanges=[_build_exchange(row, finding) for row in moved_most],
+        exchanges=[_build_exchange(row, finding) for row in exchanges],
         usual=[_build_exchange(row, finding) for row in _find_usual_exchanges(cursor, project, finding, agent)],
-        reasons=_count_reasons(cursor, sides),
+        reasons=_count_reasons(cursor, periods),
         failures=failures,
         dimensions=dimensions,
         flags=_count_flags(cursor, project, finding),
         queries=[
             *_daily_averages(finding, measured),
             _named_query(finding.source.query, finding.source.parameters),
-            _named_query("incident_exchanges", exchanges),
-            _named_query("sampling_change", sides),
-            _named_query("slices", of_tier),
-            _named_query("reason_change", sides),
-            *([_named_query("failure_change", of_failures)] if failures else []),
-            *([_named_query("dimension_change", of_tier)] if tier in _DIMENSIONS else []),
+            _named_query("incident_exchanges", exchange_query),
+            _named_query("sampling_change", periods),
+            _named_query("slices", tier_periods),
+            _named_query("reason_change", periods),
+            *([_named_query("failure_change", failure_query)] if failures else []),
+            *([_named_query("dimension_change", tier_periods)] if tier in _DIMENSIONS else []),
         ],
     )
 
@@ -371,12 +395,11 @@ def gather_evidence(
 def gather_run_evidence(
     cursor: duckdb.DuckDBPyConnection, finding: Finding, project: str, as_of: datetime, *, has_scores: bool
 ) -> Evidence:
-    """Gather the evidence of an incident of this finding about runs, except what the rule saw."""
-    (before, until), (start, end) = finding.before, finding.after
-    if before >= until:
-        before = until = start
+    """Gather the evidence for an incident of a finding about runs, except the observations of the rule."""
+    start, end = finding.after
+    before = finding.before if finding.before[0] < finding.before[1] else (start, start)
     series = {"project": project, "agent": finding.key.agent or "", "series": finding.key.tier}
-    runs = {
+    run_query = {
         **series,
         "since": start,
         "until": end,
@@ -384,71 +407,78 @@ def gather_run_evidence(
         "direction": finding.key.direction,
         "limit": MAX_RUNS,
     }
-    sides = {"project": project, "before_since": before, "before_until": until, "after_since": start, "after_until": end}
-    failures, of_failures = _count_failures(cursor, sides, finding, finding.key.agent or "")
-    days = {**series, "as_of": as_of, "days": (as_of.date() - finding.before[0].date()).days + 1}
+    periods = {
+        "project": project,
+        "before_since": before[0],
+        "before_until": before[1],
+        "after_since": start,
+        "after_until": end,
+    }
+    failures, failure_query = _count_failures(cursor, periods, finding, finding.key.agent or "")
+    day_query = {**series, "as_of": as_of, "days": (as_of.date() - finding.before[0].date()).days + 1}
     return Evidence(
         rule=finding.rule,
         made_with={**(finding.numbers.made_with or {})},
-        runs=[_build_run(row) for row in query_rows(cursor, "incident_runs", runs)],
+        runs=[_build_run(row) for row in query_rows(cursor, "incident_runs", run_query)],
         failures=failures,
         flags=_count_flags(cursor, project, finding) if has_scores else [],
         queries=[
-            _named_query("run_days", days),
+            _named_query("run_days", day_query),
             _named_query(finding.source.query, finding.source.parameters),
-            _named_query("incident_runs", runs),
-            _named_query("failure_change", of_failures),
+            _named_query("incident_runs", run_query),
+            _named_query("failure_change", failure_query),
         ],
     )
 
 
 def explain_by_slices(cursor: duckdb.DuckDBPyConnection, parameters: Mapping[str, Any]) -> SliceFindings:
-    """Explain a change by slices, with the state of the answer; slices that explain nothing are left out.
+    """Explain a change by slices. Slices that explain nothing are left out.
 
-    The parameters are those of the query `slices`: the project, the tier, and the time before and after.
+    The parameters are those of the query `slices`: the project, the tier, and the periods before and after.
     """
-    sides: dict[str, dict[SliceKey, Moments]] = {"before": {}, "after": {}}
-    ends: dict[SliceKey, datetime] = {}
-    whole = {"before": Moments(*[0] * len(Moments._fields)), "after": Moments(*[0] * len(Moments._fields))}
+    slices: dict[str, dict[SliceKey, Moments]] = {"before": {}, "after": {}}
+    last_times: dict[SliceKey, datetime] = {}
+    no_scores = Moments(*[0] * len(Moments._fields))
+    totals = {"before": no_scores, "after": no_scores}
     for row in query_rows(cursor, "slices", parameters):
         moments = Moments(*(row[name] for name in Moments._fields))
         if row["label"] is None:
-            whole[row["side"]] = moments
+            totals[row["side"]] = moments
             continue
         key = SliceKey(row["label"], row["kind"], row["value"])
-        sides[row["side"]][key] = moments
+        slices[row["side"]][key] = moments
         if row["side"] == "before" and row["last_at"] is not None:
-            ends[key] = row["last_at"]
-    explanation = explain(sides["before"], sides["after"], (whole["before"], whole["after"]), (*VERSIONS, "model"))
+            last_times[key] = row["last_at"]
+    explanation = explain(slices["before"], slices["after"], (totals["before"], totals["after"]), (*VERSIONS, "model"))
     if explanation is None:
-        sessions = {side: moments.sessions for side, moments in whole.items()}
+        sessions = {side: moments.sessions for side, moments in totals.items()}
         return SliceFindings(state=TOO_FEW, sessions=sessions, needed=MIN_SESSIONS)
-    return _build_slice_findings(explanation, ends)
+    return _build_slice_findings(explanation, last_times)
 
 
-def _count_reasons(cursor: duckdb.DuckDBPyConnection, sides: Row) -> list[parts.ReasonCount]:
-    """Count what was found wrong before a change and since it."""
-    counts = [parts.ReasonCount(**row) for row in query_rows(cursor, "reason_change", sides)]
+def _count_reasons(cursor: duckdb.DuckDBPyConnection, periods: Row) -> list[parts.ReasonCount]:
+    """Count the reasons for low scores before and after a change."""
+    counts = [parts.ReasonCount(**row) for row in query_rows(cursor, "reason_change", periods)]
     anomalies = [count for count in counts if count.kind == "anomaly"]
     return [*(count for count in counts if count.kind != "anomaly"), *anomalies[:MAX_COUNTS]]
 
 
-def _compare_dimensions(cursor: duckdb.DuckDBPyConnection, of_tier: Row) -> list[parts.Dimension]:
-    """Compare the dimensions of a tier, the largest move first."""
-    dimensions = [parts.Dimension(**row) for row in query_rows(cursor, "dimension_change", of_tier)]
+def _compare_dimensions(cursor: duckdb.DuckDBPyConnection, tier_periods: Row) -> list[parts.Dimension]:
+    """Compare the dimensions of a tier before and after a change, the largest change first."""
+    dimensions = [parts.Dimension(**row) for row in query_rows(cursor, "dimension_change", tier_periods)]
     return sorted(dimensions, key=lambda dimension: (-abs(dimension.z_score or 0.0), dimension.dimension))[:MAX_COUNTS]
 
 
 def _count_failures(
-    cursor: duckdb.DuckDBPyConnection, sides: Row, finding: Finding, agent: str | None
+    cursor: duckdb.DuckDBPyConnection, periods: Row, finding: Finding, agent: str | None
 ) -> tuple[list[parts.FailureCount], dict[str, Any]]:
-    """Count the failures of the runs of an agent ('' for none named; None: any); return them with the parameters of the query.
+    """Count the failures of an agent's runs ('' for runs without an agent; None for all), and return them with the query's parameters.
 
-    Of a finding about runs they are those that its rule compared: diagnosed alike, without the days of changes that are over.
+    For a finding about runs, only the runs that its rule compared count: those that were diagnosed in the same way, outside excluded days.
     """
     made_with = finding.numbers.made_with
     values = {
-        **sides,
+        **periods,
         "agent": agent,
         "made_with": list(made_with.values()) if made_with else None,
         "cut": _list_cut_days(finding) if made_with else None,
@@ -457,28 +487,33 @@ def _count_failures(
 
 
 def _count_flags(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding) -> list[parts.FlagCount]:
-    """Count the exchanges that each check flagged before a change and since it, the largest change first."""
-    (before, until), (since, end) = finding.before, finding.after
-    values = {"project": project, "before_since": before, "before_until": until, "after_since": since, "after_until": end}
+    """Count the exchanges that each check flagged before and after a change, the largest difference first."""
+    values = {
+        "project": project,
+        "before_since": finding.before[0],
+        "before_until": finding.before[1],
+        "after_since": finding.after[0],
+        "after_until": finding.after[1],
+    }
     return [parts.FlagCount(**row) for row in query_rows(cursor, "flag_change", values)[:MAX_FLAGS]]
 
 
 def _find_usual_exchanges(
     cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding, agent: str | None
 ) -> list[dict[str, Any]]:
-    """Return a few exchanges of the last days before a change on the good side of what was expected, of the agent if there are any.
+    """Return a few normal exchanges from the last days before a change, preferably of the agent, for comparison with the changed ones.
 
-    They are to be read beside those that moved the mean. There are none for a change of the spread.
+    There are none for a change of the spread.
     """
-    (before, until), direction = finding.before, finding.key.direction
-    if finding.kind == SPREAD or direction not in _OPPOSITE or finding.expected is None or before >= until:
+    start, end = finding.before
+    direction = finding.key.direction
+    if finding.kind == SPREAD or direction not in _OPPOSITE or finding.expected is None or start >= end:
         return []
     values = {
         "project": project,
         "tier": finding.key.tier,
-        "since": max(before, until - USUAL_DAYS),
-        "until": until,
-        # Where there were no anomalies before, every exchange is below the smallest rate.
+        "since": max(start, end - USUAL_DAYS),
+        "until": end,
         "expected": finding.expected or _MIN_RATE,
         "direction": _OPPOSITE[direction],
         "limit": 10 * MAX_USUAL_EXCHANGES,
@@ -488,14 +523,18 @@ def _find_usual_exchanges(
 
 
 def _list_cut_days(finding: Finding) -> list[str]:
-    """Return the days within the time before a change that its rule left out."""
-    start, end = (at.date() for at in finding.before)
-    cut = ((max(first, start), min(last, end)) for first, last in finding.cut)
-    return [f"{first + timedelta(days=number)}" for first, last in cut for number in range((last - first).days + 1)]
+    """Return the days before a change that its rule excluded, as ISO dates."""
+    start, end = (moment.date() for moment in finding.before)
+    days: list[str] = []
+    for first_cut, last_cut in finding.cut:
+        first = max(first_cut, start)
+        last = min(last_cut, end)
+        days += [f"{first + timedelta(days=number)}" for number in range((last - first).days + 1)]
+    return days
 
 
 def find_deployments(cursor: duckdb.DuckDBPyConnection, project: str, finding: Finding) -> list[parts.Deployment]:
-    """The deployments of the days on which a change may have begun: the interval of its first day, else the day it was first seen."""
+    """Return the deployments on the possible first days of a change."""
     first, last = finding.first_days
     start = datetime.combine(first, time(), UTC)
     rows = deployments(cursor, project, start, datetime.combine(last, time(), UTC) + timedelta(days=1), MAX_DEPLOYMENTS)
@@ -563,7 +602,7 @@ def _build_run(row: Row) -> parts.Run:
 
 
 def _find_reason(row: Row, finding: Finding) -> str:
-    """Return what was said of an exchange on the subject of the change; an empty text if nothing was."""
+    """Return the reason for an exchange's score that matches the change; empty without one."""
     tier = finding.key.tier
     if tier is None:
         return "; ".join(row["anomaly_reasons"])
@@ -572,20 +611,22 @@ def _find_reason(row: Row, finding: Finding) -> str:
     if tier == "tier2_5":
         return row["tier2_5_reasoning"] or ""
     flag = row["tier2_flag_reason"] if tier == "tier2" else None
-    return flag or _describe_farthest(row[_DIMENSIONS[tier]], finding.key.direction)
+    return flag or _describe_extreme(row[_DIMENSIONS[tier]], finding.key.direction)
 
 
-def _describe_farthest(dimensions: Sequence[Row], direction: str | None) -> str:
-    """The dimension that is lowest, or highest where scores rose, with the judge's words on it."""
+def _describe_extreme(dimensions: Sequence[Row], direction: str | None) -> str:
+    """Return the lowest dimension (the highest for a rise) with the judge's reasoning; empty without dimensions."""
+    if not dimensions:
+        return ""
     sign = 1 if direction == DOWN else -1
-    ordered = sorted(dimensions, key=lambda dimension: (sign * dimension["score"], dimension["dimension"]))
-    return next((f"{first['dimension']} {first['score']:g}: {first['reasoning'] or ''}".rstrip(": ") for first in ordered), "")
+    extreme = min(dimensions, key=lambda dimension: (sign * dimension["score"], dimension["dimension"]))
+    return f"{extreme['dimension']} {extreme['score']:g}: {extreme['reasoning'] or ''}".rstrip(": ")
 
 
 def _daily_averages(finding: Finding, measured: ProjectScores) -> list[parts.Query]:
-    """The query of a tier's daily averages around a change: what people look at first."""
+    """Return the query of a tier's daily averages around a change; none for runs."""
     if finding.key.tier is None or finding.key.agent is not None:
-        return []  # series of runs have no daily averages of scores
+        return []
     days = (measured.as_of.date() - finding.before[0].date()).days + 1
     return [_named_query("daily_averages", {"project": measured.project, "as_of": measured.as_of, "days": days})]
 
@@ -595,18 +636,24 @@ def _named_query(name: str, parameters: Mapping[str, Any]) -> parts.Query:
     return parts.Query(name=name, parameters=values, sql=queries()[name].text)
 
 
-def _build_slice_findings(explanation: SliceExplanation, ends: Mapping[SliceKey, datetime]) -> SliceFindings:
+def _build_slice_findings(explanation: SliceExplanation, last_times: Mapping[SliceKey, datetime]) -> SliceFindings:
     best = explanation.slices[0] if explanation.slices else None
-    state = NO_LABELS if best is None else STANDS_OUT if best.stands_out else EVERYWHERE
     return SliceFindings(
-        state=state,
+        state=_summarise_slices(best),
         change=_build_amount(explanation.change),
         tried=explanation.tried,
         unexplained=explanation.unexplained,
-        usual=_find_usual(explanation.slices, best, ends) if best is not None and best.stands_out else None,
+        usual=_find_usual_slice(explanation.slices, best, last_times) if best is not None and best.stands_out else None,
         slices=[_build_slice_row(part) for part in explanation.slices if part.explained > 0][:MAX_SLICES],
         mix=None if explanation.mix is None else _build_mix(explanation.mix, explanation.change),
     )
+
+
+def _summarise_slices(best: Slice | None) -> str:
+    """Return the state of a comparison of slices, given the best explanation."""
+    if best is None:
+        return NO_LABELS
+    return STANDS_OUT if best.stands_out else EVERYWHERE
 
 
 def _build_mix(mix: Mix, change: Part) -> parts.ChangedMix:
@@ -624,43 +671,51 @@ def _build_mix(mix: Mix, change: Part) -> parts.ChangedMix:
 
 
 def _describe_mix(mix: Mix, change: Part) -> str:
-    within = (
-        f"inside {'each agent' if mix.label == AGENT else f'each value of {mix.label}'}, all together, it moved by "
-        f"{mix.within.amount:+.3f} (95 % interval {mix.within.low:+.3f} to {mix.within.high:+.3f})"
-    )
-    if mix.label == ARRIVAL and all(part.mean_before is None or part.mean_after is None for part in mix.changed):
-        return (
-            "History was added at another level: all exchanges before the change were imported later, and all since came when they "
-            f"happened, so the change of {change.amount:+.3f} may be a gap between two sources."
-        )
     if mix.label == ARRIVAL:
-        return (
-            "History was added beside the live exchanges, at another level: among exchanges that came when they happened, and among those "
-            f"that were imported later, all together, the mean moved by {mix.within.amount:+.3f} (95 % interval {mix.within.low:+.3f} to "
-            f"{mix.within.high:+.3f}); with both together by {change.amount:+.3f}."
-        )
-    first = "The mix of agents changed" if mix.label == AGENT else f"The mix changed by {mix.label}"
-    new = [_name_value(part.key) for part in mix.changed[:_MAX_NAMED_SLICES] if part.mean_before is None]
-    added = f" New: {', '.join(new)}." if new else ""
+        return _describe_added_history(mix, change)
+    subject = "The mix of agents changed" if mix.label == AGENT else f"The mix of {mix.label} values changed"
+    group = "each agent" if mix.label == AGENT else f"each value of {mix.label}"
+    mean_change = f"The mean changed by {change.amount:+.3f}"
     if mix.all_better:
-        way = "rose" if change.amount < 0 else "fell"
-        return f"{first}: every part {way}, and the mean moved the other way, by {change.amount:+.3f}; {within}.{added}"
-    return f"{first}, and the mean with it, by {change.amount:+.3f}; {within}.{added}"
+        verb = "rose" if change.amount < 0 else "fell"
+        mean_change = f"Every slice {verb}, but the overall mean changed by {change.amount:+.3f}"
+    description = f"{subject}. {mean_change}; within {group}, the average change is {_format_within(mix)}."
+    new_values = [_name_value(part.key) for part in mix.changed[:_MAX_NAMED_SLICES] if part.mean_before is None]
+    return f"{description} New: {', '.join(new_values)}." if new_values else description
+
+
+def _describe_added_history(mix: Mix, change: Part) -> str:
+    if all(part.mean_before is None or part.mean_after is None for part in mix.changed):
+        return (
+            "Imported history has another level than the live exchanges. All exchanges before the change were imported and all later ones "
+            f"are live, so the change of {change.amount:+.3f} may be a gap between two sources."
+        )
+    return (
+        f"Imported history has another level than the live exchanges. The mean changed by {change.amount:+.3f}; within the live exchanges "
+        f"and within the imported ones, the average change is {_format_within(mix)}."
+    )
+
+
+def _format_within(mix: Mix) -> str:
+    return f"{mix.within.amount:+.3f} (95 % interval {mix.within.low:+.3f} to {mix.within.high:+.3f})"
 
 
 def _name_value(key: SliceKey) -> str:
     return {NOT_GIVEN: "not given", OTHER: "other values"}.get(key.kind, key.value)
 
 
-def _find_usual(slices: Iterable[Slice], best: Slice, ends: Mapping[SliceKey, datetime]) -> SliceRow | None:
-    """Return the slice of the best one's label to go back to; None without another.
+def _find_usual_slice(slices: Iterable[Slice], best: Slice, last_times: Mapping[SliceKey, datetime]) -> SliceRow | None:
+    """Return the slice of the same label to which a user may roll back, such as the previous version; None without one.
 
-    Of those that were still there on the last day before the change, it is the one with most exchanges: earlier versions may have had more.
+    It is the largest slice that was in use on the last day before the change, because an older one may have had more exchanges.
     """
     others = [part for part in slices if part.key.label == best.key.label and part.key != best.key and part.exchanges_before]
-    newest = max((ends[part.key] for part in others if part.key in ends), default=None)
-    lasting = [part for part in others if newest is None or ends.get(part.key, newest) > newest - timedelta(days=1)]
-    return _build_slice_row(max(lasting, key=lambda part: (part.share_before, part.key))) if lasting else None
+    newest = max((last_times[part.key] for part in others if part.key in last_times), default=None)
+    if newest is not None:
+        others = [part for part in others if last_times.get(part.key, newest) > newest - timedelta(days=1)]
+    if not others:
+        return None
+    return _build_slice_row(max(others, key=lambda part: (part.share_before, part.key)))
 
 
 def _build_slice_row(part: Slice) -> SliceRow:

@@ -1,38 +1,42 @@
-"""Incidents of findings: what is new, what goes on, and what a person has decided on already. Pure: the same input makes the same records.
+"""Incidents from findings: which findings are new, which belong to a known incident, and which a person has already decided on.
 
-Grouping of findings into changes, and their match with open incidents:
+The functions are pure: the same input gives the same records.
 
-1. Findings of drift in the same direction (better or worse) whose first days overlap or lie within a day of each other are one change,
-   whichever series and rules saw it. A spike of anomalies is a change of its own.
-2. A series stays with the incident that has it. Others join a live incident of the same days, and it keeps its identity.
-3. A decided incident takes up what goes on with it, and opens nothing, until the change gets worse, or had ended and came back.
-4. The way back of a change that is not over is that change: it opens nothing, unless it goes half as far again.
+Grouping of findings into changes, and their match with known incidents:
+
+1. Findings of drift in the same direction (better or worse) are one change if their first days overlap or are at most a day apart,
+   whatever series and rules they come from. A spike of anomalies is always a change of its own.
+2. A series stays with the live incident that has it. A finding about another series joins a live incident of the same days.
+3. A decided incident absorbs the findings of a change that continues. Nothing new opens unless the change gets worse, or ended and
+   came back.
+4. The recovery from a change that is not over belongs to that change: it opens nothing, unless it goes half as far again.
 
 Incidents and their revisions:
 
-1. There is one open incident for each change, whichever series and rules see it. It ends when it has recovered, or when a person decides
-   on it (`streams.watch.lifecycle`).
-2. A live incident gets another revision when it got worse, was confirmed, another series joined it, or it goes on for another day, and at
-   most once an hour when only numbers changed. Its severity is the worst it had, what is confirmed stays so, and it keeps all of its days.
-3. It is told by the worst of its confirmed series. Series without an alarm of their own that moved along are listed.
-4. What a person has dismissed, or called the new normal, opens nothing new while it goes on: the decided incident takes up the days, so
-   that the next check knows them. A new one opens when it got worse (critical instead of warning, or half as large again), or had ended
-   and came back.
+1. There is one open incident per change. It ends when it has recovered, or when a person decides on it (`streams.watch.lifecycle`).
+2. A live incident gets another revision if it got worse, was confirmed, another series joined it, or it was seen on another day. If only
+   numbers changed, it gets one at most every hour. Its severity is the worst so far, it stays confirmed, and it keeps all of its days.
+3. The worst confirmed series leads the incident: it gives the title and the description. Series that changed along without an alarm are
+   listed.
+4. A change that a person dismissed or called the new normal opens no new incident while it continues. The decided incident is revised
+   with its newest days, so that the next check knows them. A new incident opens if the change got worse (critical instead of warning, or
+   half as large again), or ended and came back.
 
-The reference of each series (`references_of`, `open_changes_of`), by what is known of its incidents:
+The reference of each series (`derive_references`, `find_open_changes`) follows from its known incidents:
 
 1. "This is the new normal" moves the reference of all series of the incident to their first day. The latest such decision counts.
-2. The days of a change that is over are cut out: of one that recovered, that a person says is fixed, or that was dismissed and ended. The
-   cut begins a day before the most probable first day if the interval of the first day allows that.
-3. A change that was over before it was called the new normal is cut out as well: what holds now is what held before it.
-4. What goes on, open, acknowledged or dismissed, changes nothing; neither does what was suspected and vanished. A further change the same
-   way is looked for within the days of an open one, and its days are then left out of the first.
+2. The days of a change that is over are excluded: a change that recovered, that a person marked as fixed, or that was dismissed and ended.
+   The excluded span begins a day before the most probable first day if the interval of the first day allows that.
+3. A change that was over before it was called the new normal is excluded as well, because the level before it is normal again.
+4. A change that continues, whether open, acknowledged or dismissed, does not affect the reference, and neither does a suspected change
+   that vanished. A further change in the same direction is searched for within the days of an open one; its days are then excluded from
+   the first.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 
@@ -62,13 +66,13 @@ from streams.watch.lifecycle import (
 from streams.watch.measures import midnight
 
 MIN_GROWTH_FACTOR = 1.5
-"""So many times as large as it was when a person decided on it, a change has got worse."""
+"""A change has got worse if it is this many times as large as it was at the decision."""
 Days = tuple[date, date]
 
 
 @dataclass(slots=True)
 class Group:
-    """Findings about one change, and the incident of it, None for a new one."""
+    """The findings about one change, and its incident; None for a new one."""
 
     incident: Incident | None
     findings: list[Finding]
@@ -76,59 +80,60 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class _KnownIncident:
-    """An incident that is known, with what moved in it."""
+    """A known incident with the series that changed in it."""
 
     incident: Incident
     evidence: Evidence
-    moved: Mapping[Series, ChangedSeries]
+    changed_series: Mapping[Series, ChangedSeries]
 
     @classmethod
     def of(cls, incident: Incident) -> _KnownIncident:
-        """The case of an incident."""
+        """Read the evidence of an incident."""
         evidence = evidence_of(incident)
-        return cls(incident, evidence, {entry.series: entry for entry in evidence.moved})
+        return cls(incident, evidence, {changed.series: changed for changed in evidence.moved})
 
     def has(self, series: Series) -> bool:
-        """Tell whether a series moved in the incident; the leading one did, even if the evidence cannot be read."""
-        return series in self.moved or series == self.evidence.lead_series(self.incident)
+        """Return whether a series changed in the incident. The leading series did, even if the evidence cannot be read."""
+        return series in self.changed_series or series == self.evidence.lead_series(self.incident)
 
     @property
     def is_live(self) -> bool:
         return is_live(self.incident)
 
     @property
-    def goes_on(self) -> bool:
-        """True if its change is not over, as far as is known."""
+    def continues(self) -> bool:
+        """True if the change is not known to be over."""
         return self.is_live or (self.incident.status == DISMISSED and self.incident.last_day is None)
 
 
-def group_findings(findings: Sequence[Finding], known: Sequence[Incident]) -> list[Group]:
-    """The findings of a project by change, in the order in which they were found."""
-    order = sorted(known, key=lambda one: (one.detected_at, one.incident_id))
-    cases = [_KnownIncident.of(one) for one in order]
+def group_findings(findings: Sequence[Finding], incidents: Sequence[Incident]) -> list[Group]:
+    """Group the findings of a project by change, given its known incidents."""
+    oldest_first = sorted(incidents, key=lambda incident: (incident.detected_at, incident.incident_id))
+    known = [_KnownIncident.of(incident) for incident in oldest_first]
     groups: dict[str, Group] = {}
-    fresh: list[list[Finding]] = []
-    for series, seen in _group_by_series(findings).items():
-        rest = [one for one in seen if not any(_is_recovery(one, case) for case in cases)]
-        home = _find_own_incident(series, rest, cases)
-        if home is None:
-            settled = next((case for case in reversed(cases) if case.has(series)), None)
-            goes_on = [one for one in rest if settled is not None and _is_repetition(settled, series, one)]
-            if settled is not None and goes_on:
-                _add_to_group(groups, settled.incident, goes_on)
-            rest = [one for one in rest if one not in goes_on]
-            home = _find_matching_incident(series, rest, cases)
-        if home is not None and rest:
-            _add_to_group(groups, home.incident, rest)
-        elif rest:
-            fresh.append(rest)
-    # What is resolved is over: there is nothing to take up.
-    told = [one for one in groups.values() if one.incident is None or one.incident.status != RESOLVED or _goes_on(one.incident)]
-    return [*told, *_cluster_findings(fresh)]
+    unmatched: list[list[Finding]] = []
+    for series, series_findings in _group_by_series(findings).items():
+        remaining = [finding for finding in series_findings if not any(_is_recovery(finding, one) for one in known)]
+        match = _find_own_incident(series, remaining, known)
+        if match is None:
+            settled = next((one for one in reversed(known) if one.has(series)), None)
+            if settled is not None:
+                repetitions = [finding for finding in remaining if _is_repetition(settled, series, finding)]
+                if repetitions:
+                    _add_to_group(groups, settled.incident, repetitions)
+                remaining = [finding for finding in remaining if finding not in repetitions]
+            match = _find_matching_incident(series, remaining, known)
+        if match is not None and remaining:
+            _add_to_group(groups, match.incident, remaining)
+        elif remaining:
+            unmatched.append(remaining)
+    # A resolved incident with a last day is over, so its repetitions are dropped.
+    absorbed = [group for group in groups.values() if group.incident is None or not _is_over(group.incident)]
+    return [*absorbed, *_cluster_findings(unmatched)]
 
 
-def _goes_on(incident: Incident) -> bool:
-    return incident.last_day is None
+def _is_over(incident: Incident) -> bool:
+    return incident.status == RESOLVED and incident.last_day is not None
 
 
 def _add_to_group(groups: dict[str, Group], incident: Incident, findings: Sequence[Finding]) -> None:
@@ -136,415 +141,469 @@ def _add_to_group(groups: dict[str, Group], incident: Incident, findings: Sequen
 
 
 def _group_by_series(findings: Sequence[Finding]) -> dict[Series, list[Finding]]:
-    found: dict[Series, list[Finding]] = defaultdict(list)
-    for one in findings:
-        found[one.series].append(one)
-    return found
+    by_series: dict[Series, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        by_series[finding.series].append(finding)
+    return by_series
 
 
-def _find_own_incident(series: Series, findings: Sequence[Finding], cases: Sequence[_KnownIncident]) -> _KnownIncident | None:
-    """The live incident that has a series, the newest of several; where it only moved along there, if the days fit."""
-    live = [case for case in reversed(cases) if case.is_live and case.has(series)]
-    own = [case for case in live if series not in case.moved or not case.moved[series].fell_too]
-    return next(iter(own), None) or next((case for case in live if _matches_incident(findings, case)), None)
+def _find_own_incident(series: Series, findings: Sequence[Finding], known: Sequence[_KnownIncident]) -> _KnownIncident | None:
+    """Return the newest live incident in which the series raised an alarm.
+
+    Otherwise return the newest one in which it changed along, if the days of the findings match.
+    """
+    live = [one for one in reversed(known) if one.is_live and one.has(series)]
+    for one in live:
+        if series not in one.changed_series or not one.changed_series[series].fell_too:
+            return one
+    return next((one for one in live if _matches_incident(findings, one)), None)
 
 
 def _find_matching_incident(
-    series: Series, findings: Sequence[Finding], cases: Sequence[_KnownIncident]
+    series: Series, findings: Sequence[Finding], known: Sequence[_KnownIncident]
 ) -> _KnownIncident | None:
-    """The incident of other series that findings belong to: a live one, else one that was decided on and knows as bad."""
-    found = [case for case in reversed(cases) if findings and _matches_incident(findings, case)]
-    live = next((case for case in found if case.is_live), None)
-    # What is worse than its own decision is not covered by it, as that of another series may be.
-    others = (case for case in found if not case.has(series))
-    return live or next((case for case in others if all(_is_covered(case, one) for one in findings)), None)
+    """Return the newest live incident of the same change, or else a decided one whose decision covers all findings."""
+    if not findings:
+        return None
+    matching = [one for one in reversed(known) if _matches_incident(findings, one)]
+    for one in matching:
+        if one.is_live:
+            return one
+    for one in matching:
+        # If the incident has the series itself, the findings are worse than what was decided on.
+        if not one.has(series) and all(_is_covered(one, finding) for finding in findings):
+            return one
+    return None
 
 
-def _is_covered(case: _KnownIncident, finding: Finding) -> bool:
-    """Tell whether a person's decision covers another series of the same change."""
-    incident = case.incident
+def _is_covered(known: _KnownIncident, finding: Finding) -> bool:
+    """Return whether a person's decision also covers a finding about another series of the same change."""
+    incident = known.incident
     if is_more_severe(finding.severity, incident.severity):
         return False
     return incident.last_day is None or finding.since <= incident.last_day.date()
 
 
-def _matches_incident(findings: Sequence[Finding], case: _KnownIncident) -> bool:
-    """Tell whether findings went the same way as an incident, on the same days."""
-    alarms = [one for one in case.moved.values() if not one.fell_too]
-    if not alarms or not findings or case.incident.type != DRIFT or findings[0].key.type != DRIFT:
+def _matches_incident(findings: Sequence[Finding], known: _KnownIncident) -> bool:
+    """Return whether findings have the direction and the first days of an incident."""
+    alarms = [changed for changed in known.changed_series.values() if not changed.fell_too]
+    if not alarms or not findings or known.incident.type != DRIFT or findings[0].key.type != DRIFT:
         return False
-    first = findings[0]
-    same = any(one.is_worse == first.is_worse for one in alarms)
-    return same and _are_close(first.first_days, first.since, _intersect([one.interval for one in alarms]), alarms[0].since)
+    finding = findings[0]
+    if all(alarm.is_worse != finding.is_worse for alarm in alarms):
+        return False
+    incident_days = _intersect([alarm.interval for alarm in alarms])
+    return _are_close(finding.first_days, finding.since, incident_days, alarms[0].since)
 
 
 def _intersect(intervals: Sequence[Days]) -> Days:
-    """The days that all intervals share; of those that share none, the first one."""
-    first, last = max(one[0] for one in intervals), min(one[1] for one in intervals)
+    """Return the days that all intervals share, or else the first interval."""
+    first = max(interval[0] for interval in intervals)
+    last = min(interval[1] for interval in intervals)
     return (first, last) if first <= last else intervals[0]
 
 
-def _are_close(days: Days, since: date, others: Days, other_since: date) -> bool:
-    return (days[0] <= others[1] and others[0] <= days[1]) or abs(since - other_since) <= DAY
+def _are_close(days: Days, since: date, other_days: Days, other_since: date) -> bool:
+    """Return whether two intervals of first days overlap, or the most probable first days are at most a day apart."""
+    overlap = days[0] <= other_days[1] and other_days[0] <= days[1]
+    return overlap or abs(since - other_since) <= DAY
 
 
-def _cluster_findings(fresh: Sequence[Sequence[Finding]]) -> Iterator[Group]:
-    """New changes: series by series, each to the first cluster that it fits."""
+def _cluster_findings(unmatched: Sequence[Sequence[Finding]]) -> list[Group]:
+    """Group the findings of new changes: the findings of each series join the first cluster that they match."""
     clusters: list[list[Sequence[Finding]]] = []
-    for findings in sorted(fresh, key=lambda found: found[0].since):
-        clusters_it_fits = (one for one in clusters if _are_same_change(findings[0], [found[0] for found in one]))
-        found = next(clusters_it_fits, None)
-        if found is None:
-            clusters.append([findings])
+    for series_findings in sorted(unmatched, key=lambda findings: findings[0].since):
+        for cluster in clusters:
+            if _are_same_change(series_findings[0], [findings[0] for findings in cluster]):
+                cluster.append(series_findings)
+                break
         else:
-            found.append(findings)
-    for cluster in clusters:
-        yield Group(None, [finding for findings in cluster for finding in findings])
+            clusters.append([series_findings])
+    return [Group(None, [finding for findings in cluster for finding in findings]) for cluster in clusters]
 
 
 def _are_same_change(finding: Finding, cluster: Sequence[Finding]) -> bool:
     first = cluster[0]
     if finding.key.type != DRIFT or first.key.type != DRIFT or finding.is_worse != first.is_worse:
         return False
-    return _are_close(finding.first_days, finding.since, _intersect([one.first_days for one in cluster]), first.since)
+    cluster_days = _intersect([member.first_days for member in cluster])
+    return _are_close(finding.first_days, finding.since, cluster_days, first.since)
 
 
-def _is_recovery(finding: Finding, case: _KnownIncident) -> bool:
-    """Tell whether a finding is only the end of a change that is not over, as far as is known."""
+def _is_recovery(finding: Finding, known: _KnownIncident) -> bool:
+    """Return whether a finding is only the recovery from a change that continues."""
     opposite = finding.key._replace(direction="down" if finding.key.direction == "up" else "up")
-    moved = case.moved.get(Series(opposite, finding.kind))
-    if moved is None or moved.fell_too or not case.goes_on or finding.since <= moved.since:
+    changed = known.changed_series.get(Series(opposite, finding.kind))
+    if changed is None or changed.fell_too or not known.continues or finding.since <= changed.since:
         return False
-    sizes = [seen.size for seen in moved.rules.values() if seen.size is not None]
+    sizes = [observation.size for observation in changed.rules.values() if observation.size is not None]
     return not sizes or finding.size < MIN_GROWTH_FACTOR * max(sizes)
 
 
-def _is_repetition(case: _KnownIncident, series: Series, finding: Finding) -> bool:
-    """Tell whether a finding is only the change that was decided on, and no worse than it was."""
-    incident, moved = case.incident, case.moved.get(series)
-    if incident.last_day is not None and incident.status == RESOLVED:
-        return finding.since <= incident.last_day.date()
-    if (
-        moved is None
-        or finding.known_level
-        or finding.since > moved.until + DAY
-        or is_more_severe(finding.severity, moved.severity)
-    ):
+def _is_repetition(known: _KnownIncident, series: Series, finding: Finding) -> bool:
+    """Return whether a finding is only the change that was decided on, and no worse."""
+    incident = known.incident
+    if _is_over(incident):
+        return incident.last_day is not None and finding.since <= incident.last_day.date()
+    changed = known.changed_series.get(series)
+    if changed is None or finding.known_level or finding.since > changed.until + DAY:
         return False
-    size = _decided_size(case.evidence, series, finding.rule)
+    if is_more_severe(finding.severity, changed.severity):
+        return False
+    size = _decided_size(known.evidence, series, finding.rule)
     return size is None or finding.size < MIN_GROWTH_FACTOR * size
 
 
 def _decided_size(evidence: Evidence, series: Series, rule: str) -> float | None:
-    """Return the size of a change when a person decided on it; None if that is not known."""
+    """Return the size of a change at the decision; None if unknown."""
     sizes = evidence.decided_sizes
     return sizes.get(f"{series.key.series} {series.kind} {rule}", sizes.get(rule))
 
 
 NUMBERS_INTERVAL = timedelta(hours=1)
-"""The interval at which an incident is written again for its numbers alone."""
+"""The shortest interval between revisions of an incident if only its numbers changed."""
 MAX_PAST_DAYS = 90
-"""Days that are kept of those that have left a rule's window."""
+"""Days that an observation keeps after they have left the window of its rule."""
 MAX_CHANGED_SERIES = 40
-"""Series that an incident lists: an agent may have many failure types."""
+"""Series that an incident lists, because an agent may have many types of failure."""
 ESTIMATING_RULES = ("sequential", "rate_ratio", "runs")
-"""The rules that look at all days each time, and may find another first day."""
+"""The rules that examine all days at each check, and may then find another first day."""
 _MIN_SIGMA_SHARE = 0.05
-"""The assumed spread of a series that never varied, as a share of its scale.
+"""The smallest assumed spread of a series, as a share of its scale.
 
-With it, the first unsafe run is not infinitely far off.
+Without it, the first unsafe run of a series that never varied would be infinitely many standard deviations away.
 """
 MAX_NAMED_SERIES = 2
-"""Series that a title names besides the one that leads; more are counted."""
+"""Series that a title names besides the leading one; further ones are counted."""
 ExplainFinding = Callable[[Finding], Explanation]
-"""Returns the cause of a finding: agent or judge, or the reason why it is not known."""
+"""Returns the cause of a finding (agent or judge), or the reason why it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentUpdate:
-    """An incident that is to be written: for the first time, or once more."""
+    """An incident that needs a record: its first one or another revision."""
 
-    lead: Finding
-    """The finding that tells of it, or one of those that were made now where another tells of it still."""
-    moved: tuple[ChangedSeries, ...]
-    """The series that moved, now and before."""
-    leads: Series
-    """The series that tells of it."""
-    before: Incident | None
-    """Its latest revision; None for a new one."""
+    finding: Finding
+    """The finding about the leading series, or another new finding if there is none."""
+    changed_series: tuple[ChangedSeries, ...]
+    """The series that changed, now and before."""
+    lead_series: Series
+    """The series that gives the title and the description."""
+    previous: Incident | None
+    """The latest revision; None for a new incident."""
     evidence: Evidence
-    """The evidence of that; empty for a new one."""
+    """The evidence of the latest revision; empty for a new incident."""
     explanation: Explanation
-    """The cause according to the anchors, agent or judge, or the reason why it is not known."""
+    """The cause according to the anchors (agent or judge), or the reason why it is unknown."""
 
     @property
     def alarms(self) -> list[ChangedSeries]:
         """The series that raised an alarm."""
-        return [one for one in self.moved if not one.fell_too]
+        return [changed for changed in self.changed_series if not changed.fell_too]
 
     @property
     def severity(self) -> str:
-        """The worst that any of them had."""
-        so_far = [] if self.before is None else [self.before.severity]
-        return max([*so_far, *(one.severity for one in self.alarms)], key=SEVERITIES.index)
+        """The worst severity so far."""
+        severities = [alarm.severity for alarm in self.alarms]
+        if self.previous is not None:
+            severities.append(self.previous.severity)
+        return max(severities, key=SEVERITIES.index)
 
     @property
     def is_confirmed(self) -> bool:
-        """True if it is certain."""
-        was = self.before is not None and self.before.confidence == CONFIRMED
-        return was or any(one.confirmed for one in self.alarms)
+        """True if the change is or was confirmed."""
+        was_confirmed = self.previous is not None and self.previous.confidence == CONFIRMED
+        return was_confirmed or any(alarm.confirmed for alarm in self.alarms)
 
     @property
     def first_day(self) -> date:
         """The first day of the change."""
-        return next(one.since for one in self.moved if one.series == self.leads)
+        return next(changed.since for changed in self.changed_series if changed.series == self.lead_series)
 
     @property
     def is_about_lead(self) -> bool:
-        """True if its leading series was found now: its evidence is gathered again."""
-        return self.leads == self.lead.series
+        """True if the new finding is about the leading series, so that evidence is gathered again."""
+        return self.lead_series == self.finding.series
 
     @property
-    def tells(self) -> bool:
-        """True if the new findings describe it: its title and description are made again."""
-        before = self.before
-        goes_on = before is not None and self.evidence.lead_series(before) == self.leads
-        return self.is_about_lead and (not goes_on or before is None or before.rule == self.lead.rule)
+    def renews_text(self) -> bool:
+        """True if the title and the description are written again from the new finding."""
+        if not self.is_about_lead:
+            return False
+        keeps_lead = self.previous is not None and self.evidence.lead_series(self.previous) == self.lead_series
+        return not keeps_lead or self.previous is None or self.previous.rule == self.finding.rule
 
 
 def plan_updates(
     findings: Sequence[Finding],
-    known: Sequence[Incident],
+    incidents: Sequence[Incident],
     as_of: datetime,
-    cause_of: ExplainFinding,
-    moved_too: FindCompanions = lambda *_: (),
+    explain: ExplainFinding,
+    find_companions: FindCompanions = lambda *_: (),
 ) -> list[IncidentUpdate]:
-    """The incidents that findings of one project make, given all that are known of it; none that would say nothing new."""
-    found = [_plan_update(group, cause_of, moved_too) for group in group_findings(findings, known)]
-    return [one for one in found if one.before is None or _is_worth_writing(one, one.before, as_of)]
+    """Return the incidents of a project that need a record because of the findings, given all known incidents."""
+    updates = [_plan_update(group, explain, find_companions) for group in group_findings(findings, incidents)]
+    return [update for update in updates if update.previous is None or _is_worth_writing(update, update.previous, as_of)]
 
 
-def _plan_update(group: Group, cause_of: ExplainFinding, moved_too: FindCompanions) -> IncidentUpdate:
-    before = group.incident
-    evidence = Evidence() if before is None else evidence_of(before)
-    moved = merge_findings(evidence.moved, group.findings)
-    lead = _choose_lead(group.findings, before, moved)
-    leads = lead.series
-    was = None if before is None else evidence.lead_series(before)
-    if was is not None and any(one.series == was for one in moved) and not _outranks(leads, was, moved):
-        leads = was
-        own = [one for one in group.findings if one.series == was]
-        lead = next((one for one in own if one.rule == _rule_of(before)), next(iter(own), lead))
-    made = IncidentUpdate(lead, tuple(moved), leads, before, evidence, _explain(group.findings, cause_of))
-    if lead.key.type != DRIFT or (before is not None and not is_live(before)):
-        return made
-    is_worse = next(one.is_worse for one in moved if one.series == leads)
-    tiers = {one.key.tier or "" for one in made.alarms}
-    return replace(made, moved=tuple(merge_findings(moved, moved_too(made.first_day, is_worse, tiers))))
+def _plan_update(group: Group, explain: ExplainFinding, find_companions: FindCompanions) -> IncidentUpdate:
+    previous = group.incident
+    evidence = Evidence() if previous is None else evidence_of(previous)
+    changed_series = merge_findings(evidence.moved, group.findings)
+    finding, lead_series = _choose_lead(group.findings, previous, evidence, changed_series)
+    explanation = _explain_findings(group.findings, explain)
+    update = IncidentUpdate(finding, tuple(changed_series), lead_series, previous, evidence, explanation)
+    if finding.key.type != DRIFT or (previous is not None and not is_live(previous)):
+        return update
+    is_worse = next(changed.is_worse for changed in changed_series if changed.series == lead_series)
+    alarmed_tiers = {alarm.key.tier or "" for alarm in update.alarms}
+    companions = find_companions(update.first_day, is_worse, alarmed_tiers)
+    return replace(update, changed_series=tuple(merge_findings(changed_series, companions)))
 
 
-def _rule_of(incident: Incident | None) -> str | None:
-    return None if incident is None else incident.rule
+def _choose_lead(
+    findings: Sequence[Finding], previous: Incident | None, evidence: Evidence, changed_series: Sequence[ChangedSeries]
+) -> tuple[Finding, Series]:
+    """Return the finding and the series that describe a change.
 
-
-def _choose_lead(findings: Sequence[Finding], before: Incident | None, moved: Sequence[ChangedSeries]) -> Finding:
-    """The finding that tells of a change: of the worst confirmed series, by the rule that told before, else by the first one."""
-    best = max(findings, key=lambda one: _rank(one.series, moved))
-    of_series = [one for one in findings if one.series == best.series]
-    return next((one for one in of_series if one.rule == _rule_of(before)), of_series[0])
-
-
-def _rank(series: Series, moved: Sequence[ChangedSeries]) -> tuple[bool, int, bool, float]:
-    """Return the key that decides which series leads.
-
-    Confirmed series come first, then the more severe, then those that moved the whole project by a sigma. Last comes the larger
-    change, measured by its own spread.
+    The leading series of the previous revision stays, unless a series of the findings outranks it.
     """
-    found = next(one for one in moved if one.series == series)
-    level = found.level
+    best = max(findings, key=lambda finding: _rank(finding.series, changed_series)).series
+    previous_lead = None if previous is None else evidence.lead_series(previous)
+    if previous_lead is None or all(changed.series != previous_lead for changed in changed_series):
+        return _choose_finding(findings, best, previous), best
+    if _outranks(best, previous_lead, changed_series):
+        return _choose_finding(findings, best, previous), best
+    if any(finding.series == previous_lead for finding in findings):
+        return _choose_finding(findings, previous_lead, previous), previous_lead
+    return _choose_finding(findings, best, previous), previous_lead
+
+
+def _choose_finding(findings: Sequence[Finding], series: Series, previous: Incident | None) -> Finding:
+    """Return the finding about a series from the rule of the previous revision, or else the first one."""
+    candidates = [finding for finding in findings if finding.series == series]
+    for finding in candidates:
+        if previous is not None and finding.rule == previous.rule:
+            return finding
+    return candidates[0]
+
+
+def _rank(series: Series, changed_series: Sequence[ChangedSeries]) -> tuple[bool, int, bool, float]:
+    """Return the sort key that decides which series leads.
+
+    Confirmed series come first, then the more severe ones, then those that changed for the whole project by at least a standard
+    deviation. The last criterion is the size of the change in standard deviations.
+    """
+    changed = next(entry for entry in changed_series if entry.series == series)
+    level = changed.level
     low, high = bounds_of(series.key.tier)
-    least = _MIN_SIGMA_SHARE * (high - low)
-    off = 0.0 if level is None else abs(level.after - level.before) / max(level.sigma, least)
-    return found.confirmed, SEVERITIES.index(found.severity), series.key.agent is None and off >= 1, off
+    min_sigma = _MIN_SIGMA_SHARE * (high - low)
+    deviations = 0.0 if level is None else abs(level.after - level.before) / max(level.sigma, min_sigma)
+    is_project_wide = series.key.agent is None and deviations >= 1
+    return changed.confirmed, SEVERITIES.index(changed.severity), is_project_wide, deviations
 
 
-def _outranks(series: Series, other: Series, moved: Sequence[ChangedSeries]) -> bool:
-    """Tell whether a series is worse than the one that leads; not by numbers alone, which change every hour."""
-    return _rank(series, moved)[:2] > _rank(other, moved)[:2]
+def _outranks(series: Series, lead_series: Series, changed_series: Sequence[ChangedSeries]) -> bool:
+    """Return whether a series is confirmed or more severe than the leading one. Sizes do not count, because they change every hour."""
+    return _rank(series, changed_series)[:2] > _rank(lead_series, changed_series)[:2]
 
 
-def _explain(findings: Sequence[Finding], cause_of: ExplainFinding) -> Explanation:
-    """Return the cause, from all series that raised an alarm; of several findings of one series the first one counts."""
+def _explain_findings(findings: Sequence[Finding], explain: ExplainFinding) -> Explanation:
+    """Return the cause according to all series that raised an alarm; the first conclusive finding of each series counts."""
     explanations: dict[Key, Explanation] = {}
-    for one in findings:
-        if not one.fell_too and explanations.get(one.key, UNEXPLAINED) is UNEXPLAINED:
-            explanations[one.key] = cause_of(one)
-    return combine_explanations(
-        {
-            key.tier if key.agent is None and key.tier else key.series: one
-            for key, one in sorted(explanations.items(), key=lambda pair: str(pair[0]))
-        }
-    )
+    for finding in findings:
+        if not finding.fell_too and explanations.get(finding.key, UNEXPLAINED) is UNEXPLAINED:
+            explanations[finding.key] = explain(finding)
+    by_name: dict[str, Explanation] = {}
+    for key, explanation in sorted(explanations.items(), key=lambda item: str(item[0])):
+        name = key.tier if key.agent is None and key.tier else key.series
+        by_name[name] = explanation
+    return combine_explanations(by_name)
 
 
-def build_record(made: IncidentUpdate, project: str, as_of: datetime, evidence: Evidence) -> Incident:
-    """The record of an incident that is due, with its evidence; the same as-of gives the same record."""
-    explanation = apply_mix(made.explanation, evidence)
-    if made.before is None:
-        return _build_first_revision(made, project, as_of, evidence, explanation)
-    before = made.before
-    if not is_live(before):
-        kept = _build_metadata(made, made.evidence)
-        again = None if before.status == DISMISSED else before.last_day
-        return msgspec.structs.replace(before, revision=before.revision + 1, metadata=kept, checked_at=as_of, last_day=again)
-    tells, key, is_sure = made.tells, made.leads.key, made.is_confirmed and explanation.cause != HISTORY
-    return msgspec.structs.replace(
-        before,
-        revision=before.revision + 1,
+def build_record(update: IncidentUpdate, project: str, as_of: datetime, evidence: Evidence) -> Incident:
+    """Return the record of an incident with its evidence. The same as-of gives the same record."""
+    explanation = apply_mix(update.explanation, evidence)
+    previous = update.previous
+    if previous is None:
+        return _build_first_revision(update, project, as_of, evidence, explanation)
+    if not is_live(previous):
+        return msgspec.structs.replace(
+            previous,
+            revision=previous.revision + 1,
+            metadata=_build_metadata(update, update.evidence),
+            checked_at=as_of,
+            last_day=None if previous.status == DISMISSED else previous.last_day,
+        )
+    key = update.lead_series.key
+    is_confirmed = update.is_confirmed and explanation.cause != HISTORY
+    is_newly_confirmed = is_confirmed and previous.confidence != CONFIRMED
+    record = msgspec.structs.replace(
+        previous,
+        revision=previous.revision + 1,
         tier=key.tier,
         direction=key.direction,
         agent=key.agent,
-        rule=made.lead.rule if tells else before.rule,
-        severity=made.severity,
-        title=_build_title(made, explanation) if tells else before.title,
-        description=_build_description(made, evidence, explanation) if tells else before.description,
-        metadata=_build_metadata(made, evidence),
+        severity=update.severity,
+        metadata=_build_metadata(update, evidence),
         cause=explanation.cause,
         checked_at=as_of,
-        confidence=CONFIRMED if is_sure else before.confidence,
-        confirmed_at=before.confirmed_at or (as_of if is_sure and before.confidence != CONFIRMED else None),
-        first_day=midnight(made.first_day),
+        confidence=CONFIRMED if is_confirmed else previous.confidence,
+        confirmed_at=previous.confirmed_at or (as_of if is_newly_confirmed else None),
+        first_day=midnight(update.first_day),
+    )
+    if not update.renews_text:
+        return record
+    return msgspec.structs.replace(
+        record,
+        rule=update.finding.rule,
+        title=_build_title(update, explanation),
+        description=_build_description(update, evidence, explanation),
     )
 
 
 def _build_first_revision(
-    made: IncidentUpdate, project: str, as_of: datetime, evidence: Evidence, explanation: Explanation
+    update: IncidentUpdate, project: str, as_of: datetime, evidence: Evidence, explanation: Explanation
 ) -> Incident:
-    # What history explains did not happen on that day: it is shown, and alerts nobody.
-    lead, is_sure = made.lead, made.is_confirmed and explanation.cause != HISTORY
-    kind, tier, direction, agent = lead.key
-    named = [
-        project,
-        kind,
-        tier or "",
-        direction or "",
-        *([agent] if agent else []),
-        *([lead.kind] if lead.kind != "mean" else []),
-    ]
+    finding = update.finding
+    # A change that is explained by imported history did not happen on that day, so it raises no alert.
+    is_confirmed = update.is_confirmed and explanation.cause != HISTORY
+    incident_type, tier, direction, agent = finding.key
+    identity = [project, incident_type, tier or "", direction or ""]
+    if agent:
+        identity.append(agent)
+    if finding.kind != MEAN:
+        identity.append(finding.kind)
     return Incident(
-        incident_id=stable_id("incident", *named, as_of.isoformat()),
+        incident_id=stable_id("incident", *identity, as_of.isoformat()),
         revision=0,
         project=project,
-        type=kind,
+        type=incident_type,
         tier=tier,
         direction=direction,
         agent=agent,
         status=OPEN,
-        severity=made.severity,
-        title=_build_title(made, explanation),
-        description=_build_description(made, evidence, explanation),
-        metadata=_build_metadata(made, evidence),
+        severity=update.severity,
+        title=_build_title(update, explanation),
+        description=_build_description(update, evidence, explanation),
+        metadata=_build_metadata(update, evidence),
         baseline_id=None if evidence.baseline is None else evidence.baseline.id,
         detected_at=as_of,
-        rule=lead.rule,
+        rule=finding.rule,
         cause=explanation.cause,
         checked_at=as_of,
-        confidence=CONFIRMED if is_sure else SUSPECTED,
-        confirmed_at=as_of if is_sure else None,
-        first_day=midnight(made.first_day),
+        confidence=CONFIRMED if is_confirmed else SUSPECTED,
+        confirmed_at=as_of if is_confirmed else None,
+        first_day=midnight(update.first_day),
     )
 
 
-def _build_title(made: IncidentUpdate, explanation: Explanation) -> str:
-    """The title of the finding that tells of it, with the names of what moved as well; that of a changed mix begins with the mix."""
-    mix = ""
+def _build_title(update: IncidentUpdate, explanation: Explanation) -> str:
+    """Return the title of the leading finding, after a changed mix and before the names of the other series."""
+    prefix = ""
     if explanation.cause in {MIX, HISTORY}:
-        changed = "The mix changed" if explanation.cause == MIX else "History was added"
-        mix = f"{changed} ({explanation.shares}): "
-    names = list(dict.fromkeys(one.name for one in made.moved if one.series != made.leads))
+        mix_change = "The mix changed" if explanation.cause == MIX else "History was added"
+        prefix = f"{mix_change} ({explanation.shares}): "
+    names = list(dict.fromkeys(changed.name for changed in update.changed_series if changed.series != update.lead_series))
     if len(names) > MAX_NAMED_SERIES:
         names = [*names[: MAX_NAMED_SERIES - 1], f"{len(names) - MAX_NAMED_SERIES + 1} others"]
-    return mix + made.lead.title + (f"; {' and '.join(names)} also changed" if names else "")
+    suffix = f"; {' and '.join(names)} also changed" if names else ""
+    return prefix + update.finding.title + suffix
 
 
-def _build_description(made: IncidentUpdate, evidence: Evidence, explanation: Explanation) -> str:
-    others = [one.observation.title or "" for one in made.moved if one.series != made.leads]
-    also = f"Also changed: {'; '.join(one for one in others if one)}." if any(others) else None
+def _build_description(update: IncidentUpdate, evidence: Evidence, explanation: Explanation) -> str:
+    others = [changed.observation.title for changed in update.changed_series if changed.series != update.lead_series]
+    titles = "; ".join(title for title in others if title)
     parts = [
-        made.lead.description,
-        also,
+        update.finding.description,
+        f"Also changed: {titles}." if titles else None,
         evidence.note,
-        explanation.words if explanation.cause else None,
+        explanation.text if explanation.cause else None,
     ]
     return " ".join(part for part in parts if part)
 
 
-def _build_metadata(made: IncidentUpdate, evidence: Evidence) -> str:
-    lead = next(one for one in made.moved if one.series == made.leads)
-    found = msgspec.structs.replace(
-        evidence, cause=made.explanation.numbers, rules=lead.rules, moved=_order_series(made.moved, made.leads)
+def _build_metadata(update: IncidentUpdate, evidence: Evidence) -> str:
+    lead = next(changed for changed in update.changed_series if changed.series == update.lead_series)
+    complete = msgspec.structs.replace(
+        evidence,
+        cause=update.explanation.numbers,
+        rules=lead.rules,
+        moved=_order_series(update.changed_series, update.lead_series),
     )
-    return evidence_json(found)
+    return evidence_json(complete)
 
 
-def _order_series(moved: Sequence[ChangedSeries], lead: Series) -> list[ChangedSeries]:
-    """Return the series that moved, the leading one first and marked, those without an alarm last."""
-    marked = [msgspec.structs.replace(one, leads=one.series == lead) for one in moved]
-    return sorted(marked, key=lambda one: (not one.leads, one.fell_too))
+def _order_series(changed_series: Sequence[ChangedSeries], lead_series: Series) -> list[ChangedSeries]:
+    """Return the series with the leading one marked and first, and those without an alarm last."""
+    marked = [msgspec.structs.replace(changed, leads=changed.series == lead_series) for changed in changed_series]
+    return sorted(marked, key=lambda changed: (not changed.leads, changed.fell_too))
 
 
-def apply_decision(incident: Incident, decision: str, who: str, at: datetime) -> Incident:
-    """The next revision of an incident after a decision, with how large the change was then."""
+def apply_decision(incident: Incident, decision: str, author: str, time: datetime) -> Incident:
+    """Return the next revision of an incident after a decision, with the sizes of the change at that time."""
     evidence = evidence_of(incident)
     sizes = {} if decision == OPEN else _collect_sizes(evidence)
     return msgspec.structs.replace(
-        set_decision(incident, decision, who, at),
+        set_decision(incident, decision, author, time),
         revision=incident.revision + 1,
         metadata=evidence_json(msgspec.structs.replace(evidence, decided_sizes=sizes)),
     )
 
 
-def apply_assignment(incident: Incident, assignee: str | None, at: datetime) -> Incident:
-    """The next revision of an incident after it was assigned to a person, or to no one."""
-    return msgspec.structs.replace(set_assignee(incident, assignee, at), revision=incident.revision + 1)
+def apply_assignment(incident: Incident, assignee: str | None, time: datetime) -> Incident:
+    """Return the next revision of an incident after it was assigned; None leaves it unassigned."""
+    return msgspec.structs.replace(set_assignee(incident, assignee, time), revision=incident.revision + 1)
 
 
 def _collect_sizes(evidence: Evidence) -> dict[str, float | None]:
-    moved = {f"{one.series_name} {one.kind} {rule}": seen.size for one in evidence.moved for rule, seen in one.rules.items()}
-    return {**{rule: seen.size for rule, seen in evidence.rules.items()}, **moved}
+    sizes: dict[str, float | None] = {rule: observation.size for rule, observation in evidence.rules.items()}
+    for changed in evidence.moved:
+        for rule, observation in changed.rules.items():
+            sizes[f"{changed.series_name} {changed.kind} {rule}"] = observation.size
+    return sizes
 
 
-def _is_worth_writing(made: IncidentUpdate, before: Incident, as_of: datetime) -> bool:
-    """Tell whether another revision would say something new that is worth one."""
-    if before.checked_at is not None and as_of < before.checked_at:
-        return False  # a look back, or a clock that was set back: what was seen later is not to be undone
-    earlier, lead = made.evidence.moved, made.evidence.lead_series(before)
-    if _collect_last_days(earlier) != _collect_last_days(made.moved):
+def _is_worth_writing(update: IncidentUpdate, previous: Incident, as_of: datetime) -> bool:
+    """Return whether another revision would contain something new."""
+    if previous.checked_at is not None and as_of < previous.checked_at:
+        return False  # the check looks back, or the clock was set back: later observations must not be overwritten
+    earlier_series = update.evidence.moved
+    if _collect_last_days(earlier_series) != _collect_last_days(update.changed_series):
         return True
-    if not is_live(before):
+    if not is_live(previous):
         return False
-    is_sure = made.is_confirmed and before.cause != HISTORY
-    if (made.severity, is_sure) != (before.severity, before.confidence == CONFIRMED):
+    is_confirmed = update.is_confirmed and previous.cause != HISTORY
+    if update.severity != previous.severity or is_confirmed != (previous.confidence == CONFIRMED):
         return True
-    aged = before.checked_at is None or as_of - before.checked_at >= NUMBERS_INTERVAL
-    changed = made.leads != lead or _order_series(earlier, lead) != _order_series(made.moved, lead)
-    return aged and (changed or made.explanation.numbers != made.evidence.cause)
+    if previous.checked_at is not None and as_of - previous.checked_at < NUMBERS_INTERVAL:
+        return False
+    earlier_lead = update.evidence.lead_series(previous)
+    return (
+        update.lead_series != earlier_lead
+        or _order_series(earlier_series, earlier_lead) != _order_series(update.changed_series, update.lead_series)
+        or update.explanation.numbers != update.evidence.cause
+    )
 
 
-def _collect_last_days(moved: Iterable[ChangedSeries]) -> dict[Series, dict[str, date]]:
-    """The last day that each rule sees of each series that raised an alarm."""
-    return {one.series: {name: seen.until for name, seen in one.rules.items()} for one in moved if not one.fell_too}
+def _collect_last_days(changed_series: Iterable[ChangedSeries]) -> dict[Series, dict[str, date]]:
+    """Return the last day that each rule observed, by series that raised an alarm."""
+    return {
+        changed.series: {rule: observation.until for rule, observation in changed.rules.items()}
+        for changed in changed_series
+        if not changed.fell_too
+    }
 
 
-def merge_findings(before: Iterable[ChangedSeries], findings: Iterable[Finding]) -> list[ChangedSeries]:
-    """Merge new findings into the series that moved.
+def merge_findings(changed_series: Iterable[ChangedSeries], findings: Iterable[Finding]) -> list[ChangedSeries]:
+    """Merge new findings into the series that changed.
 
-    A series keeps its days and its worst severity; those that only moved along are as of now.
+    A series that raised an alarm keeps its days and its worst severity. Series without an alarm are replaced by the new findings.
     """
-    moved = {one.series: one for one in before if not one.fell_too}
+    merged = {changed.series: changed for changed in changed_series if not changed.fell_too}
     for finding in findings:
-        moved[finding.series] = _merge_finding(moved.get(finding.series), finding)
-    return list(moved.values())[:MAX_CHANGED_SERIES]
+        merged[finding.series] = _merge_finding(merged.get(finding.series), finding)
+    return list(merged.values())[:MAX_CHANGED_SERIES]
 
 
 def _merge_finding(earlier: ChangedSeries | None, finding: Finding) -> ChangedSeries:
@@ -571,8 +630,8 @@ def _merge_finding(earlier: ChangedSeries | None, finding: Finding) -> ChangedSe
 
 
 def _build_observation(finding: Finding, earlier: Observation | None) -> Observation:
-    """Return what the rule of a finding saw, with the days that it saw before and that have left its window."""
-    seen = Observation(
+    """Return the observation of a finding's rule, with the earlier days that have left the window of the rule."""
+    observation = Observation(
         **msgspec.structs.asdict(finding.numbers),
         severity=finding.severity,
         since=finding.since,
@@ -582,57 +641,60 @@ def _build_observation(finding: Finding, earlier: Observation | None) -> Observa
         description=finding.description,
         confirmed=finding.confirmed,
     )
-    if earlier is None or not seen.days or finding.rule in ESTIMATING_RULES:
-        return seen
-    gone = [one for one in earlier.days or () if one.day < seen.days[0].day][-MAX_PAST_DAYS:]
-    return msgspec.structs.replace(seen, since=min(seen.since, earlier.since), days=[*gone, *seen.days])
+    if earlier is None or not observation.days or finding.rule in ESTIMATING_RULES:
+        return observation
+    past_days = [day for day in earlier.days or () if day.day < observation.days[0].day][-MAX_PAST_DAYS:]
+    return msgspec.structs.replace(
+        observation, since=min(observation.since, earlier.since), days=[*past_days, *observation.days]
+    )
 
 
-def derive_references(known: Iterable[Incident]) -> dict[str, Reference]:
-    """For each series on which something was decided, or of which something is over, the days that count."""
+def derive_references(incidents: Iterable[Incident]) -> dict[str, Reference]:
+    """Return the days that count as reference, for each series with a decision or with a change that is over."""
     since: dict[str, date] = {}
     cuts: dict[str, list[Span]] = defaultdict(list)
-    apply_decision = [one for one in known if not is_live(one) and one.resolution != VANISHED]
-    for incident in sorted(apply_decision, key=lambda one: (_decision_time(one), one.incident_id)):
+    ended = [incident for incident in incidents if not is_live(incident) and incident.resolution != VANISHED]
+    for incident in sorted(ended, key=lambda incident: (_decision_time(incident), incident.incident_id)):
         last = _last_cut_day(incident)
-        for moved in evidence_of(incident).moved:
-            first = _first_cut_day(moved)
+        for changed in evidence_of(incident).moved:
+            series = changed.key.series
             if last is not None:
-                cuts[moved.key.series].append((min(first, last), last))
+                cuts[series].append((min(_first_cut_day(changed), last), last))
             elif incident.resolution == NEW_NORMAL:
-                since[moved.key.series] = moved.since
+                since[series] = changed.since
     return {series: Reference(since.get(series), merge_spans(cuts.get(series, ()))) for series in since.keys() | cuts.keys()}
 
 
-def find_open_changes(known: Iterable[Incident]) -> dict[str, OpenChange]:
-    """The changes of a project's means whose incidents are open, by series; of several the first, with the next one the same way."""
+def find_open_changes(incidents: Iterable[Incident]) -> dict[str, OpenChange]:
+    """Return, by series, the first change of a mean whose incident is open, and the further change in the same direction."""
+    # A gap between live and imported exchanges is not a level from which a mean could change further.
+    live = [incident for incident in incidents if is_live(incident) and incident.cause != HISTORY]
+    alarms = [changed for incident in live for changed in evidence_of(incident).moved if not changed.fell_too]
     changes: dict[str, OpenChange] = {}
-    further: dict[str, date] = {}
-    # What history explains is no level that anything could fall further from.
-    own = [incident for incident in known if is_live(incident) and incident.cause != HISTORY]
-    live = [one for incident in own for one in evidence_of(incident).moved if not one.fell_too]
-    for moved in sorted(live, key=lambda one: one.since, reverse=True):
-        direction = moved.key.direction
-        if moved.kind == FURTHER:
-            further[moved.key.series] = moved.since
-        elif moved.kind == MEAN and moved.confirmed and direction is not None:
-            changes[moved.key.series] = OpenChange(direction, moved.since)
-    return {series: change._replace(further_since=further.get(series)) for series, change in changes.items()}
+    further_since: dict[str, date] = {}
+    for alarm in sorted(alarms, key=lambda changed: changed.since, reverse=True):
+        direction = alarm.key.direction
+        if alarm.kind == FURTHER:
+            further_since[alarm.key.series] = alarm.since
+        elif alarm.kind == MEAN and alarm.confirmed and direction is not None:
+            changes[alarm.key.series] = OpenChange(direction, alarm.since)
+    return {series: change._replace(further_since=further_since.get(series)) for series, change in changes.items()}
 
 
-def _first_cut_day(moved: ChangedSeries) -> date:
-    """The first day that is cut out."""
-    return min(moved.since, max(moved.interval[0], moved.since - DAY))
+def _first_cut_day(changed: ChangedSeries) -> date:
+    """Return the first excluded day of a change that is over."""
+    return min(changed.since, max(changed.interval[0], changed.since - DAY))
 
 
 def _last_cut_day(incident: Incident) -> date | None:
-    """The last day of a change that is over; None for one that goes on."""
+    """Return the last excluded day of a change that is over; None if the change continues."""
     if incident.last_day is not None:
         return incident.last_day.date()
-    seen = [one.until for one in evidence_of(incident).moved]
-    if incident.resolution != NEW_NORMAL or not seen:
+    last_days = [changed.until for changed in evidence_of(incident).moved]
+    if incident.resolution != NEW_NORMAL or not last_days:
         return None
-    return max(seen) if max(seen) < _decision_time(incident).date() - MAX_UNSEEN_DAYS * DAY else None
+    is_over = max(last_days) < _decision_time(incident).date() - MAX_UNSEEN_DAYS * DAY
+    return max(last_days) if is_over else None
 
 
 def _decision_time(incident: Incident) -> datetime:

@@ -39,26 +39,26 @@ FURTHER_DAYS = 7
 """A further change has at least so many days of the first one before it: each day of the week, and not two, as both were averaged until then."""
 
 
-def find_consecutive_days(case: RuleInput) -> Iterator[Finding]:
+def find_consecutive_days(data: RuleInput) -> Iterator[Finding]:
     """Runs of days whose averages lie off the baseline; of two runs on one side the later one. Needs a comparable baseline."""
-    if case.baseline is None or not is_comparable(case.baseline, case.measured):
+    if data.baseline is None or not is_comparable(data.baseline, data.measured):
         return
     for tier, name in TIERS.items():
-        statistics: TierStatistics = getattr(case.baseline, tier)
+        statistics: TierStatistics = getattr(data.baseline, tier)
         if statistics.mean is None or statistics.stddev is None:
             continue
-        reference = case.reference(tier)
-        if reference.cuts_into(case.baseline.window_start.date(), case.baseline.window_end.date()):
+        reference = data.reference(tier)
+        if reference.cuts_into(data.baseline.window_start.date(), data.baseline.window_end.date()):
             continue  # what it calls normal was measured in part on days of a change that is over
-        counts = {day: count for day, count in case.measured.days(tier).items() if not reference.cuts(day.day)}
-        as_of = case.measured.as_of.date()
+        counts = {day: count for day, count in data.measured.days(tier).items() if not reference.cuts(day.day)}
+        as_of = data.measured.as_of.date()
         runs = consecutive_days.consecutive_days(list(counts), statistics.mean, statistics.stddev, as_of)
         for run in {run.direction: run for run in runs}.values():
-            yield _build_run_finding(case, case.baseline, (tier, name), run, counts)
+            yield _build_run_finding(data, data.baseline, (tier, name), run, counts)
 
 
 def _build_run_finding(
-    case: RuleInput,
+    data: RuleInput,
     baseline: Baseline,
     tier: tuple[str, str],
     run: consecutive_days.Drift,
@@ -93,24 +93,24 @@ def _build_run_finding(
             baseline_id=baseline.baseline_id,
         ),
         before=(baseline.window_start, min(midnight(first), baseline.window_end)),
-        after=case.window(first, last),
+        after=data.window(first, last),
         expected=mean,
-        source=case.source,
+        source=data.source,
     )
 
 
-def find_changes(case: RuleInput) -> Iterator[Finding]:
+def find_changes(data: RuleInput) -> Iterator[Finding]:
     """Changes of a tier's mean, or where it holds of its spread, that are more than chance, by the weighted scores of sessions.
 
     Needs no baseline record. While the incident of a change is open, its own days are the reference for a further one: the level of the
     first is then that of the days between both, not a mean of the two levels.
     """
-    as_of = case.measured.as_of.date()
+    as_of = data.measured.as_of.date()
     for tier, name in TIERS.items():
-        cells = case.measured.cells(tier)
+        cells = data.measured.cells(tier)
         if not len(cells.last):
             continue
-        reference, opened = case.reference(tier), case.open_changes.get(tier)
+        reference, opened = data.reference(tier), data.open_changes.get(tier)
         until = (
             reference
             if opened is None or opened.further_since is None
@@ -119,13 +119,13 @@ def find_changes(case: RuleInput) -> Iterator[Finding]:
         change = find_change(cells, as_of, reference=until, bounds=bounds_of(tier))
         first_day = cells.last[0].astype(datetime).date()
         if change is not None:
-            yield _build_change_finding(case, (tier, name), change, _ComparedDays(until, first_day))
+            yield _build_change_finding(data, (tier, name), change, _ComparedDays(until, first_day))
         if opened is not None:
             since = Reference(max(opened.since, reference.since or opened.since), reference.cut, FURTHER_DAYS)
             further = find_change(cells, as_of, reference=since, bounds=bounds_of(tier))
             if further is not None and further.direction == opened.direction:
-                yield _build_change_finding(case, (tier, name), further, _ComparedDays(since, opened.since), FURTHER)
-        elif change is None and (spread := _find_spread_change(case, tier, cells, SEQUENTIAL)) is not None:
+                yield _build_change_finding(data, (tier, name), further, _ComparedDays(since, opened.since), FURTHER)
+        elif change is None and (spread := _find_spread_change(data, tier, cells, SEQUENTIAL)) is not None:
             yield spread
 
 
@@ -142,11 +142,11 @@ def _exclude_days_from(reference: Reference, day: date, as_of: date) -> Referenc
 
 
 def _build_change_finding(
-    case: RuleInput, tier: tuple[str, str], change: Change, days_compared: _ComparedDays, kind: str = MEAN
+    data: RuleInput, tier: tuple[str, str], change: Change, days_compared: _ComparedDays, kind: str = MEAN
 ) -> Finding:
     column, name = tier
     verb = VERBS[change.direction] + (" further" if kind == FURTHER else "")
-    days = case.measured.days(column)
+    days = data.measured.days(column)
     wording = Wording(
         title=f"{name} {verb} to {change.mean_after:.2f} from {change.mean_before:.2f} on {change.first_day}",
         description=_describe_change(name, change),
@@ -158,7 +158,7 @@ def _build_change_finding(
             sessions_after=change.units_after,
         ),
     )
-    compared = Comparison(SEQUENTIAL, case.source, days_compared.reference, days_compared.first_day, case.measured.as_of)
+    compared = Comparison(SEQUENTIAL, data.source, days_compared.reference, days_compared.first_day, data.measured.as_of)
     return replace(build_finding(Key(DRIFT, column, change.direction), change, compared, wording), kind=kind)
 
 
@@ -176,16 +176,16 @@ def _describe_change(name: str, change: Change) -> str:
 _SPREAD_WORDS = {True: "more", False: "less"}
 
 
-def _find_spread_change(case: RuleInput, tier: str, cells: Cells, rule: str) -> Finding | None:
+def _find_spread_change(data: RuleInput, tier: str, cells: Cells, rule: str) -> Finding | None:
     """Return the change of a tier's spread, for a rule that found no change of its mean; None without one."""
-    reference = case.reference(tier)
-    change = find_spread(cells, case.measured.as_of.date(), reference=reference)
-    return None if change is None else _build_spread_finding(case, tier, change, cells, rule)
+    reference = data.reference(tier)
+    change = find_spread(cells, data.measured.as_of.date(), reference=reference)
+    return None if change is None else _build_spread_finding(data, tier, change, cells, rule)
 
 
-def _build_spread_finding(case: RuleInput, tier: str, change: SpreadChange, cells: Cells, rule: str) -> Finding:
+def _build_spread_finding(data: RuleInput, tier: str, change: SpreadChange, cells: Cells, rule: str) -> Finding:
     name, way = TIERS[tier], "grew" if change.direction == UP else "shrank"
-    counts = {day: count for day, count in case.measured.days(tier).items() if change.first_day <= day.day <= change.until}
+    counts = {day: count for day, count in data.measured.days(tier).items() if change.first_day <= day.day <= change.until}
     before = cells.last < np.datetime64(change.first_day)
     return Finding(
         key=Key(DRIFT, tier, change.direction),
@@ -212,13 +212,13 @@ def _build_spread_finding(case: RuleInput, tier: str, change: SpreadChange, cell
             sessions_after=change.sessions_after,
             log_evidence=change.log_evidence,
         ),
-        before=case.window(change.start, change.first_day - timedelta(days=1)),
-        after=case.window(change.first_day, change.until),
+        before=data.window(change.start, change.first_day - timedelta(days=1)),
+        after=data.window(change.first_day, change.until),
         expected=float(cells.total[before].sum() / cells.weight[before].sum()),
-        source=case.source,
+        source=data.source,
         interval=(change.earliest_day, change.latest_day),
         confirmed=change.is_confirmed,
-        known_level=case.reference(tier).since is not None,
+        known_level=data.reference(tier).since is not None,
     )
 
 
@@ -226,17 +226,17 @@ RATE_RATIO = "rate_ratio"
 _SPIKE_KEY = Key(SPIKE, None, UP)
 
 
-def find_anomaly_spike(case: RuleInput) -> Iterator[Finding]:
+def find_anomaly_spike(data: RuleInput) -> Iterator[Finding]:
     """Yield the rise of the rate of anomalies within the last two weeks, against the days before it; needs no baseline record."""
-    reference = case.reference(_SPIKE_KEY.series)
-    days = [day for day in case.measured.anomalies() if reference.counts(day.day)]
-    spike = anomaly_spike(days, case.measured.as_of.date())
+    reference = data.reference(_SPIKE_KEY.series)
+    days = [day for day in data.measured.anomalies() if reference.counts(day.day)]
+    spike = anomaly_spike(days, data.measured.as_of.date())
     if spike is not None:
         since = [day for day in days if day.day >= spike.first_day]
-        yield _build_spike_finding(case, spike, since, known_level=reference.since is not None)
+        yield _build_spike_finding(data, spike, since, known_level=reference.since is not None)
 
 
-def _build_spike_finding(case: RuleInput, spike: Spike, days: Sequence[AnomalyDay], *, known_level: bool) -> Finding:
+def _build_spike_finding(data: RuleInput, spike: Spike, days: Sequence[AnomalyDay], *, known_level: bool) -> Finding:
     last = spike.first_day - timedelta(days=1)
     until = max(day.day for day in days)
     return Finding(
@@ -262,10 +262,10 @@ def _build_spike_finding(case: RuleInput, spike: Spike, days: Sequence[AnomalyDa
             ratio=spike.ratio,
             log_evidence=spike.log_evidence,
         ),
-        before=case.window(spike.start, last),
-        after=case.window(spike.first_day, until),
+        before=data.window(spike.start, last),
+        after=data.window(spike.first_day, until),
         expected=spike.rate_before,
-        source=case.source,
+        source=data.source,
         confirmed=spike.is_confirmed,
         known_level=known_level,
     )
@@ -314,12 +314,12 @@ class RunRuleInput:
         return self.references.get(Key(DRIFT, series, None, agent.agent).series, NO_DECISION)
 
 
-def find_run_changes(case: RunRuleInput) -> Iterator[Finding]:
+def find_run_changes(data: RunRuleInput) -> Iterator[Finding]:
     """Changes of the series of each agent's runs that are more than chance, those with the most evidence first."""
-    for agent in case.runs.agents:
-        changes = [(series, change) for series in agent.series if (change := _find_run_change(case, agent, series)) is not None]
+    for agent in data.runs.agents:
+        changes = [(series, change) for series in agent.series if (change := _find_run_change(data, agent, series)) is not None]
         for series, change in sorted(changes, key=lambda pair: -pair[1].log_evidence):
-            yield _build_agent_finding(case, agent, series, change)
+            yield _build_agent_finding(data, agent, series, change)
 
 
 def name_series(series: str) -> str:
@@ -328,20 +328,20 @@ def name_series(series: str) -> str:
     return names.get(series) or f"Share of runs with {series.removeprefix(FAILURE).replace('_', ' ')}"
 
 
-def _find_run_change(case: RunRuleInput, agent: AgentRuns, series: str) -> Change | None:
-    as_of, first = case.runs.as_of.date(), agent.first_day
+def _find_run_change(data: RunRuleInput, agent: AgentRuns, series: str) -> Change | None:
+    as_of, first = data.runs.as_of.date(), agent.first_day
     if first is None or (as_of - first).days < REFERENCE_DAYS:
         return None
     change = find_change(
-        agent.units(series), as_of, reference=case.reference(agent, series), is_share=series != TRUST, bounds=bounds_of(series)
+        agent.units(series), as_of, reference=data.reference(agent, series), is_share=series != TRUST, bounds=bounds_of(series)
     )
     if change is not None and series == TRUST:
-        change = _limit_by_counts(case, agent, change)
+        change = _limit_by_counts(data, agent, change)
     needed = math.log(SUSPECTED) + math.log(len(agent.series))
     return change if change is not None and change.log_evidence >= needed else None
 
 
-def _limit_by_counts(case: RunRuleInput, agent: AgentRuns, change: Change) -> Change:
+def _limit_by_counts(data: RunRuleInput, agent: AgentRuns, change: Change) -> Change:
     """Return a change of trust with no more evidence than the counts of runs below each level have, on a weighted average.
 
     An average of e-values is one, however alike the levels are.
@@ -351,7 +351,7 @@ def _limit_by_counts(case: RunRuleInput, agent: AgentRuns, change: Change) -> Ch
         return change
     levels = {*TRUST_LEVELS, usual + 1} - {usual}
     weights = dict.fromkeys(levels, (1 - USUAL_TRUST_WEIGHT) / len(levels)) | {usual: USUAL_TRUST_WEIGHT}
-    reference, as_of = case.reference(agent, TRUST), case.runs.as_of.date()
+    reference, as_of = data.reference(agent, TRUST), data.runs.as_of.date()
     changes = {level: find_change(agent.units_below(level), as_of, reference=reference, is_share=True) for level in weights}
     counted = {level: change for level, change in changes.items() if change is not None}
     terms = [change.log_evidence + math.log(weights[level]) for level, change in counted.items()]
@@ -364,7 +364,7 @@ def _limit_by_counts(case: RunRuleInput, agent: AgentRuns, change: Change) -> Ch
     )
 
 
-def _build_agent_finding(case: RunRuleInput, agent: AgentRuns, series: str, change: Change) -> Finding:
+def _build_agent_finding(data: RunRuleInput, agent: AgentRuns, series: str, change: Change) -> Finding:
     days = {
         day: averages for day, averages in agent.days(series).items() if change.earliest_day <= day <= change.seen_at.date()
     }
@@ -386,7 +386,7 @@ def _build_agent_finding(case: RunRuleInput, agent: AgentRuns, series: str, chan
         ),
     )
     compared = Comparison(
-        RUNS, case.source, case.reference(agent, series), agent.first_day or change.first_day, case.runs.as_of
+        RUNS, data.source, data.reference(agent, series), agent.first_day or change.first_day, data.runs.as_of
     )
     finding = build_finding(Key(DRIFT, series, change.direction, agent.agent), change, compared, wording)
     # A run counts at the hour in which it ended, so what the evidence counts before and since are the same runs.

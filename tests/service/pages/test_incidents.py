@@ -263,7 +263,7 @@ def test_an_incident_shows_its_change_start_and_certainty(call: Call, tokens: To
     for fragment in (
         "since 2026-09-26", "Mean before 0.850 280 scores, 28 sessions, 2026-08-29 until the change", "Mean after 0.450 50 scores, 5 sessions",
         "Change -0.400 95 %: -0.450 to -0.350", "First day 2026-09-26 95 %: 2026-09-25 to 2026-09-27", "Sigma 0.030",
-        "Evidence 5 400 to 1", "The judge changed", "The anchors changed with it", "Days in a row", "4.2 \u03c3",
+        "Evidence 5 400 to 1", "The judge changed", "Days in a row", "4.2 \u03c3",
         "It strays.", "weight 3", "The policy is not the same before and after.", "aaaa", "bbbb", "SELECT 1 < 2", "tier=null",
     ):  # fmt: skip
         assert fragment in page_text, fragment

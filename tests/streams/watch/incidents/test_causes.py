@@ -77,7 +77,7 @@ def test_a_finding_that_is_not_about_a_mean_has_no_cause() -> None:
         (Attribution(cause=None, reason="few_anchors", anchors=5, rounds_before=4, rounds_since=3), "5 of 8"),
         (Attribution(cause=None, reason="few_rounds_before", rounds_before=1), "rounds before the change, 1 of 2"),
         (Attribution(cause=None, reason="few_rounds_since", rounds_before=9, rounds_since=1), "rounds since the change, 1 of 2"),
-        (Attribution(cause="judge", reason="explained", judge=-0.09, low=-0.12, high=-0.06), "the judge explains most of the change"),
+        (Attribution(cause="judge", reason="explained", judge=-0.09, low=-0.12, high=-0.06), "judge explains most of the change"),
         (Attribution(cause="agent", reason="unexplained", judge=0.01, low=-0.02, high=0.04), "so the agent changed"),
         (Attribution(cause=None, reason="unclear", judge=-0.05, low=-0.12, high=0.02), "the judge or the agent may have changed"),
     ],
@@ -85,10 +85,10 @@ def test_a_finding_that_is_not_about_a_mean_has_no_cause() -> None:
 def test_each_result_has_a_sentence_with_the_reason(found: Attribution, words: str) -> None:
     """If the cause is unknown, the sentence says what is missing."""
     explanation = explain_by_anchors("tier2", MOVED, found)
-    assert words in explanation.words
+    assert words in explanation.text
     assert found.cause == explanation.cause
     assert found.reason == explanation.numbers.reason
-    assert explanation.words == explanation.numbers.words
+    assert explanation.text == explanation.numbers.words
 
 
 def one(cause: str | None) -> Explanation:
@@ -117,6 +117,6 @@ def test_tiers_that_changed_together_have_one_cause_or_none(tiers: dict[str, Exp
 def test_a_contradiction_names_both_causes() -> None:
     """Both may have changed, so a person must decide."""
     combination = combine_explanations({"tier1": one("agent"), "tier2": one("judge")})
-    assert all(name in combination.words for name in ("disagree", "Tier 1", "agent", "Tier 2", "judge"))
+    assert all(name in combination.text for name in ("disagree", "Tier 1", "agent", "Tier 2", "judge"))
     assert combination.numbers.reason == "contradiction"
     assert set(combination.numbers.tiers or ()) == {"tier1", "tier2"}

@@ -91,7 +91,7 @@ def test_a_series_that_changed_as_well_is_listed_until_it_recovers() -> None:
     """A series with too few sessions for its own alarm is listed beside another one's."""
     along = replace(fell("tier3", 5, confirmed=False, fell_too=True), rule="moved_too")
     (change,) = plan_updates([fell("tier2")], [], END, lambda _: explanation(None), lambda *_: [along])
-    assert [(series.key.tier, series.fell_too) for series in change.moved] == [("tier2", False), ("tier3", True)]
+    assert [(series.key.tier, series.fell_too) for series in change.changed_series] == [("tier2", False), ("tier3", True)]
     assert change.severity == WARNING
     assert change.is_confirmed is True
     (incident,) = check([fell("tier2")])
