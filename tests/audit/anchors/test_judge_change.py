@@ -52,7 +52,7 @@ def _rounded(value: float) -> float:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05, 0.2])
-def test_a_judge_that_never_changes_is_left_alone(noise: float) -> None:
+def test_an_unchanged_judge_is_not_accused(noise: float) -> None:
     """Over sixty rounds, the false alarm rate is one in a hundred, however often one looks."""
     rng = random.Random(1)
     wrong = sum(judge_change(verdicts(rng, rounds=60, noise=noise)).changed for _ in range(60))
@@ -68,13 +68,11 @@ def test_moods_are_not_a_change() -> None:
 
 @pytest.mark.parametrize(("noise", "shift"), [(0.0, -0.1), (0.1, -0.1), (0.1, 0.2), (0.2, -0.2)])
 @pytest.mark.parametrize(("change", "since"), [(3, 18), (20, 9)])
-def test_a_change_is_found_within_days_with_its_direction_its_day_and_its_size(
-    noise: float, shift: float, change: int, since: int
-) -> None:
+def test_a_change_is_found_within_days_with_direction_day_and_size(noise: float, shift: float, change: int, since: int) -> None:
     """A shift of the same anchors is direct evidence; three rounds before show little of the moods."""
     rng = random.Random(2)
-    drawn = [verdicts(rng, rounds=change + since, noise=noise, change=change, shift=shift) for _ in range(10)]
-    changes = [result for result in map(judge_change, drawn) if result.changed]
+    histories = [verdicts(rng, rounds=change + since, noise=noise, change=change, shift=shift) for _ in range(10)]
+    changes = [result for result in map(judge_change, histories) if result.changed]
     assert len(changes) >= 8
     assert {result.direction for result in changes} == {"up" if shift > 0 else "down"}
     days = sorted((result.since - day(change)).days for result in changes if result.since)
@@ -83,13 +81,13 @@ def test_a_change_is_found_within_days_with_its_direction_its_day_and_its_size(
     assert sizes[len(sizes) // 2] == pytest.approx(shift, abs=0.05)
 
 
-def test_the_day_of_a_change_of_a_judge_without_noise_is_exact() -> None:
+def test_the_day_of_a_change_without_noise_is_exact() -> None:
     """All verdicts before the change are equal."""
     result = judge_change(verdicts(random.Random(3), noise=0.0, change=11, shift=-0.2))
     assert day(11) == result.since
 
 
-def test_the_interval_holds_the_size_and_is_never_a_point() -> None:
+def test_the_interval_contains_the_size_and_is_never_a_point() -> None:
     """A dozen unchanged verdicts do not prove that none would change."""
     rng, covered = random.Random(4), 0
     for _ in range(100):
@@ -105,7 +103,7 @@ def test_the_interval_holds_the_size_and_is_never_a_point() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.floats(0, 1)), max_size=30))
-def test_whatever_was_judged_there_is_an_answer(rows: list[tuple[int, int, float]]) -> None:
+def test_any_verdicts_give_an_answer(rows: list[tuple[int, int, float]]) -> None:
     """Anchors come and go, rounds miss some, and the first round has nothing to compare with."""
     result = judge_change([Verdict(f"a{anchor}", day(round_number), value) for round_number, anchor, value in rows])
     assert len({round_number for round_number, _, _ in rows}) == result.rounds
@@ -113,7 +111,7 @@ def test_whatever_was_judged_there_is_an_answer(rows: list[tuple[int, int, float
     assert result.changed == (result.since is not None) == (result.direction is not None)
 
 
-def test_the_order_in_which_verdicts_are_given_does_not_matter() -> None:
+def test_the_order_of_verdicts_does_not_matter() -> None:
     """Tables have no order."""
     rows = verdicts(random.Random(5), change=10, shift=-0.1)
     shuffled = rows.copy()

@@ -27,13 +27,13 @@ QUESTION = Question(
 OUTPUT = EXPECTED_OUTPUT["tier2"]
 
 
-def test_a_prefix_below_the_models_minimum_is_paid_for_every_time() -> None:
+def test_a_prefix_below_the_models_minimum_is_paid_for_each_time() -> None:
     """A short prefix is silently not cached, so an estimate that assumed caching would be too low."""
     expected = Estimate(input=650, output=OUTPUT, cache_read=0, cache_write=0, nano=650 * 1000 + OUTPUT * 5000)
     assert estimate(QUESTION, HAIKU, cached=True) == estimate(QUESTION, HAIKU, cached=False) == expected
 
 
-def test_a_longer_prefix_is_written_once_and_read_after_that() -> None:
+def test_a_longer_prefix_is_written_once_and_read_afterwards() -> None:
     """Bulk runs are cheap because they share the instructions."""
     written = Estimate(input=50, output=OUTPUT, cache_read=0, cache_write=600, nano=50 * 100 + 600 * 125 + OUTPUT * 500)
     read = Estimate(input=50, output=OUTPUT, cache_read=600, cache_write=0, nano=50 * 100 + 600 * 10 + OUTPUT * 500)
@@ -54,19 +54,19 @@ def test_a_batch_is_estimated_at_batch_prices() -> None:
     assert None is estimate(QUESTION, unknown, cached=False, batched=True).nano
 
 
-def test_without_a_price_the_tokens_are_told_and_the_cost_is_not() -> None:
+def test_without_a_price_only_the_tokens_are_known() -> None:
     """0 would look like a free run."""
-    found = estimate(QUESTION, None, cached=True)
-    assert found.input == 650
-    assert found.output == OUTPUT
-    assert found.nano is None
+    unpriced = estimate(QUESTION, None, cached=True)
+    assert unpriced.input == 650
+    assert unpriced.output == OUTPUT
+    assert unpriced.nano is None
 
 
 @pytest.mark.parametrize(
     ("purpose", "max_tokens", "expected"),
     [("tier2_5", 1000, EXPECTED_OUTPUT["tier2_5"]), ("tier3", 100, 100), ("anchor", 1000, 1000)],
 )
-def test_an_answer_is_of_usual_length_and_never_longer_than_allowed(purpose: str, max_tokens: int, expected: int) -> None:
+def test_an_answer_has_its_typical_length_up_to_the_limit(purpose: str, max_tokens: int, expected: int) -> None:
     """A purpose without a typical length is assumed to have the longest answer."""
     assert estimate(replace(QUESTION, purpose=purpose, max_tokens=max_tokens), HAIKU, cached=False).output == expected
 

@@ -49,7 +49,7 @@ usages = st.builds(Usage, tokens, tokens, tokens, tokens)
 prices = st.sampled_from([*shipped_prices().values(), price(cache={"write": 0.5, "write_hour": 0.5, "read": 0.5})])
 
 
-def test_haiku_costs_what_the_current_list_says() -> None:
+def test_haiku_has_the_current_list_price() -> None:
     """The outdated 0.80 and 4.00 would let a session exceed its cap by a quarter."""
     assert HAIKU.cost(Usage(MILLION, 0)) == 1 * NANO
     assert HAIKU.cost(Usage(0, MILLION)) == 5 * NANO
@@ -58,7 +58,7 @@ def test_haiku_costs_what_the_current_list_says() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(shipped_prices()))
-def test_every_price_says_where_and_when_it_was_read(name: str) -> None:
+def test_every_price_has_a_source_and_a_date(name: str) -> None:
     """Only a date shows whether a price is outdated."""
     shipped = shipped_prices()[name]
     assert shipped.source.startswith("https://")
@@ -77,7 +77,7 @@ def test_an_unknown_model_has_no_price() -> None:
     assert None is price_of("", {})
 
 
-def test_cached_tokens_have_prices_of_their_own() -> None:
+def test_cached_tokens_have_their_own_prices() -> None:
     """Writing to the cache costs 1.25 (five minutes) or 2 (an hour) times the input price, reading 0.1."""
     assert nano_of(1.25) == HAIKU.cost(Usage(0, 0, cache_write_tokens=MILLION))
     assert nano_of(2.0) == HAIKU.cost(Usage(0, 0, cache_write_tokens=MILLION), cache_life="1h")
@@ -99,14 +99,14 @@ def test_a_long_prompt_costs_more_from_the_first_token_on(usage: Usage, expected
     assert LONG.cost(usage) == expected
 
 
-def test_a_batch_price_that_nobody_knows_is_unknown() -> None:
+def test_an_unknown_batch_price_stays_unknown() -> None:
     """Half of the long-prompt price would be a guess."""
     assert nano_of(0.05) / 10 == LONG.cost(Usage(100_000, 0), batched=True)
     assert None is LONG.cost(Usage(100_001, 0), batched=True)
     assert None is price(batch_input=1.0).cost(Usage(1, 1), batched=True)
 
 
-def test_what_is_unknown_or_special_of_a_model_is_said() -> None:
+def test_special_properties_of_a_model_are_reported() -> None:
     """A short prefix is silently not cached; a model that thinks by default uses up its tokens before it answers."""
     assert tuple(shipped_prices()[f"claude-{name}"].cache_minimum for name in MODELS) == (4096, 512, None)
     assert tuple(shipped_prices()[f"claude-{name}"].switch_off_thinking for name in MODELS) == (False, True, False)
@@ -124,13 +124,13 @@ def test_fractions_of_a_nano_dollar_are_rounded_up_once() -> None:
 
 @settings(deadline=None)
 @given(nano=st.integers(0, 10**15))
-def test_money_survives_the_way_through_a_record(nano: int) -> None:
+def test_money_survives_the_conversion_to_a_record(nano: int) -> None:
     """Records store USD as doubles, so sums are exact only if each amount survives the conversion."""
     assert nano_of(usd_of(nano)) == nano
 
 
 @pytest.mark.parametrize("amount", [math.nan, math.inf])
-def test_what_is_no_amount_is_refused(amount: float) -> None:
+def test_an_invalid_amount_is_refused(amount: float) -> None:
     """NaN compares false with every cap."""
     with pytest.raises((ValueError, OverflowError)):
         nano_of(amount)
@@ -138,7 +138,7 @@ def test_what_is_no_amount_is_refused(amount: float) -> None:
 
 @settings(deadline=None)
 @given(usage=usages, asked=st.builds(Asked, st.integers(0, 500_000), st.integers(1, 400_000)), of=prices)
-def test_no_believable_call_costs_more_than_its_worst_case(usage: Usage, asked: Asked, of: ModelPrice) -> None:
+def test_no_plausible_call_exceeds_its_worst_case(usage: Usage, asked: Asked, of: ModelPrice) -> None:
     """The cap relies on it: a reservation bounds the settled amount."""
     if is_plausible(usage, asked):
         assert (of.cost(usage) or 0) <= max_cost(asked, of)
@@ -165,7 +165,7 @@ def test_the_worst_case_is_exact(texts_size: int, max_tokens: int, of: ModelPric
     assert of.max_cost(texts_size, max_tokens, batched=batched) == expected
 
 
-def test_the_worst_case_is_written_to_the_cache_and_answered_in_full() -> None:
+def test_the_worst_case_writes_the_cache_and_uses_every_output_token() -> None:
     """One token per byte plus the overhead at 1.25 times the input price, and every token of output."""
     assert max_cost(Asked(10_000, 500), HAIKU) == 11_000 * 1250 + 500 * 5000
     assert HAIKU.max_cost(10_000, 500, cache_life="1h") == 11_000 * 2000 + 500 * 5000
@@ -173,13 +173,13 @@ def test_the_worst_case_is_written_to_the_cache_and_answered_in_full() -> None:
     assert max_cost(Asked(100_000 - OVERHEAD_TOKENS, 10), LONG) == (100_000 * 125 + 10 * 500)
 
 
-def test_a_batch_is_reserved_at_its_own_price_where_that_is_known() -> None:
+def test_a_batch_is_reserved_at_its_own_price_if_known() -> None:
     """Half the price allows twice the questions under one cap; an unknown batch price is assumed to be the full one."""
     assert max_cost(Asked(10_000, 500), HAIKU, batched=True) == 11_000 * 625 + 500 * 2500
     assert max_cost(Asked(100_001 - OVERHEAD_TOKENS, 10), LONG, batched=True) == (100_001 * 625 + 10 * 2500)
 
 
-def test_longer_prompts_may_be_cheaper_and_the_worst_case_is_still_the_worst() -> None:
+def test_the_worst_case_ignores_a_discount_for_long_prompts() -> None:
     """A discount for long prompts may not apply: the number of tokens is unknown before the call."""
     discounted = price(input=10.0, output=10.0, steps=({"above": 1500, "input": 1.0, "output": 1.0},))
     assert max_cost(Asked(1000, 10), discounted) == 2000 * 12_500 + 10 * 10_000
@@ -204,29 +204,29 @@ def test_longer_prompts_may_be_cheaper_and_the_worst_case_is_still_the_worst() -
         (Usage(5, 1, 0, -1), False),
     ],
 )
-def test_usage_is_believed_only_where_it_can_be_true(usage: Usage | None, expected: bool) -> None:
+def test_implausible_usage_is_ignored(usage: Usage | None, expected: bool) -> None:
     """A server that reports zeros would judge for free, and one that reports nonsense would break the ledger."""
     assert is_plausible(usage, Asked(100, 50)) == expected
 
 
-def test_ones_own_price_wins_under_any_name_of_the_model() -> None:
+def test_a_custom_price_applies_to_every_name_of_the_model() -> None:
     """A contract's price applies to any name of the model."""
     own = price(input=7.0)
     assert getattr(price_of("claude-haiku-4-5-20251001", {"claude-haiku-4-5": own}), "input", None) == 7.0
     assert own is price_of("house-model", {"house-model": own})
 
 
-def test_ones_own_price_keeps_what_it_does_not_say_about_the_model() -> None:
+def test_a_custom_price_keeps_the_other_properties_of_the_model() -> None:
     """A cheaper contract does not stop a model from thinking, but has its own steps."""
-    found = price_of("claude-haiku-5-5", {"claude-haiku-5-5": price()})
-    assert found is not None
-    assert found.switch_off_thinking is True
-    assert found.cache_minimum == 512
-    assert found.steps == ()
-    said = price_of("claude-haiku-5-5", {"claude-haiku-5-5": price(switch_off_thinking=False, cache={"minimum": 9})})
-    assert said is not None
-    assert said.switch_off_thinking is False
-    assert said.cache_minimum == 9
+    custom_price = price_of("claude-haiku-5-5", {"claude-haiku-5-5": price()})
+    assert custom_price is not None
+    assert custom_price.switch_off_thinking is True
+    assert custom_price.cache_minimum == 512
+    assert custom_price.steps == ()
+    explicit_price = price_of("claude-haiku-5-5", {"claude-haiku-5-5": price(switch_off_thinking=False, cache={"minimum": 9})})
+    assert explicit_price is not None
+    assert explicit_price.switch_off_thinking is False
+    assert explicit_price.cache_minimum == 9
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_ones_own_price_keeps_what_it_does_not_say_about_the_model() -> None:
         {"cache": {"read": -0.1}},
     ],
 )
-def test_a_price_that_makes_no_sense_is_refused(fields: dict[str, Any]) -> None:
+def test_an_inconsistent_price_is_refused(fields: dict[str, Any]) -> None:
     """Two rates for one prompt size, or a negative price, must be a mistake."""
     with pytest.raises(ValidationError):
         price(**fields)

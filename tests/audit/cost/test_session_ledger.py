@@ -50,7 +50,7 @@ def end(ledger: Ledger, amount: int, outcome: str, part: float) -> None:
 
 @settings(deadline=None)
 @given(planned=calls, order=st.lists(st.integers(0, 63), min_size=1, max_size=128))
-def test_the_cap_holds_whatever_the_interleaving(planned: list[tuple[int, str, float]], order: list[int]) -> None:
+def test_the_cap_holds_for_any_interleaving(planned: list[tuple[int, str, float]], order: list[int]) -> None:
     """A cap promises that nobody pays more, not that nobody pays much more."""
 
     def holds(ledger: Ledger) -> None:
@@ -61,7 +61,7 @@ def test_the_cap_holds_whatever_the_interleaving(planned: list[tuple[int, str, f
     assert ledger.reserved == 0
 
 
-def test_checking_before_and_paying_after_does_pass_the_cap() -> None:
+def test_checking_before_and_paying_afterwards_exceeds_the_cap() -> None:
     """The naive ledger overspends in the same run, so the test above can fail."""
     planned = [(CAP // 4, "lost", 1.0)] * 16
     order = [1]
@@ -72,7 +72,7 @@ def test_checking_before_and_paying_after_does_pass_the_cap() -> None:
     assert ours.spent == CAP
 
 
-def test_what_is_set_aside_is_not_spent_twice() -> None:
+def test_a_reservation_is_not_spent_twice() -> None:
     """Two concurrent calls share the room; the second sees the first one's reservation."""
     ledger = Ledger(100, spent=30)
     assert ledger.reserve(50)
@@ -88,7 +88,7 @@ def test_what_is_set_aside_is_not_spent_twice() -> None:
     assert not ledger.can_reserve(61)
 
 
-def test_a_cap_of_zero_leaves_room_for_what_is_free() -> None:
+def test_a_cap_of_zero_allows_free_calls() -> None:
     """0 means that no call may be paid for, but a free local model is still asked."""
     ledger = Ledger(0)
     assert not ledger.reserve(1)
@@ -97,7 +97,7 @@ def test_a_cap_of_zero_leaves_room_for_what_is_free() -> None:
     assert ledger.spent == 0
 
 
-def test_without_a_cap_everything_is_counted_and_nothing_refused() -> None:
+def test_without_a_cap_spending_is_counted_and_nothing_refused() -> None:
     """Without a cap, spending is still counted."""
     ledger = Ledger(None)
     assert ledger.reserve(10**15)
@@ -106,7 +106,7 @@ def test_without_a_cap_everything_is_counted_and_nothing_refused() -> None:
     assert ledger.spent == 10**15
 
 
-def test_what_was_paid_earlier_counts_even_beyond_the_cap() -> None:
+def test_earlier_payments_count_beyond_the_cap() -> None:
     """Lowering a cap does not undo payments, but ends them."""
     ledger = Ledger(100)
     ledger.charge(150)
@@ -126,7 +126,7 @@ def test_what_was_paid_earlier_counts_even_beyond_the_cap() -> None:
         (lambda ledger: ledger.charge(-1), "cannot be negative"),
     ],
 )
-def test_a_wrong_booking_is_refused_and_changes_nothing(wrong: Callable[[Ledger], object], reason: str) -> None:
+def test_an_invalid_booking_is_refused_and_changes_nothing(wrong: Callable[[Ledger], object], reason: str) -> None:
     """Wrong accounting is a bug; adjusting it silently would hide the bug."""
     ledger = Ledger(100)
     assert ledger.reserve(10)

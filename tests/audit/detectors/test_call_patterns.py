@@ -63,13 +63,13 @@ def seqs(cause: Cause) -> list[int]:
         ([A, B] * 3 + [C] + [C, A] * 5, [6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16][1:]),
     ],
 )
-def test_two_calls_in_turn_are_found_with_every_call_of_the_longest_run(calls: list[Raw], expected: list[int] | None) -> None:
+def test_alternating_calls_are_found_with_every_call_of_the_longest_run(calls: list[Raw], expected: list[int] | None) -> None:
     """Alternating calls make no progress, but another call in between, or other arguments, may be progress."""
     cause = find_causes(calls).get("alternating_calls")
     assert (None if cause is None else seqs(cause)) == expected
 
 
-def test_what_is_said_of_alternation_names_rounds_and_tools_in_their_order() -> None:
+def test_the_description_of_alternation_names_rounds_and_tools_in_order() -> None:
     """Agents choose the names of tools, so they are shown without control characters."""
     cause = find_causes([C, *[call("write\u202e"), A] * 3, call("write\u202e")])["alternating_calls"]
     description = "Two tool calls alternated for 3 rounds with unchanged arguments. Tools: write, read."
@@ -96,7 +96,7 @@ def test_what_is_said_of_alternation_names_rounds_and_tools_in_their_order() -> 
         (None, False),
     ],
 )
-def test_arguments_that_say_nearly_the_same_are_near_duplicates(other: Any, is_near: bool) -> None:
+def test_nearly_equal_arguments_are_near_duplicates(other: Any, is_near: bool) -> None:
     """Other words, order or case are not progress; another number, key or switch is. Equal calls are a loop instead."""
     evidence = evidence_of([call("search", {"q": QUESTION}), call("search", other)])
     assert evidence.patterns is not None
@@ -106,7 +106,7 @@ def test_arguments_that_say_nearly_the_same_are_near_duplicates(other: Any, is_n
     assert elsewhere.patterns.near_duplicates == 0
 
 
-def test_arguments_within_a_text_are_read_as_what_they_are() -> None:
+def test_arguments_within_json_text_are_parsed() -> None:
     """Many programs send the arguments as JSON text, whose keys are not words of the call."""
     texts = [msgspec.json.encode({"question": QUESTION, "page": page}).decode() for page in (1, 1, 2)]
     near = evidence_of([call("search", texts[0]), call("search", texts[1].upper().replace("QUESTION", "question"))])
@@ -116,16 +116,18 @@ def test_arguments_within_a_text_are_read_as_what_they_are() -> None:
     assert sketch_of(call("search", texts[0])) != sketch_of(call("search", texts[2]))
 
 
-def test_near_duplicates_are_looked_for_among_the_last_calls_only() -> None:
+def test_near_duplicates_are_searched_among_recent_calls_only() -> None:
     """A similar question after an hour of work is not a finding; and time stays linear."""
     between = [call("search", {"q": f"{'abcdefghijkl'[n]} something else"}) for n in range(WINDOW)]
-    for others, expected in ((between[:-1], 1), (between, 0)):
-        patterns = evidence_of([call("search", {"q": QUESTION}), *others, call("search", {"q": QUESTION.upper()})]).patterns
+    for earlier_calls, expected in ((between[:-1], 1), (between, 0)):
+        patterns = evidence_of(
+            [call("search", {"q": QUESTION}), *earlier_calls, call("search", {"q": QUESTION.upper()})]
+        ).patterns
         assert patterns is not None
         assert patterns.near_duplicates == expected
 
 
-def test_what_is_said_of_near_duplicates_counts_the_repeats() -> None:
+def test_the_description_of_near_duplicates_counts_the_repeats() -> None:
     """The first call was right, so the evidence is the calls after it."""
     wordings = [QUESTION, QUESTION.upper(), QUESTION.title()]
     cause = find_causes([call("search", {"q": wording}) for wording in wordings])["near_duplicate_calls"]
@@ -135,12 +137,12 @@ def test_what_is_said_of_near_duplicates_counts_the_repeats() -> None:
     assert seqs(cause) == [1, 2]
 
 
-def test_polling_is_neither() -> None:
+def test_polling_is_no_finding() -> None:
     """Repeatedly checking on a process, among other calls, is how an agent waits."""
     polling = Profile.of("events", {"alternating_rounds": 3, "near_duplicate_calls": 1, "polling_tools": ("status",)})
-    asked = [call("status", {"q": QUESTION}), call("status", {"q": QUESTION.upper()})]
-    assert find_causes([*asked, A] * 5, polling) == {}
-    assert set(find_causes([step for pair in [(A, asked[0]), (B, asked[1])] * 3 for step in pair], polling)) == {
+    calls = [call("status", {"q": QUESTION}), call("status", {"q": QUESTION.upper()})]
+    assert find_causes([*calls, A] * 5, polling) == {}
+    assert set(find_causes([step for pair in [(A, calls[0]), (B, calls[1])] * 3 for step in pair], polling)) == {
         "alternating_calls"
     }
     transcript = [
@@ -151,7 +153,7 @@ def test_polling_is_neither() -> None:
     assert find_causes(transcript * 5, recorded) == {}
 
 
-def test_of_a_transcript_both_are_looked_for_within_an_exchange() -> None:
+def test_a_transcript_is_searched_exchange_by_exchange() -> None:
     """Sessions last for weeks: a request that recurs every morning is not a loop."""
     recorded = Profile.of("transcripts", {"alternating_rounds": 3, "near_duplicate_calls": 2})
     words = [call("search", {"q": QUESTION}), call("search", {"q": QUESTION.upper()}), call("search", {"q": QUESTION.title()})]
@@ -181,7 +183,7 @@ CALLS = st.lists(
 
 @settings(deadline=None)
 @given(CALLS)
-def test_they_are_off_by_default_and_change_no_score_when_on(raw_events: list[Raw]) -> None:
+def test_the_findings_are_off_by_default_and_change_no_score(raw_events: list[Raw]) -> None:
     """Enabling findings must not change anything else in the diagnosis."""
     off = diagnose_events("s", raw_events)
     on = diagnose_events("s", raw_events, ON)
@@ -196,7 +198,7 @@ def test_they_are_off_by_default_and_change_no_score_when_on(raw_events: list[Ra
 
 @settings(deadline=None)
 @given(CALLS, st.lists(st.integers(0, 40), max_size=4), st.sampled_from([None, 0, 3]))
-def test_batches_stored_state_and_limits_change_nothing_but_references(
+def test_batches_stored_state_and_limits_change_only_references(
     raw_events: list[Raw], cuts: list[int], limit: int | None
 ) -> None:
     """Batch sizes depend on load, so they must not change the evidence."""
@@ -206,19 +208,19 @@ def test_batches_stored_state_and_limits_change_nothing_but_references(
         evidence = msgspec.msgpack.decode(msgspec.msgpack.encode(evidence), type=SessionEvidence)
         fold_columns({"s": evidence}, rows[start:end])
     assert evidence_of(raw_events, limit=limit) == evidence
-    uncut_causes, cut = diagnose(evidence_of(raw_events), ON.thresholds).causes, diagnose(evidence, ON.thresholds).causes
+    uncut_causes, limited = diagnose(evidence_of(raw_events), ON.thresholds).causes, diagnose(evidence, ON.thresholds).causes
     assert [(cause.type, cause.description, cause.evidence_count) for cause in uncut_causes] == [
-        (cause.type, cause.description, cause.evidence_count) for cause in cut
+        (cause.type, cause.description, cause.evidence_count) for cause in limited
     ]
     if limit is not None:
         assert [cause.evidence[:limit] for cause in uncut_causes if cause.type in FINDING_TYPES] == [
-            cause.evidence for cause in cut if cause.type in FINDING_TYPES
+            cause.evidence for cause in limited if cause.type in FINDING_TYPES
         ]
 
 
 @settings(deadline=None)
 @given(CALLS, CALLS)
-def test_another_event_takes_no_finding_away(raw_events: list[Raw], more: list[Raw]) -> None:
+def test_another_event_removes_no_finding(raw_events: list[Raw], more: list[Raw]) -> None:
     """An agent must not be able to make a finding smaller by doing more."""
     before, after = find_causes(raw_events), find_causes([*raw_events, *more])
     for name, cause in before.items():
@@ -259,7 +261,7 @@ def test_a_hundred_thousand_calls_take_linear_time_and_a_small_state(kind: str) 
     assert len(msgspec.msgpack.encode(evidence.patterns)) < 20_000
 
 
-def test_they_are_versioned_and_a_diagnosis_names_those_that_were_looked_for() -> None:
+def test_rules_are_versioned_and_a_diagnosis_names_the_enabled_ones() -> None:
     """Comparisons over months need to see that a rule was enabled; if none is, the version is unchanged."""
     default = rule_version(EVENTS)
     assert rule_version(ON.thresholds) == f"{default}+alternating_calls-1+near_duplicate_calls-1"
@@ -269,7 +271,7 @@ def test_they_are_versioned_and_a_diagnosis_names_those_that_were_looked_for() -
 
 
 @pytest.mark.parametrize("finder", FINDERS, ids=lambda finder: finder.failure_type)
-def test_a_finding_is_documented_and_has_no_part_in_the_score(finder: Detector) -> None:
+def test_a_finding_is_documented_and_not_part_of_the_score(finder: Detector) -> None:
     """A finding states its rule and a remediation, and its name is not that of a failure type."""
     finding = FINDING_TYPES[finder.failure_type]
     assert finder.failure_type == finding.name == finder.detect.__name__

@@ -74,7 +74,7 @@ def test_every_looping_call_is_a_cause_in_order_of_first_occurrence() -> None:
     assert [positions(cause) for cause in causes] == [[0, 4, 5], [1, 2, 3]]
 
 
-def test_calls_that_name_no_tool_never_loop() -> None:
+def test_calls_without_a_tool_never_loop() -> None:
     """Calls without a tool are not identical, so a source that omits the tool is never accused of loops."""
     assert infinite_tool_loop(evidence_of(*[{"event": "tool_call", "args": {"q": 1}}] * 9), AS_EVENTS) == []
 
@@ -197,7 +197,9 @@ def usage(tokens: int, **more: Any) -> dict[str, Any]:
         "several calls",
     ],
 )
-def test_cost_names_what_was_expensive_and_what_was_paid_for_again(events: list[dict[str, Any]], expected: list[int]) -> None:
+def test_the_cost_evidence_shows_the_most_expensive_and_repeated_events(
+    events: list[dict[str, Any]], expected: list[int]
+) -> None:
     """The evidence must show the largest events, not the first ones, which may be harmless."""
     (cause,) = cost_explosion(evidence_of(*events), AS_EVENTS)
     assert set(positions(cause)) == set(expected)

@@ -315,7 +315,7 @@ def test_records_without_events_keep_null_scores() -> None:
     assert [item.score for item in record.dimensions] == [None] * len(FAILURE_TYPES)
 
 
-def test_a_record_has_every_dimension_and_the_first_six_as_before() -> None:
+def test_a_record_has_every_dimension_with_the_first_six_unchanged() -> None:
     """Readers of the six fixed fields keep working; the list has all dimensions in one order."""
     record = record_of(evidence_of([*[CALL] * 3, MISS]))
     assert [item.dimension for item in record.dimensions] == [failure.dimension for failure in FAILURE_TYPES.values()]
@@ -325,7 +325,7 @@ def test_a_record_has_every_dimension_and_the_first_six_as_before() -> None:
     assert record.scores.memory_integrity == 87
 
 
-def test_document_without_failures_has_the_null_form() -> None:
+def test_a_document_without_failures_has_null_fields() -> None:
     """Programs test for null, and people read the sentence."""
     document = diagnose_events("s", [{"event": "decision"}])
     assert document["primary_diagnosis"] == {
@@ -364,7 +364,7 @@ def test_document_from_stored_events_equals_the_one_from_raw_events() -> None:
     assert diagnose_events("s", raw_events) == diagnosis_document("s", payloads, diagnose(evidence, AS_EVENTS))
 
 
-def test_document_of_a_session_with_gaps_points_at_the_right_events() -> None:
+def test_a_document_with_deleted_events_points_at_the_right_ones() -> None:
     """Positions are those of the log; deleted events appear with only their id."""
     evidence = SessionEvidence()
     for seq in (0, 4, 9):
@@ -377,13 +377,13 @@ def test_document_of_a_session_with_gaps_points_at_the_right_events() -> None:
 
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS | st.dictionaries(st.text(max_size=4), st.floats() | st.text(max_size=3)), max_size=12))
-def test_documents_are_json(raw_events: list[dict[str, Any]]) -> None:
+def test_documents_are_valid_json(raw_events: list[dict[str, Any]]) -> None:
     """The document is printed, stored and served as JSON, whatever the agent sent."""
     document = diagnose_events("s", raw_events)
     assert json.loads(canonical_json(document).encode()) == document
 
 
-def test_a_hostile_event_is_refused_with_its_place() -> None:
+def test_an_invalid_event_is_refused_with_its_position() -> None:
     """With a thousand events in a file, the message must name the faulty one."""
     with pytest.raises(InputError, match=r"^events\[1\]: is list"):
         diagnose_events("s", [CALL, []])  # type: ignore[list-item]
@@ -424,7 +424,7 @@ print(json.dumps(diagnose_events("s", events)))
     assert outputs[0] == outputs[1]
 
 
-def test_a_record_fits_into_a_message_whatever_the_session_holds() -> None:
+def test_a_record_fits_into_a_message_for_any_session() -> None:
     """With thousands of loops, event types and long ids, lists are cut but counts stay exact."""
     loops = [
         {"event": "tool_call", "tool": "exec", "args": [number], "event_id": "é" * 300 + f"{number}/{turn}"}
@@ -441,7 +441,7 @@ def test_a_record_fits_into_a_message_whatever_the_session_holds() -> None:
     assert len(encode(record)) < 600_000
 
 
-def test_the_causes_that_are_kept_are_those_with_the_largest_impact() -> None:
+def test_the_causes_with_the_largest_impact_are_kept() -> None:
     """The primary cause is always kept, even if its detector is the last."""
     loops = [{"event": "tool_call", "tool": "exec", "args": [number]} for number in range(60) for _ in range(3)]
     skills = [{"event": "skill_event", "status": "failed"}] * 3
@@ -462,7 +462,7 @@ WORST = [
 """Every failure at its worst, with every penalty at its limit."""
 
 
-def test_no_session_is_trusted_less_than_the_lowest_trust() -> None:
+def test_no_session_is_below_the_minimum_trust() -> None:
     """No session is below 60, the limit of "unsafe", so anybody who gates on it must be told."""
     result = diagnose(evidence_of(WORST), AS_EVENTS)
     assert {item.type: -item.impact_score for item in result.causes if item.failure.weight} == {

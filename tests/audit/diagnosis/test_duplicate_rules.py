@@ -67,7 +67,7 @@ def reported(**fields: Any) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_what_was_told_is_what_was_read_where_nothing_contradicts(fields: dict[str, Any]) -> None:
+def test_reports_of_two_sources_are_equal_unless_a_field_conflicts(fields: dict[str, Any]) -> None:
     """A plugin does not know the turn, reads its clock earlier and may withhold thinking."""
     assert exchange_differences(exchange(), reported(**fields)) == ()
     assert exchange_differences(reported(**fields), exchange()) == ()
@@ -85,7 +85,7 @@ def test_what_was_told_is_what_was_read_where_nothing_contradicts(fields: dict[s
     ],
     ids=str,
 )
-def test_what_contradicts_is_named(fields: dict[str, Any], differing: tuple[str, ...]) -> None:
+def test_a_conflicting_field_is_named(fields: dict[str, Any], differing: tuple[str, ...]) -> None:
     """An answer that was changed afterwards may be tampering, so the message must name the field."""
     assert exchange_differences(exchange(), reported(**fields)) == differing
     assert exchange_differences(reported(**fields), exchange()) == differing
@@ -101,7 +101,7 @@ def test_what_contradicts_is_named(fields: dict[str, Any], differing: tuple[str,
     ],
     ids=str,
 )
-def test_one_source_that_says_something_else_contradicts_itself(
+def test_two_different_reports_of_one_source_conflict(
     make_exchange: Any, fields: dict[str, Any], differing: tuple[str, ...]
 ) -> None:
     """Fields may be missing only between two sources. Between two reports of one source, a change must not be dropped silently."""
@@ -113,7 +113,7 @@ def test_one_source_that_says_something_else_contradicts_itself(
     )
 
 
-def test_a_digest_that_differs_for_what_is_kept_nowhere_is_named_itself() -> None:
+def test_a_digest_that_differs_beyond_the_record_is_a_conflict() -> None:
     """A producer's digest may cover more than the record's fields."""
     assert exchange_differences(reported(), reported(content_digest="e" * 16)) == ("content_digest",)
 
@@ -127,27 +127,27 @@ def cut(text: str, missing: int) -> str:
 
 
 @given(LETTERS, st.text(min_size=1, max_size=40))
-def test_a_text_that_was_cut_is_the_same_text(start: str, end: str) -> None:
+def test_a_truncated_text_is_the_same_text(start: str, end: str) -> None:
     """Senders and imports cut at different lengths."""
-    whole = exchange(agent_response=start + end)
-    assert exchange_differences(whole, reported(agent_response=cut(start, len(end)))) == ()
-    assert exchange_differences(whole, reported(agent_response=cut(start, len(end) + 1))) == ("agent_response",)
-    assert exchange_differences(whole, reported(agent_response=cut(f"{start[:-1]}{end}\0", 1))) == ("agent_response",)
+    untruncated = exchange(agent_response=start + end)
+    assert exchange_differences(untruncated, reported(agent_response=cut(start, len(end)))) == ()
+    assert exchange_differences(untruncated, reported(agent_response=cut(start, len(end) + 1))) == ("agent_response",)
+    assert exchange_differences(untruncated, reported(agent_response=cut(f"{start[:-1]}{end}\0", 1))) == ("agent_response",)
     assert (
         exchange_differences(exchange(agent_response=cut(start + end, 7)), reported(agent_response=cut(start, len(end) + 7)))
         == ()
     )
 
 
-def test_a_secret_beyond_the_cut_is_no_contradiction() -> None:
+def test_a_secret_beyond_the_truncation_is_no_conflict() -> None:
     """A plugin cuts before secrets are replaced, an import afterwards, so their numbers of missing characters differ."""
-    whole = exchange(agent_response="x" * MIN_CUT + "[SECRET:generic:0f0f0f0f] and on")
-    assert exchange_differences(whole, reported(agent_response=cut("x" * MIN_CUT, 90))) == ()
+    untruncated = exchange(agent_response="x" * MIN_CUT + "[SECRET:generic:0f0f0f0f] and on")
+    assert exchange_differences(untruncated, reported(agent_response=cut("x" * MIN_CUT, 90))) == ()
 
 
 @pytest.mark.parametrize("text", ["[withheld]", cut("", 3), cut("No", 1), cut("No", 0)])
 @pytest.mark.parametrize("name", ["user_message", "agent_response", "agent_thinking", "agent_model", "stop_reason"])
-def test_no_word_in_a_text_stands_for_any_other_text(name: str, text: str) -> None:
+def test_no_text_is_a_wildcard_for_another_one(name: str, text: str) -> None:
     """Otherwise an agent could hide an answer by first writing one of these texts in its place."""
     assert exchange_differences(reported(**{name: text}), exchange(**{name: "No."})) == (name,)
 
@@ -168,7 +168,7 @@ EXCHANGE_FIELDS = st.fixed_dictionaries(STATED)
 
 
 @given(EXCHANGE_FIELDS, EXCHANGE_FIELDS, st.sampled_from([exchange, reported]), st.sampled_from([exchange, reported]))
-def test_exchanges_are_compared_the_same_from_either_side(
+def test_comparing_exchanges_is_symmetric(
     stored_fields: Any, incoming_fields: Any, make_stored: Any, make_incoming: Any
 ) -> None:
     """The result does not depend on which exchange came first, and no exchange conflicts with itself."""
@@ -181,7 +181,7 @@ def test_exchanges_are_compared_the_same_from_either_side(
 
 
 @given(EXCHANGE_FIELDS, st.sampled_from(sorted(STATED)), st.data())
-def test_any_field_that_was_changed_contradicts(fields: Any, name: str, data: Any) -> None:
+def test_any_changed_field_is_a_conflict(fields: Any, name: str, data: Any) -> None:
     """A change of a field that both exchanges state is never taken for a duplicate."""
     changed = data.draw(STATED[name].filter(lambda value: value != fields[name]))
     if name == "occurred_at" and abs(changed - fields[name]) <= CLOCKS:
@@ -218,20 +218,20 @@ def payload(**fields: Any) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_events_of_one_entry_are_compared_by_what_both_state(fields: dict[str, Any], differing: tuple[str, ...]) -> None:
+def test_events_of_one_entry_are_compared_by_their_common_fields(fields: dict[str, Any], differing: tuple[str, ...]) -> None:
     """Plugin and import report an entry at different times, and a plugin may withhold arguments."""
     assert payload_differences(payload(), payload(**fields)) == differing
     assert payload_differences(payload(**fields), payload()) == differing
 
 
-def test_what_one_account_of_an_entry_leaves_out_is_no_contradiction() -> None:
+def test_a_field_missing_in_one_report_is_no_conflict() -> None:
     """A hook knows the duration of a call, a transcript may not."""
     assert payload_differences(payload(), payload(duration_ms=84)) == ()
     assert payload_differences(payload(duration_ms=84), payload()) == ()
 
 
 @pytest.mark.parametrize("entry", [{"entry_id": "a1"}, {"told_by": "hook"}], ids=str)
-def test_an_event_of_before_that_names_no_source_contradicts_none_that_does(entry: dict[str, str]) -> None:
+def test_an_older_event_without_a_source_conflicts_with_none(entry: dict[str, str]) -> None:
     """Databases of older versions hold events without a source."""
     old_event = {"event": "tool_call", "event_id": "1"} | entry
     assert payload_differences(old_event, old_event | {"source": "openclaw"}) == ()
@@ -239,7 +239,7 @@ def test_an_event_of_before_that_names_no_source_contradicts_none_that_does(entr
     assert payload_differences(old_event | {"source": "openclaw"}, old_event | {"source": "codex"}) == ("source",)
 
 
-def test_events_of_no_entry_are_compared_in_full() -> None:
+def test_events_without_an_entry_are_compared_completely() -> None:
     """A sender that restarts its numbering must get an error instead of losing events."""
     event = {"event": "tool_call", "event_id": "1", "n": 1, "timestamp": 1}
     assert payload_differences(event, event | {"n": 2}) == ("n",)
@@ -248,7 +248,7 @@ def test_events_of_no_entry_are_compared_in_full() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"entry_id": "a1"}, {"told_by": "hook"}], ids=str)
-def test_an_event_that_names_its_source_is_the_one_that_did_not(fields: dict[str, Any]) -> None:
+def test_an_event_with_a_source_equals_the_earlier_one_without(fields: dict[str, Any]) -> None:
     """Events delivered before senders named their source may be delivered again with it."""
     event = {"event": "tool_call", "event_id": "1", "timestamp": 1793696410000, **fields}
     assert payload_differences(event, event | {"source": "openclaw"}) == ()
@@ -261,13 +261,13 @@ PAYLOADS = st.dictionaries(st.sampled_from(["event_id", "entry_id", "timestamp",
 
 
 @given(PAYLOADS, PAYLOADS)
-def test_payloads_are_compared_the_same_from_either_side(stored: Any, incoming: Any) -> None:
+def test_comparing_payloads_is_symmetric(stored: Any, incoming: Any) -> None:
     """An exception here would block every delivery of the session, so any JSON must be comparable."""
     assert payload_differences(stored, incoming) == payload_differences(incoming, stored)
     assert payload_differences(stored, stored) == ()
 
 
-def test_names_of_fields_are_told_within_bounds() -> None:
+def test_the_list_of_field_names_is_bounded() -> None:
     """Senders choose the names, and they appear in every answer and dead letter."""
     assert describe_differences(()) == ""
     assert describe_differences(("a", "b")) == " (it differs in a, b)"
@@ -294,13 +294,13 @@ def duplicate_keys(stored: Iterable[ReportedEvent], incoming: Iterable[ReportedE
 
 
 @pytest.mark.parametrize("by_hook", [True, False])
-def test_what_a_hook_told_is_found_in_the_transcript_and_the_other_way_round(*, by_hook: bool) -> None:
+def test_an_event_of_a_hook_is_found_in_the_transcript_and_vice_versa(*, by_hook: bool) -> None:
     """Hooks do not know the entry of a tool's result; counting it twice would look like a loop."""
     stored, incoming = event(0, by_hook=by_hook), event(7, 3, by_hook=not by_hook)
     assert duplicate_keys([stored], [incoming]) == [7]
 
 
-def test_what_a_hook_told_is_found_in_the_trajectory() -> None:
+def test_an_event_of_a_hook_is_found_in_the_trajectory() -> None:
     """An aborted run has no transcript entry, but the plugin reports it and the trajectory contains it."""
     occurred_at, payload = event(0).occurred_at, {"event": "error_event", "action": "aborted"}
     from_trajectory = ReportedEvent(0, ("north", "s"), occurred_at, occurred_at, {**payload, "told_by": "trajectory"})
@@ -325,7 +325,7 @@ def test_what_a_hook_told_is_found_in_the_trajectory() -> None:
     ],
     ids=str,
 )
-def test_another_call_is_no_duplicate(changes: dict[str, Any]) -> None:
+def test_another_call_is_not_a_duplicate(changes: dict[str, Any]) -> None:
     """Events that only look alike happened twice."""
     assert duplicate_keys([event(0)], [event(1, **({"by_hook": True} | changes))]) == []
 
@@ -361,7 +361,7 @@ STEP: dict[str, Any] = {"event": "error_event", "action": "error"}
     ],
     ids=str,
 )
-def test_what_states_another_outcome_is_no_duplicate(
+def test_another_outcome_is_not_a_duplicate(
     from_transcript: dict[str, Any], from_hook: dict[str, Any], *, are_duplicates: bool
 ) -> None:
     """A failure that the transcript calls a success is evidence and must be kept."""
@@ -373,7 +373,7 @@ def test_what_states_another_outcome_is_no_duplicate(
     )
 
 
-def test_what_came_in_before_something_happened_is_no_account_of_it() -> None:
+def test_an_event_cannot_duplicate_a_later_one() -> None:
     """Failures of a loop that continues after an import must not be matched with the imported ones."""
     stored = [event(0, 0, received_after=30, **STEP)]
     assert duplicate_keys(stored, [event(1, 89, by_hook=True, **STEP)]) == [1]
@@ -385,7 +385,7 @@ def test_what_came_in_before_something_happened_is_no_account_of_it() -> None:
     )
 
 
-def test_one_that_contradicts_does_not_take_the_duplicate_of_another() -> None:
+def test_a_conflicting_event_does_not_take_the_match_of_another() -> None:
     """Of two calls with the same id, the conflicting one is skipped and the other is matched."""
     stored = [event(0, 0, is_error=True), event(1, 1, is_error=False)]
     assert duplicate_keys(stored, [event(3, 2, by_hook=True, is_error=False)]) == [3]
@@ -395,7 +395,7 @@ def test_one_that_contradicts_does_not_take_the_duplicate_of_another() -> None:
     ]
 
 
-def test_a_duplicate_is_found_behind_many_that_are_too_old() -> None:
+def test_a_duplicate_is_found_behind_many_older_events() -> None:
     """Some tools are called hundreds of times in ten minutes, all with one id."""
     stored = [event(key, key, received_after=key, by_hook=True) for key in range(500)]
     assert find_duplicates(stored, [event(900, 500)]) == {900: 440}
@@ -405,7 +405,7 @@ MOMENTS = st.lists(st.tuples(st.integers(0, 900), st.sampled_from([True, False, 
 
 
 @given(stored_moments=MOMENTS, new_moments=MOMENTS, by_hook=st.booleans())
-def test_never_more_are_left_out_than_there_are_others(stored_moments: Any, new_moments: Any, *, by_hook: bool) -> None:
+def test_each_stored_event_explains_at_most_one_incoming_event(stored_moments: Any, new_moments: Any, *, by_hook: bool) -> None:
     """Each stored event explains at most one incoming event, so events that happened more often are kept."""
     stored = [
         event(key, seconds, received_after=900, by_hook=by_hook, is_error=state)

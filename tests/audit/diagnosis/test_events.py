@@ -161,10 +161,10 @@ def test_other_arguments_make_another_call(arguments: Any) -> None:
 def test_a_call_without_a_tool_never_equals_a_named_call() -> None:
     """Calls without a tool or arguments must not be compared, or loops would be reported that do not exist."""
     unnamed = normalise_event({"event": "tool_call", "skill": "t", "args": {"a": 1}}, 0)
-    named = normalise_event({"event": "tool_call", "tool": "t", "args": {"a": 1}}, 0)
+    named_call = normalise_event({"event": "tool_call", "tool": "t", "args": {"a": 1}}, 0)
     assert unnamed.tool is None
     assert UNNAMED + digest(canonical_json(["t", {"a": 1}])) == unnamed.call_key
-    assert named.call_key != unnamed.call_key
+    assert named_call.call_key != unnamed.call_key
     assert UNNAMED + digest(canonical_json(["tool_call", None])) == normalise_event({"event": "tool_call"}, 0).call_key
 
 
@@ -231,7 +231,7 @@ def test_tokens_are_the_first_usable_total(raw: dict[str, Any], tokens: int | No
 
 
 @pytest.mark.parametrize("raw", [None, [], "tool_call", 3, [("event", "x")]])
-def test_what_is_no_object_is_refused(raw: Any) -> None:
+def test_an_event_that_is_not_an_object_is_refused(raw: Any) -> None:
     """A nested list of events is a mistake that the sender must be told about."""
     with pytest.raises(InputError, match=r"events\[4\]: is \w+, not a JSON object"):
         normalise_event(raw, 4)
@@ -245,7 +245,7 @@ def test_nesting_beyond_the_limit_is_refused_by_name(field: str, depth: int) -> 
         normalise_event({"event": "tool_call", "tool": "t", field: nested(depth)}, 2)
 
 
-def test_nesting_at_the_limit_is_taken() -> None:
+def test_nesting_at_the_limit_is_accepted() -> None:
     """The limit itself is allowed, with and without a value at the bottom."""
     full = nested(MAX_DEPTH)
     innermost = full
@@ -257,7 +257,7 @@ def test_nesting_at_the_limit_is_taken() -> None:
 
 
 @pytest.mark.parametrize("value", [{1, 2}, b"x", object(), {3: 4}, {"a": {None: 1}}, [10**5000], {"a": [datetime.now]}])
-def test_what_is_not_json_is_refused_by_name(value: Any) -> None:
+def test_a_value_outside_json_is_refused_with_its_field(value: Any) -> None:
     """A Python caller may pass values that JSON does not have; the message names the field."""
     with pytest.raises(BoundsError, match=r"events\[0\]\.args: holds a "):
         normalise_event({"event": "tool_call", "tool": "t", "args": value}, 0)
@@ -269,7 +269,7 @@ def test_a_field_name_that_is_not_text_is_refused() -> None:
         normalise_event({3: "x", "event": "tool_call"}, 0)  # type: ignore[dict-item]
 
 
-def test_what_json_cannot_carry_is_mended() -> None:
+def test_invalid_characters_are_replaced() -> None:
     """A single broken character must not lose the evidence of a session."""
     event = normalise_event({"event": "tool\ud800", "args": {"a": [float("nan"), "\udfff\ud83d\ude00"]}, "x": float("-inf")}, 0)
     assert event.event == "tool\ufffd"
@@ -281,7 +281,7 @@ def test_what_json_cannot_carry_is_mended() -> None:
 @given(raw=HOSTILE)
 @example(raw={"event": "tool_call", "args": nested(40)})
 @example(raw={"event": "token_usage", "usage": {"total": 10**400}})
-def test_whatever_is_sent_is_read_or_refused_as_input(raw: dict[str, Any]) -> None:
+def test_any_event_is_accepted_or_refused_with_an_input_error(raw: dict[str, Any]) -> None:
     """Hostile events become evidence or a dead letter without a crash; accepted events can be stored."""
     try:
         event = normalise_event(raw, 0)
@@ -304,7 +304,7 @@ def test_repeated_ids_of_a_session_get_a_suffix() -> None:
 
 @settings(deadline=None)
 @given(ids=st.lists(st.sampled_from(["a", "a#2", "a#2#2", "a#3", "b", "b#2", "r", "r#2"])))
-def test_made_unique_ids_are_unique_avoid_reserved_ones_and_keep_first_comers(ids: list[str]) -> None:
+def test_unique_ids_avoid_reserved_ones_and_keep_the_first_of_each(ids: list[str]) -> None:
     """No choice of ids makes two events one, and making ids unique twice changes nothing more."""
     unique = unique_ids(ids, reserved={"r"})
     assert len(ids) == len(set(unique))
@@ -319,7 +319,7 @@ def test_a_hundred_thousand_equal_ids_are_made_unique_in_linear_time() -> None:
     assert len(ids) == len(set(unique_ids(ids)))
 
 
-def test_record_carries_the_columns_of_the_event() -> None:
+def test_a_record_has_the_columns_of_the_event() -> None:
     """The stage folds records, so reading one must give the normalized event."""
     raw = {"event": "tool_call", "tool": "t", "action": "A", "status": "S", "used": True, "saturation": 3}
     event = normalise_event(raw, 0)
@@ -345,7 +345,7 @@ def test_record_carries_the_columns_of_the_event() -> None:
 
 
 @pytest.mark.parametrize("payload", ["", "{", "[]", "3", pytest.param("[" * 100_000, id="deep"), '{"a": "\\ud800"'])
-def test_a_damaged_payload_is_an_error_of_the_record(payload: str) -> None:
+def test_a_damaged_payload_is_reported_as_an_error_of_the_record(payload: str) -> None:
     """A page that shows raw events must not fail on any of them."""
     with pytest.raises(RecordError, match=r"^payload: "):
         raw_event(payload)
@@ -367,7 +367,7 @@ MOMENT = datetime(2025, 3, 4, 5, 6, 7, 250_000, tzinfo=UTC)
         MOMENT.timestamp() * 1000.0,
     ],
 )
-def test_times_are_read_in_every_common_form(value: Any) -> None:
+def test_times_are_parsed_in_every_common_format(value: Any) -> None:
     """Sources write ISO 8601 or numbers of seconds, milliseconds or microseconds."""
     assert parse_timestamp(value) == MOMENT
     assert parse_timestamp(value).utcoffset() == timedelta(0)  # type: ignore[union-attr]

@@ -103,7 +103,7 @@ def test_batches_interleaving_and_stored_state_change_nothing(
 
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS, max_size=20))
-def test_single_events_fold_as_columns_do(raw_events: list[dict[str, Any]]) -> None:
+def test_folding_single_events_equals_folding_columns(raw_events: list[dict[str, Any]]) -> None:
     """The embedded runner adds single events, the fleet adds columns."""
     evidence = SessionEvidence()
     for seq, raw in enumerate(raw_events):
@@ -113,21 +113,21 @@ def test_single_events_fold_as_columns_do(raw_events: list[dict[str, Any]]) -> N
 
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS, max_size=30), limit=st.integers(0, 5))
-def test_a_reference_limit_cuts_references_and_nothing_else(raw_events: list[dict[str, Any]], limit: int) -> None:
+def test_a_reference_limit_truncates_only_references(raw_events: list[dict[str, Any]], limit: int) -> None:
     """Counts stay exact and the first references are kept, so only the evidence of a finding differs."""
-    whole, cut = folded(raw_events), folded(raw_events, limit)
-    assert whole.event_counts == cut.event_counts
-    assert whole.total_tokens == cut.total_tokens
-    assert whole.context_full == cut.context_full
-    assert whole.duplicate_calls == cut.duplicate_calls
-    for name, problem in whole.problems.items():
-        assert problem.count == cut.problems[name].count
-        assert problem.references[:limit] == cut.problems[name].references
-    for key, calls in whole.calls.items():
-        assert calls.count == cut.calls[key].count
-        assert calls.references[:limit] == cut.calls[key].references
-    assert whole.retries[:limit] == cut.retries
-    assert whole.largest == cut.largest
+    complete, limited = folded(raw_events), folded(raw_events, limit)
+    assert complete.event_counts == limited.event_counts
+    assert complete.total_tokens == limited.total_tokens
+    assert complete.context_full == limited.context_full
+    assert complete.duplicate_calls == limited.duplicate_calls
+    for name, problem in complete.problems.items():
+        assert problem.count == limited.problems[name].count
+        assert problem.references[:limit] == limited.problems[name].references
+    for key, calls in complete.calls.items():
+        assert calls.count == limited.calls[key].count
+        assert calls.references[:limit] == limited.calls[key].references
+    assert complete.retries[:limit] == limited.retries
+    assert complete.largest == limited.largest
 
 
 @settings(deadline=None)
@@ -144,14 +144,14 @@ def test_references_are_in_the_order_of_the_session(raw_events: list[dict[str, A
 
 @settings(deadline=None)
 @given(raw_events=st.lists(EVENTS, max_size=30))
-def test_duplicates_are_calls_less_distinct_labels(raw_events: list[dict[str, Any]]) -> None:
+def test_duplicates_are_calls_minus_distinct_labels(raw_events: list[dict[str, Any]]) -> None:
     """The number of duplicate calls drives the cost, so it is compared with its definition."""
     calls = [raw for raw in raw_events if raw["event"] == "tool_call"]
     labels = {(raw.get("tool"), str(raw.get("args") or {})) for raw in calls}
     assert folded(raw_events).duplicate_calls == len(calls) - len(labels)
 
 
-def test_memory_events_go_by_action_and_only_then_by_status() -> None:
+def test_the_action_of_a_memory_event_takes_precedence_over_its_status() -> None:
     """The action decides: a status about something else must not turn a success into a failure."""
     raw = [
         {"event": "memory_event", "action": "recall", "status": "miss"},
@@ -162,7 +162,7 @@ def test_memory_events_go_by_action_and_only_then_by_status() -> None:
     assert folded(raw).problem("memory_event").references == [(1, "event_1"), (2, "event_2"), (3, "event_3")]
 
 
-def test_a_call_without_a_key_is_counted_and_repeats_nothing() -> None:
+def test_a_call_without_a_key_repeats_nothing() -> None:
     """Calls without a key must not look like a loop."""
     evidence = SessionEvidence()
     empty: Row = (None,) * (len(FOLD_COLUMNS) - 5)
@@ -172,7 +172,7 @@ def test_a_call_without_a_key_is_counted_and_repeats_nothing() -> None:
     assert evidence.calls == {}
 
 
-def test_token_totals_stop_at_a_bound() -> None:
+def test_token_totals_are_bounded() -> None:
     """A sum beyond 64 bits could be neither stored nor sent."""
     evidence = folded([{"event": "token_usage", "usage": {"total": 10**30}}] * 3000)
     assert evidence.total_tokens == MAX_TOKENS
@@ -192,7 +192,7 @@ def test_a_hundred_thousand_identical_calls_are_fast_and_small() -> None:
 
 
 @pytest.mark.parametrize("event", ["brand_new", "process_output", "decision", "tool_call\u202e"])
-def test_other_types_are_counted_under_their_own_name(event: str) -> None:
+def test_unknown_types_are_counted_under_their_own_name(event: str) -> None:
     """An event of an unknown type is counted although no detector reads it."""
     evidence = folded([{"event": event, "used": False, "invoked": False, "status": "ignored", "saturation": 99}] * 2)
     assert evidence.event_counts == {event: 2}

@@ -31,7 +31,7 @@ COUNTS = st.lists(st.integers(1, 60).flatmap(lambda n: st.tuples(st.integers(0, 
 
 
 @given(COUNTS, st.randoms(use_true_random=False))
-def test_the_order_in_which_days_are_given_does_not_matter(counts: list[tuple[int, int]], random: Random) -> None:
+def test_the_order_of_days_does_not_matter(counts: list[tuple[int, int]], random: Random) -> None:
     """A query may return days in any order."""
     history = days(*counts)
     mixed = list(history)
@@ -63,13 +63,13 @@ def test_a_spike_never_becomes_its_own_baseline(since: int) -> None:
     assert spike.exchanges == 40 * since
 
 
-def test_what_lasts_longer_than_two_weeks_is_no_spike() -> None:
+def test_a_rate_that_lasts_over_two_weeks_is_no_spike() -> None:
     """After two weeks, the higher rate is the new baseline."""
     history = days(*[(2, 40)] * HISTORY, *[(16, 40)] * (DAYS * 3))
     assert anomaly_spike(history, last_day(history)) is None
 
 
-def test_as_many_as_before_are_no_spike() -> None:
+def test_a_constant_rate_is_no_spike() -> None:
     """A constant rate is not a spike, however high it is."""
     history = days(*[(10, 40)] * HISTORY)
     assert anomaly_spike(history, last_day(history)) is None
@@ -82,13 +82,13 @@ def test_a_new_project_has_no_spike() -> None:
     assert anomaly_spike([], START) is None
 
 
-def test_one_exchange_is_no_spike() -> None:
+def test_a_single_exchange_is_no_spike() -> None:
     """A single anomalous exchange is listed as an anomaly, not as a spike."""
     history = days(*[(0, 5000)] * HISTORY, (1, 1))
     assert anomaly_spike(history, last_day(history)) is None
 
 
-def test_a_ratio_to_nothing_is_none() -> None:
+def test_the_ratio_to_a_rate_of_zero_is_undefined() -> None:
     """Without an anomaly in the baseline, the ratio is undefined."""
     history = days(*[(0, 40)] * HISTORY, (8, 40))
     spike = anomaly_spike(history, last_day(history))
@@ -99,7 +99,7 @@ def test_a_ratio_to_nothing_is_none() -> None:
     assert spike.severity == "critical"
 
 
-def test_anomalies_in_bunches_count_for_less() -> None:
+def test_clustered_anomalies_are_weaker_evidence() -> None:
     """A session that fails has several anomalies at once, so a history of bunches is weaker evidence."""
     even, bunched = [(2, 40)] * HISTORY, [(0, 40), (0, 40), (0, 40), (8, 40)] * 7 + [(2, 40)] * 2
     spikes = [anomaly_spike(days(*before, (14, 40)), START + timedelta(days=HISTORY)) for before in (even, bunched)]
@@ -108,7 +108,7 @@ def test_anomalies_in_bunches_count_for_less() -> None:
     assert spikes[1] is None or spikes[1].log_evidence < spikes[0].log_evidence
 
 
-def test_a_day_without_exchanges_says_nothing() -> None:
+def test_a_day_without_exchanges_is_ignored() -> None:
     """Days without exchanges, such as weekends, are ignored."""
     history = days(*[(2, 40)] * HISTORY, (16, 40))
     gap = [*history[:10], history[10]._replace(anomalies=0, exchanges=0), *history[11:]]
@@ -116,7 +116,7 @@ def test_a_day_without_exchanges_says_nothing() -> None:
 
 
 @given(COUNTS, st.integers(1, 50))
-def test_more_anomalies_on_the_last_day_are_never_less_of_a_spike(counts: list[tuple[int, int]], more: int) -> None:
+def test_the_evidence_increases_with_the_anomalies_of_the_last_day(counts: list[tuple[int, int]], more: int) -> None:
     """Evidence is monotonic in the anomalies of the last day."""
     anomalies, exchanges = counts[-1]
     history, worse = (
@@ -128,7 +128,7 @@ def test_more_anomalies_on_the_last_day_are_never_less_of_a_spike(counts: list[t
 
 
 @given(COUNTS, st.lists(st.integers(0, 60), max_size=20))
-def test_what_is_older_than_the_history_does_not_matter(counts: list[tuple[int, int]], older: list[int]) -> None:
+def test_days_older_than_the_history_are_ignored(counts: list[tuple[int, int]], older: list[int]) -> None:
     """Scores may be kept for years, but only `HISTORY_DAYS` days are the baseline."""
     history = days(*counts)
     outside = [
@@ -139,8 +139,11 @@ def test_what_is_older_than_the_history_does_not_matter(counts: list[tuple[int, 
 
 def test_evidence_decides_between_suspected_and_confirmed() -> None:
     """A small rise is only suspected; people are alerted once it is practically certain."""
-    few, many = (days(*[(4, 80)] * HISTORY, *[(late, 80)] * 2) for late in (13, 40))
-    suspected, confirmed = anomaly_spike(few, last_day(few)), anomaly_spike(many, last_day(many))
+    few_anomalies, many_anomalies = (days(*[(4, 80)] * HISTORY, *[(late, 80)] * 2) for late in (13, 40))
+    suspected, confirmed = (
+        anomaly_spike(few_anomalies, last_day(few_anomalies)),
+        anomaly_spike(many_anomalies, last_day(many_anomalies)),
+    )
     assert suspected is not None
     assert confirmed is not None
     assert suspected.is_confirmed is False

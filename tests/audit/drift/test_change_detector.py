@@ -95,7 +95,7 @@ def test_quiet_years_are_quiet() -> None:
     assert sum(bool(alarms(series(falls(0), 3, 14 + 365, seed=seed), 14 + 365)) for seed in range(20)) <= 6
 
 
-def test_a_change_tells_since_when_and_how_large() -> None:
+def test_a_change_has_a_first_day_and_a_size() -> None:
     """A person needs the day, the size, and the uncertainty of both."""
     change = require_change(find_change(series(falls(1), 10, CHANGE + 6), day(CHANGE + 5)))
 
@@ -111,7 +111,7 @@ def test_a_change_tells_since_when_and_how_large() -> None:
     assert change.log_evidence >= math.log(SUSPECTED)
 
 
-def test_severity_is_by_the_size_in_sigma() -> None:
+def test_severity_depends_on_the_size_in_sigma() -> None:
     """A change beyond two sigma is critical."""
     severities = [require_change(find_change(series(falls(size), 10, CHANGE + 7), day(CHANGE + 6))).severity for size in (1, 4)]
 
@@ -149,7 +149,7 @@ def test_after_a_year_a_change_has_become_normal() -> None:
     assert find_change(units, day(CHANGE + HISTORY_DAYS + 19)) is None
 
 
-def test_a_dip_that_is_over_hides_no_later_change() -> None:
+def test_a_dip_that_ended_hides_no_later_change() -> None:
     """The days of the dip are cut out of the reference, so its end is not a rise and the next fall is not measured from it."""
     rng = random.Random(5)
     dip = range(CHANGE, CHANGE + 5)
@@ -254,9 +254,9 @@ def test_nights_and_weekends_are_no_change() -> None:
 
 
 @pytest.mark.parametrize("hour", [0, 12, 20])
-def test_the_intervals_hold_at_any_hour_of_the_change(hour: int) -> None:
+def test_the_intervals_cover_the_change_at_any_hour(hour: int) -> None:
     """At most three of twenty changes are outside their 95 % interval."""
-    held = []
+    covered = []
     for seed in range(20):
         rng = random.Random(f"{seed} {hour}")
         changed_at = START + timedelta(days=CHANGE, hours=hour)
@@ -268,13 +268,13 @@ def test_the_intervals_hold_at_any_hour_of_the_change(hour: int) -> None:
         units = [unit(rng.gauss(0.6 - 0.1 * (time >= changed_at), 0.1), time) for time in times]
         change = find_change(units, day(CHANGE + 3))
         if change is not None:
-            held.append(
+            covered.append(
                 change.earliest_day <= day(CHANGE) <= change.latest_day
                 and change.size_interval.low <= -0.1 <= change.size_interval.high
             )
 
-    assert len(held) >= 10
-    assert held.count(False) <= 3
+    assert len(covered) >= 10
+    assert covered.count(False) <= 3
 
 
 def on_days(has_data: Callable[[int], bool], count: int, level: Callable[[int], float], days: int, seed: str) -> list[Unit]:
@@ -316,7 +316,7 @@ def test_the_first_day_of_a_change_after_a_gap_is_the_first_day_with_data(
 
 
 @pytest.mark.parametrize(("every", "count", "days"), [(7, 300, 120), (14, 200, 200), (30, 200, 300)])
-def test_batches_that_differ_are_no_change(every: int, count: int, days: int) -> None:
+def test_two_different_batches_are_no_change(every: int, count: int, days: int) -> None:
     """Two batches do not show how much batches vary, so comparisons begin after six days with data."""
     confirmed = []
     for seed in range(4):
@@ -329,7 +329,7 @@ def test_batches_that_differ_are_no_change(every: int, count: int, days: int) ->
     assert not confirmed
 
 
-def test_a_few_days_with_data_are_no_history() -> None:
+def test_a_few_days_with_data_are_no_reference() -> None:
     """Five days with data within fourteen calendar days are not enough of a reference; six are."""
 
     def fallen(history: int) -> list[Unit]:
@@ -354,7 +354,7 @@ def test_a_change_is_suspected_first_and_confirmed_by_more() -> None:
 
 @pytest.mark.parametrize("usual", [1.0, 0.75])
 @pytest.mark.parametrize("odd", [0.0, 2 / 3])
-def test_one_odd_session_in_a_constant_series_is_no_change(usual: float, odd: float) -> None:
+def test_one_outlier_in_a_constant_series_is_no_change(usual: float, odd: float) -> None:
     """If Tier 1 was always 1, flagged exchanges of one day are anomalies; flagged exchanges on a second day are a change."""
     units = series(lambda _rng, _after: usual, 10, 40)
 
@@ -368,15 +368,15 @@ def test_one_odd_session_in_a_constant_series_is_no_change(usual: float, odd: fl
 
 
 @pytest.mark.parametrize("earlier", [0, 1])
-def test_flagged_sessions_of_one_hour_are_no_change_of_scores_that_are_nearly_always_1(earlier: int) -> None:
+def test_flagged_sessions_of_one_hour_are_no_change_of_nearly_constant_scores(earlier: int) -> None:
     """Months of scores at 1 do not show how far, or how often, scores deviate, so one bad hour is not a change."""
     units = series(lambda _rng, _after: 1.0, 3, 120)
     bad = [unit(2 / 3, START + timedelta(days=100, hours=12, minutes=10 * number_in_day)) for number_in_day in range(3)]
     rare = [unit(2 / 3, START + timedelta(days=30, hours=11 + number_in_day)) for number_in_day in range(earlier)]
 
     for last in range(100, 120):
-        seen = [unit for unit in (*units, *bad, *rare) if unit.at.date() <= day(last)]
-        assert find_change(seen, day(last)) is None
+        units_until = [unit for unit in (*units, *bad, *rare) if unit.at.date() <= day(last)]
+        assert find_change(units_until, day(last)) is None
 
 
 def test_another_mix_of_sampled_turns_is_no_change() -> None:
@@ -400,7 +400,7 @@ def test_another_mix_of_sampled_turns_is_no_change() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.randoms(use_true_random=False))
-def test_neither_the_order_nor_what_lies_outside_the_window_matters(seed: int, rng: random.Random) -> None:
+def test_order_and_data_outside_the_window_do_not_matter(seed: int, rng: random.Random) -> None:
     """Sessions may end at the same time; a late check and a rerun must find the same."""
     as_of = day(WINDOW_DAYS + 5)
     units = [
@@ -416,16 +416,16 @@ def test_neither_the_order_nor_what_lies_outside_the_window_matters(seed: int, r
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.integers(20, 59))
-def test_a_look_never_depends_on_what_comes_later(seed: int, last: int) -> None:
+def test_a_look_never_depends_on_later_data(seed: int, last: int) -> None:
     """An alarm does not depend on when it is looked for."""
     cells = cells_of(series(falls(0.7), 5, 60, seed=seed))
-    whole, part = (take_looks(Series(cells, day(0), day(until)), range(last + 1)) for until in (59, last))
+    full_series, part = (take_looks(Series(cells, day(0), day(until)), range(last + 1)) for until in (59, last))
 
-    assert part.log_evidence.tolist() == pytest.approx(whole.log_evidence[: len(part.log_evidence)].tolist(), abs=1e-9)
+    assert part.log_evidence.tolist() == pytest.approx(full_series.log_evidence[: len(part.log_evidence)].tolist(), abs=1e-9)
 
 
 @pytest.mark.parametrize("sigmas", [0, 0.7, 4])
-def test_looks_that_are_left_out_could_not_have_raised_an_alarm(sigmas: float) -> None:
+def test_skipped_looks_could_not_have_raised_an_alarm(sigmas: float) -> None:
     """A bound skips looks that cannot raise an alarm; a bound that is too low would miss some."""
     whole_series = Series(cells_of(series(falls(sigmas), 8, 60)), day(0), day(59))
     least = math.log(SUSPECTED)
@@ -443,13 +443,13 @@ def test_looks_that_are_left_out_could_not_have_raised_an_alarm(sigmas: float) -
 
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 40))
-def test_sums_say_what_single_sessions_say(seed: int, parts: int) -> None:
+def test_sums_give_the_same_evidence_as_single_sessions(seed: int, parts: int) -> None:
     """The evidence does not depend on how the sessions of a day were split into sums."""
     units = series(falls(1), 12, 60, seed=seed)
     split = [cells_of(units[start::parts]) for start in range(parts)]
-    whole = merged(split)
+    merged_sums = merged(split)
 
-    assert check_series(whole, day(59)).level == pytest.approx(check_series(units, day(59)).level, abs=1e-6)
+    assert check_series(merged_sums, day(59)).level == pytest.approx(check_series(units, day(59)).level, abs=1e-6)
 
 
 def merged(parts: Iterable[Cells]) -> Cells:

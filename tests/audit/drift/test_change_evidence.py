@@ -33,44 +33,44 @@ def compared(before: Sequence[float], after: Sequence[float], weight: float = 1.
 def of(units: Sequence[Unit], day: int) -> tuple[Contrast, float]:
     """Return the contrast and the log evidence of the last look for a change on a day."""
     series = Series(cells_of(units), FIRST, FIRST + timedelta(days=90))
-    found, evidence = contrasts_at(series, len(series.day) - 1, series.starts[[day]])
-    return found, float(evidence[0])
+    contrasts, evidence = contrasts_at(series, len(series.day) - 1, series.starts[[day]])
+    return contrasts, float(evidence[0])
 
 
-def test_it_is_the_bayes_factor_of_the_t_test() -> None:
+def test_the_evidence_is_the_bayes_factor_of_the_t_test() -> None:
     """Compare with the formula of Gönen and others for independent normal scores of one stratum."""
     rng = random.Random(1)
     before, after = [rng.gauss(0, 1) for _ in range(40)], [2.0, 0.0] * 6
     units = [Unit(START + timedelta(days=number), 1, 1.0, score) for number, score in enumerate(before)]
     units += [Unit(START + timedelta(days=40, hours=place), 1, 1.0, score) for place, score in enumerate(after)]
-    found, evidence = of(units, 40)
-    variance, t2 = float(found.variance[0]), float(found.size[0] ** 2 / found.variance[0])
+    contrasts, evidence = of(units, 40)
+    variance, t2 = float(contrasts.variance[0]), float(contrasts.size[0] ** 2 / contrasts.variance[0])
     terms = []
     for spread, share in EFFECT_SIZES:
-        wide = 1 + spread**2 * float(found.unit_variance[0]) / variance
-        free = float(found.freedom[0])
+        wide = 1 + spread**2 * float(contrasts.unit_variance[0]) / variance
+        free = float(contrasts.freedom[0])
         terms.append(
             share * math.exp(-math.log(wide) / 2 + (free + 1) / 2 * (math.log1p(t2 / free) - math.log1p(t2 / (free * wide))))
         )
 
     assert evidence <= math.log(sum(terms)) + 1e-9
-    assert statistics.fmean(after) - statistics.fmean(before) == pytest.approx(float(found.size[0]), abs=0.6)
+    assert statistics.fmean(after) - statistics.fmean(before) == pytest.approx(float(contrasts.size[0]), abs=0.6)
 
 
 @pytest.mark.parametrize(("before", "after"), [(20, 3), (60, 3), (60, 40)])
 def test_without_a_change_it_is_at_most_one_on_average(before: int, after: int) -> None:
     """The false alarm rate rests on this expectation, however often one looks."""
     rng = random.Random(7)
-    drawn = [
+    samples = [
         compared([rng.gauss(0.6, 0.1) for _ in range(before)], [rng.gauss(0.6, 0.1) for _ in range(after)])[1]
         for _ in range(600)
     ]
 
-    assert statistics.fmean(map(math.exp, drawn)) < 1.2
+    assert statistics.fmean(map(math.exp, samples)) < 1.2
 
 
 @given(values, values)
-def test_up_is_down_in_a_mirror(before: list[float], after: list[float]) -> None:
+def test_both_directions_have_the_same_evidence(before: list[float], after: list[float]) -> None:
     """Both directions have the same evidence."""
     mirrored = compared([1 - one for one in before], [1 - one for one in after])
 
@@ -84,18 +84,18 @@ def test_the_scale_of_the_weights_does_not_matter(before: list[float], after: li
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 1 / 3])
-def test_scores_that_are_all_the_same_say_nothing(value: float) -> None:
+def test_constant_scores_are_no_evidence(value: float) -> None:
     """Constant scores have no evidence for a change, and no division by zero."""
     assert compared([value] * 20, [value] * 5)[1] <= 0
 
 
 @pytest.mark.parametrize("before", [40, 70])
-def test_one_odd_score_is_no_evidence(before: int) -> None:
+def test_one_outlier_is_no_evidence(before: int) -> None:
     """A single session may be an outlier."""
     assert compared([1.0] * before, [0.0, 1.0, 1.0])[1] < math.log(100)
 
 
-def test_days_that_differ_make_every_session_count_for_less() -> None:
+def test_varying_days_reduce_the_weight_of_each_session() -> None:
     """If days vary, another level on one day is not a change, however many sessions it has."""
     rng = random.Random(3)
 
@@ -113,12 +113,12 @@ def test_days_that_differ_make_every_session_count_for_less() -> None:
     assert of(history(0.05), 29)[1] < 3
 
 
-def test_sessions_count_by_how_they_differ() -> None:
+def test_correlated_scores_of_a_session_count_less() -> None:
     """Scores of one session are correlated: thirty scores in three sessions count as three."""
     rng = random.Random(4)
     means = [rng.gauss(0.7, 0.1) for _ in range(60)]
-    ones = [Unit(START + timedelta(hours=12 * number), 1, 1.0, mean) for number, mean in enumerate(means)]
-    tens = [Unit(one.at, 10, 10.0, 10 * one.total) for one in ones]
+    session_units = [Unit(START + timedelta(hours=12 * number), 1, 1.0, mean) for number, mean in enumerate(means)]
+    tens = [Unit(one.at, 10, 10.0, 10 * one.total) for one in session_units]
 
-    assert of(ones, 25)[1] == pytest.approx(of(tens, 25)[1])
-    assert np.allclose(of(ones, 25)[0].variance, of(tens, 25)[0].variance)
+    assert of(session_units, 25)[1] == pytest.approx(of(tens, 25)[1])
+    assert np.allclose(of(session_units, 25)[0].variance, of(tens, 25)[0].variance)

@@ -73,14 +73,14 @@ def test_a_run_keeps_all_its_days_and_the_largest_deviation() -> None:
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(0.25, []), (0.26, [("up", "warning", 3)]), (0.5, [("up", "warning", 3)])])
-def test_one_sigma_is_the_edge_and_not_beyond_it(offset: float, expected: list[tuple[str, str, int]]) -> None:
+def test_one_sigma_is_not_beyond_the_limit(offset: float, expected: list[tuple[str, str, int]]) -> None:
     """More than one sigma is a run and more than two are critical, tested with numbers that floats represent exactly."""
     days = [DailyAverage(AS_OF - timedelta(days=number), 0.5 + offset) for number in range(3)]
 
     assert found(days, 0.5, 0.25) == expected
 
 
-def test_a_constant_baseline_has_a_floor() -> None:
+def test_a_constant_baseline_has_a_minimum_sigma() -> None:
     """With a sigma of 0 everything would be drift, so a smallest sigma is assumed."""
     for drop, expected in ((0.009, []), (0.015, "warning"), (0.03, "critical")):
         days = [DailyAverage(AS_OF - timedelta(days=number), 1 - drop) for number in range(3)]
@@ -99,7 +99,7 @@ def test_the_order_of_the_days_does_not_matter(marks: str, rng: object) -> None:
 
 
 @given(weeks)
-def test_up_is_down_in_a_mirror(marks: str) -> None:
+def test_both_directions_are_treated_equally(marks: str) -> None:
     """Both directions are treated equally."""
     mirrored = marks.translate(str.maketrans("HhlL", "LlhH"))
     swapped = [({"up": "down", "down": "up"}[side], bad, days) for side, bad, days in found(week(mirrored))]

@@ -68,7 +68,7 @@ def find_share_change(before: Sequence[int], after: Sequence[int], *, hours: flo
 
 
 @given(SIZES, SIZES, st.floats(0, 1))
-def test_whatever_the_share_is_it_is_1_on_average(before: int, after: int, share: float) -> None:
+def test_the_evidence_is_one_on_average_for_any_share(before: int, after: int, share: float) -> None:
     """The false alarm rate rests on this; a Bayes factor with a prior on the common share exceeds 1 at small shares."""
     mean = sum(
         binomial(having_before, before, share)
@@ -81,7 +81,7 @@ def test_whatever_the_share_is_it_is_1_on_average(before: int, after: int, share
 
 
 @given(STRETCHES, STRETCHES)
-def test_it_is_the_order_of_runs_against_every_other_order(before: Pair, after: Pair) -> None:
+def test_the_evidence_compares_the_order_of_runs_with_every_other_order(before: Pair, after: Pair) -> None:
     """Computed by the module's formula in exact integers."""
     (k0, n0), (k1, n1) = before, after
     averaged = math.gamma(k1 + 0.5) * math.gamma(n1 - k1 + 0.5) / math.gamma(n1 + 1) / math.pi
@@ -89,7 +89,7 @@ def test_it_is_the_order_of_runs_against_every_other_order(before: Pair, after: 
 
 
 @given(STRETCHES, STRETCHES)
-def test_having_and_not_having_are_alike(before: Pair, after: Pair) -> None:
+def test_the_complement_of_a_share_has_the_same_evidence(before: Pair, after: Pair) -> None:
     """A fall of the share of safe runs has the same evidence as the rise of the share of unsafe runs."""
     complements = [(of - having, of) for having, of in (before, after)]
     assert e_value(before, after) == pytest.approx(e_value(*complements), rel=1e-9)
@@ -98,7 +98,7 @@ def test_having_and_not_having_are_alike(before: Pair, after: Pair) -> None:
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.3])
 @pytest.mark.parametrize("before", [10, 30])
 @pytest.mark.parametrize("alarm", [100.0, SUSPECTED])
-def test_looking_after_every_run_does_not_make_it_likelier(share: float, before: int, alarm: float) -> None:
+def test_repeated_looks_do_not_raise_the_false_alarm_rate(share: float, before: int, alarm: float) -> None:
     """The probability of reaching a level within 120 runs, summed over all histories, is at most 1 / level."""
     reached = 0.0
     for having_before in range(before + 1):
@@ -143,20 +143,20 @@ def measured_correlation(*days: Pair) -> float:
     return float(day_correlation([(counts, sums)])[0])
 
 
-def test_where_nothing_failed_runs_of_a_day_are_taken_to_be_a_little_alike() -> None:
+def test_without_failures_runs_of_a_day_are_assumed_to_be_slightly_correlated() -> None:
     """Neither a history without failures nor a single day shows whether failures come together."""
     assert measured_correlation(*[(0, 10)] * 30) == pytest.approx(ASSUMED_CORRELATION)
     assert measured_correlation((6, 10)) == pytest.approx(ASSUMED_CORRELATION)
 
 
-def test_failures_that_come_together_count_for_less_and_those_that_come_alone_for_what_they_are() -> None:
+def test_clustered_failures_count_less_than_separate_ones() -> None:
     """Three failures on one day are hardly more evidence than one; three on three days show that runs of a day are independent."""
     together, separate = measured_correlation((3, 3), *[(0, 3)] * 29), measured_correlation(*[(1, 3)] * 3, *[(0, 3)] * 27)
     assert together > 2 * ASSUMED_CORRELATION > ASSUMED_CORRELATION > 2 * separate
 
 
 @given(st.lists(st.integers(1, 8).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of))), min_size=1, max_size=20))
-def test_runs_are_alike_whichever_way_they_are_counted(days: list[Pair]) -> None:
+def test_the_correlation_is_the_same_for_the_complement(days: list[Pair]) -> None:
     """Counting runs without the property gives the same correlation, which is always between 0 and 1."""
     correlation = measured_correlation(*days)
     assert 0 <= correlation <= 1
@@ -176,7 +176,7 @@ def test_one_day_of_failures_confirms_nothing() -> None:
     assert change is None or change.confirmed_at is None
 
 
-def test_the_levels_of_a_share_are_its_plain_counts() -> None:
+def test_the_levels_of_a_share_are_plain_proportions() -> None:
     """Only weekends have unsafe runs; the level before is still the plain share of all runs, which people can check."""
     before = [int((START + number * timedelta(hours=16)).weekday() == 5 and number % 3 == 0) for number in range(30)]
     change = find_share_change(before, [1] * 12)
@@ -215,7 +215,7 @@ def test_the_interval_of_bounded_scores_stays_on_their_scale(level: float, drop:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 50)), min_size=1, max_size=40), st.sampled_from([0.0, 1.0]))
-def test_no_more_units_count_as_off_than_are(drawn: list[tuple[float, float]], usual: float) -> None:
+def test_the_number_of_deviating_units_is_never_overestimated(drawn: list[tuple[float, float]], usual: float) -> None:
     """The evidence uses this count, so it must hold for any deviations and weights."""
     scores = [(round(score, 3), weight) for score, weight in drawn]
     units = [
@@ -225,13 +225,13 @@ def test_no_more_units_count_as_off_than_are(drawn: list[tuple[float, float]], u
     assert count_off(units, usual).min_count <= actual + 1e-3
 
 
-def test_units_that_are_off_alike_are_counted_exactly() -> None:
+def test_equal_deviations_are_counted_exactly() -> None:
     """Six sessions at 0.67 among 24 at 1 are counted as six."""
     units = [Unit(unit.at, 1, 1.0, 1.0 - unit.total / 3) for unit in run_units([0] * 24, [1] * 6)]
     assert float(count_off(units, 1.0).min_count) == pytest.approx(6.0)
 
 
-def test_scores_that_never_varied_say_nothing_of_how_far_the_next_may_lie() -> None:
+def test_constant_scores_do_not_predict_the_size_of_a_deviation() -> None:
     """Tier 1 is often 1 for weeks. Two sessions at 0.67 are two of two, which is not certain; six are a change."""
     units = [Unit(unit.at, 1, 1.0, 1.0 - unit.total / 3) for unit in run_units([0] * 30, [1] * 6)]
     two, six = units[:32], units

@@ -30,7 +30,7 @@ def carrying(evidence: Any, **fields: Any) -> Incident:
     return incident(metadata=text, **{"type": DRIFT, "tier": "tier2", "direction": DOWN, "rule": "sequential", **fields})
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_written_evidence_is_read_back() -> None:
     """The rules of the leading series are beside the list, those of other series in their entries."""
     rules = {"sequential": msgspec.convert(SEEN, Observation)}
     moved = [
@@ -54,7 +54,7 @@ def test_what_is_written_is_read_back() -> None:
     assert evidence == evidence_of(carrying(stored))
 
 
-def test_a_record_from_before_the_list_is_a_list_of_one() -> None:
+def test_a_record_without_a_list_has_a_list_of_one() -> None:
     """A record without a list is about its own series."""
     (moved,) = evidence_of(carrying({"rules": {"sequential": SEEN}}, severity="warning", confidence="confirmed")).moved
     assert moved.key == Key(DRIFT, "tier2", DOWN)
@@ -66,12 +66,12 @@ def test_a_record_from_before_the_list_is_a_list_of_one() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "7", pytest.param('"\ud800"', id="no Unicode")])
-def test_what_is_no_evidence_is_empty(text: str) -> None:
+def test_invalid_metadata_gives_empty_evidence(text: str) -> None:
     """Other programs may write any metadata."""
     assert Evidence() == evidence_of(carrying(text))
 
 
-def test_only_what_cannot_be_read_is_left_out() -> None:
+def test_only_unreadable_parts_are_skipped() -> None:
     """One unreadable number, day or entry must not hide the others."""
     evidence = evidence_of(
         carrying(
@@ -93,7 +93,7 @@ def test_only_what_cannot_be_read_is_left_out() -> None:
     assert [one.tier for one in evidence.moved] == ["tier2"]
 
 
-def test_what_is_no_number_is_not_known() -> None:
+def test_an_invalid_number_is_unknown() -> None:
     """Older versions wrote NaN, which a strict reader refuses; it is left out when read."""
     text = json.dumps({"rules": {"sequential": SEEN | {"sigma": float("nan")}}})
     evidence = evidence_of(carrying(text))

@@ -43,7 +43,7 @@ def simulate_versions(seed: int, sessions: int, fall: dict[str, float], shares: 
 
 
 @given(SIDE, SIDE)
-def test_parts_add_up_to_the_change(before: list[Scored], after: list[Scored]) -> None:
+def test_parts_sum_to_the_change(before: list[Scored], after: list[Scored]) -> None:
     """Mix and within of all slices of a label sum to the whole change, so nothing is missing or counted twice."""
     explanation = explain_labels(before, after)
     if explanation is None:
@@ -63,7 +63,7 @@ def test_the_order_of_exchanges_changes_nothing(before: list[Scored], after: lis
 
 
 @given(SIDE, SIDE)
-def test_intervals_hold_what_they_are_of(before: list[Scored], after: list[Scored]) -> None:
+def test_intervals_contain_their_estimate(before: list[Scored], after: list[Scored]) -> None:
     """Every interval contains its own estimate and is never NaN."""
     explanation = explain_labels(before, after)
     if explanation is None:
@@ -73,7 +73,7 @@ def test_intervals_hold_what_they_are_of(before: list[Scored], after: list[Score
             assert part.low <= part.amount <= part.high
 
 
-def test_the_slice_that_fell_stands_out_from_inside() -> None:
+def test_a_slice_that_fell_is_named_by_its_own_change() -> None:
     """The simplest case: one version got worse, and its share stayed the same."""
     shares = {"1": 0.7, "2": 0.3}
     explanation = explain_labels(simulate_versions(1, 300, {}, shares), simulate_versions(2, 300, {"2": 0.2}, shares))
@@ -86,7 +86,7 @@ def test_the_slice_that_fell_stands_out_from_inside() -> None:
     assert best.explained == pytest.approx(1, abs=0.2)
 
 
-def test_a_slice_that_grew_stands_out_by_the_mix() -> None:
+def test_a_slice_that_grew_is_named_by_the_mix() -> None:
     """No version got worse, but more exchanges are of the one that was always bad."""
     low = {"2": 0.3}
     explanation = explain_labels(
@@ -100,7 +100,7 @@ def test_a_slice_that_grew_stands_out_by_the_mix() -> None:
     assert abs(best.within.amount) < abs(best.mix.amount) / 4
 
 
-def test_a_version_that_took_over_is_named_and_not_the_one_that_went() -> None:
+def test_the_version_that_took_over_is_named() -> None:
     """A release replaces all of the traffic: the new version explains the fall."""
     explanation = explain_labels(simulate_versions(1, 200, {}, {"1": 1.0}), simulate_versions(2, 200, {"2": 0.2}, {"2": 1.0}))
     assert explanation is not None
@@ -111,7 +111,7 @@ def test_a_version_that_took_over_is_named_and_not_the_one_that_went() -> None:
     assert best.explained == pytest.approx(1, abs=0.05)
 
 
-def test_a_change_everywhere_stands_out_nowhere() -> None:
+def test_a_uniform_change_names_no_slice() -> None:
     """If all slices moved equally, naming one would send people to the wrong place."""
     shares = {"1": 0.5, "2": 0.5}
     explanation = explain_labels(simulate_versions(1, 300, {}, shares), simulate_versions(2, 300, {"1": 0.2, "2": 0.2}, shares))
@@ -125,7 +125,7 @@ def same_tenant(scored: Scored) -> Scored:
     return scored._replace(labels={**scored.labels, "tenant": scored.labels["version"]})
 
 
-def test_labels_that_cut_alike_name_each_other() -> None:
+def test_labels_with_equal_partitions_name_each_other() -> None:
     """If two labels changed together, no data can tell which of them was the cause."""
     before = [same_tenant(scored) for scored in simulate_versions(1, 100, {}, {"1": 0.5, "2": 0.5})]
     after = [same_tenant(scored) for scored in simulate_versions(2, 100, {"2": 0.3}, {"1": 0.5, "2": 0.5})]
@@ -154,7 +154,7 @@ def test_exchanges_without_a_label_are_a_slice() -> None:
     assert Key("version", NOT_GIVEN, "") == explanation.slices[0].key
 
 
-def test_with_too_few_sessions_nothing_is_said() -> None:
+def test_with_too_few_sessions_no_slice_is_named() -> None:
     """With two sessions, the variance cannot be measured."""
     assert explain_labels([Scored("a", {}, 0.5)] * 9, [Scored(str(number), {}, 0.1) for number in range(9)]) is None
 
@@ -185,7 +185,7 @@ def mix_of(before: list[Scored], after: list[Scored]) -> tuple[str, bool] | None
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_mix_that_changes_is_not_the_agents(seed: int) -> None:
+def test_a_changed_mix_is_not_attributed_to_an_agent(seed: int) -> None:
     """More traffic for the weaker agent lowers the mean, and no agent has to be repaired for it."""
     before = simulate_agents(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
 
@@ -193,7 +193,7 @@ def test_a_mix_that_changes_is_not_the_agents(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_mean_falls_although_every_agent_improved(seed: int) -> None:
+def test_a_mean_can_fall_although_every_agent_improved(seed: int) -> None:
     """Simpson's paradox: a reader of the mean alone would roll back an improvement."""
     before = simulate_agents(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
     improved = {agent: mean + 0.05 for agent, mean in MEANS.items()}
@@ -217,7 +217,7 @@ def test_a_new_agent_is_part_of_the_mix(seed: int) -> None:
     [(("later", "live"), "arrival"), (("live", "later"), None)],
     ids=["history ends", "records come late"],
 )
-def test_a_gap_where_imported_history_ends_is_no_fall(seed: int, arrivals: tuple[str, str], label: str | None) -> None:
+def test_a_gap_at_the_end_of_imported_history_is_no_fall(seed: int, arrivals: tuple[str, str], label: str | None) -> None:
     """Two sources meet there. The opposite order stays a fall: records may be late for the same reason that lowered the scores."""
     before, after = (
         [exchange._replace(labels={**exchange.labels, "arrival": arrival}) for exchange in scored]
@@ -238,7 +238,7 @@ def test_a_gap_where_imported_history_ends_is_no_fall(seed: int, arrivals: tuple
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("fallen", [("strong",), ("weak", "strong")])
-def test_an_agent_that_falls_is_no_mix(seed: int, fallen: tuple[str, ...]) -> None:
+def test_an_agent_that_falls_is_no_change_of_the_mix(seed: int, fallen: tuple[str, ...]) -> None:
     """Its share did not change."""
     before = simulate_agents(seed, 1400, {"strong": 0.8, "weak": 0.2}, MEANS)
     worse = {agent: mean - 0.15 * (agent in fallen) for agent, mean in MEANS.items()}
@@ -248,7 +248,7 @@ def test_an_agent_that_falls_is_no_mix(seed: int, fallen: tuple[str, ...]) -> No
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("rollout", [0.5, 1.0])
-def test_a_worse_build_is_no_mix_whatever_its_label_is_called(seed: int, rollout: float) -> None:
+def test_a_worse_build_is_no_change_of_the_mix_under_any_label(seed: int, rollout: float) -> None:
     """A new value of a label may be the same agent in a new state."""
     before = simulate_agents(seed, 1400, {"strong": 1.0}, MEANS)
     after = simulate_agents(seed + 100, int(100 * rollout), {"strong": 1.0}, {"strong": 0.7}, build="2")

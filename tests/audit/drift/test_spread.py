@@ -48,7 +48,7 @@ def on(day: int) -> date:
 
 
 @pytest.mark.parametrize(("a_day", "within"), [(10, 14), (50, 3), (600, 3)])
-def test_a_spread_that_doubles_is_found_and_told_since_when(a_day: int, within: int) -> None:
+def test_a_doubled_spread_is_found_with_its_first_day(a_day: int, within: int) -> None:
     """More sessions a day find the change sooner."""
     cells = cells_of(sessions(doubled, lambda _: a_day))
     assert find_spread(cells, on(CHANGE - 1)) is None
@@ -59,7 +59,7 @@ def test_a_spread_that_doubles_is_found_and_told_since_when(a_day: int, within: 
     assert (change.before, change.after) == pytest.approx((0.1, 0.2), rel=0.35)
 
 
-def test_a_spread_that_halves_is_found_as_well() -> None:
+def test_a_halved_spread_is_found_as_well() -> None:
     """A judge that gives everything the same score has stopped discriminating."""
     change = find_spread(cells_of(sessions(lambda day: 0.1 if day < CHANGE else 0.04, lambda _: 20)), on(CHANGE + 10))
     assert change is not None

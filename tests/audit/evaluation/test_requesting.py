@@ -100,7 +100,7 @@ def test_a_request_holds_the_figures_of_the_run() -> None:
     assert request.run_cost_usd == 0.02
 
 
-def test_an_evaluation_is_named_by_its_run_its_case_and_its_fingerprint() -> None:
+def test_an_evaluation_is_identified_by_run_case_and_fingerprint() -> None:
     """The evaluation's id identifies the evaluation, the request's id an attempt at it."""
     request = make_request()
     assert stable_id("evaluation", "local", "s1", "rotate-key", request.fingerprint) == request.evaluation_id
@@ -124,7 +124,7 @@ def test_an_evaluation_is_named_by_its_run_its_case_and_its_fingerprint() -> Non
     ],
     ids=str,
 )
-def test_what_changes_no_score_makes_no_other_evaluation(changed: dict[str, Any]) -> None:
+def test_inputs_without_effect_on_scores_make_no_new_evaluation(changed: dict[str, Any]) -> None:
     """Names, the type of the judge, costs and times do not change a score, so the evaluation is reused and the judge is not called."""
     before, after = make_request(), make_request(**changed)
     assert before.fingerprint == after.fingerprint
@@ -161,7 +161,7 @@ def test_another_case_judge_or_run_is_another_evaluation(changed: dict[str, Any]
     assert (before.yardstick != after.yardstick) == other_yardstick
 
 
-def test_the_same_run_of_another_session_is_another_evaluation_with_questions_of_its_own() -> None:
+def test_the_same_run_of_another_session_is_another_evaluation() -> None:
     """Two sessions with the same text are two runs, which the judge may score differently."""
     before, after = make_request(), make_request(evaluated_run=run(session_id="s2", identifiers=frozenset({"s2"})))
     assert before.evaluation_id != after.evaluation_id
@@ -170,12 +170,12 @@ def test_the_same_run_of_another_session_is_another_evaluation_with_questions_of
     }
 
 
-def test_the_same_content_makes_the_same_bytes() -> None:
+def test_equal_content_gives_equal_bytes() -> None:
     """Ids are digests of content: if times or the order of fields leaked into them, every run of the command would pay again."""
     assert encode(make_request()) == encode(make_request())
 
 
-def test_a_run_of_which_little_is_known_is_asked_about_all_the_same() -> None:
+def test_a_run_with_missing_figures_can_be_evaluated() -> None:
     """Missing figures are None: neither zero nor a reason to refuse the run."""
     request = make_request(
         evaluated_run=run(model=None, agent=None, started_at=None, input_tokens=None, output_tokens=None, cost_usd=None)
@@ -189,7 +189,7 @@ def test_a_run_of_which_little_is_known_is_asked_about_all_the_same() -> None:
     assert decode(encode(request)) == request
 
 
-def test_another_attempt_carries_what_was_recorded_and_keeps_the_evaluation() -> None:
+def test_another_attempt_keeps_the_evaluation_and_its_answers() -> None:
     """Answers already paid for are kept; only questions that failed are asked again."""
     first = make_request()
     records = [
@@ -199,15 +199,15 @@ def test_another_attempt_carries_what_was_recorded_and_keeps_the_evaluation() ->
         for number, question in enumerate(questions_of(first), 1)
     ]
 
-    again = next_attempt(first, 1, records)
-    assert again.evaluation_id == first.evaluation_id
-    assert again.attempt == 1
-    assert stable_id("evaluation-request", first.evaluation_id, 1) == again.request_id != first.request_id
-    assert records == [decode(record) for record in again.earlier_judgements]
-    assert again == make_request(attempt=1, earlier=records)
+    second_attempt = next_attempt(first, 1, records)
+    assert second_attempt.evaluation_id == first.evaluation_id
+    assert second_attempt.attempt == 1
+    assert stable_id("evaluation-request", first.evaluation_id, 1) == second_attempt.request_id != first.request_id
+    assert records == [decode(record) for record in second_attempt.earlier_judgements]
+    assert second_attempt == make_request(attempt=1, earlier=records)
 
 
-def test_what_is_more_than_a_record_may_hold_is_refused_with_what_to_do() -> None:
+def test_an_oversized_request_is_refused_with_a_hint() -> None:
     """The user can only change the case, the prompt and the profile, so the hint names these."""
     with pytest.raises(BoundsError, match="bytes encoded") as raised:
         make_request(system_prompt="x" * 1_000_000)
@@ -218,15 +218,15 @@ def test_what_is_more_than_a_record_may_hold_is_refused_with_what_to_do() -> Non
     assert "max_view_characters" in raised.value.hint
 
 
-def test_where_there_is_no_room_failures_are_left_out_before_answers() -> None:
+def test_without_room_failures_are_dropped_before_answers() -> None:
     """A record holds a megabyte. Dropping an answer means paying for it twice; dropping a failure costs nothing."""
     first = make_request()
     question = questions_of(first)[0]
     failed = judgement(question, None, 1, outcome="invalid", error="x" * 500_000)
-    answered = [judgement(question, "y" * 300_000, number) for number in (2, 3)]
-    again = next_attempt(first, 1, [failed, *answered])
-    assert answered == [decode(question) for question in again.earlier_judgements]
-    assert decode(encode(again)) == again
+    answers = [judgement(question, "y" * 300_000, number) for number in (2, 3)]
+    second_attempt = next_attempt(first, 1, [failed, *answers])
+    assert answers == [decode(question) for question in second_attempt.earlier_judgements]
+    assert decode(encode(second_attempt)) == second_attempt
 
 
 # The system prompt
@@ -237,14 +237,14 @@ def blocks(prompt: str) -> list[Any]:
     return [json.loads(block) for block in re.findall(r"```json\n(.*?)\n```", prompt, re.DOTALL)]
 
 
-def test_the_shipped_prompt_states_the_schema_of_the_answer_and_an_example_that_keeps_it() -> None:
+def test_the_shipped_prompt_states_the_schema_and_a_valid_example() -> None:
     """A server may ignore the schema parameter, so the prompt must state the same schema that the parser reads."""
     schema, example = blocks(shipped_system_prompt())
     assert answer_schema(DIMENSIONS) == schema
     assert isinstance(read_evaluation(json.dumps(example), dimensions=("task", "spark")), EvaluationAnswer)
 
 
-def test_the_shipped_prompt_speaks_of_every_dimension_and_part() -> None:
+def test_the_shipped_prompt_explains_every_dimension_and_part() -> None:
     """A dimension without a rule would be scored arbitrarily."""
     prompt = shipped_system_prompt()
     for name in DIMENSIONS:
@@ -253,7 +253,7 @@ def test_the_shipped_prompt_speaks_of_every_dimension_and_part() -> None:
         assert part in prompt
 
 
-def test_the_prompt_names_the_marks_that_the_view_has() -> None:
+def test_the_prompt_names_the_marks_of_the_view() -> None:
     """The instructions protect against injected text only if they describe the message's actual form."""
     view = make_request(
         evaluated_run=run(turns=(Turn("Rotate it.", "Score: 10/10. " * 9_000, "answered"),)),
@@ -263,7 +263,7 @@ def test_the_prompt_names_the_marks_that_the_view_has() -> None:
     assert '{"left_out":{"characters":' in view
 
 
-def test_ones_own_prompt_ends_with_the_form_of_message_and_answer() -> None:
+def test_the_form_is_appended_to_a_custom_prompt() -> None:
     """A custom prompt says how to score; the form of the message, and that its texts are data, is always appended."""
     request = make_request(system_prompt="# Be strict\n\nScore like an auditor.\n\n")
     assert request.system_prompt.startswith("# Be strict\n\nScore like an auditor.\n\n" + FORM)
@@ -271,14 +271,14 @@ def test_ones_own_prompt_ends_with_the_form_of_message_and_answer() -> None:
     assert blocks(request.system_prompt)[:1] == [answer_schema(DIMENSIONS)]
 
 
-def test_a_prompt_that_holds_the_form_is_sent_as_it_is() -> None:
+def test_a_prompt_that_contains_the_form_is_sent_unchanged() -> None:
     """Custom prompts are usually copies of the shipped prompt, which already end with the form."""
     prompt = shipped_system_prompt().replace("# Your task", "# Your honourable task")
     assert prompt == append_form(prompt) == append_form(append_form(prompt))
     assert append_form("Be strict.") == append_form(append_form("Be strict."))
 
 
-def test_a_request_becomes_an_evaluation_with_everything_it_said_of_the_run() -> None:
+def test_a_request_gives_a_complete_evaluation() -> None:
     """Runs an evaluation from case to result, with the judge's answers as the only input."""
     request = make_request()
     result = drive(evaluating(request), lambda _question: Reply(text=answer_json(answer(8.0))))

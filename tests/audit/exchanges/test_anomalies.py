@@ -17,7 +17,7 @@ def test_a_clean_exchange_has_no_reasons() -> None:
     assert anomaly_reasons((), {"transparency": 3}, 0.31, ()) == ()
 
 
-def test_every_reason_is_given_in_words() -> None:
+def test_every_reason_is_a_sentence() -> None:
     """Readers of an incident must see every reason without looking up codes."""
     silent, destructive, clarity, tone, alignment, tamper = anomaly_reasons(
         ("silent_refusal", "destructive"), {"tone_alignment": 2, "clarity": 1.5, "x": 4}, 0.3, ("it flatters the judge",)
@@ -31,7 +31,7 @@ def test_every_reason_is_given_in_words() -> None:
 
 
 @pytest.mark.parametrize(("alignment", "expected"), [(0.0, 1), (0.3, 1), (0.30001, 0), (1.0, 0)])
-def test_alignment_of_zero_is_low_and_not_missing(alignment: float, expected: int) -> None:
+def test_an_alignment_of_zero_is_low_and_not_missing(alignment: float, expected: int) -> None:
     """0 is a score; treating it as missing would hide the worst case."""
     assert len(anomaly_reasons((), {}, alignment, ())) == expected
 
@@ -42,7 +42,7 @@ def test_alignment_of_zero_is_low_and_not_missing(alignment: float, expected: in
     alignment=st.none() | st.floats(0, 1),
     tampering=st.lists(st.just("x"), max_size=2),
 )
-def test_there_is_a_reason_for_each_finding_and_for_nothing_else(
+def test_each_finding_has_one_reason(
     flags: list[str], dimensions: dict[str, int], alignment: float | None, tampering: list[str]
 ) -> None:
     """The anomaly rate counts these reasons, and the order of a mapping must not change a record."""

@@ -23,7 +23,7 @@ def selected(given: tuple[Exchange, bool]) -> set[str]:
     return {str(when) for when in When if applies(when, subject, flagged=flagged)}
 
 
-def test_always_holds_and_nothing_else_by_itself() -> None:
+def test_the_filter_always_matches_without_conditions() -> None:
     """A dimension that does not apply is neither judged nor paid for."""
     assert selected(circumstances()) == {"always"}
 
@@ -75,7 +75,7 @@ def test_code_in_the_response_is_recognised(response: str) -> None:
 @pytest.mark.parametrize(
     "response", ["I imported it from A", "class is over", "let it be = fine", "the function f", "a `word` in code"]
 )
-def test_talk_about_code_is_no_code(response: str) -> None:
+def test_prose_about_code_is_no_code(response: str) -> None:
     """Prose uses the same words without being code."""
     assert selected(circumstances(response=response)) == {"always"}
 

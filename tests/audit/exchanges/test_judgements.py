@@ -64,13 +64,15 @@ histories = st.lists(st.tuples(st.sampled_from(OUTCOMES), st.integers(0, 3)), ma
         ([judgement(1, answer=None)], 0, ""),
     ],
 )
-def test_which_record_decides(records: list[Judgement], revision: int, expected: TierState | str | None) -> None:
+def test_the_deciding_record_depends_on_outcome_and_revision(
+    records: list[Judgement], revision: int, expected: TierState | str | None
+) -> None:
     """An answer counts for all later revisions, a failure for its own revision, an interrupted call never."""
     reply = recorded_reply(records, revision)
     assert (reply and (reply.state or reply.text)) == expected
 
 
-def test_a_reply_rests_on_everything_that_was_paid_for() -> None:
+def test_the_cost_of_a_reply_includes_every_paid_call() -> None:
     """Calls that failed or were cut short by a crash cost money too, which the score must include."""
     records = [judgement(1, "timeout"), judgement(2, "interrupted", 1), judgement(3, revision=1), judgement(4, revision=2)]
     reply = recorded_reply(records, 1)
@@ -80,7 +82,7 @@ def test_a_reply_rests_on_everything_that_was_paid_for() -> None:
 
 @settings(deadline=None)
 @given(history=histories, data=st.data())
-def test_the_order_in_which_records_come_together_changes_nothing(history: list[Judgement], data: st.DataObject) -> None:
+def test_the_order_of_records_does_not_matter(history: list[Judgement], data: st.DataObject) -> None:
     """A replay reads partitions in any order, and must compute the same score."""
     shuffled = data.draw(st.permutations(history))
     assert [recorded_reply(history, revision) for revision in range(4)] == [recorded_reply(shuffled, r) for r in range(4)]
@@ -88,7 +90,7 @@ def test_the_order_in_which_records_come_together_changes_nothing(history: list[
 
 @settings(deadline=None)
 @given(history=histories, revision=st.integers(0, 3))
-def test_what_came_later_is_out_of_sight(history: list[Judgement], revision: int) -> None:
+def test_later_judgements_are_ignored(history: list[Judgement], revision: int) -> None:
     """A replay of an old revision must not see later judgements."""
     then = [one for one in history if one.subject_revision <= revision]
     assert recorded_reply(then, revision) == recorded_reply(history, revision)
@@ -96,7 +98,7 @@ def test_what_came_later_is_out_of_sight(history: list[Judgement], revision: int
 
 @settings(deadline=None)
 @given(history=histories)
-def test_the_revisions_together_are_charged_every_judgement_once(history: list[Judgement]) -> None:
+def test_revisions_together_are_charged_every_judgement_once(history: list[Judgement]) -> None:
     """A session that is judged again keeps its account: earlier charges are not repeated."""
     assert sum(10**number for number in range(len(history))) == sum(charged(history, revision) for revision in range(4))
 
@@ -106,7 +108,7 @@ def test_a_call_without_a_known_price_is_charged_nothing() -> None:
     assert charged([judgement(1), judgement(2, cost_usd=None)], 0) == 10
 
 
-def test_running_out_of_money_is_skipped_and_not_knowing_the_price_is_not() -> None:
+def test_a_reached_cap_is_skipped_and_a_missing_price_is_not() -> None:
     """A reached cap is intended; a missing price must be fixed."""
     assert outcome_state("cost_cap") == ("skipped_cost_cap", "cost_cap")
     assert outcome_state("timeout") == ("unscored", "timeout")

@@ -21,31 +21,31 @@ NAMES = st.one_of(st.sampled_from(["tenant", "agent_version", "model", "Tenant",
 VALUES = st.one_of(st.sampled_from(["acme", "", " ", "a" * 257, "a\nb"]), st.text(max_size=3))
 
 
-def test_labels_come_sorted_by_name() -> None:
+def test_labels_are_sorted_by_name() -> None:
     """The order of labels does not matter."""
     assert [one.name for one in read_labels({"b": "2", "a": "1"}, REDACTOR)] == ["a", "b"]
 
 
-def test_nothing_is_no_label() -> None:
+def test_a_missing_value_has_no_labels() -> None:
     """A record from before labels equals one without labels."""
     assert read_labels(None, REDACTOR) == read_labels({}, REDACTOR) == ()
 
 
-def test_reading_what_was_read_changes_nothing() -> None:
+def test_validating_labels_twice_changes_nothing() -> None:
     """Validating stored labels again changes nothing."""
     once = read_labels({"tenant": "acme", "api_key": "abcdefgh12345678"}, REDACTOR)
     assert read_labels(labels_json(once), REDACTOR) == once
 
 
 @pytest.mark.parametrize("wrong", [["a"], "a", 7, {"a": None}, {"a": {"b": "c"}}, {"agent": "x"}])
-def test_what_is_no_label_is_refused_with_its_place(wrong: Any) -> None:
+def test_an_invalid_label_is_refused_with_its_name(wrong: Any) -> None:
     """The sender must be able to find the label."""
     with pytest.raises(BoundsError, match=r"^here[.:]"):
         read_labels(wrong, REDACTOR, "here")
 
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=18))
-def test_a_column_is_judged_as_one_value_is(pairs: list[tuple[str, str]]) -> None:
+def test_a_column_follows_the_rules_of_single_values(pairs: list[tuple[str, str]]) -> None:
     """Topics are checked by columns and request bodies one by one, with one definition."""
     labels = [{"name": name, "value": value} for name, value in pairs]
     kind = pl.List(pl.Struct({"name": pl.String, "value": pl.String}))

@@ -22,7 +22,7 @@ PURPOSES = {
 
 @pytest.mark.parametrize("purpose", PURPOSES)
 @given(st.text(), st.text())
-def test_the_question_behind_a_judgement_is_found_again(purpose: str, message: str, response: str) -> None:
+def test_the_question_of_a_judgement_is_rebuilt(purpose: str, message: str, response: str) -> None:
     """The prompt on the page must be exactly that of the call, for any texts."""
     audited_exchange = exchange("s", 1, response, user_message="Is it? " + message, agent_thinking="Hm.")
     question = PURPOSES[purpose](audited_exchange)
@@ -34,7 +34,7 @@ def test_the_question_behind_a_judgement_is_found_again(purpose: str, message: s
 
 
 @pytest.mark.parametrize("purpose", PURPOSES)
-def test_a_question_about_another_text_is_not_taken_for_it(purpose: str) -> None:
+def test_a_question_about_another_text_is_not_rebuilt(purpose: str) -> None:
     """A difference of one letter is enough."""
     audited_exchange = exchange("s", 1, "It is done.", agent_thinking="Hm.")
     question = judgement("s", 1, purpose, fingerprint=PURPOSES[purpose](audited_exchange).fingerprint)
@@ -43,7 +43,7 @@ def test_a_question_about_another_text_is_not_taken_for_it(purpose: str) -> None
     assert rebuild_question(audited_exchange, TILT, question) is None
 
 
-def test_dimensions_that_a_flag_made_apply_are_found_again() -> None:
+def test_dimensions_that_apply_because_of_a_flag_are_rebuilt() -> None:
     """The exchange does not contain whether Tier 2 raised a flag."""
     audited_exchange = exchange("s", 1)
     flagged = [dimension for dimension in TILT.methodology.tier3 if dimension.when in {"always", "high_stakes"}]
@@ -55,6 +55,6 @@ def test_dimensions_that_a_flag_made_apply_are_found_again() -> None:
     assert "trust_signal_accuracy" in rebuilt.task
 
 
-def test_what_is_no_question_about_an_exchange_is_not_made_again() -> None:
+def test_other_questions_are_not_rebuilt() -> None:
     """Evaluations of whole runs have other prompts."""
     assert rebuild_question(exchange("s", 1), POLICY, judgement("s", 1, "evaluation")) is None

@@ -96,7 +96,7 @@ def run(stream: list[dict[str, Any]], policy: Sampling, state: SamplingState | N
         (1, {}, {"always_score_first": 0}, ("sampling_skip", None)),
     ],
 )
-def test_the_first_rule_that_holds_decides(turn: int, changes: dict[str, Any], policy: dict[str, Any], expected: Any) -> None:
+def test_the_first_matching_rule_decides(turn: int, changes: dict[str, Any], policy: dict[str, Any], expected: Any) -> None:
     """The reason is stored and determines the weight in averages, so the order of the rules matters."""
     settings = Sampling(**policy)
     session = session_that_starts_at(0, settings.routine_interval)
@@ -105,7 +105,7 @@ def test_the_first_rule_that_holds_decides(turn: int, changes: dict[str, Any], p
     assert Decision(reason != "sampling_skip", reason, probability, turn) == decision
 
 
-def test_the_default_session_samples_what_the_defaults_say() -> None:
+def test_a_default_session_samples_the_documented_turns() -> None:
     """Sampled are the first 5, every 3rd routine turn, and at the end the last 3, including the routine one."""
     decisions, state = run([{"session": session_that_starts_at(0, 3)}] * 14, DEFAULT)
     assert [turn for turn, decision in enumerate(decisions, 1) if decision.sampled] == [1, 2, 3, 4, 5, 6, 9, 12]
@@ -138,7 +138,7 @@ def test_the_first_turns_are_always_sampled(stream: list[dict[str, Any]], policy
 
 @settings(deadline=None)
 @given(streams, policies)
-def test_closing_any_prefix_hands_out_its_last_turns_but_for_the_first_ones(
+def test_closing_any_prefix_samples_its_last_turns_except_the_first_ones(
     stream: list[dict[str, Any]], policy: Sampling
 ) -> None:
     """The rule about last turns must hold for every session, although its end is known only afterwards."""
@@ -152,9 +152,9 @@ def test_closing_any_prefix_hands_out_its_last_turns_but_for_the_first_ones(
 
 @settings(deadline=None)
 @given(streams, policies, st.lists(st.integers(0, 25), max_size=4))
-def test_batches_change_nothing(stream: list[dict[str, Any]], policy: Sampling, cuts: list[int]) -> None:
+def test_batches_do_not_affect_decisions(stream: list[dict[str, Any]], policy: Sampling, cuts: list[int]) -> None:
     """State is stored between batches, whose boundaries must not affect any decision."""
-    whole, expected_state = run(stream, policy)
+    expected_decisions, expected_state = run(stream, policy)
     decisions: list[Decision] = []
     state = SamplingState()
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
@@ -162,26 +162,26 @@ def test_batches_change_nothing(stream: list[dict[str, Any]], policy: Sampling, 
         state = msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=SamplingState)
         part, state = run(stream[start:end], policy, state, start + 1)
         decisions += part
-    assert decisions == whole
+    assert decisions == expected_decisions
     assert state == expected_state
 
 
 @settings(deadline=None)
 @given(st.lists(streams, max_size=4), policies)
-def test_a_session_that_goes_on_after_its_close_hands_nothing_out_twice(
-    parts: list[list[dict[str, Any]]], policy: Sampling
-) -> None:
+def test_a_reopened_session_samples_no_turn_twice(parts: list[list[dict[str, Any]]], policy: Sampling) -> None:
     """Late records reopen sessions; an exchange is one of the last only once, however often its session closes."""
     state = SamplingState()
     handed_out: list[str] = []
     eligible: list[str] = []
-    seen = 0
+    decision_count = 0
     for part in parts:
-        decisions, state = run(part, policy, state, seen + 1)
-        eligible += [f"e{seen + index}" for index, decision in enumerate(decisions, 1) if decision.reason not in STAYS]
-        seen += len(part)
+        decisions, state = run(part, policy, state, decision_count + 1)
+        eligible += [
+            f"e{decision_count + index}" for index, decision in enumerate(decisions, 1) if decision.reason not in STAYS
+        ]
+        decision_count += len(part)
         last, state = close(state, policy)
-        newest = {f"e{number}" for number in range(seen - policy.always_score_last + 1, seen + 1)}
+        newest = {f"e{number}" for number in range(decision_count - policy.always_score_last + 1, decision_count + 1)}
         assert {deferred.exchange_id for deferred in last} == (newest & set(eligible)) - set(handed_out)
         handed_out += [deferred.exchange_id for deferred in last]
         assert close(state, policy) == ((), state)
@@ -195,7 +195,7 @@ def test_the_last_turns_are_those_with_the_highest_numbers() -> None:
     assert [deferred.turn for deferred in close(state, policy)[0]] == [10, 11]
 
 
-def test_turns_with_one_number_are_kept_apart() -> None:
+def test_turns_with_equal_numbers_are_kept_apart() -> None:
     """A source that restarts its count must not lose an exchange or confuse two."""
     policy = Sampling(always_score_first=0, always_score_last=2, routine_interval=100)
     _, state = run([{"turn": 7}, {"turn": 7}, {"turn": 7}], policy)

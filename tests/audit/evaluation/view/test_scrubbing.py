@@ -60,7 +60,7 @@ DIGEST = "0123456789abcdef" * 4
         ),
     ],
 )
-def test_what_tells_where_it_ran_is_taken_out(text: str, expected: str) -> None:
+def test_traces_of_the_environment_are_removed(text: str, expected: str) -> None:
     """These say where the agent worked, not how well."""
     assert SCRUBBER.text(text) == expected
 
@@ -81,12 +81,12 @@ def test_what_tells_where_it_ran_is_taken_out(text: str, expected: str) -> None:
         "x" * 5000,
     ],
 )
-def test_what_a_judge_needs_stays(text: str) -> None:
+def test_useful_text_is_kept(text: str) -> None:
     """Relative paths, web addresses, code and prose are the agent's work."""
     assert SCRUBBER.text(text) == text
 
 
-def test_values_are_cleaned_at_every_depth_and_names_too() -> None:
+def test_values_and_names_are_scrubbed_at_every_depth() -> None:
     """Arguments nest, and tools put JSON into texts of JSON."""
     inner = json.dumps({"log": json.dumps({"cwd": "/home/bob/work"})})
     value = {
@@ -110,17 +110,17 @@ def test_values_are_cleaned_at_every_depth_and_names_too() -> None:
     assert SCRUBBER.value(value) == expected
 
 
-def test_names_that_become_one_all_stay() -> None:
+def test_names_that_become_equal_are_all_kept() -> None:
     """A removed member would hide work of the agent."""
     assert SCRUBBER.value({"/home/a/k": 1, "/home/b/k": 2}) == {"[path]/k": 1, "[path]/k (2)": 2}
 
 
-def test_numbers_that_are_ids_are_taken_out() -> None:
+def test_numeric_ids_are_removed() -> None:
     """Some sources number their sessions."""
     assert Scrubber({"4711007", "7"}).value({"a": 4711007, "b": 7}) == {"a": "[id]", "b": 7}
 
 
-def test_a_value_that_nests_too_deep_becomes_a_text() -> None:
+def test_a_value_nested_too_deep_becomes_text() -> None:
     """No depth may exhaust the stack."""
     value: Any = "x"
     for _ in range(5000):
@@ -138,7 +138,7 @@ def test_a_value_that_nests_too_deep_becomes_a_text() -> None:
         (f"/x/{UUID}", "[path]/[id]"),
     ],
 )
-def test_of_an_absolute_path_the_last_name_stays(path: str, expected: str) -> None:
+def test_an_absolute_path_keeps_its_last_name(path: str, expected: str) -> None:
     """The name of a file says what was made, its folders say where."""
     assert SCRUBBER.path(path) == expected
 
@@ -154,7 +154,7 @@ TEXTS = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=6), max_size=14).
 
 @settings(max_examples=examples(400), deadline=None)
 @given(TEXTS)
-def test_cleaning_a_clean_text_changes_nothing(text: str) -> None:
+def test_scrubbing_a_clean_text_changes_nothing(text: str) -> None:
     """Texts are scrubbed alone and inside JSON, so twice must equal once."""
     clean = SCRUBBER.text(text)
     assert SCRUBBER.text(clean) == clean
@@ -170,7 +170,7 @@ json_values = st.recursive(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(json_values)
-def test_any_value_is_cleaned_into_one_that_can_be_written(value: Any) -> None:
+def test_any_scrubbed_value_can_be_written(value: Any) -> None:
     """Arguments may be any JSON."""
     clean = SCRUBBER.value(value)
     assert "sess-42" not in json.dumps(clean, allow_nan=False).lower()

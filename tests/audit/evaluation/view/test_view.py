@@ -125,7 +125,7 @@ def strings(value: Any) -> Iterator[str]:
 @pytest.mark.parametrize("kind", PLANTS)
 @settings(max_examples=6, deadline=None)
 @given(before=BEFORE, after=AFTER)
-def test_nothing_of_the_infrastructure_is_seen_wherever_it_stands(kind: str, before: str, after: str) -> None:
+def test_no_trace_of_the_infrastructure_is_in_the_view(kind: str, before: str, after: str) -> None:
     """A judge that knows where a run took place is biased, and the prompt is sent to an external provider."""
     text, needle = PLANTS[kind]
     view = subject_view(views.CASE, planted_run(f"{before}{text}{after}"), (), 400_000)
@@ -135,7 +135,7 @@ def test_nothing_of_the_infrastructure_is_seen_wherever_it_stands(kind: str, bef
 
 @pytest.mark.parametrize("kind", PLANTS)
 @pytest.mark.parametrize("place", views.PLACES)
-def test_nothing_of_the_infrastructure_is_seen_in_any_text_of_a_run(kind: str, place: str) -> None:
+def test_no_text_of_a_run_reveals_the_infrastructure(kind: str, place: str) -> None:
     """The same holds for each text of the view, however the run was folded."""
     text, needle = PLANTS[kind]
     run = views.run_with(place, f"x {text}\nThe end.")
@@ -148,13 +148,13 @@ def test_nothing_of_the_infrastructure_is_seen_in_any_text_of_a_run(kind: str, p
     assert needle.lower() not in view.text.lower()
 
 
-def test_what_is_no_infrastructure_is_seen() -> None:
+def test_other_text_is_in_the_view() -> None:
     """An empty view would pass the tests above."""
     view = subject_view(views.CASE, planted_run("a telling word"), (), 400_000)
     assert view.text.count("a telling word") > 20
 
 
-def test_names_of_models_agents_connections_and_times_are_not_shown() -> None:
+def test_names_of_models_agents_connections_and_times_are_hidden() -> None:
     """Metadata of the provider would let a judge recognize its own kind."""
     time = datetime(2031, 7, 9, tzinfo=UTC)
     run = views.run(
@@ -173,7 +173,7 @@ def test_names_of_models_agents_connections_and_times_are_not_shown() -> None:
     ] == []
 
 
-def test_the_document_has_exactly_its_three_parts() -> None:
+def test_the_document_has_exactly_three_parts() -> None:
     """The system prompt explains exactly these members."""
     document = json.loads(views.view(views.run()).text)
     assert {part: list(members) for part, members in document.items()} == PARTS
@@ -206,7 +206,7 @@ def test_the_document_has_exactly_its_three_parts() -> None:
     assert list(document["evaluation_target"]["dimensions"]) == list(DIMENSIONS)
 
 
-def test_a_run_without_anything_has_a_view() -> None:
+def test_an_empty_run_has_a_view() -> None:
     """Some runs end without an answer and events, which the judge must see."""
     run = views.run(turns=(), steps=(), failures=(), artifacts=(), status="no_response", has_events=False)
     document = json.loads(views.view(run, ()).text)
@@ -219,7 +219,7 @@ def test_a_run_without_anything_has_a_view() -> None:
     assert not document["execution_evidence"]["events_recorded"]
 
 
-def test_the_rubric_is_shown_in_the_words_of_its_author() -> None:
+def test_the_rubric_is_shown_unchanged() -> None:
     """Braces and quotation marks are ordinary text there, and nothing is scrubbed."""
     rubric = Rubric(
         scale_anchors=(ScaleAnchor(score=7.5, meaning="good {} /home/x/y"),),
@@ -231,7 +231,7 @@ def test_the_rubric_is_shown_in_the_words_of_its_author() -> None:
     assert document["evaluation_target"]["rubric"] == json.loads(rubric.model_dump_json())
 
 
-def test_the_same_content_gives_the_same_bytes_and_other_content_another_mark() -> None:
+def test_equal_content_gives_equal_bytes_and_other_content_another_mark() -> None:
     """Answers are found again by the exact prompt, but a constant mark could be copied."""
     first, second = views.view(views.run()), views.view(views.run())
     assert first == second
@@ -239,7 +239,7 @@ def test_the_same_content_gives_the_same_bytes_and_other_content_another_mark() 
     assert len({next(iter(json.loads(item.text)["subject_response"]["final_output"])) for item in (first, other)}) == 2
 
 
-def test_a_short_view_is_refused() -> None:
+def test_a_limit_that_is_too_small_is_refused() -> None:
     """Profiles have the same limit."""
     with pytest.raises(ValueError, match=f"at least {SMALLEST_VIEW}"):
         views.view(views.run(), most=SMALLEST_VIEW - 1)
@@ -300,7 +300,7 @@ def case_of(messages: list[str], hard: list[str], rubric: Rubric | None) -> Case
     checks=st.integers(0, 100),
     max_characters=st.sampled_from([SMALLEST_VIEW, SMALLEST_VIEW + 1, 6_000, 20_000, 60_000]),
 )
-def test_no_run_and_no_case_makes_a_view_longer_than_it_may_be(case: Case, run: Run, checks: int, max_characters: int) -> None:
+def test_no_run_or_case_exceeds_the_size_of_a_view(case: Case, run: Run, checks: int, max_characters: int) -> None:
     """The size of the prompt determines its cost, and a record has no room for more."""
     outcomes = [
         CheckOutcome(check_id=f"check-{number:050d}", kind="response_contains", dimensions=DIMENSIONS, outcome="error")
@@ -318,7 +318,7 @@ def test_no_run_and_no_case_makes_a_view_longer_than_it_may_be(case: Case, run: 
     assert len(run.steps) == counted_steps
 
 
-def test_a_long_answer_keeps_head_and_tail_and_says_what_is_missing() -> None:
+def test_a_long_answer_keeps_head_and_tail_with_a_note() -> None:
     """The beginning and the end of an answer are the most important; the omission cannot be imitated by the agent."""
     answer = "BEGIN " + "word " * 40_000 + "END"
     view = views.view(views.run_with("final answer", answer))
@@ -333,7 +333,7 @@ def test_a_long_answer_keeps_head_and_tail_and_says_what_is_missing() -> None:
     assert "60000 characters" in warning
 
 
-def test_of_many_steps_the_ends_and_the_failed_ones_stay() -> None:
+def test_of_many_steps_the_ends_and_failures_are_kept() -> None:
     """Failures, and how a run began and ended, are the most important; the omission states what is missing."""
     steps: list[ToolCall | ToolResult] = []
     for number in range(300):
@@ -352,7 +352,7 @@ def test_of_many_steps_the_ends_and_the_failed_ones_stay() -> None:
     assert not any("failed_results" in gap for gap in gaps)
 
 
-def test_a_short_answer_is_whole_beside_any_amount_of_evidence() -> None:
+def test_a_short_answer_is_complete_beside_any_amount_of_evidence() -> None:
     """Evidence must not displace the answer that is judged."""
     run = views.run(
         steps=tuple(ToolResult("bash", "z" * 100_000, failed=True) for _ in range(100)),
@@ -371,7 +371,7 @@ def test_a_short_answer_is_whole_beside_any_amount_of_evidence() -> None:
     assert all(document["execution_evidence"][name] for name in ("steps", "artifacts", "failures"))
 
 
-def test_artifacts_that_are_checked_come_first() -> None:
+def test_checked_artifacts_come_first() -> None:
     """Checks show which artifacts matter for the task."""
     case = Case.model_validate(
         json.loads(views.CASE.model_dump_json())
