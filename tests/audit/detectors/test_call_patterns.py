@@ -156,7 +156,11 @@ def test_polling_is_no_finding() -> None:
 def test_a_transcript_is_searched_exchange_by_exchange() -> None:
     """Sessions last for weeks: a request that recurs every morning is not a loop."""
     recorded = Profile.of("transcripts", {"alternating_rounds": 3, "near_duplicate_calls": 2})
-    words = [call("search", {"q": QUESTION}), call("search", {"q": QUESTION.upper()}), call("search", {"q": QUESTION.title()})]
+    searches = [
+        call("search", {"q": QUESTION}),
+        call("search", {"q": QUESTION.upper()}),
+        call("search", {"q": QUESTION.title()}),
+    ]
 
     def in_exchange(exchange: str, calls: list[Raw]) -> list[Raw]:
         return [{**event, "source": "openclaw", "exchange_id": exchange} for event in calls]
@@ -164,12 +168,12 @@ def test_a_transcript_is_searched_exchange_by_exchange() -> None:
     assert (
         find_causes(
             [event for day in "123" for event in in_exchange(day, [A, B])]
-            + [event for n in range(3) for event in in_exchange(f"w{n}", [words[n]])],
+            + [event for n in range(3) for event in in_exchange(f"w{n}", [searches[n]])],
             recorded,
         )
         == {}
     )
-    assert set(find_causes(in_exchange("1", [A, B] * 3) + in_exchange("2", words), recorded)) == {
+    assert set(find_causes(in_exchange("1", [A, B] * 3) + in_exchange("2", searches), recorded)) == {
         "alternating_calls",
         "near_duplicate_calls",
     }

@@ -452,10 +452,10 @@ def test_a_cap_of_zero_asks_only_free_models() -> None:
 
     nothing = ModelPrice(source="our own machine", read_on=date(2026, 11, 21), input=0.0, output=0.0)
     free = Policy(defaults=ProjectSettings(cost_cap_per_session=0), prices={"claude-haiku-4-5": nothing})
-    paid, asked = Judge(), Judge(cost=0.0)
-    assert under(policy(cost_cap_per_session=0), paid).disposition == "skipped_cost_cap"
-    assert paid.asked == []
-    assert under(free.for_project("ops"), asked).disposition == "scored"
+    paid_judge, free_judge = Judge(), Judge(cost=0.0)
+    assert under(policy(cost_cap_per_session=0), paid_judge).disposition == "skipped_cost_cap"
+    assert paid_judge.asked == []
+    assert under(free.for_project("ops"), free_judge).disposition == "scored"
 
 
 @pytest.mark.parametrize("case", GATE)
