@@ -1,9 +1,9 @@
-"""Scrubbing: removes everything from a run's texts that tells where it ran, so that the judge sees only what was done.
+"""Scrubbing: removes everything from a run's texts that reveals where it ran, so that the judge sees only the agent's work.
 
 Known ids of the run, ids that look random or numbered, absolute paths (except their last name), images, secrets and log lines
 are replaced by `[id]`, `[path]/name`, `[image]`, `[secret]` and `[3 log lines]`. A text that is JSON is also scrubbed value by
 value, so that escapes hide nothing. Scrubbing a scrubbed text changes nothing. Known ids that are ordinary words or small
-numbers stay: they reveal nothing, and removing them would damage the text.
+numbers are kept: they reveal nothing, and removing them would damage the text.
 
 The patterns are RE2 and bounded, so all of them are linear in the text. RE2 has no lookbehind, so the character before a match
 is part of the match and is kept.
@@ -12,6 +12,7 @@ is part of the match and is kept.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,19 +24,25 @@ from audit.policy import RedactionSettings
 from audit.redaction import Redactor
 from schemas.bounds import is_too_deep
 
-_ROUNDS = 8
-"""Most passes: a replacement may expose another trace, but no honest text needs more passes."""
+_MAX_PASSES = 8
+"""Maximum number of passes: a replacement may expose another trace, but only an adversarial text needs more passes."""
 _UNCLEANED = "[text that could not be cleaned]"
-_TOO_DEEP = "[a value that nests too deep]"
-_CODED = 3
+_TOO_DEEP = "[a value that is nested too deeply]"
+_JSON_LEVELS = 3
 """Levels of JSON in JSON that are parsed."""
-_CACHED = 256
-"""Most characters of a text whose scrubbed form is cached: names of tools and keys repeat often."""
-_SHORTEST, _SHORTEST_NUMBER, _SHORTEST_WORD, _UNMISTAKABLE = 4, 5, 12, 7
-_PER_PATTERN = 1_000
+_MAX_CACHED_LENGTH = 256
+"""Maximum length of a text whose scrubbed form is cached: names of tools and keys repeat often."""
+_MIN_ID_LENGTH = 4
+_MIN_NUMBER_LENGTH = 5
+"""Minimum length of an id of digits only."""
+_MIN_WORD_LENGTH = 12
+"""Minimum length of an id of letters only."""
+_DISTINCTIVE_LENGTH = 7
+"""Ids of this length with a digit are also removed within a longer word."""
+_IDS_PER_PATTERN = 1_000
 _REDACTOR = Redactor(RedactionSettings())
 _MARKER = re.compile(r"\[SECRET:[a-z][a-z0-9_]{0,31}:[0-9a-f]{8}\]")
-_KEPT, _SECRET = "[SECRET:kept:00000000]", "[secret]"
+_KEPT_MARKER, _SECRET = "[SECRET:kept:00000000]", "[secret]"
 _LOGS = re.compile(r"\[(?:log line|([0-9]{1,9}) log lines)\](?:(?:\s|\\[nr])*\[(?:log line|[0-9]{1,9} log lines)\])+")
 _LOG = re.compile(r"\[(?:([0-9]{1,9}) log lines|log line)\]")
 _write = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
@@ -48,7 +55,7 @@ _IMAGE_KEY = compile_pattern(r"(?:^|[_.-])image(?:_?(?:id|name|ref|tag))?$", whe
 _IMAGE_VALUE = compile_pattern(r"^[\w./-]+(?::[0-9]+/[\w./-]+)?[:@][\w.:-]+$", where="image value")
 _PATH_KEY = compile_pattern(r"(?:path|file|filename|dir|directory|folder|cwd)$", where="path key")
 _ABSOLUTE = re.compile(r"(?i)\s*(?:file:|[/~]|\\\\|[a-z]:[\\/])")
-_LONGEST_PATH, _LONGEST_KEY = 4_096, 128
+_MAX_PATH_LENGTH, _MAX_KEY_LENGTH = 4_096, 128
 
 _PLACEHOLDERS = ("[id]", "[path]/", "[image]", "[secret]", "[log line]", " log lines]", _UNCLEANED, _TOO_DEEP)
 
@@ -148,20 +155,20 @@ class Scrubber:
     """Scrubs the texts of one run."""
 
     def __init__(self, identifiers: Iterable[str]) -> None:
-        """`identifiers` are the known ids of the run, whatever they look like."""
-        self._known = _known_ids(identifiers)
+        """`identifiers` are the known ids of the run, in any form."""
+        self._known_patterns = _compile_ids(identifiers)
         self._exact = frozenset(identifiers)
         self._clean: dict[str, str] = {}
 
     def text(self, text: str) -> str:
         """Return the scrubbed text."""
-        return self._text(text, _CODED)
+        return self._scrub_text(text, _JSON_LEVELS)
 
     def value(self, value: Any) -> Any:
-        """Return the JSON value with all texts scrubbed, including keys; values nested too deep become a text that says so."""
+        """Return the JSON value with all texts scrubbed, including keys; a value that is nested too deeply becomes a placeholder."""
         if is_too_deep([value]):
             return _TOO_DEEP
-        return self._value(value, _CODED)
+        return self._scrub_value(value, _JSON_LEVELS)
 
     def path(self, path: str) -> str:
         """Return a scrubbed path of a file; an absolute path is reduced to its last name."""
@@ -169,32 +176,34 @@ class Scrubber:
             path = "[path]/" + re.split(r"[\\/]", path.rstrip("\\/ "))[-1]
         return self.text(path)
 
-    def _text(self, text: str, coded: int) -> str:
-        if (cached := self._clean.get(text)) is not None:
+    def _scrub_text(self, text: str, json_levels: int) -> str:
+        cached = self._clean.get(text)
+        if cached is not None:
             return cached
         clean = text
-        for _ in range(_ROUNDS):
-            before, clean = clean, self._one_round(clean, coded)
+        for _ in range(_MAX_PASSES):
+            before = clean
+            clean = self._scrub_once(before, json_levels)
             if clean == before:
                 break
         else:
             clean = _UNCLEANED
-        if len(text) <= _CACHED:
+        if len(text) <= _MAX_CACHED_LENGTH:
             self._clean[text] = clean
         return clean
 
-    def _one_round(self, text: str, coded: int) -> str:
-        if coded and text.lstrip().startswith(_OPENERS):
-            text = self._json(text, coded)
-        data = LOG_LINES.removed(encode(text))
-        text = _without_secrets(decode(data))
-        data = PATHS.removed(encode(text))
-        for pattern in self._known:
-            data = _replaced(pattern, data)
-        text = decode(IDS.removed(IMAGES.removed(data)))
+    def _scrub_once(self, text: str, json_levels: int) -> str:
+        if json_levels and text.lstrip().startswith(_OPENERS):
+            text = self._scrub_json(text, json_levels)
+        data = LOG_LINES.remove_from(encode(text))
+        text = _replace_secrets(decode(data))
+        data = PATHS.remove_from(encode(text))
+        for pattern in self._known_patterns:
+            data = _replace_ids(pattern, data)
+        text = decode(IDS.remove_from(IMAGES.remove_from(data)))
         return _LOGS.sub(_count_lines, text) if "log line" in text else text
 
-    def _json(self, text: str, coded: int) -> str:
+    def _scrub_json(self, text: str, json_levels: int) -> str:
         """Return the text, rewritten if it is JSON with something to scrub."""
         try:
             value = json.loads(text)
@@ -202,77 +211,77 @@ class Scrubber:
             return text
         if is_too_deep([value]):
             return text
-        clean = self._value(value, coded - 1)
+        clean = self._scrub_value(value, json_levels - 1)
         return text if clean == value else json.dumps(clean, ensure_ascii=False, separators=(",", ":"))
 
-    def _value(self, value: Any, coded: int) -> Any:
+    def _scrub_value(self, value: Any, json_levels: int) -> Any:
         redacted, _ = _REDACTOR.redact_json(value)
-        return self._walk(redacted, coded)
+        return self._scrub_redacted(redacted, json_levels)
 
-    def _walk(self, value: Any, coded: int) -> Any:
+    def _scrub_redacted(self, value: Any, json_levels: int) -> Any:
         if isinstance(value, str):
-            return self._text(value, coded)
+            return self._scrub_text(value, json_levels)
         if isinstance(value, dict):
-            return self._members(value, coded)
+            return self._scrub_members(value, json_levels)
         if isinstance(value, list | tuple):
-            return [self._walk(item, coded) for item in value]
+            return [self._scrub_redacted(item, json_levels) for item in value]
         if value is None or isinstance(value, bool):
             return value
-        is_known = str(value) in self._exact and len(str(value)) >= _SHORTEST_NUMBER
-        return decode(ID) if is_known or value != value or value in {float("inf"), float("-inf")} else value  # noqa: PLR0124 - NaN
+        is_known = str(value) in self._exact and len(str(value)) >= _MIN_NUMBER_LENGTH
+        is_unwritable = isinstance(value, float) and not math.isfinite(value)
+        return decode(ID) if is_known or is_unwritable else value
 
-    def _members(self, value: dict[str, Any], coded: int) -> dict[str, Any]:
+    def _scrub_members(self, value: dict[str, Any], json_levels: int) -> dict[str, Any]:
         """Return the members with scrubbed names; members whose names became equal are all kept."""
         members: dict[str, Any] = {}
         for key, item in value.items():
-            name = base = self._text(str(key), coded)
+            name = base = self._scrub_text(str(key), json_levels)
             copies = 1
             while name in members:
                 copies += 1
                 name = f"{base} ({copies})"
-            members[name] = self._member(str(key), item, coded)
+            members[name] = self._scrub_member(str(key), item, json_levels)
         return members
 
-    def _member(self, key: str, item: Any, coded: int) -> Any:
-        name = key[-_LONGEST_KEY:]
+    def _scrub_member(self, key: str, item: Any, json_levels: int) -> Any:
+        name = key[-_MAX_KEY_LENGTH:]
         is_plain = isinstance(item, str | int | float) and not isinstance(item, bool) and item != ""
         if is_plain and _ID_KEY.matches(name):
             return decode(ID)
         if isinstance(item, str) and _IMAGE_KEY.matches(name) and _IMAGE_VALUE.matches(item[:512]):
             return decode(IMAGE)
-        if isinstance(item, str) and len(item) <= _LONGEST_PATH and "\n" not in item and _PATH_KEY.matches(name):
+        if isinstance(item, str) and len(item) <= _MAX_PATH_LENGTH and "\n" not in item and _PATH_KEY.matches(name):
             return self.path(item)
-        return self._walk(item, coded)
+        return self._scrub_redacted(item, json_levels)
 
 
-def _known_ids(identifiers: Iterable[str]) -> tuple[Pattern, ...]:
+def _compile_ids(identifiers: Iterable[str]) -> tuple[Pattern, ...]:
     """Return patterns for the ids that are not ordinary words, the longest first."""
-    telling = sorted(
-        {identifier for identifier in identifiers if _is_distinctive(identifier)},
-        key=lambda identifier: (-len(identifier), identifier),
-    )
-    chunks = (telling[at : at + _PER_PATTERN] for at in range(0, len(telling), _PER_PATTERN))
-    return tuple(compile_pattern("|".join(map(_pattern_of, chunk)), where="known ids") for chunk in chunks)
+    distinctive = {identifier for identifier in identifiers if _is_distinctive(identifier)}
+    ordered = sorted(distinctive, key=lambda identifier: (-len(identifier), identifier))
+    chunks = [ordered[start : start + _IDS_PER_PATTERN] for start in range(0, len(ordered), _IDS_PER_PATTERN)]
+    return tuple(compile_pattern("|".join(map(_id_pattern, chunk)), where="known ids") for chunk in chunks)
 
 
 def _is_distinctive(identifier: str) -> bool:
+    """Return whether an id is no ordinary word or small number, and not part of a placeholder."""
     if identifier.isdigit():
-        return len(identifier) >= _SHORTEST_NUMBER
-    is_word = identifier.isalpha() and len(identifier) < _SHORTEST_WORD
+        return len(identifier) >= _MIN_NUMBER_LENGTH
+    is_word = identifier.isalpha() and len(identifier) < _MIN_WORD_LENGTH
     return (
-        len(identifier) >= _SHORTEST
+        len(identifier) >= _MIN_ID_LENGTH
         and not is_word
         and identifier.strip() != ""
         and not any(identifier.lower() in placeholder for placeholder in _PLACEHOLDERS)
     )
 
 
-def _pattern_of(identifier: str) -> str:
+def _id_pattern(identifier: str) -> str:
     """Return the pattern of an id; a short id, or one without digits, must not be followed by a letter or digit."""
     quoted = re.sub(
         r"([^\w\s-]|[\s-])", lambda match: "".join(f"\\x{{{ord(character):x}}}" for character in match.group()), identifier
     )
-    if len(identifier) >= _UNMISTAKABLE and any(character.isdigit() for character in identifier):
+    if len(identifier) >= _DISTINCTIVE_LENGTH and any(character.isdigit() for character in identifier):
         return quoted
     left, right = (
         r"\b" if edge.isascii() and (edge.isalnum() or edge == "_") else "" for edge in (identifier[0], identifier[-1])
@@ -280,21 +289,21 @@ def _pattern_of(identifier: str) -> str:
     return f"{left}{quoted}{right}"
 
 
-def _without_secrets(text: str) -> str:
-    """Replace secrets, and the markers of secrets replaced before, by `[secret]`."""
+def _replace_secrets(text: str) -> str:
+    """Replace secrets, and the markers of secrets that were replaced earlier, by `[secret]`."""
     if _SECRET in text:
-        text = text.replace(_SECRET, _KEPT)
+        text = text.replace(_SECRET, _KEPT_MARKER)
     text, _ = _REDACTOR.redact(text)
     return _MARKER.sub(_SECRET, text) if "[SECRET:" in text else text
 
 
-def _replaced(pattern: Pattern, data: bytes) -> bytes:
+def _replace_ids(pattern: Pattern, data: bytes) -> bytes:
     pieces: list[bytes] = []
-    done = 0
+    position = 0
     for start, end in pattern.spans(data):
-        pieces += [data[done:start], ID]
-        done = end
-    return b"".join([*pieces, data[done:]])
+        pieces += [data[position:start], ID]
+        position = end
+    return b"".join([*pieces, data[position:]])
 
 
 def _count_lines(match: re.Match[str]) -> str:
@@ -318,31 +327,32 @@ class Trace:
 
     name: str
     regex: str
-    instead: Callable[[bytes], bytes]
-    whole_lines: bool = False
-    """True if a match may have any length, so that no window may cut it."""
+    replace: Callable[[bytes], bytes]
+    has_any_length: bool = False
+    """True if a match may have any length, so that the text must not be searched in windows."""
 
-    def removed(self, data: bytes) -> bytes:
-        """Return the text with these traces replaced."""
+    def remove_from(self, data: bytes) -> bytes:
+        """Return the text with the traces of this kind replaced."""
         pieces: list[bytes] = []
-        done = 0
-        for start, end in self._places(data):
-            matched = data[start:end]
-            if (instead := self.instead(matched)) != matched:
-                pieces += [data[done:start], instead]
-                done = end
-        return b"".join([*pieces, data[done:]]) if pieces else data
+        position = 0
+        for start, end in self._spans(data):
+            match = data[start:end]
+            replacement = self.replace(match)
+            if replacement != match:
+                pieces += [data[position:start], replacement]
+                position = end
+        return b"".join([*pieces, data[position:]]) if pieces else data
 
     @cached_property
     def pattern(self) -> Pattern:
         """The compiled pattern."""
         return compile_pattern(self.regex, where=self.name, ignore_case=False)
 
-    def _places(self, data: bytes) -> Iterator[tuple[int, int]]:
-        return self.pattern.groups(data) if self.whole_lines else self.pattern.spans(data)
+    def _spans(self, data: bytes) -> Iterator[tuple[int, int]]:
+        return self.pattern.groups(data) if self.has_any_length else self.pattern.spans(data)
 
 
-def _without_folders(path: bytes) -> bytes:
+def _keep_last_name(path: bytes) -> bytes:
     """Return `[path]/name` for a matched path after its boundary; the name of a home folder is removed as well."""
     boundary = re.match(rb"\\[nrt](?=[~/]|[A-Za-z]:|\\*/)", path)
     begin = _START.search(path, boundary.end() if boundary else 0)
@@ -353,25 +363,27 @@ def _without_folders(path: bytes) -> bytes:
     return path[: begin.start()] + PATH + (b"/" if is_home else b"/" + parts[-1])
 
 
-def _without_id(name: bytes) -> bytes:
+def _replace_id(name: bytes) -> bytes:
     """Return the placeholder for a random or numbered id; names in code, such as `run_tests` and `file_report`, stay."""
-    if key := _KEY.match(name):
+    key = _KEY.match(name)
+    if key is not None:
         value = name[key.end() :]
         is_code = value.lower() in _ORDINARY_VALUES or value.lower().endswith((b"_id", b".id", b"-id"))
         return name if is_code else key.group() + ID
-    if hexadecimal := _HEX.fullmatch(name):
+    hexadecimal = _HEX.fullmatch(name)
+    if hexadecimal is not None:
         digits = hexadecimal.group(1)
         is_id = not digits.isdigit() and (not digits.isalpha() or len(digits) >= 24)
         return name.replace(name.strip(b"_"), ID) if is_id else name
     if name.startswith(b"_"):
-        return b"_" + _without_id(name[1:])
+        return b"_" + _replace_id(name[1:])
     if _NUMBERED.match(name) or _DRAWN.match(name):
         return ID
     is_named = re.match(rb"[a-z]+_", name) or re.fullmatch(rb"[a-z]+-[A-Za-z]+", name)
     return name if is_named or not re.search(rb"[0-9]", name) else ID
 
 
-LOG_LINES = Trace("log line", _LOG_LINES, lambda _found: LOG_LINE, whole_lines=True)
-PATHS = Trace("path", _PATHS, _without_folders)
+LOG_LINES = Trace("log line", _LOG_LINES, lambda _found: LOG_LINE, has_any_length=True)
+PATHS = Trace("path", _PATHS, _keep_last_name)
 IMAGES = Trace("image", _IMAGES, lambda _found: IMAGE)
-IDS = Trace("id", _IDS, _without_id)
+IDS = Trace("id", _IDS, _replace_id)

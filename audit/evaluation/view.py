@@ -1,16 +1,16 @@
 """The judge's view of a run: a compact JSON document of three parts, built from an allow-list.
 
 `evaluation_target` is the task as the case states it. `subject_response` is the agent's answer and the tools it used.
-`execution_evidence` is what was recorded of the run. Ids, images, paths, models, settings, times and prices of the run are never shown, and
+`execution_evidence` has the recorded steps, artifacts and failures of the run. Ids, images, paths, models, settings, times and prices of the run are never shown, and
 its texts are scrubbed (`audit.evaluation.scrubbing`).
 
-1. The document has at most `max_characters`. The size is divided between sections, the items of a list and the texts of an item; what one
-   does not need goes to the others. The final answer and the expectations are cut last.
-2. A text of the run is `{"untrusted-<16 hex>": "text"}`, a text of the case a plain string. A text that is too long keeps its head and
+1. The document has at most `max_characters`. The size is divided between sections, the items of a list and the texts of an item; room that
+   one of them does not need goes to the others. The final answer and the expectations are cut last.
+2. A text of the run is `{"untrusted-<16 hex>": "text"}`, a text of the case is a plain string. A text that is too long keeps its head and
    tail around an object, which no text can imitate: `[head, {"left_out": {"characters": 1234}}, tail]`. A list states the number of
    missing items of each kind in the same way.
 3. The 16 hex digits are a digest of the whole document, so no author of a text can have known them. They are filled in last; until then
-   their place is held by a control character, which cannot occur in JSON text.
+   a control character, which cannot occur in JSON text, stands in for them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from audit.injection import find_sway_attempts
 from audit.prompt_quoting import visible
 from schemas.records import CheckOutcome
 
-SMALLEST_VIEW = 4_000
-"""Fewest characters of a view; a smaller one would contain little but omissions."""
-_GUARANTEED = {
+MIN_VIEW_SIZE = 4_000
+"""Minimum size of a view in characters; a smaller one would contain little but omissions."""
+_GUARANTEED_SHARES = {
     "final_output": 0.20,
     "hard_expectations": 0.10,
     "not_passed": 0.06,
@@ -50,7 +50,7 @@ _GUARANTEED = {
     "steps": 0.10,
 }
 """Share of the size that is guaranteed to each section, in the order in which sections take what others do not need."""
-_BULK = ("assistant_messages", "artifacts", "steps")
+_BULK_SECTIONS = ("assistant_messages", "artifacts", "steps")
 """Sections that come last and share the remaining size evenly."""
 _SECTION_TITLES = {
     "final_output": "final answer",
@@ -60,24 +60,24 @@ _SECTION_TITLES = {
     "artifacts": "artifacts",
 }
 """Sections that a person is warned about if they are cut."""
-_KEPT_STEPS = 2
-"""Steps at the start and at the end of a run that are the last to be left out."""
-_ENOUGH_TEXT = 360
+_END_STEPS = 2
+"""Number of steps at each end of a run that are the last to be left out."""
+_RESERVED_TEXT = 360
 """Characters for the texts of an item that are reserved before another item is added."""
-_LARGEST_OMISSION = 110
-"""Size of the largest omission in a list."""
-SMALLEST_LIST = _LARGEST_OMISSION + 2
-"""Smallest size of a list: its omission."""
+_MAX_OMISSION_SIZE = 110
+"""Maximum size of an omission in a list."""
+MIN_LIST_SIZE = _MAX_OMISSION_SIZE + 2
+"""Minimum size of a list: its omission."""
 MARK_PLACEHOLDER = "\x00"
 MARK_LENGTH = 16
-SMALLEST_TEXT = 64
-"""Smallest size of a text: its omission."""
+MIN_TEXT_SIZE = 64
+"""Minimum size of a text: its omission."""
 _MARK_GROWTH = MARK_LENGTH - len(MARK_PLACEHOLDER)
 _MARGIN = 1_024
-"""Characters in which a cut looks for a separator, so that it does not leave half of an id."""
+"""Distance in characters within which a cut is moved to a separator, so that it does not split an id."""
 _HEAD_SHARE = 2 / 3
-_SMALLEST_CUT = 40
-"""Fewest characters for head and tail together; below, the whole text is left out."""
+_MIN_CUT_LENGTH = 40
+"""Minimum number of characters of head and tail together; with less room, the entire text is left out."""
 _SEPARATORS = " \t\r\n,;\"'()<>{}"
 _quote = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -90,25 +90,25 @@ class View:
     """The user message of the judge's prompt, exactly as it is sent."""
     warnings: tuple[str, ...]
     anomaly_reasons: tuple[str, ...]
-    """Attempts of the run to sway the judge, each beginning with `judge_tamper: `; they quote nothing of the run."""
+    """Attempts of the run to sway the judge, each beginning with `judge_tamper: `; they contain no text of the run."""
 
 
 def subject_view(case: Case, run: Run, checks: Sequence[CheckOutcome], max_characters: int) -> View:
     """Return the view of a run that is evaluated by a case, in at most `max_characters`.
 
-    The same case, run and outcomes give the same text in every process. Raises ValueError for fewer characters than `SMALLEST_VIEW`.
+    The same case, run and outcomes give the same text in every process. Raises ValueError for fewer characters than `MIN_VIEW_SIZE`.
     """
-    if max_characters < SMALLEST_VIEW:
-        raise ValueError(f"a view has at least {SMALLEST_VIEW} characters, not {max_characters}")
+    if max_characters < MIN_VIEW_SIZE:
+        raise ValueError(f"max_characters must be at least {MIN_VIEW_SIZE}: {max_characters}")
     sections = {**case_sections(case), **run_sections(case, run, checks)}
-    frame = size(_document(case, run, checks, dict.fromkeys(sections, "")))
-    rendered = _divide_room(sections, max_characters - frame)
+    frame = size(_build_document(case, run, checks, dict.fromkeys(sections, "")))
+    rendered = _render_sections(sections, max_characters - frame)
     attempts = find_sway_attempts(shown_texts(run, max_characters))
     return View(
-        text=fill_in_mark(_document(case, run, checks, rendered)),
+        text=fill_in_mark(_build_document(case, run, checks, rendered)),
         warnings=(
-            *_cut_warnings(rendered, max_characters),
-            *(_tamper_warning(source, kinds) for source, kinds in attempts.items()),
+            *_warn_of_cuts(rendered, max_characters),
+            *(_warn_of_tampering(source, kinds) for source, kinds in attempts.items()),
         ),
         anomaly_reasons=tuple(f"judge_tamper: the {source} {kind}" for source, kinds in attempts.items() for kind in kinds),
     )
@@ -127,7 +127,7 @@ def case_sections(case: Case) -> Sections:
     ]
     criteria = [
         Item(
-            f'{{{{"name":{{}},"dimension":{_quote_in_frame(item.dimension)},"good":{{}},"bad":{{}}}}}}',
+            f'{{{{"name":{{}},"dimension":{_quote_for_frame(item.dimension)},"good":{{}},"bad":{{}}}}}}',
             (Text(item.name), Text(item.good), Text(item.bad)),
             {"criteria": 1},
         )
@@ -136,15 +136,15 @@ def case_sections(case: Case) -> Sections:
     instructions = {"scoring_instructions": Text(rubric.scoring_instructions)} if rubric.scoring_instructions else {}
     return {
         "messages": Listing(messages),
-        "hard_expectations": _case_texts([item.text for item in case.expectations.hard_expectations], "expectations"),
-        "soft_expectations": _case_texts([item.text for item in case.expectations.soft_expectations], "expectations"),
+        "hard_expectations": _build_listing([item.text for item in case.expectations.hard_expectations], "expectations"),
+        "soft_expectations": _build_listing([item.text for item in case.expectations.soft_expectations], "expectations"),
         "scale_anchors": Listing(anchors),
         "criteria": Listing(criteria),
         **instructions,
     }
 
 
-def _quote_in_frame(word: str | None) -> str:
+def _quote_for_frame(word: str | None) -> str:
     """Quote a trusted word for a frame, in which braces are doubled."""
     if word is None:
         return "null"
@@ -156,7 +156,7 @@ def quoted(text: str) -> str:
     return visible(_quote(text))
 
 
-def _case_texts(texts: Sequence[str], unit: str) -> Listing:
+def _build_listing(texts: Sequence[str], unit: str) -> Listing:
     return Listing([Item("{}", (Text(text),), {unit: 1}) for text in texts])
 
 
@@ -169,40 +169,40 @@ def run_sections(case: Case, run: Run, checks: Sequence[CheckOutcome]) -> Sectio
         Item('{{"kind":{},"words":{}}}', (Text(item.kind, scrubber.text), Text(item.words, scrubber.text)), {"failures": 1})
         for item in run.failures
     ]
-    steps = [_step_item(step, scrubber) for step in run.steps]
-    artifacts = [_artifact_item(item, scrubber) for item in run.artifacts]
+    steps = [_build_step(step, scrubber) for step in run.steps]
+    artifacts = [_build_artifact(item, scrubber) for item in run.artifacts]
     return {
         **final,
         "assistant_messages": Listing([Item("{}", (Text(text, scrubber.text),), {"messages": 1}) for text in earlier_answers]),
-        "tools": Listing(list(_tool_items(run, scrubber))),
-        "not_passed": Listing([_check_item(outcome) for outcome in checks if outcome.outcome != "pass"]),
-        "steps": Listing(steps, _step_order(run.steps)),
-        "artifacts": Listing(artifacts, _artifact_order(case, run.artifacts)),
+        "tools": Listing(list(_build_tools(run, scrubber))),
+        "not_passed": Listing([_build_check(outcome) for outcome in checks if outcome.outcome != "pass"]),
+        "steps": Listing(steps, _rank_steps(run.steps)),
+        "artifacts": Listing(artifacts, _rank_artifacts(case, run.artifacts)),
         "failures": Listing(failures),
     }
 
 
-def _step_item(step: ToolCall | ToolResult, scrubber: Scrubber) -> Item:
+def _build_step(step: ToolCall | ToolResult, scrubber: Scrubber) -> Item:
     """Return the item of a call with its arguments, or of a result with its output."""
-    name, texts = _tool_in_frame(step.tool, scrubber)
+    name, texts = _frame_tool(step.tool, scrubber)
     if isinstance(step, ToolCall):
-        arguments, more = _value_in_frame(step.arguments, scrubber)
+        arguments, more = _frame_value(step.arguments, scrubber)
         return Item(f'{{{{"call":{{{{"tool":{name},"arguments":{arguments}}}}}}}}}', texts + more, {"calls": 1})
-    output, more = _value_in_frame(step.output, scrubber)
+    output, more = _frame_value(step.output, scrubber)
     failed = str(step.failed).lower()
     frame = f'{{{{"result":{{{{"tool":{name},"failed":{failed},"output":{output}}}}}}}}}'
     return Item(frame, texts + more, {"results": 1, "failed_results": int(step.failed)})
 
 
-def _tool_in_frame(tool: str | None, scrubber: Scrubber) -> tuple[str, tuple[Text, ...]]:
-    """Return the place of a tool's name in a frame, and the texts that go there."""
+def _frame_tool(tool: str | None, scrubber: Scrubber) -> tuple[str, tuple[Text, ...]]:
+    """Return the placeholder of a tool's name in a frame, and the texts that replace it."""
     if tool is None:
         return "null", ()
     return "{}", (Text(tool, scrubber.text),)
 
 
-def _value_in_frame(value: Any, scrubber: Scrubber) -> tuple[str, tuple[Text, ...]]:
-    """Return the place of a JSON value in a frame, and its text: member names are untrusted too, so the value is one text."""
+def _frame_value(value: Any, scrubber: Scrubber) -> tuple[str, tuple[Text, ...]]:
+    """Return the placeholder of a JSON value in a frame, and its text: member names are also untrusted, so the value is one text."""
     if value is None:
         return "null", ()
     if isinstance(value, str):
@@ -210,35 +210,38 @@ def _value_in_frame(value: Any, scrubber: Scrubber) -> tuple[str, tuple[Text, ..
     return "{}", (Text(json_text(value), scrubber.text, lambda: scrubber.text(json_text(scrubber.value(value)))),)
 
 
-def _artifact_item(artifact: Artifact, scrubber: Scrubber) -> Item:
+def _build_artifact(artifact: Artifact, scrubber: Scrubber) -> Item:
     path = Text(artifact.path, scrubber.path)
     if not artifact.excerpt:
         return Item('{{"path":{},"excerpt":null}}', (path,), {"artifacts": 1})
     return Item('{{"path":{},"excerpt":{}}}', (path, Text(artifact.excerpt, scrubber.text)), {"artifacts": 1})
 
 
-def _tool_items(run: Run, scrubber: Scrubber) -> Iterator[Item]:
+def _build_tools(run: Run, scrubber: Scrubber) -> Iterator[Item]:
     """Yield each tool with its number of calls, in order of the first call."""
     calls = Counter(step.tool for step in run.steps if isinstance(step, ToolCall))
     for tool, count in calls.items():
-        name, texts = _tool_in_frame(tool, scrubber)
+        name, texts = _frame_tool(tool, scrubber)
         yield Item(f'{{{{"tool":{name},"calls":{count}}}}}', texts, {"tools": 1, "calls": count})
 
 
-def _check_item(outcome: CheckOutcome) -> Item:
+def _build_check(outcome: CheckOutcome) -> Item:
     """Return the item of a check: its id, kind and dimensions, without its finding, which may quote the run."""
     values = {"check_id": outcome.check_id, "kind": outcome.kind, "outcome": outcome.outcome}
-    members = ",".join(f'"{name}":{_quote_in_frame(word)}' for name, word in values.items())
-    dimensions = ",".join(map(_quote_in_frame, outcome.dimensions))
+    members = ",".join(f'"{name}":{_quote_for_frame(word)}' for name, word in values.items())
+    dimensions = ",".join(map(_quote_for_frame, outcome.dimensions))
     return Item(f'{{{{{members},"dimensions":[{dimensions}]}}}}', (), {"checks": 1})
 
 
-def _step_order(steps: Sequence[ToolCall | ToolResult]) -> list[int]:
+def _rank_steps(steps: Sequence[ToolCall | ToolResult]) -> list[int]:
     """Return indexes by importance: both ends, then failed results with the step before them, latest first, then from both ends inwards."""
-    ends = [index for index in outside_in(len(steps)) if index < _KEPT_STEPS or index >= len(steps) - _KEPT_STEPS]
-    failed = [index for index, step in enumerate(steps) if isinstance(step, ToolResult) and step.failed]
-    with_calls = [neighbour for index in reversed(failed) for neighbour in (index, index - 1) if neighbour >= 0]
-    return list(dict.fromkeys([*ends, *with_calls, *outside_in(len(steps))]))
+    inwards = list(outside_in(len(steps)))
+    ends = [index for index in inwards if index < _END_STEPS or index >= len(steps) - _END_STEPS]
+    failures = []
+    for index, step in reversed(list(enumerate(steps))):
+        if isinstance(step, ToolResult) and step.failed:
+            failures += [index, index - 1] if index > 0 else [index]
+    return list(dict.fromkeys([*ends, *failures, *inwards]))
 
 
 def outside_in(count: int) -> Iterator[int]:
@@ -249,7 +252,7 @@ def outside_in(count: int) -> Iterator[int]:
             yield count - 1 - index
 
 
-def _artifact_order(case: Case, artifacts: Sequence[Artifact]) -> list[int]:
+def _rank_artifacts(case: Case, artifacts: Sequence[Artifact]) -> list[int]:
     """Return indexes by importance: artifacts that a check names, then from both ends inwards."""
     checked_paths = [check.path for check in case.deterministic_checks if isinstance(check, ArtifactPresent | ArtifactContains)]
     checked = [
@@ -263,33 +266,35 @@ def size(fragment: str) -> int:
     return len(fragment) + _MARK_GROWTH * fragment.count(MARK_PLACEHOLDER)
 
 
-def _document(case: Case, run: Run, checks: Sequence[CheckOutcome], rendered: Mapping[str, str]) -> str:
+def _build_document(case: Case, run: Run, checks: Sequence[CheckOutcome], rendered: Mapping[str, str]) -> str:
     """Return the document with its sections; a missing one is null."""
     calls = sum(isinstance(step, ToolCall) for step in run.steps)
     failed = sum(isinstance(step, ToolResult) and step.failed for step in run.steps)
     outcomes = Counter(outcome.outcome for outcome in checks)
     rubric = {name: rendered.get(name, "null") for name in ("scale_anchors", "criteria", "scoring_instructions")}
-    return _object(
+    return _join_members(
         {
-            "evaluation_target": _object(
+            "evaluation_target": _join_members(
                 {
                     **{name: rendered[name] for name in ("messages", "hard_expectations", "soft_expectations")},
-                    "dimensions": _object({name: quoted(MEANINGS[name]) for name in case.dimensions}),
-                    "rubric": _object(rubric) if case.rubric else "null",
+                    "dimensions": _join_members({name: quoted(MEANINGS[name]) for name in case.dimensions}),
+                    "rubric": _join_members(rubric) if case.rubric else "null",
                 }
             ),
-            "subject_response": _object(
+            "subject_response": _join_members(
                 {
                     "final_output": rendered.get("final_output", "null"),
                     "assistant_messages": rendered["assistant_messages"],
-                    "tool_activity": _object({"calls": f"{calls}", "failed_results": f"{failed}", "tools": rendered["tools"]}),
+                    "tool_activity": _join_members(
+                        {"calls": f"{calls}", "failed_results": f"{failed}", "tools": rendered["tools"]}
+                    ),
                 }
             ),
-            "execution_evidence": _object(
+            "execution_evidence": _join_members(
                 {
                     "run_status": quoted(run.status),
                     "events_recorded": str(run.has_events).lower(),
-                    "checks": _object(
+                    "checks": _join_members(
                         {
                             **{
                                 name: f"{outcomes[outcome]}"
@@ -305,28 +310,30 @@ def _document(case: Case, run: Run, checks: Sequence[CheckOutcome], rendered: Ma
     )
 
 
-def _object(members: Mapping[str, str]) -> str:
+def _join_members(members: Mapping[str, str]) -> str:
     return "{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}"
 
 
-def _divide_room(sections: Sections, room: int) -> dict[str, str]:
+def _render_sections(sections: Sections, room: int) -> dict[str, str]:
     """Render each section as JSON, in at most `room` characters together."""
-    order = [name for name in _GUARANTEED if name in sections and name not in _BULK]
-    order += sorted(_BULK, key=lambda name: (sections[name].estimated_size, name))
+    order = [name for name in _GUARANTEED_SHARES if name in sections and name not in _BULK_SECTIONS]
+    order += sorted(_BULK_SECTIONS, key=lambda name: (sections[name].estimated_size, name))
     # The omission of a list must fit, however small its share is.
-    guaranteed = {name: max(SMALLEST_LIST, int(_GUARANTEED[name] * (room - SMALLEST_LIST * len(order)))) for name in order}
-    reserved = {name: min(guaranteed[name], max(SMALLEST_LIST, sections[name].estimated_size)) for name in order}
+    guaranteed = {
+        name: max(MIN_LIST_SIZE, int(_GUARANTEED_SHARES[name] * (room - MIN_LIST_SIZE * len(order)))) for name in order
+    }
+    reserved = {name: min(guaranteed[name], max(MIN_LIST_SIZE, sections[name].estimated_size)) for name in order}
     rendered = {}
     for position, name in enumerate(order):
         reserved_later = sum(reserved[later_name] for later_name in order[position + 1 :])
-        share = max(reserved[name], room // (len(order) - position)) if name in _BULK else room
+        share = max(reserved[name], room // (len(order) - position)) if name in _BULK_SECTIONS else room
         rendered[name] = sections[name].render(min(share, room - reserved_later))
         room -= size(rendered[name])
     return rendered
 
 
-def shown_texts(run: Run, reach: int) -> Iterator[tuple[str, str]]:
-    """Yield every text of the run that the judge may see, with its source; of a long text only `reach` characters at both ends."""
+def shown_texts(run: Run, end_length: int) -> Iterator[tuple[str, str]]:
+    """Yield every text of the run that the judge may see, with its source; of a long text only `end_length` characters at both ends."""
     sources: list[tuple[str, Callable[[], Iterator[str]]]] = [
         ("final answer", lambda: iter([run.final_response])),
         ("earlier answer", lambda: (turn.agent_response for turn in run.turns[:-1])),
@@ -339,7 +346,7 @@ def shown_texts(run: Run, reach: int) -> Iterator[tuple[str, str]]:
     ]
     for source, texts in sources:
         for text in texts():
-            parts = (text,) if len(text) <= 2 * reach else (text[:reach], text[-reach:])
+            parts = (text,) if len(text) <= 2 * end_length else (text[:end_length], text[-end_length:])
             yield from ((source, part) for part in parts)
 
 
@@ -348,14 +355,14 @@ def fill_in_mark(document: str) -> str:
     return document.replace(MARK_PLACEHOLDER, digest(document))
 
 
-def _cut_warnings(rendered: Mapping[str, str], max_characters: int) -> Iterator[str]:
+def _warn_of_cuts(rendered: Mapping[str, str], max_characters: int) -> Iterator[str]:
     """Yield a warning for each section that a score depends on and that is not shown in full."""
     for name, title in _SECTION_TITLES.items():
         if '{"left_out":' in rendered.get(name, ""):
-            yield f"The judge saw only part of the {title}: the view holds {max_characters} characters."
+            yield f"The judge saw only part of the {title}: the view is limited to {max_characters} characters."
 
 
-def _tamper_warning(section: str, kinds: Sequence[str]) -> str:
+def _warn_of_tampering(section: str, kinds: Sequence[str]) -> str:
     *first_kinds, last_kind = kinds
     return f"The {section} tries to sway the judge: it {', '.join(first_kinds)}{' and ' if first_kinds else ''}{last_kind}."
 
@@ -368,7 +375,7 @@ class Text:
     clean: Callable[[str], str] | None = None
     """Scrubs a text of the run; None for texts of the case, which are shown unchanged."""
     cleaned: Callable[[], str] | None = None
-    """Returns the whole text scrubbed, if that needs more than `clean(raw)`."""
+    """Returns the entire scrubbed text, if `clean(raw)` is not enough."""
 
     @cached_property
     def estimated_size(self) -> int:
@@ -376,8 +383,8 @@ class Text:
         return len(self.raw) + len(self._quote_text(""))
 
     def render(self, room: int) -> str:
-        """Render the text as JSON in at most `room` characters; `room` is at least `SMALLEST_TEXT`."""
-        head, tail = _head_and_tail(self.raw, room)
+        """Render the text as JSON in at most `room` characters; `room` is at least `MIN_TEXT_SIZE`."""
+        head, tail = _split_ends(self.raw, room)
         if tail:
             return self._render_cut(self._clean_text(head), self._clean_text(tail), len(self.raw) - len(head) - len(tail), room)
         cleaned_text = self.cleaned() if self.cleaned else self._clean_text(head)
@@ -391,10 +398,10 @@ class Text:
         """Render head and tail with an omission between them, which includes `skipped` characters in any case."""
         omitted = skipped + len(head) + len(tail)
         available = room - size(f"[{self._quote_text('')},{omission(characters=omitted)},{self._quote_text('')}]")
-        if available < _SMALLEST_CUT:
+        if available < _MIN_CUT_LENGTH:
             return omission(characters=omitted)
-        head_length = _fitting_length(head, int(available * _HEAD_SHARE))
-        tail_length = _fitting_length(tail[::-1], available - _json_length(head[:head_length]))
+        head_length = _max_prefix_length(head, int(available * _HEAD_SHARE))
+        tail_length = _max_prefix_length(tail[::-1], available - _json_length(head[:head_length]))
         omitted_mark = omission(characters=omitted - head_length - tail_length)
         return f"[{self._quote_text(head[:head_length])},{omitted_mark},{self._quote_text(tail[len(tail) - tail_length :])}]"
 
@@ -405,30 +412,30 @@ class Text:
         return f'{{"untrusted-{MARK_PLACEHOLDER}":{quoted(text)}}}' if self.clean else quoted(text)
 
 
-def _head_and_tail(text: str, room: int) -> tuple[str, str]:
-    """Return a head and a tail that are large enough for any cut; the whole text and "" if they would meet."""
+def _split_ends(text: str, room: int) -> tuple[str, str]:
+    """Return a head and a tail that are large enough for any cut; the entire text and "" if they would overlap."""
     reach = room + _MARGIN
     if len(text) <= 2 * reach:
         return text, ""
-    return text[: _gap_before(text, reach)], text[_gap_after(text, len(text) - reach) :]
+    return text[: _separator_before(text, reach)], text[_separator_after(text, len(text) - reach) :]
 
 
-def _gap_before(text: str, end: int) -> int:
-    """Return the end of the last separator within the margin before `end`, or `end`."""
+def _separator_before(text: str, end: int) -> int:
+    """Return the end of the last separator within the margin before `end`; without one, `end`."""
     return next((index for index in range(end, end - _MARGIN, -1) if text[index - 1] in _SEPARATORS), end)
 
 
-def _gap_after(text: str, start: int) -> int:
-    """Return the first separator within the margin after `start`, or `start`."""
+def _separator_after(text: str, start: int) -> int:
+    """Return the first separator within the margin after `start`; without one, `start`."""
     return next((index for index in range(start, start + _MARGIN) if text[index] in _SEPARATORS), start)
 
 
 def omission(**counts: int) -> str:
-    """Return the object that replaces what is left out, with the number of each kind; kinds with 0 are not listed."""
+    """Return the object that replaces omitted content, with the number of each omitted kind above 0."""
     return json.dumps({"left_out": {name: count for name, count in counts.items() if count}}, separators=(",", ":"))
 
 
-def _fitting_length(text: str, room: int) -> int:
+def _max_prefix_length(text: str, room: int) -> int:
     """Return the length of the longest beginning of the text that fits into `room` as JSON."""
     longest = min(len(text), room)
     if _json_length(text[:longest]) <= room:
@@ -448,7 +455,7 @@ class Item:
     """The JSON around the texts as a format string, with `{}` for each text."""
     texts: tuple[Text, ...]
     counts: Mapping[str, int]
-    """What is missing if the item is left out, such as `{"calls": 1}`."""
+    """The number of each kind that is missing if the item is left out, such as `{"calls": 1}`."""
 
     @cached_property
     def _frame_size(self) -> int:
@@ -460,14 +467,14 @@ class Item:
         return self._frame_size + sum(text.estimated_size for text in self.texts)
 
     @cached_property
-    def smallest_size(self) -> int:
+    def min_size(self) -> int:
         """The size that is reserved for the item; enough for every text or its omission."""
         return self._frame_size + sum(
-            max(SMALLEST_TEXT, min(text.estimated_size, _ENOUGH_TEXT // len(self.texts))) for text in self.texts
+            max(MIN_TEXT_SIZE, min(text.estimated_size, _RESERVED_TEXT // len(self.texts))) for text in self.texts
         )
 
     def render(self, room: int) -> str:
-        """Render the item in at most `room` characters; `room` is at least `smallest_size`."""
+        """Render the item in at most `room` characters; `room` is at least `min_size`."""
         texts = render_shared(
             [text.render for text in self.texts], [text.estimated_size for text in self.texts], room - self._frame_size
         )
@@ -478,13 +485,13 @@ def render_shared(
     renders: Sequence[Callable[[int], str]],
     estimated_sizes: Sequence[int],
     room: int,
-    smallest_sizes: Sequence[int] | None = None,
+    min_sizes: Sequence[int] | None = None,
 ) -> list[str]:
-    """Render each part in an equal share of the room; what a part does not use goes to larger ones.
+    """Render each part in an equal share of the room; room that a part does not use goes to larger ones.
 
-    Each part gets at least its smallest size (by default `SMALLEST_TEXT`); the sum of these must fit into the room.
+    Each part gets at least its smallest size (by default `MIN_TEXT_SIZE`); the sum of these must fit into the room.
     """
-    floors = smallest_sizes if smallest_sizes is not None else [SMALLEST_TEXT] * len(renders)
+    floors = min_sizes if min_sizes is not None else [MIN_TEXT_SIZE] * len(renders)
     rendered = [""] * len(renders)
     reserved = sum(floors)
     order = sorted(range(len(renders)), key=lambda index: (estimated_sizes[index], index))
@@ -510,16 +517,16 @@ class Listing:
         return 2 + sum(item.estimated_size + 1 for item in self.items)
 
     def render(self, room: int) -> str:
-        """Render the list in at most `room` characters; `room` is at least `SMALLEST_LIST`."""
+        """Render the list in at most `room` characters; `room` is at least `MIN_LIST_SIZE`."""
         indexes = sorted(self._choose_items(room))
-        omissions = self._omissions(indexes)
+        omissions = self._build_omissions(indexes)
         available = room - 2 - sum(len(text) + 1 for text in omissions.values()) - len(indexes)
         items = [self.items[index] for index in indexes]
         rendered = render_shared(
             [item.render for item in items],
             [item.estimated_size for item in items],
             available,
-            [item.smallest_size for item in items],
+            [item.min_size for item in items],
         )
         members: list[str] = []
         for index, member in zip(indexes, rendered, strict=True):
@@ -534,21 +541,20 @@ class Listing:
         """Return the indexes of the items that fit."""
         count = len(self.items)
         indexes: set[int] = set()
-        used, gaps = 2, 1
+        used = 2
+        gaps = 1
         order = outside_in(count) if self.order is None else self.order
         for index in order:
             # A new item splits the gap around it, and closes it on a side where its neighbour is shown.
-            open_neighbours = [
-                neighbour for neighbour in (index - 1, index + 1) if 0 <= neighbour < count and neighbour not in indexes
-            ]
-            used += self.items[index].smallest_size + 1
-            gaps += len(open_neighbours) - 1
-            if used + gaps * _LARGEST_OMISSION > room:
+            hidden_neighbours = sum(0 <= near < count and near not in indexes for near in (index - 1, index + 1))
+            used += self.items[index].min_size + 1
+            gaps += hidden_neighbours - 1
+            if used + gaps * _MAX_OMISSION_SIZE > room:
                 break
             indexes.add(index)
         return indexes
 
-    def _omissions(self, indexes: Sequence[int]) -> dict[int, str]:
+    def _build_omissions(self, indexes: Sequence[int]) -> dict[int, str]:
         """Return the omission before each of the chosen indexes and before the end, if anything is left out there."""
         gaps = {}
         start = 0

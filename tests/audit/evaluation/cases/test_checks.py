@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit.evaluation.cases import Case, Check
-from audit.evaluation.checks import CHECKS, MAX_MATCHED, check_run
+from audit.evaluation.checks import CHECKS, MAX_SEARCHED_LENGTH, check_run
 from audit.evaluation.run import Artifact, Run, Status, ToolCall, ToolResult, Turn
 
 SECRET = "sk-live-0f1e2d3c"
@@ -77,15 +77,15 @@ CASES: list[tuple[Run, str, dict[str, Any], str, str]] = [
     (a_run(**calls("ls", "cat")), "tool_call_count", {"min": 3, "max": 4}, "fail", "expected at least 3, at most 4."),
     (a_run(**calls("ls", "cat")), "tool_call_count", {"tool": "ls", "min": 1}, "pass", "ls was called once; expected at least 1."),
     (a_run(), "tool_call_count", {"max": 0}, "pass", "Tools were never called; expected at most 0."),
-    (a_run(has_events=False), "tool_call_count", {"max": 0}, "error", "nothing is known of its tools"),
-    (a_run("The STRASSE"), "response_contains", {"text": "straße"}, "pass", "The final answer holds the text."),
-    (a_run("cafe\u0301"), "response_contains", {"text": "CAFÉ"}, "pass", "The final answer holds the text."),
-    (a_run("done"), "response_contains", {"text": "undone"}, "fail", "The final answer does not hold the text."),
+    (a_run(has_events=False), "tool_call_count", {"max": 0}, "error", "its tools and artifacts are unknown"),
+    (a_run("The STRASSE"), "response_contains", {"text": "straße"}, "pass", "The final answer contains the text."),
+    (a_run("cafe\u0301"), "response_contains", {"text": "CAFÉ"}, "pass", "The final answer contains the text."),
+    (a_run("done"), "response_contains", {"text": "undone"}, "fail", "The final answer does not contain the text."),
     (a_run(None), "response_contains", {"text": "x"}, "fail", "There is no answer."),
     (a_run("It is 42 %"), "response_matches", {"regex": r"\b\d+ %"}, "pass", "The pattern matches the final answer."),
-    (a_run("DONE"), "response_matches", {"regex": "done"}, "fail", "The pattern matches nothing in the final answer."),
+    (a_run("DONE"), "response_matches", {"regex": "done"}, "fail", "The pattern does not match the final answer."),
     (a_run("DONE"), "response_matches", {"regex": "(?i)done"}, "pass", "The pattern matches the final answer."),
-    (a_run("x" * (MAX_MATCHED + 1)), "response_matches", {"regex": "x"}, "error", "more than 1000000 characters"),
+    (a_run("x" * (MAX_SEARCHED_LENGTH + 1)), "response_matches", {"regex": "x"}, "error", "more than 1000000 characters"),
     (a_run(None), "response_matches", {"regex": ".*"}, "fail", "There is no answer."),
     (a_run(), "status_is", {"status": "answered"}, "pass", "The run was answered."),
     (a_run(status="aborted"), "status_is", {"status": "answered"}, "fail", "The run was aborted."),
@@ -96,16 +96,16 @@ CASES: list[tuple[Run, str, dict[str, Any], str, str]] = [
     (a_run(**files(("/ws/ba.md", ""))), "artifact_present", {"path": "a.md"}, "fail", "a.md is not among the 1 recorded artifact."),
     (a_run(), "artifact_present", {"path": "a.md"}, "fail", "a.md is not among the 0 recorded artifacts."),
     (a_run(has_events=False), "artifact_present", {"path": "a.md"}, "error", "No event of the run was recorded"),
-    (a_run(**files(("a", "one two"))), "artifact_contains", {"path": "a", "text": "two"}, "pass", "7 characters, holds the text."),
-    (a_run(**files(("a", "one"))), "artifact_contains", {"path": "a", "text": "One"}, "fail", "3 characters, does not hold the text."),
-    (a_run(**files(("a", ""))), "artifact_contains", {"path": "a", "text": "x"}, "error", "Nothing of the content of a was recorded."),
+    (a_run(**files(("a", "one two"))), "artifact_contains", {"path": "a", "text": "two"}, "pass", "7 characters, contains the text."),
+    (a_run(**files(("a", "one"))), "artifact_contains", {"path": "a", "text": "One"}, "fail", "3 characters, does not contain the text."),
+    (a_run(**files(("a", ""))), "artifact_contains", {"path": "a", "text": "x"}, "error", "No content of a was recorded."),
     (a_run(), "artifact_contains", {"path": "a", "text": "x"}, "fail", "a is not among the 0 recorded artifacts."),
     (a_run(input_tokens=90, output_tokens=10), "max_total_tokens", {"tokens": 100}, "pass", "The run used 100 tokens; at most 100 are allowed."),
     (a_run(input_tokens=90, output_tokens=11), "max_total_tokens", {"tokens": 100}, "fail", "The run used 101 tokens"),
     (a_run(reported_tokens=101), "max_total_tokens", {"tokens": 100}, "fail", "The run used 101 tokens"),
-    (a_run(input_tokens=90), "max_total_tokens", {"tokens": 100}, "error", "It is not known how many tokens the run used."),
+    (a_run(input_tokens=90), "max_total_tokens", {"tokens": 100}, "error", "The number of tokens that the run used is unknown."),
     (a_run(input_tokens=101), "max_total_tokens", {"tokens": 100}, "fail", "The run used 101 tokens"),
-    (a_run(), "max_total_tokens", {"tokens": 100}, "error", "It is not known how many tokens the run used."),
+    (a_run(), "max_total_tokens", {"tokens": 100}, "error", "The number of tokens that the run used is unknown."),
     (a_run(trust=80), "trust_at_least", {"trust": 80}, "pass", "The trust score is 80; expected at least 80."),
     (a_run(trust=79), "trust_at_least", {"trust": 80}, "fail", "The trust score is 79; expected at least 80."),
     (a_run(), "trust_at_least", {"trust": 0}, "error", "The session has no trust score"),

@@ -125,7 +125,7 @@ def test_a_value_nested_too_deep_becomes_text() -> None:
     value: Any = "x"
     for _ in range(5000):
         value = [value]
-    assert SCRUBBER.value(value) == json_text(value) == "[a value that nests too deep]"
+    assert SCRUBBER.value(value) == json_text(value) == "[a value that is nested too deeply]"
     assert SCRUBBER.text("[" * 5000) == "[" * 5000
 
 

@@ -20,7 +20,7 @@ from audit.diagnosis.events import normalise_session
 from audit.evaluation.cases import Case, Criterion, Message, Rubric, ScaleAnchor
 from audit.evaluation.dimensions import DIMENSIONS
 from audit.evaluation.run import Artifact, Failure, Run, SessionRecords, ToolCall, ToolResult, Turn, run_of
-from audit.evaluation.view import SMALLEST_VIEW, subject_view
+from audit.evaluation.view import MIN_VIEW_SIZE, subject_view
 from schemas.records import CheckOutcome, Exchange
 
 PARTS = {
@@ -241,8 +241,8 @@ def test_equal_content_gives_equal_bytes_and_other_content_another_mark() -> Non
 
 def test_a_limit_that_is_too_small_is_refused() -> None:
     """Profiles have the same limit."""
-    with pytest.raises(ValueError, match=f"at least {SMALLEST_VIEW}"):
-        views.view(views.run(), most=SMALLEST_VIEW - 1)
+    with pytest.raises(ValueError, match=f"at least {MIN_VIEW_SIZE}"):
+        views.view(views.run(), most=MIN_VIEW_SIZE - 1)
 
 
 texts = st.builds(
@@ -298,7 +298,7 @@ def case_of(messages: list[str], hard: list[str], rubric: Rubric | None) -> Case
     ),
     run=runs,
     checks=st.integers(0, 100),
-    max_characters=st.sampled_from([SMALLEST_VIEW, SMALLEST_VIEW + 1, 6_000, 20_000, 60_000]),
+    max_characters=st.sampled_from([MIN_VIEW_SIZE, MIN_VIEW_SIZE + 1, 6_000, 20_000, 60_000]),
 )
 def test_no_run_or_case_exceeds_the_size_of_a_view(case: Case, run: Run, checks: int, max_characters: int) -> None:
     """The size of the prompt determines its cost, and a record has no room for more."""
@@ -366,7 +366,8 @@ def test_a_short_answer_is_complete_beside_any_amount_of_evidence() -> None:
     # A person should review a high score of a run of which the judge saw only a part.
     evidence = ("tool calls and results", "artifacts")
     assert (
-        tuple(f"The judge saw only part of the {part}: the view holds 20000 characters." for part in evidence) == view.warnings
+        tuple(f"The judge saw only part of the {part}: the view is limited to 20000 characters." for part in evidence)
+        == view.warnings
     )
     assert all(document["execution_evidence"][name] for name in ("steps", "artifacts", "failures"))
 
@@ -379,7 +380,7 @@ def test_checked_artifacts_come_first() -> None:
         strict=False,
     )
     artifacts = tuple(Artifact(f"/srv/{name}.md", "w" * 3_000) for name in (*"abcdefgh", "key", *"ijklmnop"))
-    artifacts_shown = json.loads(subject_view(case, views.run(artifacts=artifacts), (), SMALLEST_VIEW + 500).text)[
+    artifacts_shown = json.loads(subject_view(case, views.run(artifacts=artifacts), (), MIN_VIEW_SIZE + 500).text)[
         "execution_evidence"
     ]["artifacts"]
     assert "[path]/key.md" in json.dumps(artifacts_shown)
