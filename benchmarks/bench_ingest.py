@@ -32,7 +32,7 @@ from benchmarks.load import CREATED, Load, body, load
 from benchmarks.measure import print_rows, print_table, started
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, SessionClosed
-from service.server.server_lifecycle import run, server_of
+from service.server.server_lifecycle import build_http_server, run
 from service.server.supervisor import serving
 from service.setup.access import AccessStore, Holder, access_file
 from service.setup.workspace import utc_now
@@ -116,7 +116,7 @@ async def serve_alone(app: FastAPI) -> None:
     listener.listen(1024)
     host, port = listener.getsockname()
     print(f"http://{host}:{port}", flush=True)
-    await server_of(app, host, port).serve(sockets=[listener])
+    await build_http_server(app, host, port).serve(sockets=[listener])
 
 
 def fill(database: Path, count: int) -> None:

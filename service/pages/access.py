@@ -16,7 +16,7 @@ from analytics.queries import query_rows
 from service.pages.administration import Administrator
 from service.pages.rendering import page
 from service.read.known_projects import known_projects, named_projects
-from service.setup.access import MAX_LIVE, SCOPES, AuditLine, Holder, Kind, Scope, Token
+from service.setup.access import MAX_LIVE_TOKENS, SCOPES, AuditLine, Holder, Kind, Scope, Token
 from service.text.answers import Place, page_of
 from service.text.links import Links
 from service.text.words import WORDS
@@ -59,7 +59,7 @@ class Shown:
 @router.get("/admin/access")
 async def people(request: Request, _: Administrator, services: Services) -> HTMLResponse:
     """Show who has access, who is signed in, who reviews, and the connections."""
-    signed_in = Counter(one.name for one in services.access.sign_ins.going_on())
+    signed_in = Counter(one.name for one in services.access.sign_ins.active())
     reviewers = await services.ask(lambda cursor: query_rows(cursor, "reviewers"))
     operators = _list_holders(services, "operator", signed_in)
     values = {
@@ -88,12 +88,12 @@ async def person(request: Request, viewer: Administrator, services: Services, na
     shown_holder = _require_holder_shown(services, "operator", name)
     values = {
         "one": shown_holder,
-        "sign_ins": [one for one in services.access.sign_ins.going_on() if one.name == name],
+        "sign_ins": [one for one in services.access.sign_ins.active() if one.name == name],
         "deeds": [
             build_entry(line, services.access.holder) for line in services.access.audit_log.lines(SHOWN_LINES, name=name)
         ],
         "may_rotate": shown_holder.holder.scopes <= viewer.scopes,
-        "is_full": len(shown_holder.live) >= MAX_LIVE,
+        "is_full": len(shown_holder.live) >= MAX_LIVE_TOKENS,
         "expiries": EXPIRIES,
     }
     return page(request, "admin/person.html", values)
@@ -103,7 +103,7 @@ async def person(request: Request, viewer: Administrator, services: Services, na
 async def connection(request: Request, _: Administrator, services: Services, name: Name) -> HTMLResponse:
     """Show a connection and its tokens."""
     shown_holder = _require_holder_shown(services, "connection", name)
-    values = {"one": shown_holder, "is_full": len(shown_holder.live) >= MAX_LIVE, "expiries": EXPIRIES}
+    values = {"one": shown_holder, "is_full": len(shown_holder.live) >= MAX_LIVE_TOKENS, "expiries": EXPIRIES}
     return page(request, "admin/connection.html", values)
 
 

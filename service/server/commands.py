@@ -1,10 +1,10 @@
-"""The server's end of its link to commands: operations served over HTTP on the database's socket, to its owner only.
+"""The server's end of its link to commands: operations over HTTP on the database's socket, for its owner only.
 
 1. Statements can only read: each runs in a read-only transaction on its own cursor.
-2. Records are published through the record intake, a few hundred at a time, so that an import does not delay deliveries over HTTP.
-3. Records accepted before a call are in the tables when it is answered.
-4. Checks and people's decisions go through the server's own watch and share its lock.
-5. If a caller hangs up, by Ctrl-C or a kill, its operation is cancelled. Arguments are never logged.
+2. Records are published through the record intake in batches, so that an import does not delay deliveries over HTTP.
+3. Records that were accepted before a call are in the tables when the call is answered.
+4. Checks and decisions go through the server's own watch and share its lock.
+5. If a caller disconnects, by Ctrl-C or a kill, its operation is cancelled. Arguments are never logged.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from service.setup.server_link import (
     Outcome,
     RejudgeResult,
     Rows,
-    listening,
+    command_socket,
     pack,
-    portable,
+    to_portable,
     unpack,
 )
 from service.setup.version import version
@@ -64,22 +64,22 @@ from streams.watch.history import History, ProjectHistory
 from streams.watch.rounds import read_recent_projects
 from streams.watch.watching import Change, ChangeResult, Person, Watch, apply_change
 
-CALLERS = 64
-"""Maximum number of operations in progress; further ones are answered 503."""
-READERS = 4
-"""Maximum number of running statements; others wait."""
+MAX_CALLERS = 64
+"""Maximum number of concurrent operations; further calls are answered 503."""
+MAX_READERS = 4
+"""Maximum number of concurrent statements; others wait."""
 PUBLISH_BATCH_SIZE = 500
-"""Records published together: a delivery over HTTP waits at most for these."""
-POLL = 0.02
-"""Seconds between checks of the stages' progress, of the intake's room, or of an interrupted statement."""
-COPY_ROOM = 1.1
+"""Number of records that are published together. A delivery over HTTP waits for one batch at most."""
+POLL_SECONDS = 0.02
+"""Seconds between checks of the stages' progress, of the intake's capacity, or of an interrupted statement."""
+COPY_SPACE_FACTOR = 1.1
 """Free space that a copy needs, as a multiple of the file's size."""
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
 
 class CommandOperations:
-    """The operations, on the event loop of the intake: the coroutine methods named in `NAMES`."""
+    """The operations: the coroutine methods named in `NAMES`. They run on the event loop of the intake."""
 
     NAMES = (
         "version",
@@ -101,7 +101,7 @@ class CommandOperations:
         self._intake = intake
         self._watch = watch
         self._history = History(watch, intake.store, intake.now)
-        self._readers = anyio.CapacityLimiter(READERS)
+        self._readers = anyio.CapacityLimiter(MAX_READERS)
 
     async def version(self) -> str:
         """Return the server's version."""
@@ -116,37 +116,35 @@ class CommandOperations:
         async with self._readers:
             await self._flush()
             with contextlib.closing(self._intake.store.cursor()) as cursor:
-                return await _until_cancelled(lambda: _read(cursor, statement, parameters), cursor.interrupt)
+                return await _run_interruptibly(lambda: _read_rows(cursor, statement, parameters), cursor.interrupt)
 
     async def copy(self, path: str) -> None:
-        """Copy the database to a new file, with all records accepted before the call."""
+        """Copy the database to a new file, with all records that were accepted before the call."""
         await self._flush()
         await asyncio.to_thread(self._copy, Path(path))
 
     async def publish(
         self, messages: dict[str, list[bytes]], progress: list[ImportProgress], now: datetime
     ) -> dict[str, Outcome]:
-        """Publish encoded records by topic, then record the progress of imported files; durable on return.
+        """Publish encoded records by topic, then record the progress of imported files. Both are durable on return.
 
-        Known records are left out. A record that conflicts with a known one becomes a dead letter dated `now`, as without a server.
+        Known records are skipped. A record that conflicts with a known one becomes a dead letter dated `now`, as without a server.
         """
         outcomes: dict[str, Outcome] = {}
         admission, conflicting = Admission(self._intake.redactor, now), EncodedRecords()
         for topic, encoded in messages.items():
             outcomes[topic] = await self._publish(topic, encoded, admission, conflicting)
         for topic, encoded in conflicting.messages.items():
-            added, before = (
-                await self._publish(topic, encoded, admission, EncodedRecords()),
-                outcomes.get(topic, Outcome({}, 0, [])),
-            )
-            written = dict(Counter(before.written) + Counter(added.written))
-            outcomes[topic] = Outcome(written, before.known + added.known, before.conflicts)
+            earlier = outcomes.get(topic, Outcome({}, 0, []))
+            added = await self._publish(topic, encoded, admission, EncodedRecords())
+            written = dict(Counter(earlier.written) + Counter(added.written))
+            outcomes[topic] = Outcome(written, earlier.known + added.known, earlier.conflicts)
         if progress:
-            await asyncio.to_thread(self._note_progress, progress)
+            await asyncio.to_thread(self._record_progress, progress)
         return outcomes
 
     async def settle(self) -> None:
-        """Wait until the stages have read all present records. Stages that ask a judge count only if there is no judge."""
+        """Wait until the stages have read all present records. If there is a judge, do not wait for the stages that call it."""
         store = self._intake.store
         await self._intake.flush()
         pending = {
@@ -174,7 +172,10 @@ class CommandOperations:
         return await self._history.check(target, until)
 
     async def check(self, projects: list[str] | None, as_of: datetime) -> list[CheckResult]:
-        """Recompute the sums of days with new scores, then check projects for drift as of a moment; None: all with recent data."""
+        """Recompute the sums of days with new scores, then check projects for drift as of a time.
+
+        Without `projects`, check all projects with recent data.
+        """
         store = self._intake.store
         await self._intake.flush()
         await asyncio.to_thread(refresh_daily, store)
@@ -182,10 +183,10 @@ class CommandOperations:
             projects = await asyncio.to_thread(read_recent_projects, store, as_of)
         return await self._watch.check(projects, as_of)
 
-    async def apply_change(self, which: tuple[str, str], wanted: Change, person: Person, now: datetime) -> ChangeResult:
-        """Decide on an incident, assign it or comment on it, as `streams.watch.watching.change`."""
+    async def apply_change(self, key: tuple[str, str], requested: Change, person: Person, now: datetime) -> ChangeResult:
+        """Decide on an incident, assign it or comment on it, as `streams.watch.watching.apply_change` does."""
         await self._intake.flush()
-        return await apply_change(self._watch, which, wanted, person, now)
+        return await apply_change(self._watch, key, requested, person, now)
 
     async def purge(self, now: datetime, days: int | None) -> PurgedRecords:
         """Delete records past their retention."""
@@ -194,52 +195,55 @@ class CommandOperations:
         return purged_records(await asyncio.to_thread(purge, self._intake.store, policy, now, days), policy, now, days)
 
     async def rejudge(self, project: str | None, reason: str | None, limit: int) -> RejudgeResult:
-        """Have unscored exchanges judged again; return when the judge has no work left."""
+        """Have unscored exchanges judged, and return when the judge has no work left."""
         return await self._judge(lambda: self._intake.rejudge(project, reason, limit))
 
     async def judge_anchors(self, project: str) -> int:
-        """Have the anchors of a project judged again; return their number when all are judged."""
+        """Have the anchors of a project judged again, and return their number when all are judged."""
 
         async def begin() -> int:
             return (await run_round(self._intake, project)).exchanges
 
         return (await self._judge(begin)).requested
 
-    async def _judge(self, ask: Callable[[], Awaitable[int]]) -> RejudgeResult:
+    async def _judge(self, request: Callable[[], Awaitable[int]]) -> RejudgeResult:
+        """Request judgements and wait until the judge has no work left."""
         if not self._intake.has_judge:
             raise SettingsError(
                 "the server has no judge", hint="Start it with one: set ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL."
             )
-        before = self._intake.state()
-        requested = await ask()
+        state_before = self._intake.state()
+        requested = await request()
         await self.settle()
         while self._intake.state().queues.get(SCORING.queue):
             await self._wait()
         await self._intake.flush()
-        now = self._intake.state()
-        calls = dict(Counter(now.judge_calls) - Counter(before.judge_calls))
-        return RejudgeResult(self._intake.judge_name, requested, calls, now.spent_usd - before.spent_usd)
+        state = self._intake.state()
+        calls = dict(Counter(state.judge_calls) - Counter(state_before.judge_calls))
+        return RejudgeResult(self._intake.judge_name, requested, calls, state.spent_usd - state_before.spent_usd)
 
     async def _publish(
         self, topic: str, messages: Sequence[bytes], admission: Admission, conflicting: EncodedRecords
     ) -> Outcome:
         written: Counter[str] = Counter()
-        duplicates, conflicts, start = 0, list[int](), 0
-        for name, part in _split_parts(messages):
+        duplicates = 0
+        conflicts: list[int] = []
+        start = 0
+        for name, part in _split_batches(messages):
             records = await asyncio.to_thread(lambda: [decode(message) for message in part])  # noqa: B023 - awaited here
-            published = await self._when_not_busy(topic, records)
+            published = await self._publish_when_ready(topic, records)
             written[schema_of(name).table] += published.written
             duplicates += published.known
             if published.conflicts:
-                in_conflict = [part[index] for index in published.conflicts]
-                differing = await asyncio.to_thread(self._differing_fields, topic, in_conflict)
-                for message, fields in zip(in_conflict, differing, strict=True):
+                conflicting_messages = [part[index] for index in published.conflicts]
+                differing = await asyncio.to_thread(self._differing_fields, topic, conflicting_messages)
+                for message, fields in zip(conflicting_messages, differing, strict=True):
                     admission.add_conflict(conflicting, topic, decode(message), fields)
                 conflicts += [start + index for index in published.conflicts]
             start += len(part)
         return Outcome(dict(written), duplicates, conflicts)
 
-    async def _when_not_busy(self, topic: str, records: Sequence[Record]) -> Any:
+    async def _publish_when_ready(self, topic: str, records: Sequence[Record]) -> Any:
         while True:
             try:
                 return await self._intake.publish(topic, records)
@@ -254,7 +258,7 @@ class CommandOperations:
                 differing |= find_new_rows(cursor, schema_of(name), frame, topic, recent_matches=store.recent_matches)[1]
         return [differing.get(index, ()) for index in range(len(messages))]
 
-    def _note_progress(self, progress: Sequence[ImportProgress]) -> None:
+    def _record_progress(self, progress: Sequence[ImportProgress]) -> None:
         with self._intake.store.transaction() as transaction:
             transaction.set_progress(progress)
 
@@ -262,10 +266,11 @@ class CommandOperations:
         database = self._intake.store.path
         if database is None:
             raise StoreError("a database in memory has no copy", hint="Open a file.")
-        needed, room = int(database.stat().st_size * COPY_ROOM), shutil.disk_usage(path.parent).free
-        if room < needed:
+        needed = int(database.stat().st_size * COPY_SPACE_FACTOR)
+        free = shutil.disk_usage(path.parent).free
+        if free < needed:
             hint = "Free disk space, or stop the server: then no copy is needed."
-            raise StoreError(f"{database}: a copy needs {needed} bytes, and the disk has {room} left", hint=hint)
+            raise StoreError(f"{database}: a copy needs {needed} bytes, and the disk has {free} left", hint=hint)
         copy_database(self._intake.store, path)
 
     async def _flush(self) -> None:
@@ -274,16 +279,16 @@ class CommandOperations:
             await self._intake.flush()
 
     async def _wait(self) -> None:
-        """Wait a moment for the stages or the judge; raise their error if they have failed."""
+        """Wait a moment for the stages or the judge. Raises their error if they have failed."""
         if self._intake.broken.is_set():
             raise self._intake.failure()
-        await asyncio.sleep(POLL)
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def commands_app(operations: CommandOperations) -> Starlette:
     """Build the socket's application: `POST /OPERATION`, with arguments and result in MessagePack.
 
-    It answers 422 with a `Failure` for an error meant for users, and 400 for arguments of wrong types.
+    It answers 422 with a `Failure` for an error that users can fix, and 400 for arguments of wrong types.
     """
     methods = {name: getattr(operations, name) for name in CommandOperations.NAMES}
     arguments = {name: _arguments_type(method) for name, method in methods.items()}
@@ -298,7 +303,7 @@ def commands_app(operations: CommandOperations) -> Starlette:
             return Response(status_code=400)
         running = asyncio.create_task(methods[name](*values))
         try:
-            await _until_hung_up(request, running)
+            await _cancel_on_disconnect(request, running)
             return _respond(200, running.result())
         except asyncio.CancelledError:
             return Response(status_code=CANCELLED)
@@ -312,14 +317,14 @@ def commands_app(operations: CommandOperations) -> Starlette:
 
 
 @contextlib.asynccontextmanager
-async def taking_commands(database: Path, intake: RecordIntake, watch: Watch) -> AsyncIterator[None]:
+async def serve_commands(database: Path, intake: RecordIntake, watch: Watch) -> AsyncIterator[None]:
     """Serve commands for a database while the context is open.
 
     If the socket cannot be opened, log the error and continue without it.
     """
     with contextlib.ExitStack() as stack:
         try:
-            listener = stack.enter_context(listening(database))
+            listener = stack.enter_context(command_socket(database))
         except StoreError as error:
             log.warning("commands cannot ask this server: %s; %s", error, error.hint)
             yield
@@ -331,7 +336,7 @@ async def taking_commands(database: Path, intake: RecordIntake, watch: Watch) ->
             ws="none",
             log_config=None,
             access_log=False,
-            limit_concurrency=CALLERS,
+            limit_concurrency=MAX_CALLERS,
             timeout_graceful_shutdown=1,
         )
         server = _CommandServer(config)
@@ -341,12 +346,12 @@ async def taking_commands(database: Path, intake: RecordIntake, watch: Watch) ->
         finally:
             server.should_exit = True
             await serving
-            if server.server_state.tasks:  # were cancelled
+            if server.server_state.tasks:  # the shutdown has cancelled them
                 await asyncio.wait(server.server_state.tasks)
 
 
 class _CommandServer(uvicorn.Server):
-    """The second server of the process; the first one handles signals."""
+    """The second server of the process. The first one handles signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -363,44 +368,44 @@ def _respond(status: int, value: Any) -> Response:
     return Response(pack(value), status, media_type=MESSAGE_PACK)
 
 
-def _split_parts(messages: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:
-    """Split messages, in order, into parts of one record type with at most `PUBLISH_BATCH_SIZE` messages."""
+def _split_batches(messages: Sequence[bytes]) -> Iterator[tuple[str, Sequence[bytes]]]:
+    """Split messages, in order, into batches of one record type with at most `PUBLISH_BATCH_SIZE` messages."""
     for name, run in itertools.groupby(messages, lambda message: writer_schema(message).name):
         same_type = list(run)
         for start in range(0, len(same_type), PUBLISH_BATCH_SIZE):
             yield name, same_type[start : start + PUBLISH_BATCH_SIZE]
 
 
-def _read(cursor: duckdb.DuckDBPyConnection, statement: str, parameters: Any) -> Rows:
+def _read_rows(cursor: duckdb.DuckDBPyConnection, statement: str, parameters: Any) -> Rows:
     try:
         cursor.execute("BEGIN TRANSACTION READ ONLY")
         result = cursor.execute(statement, parameters)
         columns = [(column[0], str(column[1])) for column in result.description or ()]
-        return Rows(columns, [tuple(map(portable, row)) for row in result.fetchall()])
+        return Rows(columns, [tuple(map(to_portable, row)) for row in result.fetchall()])
     except duckdb.Error as error:
         raise QueryError(first_line(error)) from error
 
 
-async def _until_cancelled(work: Callable[[], Result], interrupt: Callable[[], object]) -> Result:
-    """Run a function in a thread; on cancellation, interrupt it and wait for its end."""
+async def _run_interruptibly(work: Callable[[], Result], interrupt: Callable[[], object]) -> Result:
+    """Run a function in a thread. On cancellation, interrupt it and wait for its end."""
     running = asyncio.create_task(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         while not running.done():
             interrupt()  # repeatedly, because a statement that has not started yet ignores an interrupt
-            await asyncio.wait([running], timeout=POLL)
+            await asyncio.wait([running], timeout=POLL_SECONDS)
         running.exception()  # retrieve the exception: there is no caller left to raise it to
         raise
 
 
-async def _until_hung_up(request: Request, operation: asyncio.Task[Any]) -> None:
-    """Wait for an operation; cancel it when its caller hangs up, or when this is cancelled."""
-    hung_up = asyncio.ensure_future(request.receive())  # the body has been read, so the next message is the disconnect
+async def _cancel_on_disconnect(request: Request, operation: asyncio.Task[Any]) -> None:
+    """Wait for an operation. Cancel it if its caller disconnects or the wait is cancelled."""
+    disconnect = asyncio.ensure_future(request.receive())  # the body has been read, so the next message is the disconnect
     try:
-        await asyncio.wait([operation, hung_up], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([operation, disconnect], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        hung_up.cancel()
+        disconnect.cancel()
         if not operation.done():
             operation.cancel()
             await asyncio.wait([operation])

@@ -1,14 +1,14 @@
-"""The list of the serving process's periodic tasks, and two of them: token use, and the watchdog of sessions.
+"""The periodic tasks of the server process, and the code of two of them: token use, and the watchdog of silent sessions.
 
 The watchdog detects silent sessions, and raises alerts about them:
 
-1. Any record of a session is a sign of life at its time of intake, unless it was history then (more than a day old). So a backfill
-   raises no alarm, and a sender with a wrong clock or time zone still counts as alive.
-2. A session whose last turn has ended is idle: it waits for its user, and no sign of life is overdue. A session is in progress
-   if it has a turn without its exchange, such as events after the last exchange, or sends heartbeats.
+1. Any record of a session is a sign of life at its time of intake, unless it was more than a day old then. So a backfill raises no
+   alarm, and a sender with a wrong clock or time zone still counts as alive.
+2. A session whose last turn has ended is idle. It waits for its user, so no sign of life is overdue. A session is in progress if it
+   has a turn without its exchange, for example events after the last exchange, or if it sends heartbeats.
 3. A session is watched until it is closed, or until it has been silent for longer than the session gap, which closes it.
 4. Silence counts only while this server is listening: a session that seemed silent while the server was down may have been active.
-5. Each level of a silence raises one alert: to people once through the outbox, across restarts; in the log once per process.
+5. Each level of a silence raises one alert. The outbox sends it to people once, across restarts; the log has it once per process.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ from streams.upkeep.deletion import ErasureTask, RetentionTask, Withdrawing
 from streams.upkeep.periodic_tasks import PeriodicTask
 from streams.watch.rounds import WatchRounds
 
-INTERVAL = 60.0
-"""Seconds between two writes: uses are recorded to the minute."""
+TOKEN_USE_INTERVAL = 60.0
+"""Seconds between two writes. The last use of a token is recorded to the minute."""
 
 
 class TokenUse:
-    """The periodic task `token use`. It writes in batches, because each write invalidates the cached tokens of every server."""
+    """The periodic task `token use`. It writes once per interval, because each write invalidates the cached tokens of every server."""
 
     name = "token use"
-    interval = INTERVAL
+    interval = TOKEN_USE_INTERVAL
 
     def __init__(self, access: AccessStore) -> None:
         self._access = access
 
     async def run(self) -> None:
         """Record the uses since the last run."""
-        await asyncio.to_thread(self._access.note_use)
+        await asyncio.to_thread(self._access.record_use)
 
 
-LONGEST_SECONDS = 30.0
-"""Longest time between two checks, in seconds."""
-MANY = 100
-"""The maximum number of a project's sessions that get single alerts when they reach a level together; more share one."""
+MAX_CHECK_INTERVAL = 30.0
+"""Maximum number of seconds between two checks."""
+MAX_SINGLE_ALERTS = 100
+"""Maximum number of sessions of a project that get separate alerts at one check. If there are more, they share an alert."""
 _ALERTED = frozenset({"warning", "critical"})
 _LOG_LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}
 log = logging.getLogger(__name__)
@@ -73,92 +73,99 @@ class SilenceWatchdog:
         self._engine = engine
         self._alerts = alerts
         intervals = _list_intervals(engine.policy)
-        self._shortest = min(intervals.values())
-        self.interval = min(self._shortest.total_seconds() / 3, LONGEST_SECONDS)
-        self._last_look: datetime | None = None
+        self._min_interval = min(intervals.values())
+        self.interval = min(self._min_interval.total_seconds() / 3, MAX_CHECK_INTERVAL)
+        self._last_check: datetime | None = None
         gap = timedelta(minutes=engine.policy.session_gap_minutes)
         if any(STOPPED * interval >= gap for interval in intervals.values()):
             names = ", ".join(name or "every other" for name, interval in intervals.items() if STOPPED * interval >= gap)
             log.warning(
-                "sessions are over by sessionGapMinutes before they miss %d of heartbeatInterval: %.500s", STOPPED, names
+                "sessionGapMinutes ends sessions before they miss %d intervals of heartbeatInterval: %.500s", STOPPED, names
             )
-        self._told: dict[tuple[str, str], str] = {}
+        self._alerted: dict[tuple[str, str], str] = {}
+        """The last cause of an alert, by connection and session id."""
 
     async def run(self) -> None:
         """Check the sessions once."""
-        now, ready = self._engine.now(), self._engine.state().ready
-        patience = timedelta(seconds=2 * self.interval + LONGEST_SECONDS)
-        listening = listening_since(listening_of(self._engine), self._last_look, now, ready=ready, patience=patience)
+        now = self._engine.now()
+        ready = self._engine.state().ready
+        patience = timedelta(seconds=2 * self.interval + MAX_CHECK_INTERVAL)
+        listening = listening_since(listening_of(self._engine), self._last_check, now, ready=ready, patience=patience)
         note_listening(self._engine, listening)
-        self._last_look = now
-        if now - listening <= self._shortest:
+        self._last_check = now
+        if now - listening <= self._min_interval:
             return
         await self._engine.flush()
-        silent = await asyncio.to_thread(self._silent, now, listening)
-        fresh = self._fresh(silent)
-        await self._alerts.raise_alerts(list(_open_notices(fresh)))
-        self._told |= {(session.connection, session.session_id): _key_cause(session) for session in fresh}
-        _log(fresh)
+        silent = await asyncio.to_thread(self._find_silent, now, listening)
+        new = self._select_unalerted(silent)
+        await self._alerts.raise_alerts(list(_open_notices(new)))
+        self._alerted |= {(session.connection, session.session_id): _cause_of(session) for session in new}
+        _log_silence(new)
 
-    def _silent(self, now: datetime, listening: datetime) -> list[OpenSession]:
+    def _find_silent(self, now: datetime, listening: datetime) -> list[OpenSession]:
         """Return the sessions with an overdue sign of life."""
         engine = self._engine
         with contextlib.closing(engine.store.cursor()) as cursor:
-            overdue = open_sessions(cursor, engine.policy, now, listening, silent_since=now - self._shortest)
-        audited = engine.policy.for_project
-        return [
-            one.session for one in overdue if one.session.missed_intervals and audited(one.session.project).settings.enabled
-        ]
+            listed = open_sessions(cursor, engine.policy, now, listening, silent_since=now - self._min_interval)
+        sessions = [item.session for item in listed if item.session.missed_intervals]
+        return [session for session in sessions if engine.policy.for_project(session.project).settings.enabled]
 
-    def _fresh(self, silent: Sequence[OpenSession]) -> list[OpenSession]:
-        """Return the sessions whose level has raised no alert yet; forget sessions that are no longer silent."""
-        present = {(one.connection, one.session_id) for one in silent}
-        self._told = {key: cause for key, cause in self._told.items() if key in present}
-        return [one for one in silent if self._told.get((one.connection, one.session_id)) != _key_cause(one)]
+    def _select_unalerted(self, silent: Sequence[OpenSession]) -> list[OpenSession]:
+        """Return the sessions whose level has raised no alert yet, and forget sessions that are no longer silent."""
+        keys = {(session.connection, session.session_id) for session in silent}
+        self._alerted = {key: cause for key, cause in self._alerted.items() if key in keys}
+        return [
+            session for session in silent if self._alerted.get((session.connection, session.session_id)) != _cause_of(session)
+        ]
 
 
 def _list_intervals(policy: Policy) -> dict[str, timedelta]:
-    """Return the interval of each project in the policy; the empty name stands for every other project."""
+    """Return the interval of each project in the policy. The empty name is every other project."""
     names = ("", *policy.projects)
     return {name: timedelta(milliseconds=policy.for_project(name).settings.heartbeat_interval) for name in names}
 
 
 def _open_notices(sessions: Sequence[OpenSession]) -> Iterator[Notice]:
-    """Return alerts about sessions that reached a level: one each, or one per project if there are many."""
+    """Yield alerts about sessions that have reached a level: one per session, or one per project if there are many."""
     groups: dict[tuple[str, str], list[OpenSession]] = {}
     for session in sessions:
         if session.level in _ALERTED:
             groups.setdefault((session.project, session.level), []).append(session)
     for group in groups.values():
-        if len(group) > MANY:
+        if len(group) > MAX_SINGLE_ALERTS:
             yield fleet_notice(group)
         else:
             yield from map(silence_notice, group)
 
 
-def _log(sessions: Sequence[OpenSession]) -> None:
-    for session in sessions[:MANY]:
+def _log_silence(sessions: Sequence[OpenSession]) -> None:
+    for session in sessions[:MAX_SINGLE_ALERTS]:
         message = "session %s of connection %s (%s): no heartbeat or record for %d s, %d intervals missed"
-        seconds, level = session.elapsed_ms / 1000, _LOG_LEVELS[session.level or "info"]
+        seconds = session.elapsed_ms / 1000
+        level = _LOG_LEVELS[session.level or "info"]
         log.log(level, message, session.session_id, session.connection, session.project, seconds, session.missed_intervals)
-    if len(sessions) > MANY:
-        log.warning("%d more sessions are silent", len(sessions) - MANY)
+    if len(sessions) > MAX_SINGLE_ALERTS:
+        log.warning("%d more sessions are silent", len(sessions) - MAX_SINGLE_ALERTS)
 
 
-def _key_cause(session: OpenSession) -> str:
+def _cause_of(session: OpenSession) -> str:
+    """Return the text that identifies a silence and its level."""
     return f"{session.last_received.isoformat()} {session.level}"
 
 
 def periodic_tasks_of(
     engine: RecordIntake, settings: Settings, context: ApiContext, *, watches: bool = True
 ) -> list[PeriodicTask]:
-    """Return the periodic tasks of a server over this engine; watch, tokens and metrics are shared with its endpoints.
+    """Return the periodic tasks of a server over this engine. They share watch, tokens and metrics with its endpoints.
 
-    The watch runs periodic checks only if the server `watches`.
+    Drift checks are among them only if the server `watches`.
     """
     alerts = open_alerts(engine, settings)
+    watch_tasks: list[PeriodicTask] = []
+    if watches:
+        watch_tasks.append(WatchRounds(context.watch, engine.store, engine.now, lambda: engine.state().ready))
     return [
-        *([WatchRounds(context.watch, engine.store, engine.now, lambda: engine.state().ready)] if watches else []),
+        *watch_tasks,
         AnchorRounds(engine),
         Delivery(alerts),
         SilenceWatchdog(engine, alerts),

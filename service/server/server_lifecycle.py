@@ -1,4 +1,4 @@
-"""Runs the server: opens the listener first, serves HTTP/1.1 with uvicorn, and stops without losing records."""
+"""Running the server: open the listener first, serve HTTP/1.1 with uvicorn, and stop without losing records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from analytics.deletion.compaction import compact_at_start
 from audit.policy import Policy
 from schemas.errors import SettingsError
 from service.server.app import create_app, prepare_routes
-from service.server.commands import taking_commands
+from service.server.commands import serve_commands
 from service.server.periodic_tasks import periodic_tasks_of
 from service.setup.access import AccessStore, access_file
 from service.setup.judge_setup import WORKERS, OpenedJudge, open_judge, unpriced_note
@@ -50,51 +50,53 @@ except ImportError:  # uvloop does not exist for Windows
 if TYPE_CHECKING:
     from service.http.otlp_grpc import Receiver
 
-_NO_OPERATOR = "no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
-_DATABASE_IN_USE = "Another server is using the database: stop it, or pass another database with --db."
+_NO_OPERATOR = (
+    "no operator yet, so nobody can sign in: `driftline operators add NAME` prints a token, even while the server runs"
+)
+_DATABASE_IN_USE = "Another server is using the database. Stop it, or pass another database with --db."
 Result = TypeVar("Result")
 MAX_CONNECTIONS = 512
-"""Maximum number of connections; requests on further ones are answered 503."""
-MAX_HEAD = 16 * 1024
-"""Maximum size of an incomplete request head, in bytes."""
-KEEP_ALIVE = 10
-"""Seconds for which an idle connection is kept."""
-LEAVING_SECONDS = 1.0
-"""How long a stopping server waits for the first request of an accepted connection, in seconds."""
+"""Maximum number of connections; requests on further connections are answered 503."""
+MAX_HEAD_BYTES = 16 * 1024
+"""Maximum size of an incomplete request head."""
+KEEP_ALIVE_SECONDS = 10
+"""How long an idle connection is kept."""
+STOP_GRACE_SECONDS = 1.0
+"""How long a stopping server waits for the first request of an accepted connection."""
 log = logging.getLogger(__name__)
 Announce = Callable[[str, str, Sequence[str]], None]
-"""Called with the address of a started server, its judge, and the reasons why exchanges are not judged."""
+"""Called with the address of a started server, its judge, and notes for the operator."""
 
 
 def serve(settings: Settings, *, names: Sequence[str], expose: bool, announce: Announce, as_of: datetime | None = None) -> None:
-    """Serve until a stop signal; `announce` is called once calls are accepted.
+    """Serve until a stop signal. `announce` is called once the server accepts requests.
 
-    With `as_of` the clock starts at that time, and no drift checks run. Raises SettingsError if the address is not available,
+    With `as_of`, the clock starts at that time, and no drift checks run. Raises SettingsError if the address is not available,
     or if it is not a loopback address and `expose` is not set.
     """
     with listen(settings.host, settings.port, expose=expose) as listener:
         while run(_serve(settings, listener, names, announce, as_of)):
-            # Calls that arrive meanwhile wait at the listener. Free the memory of the previous round.
+            # Requests that arrive in between wait at the listener. Free the memory of the stopped server.
             gc.unfreeze()
             gc.collect()
-            announce = _announce_again
+            announce = _log_restart
 
 
-def _announce_again(address: str, _judge: str, _notes: Sequence[str]) -> None:
-    log.warning("started again at %s with the policy of the file", address)
+def _log_restart(address: str, _judge: str, _notes: Sequence[str]) -> None:
+    log.warning("restarted at %s with the policy from the file", address)
 
 
 def _start_clock(start: datetime) -> Clock:
-    """Return a clock that starts now at the given time."""
-    ahead = start - utc_now()
-    return lambda: utc_now() + ahead
+    """Return a clock that shows the given time now and then runs on."""
+    offset = start - utc_now()
+    return lambda: utc_now() + offset
 
 
 async def _serve(
     settings: Settings, listener: socket.socket, names: Sequence[str], announce: Announce, as_of: datetime | None
 ) -> bool:
-    """Serve until asked to stop; return whether to start again."""
-    # Open the judge first: if its key is missing, no file is created or opened.
+    """Serve until a stop is requested. Return whether to start again."""
+    # Open the judge first: if its API key is missing, no file is created or opened.
     if settings.kafka is not None:
         opened = OpenedJudge(None, WORKERS)
     else:
@@ -103,13 +105,13 @@ async def _serve(
         if opened.judge is not None:
             stack.push_async_callback(opened.judge.aclose)
         workspace = _enter_workspace(stack, settings, as_of)
-        # Tokens expire by the real clock, whatever time the server shows.
+        # Tokens expire by the real clock, even with `as_of`.
         access = stack.enter_context(AccessStore(access_file(settings.database), utc_now))
         engine = _open_engine(workspace, opened) if settings.kafka is None else _open_engine_over_kafka(workspace)
         app = create_app(engine, access, api_settings(settings, names))
         stack.push_async_callback(app.state.query_pool.close)
         spans = listen_for_spans(settings, app.state.context)
-        notes = _write_notes(opened, workspace.policy, access)
+        notes = _startup_notes(opened, workspace.policy, access)
         if spans is not None:
             notes.append(f"OpenTelemetry over gRPC is accepted at {spans.address}")
         server = _build_server(settings, listener, app, partial(announce, _listener_url(listener), opened.name, notes))
@@ -123,7 +125,7 @@ def _enter_workspace(stack: contextlib.AsyncExitStack, settings: Settings, as_of
     compact_at_start(settings.database)
     now = utc_now if as_of is None else _start_clock(as_of)
     workspace = stack.enter_context(
-        open_workspace(settings, now=now, create=True, writes=settings.kafka is None, alone=_DATABASE_IN_USE)
+        open_workspace(settings, now=now, create=True, writes=settings.kafka is None, exclusive_hint=_DATABASE_IN_USE)
     )
     workspace.store.release_memory()
     return workspace
@@ -135,12 +137,12 @@ def _listener_url(listener: socket.socket) -> str:
 
 
 def _build_server(settings: Settings, listener: socket.socket, app: FastAPI, on_started: Callable[[], None]) -> _Server:
-    """Build the server that the application can ask to start again."""
+    """Build the server, which the application can restart."""
     host, port = listener.getsockname()[:2]
-    http = server_of(app, host, port)
+    http = build_http_server(app, host, port)
     http.config.timeout_graceful_shutdown = math.ceil(settings.client_grace)
     server = _Server(http, listener, on_started)
-    app.state.context.restart = server.start_again
+    app.state.context.restart = server.request_restart
     return server
 
 
@@ -151,17 +153,17 @@ async def _run_until_stopped(
 
     Raises the engine's failure if it broke.
     """
-    # Report wrong settings before anything starts.
+    # Create the tasks first: wrong settings are reported before anything starts.
     periodic_tasks = PeriodicTasks(periodic_tasks_of(engine, settings, app.state.context, watches=watches))
     await engine.start()
     prepare_routes(app)
-    # Objects loaded so far stay: searching them for garbage would delay all calls by a tenth of a second.
+    # Objects loaded so far live until the end. Searching them for garbage would delay all requests by a tenth of a second.
     collect_in_short_pauses()
     engine.has_more = partial(periodic_tasks.poke, TraceAssembler.name)
     periodic_tasks.start()
     watch = asyncio.create_task(server.stop_when_set(engine.broken))
     try:
-        async with taking_commands(settings.database, engine, app.state.context.watch), _receive_spans(spans):
+        async with serve_commands(settings.database, engine, app.state.context.watch), _receive_spans(spans):
             # uvicorn closes its sockets, and the listener is needed if the server starts again.
             await server.serve(sockets=[server.listener.dup()])
         if engine.broken.is_set():
@@ -173,7 +175,7 @@ async def _run_until_stopped(
 
 
 def listen_for_spans(settings: Settings, services: ApiContext) -> Receiver | None:
-    """Bind the address for OTLP over gRPC; None if it is not configured.
+    """Bind the address for OTLP over gRPC. Return None if it is not configured.
 
     Raises SettingsError if gRPC is not installed or the address is in use.
     """
@@ -194,7 +196,7 @@ def _receive_spans(spans: Receiver | None) -> contextlib.AbstractAsyncContextMan
 
 
 def api_settings(settings: Settings, names: Sequence[str]) -> ApiSettings:
-    """Return the host names that the server answers to, and the ones behind a TLS proxy."""
+    """Return the settings of the API, with the host names that the server accepts and those behind a TLS proxy."""
     public = urlsplit(settings.public_url or "")
     allowed_hosts = LOOPBACK_NAMES | {settings.host} | set(names)
     if public.hostname:
@@ -222,8 +224,8 @@ def _open_engine_over_kafka(workspace: Workspace) -> Engine:
     return Engine(store, policy, redactor, now, judge_name=WORKERS, log=topics)
 
 
-def _write_notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:
-    """Return the reasons why a configured judge cannot judge, or people cannot sign in."""
+def _startup_notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> list[str]:
+    """Return the reasons why a configured judge cannot judge, or why nobody can sign in."""
     notes = []
     if opened.judge is not None:
         notes = [note for note in (opened.note, unpriced_note(policy)) if note]
@@ -233,29 +235,30 @@ def _write_notes(opened: OpenedJudge, policy: Policy, access: AccessStore) -> li
 
 
 async def _stop(engine: RecordIntake, grace: float, hurry: asyncio.Event) -> None:
-    """Stop the engine, after a second signal without waiting for judgements in progress.
+    """Stop the engine. After a second signal (`hurry`), do not wait for judgements in progress.
 
     Pending records are always committed.
     """
     stopping = asyncio.create_task(engine.stop(grace))
-    hurried = asyncio.create_task(hurry.wait())
-    await asyncio.wait([stopping, hurried], return_when=asyncio.FIRST_COMPLETED)
-    hurried.cancel()
+    hurrying = asyncio.create_task(hurry.wait())
+    await asyncio.wait([stopping, hurrying], return_when=asyncio.FIRST_COMPLETED)
+    hurrying.cancel()
     if not stopping.done():
         await engine.stop(0)
     await stopping
 
 
 def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
-    """Return a listening socket; SettingsError as for `serve`."""
+    """Return a listening socket. Raises SettingsError as `serve` does."""
     try:
-        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        candidates = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise SettingsError(f"host {host}: {error.strerror}", hint="Pass an address of this machine.") from error
+    family, kind, protocol, _, address = candidates[0]
     if not ipaddress.ip_address(address[0]).is_loopback and not expose:
         raise SettingsError(
             f"{host} is reachable from other machines",
-            hint="Pass --expose to allow this, and put TLS in front; without it the server listens on loopback only.",
+            hint="Pass --expose to allow this, and use a TLS proxy. Without --expose, the server listens on loopback only.",
         )
     listener = socket.socket(family, kind, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -265,7 +268,7 @@ def listen(host: str, port: int, *, expose: bool = False) -> socket.socket:
     except OSError as error:
         listener.close()
         raise SettingsError(
-            f"{host} port {port}: {error.strerror}", hint="Pass another with --port; 0 picks a free one."
+            f"{host} port {port}: {error.strerror}", hint="Pass another port with --port; 0 chooses a free one."
         ) from error
     return listener
 
@@ -287,28 +290,28 @@ class HttpServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Close connections that have waited too long for a request. uvicorn calls this ten times a second."""
         now = asyncio.get_running_loop().time()
-        before = self._without_request
+        previous = self._without_request
         self._without_request = {}
         for connection in self._connections():
-            last = connection.cycle
-            if last is not None and not last.response_complete:
+            request = connection.cycle
+            if request is not None and not request.response_complete:
                 continue
-            last_seen, since = before.get(connection, (last, now))
-            if last_seen is not last:
+            last_request, since = previous.get(connection, (request, now))
+            if last_request is not request:
                 since = now
-            self._without_request[connection] = last, since
+            self._without_request[connection] = request, since
             if now - since > self.head_seconds:
                 connection.transport.abort()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more connections, wait for the first requests of accepted ones, and stop as usual."""
-        # uvicorn closes connections whose first request it has not read yet, and their callers would get no answer.
+        """Accept no more connections, wait for the first requests on accepted ones, and stop as usual."""
+        # uvicorn would close connections whose first request it has not read yet, and their callers would get no answer.
         for server in self.servers:
             server.close()
         loop = asyncio.get_running_loop()
-        ends_at = loop.time() + LEAVING_SECONDS
-        while loop.time() < ends_at and any(connection.cycle is None for connection in self._connections()):  # noqa: ASYNC110 - uvicorn has no event for this
+        deadline = loop.time() + STOP_GRACE_SECONDS
+        while loop.time() < deadline and any(connection.cycle is None for connection in self._connections()):  # noqa: ASYNC110 - uvicorn has no event for this
             await asyncio.sleep(0.05)
         await super().shutdown(sockets)
 
@@ -322,7 +325,7 @@ def run(serving: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(serving)
 
 
-def server_of(app: FastAPI, host: str, port: int) -> HttpServer:
+def build_http_server(app: FastAPI, host: str, port: int) -> HttpServer:
     """Build a server for the application, without uvicorn's request log and Server header."""
     context: ApiContext = app.state.context
     config = uvicorn.Config(
@@ -330,7 +333,7 @@ def server_of(app: FastAPI, host: str, port: int) -> HttpServer:
         host=host,
         port=port,
         http="h11",
-        h11_max_incomplete_event_size=MAX_HEAD,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -338,14 +341,14 @@ def server_of(app: FastAPI, host: str, port: int) -> HttpServer:
         proxy_headers=False,
         server_header=False,
         limit_concurrency=MAX_CONNECTIONS,
-        timeout_keep_alive=KEEP_ALIVE,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=30,
     )
     return HttpServer(config, context.settings.read_timeout)
 
 
 class _Server(HttpServer):
-    """A server that announces when it accepts calls.
+    """A server that announces when it accepts requests.
 
     Its caller handles signals, because the engine commits pending records last.
     """
@@ -366,14 +369,14 @@ class _Server(HttpServer):
             self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop as usual. New calls are refused immediately unless a new server is about to answer them."""
+        """Stop as usual. New connections are refused immediately, unless the server is about to restart."""
         if not self.restart_requested:
             self.listener.close()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Install no signal handlers; the caller of the server does."""
+        """Install no signal handlers, because the caller of the server installs them."""
         yield
 
     async def stop_when_set(self, event: asyncio.Event) -> None:
@@ -381,13 +384,13 @@ class _Server(HttpServer):
         await event.wait()
         self.should_exit = True
 
-    def start_again(self) -> None:
+    def request_restart(self) -> None:
         """Stop and have the caller start a new server. Does nothing if the server is already stopping."""
         if not self.should_exit:
             self.restart_requested = self.should_exit = True
 
     def handle_stop_signal(self, _signal: signal.Signals) -> None:
-        """Stop; at the second signal, do not wait for judgements. Signals never interrupt a step halfway."""
+        """Stop. At the second signal, do not wait for judgements. A signal never interrupts a step halfway."""
         if self.should_exit and not self.restart_requested:
             self.force_exit = True
             self.hurry.set()

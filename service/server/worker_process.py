@@ -31,7 +31,7 @@ from streams.kafka.states import StateTopic
 from streams.process import collect_rarely, handled_in_loop
 from streams.topology import Stage
 
-LEAVING_SECONDS = 15.0
+STOP_GRACE_SECONDS = 15.0
 """How long a stop may take beyond its grace period, in seconds."""
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ async def _work(worker: Worker, patient: Sequence[str], grace: float, orphaned: 
 
 async def _stop(worker: Worker, grace: float, stop_requests: asyncio.Queue[str]) -> None:
     # Without a broker the client never finishes leaving its group, and without a supervisor nobody else ends the process.
-    asyncio.get_running_loop().call_later(grace + LEAVING_SECONDS, os._exit, STUCK)
+    asyncio.get_running_loop().call_later(grace + STOP_GRACE_SECONDS, os._exit, STUCK)
     stopping, again = asyncio.create_task(worker.stop(grace)), asyncio.create_task(stop_requests.get())
     await asyncio.wait([stopping, again], return_when=asyncio.FIRST_COMPLETED)
     if again.done():

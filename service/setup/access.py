@@ -5,26 +5,26 @@ DuckDB's file belongs to one process, but this file is shared, so that commands 
 Tokens (`AccessStore`):
 1. A token is `dl_<prefix>_<secret>`. The prefix (48 random bits) is public and the key of the look-up; the secret has 256 random
    bits. A token is shown once. Only its SHA-256 is stored, and compared as bytes in constant time.
-2. A connection's token may deliver records, and decides their connection and project. An operator's token has the rights of its
-   scopes, everywhere or in one project.
-3. A holder has at most two live tokens, so that one can be replaced while the other still works. Names are never reused: records
-   filed under a name stay with its project.
+2. A connection's token may send records, and determines their connection and project. An operator's token has the rights of its
+   scopes, in every project or in one.
+3. A holder has at most two live tokens, so that one can be replaced while the other still works. Names are never reused, because
+   records stored under a name stay with its project.
 
 Sign-ins to the pages (`SignIns`):
-4. A sign-in is a random cookie that stands for a token for a limited time. It is useless without this file, expires, and ends with
+4. A sign-in is a random cookie that represents a token for a limited time. It is useless without this file, expires, and ends with
    its token. Only its SHA-256 is stored.
-5. Browsers send cookies by themselves, so a writing request must prove that one of our pages made it, by repeating a mark that only
-   our pages can read.
+5. Browsers send cookies with every request, so an unsafe request must prove that one of our pages made it. It repeats a mark that
+   only our pages can read.
 
-The audit log (`AuditLog`): changes by operators over HTTP and by commands on access, one line each.
+The audit log (`AuditLog`): one line for each change by an operator over HTTP and for each command that changes access.
 6. A line is written before the change is made, and completed with the outcome. A line without an outcome was interrupted, for
-   example by a kill: look up whether its change was made.
+   example by a kill, and the change may or may not have been made.
 7. A line names the author, the time, the token (by its public prefix), the action (method and route template, or command), the
    project and the subject. Bodies are not kept.
 8. A completed line cannot be changed. Lines are deleted by age, and the oldest ones if there are too many.
 
-Saved views of the inbox (`SavedViews`) are personal settings, not audited data: they are not replayed, and they outlive the
-tokens of their owner.
+Saved views of the inbox (`SavedViews`) are personal settings, not audited data. They are not replayed, and they are kept when the
+tokens of their owner end.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from schemas.bounds import NAME
 from schemas.errors import InputError, StoreError
 from service.text.answers import Answer, Moment
 
-MARK = "dl"
-"""The beginning of every token; no holder's name begins with it and an underscore."""
+TOKEN_TAG = "dl"  # noqa: S105 - not a secret
+"""The beginning of every token, before an underscore. No holder's name begins like a token."""
 _PREFIX = re.compile(rb"dl_([0-9a-f]{12})_[A-Za-z0-9_-]{1,64}")
 Kind = Literal["connection", "operator"]
 Scope = Literal["read", "review", "query", "admin"]
-"""Rights of an operator: read; score and decide as a person; run SQL; change, purge and manage access."""
+"""Rights of an operator: read; score exchanges and decide on incidents; run SQL; change, purge and manage access."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-MAX_LIVE = 2
+MAX_LIVE_TOKENS = 2
 MAX_VIEWS = 50
 """Maximum number of saved views per person."""
 MAX_VIEW_NAME = 64
@@ -100,16 +100,16 @@ _MIGRATIONS = (
 _LIVE = "revoked_at IS NULL AND (expires_at IS NULL OR expires_at > :now)"
 NOBODY_DIGEST = hashlib.sha256(b"").digest()
 _HOLDER = "h.kind, h.name, h.project, h.agent, h.scopes"
-SIGN_IN_LASTS = timedelta(hours=12)
+SIGN_IN_DURATION = timedelta(hours=12)
 """Duration of a sign-in."""
-HALF_LENGTH = 32
-"""Characters of a salt, and of the digest made with it."""
+MARK_PART_LENGTH = 32
+"""Characters of a mark's salt, and of its digest."""
 SECRET_FORM = re.compile(rb"[A-Za-z0-9_-]{43}")
 Outcome = Literal["done", "refused", "failed"]
-LINES_KEPT = timedelta(days=400)
-"""The time that lines are kept: a year, plus some time to review it."""
+LINE_RETENTION = timedelta(days=400)
+"""How long lines are kept: a year, and some time to review it."""
 MAX_LINES = 1_000_000
-PRUNED_EVERY = 1000
+PRUNE_INTERVAL = 1000
 LINE_COLUMNS = "id, at, kind, name, 'dl_' || token, method, route, project, subject, request_id, status, outcome"
 Migrations = Sequence[Sequence[str]]
 """The statements that migrate each version of the file to the next. Released ones never change."""
@@ -117,7 +117,7 @@ Migrations = Sequence[Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of a token. `project` is None for an operator of every project; `scopes` have no meaning for a connection."""
+    """The holder of a token. `project` is None for an operator of every project; `scopes` apply only to operators."""
 
     kind: Kind
     name: str
@@ -151,7 +151,7 @@ def access_file(database: Path) -> Path:
 
 
 def scopes_of(names: Iterable[str]) -> frozenset[str]:
-    """Return the scopes of these names. Raises InputError for an unknown one, or if there are none."""
+    """Return the scopes with these names. Raises InputError for an unknown name, or if there is none."""
     scopes = frozenset(names)
     if not scopes or not scopes <= set(SCOPES):
         unknown = ", ".join(sorted(scopes - set(SCOPES)))[:64]
@@ -160,7 +160,7 @@ def scopes_of(names: Iterable[str]) -> frozenset[str]:
 
 
 class AccessStore:
-    """The open file; created if missing, readable only by its owner. It can be shared between threads.
+    """The open file of tokens, created if missing and readable only by its owner. It can be shared between threads.
 
     Raises StoreError if the file cannot be used.
     """
@@ -188,8 +188,8 @@ class AccessStore:
         """Close the file."""
         self._file.close()
 
-    def add(self, holder: Holder, lasts: timedelta | None = None) -> str:
-        """Add a connection or operator; return its first token, which expires after `lasts`, or never.
+    def add(self, holder: Holder, lifetime: timedelta | None = None) -> str:
+        """Add a connection or operator, and return its first token, which expires after `lifetime`, or never if that is None.
 
         Raises InputError if the name is taken or invalid.
         """
@@ -198,47 +198,55 @@ class AccessStore:
                 raise InputError(f"{name[:64]!r} is not a valid name", hint="Use a-z, 0-9, _ . - and at most 63 characters.")
             if name is not None and is_reserved(name):
                 raise InputError(f"{name!r} is reserved for anchors", hint="This prefix is reserved; choose another name.")
-        if holder.name.startswith(f"{MARK}_"):
+        if holder.name.startswith(f"{TOKEN_TAG}_"):
             raise InputError(f"{holder.name!r} looks like a token", hint="Names do not begin with dl_.")
-        scopes = " ".join(one for one in SCOPES if one in scopes_of(holder.scopes)) if holder.kind == "operator" else None
+        scopes = None
+        if holder.kind == "operator":
+            granted = scopes_of(holder.scopes)
+            scopes = " ".join(scope for scope in SCOPES if scope in granted)
         row = {"kind": holder.kind, "name": holder.name, "project": holder.project, "agent": holder.agent, "scopes": scopes}
         with self._file.transaction() as cursor:
             cursor.execute(
                 "INSERT OR IGNORE INTO holders (kind, name, project, agent, created_at, scopes) "
                 "VALUES (:kind, :name, :project, :agent, :now, :scopes)",
-                {**row, "now": self._stamp()},
+                {**row, "now": self._timestamp()},
             )
             if not cursor.rowcount:
                 hint = f"driftline {holder.kind}s rotate {holder.name} prints a new token; names are not reused."
-                raise InputError(f"there is {_article(holder.kind)} {holder.name} already", hint=hint)
-            return self._issue(cursor, holder.kind, holder.name, lasts)
+                raise InputError(f"there is {_with_article(holder.kind)} {holder.name} already", hint=hint)
+            return self._issue(cursor, holder.kind, holder.name, lifetime)
 
-    def rotate(self, kind: Kind, name: str, grace: timedelta | None = None, lasts: timedelta | None = None) -> str:
-        """Issue another token, which expires after `lasts`, or never. The old one stays valid until it is revoked, or for the time of grace.
+    def rotate(self, kind: Kind, name: str, grace: timedelta | None = None, lifetime: timedelta | None = None) -> str:
+        """Issue another token, which expires after `lifetime`, or never if that is None.
 
-        Raises InputError if there is no such holder, or if it already has two live tokens.
+        The old token stays valid until it is revoked, or until the end of `grace`. Raises InputError if there is no such holder, or
+        if it already has two live tokens.
         """
         with self._file.transaction() as cursor:
-            live = self._live(cursor, kind, name)
-            if len(live) >= MAX_LIVE:
-                shown = " and ".join(f"{MARK}_{prefix}" for prefix in live)
-                hint = f"Revoke one of them first: driftline {kind}s revoke {MARK}_{live[0]}"
-                raise InputError(f"{kind} {name} has {len(live)} live tokens: {shown}", hint=hint)
+            live_prefixes = self._live_prefixes(cursor, kind, name)
+            if len(live_prefixes) >= MAX_LIVE_TOKENS:
+                tokens = " and ".join(f"{TOKEN_TAG}_{prefix}" for prefix in live_prefixes)
+                hint = f"Revoke one of them first: driftline {kind}s revoke {TOKEN_TAG}_{live_prefixes[0]}"
+                raise InputError(f"{kind} {name} has {len(live_prefixes)} live tokens: {tokens}", hint=hint)
             if grace is not None:
                 cursor.execute(
                     "UPDATE tokens SET expires_at = min(coalesce(expires_at, :end), :end) WHERE kind = :kind AND name = :name "
                     "AND revoked_at IS NULL",
                     {"kind": kind, "name": name, "end": format_timestamp(self._now() + grace)},
                 )
-            return self._issue(cursor, kind, name, lasts)
+            return self._issue(cursor, kind, name, lifetime)
 
     def revoke(self, kind: Kind, which: str) -> int:
-        """Revoke the tokens of a holder, or one by `dl_<prefix>`; return the number of live ones.
+        """Revoke the tokens of a holder, or the token `dl_<prefix>`. Return the number of tokens that were live.
 
         Raises InputError if nothing matches.
         """
-        values = {"kind": kind, "now": self._stamp(), "which": which.split("_")[1] if which.startswith(f"{MARK}_") else which}
-        column = "prefix" if which.startswith(f"{MARK}_") else "name"
+        values = {
+            "kind": kind,
+            "now": self._timestamp(),
+            "which": which.split("_")[1] if which.startswith(f"{TOKEN_TAG}_") else which,
+        }
+        column = "prefix" if which.startswith(f"{TOKEN_TAG}_") else "name"
         with self._file.transaction() as cursor:
             query = f"SELECT 1 FROM {'tokens' if column == 'prefix' else 'holders'} WHERE kind = :kind AND {column} = :which"  # noqa: S608 - two literals
             if cursor.execute(query, values).fetchone() is None:
@@ -251,7 +259,7 @@ class AccessStore:
 
     def holders(self, kind: Kind) -> list[tuple[Holder, list[Token]]]:
         """Return all holders of a kind by name, with their tokens, oldest first."""
-        now = self._stamp()
+        now = self._timestamp()
         rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? ORDER BY name", [kind])  # noqa: S608 - a literal
         tokens = self._file.rows(
             "SELECT name, prefix, created_at, expires_at, revoked_at, last_used_at FROM tokens WHERE kind = ? ORDER BY created_at, rowid",
@@ -260,7 +268,7 @@ class AccessStore:
         tokens_of: dict[str, list[Token]] = {}
         for name, prefix, created, expires, revoked, used in tokens:
             token = Token(
-                token=f"{MARK}_{prefix}",
+                token=f"{TOKEN_TAG}_{prefix}",
                 state="revoked" if revoked else "expired" if expires and expires <= now else "live",
                 created_at=datetime.fromisoformat(created),
                 expires_at=expires and datetime.fromisoformat(expires),
@@ -279,7 +287,7 @@ class AccessStore:
         return {holder.project for holder, _ in self.holders("connection") if holder.project}
 
     def holder(self, kind: Kind, name: str) -> Holder | None:
-        """Return the holder of that name."""
+        """Return the holder with this name; None if there is none."""
         rows = self._file.rows(f"SELECT {_HOLDER} FROM holders h WHERE kind = ? AND name = ?", [kind, name])  # noqa: S608 - a literal
         return _read_holder(rows[0]) if rows else None
 
@@ -288,69 +296,73 @@ class AccessStore:
         return self._file.version()
 
     def find(self, token: bytes, version: int | None = None) -> Holder | None:
-        """Return the holder of a token; None if it is unknown, malformed, expired or revoked, whatever its bytes.
+        """Return the holder of a token; None if the token is unknown, malformed, expired or revoked.
 
-        Valid tokens are cached by digest until the file changes. `version` is the file's version if the caller has just read it.
+        Valid tokens are cached by digest until the file changes. `version` is the file's version, if the caller has just read it.
         """
         token_digest = digest_of(token)
         if version is None:
             version = self.version()
         row = self._cached_tokens.get(token_digest)
-        if row is not None and row.version == version and (row.expires_at is None or row.expires_at > self._stamp()):
+        if row is not None and row.version == version and (row.expires_at is None or row.expires_at > self._timestamp()):
             self._used.add(row.prefix)
             return row.holder
         rows = self._file.rows(
             f"SELECT digest, expires_at, prefix, {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
-            {"prefix": prefix_of(token), "now": self._stamp()},
+            {"prefix": prefix_of(token), "now": self._timestamp()},
         )
         digest, expires_at, prefix, *holder = rows[0] if rows else (NOBODY_DIGEST, None, "")
         if not (hmac.compare_digest(digest, token_digest) and rows):
             return None
-        # Read the version before the row: a change in between makes the cached version too old, never too new.
+        # The version was read before the row, so a change in between makes the cached version too old, never too new.
         self._cached_tokens[token_digest] = _TokenRow(_read_holder(holder), expires_at, version, prefix)
         self._used.add(prefix)
         return self._cached_tokens[token_digest].holder
 
     def signed_in(self, cookie: bytes) -> tuple[Holder, str] | None:
-        """Return the operator signed in with this cookie, and the token's prefix; None without one, or if the token ended."""
+        """Return the operator who is signed in with this cookie, and the token's prefix.
+
+        Return None if the cookie is unknown, or if the sign-in or its token has ended.
+        """
         prefix = self.sign_ins.prefix_of(cookie)
         if prefix is None:
             return None
         rows = self._file.rows(
             f"SELECT {_HOLDER} FROM tokens JOIN holders h USING (kind, name) WHERE prefix = :prefix AND {_LIVE}",  # noqa: S608 - literals
-            {"prefix": prefix, "now": self._stamp()},
+            {"prefix": prefix, "now": self._timestamp()},
         )
         if not rows:
             return None
         self._used.add(prefix)
         return _read_holder(rows[0]), prefix
 
-    def note_use(self) -> int:
-        """Record the tokens used since the last call, all with the same time; return their number."""
-        used, self._used = self._used, set()
+    def record_use(self) -> int:
+        """Record the current time as the last use of all tokens used since the last call. Return their number."""
+        used = self._used
+        self._used = set()
         if used:
             with self._file.transaction() as cursor:
-                rows = [(self._stamp(), prefix) for prefix in sorted(used)]
+                rows = [(self._timestamp(), prefix) for prefix in sorted(used)]
                 cursor.executemany("UPDATE tokens SET last_used_at = ? WHERE prefix = ?", rows)
         return len(used)
 
-    def _issue(self, cursor: sqlite3.Cursor, kind: Kind, name: str, lasts: timedelta | None) -> str:
+    def _issue(self, cursor: sqlite3.Cursor, kind: Kind, name: str, lifetime: timedelta | None) -> str:
         token = new_token()
-        expires = None if lasts is None else format_timestamp(self._now() + lasts)
-        values = [prefix_of(token.encode()), digest_of(token.encode()), kind, name, self._stamp(), expires]
+        expires = None if lifetime is None else format_timestamp(self._now() + lifetime)
+        values = [prefix_of(token.encode()), digest_of(token.encode()), kind, name, self._timestamp(), expires]
         cursor.execute(
             "INSERT INTO tokens (prefix, digest, kind, name, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)", values
         )
         return token
 
-    def _live(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> list[str]:
-        values = {"kind": kind, "name": name, "now": self._stamp()}
+    def _live_prefixes(self, cursor: sqlite3.Cursor, kind: Kind, name: str) -> list[str]:
+        values = {"kind": kind, "name": name, "now": self._timestamp()}
         if cursor.execute("SELECT 1 FROM holders WHERE kind = :kind AND name = :name", values).fetchone() is None:
             raise InputError(f"there is no {kind} {name[:64]!r}", hint=f"`driftline {kind}s list` shows them.")
         statement = f"SELECT prefix FROM tokens WHERE kind = :kind AND name = :name AND {_LIVE} ORDER BY created_at"  # noqa: S608 - a literal
         return [prefix for (prefix,) in cursor.execute(statement, values)]
 
-    def _stamp(self) -> str:
+    def _timestamp(self) -> str:
         return format_timestamp(self._now())
 
 
@@ -359,23 +371,23 @@ def _read_holder(row: Sequence[Any]) -> Holder:
     return Holder(kind, name, project, agent, frozenset(SCOPES if scopes is None else scopes.split()))
 
 
-def _article(kind: Kind) -> str:
+def _with_article(kind: Kind) -> str:
     return "an operator" if kind == "operator" else "a connection"
 
 
 def new_token() -> str:
     """Return a token with a prefix of 48 random bits and a secret of 256."""
-    return f"{MARK}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
+    return f"{TOKEN_TAG}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
 
 
 def prefix_of(token: bytes) -> str | None:
-    """Return the public part of a token; None if it is not one, whatever its bytes."""
+    """Return the public part of a token; None if the bytes are not a token."""
     match = _PREFIX.fullmatch(token)
     return match.group(1).decode() if match else None
 
 
 def digest_of(token: bytes) -> bytes:
-    """Return the SHA-256 of a token. The secret is random, so that no salt and no slow hash are needed."""
+    """Return the SHA-256 of a token. The secret is random, so it needs no salt and no slow hash."""
     return hashlib.sha256(token).digest()
 
 
@@ -396,14 +408,14 @@ class SignIns:
         self._now = now
 
     def begin(self, prefix: str) -> str:
-        """Sign in with the token of this prefix; return the cookie. Also deletes ended sign-ins."""
+        """Sign in with the token of this prefix, and return the cookie. Also delete ended sign-ins."""
         secret = secrets.token_urlsafe(32)
         now = self._now()
         with self._file.transaction() as cursor:
             cursor.execute("DELETE FROM sign_ins WHERE expires_at <= ?", [format_timestamp(now)])
             cursor.execute(
                 "INSERT INTO sign_ins VALUES (?, ?, ?, ?)",
-                [_digest_secret(secret.encode()), prefix, format_timestamp(now), format_timestamp(now + SIGN_IN_LASTS)],
+                [_digest_secret(secret.encode()), prefix, format_timestamp(now), format_timestamp(now + SIGN_IN_DURATION)],
             )
         return secret
 
@@ -415,7 +427,7 @@ class SignIns:
         rows = self._file.rows("SELECT prefix FROM sign_ins WHERE digest = ? AND expires_at > ?", values)
         return str(rows[0][0]) if rows else None
 
-    def going_on(self) -> list[SignIn]:
+    def active(self) -> list[SignIn]:
         """Return the sign-ins that have not ended and whose token is live, newest first."""
         rows = self._file.rows(
             "SELECT t.name, 'dl_' || s.prefix, s.created_at, s.expires_at FROM sign_ins s JOIN tokens t USING (prefix) "
@@ -427,12 +439,12 @@ class SignIns:
 
     def end_all(self, name: str) -> int:
         """End every sign-in of an operator; return the number of active ones."""
-        before = sum(one.name == name for one in self.going_on())
+        ended = sum(sign_in.name == name for sign_in in self.active())
         with self._file.transaction() as cursor:
             cursor.execute(
                 "DELETE FROM sign_ins WHERE prefix IN (SELECT prefix FROM tokens WHERE kind = 'operator' AND name = ?)", [name]
             )
-        return before
+        return ended
 
     def end(self, secret: bytes) -> None:
         """Sign out."""
@@ -441,24 +453,24 @@ class SignIns:
 
 
 def mark_of(secret: bytes, page: str) -> str:
-    """Return the mark that a page repeats in every writing request: derived from the cookie without disclosing it.
+    """Return the mark that a page repeats in every unsafe request. It is derived from the cookie and does not disclose it.
 
-    It begins with a salt that depends on the page's text. The length of a compressed page reveals repetitions in it, so no two
-    different pages share a mark that could be guessed from their lengths.
+    The mark begins with a salt that depends on the page's text, so different pages have different marks. Otherwise an attacker could
+    guess a mark from the lengths of compressed pages, because the length reveals repetitions.
     """
     salt = _derive_key(secret, "salt", page)
     return salt + _derive_key(secret, "page", salt)
 
 
 def is_mark(mark: bytes, secret: bytes) -> bool:
-    """Return whether this is a mark derived from the cookie, for any page; compared in constant time."""
-    salt = mark[:HALF_LENGTH].decode("latin-1")
+    """Return whether this is the mark of any page for the cookie. The comparison takes constant time."""
+    salt = mark[:MARK_PART_LENGTH].decode("latin-1")
     return hmac.compare_digest(mark, (salt + _derive_key(secret, "page", salt)).encode("latin-1"))
 
 
 def _derive_key(secret: bytes, purpose: str, text: str) -> str:
     return hmac.new(secret, f"driftline {purpose}\n{text}".encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[
-        :HALF_LENGTH
+        :MARK_PART_LENGTH
     ]
 
 
@@ -508,7 +520,7 @@ class AuditLog:
         self._now = now
 
     def begin(self, write: Write) -> int:
-        """Record a requested change; return the number of its line. Raises StoreError on failure."""
+        """Record a requested change, and return the number of its line. Raises StoreError on failure."""
         values = [
             format_timestamp(self._now()),
             write.kind,
@@ -527,13 +539,13 @@ class AuditLog:
                 values,
             )
             line = cursor.lastrowid or 0
-            if line % PRUNED_EVERY == 0:
-                oldest = [format_timestamp(self._now() - LINES_KEPT), line - MAX_LINES]
+            if line % PRUNE_INTERVAL == 0:
+                oldest = [format_timestamp(self._now() - LINE_RETENTION), line - MAX_LINES]
                 cursor.execute("DELETE FROM writes WHERE at < ? OR id <= ?", oldest)
             return line
 
     def end(self, line: int, outcome: Outcome, status: int | None = None, subject: str | None = None) -> None:
-        """Complete a line: the outcome, the status over HTTP, and its subject if that was not known before."""
+        """Complete a line with the outcome, the HTTP status, and the subject if the line has none."""
         with self._file.transaction() as cursor:
             cursor.execute(
                 "UPDATE writes SET outcome = ?, status = ?, subject = coalesce(subject, ?) WHERE id = ?",
@@ -543,7 +555,7 @@ class AuditLog:
     def lines(
         self, limit: int, before: int | None = None, *, name: str | None = None, project: str | None = None
     ) -> list[AuditLine]:
-        """Return lines, newest first, optionally before a line number, of one name, and of one project."""
+        """Return lines, newest first. They can be limited to those before a line number, of a name or of a project."""
         rows = self._file.rows(
             f"SELECT {LINE_COLUMNS} FROM writes WHERE (:before IS NULL OR id < :before) AND (:name IS NULL OR name = :name) "  # noqa: S608 - a literal
             "AND (:project IS NULL OR project = :project) ORDER BY id DESC LIMIT :limit",
@@ -575,7 +587,7 @@ class SavedViews:
         self._file = file
         self._now = now
 
-    def seen_by(self, owner: str) -> list[View]:
+    def visible_to(self, owner: str) -> list[View]:
         """Return a person's own views, then views shared by others, each by name."""
         rows = self._file.rows(
             "SELECT name, owner, query, is_shared FROM inbox_views WHERE owner = :owner OR is_shared "
@@ -589,11 +601,11 @@ class SavedViews:
 
         Raises InputError for an invalid name, or one view too many.
         """
-        name = checked_name(view.name)
+        name = validate_view_name(view.name)
         with self._file.transaction() as cursor:
             count = "SELECT count(*) FROM inbox_views WHERE owner = ? AND name <> ?"
-            (others,) = cursor.execute(count, [view.owner, name]).fetchone()
-            if others >= MAX_VIEWS:
+            (other_views,) = cursor.execute(count, [view.owner, name]).fetchone()
+            if other_views >= MAX_VIEWS:
                 raise InputError(f"name: you already have {MAX_VIEWS} views", hint="Delete one you do not need.")
             cursor.execute(
                 "INSERT INTO inbox_views VALUES (?, ?, ?, ?, ?) ON CONFLICT (owner, name) "
@@ -608,7 +620,7 @@ class SavedViews:
             return cursor.rowcount > 0
 
 
-def checked_name(name: str) -> str:
+def validate_view_name(name: str) -> str:
     """Return the name of a view, stripped. Raises InputError if it is invalid."""
     stripped = name.strip()
     if not stripped:
@@ -623,7 +635,7 @@ def checked_name(name: str) -> str:
 class SharedFile:
     """An open SQLite file, created if missing. It can be shared between threads. Raises StoreError if the file cannot be used.
 
-    Readers have their own connection, so that they never wait for a writer, neither for its disk nor in another process.
+    Reads have a separate connection, so that they never wait for a writer in this process or another one.
     """
 
     def __init__(self, path: Path, migrations: Migrations) -> None:
@@ -649,12 +661,12 @@ class SharedFile:
             self._connection.close()
 
     def rows(self, statement: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> list[Any]:
-        """Return the rows of a reading statement over committed data."""
+        """Return the rows of a read-only statement over committed data."""
         with self._reading_lock, self._wrap_errors():
             return self._reading.execute(statement, values).fetchall()
 
     def version(self) -> int:
-        """Return a number that changes with every commit of any process. Reading it is far cheaper than reading a row."""
+        """Return a number that changes with every commit of any process. It is far cheaper than reading a row."""
         with self._reading_lock, self._wrap_errors():
             (version,) = self._reading.execute("PRAGMA data_version").fetchone()
             return int(version)
@@ -705,7 +717,7 @@ def copy_shared(source: Path, target: Path) -> None:
 
 
 def format_timestamp(moment: datetime) -> str:
-    """Format a time so that the texts sort in order of time."""
+    """Format a time as text that sorts by time."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 

@@ -1,15 +1,14 @@
-"""The link of a command to the server that has its database: calls over HTTP on a Unix socket beside it, in MessagePack.
+"""The link of a command to the server that has its database: HTTP calls in MessagePack over a Unix socket beside the database.
 
-The operations are listed in `service.server.commands`. Both ends check values against types, and never execute received data.
+`service.server.commands` defines the operations. Both ends check values against types, and never execute received data.
 
-1. `driftline.duckdb.commands` gets mode 0700 before the socket is created in it, so that no other user can ever connect.
-2. A command asks the system which user runs the server, and sends nothing to another user's process. Only the server's own user can
-   enter the folder.
-3. The folder belongs to the process that has the database (`analytics.store.connection`). The next server removes what a killed one
-   left behind.
-4. If a path is too long for a socket address, the socket is reached through the open folder, on systems that can (Linux).
-5. Commands use the database through `ServerStore`, `ServerRunner` and `ServerPublisher`, as they would use their own. Each
-   statement runs in its own transaction in the server. Writes are only possible through operations of the server.
+1. The folder `driftline.duckdb.commands` gets mode 0700 before the socket is created in it, so that no other user can connect.
+2. A command asks the operating system which user runs the server, and sends nothing to the process of another user.
+3. The folder belongs to the process that has the database (`analytics.store.connection`). The next server removes the folder of a
+   killed one.
+4. If the path is too long for a socket address, Linux reaches the socket through the open folder.
+5. Commands use the database through `ServerStore`, `ServerRunner` and `ServerPublisher` as they would use their own. Each statement
+   runs in its own transaction in the server. Writes are possible only through operations of the server.
 """
 
 from __future__ import annotations
@@ -46,24 +45,24 @@ if TYPE_CHECKING:
     from streams.log.admission import EncodedRecords
 
 MESSAGE_PACK = "application/msgpack"
-GREETING_SECONDS = 10.0
+GREETING_TIMEOUT = 10.0
 """Seconds within which a server has to report its version."""
 CANCELLED = 499
-"""The status of a cancelled operation: its caller hung up or the server is stopping."""
-_SAME_VERSION = "Restart the server, so that both have the same version."
-_ENDED = "Restart it, or repeat the command, which opens the database itself if no server has it. Earlier records are kept."
-STOP_IT = (
-    "A server holds the database, and this command cannot run beside it: stop the server, run the command, and start it again."
+"""The status of a cancelled operation: its caller has disconnected, or the server is stopping."""
+_SAME_VERSION_HINT = "Restart the server, so that both have the same version."
+_ENDED_HINT = (
+    "Restart the server, or repeat the command, which opens the database itself if no server has it. Earlier records are kept."
 )
-"""The advice for a command that needs exclusive access to the database."""
+STOP_SERVER_HINT = "This command needs the database exclusively: stop the server, run the command, and start the server again."
+"""The hint for a command that needs the database exclusively."""
 FOLDER_SUFFIX = ".commands"
 SOCKET_NAME = "socket"
-LONGEST_ADDRESS = 103
-"""Bytes of an address that every system accepts."""
-WAITING_COMMANDS = 16
-"""Maximum number of commands waiting for a connection."""
-_PEER = struct.Struct("3i")
-_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+MAX_ADDRESS_BYTES = 103
+"""Length of a socket address that every system accepts."""
+MAX_WAITING_COMMANDS = 16
+"""Maximum number of commands that wait for a connection."""
+_PEER_CREDENTIALS = struct.Struct("3i")
+_FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 Result = TypeVar("Result")
 Row = tuple[Any, ...]
 
@@ -92,7 +91,7 @@ class Outcome(NamedTuple):
 
 
 class RejudgeResult(NamedTuple):
-    """The outcome of judging: calls by result, and their cost as far as prices are known."""
+    """The outcome of judging: calls by result, and their cost without calls of unknown price."""
 
     judge: str
     requested: int
@@ -107,8 +106,8 @@ class ServerLink:
         self._database = database
 
     @classmethod
-    def to(cls, database: Path) -> Self | None:
-        """Return a link to the server that has a database; None if no server takes commands.
+    def find(cls, database: Path) -> Self | None:
+        """Return a link to the server that has a database; None if no server accepts commands.
 
         Raises StoreError if the server runs as another user or has another version.
         """
@@ -116,10 +115,10 @@ class ServerLink:
         if connection is None:
             return None
         link = cls(database)
-        connection.settimeout(GREETING_SECONDS)
-        theirs = link._call(connection, "version", str, ())
-        if theirs != version():
-            raise link._another_version(f"version {theirs}")
+        connection.settimeout(GREETING_TIMEOUT)
+        server_version = link._call(connection, "version", str, ())
+        if server_version != version():
+            raise link._version_error(f"version {server_version}")
         return link
 
     def call(self, operation: str, returns: type[Result], *arguments: Any) -> Result:
@@ -129,7 +128,7 @@ class ServerLink:
         """
         connection = connect(self._database)
         if connection is None:
-            raise self._server_ended()
+            raise self._ended_error()
         return self._call(connection, operation, returns, arguments)
 
     def _call(self, connection: socket.socket, operation: str, returns: type[Result], arguments: tuple[Any, ...]) -> Result:
@@ -142,11 +141,11 @@ class ServerLink:
             error_class: type[DriftlineError] = getattr(errors, kind, DriftlineError)
             raise error_class(message, hint=hint)
         if status == CANCELLED:
-            raise self._server_ended()
+            raise self._ended_error()
         raise StoreError(f"{self._database}: its server answered {status} to {operation}", hint="Check the server's log.")
 
     def _request(self, connection: socket.socket, operation: str, arguments: tuple[Any, ...]) -> tuple[int, bytes]:
-        import http.client  # noqa: PLC0415 - only beside a server
+        import http.client  # noqa: PLC0415 - needed only if a server has the database
 
         http_connection = http.client.HTTPConnection("localhost")
         http_connection.sock = connection
@@ -156,17 +155,17 @@ class ServerLink:
                 response = http_connection.getresponse()
                 return response.status, response.read()
             except TimeoutError as error:
-                # Servers up to 0.2.0 speak another protocol: they greet with their version, then wait for more bytes than this request has.
-                raise self._another_version("an older version, or does not answer,") from error
+                # Servers up to 0.2.0 use another protocol: they send their version, then wait for more bytes than this request has.
+                raise self._version_error("an older version, or does not answer,") from error
             except (OSError, http.client.HTTPException) as error:
-                raise self._server_ended() from error
+                raise self._ended_error() from error
 
-    def _another_version(self, theirs: str) -> StoreError:
-        message = f"{self._database}: its server is of {theirs}, and this command of version {version()}"
-        return StoreError(message, hint=_SAME_VERSION)
+    def _version_error(self, server_version: str) -> StoreError:
+        message = f"{self._database}: its server is of {server_version}, and this command of version {version()}"
+        return StoreError(message, hint=_SAME_VERSION_HINT)
 
-    def _server_ended(self) -> StoreError:
-        return StoreError(f"{self._database}: its server ended before it answered", hint=_ENDED)
+    def _ended_error(self) -> StoreError:
+        return StoreError(f"{self._database}: its server ended before it answered", hint=_ENDED_HINT)
 
 
 def pack(value: Any) -> bytes:
@@ -179,7 +178,7 @@ def unpack(body: bytes, kind: type[Result]) -> Result:
     return msgspec.msgpack.decode(body, type=kind, ext_hook=_unpack_extension)
 
 
-# MessagePack lacks these types, and a column's content is only known from DuckDB's type. A datetime is also a date, so it comes first.
+# MessagePack lacks these types. A datetime is also a date, so it comes first.
 _EXTENSIONS: tuple[tuple[type, Callable[[Any], Any], Callable[[str], Any]], ...] = (
     (datetime, datetime.isoformat, datetime.fromisoformat),
     (date, date.isoformat, date.fromisoformat),
@@ -189,17 +188,17 @@ _EXTENSIONS: tuple[tuple[type, Callable[[Any], Any], Callable[[str], Any]], ...]
 )
 
 
-def portable(value: Any) -> Any:
+def to_portable(value: Any) -> Any:
     """Convert a value of a row or a parameter into a form that keeps its Python type in MessagePack."""
     if isinstance(value, Mapping):
-        return {key: portable(part) for key, part in value.items()}
+        return {key: to_portable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [portable(part) for part in value]
+        return [to_portable(item) for item in value]
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value
-    for code, (kind, text_of, _) in enumerate(_EXTENSIONS):
+    for code, (kind, format_value, _) in enumerate(_EXTENSIONS):
         if isinstance(value, kind):
-            return msgspec.msgpack.Ext(code, str(text_of(value)).encode())
+            return msgspec.msgpack.Ext(code, str(format_value(value)).encode())
     return value
 
 
@@ -209,13 +208,13 @@ def _unpack_extension(code: int, body: memoryview) -> Any:
 
 
 def folder_of(database: Path) -> Path:
-    """Return the folder of the socket, the same for every path that leads to the database."""
+    """Return the folder of the socket. It is the same for all paths of the database."""
     resolved = database.resolve()
     return resolved.with_name(resolved.name + FOLDER_SUFFIX)
 
 
 @contextlib.contextmanager
-def listening(database: Path) -> Iterator[socket.socket]:
+def command_socket(database: Path) -> Iterator[socket.socket]:
     """Open a socket for commands while the context is open. Raises StoreError if access cannot be limited to its owner."""
     folder = folder_of(database)
     with contextlib.ExitStack() as stack:
@@ -226,45 +225,46 @@ def listening(database: Path) -> Iterator[socket.socket]:
             with _address(folder) as address:
                 listener.bind(address)
             (folder / SOCKET_NAME).chmod(0o600)
-            listener.listen(WAITING_COMMANDS)
+            listener.listen(MAX_WAITING_COMMANDS)
         except OSError as error:
             raise StoreError(f"{folder}: {error.strerror or error}", hint="Make it writable for its owner.") from error
         yield listener
 
 
 def connect(database: Path) -> socket.socket | None:
-    """Connect to the server that has a database; None if no server takes commands.
+    """Connect to the server that has a database. Return None if no server accepts commands.
 
-    Raises StoreError if another user runs it.
+    Raises StoreError if another user runs the server.
     """
     folder = folder_of(database)
     if not folder.is_dir():
         return None
     _require_own(folder)
-    opened = socket.socket(socket.AF_UNIX)
+    connection = socket.socket(socket.AF_UNIX)
     try:
         with _address(folder) as address:
-            opened.connect(address)
-        _require_same_user(opened, folder)
+            connection.connect(address)
+        _require_same_user(connection, folder)
     except OSError:
-        opened.close()
+        connection.close()
         return None
     except BaseException:
-        opened.close()
+        connection.close()
         raise
-    return opened
+    return connection
 
 
 def _require_same_user(connection: socket.socket, folder: Path) -> None:
-    """Raise a StoreError if another user's process is at the other end, as far as the system reports it."""
+    """Raise a StoreError if the process at the other end belongs to another user. Not every system reports the user."""
     if hasattr(socket, "SO_PEERCRED"):
-        _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+        _, user, _ = _PEER_CREDENTIALS.unpack(credentials)
         if user != os.geteuid():
             raise _foreign_error(folder, user)
 
 
 def _make_folder(folder: Path) -> None:
-    """Recreate the folder for its owner only. Raises StoreError if another user's folder is in its place."""
+    """Recreate the folder with access for its owner only. Raises StoreError if the folder belongs to another user."""
     with contextlib.suppress(FileNotFoundError):
         _require_own(folder)
         shutil.rmtree(folder)
@@ -288,20 +288,20 @@ def _foreign_error(folder: Path, user: int) -> StoreError:
 
 @contextlib.contextmanager
 def _address(folder: Path) -> Iterator[str]:
-    """Yield an address of the socket that is short enough. Raises OSError if none is possible."""
+    """Yield an address of the socket that is short enough. Raises OSError if there is none."""
     path = str(folder / SOCKET_NAME)
-    if len(os.fsencode(path)) <= LONGEST_ADDRESS:
+    if len(os.fsencode(path)) <= MAX_ADDRESS_BYTES:
         yield path
         return
-    opened = os.open(folder, _ENTER)
+    descriptor = os.open(folder, _FOLDER_FLAGS)
     try:
-        yield f"/proc/self/fd/{opened}/{SOCKET_NAME}"
+        yield f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"
     finally:
-        os.close(opened)
+        os.close(descriptor)
 
 
 class ServerStore(Store):
-    """A store in use by a server, read through the server."""
+    """The store of a server, read through the server."""
 
     def __init__(self, path: Path, link: ServerLink) -> None:
         # The parent's constructor would open the file, so it is not called.
@@ -320,12 +320,12 @@ class ServerStore(Store):
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:
         """Raise StoreError, because only the server writes."""
-        raise StoreError(f"{self.path}: in use by a server", hint=STOP_IT)
+        raise StoreError(f"{self.path}: in use by a server", hint=STOP_SERVER_HINT)
         yield
 
     def checkpoint(self) -> None:
         """Raise StoreError, as `transaction` does."""
-        raise StoreError(f"{self.path}: in use by a server", hint=STOP_IT)
+        raise StoreError(f"{self.path}: in use by a server", hint=STOP_SERVER_HINT)
 
     def end_of(self, topic: str) -> int:
         """Return the position after the last committed record of the topic."""
@@ -333,7 +333,7 @@ class ServerStore(Store):
 
 
 class ServerCursor:
-    """The reading part of `duckdb.DuckDBPyConnection`, which cannot be subclassed."""
+    """The read methods of `duckdb.DuckDBPyConnection`, which cannot be subclassed."""
 
     def __init__(self, link: ServerLink) -> None:
         self._link = link
@@ -341,12 +341,12 @@ class ServerCursor:
         self.description: list[tuple[str, str]] = []
 
     def execute(self, statement: str, parameters: Any = None) -> Self:
-        """Run a reading statement; fetch its rows from this cursor."""
-        self.description, self._rows = self._link.call("read", Rows, statement, portable(parameters))
+        """Run a read-only statement. Its rows can be fetched from this cursor."""
+        self.description, self._rows = self._link.call("read", Rows, statement, to_portable(parameters))
         return self
 
     def sql(self, statement: str, *, params: Mapping[str, Any] | None = None) -> pl.DataFrame:
-        """Return the rows of a reading statement as a frame."""
+        """Return the rows of a read-only statement as a frame."""
         rows = self.execute(statement, params).fetchall()
         return pl.DataFrame(rows, [name for name, _ in self.description], orient="row", infer_schema_length=None)
 
@@ -377,7 +377,7 @@ class ServerCursor:
 
 
 class ServerRunner:
-    """Publishes records to a server and waits for its stages, as an `EmbeddedRunner` does within a process."""
+    """Publishes records to a server and waits for the server's stages, as an `EmbeddedRunner` does within a process."""
 
     def __init__(self, link: ServerLink, now: Callable[[], datetime]) -> None:
         self._link = link
@@ -388,9 +388,9 @@ class ServerRunner:
         accepted: EncodedRecords,
         progress: Sequence[ImportProgress] = (),
         *,
-        are_own: bool = False,  # noqa: ARG002 - to the server no record is its own
+        are_own: bool = False,  # noqa: ARG002 - no record is the server's own
     ) -> dict[str, AppendResult]:
-        """Publish accepted records, durable on return, then record the import's progress. Return the outcome by topic."""
+        """Publish accepted records, then record the import's progress. Both are durable on return. Return the outcome by topic."""
         outcomes = self._link.call("publish", dict[str, Outcome], accepted.messages, list(progress), self._now())
         return {topic: AppendResult(*outcome) for topic, outcome in outcomes.items()}
 
@@ -409,6 +409,7 @@ class ServerPublisher:
         self._link = link
 
     async def publish(self, topic: str, records: Sequence[Record]) -> Outcome:
-        """Publish records, durable on return; known records are left out."""
+        """Publish records, except known ones. They are durable on return."""
         messages = {topic: [encode(record) for record in records]}
-        return (await asyncio.to_thread(self._link.call, "publish", dict[str, Outcome], messages, [], self.now()))[topic]
+        outcomes = await asyncio.to_thread(self._link.call, "publish", dict[str, Outcome], messages, [], self.now())
+        return outcomes[topic]

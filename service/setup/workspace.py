@@ -1,7 +1,7 @@
-"""Workspaces: a database opened by the settings, with the parts wired to it (`service.setup.wiring`). No other module opens one.
+"""Workspaces: the database that the settings name, with the parts wired to it (`service.setup.wiring`). No other module opens one.
 
-Analysts' statements and exports need a file. If a server has the database, they work on a copy: in their own process they use
-no memory of the server, delay no commit, and open no file that the server has open. The server makes the copy, with every
+Analysts' statements and exports need a file. If a server has the database, they work on a copy in their own process, so that they
+use no memory of the server, delay no commit, and open no file that the server has open. The server makes the copy, which has every
 accepted record, in the folder of its socket.
 """
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from streams.log.sink import Publisher
 
 CATCH_UP = (
-    "If a server was stopped with work left, start it again or run `driftline rejudge`. If an import or a rebuild was cut "
-    "short, run it again. Use the same policy."
+    "If a server was stopped before its work was done, start it again or run `driftline rejudge`. If an import or a rebuild was "
+    "interrupted, run it again. Use the same policy."
 )
-"""The advice for stages with unread records."""
+"""The hint for stages with unread records."""
 Clock = Callable[[], datetime]
 
 
@@ -83,22 +83,24 @@ class Workspace:
 def require_database(path: Path) -> None:
     """Raise a SettingsError if there is no database to read from."""
     if not path.exists():
-        raise SettingsError(f"there is no database at {path}", hint="Import something first, or name another with --db.")
+        raise SettingsError(f"there is no database at {path}", hint="Import something first, or pass another one with --db.")
 
 
 @contextlib.contextmanager
 def open_workspace(
-    settings: Settings, *, now: Clock = utc_now, create: bool = False, writes: bool = False, alone: str = ""
+    settings: Settings, *, now: Clock = utc_now, create: bool = False, writes: bool = False, exclusive_hint: str = ""
 ) -> Iterator[Workspace]:
     """Open the database and wire everything to it, or to the server that has it.
 
-    Raises SettingsError if there is no database and `create` is not set, or if the command `writes` to a database that is
-    filled from Kafka; StoreError if another process uses the database and accepts no commands, or if a server uses it
-    and the command needs it exclusively (`alone` is the advice to show).
+    A command that needs the database exclusively passes `exclusive_hint`, the hint for users if a server has it.
+
+    Raises SettingsError if there is no database and `create` is not set, or if the command `writes` to a database that is filled from
+    Kafka. Raises StoreError if another process uses the database and accepts no commands, or if a server has it and the command needs
+    it exclusively.
     """
     if not create:
         require_database(settings.database)
-    with opened_store(settings.database, alone=alone) as (store, server):
+    with open_store(settings.database, exclusive_hint=exclusive_hint) as (store, server):
         if writes:
             require_embedded(store)
         workspace = Workspace(settings, store, now, server)
@@ -108,25 +110,26 @@ def open_workspace(
 
 
 @contextlib.contextmanager
-def opened_store(database: Path, *, alone: str = "") -> Iterator[tuple[Store, ServerLink | None]]:
-    """Return the database, opened by this process or through the server that has it; `alone` as for `open_workspace`."""
+def open_store(database: Path, *, exclusive_hint: str = "") -> Iterator[tuple[Store, ServerLink | None]]:
+    """Yield the database, opened by this process or through the server that has it; `exclusive_hint` as for `open_workspace`."""
     with contextlib.ExitStack() as stack:
         server = None
         try:
             store = stack.enter_context(Store(database))
         except StoreError as error:
-            if error.hint != IN_USE_HINT or (server := ServerLink.to(database)) is None:
+            server = ServerLink.find(database) if error.hint == IN_USE_HINT else None
+            if server is None:
                 raise
-            if alone:
-                raise StoreError(str(error), hint=alone) from error
+            if exclusive_hint:
+                raise StoreError(str(error), hint=exclusive_hint) from error
             from service.setup.server_link import ServerStore  # noqa: PLC0415 - only beside a server
 
             store = ServerStore(database, server)
         yield store, server
 
 
-def stages_behind(store: Store) -> str:
-    """Name the stages with unread records; empty if there are none, or if workers on Kafka run the stages."""
+def describe_lag(store: Store) -> str:
+    """List the stages with unread records; empty if there are none, or if workers on Kafka run the stages."""
     if is_fed_by_kafka(store):
         return ""
     return ", ".join(
@@ -136,7 +139,7 @@ def stages_behind(store: Store) -> str:
 
 @contextlib.contextmanager
 def readable_file(settings: Settings) -> Iterator[Path]:
-    """Return the file of a database, or a copy if a server has it.
+    """Yield the file of a database, or a copy if a server has it.
 
     Raises StoreError if a process other than a server uses it.
     """
@@ -144,30 +147,31 @@ def readable_file(settings: Settings) -> Iterator[Path]:
     try:
         FileLock(database, shared=True).release()
     except StoreError as error:
-        if error.hint != IN_USE_HINT or (link := ServerLink.to(database)) is None:
+        server = ServerLink.find(database) if error.hint == IN_USE_HINT else None
+        if server is None:
             raise
-        with copied(link, database) as copy:
+        with database_copy(server, database) as copy:
             yield copy
     else:
-        if log_folder(database).exists():  # A server was killed: flush its pending records first.
+        if log_folder(database).exists():  # a server was killed: flush its pending records first
             with open_workspace(settings):
                 pass
         yield database
 
 
 @contextlib.contextmanager
-def own_store(workspace: Workspace) -> Iterator[Store]:
-    """Return the workspace's store if this process has it, otherwise a copy."""
+def local_store(workspace: Workspace) -> Iterator[Store]:
+    """Yield the workspace's store if this process has it, otherwise a copy."""
     if workspace.server is None:
         yield workspace.store
         return
-    with copied(workspace.server, workspace.settings.database) as copy, Store(copy) as store:
+    with database_copy(workspace.server, workspace.settings.database) as copy, Store(copy) as store:
         yield store
 
 
 @contextlib.contextmanager
-def copied(server: ServerLink, database: Path) -> Iterator[Path]:
-    """Yield a copy of a server's database and remove it at the end; the server removes the copies of killed commands."""
+def database_copy(server: ServerLink, database: Path) -> Iterator[Path]:
+    """Yield a copy of a server's database, and remove it at the end. The server removes the copies of killed commands."""
     with tempfile.TemporaryDirectory(prefix="copy-", dir=folder_of(database), ignore_cleanup_errors=True) as folder:
         copy = Path(folder) / database.name
         server.call("copy", type(None), str(copy))

@@ -141,7 +141,7 @@ def name_selected(request: Request, selected: Sequence[tuple[str, str]]) -> None
 
 def views_of(services: ApiContext, caller: Holder) -> list[View]:
     """Return the caller's own views, and shared views unless they name a project that the caller may not see."""
-    views = services.access.saved_views.seen_by(caller.name)
+    views = services.access.saved_views.visible_to(caller.name)
     return [one for one in views if one.owner == caller.name or _is_within_project(one, caller)]
 
 

@@ -27,7 +27,7 @@ from service.setup.judge_setup import JUDGE_HINT, NONE, OpenedJudge, describe_ju
 from service.setup.kafka import connection_of, framing_of
 from service.setup.settings import Settings
 from service.setup.wiring import policy_of, redactor_of
-from service.setup.workspace import open_workspace, require_database, stages_behind, utc_now
+from service.setup.workspace import describe_lag, open_workspace, require_database, utc_now
 from streams.judges.protocol import credentials
 from streams.replay.history import (
     PARQUET,
@@ -290,8 +290,8 @@ def _prepare_database(settings: Settings) -> str:
 
     Return a note if its live scores are not complete.
     """
-    with _explain_in_use(), open_workspace(settings, alone=_IN_USE_HINT) as workspace:
-        behind = stages_behind(workspace.store)
+    with _explain_in_use(), open_workspace(settings, exclusive_hint=_IN_USE_HINT) as workspace:
+        behind = describe_lag(workspace.store)
         workspace.store.checkpoint()
     return f"the live scores are not complete: {behind}" if behind else ""
 

@@ -27,7 +27,7 @@ EXAMPLES = times(2, soak=20)
 """Requests of each endpoint and mode; they are the same each time, however fast the machine."""
 DESTRUCTIVE = ("retention", "erasure", "revoke")
 """What ends the things that others name comes last."""
-LONGEST_ADDRESS = 2000
+MAX_ADDRESS_BYTES = 2000
 """Characters of what goes into an address; the server ends the connection of one whose head is over 16 KiB."""
 MOST_TOLD = 1500
 """Characters of a problem that are told."""
@@ -132,7 +132,7 @@ def _fuzz(target: Target, operation: Any, mode: schemathesis.GenerationMode) -> 
 
 
 def _ask(target: Target, operation: Any, case: Any) -> None:
-    if len(str(case.query)) + len(str(case.path_parameters)) > LONGEST_ADDRESS:
+    if len(str(case.query)) + len(str(case.path_parameters)) > MAX_ADDRESS_BYTES:
         return
     response = case.call(base_url=target.url, headers=_headers(target, operation), timeout=PATIENCE)
     target.statuses[response.status_code] += 1

@@ -248,5 +248,5 @@ def test_an_import_that_a_judge_is_paid_for_says_what_it_costs(
     assert "live judge" in err
     assert f"{len(ROWS)} exchanges in the files" in err
     assert " USD at most, without Tier 3" in err
-    monkeypatch.setattr(importing, "ESTIMATED", 2)
+    monkeypatch.setattr(importing, "MAX_ESTIMATED_EXCHANGES", 2)
     assert "first 2 exchanges in the files" in driftline("import", "exchanges", "a.jsonl", "--yes")[2]

@@ -9,7 +9,9 @@ import pytest
 from support.servers import Home, Nursery, nursery, until
 
 pytestmark = pytest.mark.slow
-NOBODY = "note: no operator yet, so no one can sign in: driftline operators add NAME prints a token, also while the server runs"
+NOBODY = (
+    "note: no operator yet, so nobody can sign in: `driftline operators add NAME` prints a token, even while the server runs"
+)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from simulation.world import LawBrokenError, World
 
 from audit.redaction import Redactor
 from schemas.errors import StoreError
-from service.setup.workspace import stages_behind
+from service.setup.workspace import describe_lag
 from streams.engine.engine import Engine
 from streams.engine.record_intake import EngineLimits
 from streams.upkeep.deletion import ErasureTask
@@ -151,9 +151,9 @@ class EmbeddedWorld(World):
         for _ in range(PATIENCE):
             await asyncio.sleep(1.0)
             await engine.flush()
-            if not stages_behind(self.store):
+            if not describe_lag(self.store):
                 return
-        self.require(False, "every stage reads everything", stages_behind(self.store))
+        self.require(False, "every stage reads everything", describe_lag(self.store))
 
     async def _jump(self) -> None:
         while True:

@@ -19,7 +19,7 @@ from audit.policy import Policy
 from audit.redaction import Redactor
 from service.read.queries.protocol import QueryLimits
 from service.server.app import ROUTERS, create_app
-from service.server.server_lifecycle import listen, server_of
+from service.server.server_lifecycle import build_http_server, listen
 from service.setup.access import AccessStore, Holder
 from service.web.bounds import ApiSettings
 from streams.engine.engine import Engine
@@ -122,7 +122,7 @@ class LiveServer:
         engine = self._make(store)
         await engine.start()
         self.app = app_over(engine, access, settings)
-        self._server = server_of(self.app, *self.address)
+        self._server = build_http_server(self.app, *self.address)
         start = self._server.startup
 
         async def started(sockets: list[socket.socket] | None = None) -> None:

@@ -12,7 +12,7 @@ from analytics.queries import query_rows
 from analytics.store.store import Store
 from audit.cost import nano_of
 from schemas.codec.single_object import encode
-from service.setup.workspace import stages_behind
+from service.setup.workspace import describe_lag
 from streams.judging.judged_stages import STATE
 from streams.stage_batches import StageBatch
 
@@ -44,7 +44,7 @@ def check(database: Path, accepted: Collection[Key], caps: Mapping[str, float], 
         check_nothing_lost_or_doubled(store, accepted)
         check_money(store, caps)
         check_judgements(store, calls)
-        assert stages_behind(store) == ""
+        assert describe_lag(store) == ""
         assert rows(store, "SELECT reason, detail FROM dead_letters") == []
 
 

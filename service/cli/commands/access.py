@@ -15,7 +15,7 @@ from schemas.errors import InputError
 from service.cli.commands.options import AsJson, Database, OfProject, Project, print_json, settings_of, show_rows
 from service.cli.terminal import err, out, table
 from service.read.access import ConnectionAccess, IssuedToken, OperatorAccess, connections, operators
-from service.setup.access import MARK, SCOPES, AccessStore, Holder, Kind, Token, Write, access_file, scopes_of
+from service.setup.access import SCOPES, TOKEN_TAG, AccessStore, Holder, Kind, Token, Write, access_file, scopes_of
 from service.setup.workspace import utc_now
 from service.text.answers import document
 from service.text.formats import MISSING, counted
@@ -100,16 +100,16 @@ def _add_common(app: typer.Typer, kind: Kind) -> None:
             token = access.rotate(kind, name, None if grace is None else timedelta(hours=grace), _parse_days(expires))
         _show_token(name, token, as_json=as_json)
 
-    @app.command("revoke", help=f"Revoke one token ({MARK}_PREFIX) or all tokens of NAME, with immediate effect.")
+    @app.command("revoke", help=f"Revoke one token ({TOKEN_TAG}_PREFIX) or all tokens of NAME, with immediate effect.")
     def revoke(
         which: Annotated[
-            str, typer.Argument(metavar=f"NAME|{MARK}_PREFIX", help="Name of the holder, or prefix of one token.")
+            str, typer.Argument(metavar=f"NAME|{TOKEN_TAG}_PREFIX", help="Name of the holder, or prefix of one token.")
         ],
         database: Database = None,
         as_json: AsJson = False,
     ) -> None:
         # A user may paste a complete token: log only its public prefix.
-        subject = "_".join(which.split("_")[:2]) if which.startswith(f"{MARK}_") else which
+        subject = "_".join(which.split("_")[:2]) if which.startswith(f"{TOKEN_TAG}_") else which
         with _open_access(database) as access, _record_command(access, f"{kind}s revoke", subject):
             revoked = access.revoke(kind, which)
         if as_json:

@@ -16,7 +16,7 @@ from service.export.backups import back_up, begun
 from service.export.parquet import KEYS, days_of, export_partitions, export_tables
 from service.read.known_projects import require_known
 from service.setup.settings import Settings
-from service.setup.workspace import open_workspace, own_store
+from service.setup.workspace import local_store, open_workspace
 from service.text.formats import counted
 
 
@@ -72,7 +72,7 @@ def export(
     days = days_of(start and start.date(), until and until.date())
     with open_workspace(settings_of(database)) as workspace:
         require_known(workspace, project)
-        with own_store(workspace) as store, working("exporting") as tell:
+        with local_store(workspace) as store, working("exporting") as tell:
             if by is None:
                 written = export_tables(store, folder, tell)
             else:

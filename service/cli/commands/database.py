@@ -21,7 +21,7 @@ from service.cli.exit_codes import agree, fails_when
 from service.cli.progress import growing, working
 from service.cli.terminal import err, out
 from service.setup.kafka import connection_of, framing_of
-from service.setup.server_link import STOP_IT
+from service.setup.server_link import STOP_SERVER_HINT
 from service.setup.settings import Settings
 from service.setup.wiring import embedded_runner
 from service.setup.workspace import open_workspace, require_database
@@ -57,7 +57,7 @@ def rebuild(
         return
     if not settings.database.exists():
         raise SettingsError(f"no database at {settings.database}: there is nothing to rebuild from", hint=NO_COPY)
-    with open_workspace(settings, writes=True, alone=STOP_IT) as workspace:
+    with open_workspace(settings, writes=True, exclusive_hint=STOP_SERVER_HINT) as workspace:
         with working("recomputing derived records") as tell:
             runner = embedded_runner(settings, workspace.store, workspace.policy, workspace.redactor, workspace.now)
             runner.rebuild(lambda progress: tell(f"stage {progress.stage}: {progress.position} of {progress.end} records"))
@@ -82,7 +82,7 @@ def _rebuild_from_topics(settings: Settings) -> dict[str, int]:
     if is_new:  # an empty file in place of a lost one would look like a successful rebuild
         asyncio.run(sink.require_records(connection))
     with (
-        open_workspace(settings, create=is_new, alone=STOP_IT) as workspace,
+        open_workspace(settings, create=is_new, exclusive_hint=STOP_SERVER_HINT) as workspace,
         working("rebuilding the tables from the topics") as tell,
     ):
         store, redactor = workspace.store, workspace.redactor
@@ -156,7 +156,7 @@ def erase(
     if not connection or session == "":
         raise InputError(f"{'--session' if connection else '--connection'} is empty", hint="Name the records to erase.")
     settings = settings_of(database, policy)
-    with open_workspace(settings, writes=True, alone=ERASE_THERE) as workspace:
+    with open_workspace(settings, writes=True, exclusive_hint=ERASE_THERE) as workspace:
         whose = f"connection {connection}" if session is None else f"session {session} of connection {connection}"
         agree(f"Erase all records of {plain(whose)}? This cannot be undone.", yes=yes)
         redacted_comment = workspace.redactor.redact(comment)[0] if comment else None

@@ -27,7 +27,7 @@ from service.setup.kafka import framing_of
 from service.setup.settings import Settings
 from service.setup.version import GET_TRIAL, trial_version, version
 from service.setup.wiring import policy_of
-from service.setup.workspace import CATCH_UP, opened_store, stages_behind, utc_now
+from service.setup.workspace import CATCH_UP, describe_lag, open_store, utc_now
 from service.text.formats import counted, plain
 from streams.kafka.topics import COLLECTOR
 from streams.log.log import log_folder
@@ -106,7 +106,7 @@ def _check_database(settings: Settings) -> Iterator[Finding]:
         return
     try:
         # Opening it as a store also migrates it, and detects whether another process has it.
-        with opened_store(path) as (store, server):
+        with open_store(path) as (store, server):
             findings = list(_check_store(store, path, has_server=server is not None))
     except DriftlineError as error:
         yield _report_unopened(settings, error)
@@ -122,7 +122,7 @@ def _check_store(store: Store, path: Path, *, has_server: bool) -> Iterator[Find
         detail = f"{counted(pending, 'record')} in {log_folder(path)} {'is' if pending == 1 else 'are'} not in the tables yet"
         advice = "the next command that reads them, or the start of the server, flushes them"
         yield Finding("write-ahead log", "note", detail, advice)
-    lag = stages_behind(store)
+    lag = describe_lag(store)
     if lag:
         yield Finding("stages", "problem", lag, CATCH_UP)
     yield from _report_unused_spans(read_unused_spans(store.cursor(), utc_now()))

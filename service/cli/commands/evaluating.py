@@ -187,7 +187,7 @@ def _session_filter(
 
 def _evaluate_locally(settings: Settings, terms: Terms, agreement: CostConsent) -> Sequence[Evaluated] | None:
     """Evaluate in this process, over the database that the settings name; None if the cost was declined."""
-    with open_workspace(settings, writes=True, alone=USE_SERVER_HINT) as workspace:
+    with open_workspace(settings, writes=True, exclusive_hint=USE_SERVER_HINT) as workspace:
         require_known(workspace, terms.wanted.project)
         catch_up(workspace)
         judge = describe_judge(settings, workspace.policy)

@@ -41,7 +41,7 @@ from service.read.run_diagnoses import diagnosed, export_runs, runs_named
 from service.read.runs import Run, runs_of
 from service.read.scores import wrap_ups
 from service.read.sessions import run_findings
-from service.setup.workspace import CATCH_UP, open_workspace, stages_behind
+from service.setup.workspace import CATCH_UP, describe_lag, open_workspace
 from service.text.answers import Document, document
 from service.text.formats import counted, plain
 from service.write.ending_sessions import finalize_session
@@ -287,7 +287,7 @@ def _select_runs(database: Path | None, project: str | None, sessions: list[str]
     """Return the runs to check, and the number of runs skipped for lack of events. Runs of named sessions are never skipped."""
     with open_workspace(settings_of(database)) as workspace:
         require_known(workspace, project)
-        lag = stages_behind(workspace.store)
+        lag = describe_lag(workspace.store)
         if lag:
             raise StoreError(lag, hint=CATCH_UP)
         runs = runs_of(workspace.store, project)

@@ -32,7 +32,7 @@ from service.cli.views import costs_table, runs_table, scores_table
 from service.read.known_projects import require_known
 from service.read.runs import Run, runs_of
 from service.read.scores import ScoreFilter, judge_costs, project_scores
-from service.setup.workspace import CATCH_UP, Workspace, open_workspace, stages_behind
+from service.setup.workspace import CATCH_UP, Workspace, describe_lag, open_workspace
 from service.text.answers import document
 
 
@@ -76,7 +76,7 @@ def open_for_display(database: Path | None, project: str | None = None, policy: 
     """Open the workspace of a database for reading, with a note if its stages lag. Raises InputError for an unknown project."""
     with open_workspace(settings_of(database, policy)) as workspace:
         require_known(workspace, project)
-        lag = stages_behind(workspace.store)
+        lag = describe_lag(workspace.store)
         if lag:
             err.say(f"note: {lag}. {CATCH_UP}", style="yellow")
         yield workspace

@@ -17,7 +17,7 @@ from schemas.errors import InputError
 from service.read.access import AuditLines, ConnectionList, EndedSignIns, IssuedToken, OperatorList, RevokedTokens, SignInList
 from service.read.access import connections as connection_list
 from service.read.access import operators as operator_list
-from service.setup.access import MARK, SCOPES, SIGN_IN_LASTS, AccessStore, Holder, Kind, Scope
+from service.setup.access import SCOPES, SIGN_IN_DURATION, TOKEN_TAG, AccessStore, Holder, Kind, Scope
 from service.text.answers import Place, page_of
 from service.text.links import API
 from service.web.authentication import FleetAdmin, Reader, cookie_name_of, is_encrypted
@@ -29,7 +29,7 @@ from service.web.models import ConnectionName, Cursor, Id, Limit, OperatorBody
 
 router = APIRouter(route_class=JsonRoute, tags=["access"])
 WRITES = (400, 408, 413, 415)
-PREFIX = f"^{MARK}_[0-9a-f]{{12}}$"
+PREFIX = f"^{TOKEN_TAG}_[0-9a-f]{{12}}$"
 Name = Annotated[ConnectionName, Path(description="Name of the connection or operator.", examples=["north"])]
 InProject = Annotated[ConnectionName | None, Query(description="Only connections of this project.")]
 
@@ -64,7 +64,7 @@ async def sign_in(request: Request, _: Reader, services: Services) -> Response:
     response.set_cookie(
         cookie_name_of(request.scope, hosts),
         secret,
-        max_age=int(SIGN_IN_LASTS.total_seconds()),
+        max_age=int(SIGN_IN_DURATION.total_seconds()),
         httponly=True,
         samesite="lax",  # with "strict", people who follow a link from an alert would appear signed out
         secure=is_encrypted(request.scope, hosts),
@@ -89,7 +89,7 @@ async def sign_out(request: Request, _: Reader, services: Services) -> Response:
 def list_sign_ins(_: FleetAdmin, services: Services, response: Response) -> SignInList:
     """List who is signed in to the pages, newest first."""
     response.headers["Cache-Control"] = "no-store"
-    sign_ins = services.access.sign_ins.going_on()
+    sign_ins = services.access.sign_ins.active()
     return SignInList(sign_ins=sign_ins, count=len(sign_ins))
 
 

@@ -1,10 +1,10 @@
-"""Runtime events over HTTP: a batch of one session's events, or up to a thousand events of any sessions. Each is handled separately.
+"""Runtime events over HTTP: a batch of one session's events, or up to a thousand events of any sessions.
 
-1. Sending a batch twice changes nothing: an event is identified by its own event_id, or by its position, as the batch names the
-   position in the session at which it begins.
-2. In bulk, an event has its own event_id and the form of a line of an event file (`streams.sources.event_files`), so that
-   events can be sent again in any batches. Its position follows the session's stored events, in the order of the call.
-3. A refused event becomes a dead letter with its bytes and does not affect the others.
+1. Sending a batch twice changes nothing. An event is identified by its event_id, or by its position in the session if the batch
+   has a `first_seq`.
+2. In bulk, each event has an event_id and the form of a line in an event file (`streams.sources.event_files`), so events can be
+   sent again in other batches. Their positions follow the session's stored events, in the order of the call.
+3. A rejected event becomes a dead letter with its bytes. It does not affect the other events.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from audit.surrogates import json_bytes
 from schemas.codec.single_object import decode
 from schemas.errors import RecordError
 from schemas.records import AgentEvent
-from service.http.routes.ingest import Batch, agent_of, filed_elsewhere, require_audit
+from service.http.routes.ingest import Batch, agent_of, project_note, require_audit
 from service.setup.access import Holder
 from service.text.links import EVENTS, EVENTS_BULK
 from service.web.authentication import Connection
@@ -45,26 +45,27 @@ from streams.sources.source import ReadingContext
 router = APIRouter(route_class=BatchRoute, tags=["records"])
 TOPIC = "agent-events"
 CONFLICTING_ID = "conflicting_id"
-_EXPLAINED = 10
+_MAX_EXPLAINED_CONFLICTS = 10
 """Maximum number of conflicts per call whose differences are reported, because the log is searched for each."""
 
 
 @dataclass
 class EventBatch:
-    """The result of reading a body: records with their indexes in it, and refusals with their dead letters."""
+    """The result of reading a body: records with their indexes in it, and rejected events with their dead letters."""
 
     source: str
     first: int
     records: list[AgentEvent] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
     refused: list[RefusedEvent] = field(default_factory=list)
-    letters: EncodedRecords = field(default_factory=EncodedRecords)
+    dead_letters: EncodedRecords = field(default_factory=EncodedRecords)
 
     def refuse(self, index: int, raw: Any, problem: Problem, admission: Admission) -> None:
-        """Refuse an event with a dead letter."""
+        """Reject an event and add its dead letter."""
         self.refused.append(RefusedEvent(index=index, error=problem.detail))
-        source, refusal = RecordOrigin(self.source, self.first + index), Refusal("http", problem.reason, problem.detail)
-        admission.add_dead_letter(self.letters, source, refusal, json_bytes(raw))
+        origin = RecordOrigin(self.source, self.first + index)
+        refusal = Refusal("http", problem.reason, problem.detail)
+        admission.add_dead_letter(self.dead_letters, origin, refusal, json_bytes(raw))
 
 
 @router.post(EVENTS, status_code=201, responses=documented(400, 408, 413, 415))
@@ -77,7 +78,7 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
     batch = await to_thread.run_sync(read_batch, body, caller, engine)
     async with services.turns.held([(caller.name, body.session_id)]):
         if body.first_seq is None and batch.records:
-            batch.records = await continued(services, caller, batch.records)
+            batch.records = await assign_positions(services, caller, batch.records)
         with durable_or_refused():
             published = await engine.publish(TOPIC, batch.records)
     admission = Admission(engine.redactor, engine.now())
@@ -85,40 +86,47 @@ async def take_events(body: EventsBody, caller: Connection, services: Services) 
         index = batch.indexes[conflict]
         differing = await differing_fields(services, number, batch.records[conflict])
         batch.refuse(index, body.events[index], _describe_conflict(body, index, differing), admission)
-    await set_aside(services, batch.letters)
-    refused = sorted(batch.refused, key=lambda one: one.index)
+    await store_dead_letters(services, batch.dead_letters)
+    refused = sorted(batch.refused, key=lambda event: event.index)
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(refused)})
-    more = filed_elsewhere(body.project, caller)
-    return EventOutcomes(accepted=published.written, known=published.known, refused=refused, **more)
+    note = project_note(body.project, caller)
+    return EventOutcomes(accepted=published.written, known=published.known, refused=refused, **note)
 
 
 async def differing_fields(services: ApiContext, number: int, record: AgentEvent) -> Sequence[str]:
-    """Return the fields in which an event differs from the stored one; empty after the first conflicts of a call, counted by `number`."""
-    ask = partial(find_contradictions, topic=TOPIC, record=record)
-    return await services.ask(ask) if number < _EXPLAINED else ()
+    """Return the fields in which an event differs from the stored one.
+
+    `number` counts the conflicts of a call from 0. For conflicts beyond `_MAX_EXPLAINED_CONFLICTS`, return no fields.
+    """
+    if number >= _MAX_EXPLAINED_CONFLICTS:
+        return ()
+    return await services.ask(partial(find_contradictions, topic=TOPIC, record=record))
 
 
-async def set_aside(services: ApiContext, letters: EncodedRecords) -> None:
-    """Store refused events as dead letters."""
-    if messages := letters.messages.get(DEAD_LETTERS):
+async def store_dead_letters(services: ApiContext, dead_letters: EncodedRecords) -> None:
+    """Store the dead letters of rejected events."""
+    if messages := dead_letters.messages.get(DEAD_LETTERS):
         with durable_or_refused():
             await services.engine.publish(DEAD_LETTERS, [decode(message) for message in messages])
 
 
 def require_own_ids(events: Sequence[Any]) -> None:
-    """Raise an ApiError if an event of a batch without positions has no id: sent again, it would count as another event."""
-    seen: set[str] = set()
+    """Raise an ApiError if an event of a batch without `first_seq` has no id, or the id of another event.
+
+    Without ids, events that are sent again would be stored again.
+    """
+    used_ids: set[str] = set()
     for index, event in enumerate(events):
         if not isinstance(event, dict):
-            continue  # refused separately, with or without an id
+            continue  # `read_batch` rejects it
         event_id = own_id(event)
         if event_id is None:
             message = f"events[{index}].event_id: is missing; give each event its own id, or the batch its first_seq"
             raise ApiError(400, "invalid", message)
-        if event_id in seen:
+        if event_id in used_ids:
             message = f"events[{index}].event_id: is used by another event of the batch; make it unique, or send first_seq"
             raise ApiError(400, "invalid", message)
-        seen.add(event_id)
+        used_ids.add(event_id)
 
 
 def own_id(event: Mapping[str, Any]) -> str | None:
@@ -130,12 +138,14 @@ def own_id(event: Mapping[str, Any]) -> str | None:
 
 
 def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> EventBatch:
-    """Return the records of a body, without secrets; positions count from `first_seq`, or from 0."""
-    now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
+    """Return the records of a body, without secrets. Positions count from `first_seq`, or from 0."""
+    now = engine.now()
+    gap = timedelta(minutes=engine.policy.session_gap_minutes)
     agent = agent_of(caller, body.agent, engine.redactor)
     owner = Owner(caller.name, caller.project or "", agent, body.session_id)
     context = ReadingContext(owner.connection, owner.project, agent, now, gap, engine.redactor)
-    admission, batch = Admission(engine.redactor, now), EventBatch(f"http:{caller.name}/{body.session_id}", body.first_seq or 0)
+    admission = Admission(engine.redactor, now)
+    batch = EventBatch(f"http:{caller.name}/{body.session_id}", body.first_seq or 0)
     session = SessionEvents()
     session.skip(batch.first)
     for index, raw in enumerate(body.events):
@@ -150,21 +160,21 @@ def read_batch(body: EventsBody, caller: Holder, engine: RecordIntake) -> EventB
 
 
 def _describe_conflict(body: EventsBody, index: int, differing: Sequence[str]) -> Problem:
-    """Describe the conflict of an event whose id, its own or from its position, is stored with other content."""
+    """Describe the conflict of an event whose id or position is stored with other content."""
     if body.first_seq is None or own_id(body.events[index]) is not None:
         return Problem(CONFLICTING_ID, f"events[{index}].event_id: {other_content(differing)}")
     position = body.first_seq + index
-    message = f"the log has another event at place {position} of the session (first_seq {body.first_seq})"
+    message = f"the log has another event at position {position} of the session (first_seq {body.first_seq})"
     return Problem(CONFLICTING_ID, f"events[{index}]: {message}")
 
 
 def other_content(differing: Sequence[str]) -> str:
-    """Explain a conflict to the sender: `differing` are fields of the event."""
+    """Describe a conflict to the sender. `differing` are the differing fields of the event."""
     return f"the log has an event with this id and other content{describe_differences(differing)}"
 
 
 def problem_of(record: AgentEvent | Problem, path: str) -> Problem | None:
-    """Return the reason why an event is refused, if any. An invalid time may be a secret, so it is not repeated."""
+    """Return the reason why an event is rejected, if any. An invalid time may be a secret, so it is not repeated."""
     if isinstance(record, Problem):
         return record._replace(detail=f"{path}.timestamp: {NO_MOMENT}") if record.reason == "bad_timestamp" else record
     try:
@@ -174,16 +184,16 @@ def problem_of(record: AgentEvent | Problem, path: str) -> Problem | None:
     return None
 
 
-async def continued(services: ApiContext, caller: Holder, records: Sequence[AgentEvent]) -> list[AgentEvent]:
-    """Return records with positions that continue their sessions' stored ones; known records keep theirs."""
+async def assign_positions(services: ApiContext, caller: Holder, records: Sequence[AgentEvent]) -> list[AgentEvent]:
+    """Return the records with positions that follow the stored events of their sessions."""
     sessions = [record.session_id for record in records]
-    # In this order, so that an event stored between the two look-ups is in both results rather than in neither.
-    under_way = {session: services.engine.pending_events(caller.name, session) for session in set(sessions)}
+    # Read pending events first: an event that is stored in between is then in both results, and otherwise could be in neither.
+    pending = {session: services.engine.pending_events(caller.name, session) for session in set(sessions)}
     values = {"connection": caller.name, "sessions": sessions, "event_ids": [record.event_id for record in records]}
     rows = await services.ask(lambda cursor: query_rows(cursor, "session_positions", values))
     stored_ids = {(row["session_id"], event_id) for row in rows for event_id in row["known"]}
     positions = {row["session_id"]: row["next_seq"] for row in rows}
-    for session_id, events in under_way.items():
+    for session_id, events in pending.items():
         stored_ids.update((session_id, event_id) for event_id in events)
         positions[session_id] = max(positions.get(session_id, 0), 1 + max(events.values(), default=-1))
     positioned = []
@@ -200,18 +210,18 @@ _NO_ID = "is missing; give each event its own id"
 
 @dataclass
 class Bulk(Batch[AgentEvent, RefusedBulkEvent]):
-    """A batch of events, with dead letters of the refused ones."""
+    """A batch of events, with the dead letters of rejected events."""
 
-    letters: EncodedRecords = field(default_factory=EncodedRecords)
+    dead_letters: EncodedRecords = field(default_factory=EncodedRecords)
 
-    def set_aside(
+    def reject(
         self, caller: Holder, index: int, value: dict[str, Any], problem: Problem, admission: Admission
     ) -> RefusedBulkEvent:
-        """Refuse an event with a dead letter; return the answer to it."""
-        source = RecordOrigin(f"http:{caller.name}/{value['session_id']}", index)
-        admission.add_dead_letter(
-            self.letters, source, Refusal("http", problem.reason, problem.detail), json_bytes(find_event(value)[0])
-        )
+        """Add the dead letter of an event, and return the answer to its sender."""
+        origin = RecordOrigin(f"http:{caller.name}/{value['session_id']}", index)
+        refusal = Refusal("http", problem.reason, problem.detail)
+        event, _ = find_event(value)
+        admission.add_dead_letter(self.dead_letters, origin, refusal, json_bytes(event))
         return RefusedBulkEvent(error=problem.detail, code="conflict" if problem.reason == CONFLICTING_ID else "invalid")
 
 
@@ -228,11 +238,11 @@ async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) 
     published = PublishResult.of([])
     if bulk.records:
         async with services.turns.held((caller.name, record.session_id) for record in bulk.records):
-            bulk.records = await continued(services, caller, bulk.records)
+            bulk.records = await assign_positions(services, caller, bulk.records)
             with durable_or_refused():
                 published = await engine.publish(TOPIC, bulk.records)
     await _refuse_conflicts(services, caller, body, bulk, published)
-    await set_aside(services, bulk.letters)
+    await store_dead_letters(services, bulk.dead_letters)
     services.metrics.events({"accepted": published.written, "known": published.known, "refused": len(bulk.refused)})
     return BulkEventOutcomes(
         accepted=published.written,
@@ -243,9 +253,11 @@ async def take_bulk(body: EventsInBulk, caller: Connection, services: Services) 
 
 
 def read_bulk(body: Sequence[Any], caller: Holder, engine: RecordIntake) -> Bulk:
-    """Return the records of a call, each without secrets."""
-    now, gap = engine.now(), timedelta(minutes=engine.policy.session_gap_minutes)
-    admission, bulk = Admission(engine.redactor, now), Bulk()
+    """Return the records of a call, without secrets."""
+    now = engine.now()
+    gap = timedelta(minutes=engine.policy.session_gap_minutes)
+    admission = Admission(engine.redactor, now)
+    bulk = Bulk()
 
     def read(value: Any, index: int) -> tuple[AgentEvent, dict[str, str]] | RefusedBulkEvent:
         try:
@@ -255,17 +267,17 @@ def read_bulk(body: Sequence[Any], caller: Holder, engine: RecordIntake) -> Bulk
         agent = agent_of(caller, event.agent, engine.redactor)
         owner = Owner(caller.name, caller.project or "", agent, event.session_id)
         context = ReadingContext(owner.connection, owner.project, agent, now, gap, engine.redactor)
-        record = _read(value, f"[{index}]", owner, context)
+        record = _read_event(value, f"[{index}]", owner, context)
         if isinstance(record, Problem):
-            return bulk.set_aside(caller, index, value, record, admission)
-        return record, filed_elsewhere(event.project, caller)
+            return bulk.reject(caller, index, value, record, admission)
+        return record, project_note(event.project, caller)
 
     bulk.read(body, RefusedBulkEvent, read)
     return bulk
 
 
-def _read(value: dict[str, Any], path: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
-    """Return the record of one value, whose position is set later, or the reason why it is refused."""
+def _read_event(value: dict[str, Any], path: str, owner: Owner, context: ReadingContext) -> AgentEvent | Problem:
+    """Return the record of one value, whose position is set later, or the reason why it is rejected."""
     if value.get("event") is None and value.get("type") is None:
         return Problem("not_an_event", f"{path}.event: is missing")
     event, within = find_event(value)
@@ -278,7 +290,7 @@ def _read(value: dict[str, Any], path: str, owner: Owner, context: ReadingContex
 async def _refuse_conflicts(
     services: ApiContext, caller: Holder, body: Sequence[Any], bulk: Bulk, published: PublishResult
 ) -> None:
-    """Refuse the events whose ids are stored with other content."""
+    """Reject the events whose ids are stored with other content."""
     engine = services.engine
     admission = Admission(engine.redactor, engine.now())
     for number, conflict in enumerate(published.conflicts):
@@ -286,7 +298,7 @@ async def _refuse_conflicts(
         differing = await differing_fields(services, number, bulk.records[conflict])
         within = find_event(body[index])[1]
         message = f"[{index}]{within}.event_id: {other_content(differing)}"
-        bulk.refused[index] = bulk.set_aside(caller, index, body[index], Problem(CONFLICTING_ID, message), admission)
+        bulk.refused[index] = bulk.reject(caller, index, body[index], Problem(CONFLICTING_ID, message), admission)
 
 
 def _build_answers(bulk: Bulk, published: PublishResult) -> dict[int, TakenEvent]:

@@ -88,7 +88,7 @@ async def ingest(body: IngestBody, caller: Connection, services: Services, respo
         raise ApiError(409, "conflict", conflict_words(differing))
     if result.outcome != WRITTEN:
         response.status_code = 200
-    return answer_of(exchange.exchange_id, result, filed_elsewhere(body.project, caller))
+    return answer_of(exchange.exchange_id, result, project_note(body.project, caller))
 
 
 def outcome_of_ingest(result: IngestResult) -> str:
@@ -187,7 +187,7 @@ def agent_of(caller: Holder, named: str | None, redactor: Redactor) -> str | Non
     return caller.agent or (None if named is None else redactor.redact(named)[0])
 
 
-def filed_elsewhere(named: Any, caller: Holder) -> dict[str, str]:
+def project_note(named: Any, caller: Holder) -> dict[str, str]:
     """Return the note for a body that names another project than the token: the token's project counts.
 
     The sent name is not repeated, because it may be a misplaced secret.
@@ -264,7 +264,7 @@ class Batch(Generic[Kind, Refusal]):
         return [results[index] for index in sorted(results)]
 
 
-_EXPLAINED = 10
+_MAX_EXPLAINED_CONFLICTS = 10
 """Maximum number of conflicts per batch whose differing fields are named, because the log is searched for each."""
 
 
@@ -313,7 +313,7 @@ def _read(
         return RefusedExchange(error=f"[{index}]: nests deeper than {MAX_DEPTH} levels", code="too_deep")
     try:
         body = IngestBody.model_validate(value)
-        return exchange_of(body, caller, redactor, now), filed_elsewhere(body.project, caller)
+        return exchange_of(body, caller, redactor, now), project_note(body.project, caller)
     except ValidationError as error:
         return RefusedExchange(error=problems_at(index, error), code="invalid")
     except ApiError as error:
@@ -332,7 +332,7 @@ async def _answers(
         elif result.outcome == "conflict":
             conflicts += 1
             ask = partial(find_contradictions, topic=TOPIC, record=record)
-            differing = await services.ask(ask) if conflicts <= _EXPLAINED else ()
+            differing = await services.ask(ask) if conflicts <= _MAX_EXPLAINED_CONFLICTS else ()
             answers[index] = RefusedExchange(error=f"[{index}].{conflict_words(differing)}", code="conflict")
         else:
             answers[index] = answer_of(record.exchange_id, result, notes)

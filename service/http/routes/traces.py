@@ -1,6 +1,6 @@
-"""Traces over HTTP: OpenTelemetry's protocol, as protobuf or JSON, compressed or not. A refused span does not affect the others.
+"""Traces over HTTP in OpenTelemetry's protocol, as protobuf or JSON, compressed or not. A rejected span does not affect the others.
 
-The way from the body of a request to durable spans is the same for gRPC (`service.http.otlp_grpc`).
+`receive` turns the body of a request into durable spans. OTLP over gRPC calls it as well (`service.http.otlp_grpc`).
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, Recor
 from streams.sources.otlp.request import SIGNALS, ReadItems, ReceivedSpan, RejectedItem, Rejection
 from streams.sources.otlp.stored_spans import SpanOwner
 
-TOPIC, METRICS_SIGNAL = "spans", "metrics"
-REFUSED_SPAN, CONFLICTING_ID = "refused_span", "conflicting_id"
-"""The reasons of dead letters."""
+TOPIC = "spans"
+METRICS_SIGNAL = "metrics"
+REFUSED_SPAN = "refused_span"
+CONFLICTING_ID = "conflicting_id"
 MAX_LETTERS = 50
-"""Maximum number of dead letters per request; the answer counts all refused spans."""
+"""Maximum number of dead letters per request; the answer counts all rejected spans."""
 _GZIP = 16 + zlib.MAX_WBITS
 """The window size by which zlib recognises gzip."""
 
@@ -51,7 +52,7 @@ class Body(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The signal of a request, the owner of its spans, the attributes that hold the project's labels, and the time."""
+    """The signal of a request, the owner of its spans, the attributes that hold the project's labels, and the time of intake."""
 
     signal: str
     owner: SpanOwner
@@ -61,22 +62,20 @@ class Origin(NamedTuple):
 
 @dataclass
 class MappedSpans:
-    """The spans of a request: records, each with its encoding, and refusals with their dead letters.
-
-    `passed_over` is the number of log records that are not about a model.
-    """
+    """The spans of a request: records with their encodings, and rejected spans with their dead letters."""
 
     records: list[Span] = field(default_factory=list)
     messages: list[bytes] = field(default_factory=list)
     refused: list[RejectedItem] = field(default_factory=list)
-    letters: list[bytes] = field(default_factory=list)
+    dead_letters: list[bytes] = field(default_factory=list)
     passed_over: int = 0
+    """Number of log records that are not about a model."""
 
 
 async def receive(signal: str, body: Body, caller: Holder, services: ApiContext) -> Message:
-    """Ingest the spans or records of a request; return the protocol's answer once they are durable.
+    """Ingest the spans or log records of a request, and return the protocol's answer once they are durable.
 
-    Raises ApiError if the request as a whole cannot be read.
+    Raises ApiError if the request cannot be read.
     """
     engine = services.engine
     require_audit(engine, caller)
@@ -87,9 +86,9 @@ async def receive(signal: str, body: Body, caller: Holder, services: ApiContext)
     with durable_or_refused():
         published = await engine.publish_admitted(TOPIC, spans.records, spans.messages)
         conflicts = [_describe_conflict(spans.records[index]) for index in published.conflicts]
-        letters = [*spans.letters, *_build_dead_letters(origin, conflicts, engine.redactor, CONFLICTING_ID)]
-        if letters:
-            await engine.publish(DEAD_LETTERS, [decode(letter) for letter in letters])
+        dead_letters = [*spans.dead_letters, *_build_dead_letters(origin, conflicts, engine.redactor, CONFLICTING_ID)]
+        if dead_letters:
+            await engine.publish(DEAD_LETTERS, [decode(message) for message in dead_letters])
     refused = [Rejection(item.reason, item.items) for item in (*spans.refused, *conflicts)]
     count = sum(rejection.items for rejection in refused)
     if signal == METRICS_SIGNAL:
@@ -101,9 +100,9 @@ async def receive(signal: str, body: Body, caller: Holder, services: ApiContext)
 
 
 def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
-    """Return the spans of a request. Raises ApiError if the request as a whole cannot be read."""
+    """Return the spans of a request. Raises ApiError if the request cannot be read."""
     spans = MappedSpans()
-    content = _unpack(body.content) if body.is_compressed else body.content
+    content = _decompress(body.content) if body.is_compressed else body.content
     try:
         items = _limit_items(SIGNALS[origin.signal].read(content, origin.now, is_json=body.is_json), spans)
         for outcome in admitted(items, lambda _: origin.owner, lambda _: origin.labels, redactor, origin.now):
@@ -114,12 +113,12 @@ def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
                 spans.messages.append(outcome.message)
     except InputError as error:
         raise ApiError(400, "invalid", f"{error}. {error.hint}") from None
-    spans.letters = _build_dead_letters(origin, spans.refused, redactor, REFUSED_SPAN)
+    spans.dead_letters = _build_dead_letters(origin, spans.refused, redactor, REFUSED_SPAN)
     return spans
 
 
 def _limit_items(items: ReadItems, spans: MappedSpans) -> Iterator[ReceivedSpan | RejectedItem]:
-    """Yield the items of a request, except the ones passed over. Raises ApiError if there are too many."""
+    """Yield the items of a request without the ignored ones. Raises ApiError if there are too many."""
     count = 0
     for item in items:
         if item is None:
@@ -131,32 +130,33 @@ def _limit_items(items: ReadItems, spans: MappedSpans) -> Iterator[ReceivedSpan 
         yield item
 
 
-def _unpack(body: bytes) -> bytes:
-    """Decompress a gzip body. Raises ApiError if the result is too large, or the body is not gzip or truncated."""
-    unpacker = zlib.decompressobj(_GZIP)
+def _decompress(body: bytes) -> bytes:
+    """Decompress a gzip body. Raises ApiError if the result is too large, or if the body is truncated or not gzip."""
+    decompressor = zlib.decompressobj(_GZIP)
     try:
-        content = unpacker.decompress(body, MAX_UNPACKED + 1)
+        content = decompressor.decompress(body, MAX_UNPACKED + 1)
     except zlib.error as error:
         raise ApiError(400, "not_gzip", f"the body is not gzip: {error}") from None
     if len(content) > MAX_UNPACKED:
         raise ApiError(413, "too_large", f"the body unpacks to more than {MAX_UNPACKED} bytes; export smaller batches")
-    if not unpacker.eof or unpacker.unused_data:
-        raise ApiError(400, "not_gzip", "the body is not one whole gzip stream")
+    if not decompressor.eof or decompressor.unused_data:
+        raise ApiError(400, "not_gzip", "the body is not one complete gzip stream")
     return content
 
 
 def _describe_conflict(record: Record) -> RejectedItem:
-    """Return the refusal of a span whose id is stored with other content; the stored span stays."""
-    return RejectedItem(f"{getattr(record, 'span_id', '')}: is known with other content", json_bytes(record))
+    """Return the rejection of a span whose id is stored with other content. The stored span is kept."""
+    return RejectedItem(f"{getattr(record, 'span_id', '')}: is stored with other content", json_bytes(record))
 
 
 def _build_dead_letters(origin: Origin, refused: Iterable[RejectedItem], redactor: Redactor, reason: str) -> list[bytes]:
-    """Return dead letters for refused spans. Few exporters report the answer's refusals, so operators have to see them here."""
-    admission, letters = Admission(redactor, origin.now), EncodedRecords()
+    """Return dead letters for rejected spans. Few exporters report rejections in the answer, so operators see them here."""
+    admission = Admission(redactor, origin.now)
+    records = EncodedRecords()
     source = RecordOrigin(f"{OTLP_LETTERS}:{origin.owner.connection}/{origin.signal}", 0)
     for item in islice((item for item in refused if item.body), MAX_LETTERS):
-        admission.add_dead_letter(letters, source, Refusal(OTLP_LETTERS, reason, item.reason), item.body)
-    return letters.messages.get(DEAD_LETTERS, [])
+        admission.add_dead_letter(records, source, Refusal(OTLP_LETTERS, reason, item.reason), item.body)
+    return records.messages.get(DEAD_LETTERS, [])
 
 
 router = APIRouter(tags=["traces"])
@@ -164,11 +164,9 @@ _CONTENT: dict[str, Any] = {
     "application/x-protobuf": {"schema": {"type": "string", "format": "binary"}},
     "application/json": {"schema": {"type": "object"}},
 }
-_BODY = {
-    "requestBody": {"required": True, "description": "An export request of OTLP, perhaps gzip-compressed.", "content": _CONTENT}
-}
-_WORDS = "Accepted records are durable; `partialSuccess` counts the rejected ones and says why"
-_ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": _WORDS, "content": _CONTENT}}
+_BODY = {"requestBody": {"required": True, "description": "An OTLP export request; gzip is accepted.", "content": _CONTENT}}
+_DESCRIPTION = "Accepted records are durable. `partialSuccess` has the number of rejected records and the reason."
+_ANSWER: dict[int | str, dict[str, Any]] = {200: {"description": _DESCRIPTION, "content": _CONTENT}}
 
 
 @router.post(TRACES, responses=_ANSWER | documented(400, 408, 413, 415), response_class=Response, openapi_extra=_BODY)
@@ -177,22 +175,22 @@ async def take_traces(request: Request, caller: Connection, services: Services) 
 
     They are durable once the request is answered, and become exchanges and events when their trace is complete.
     """
-    return await _take("traces", request, caller, services)
+    return await _accept("traces", request, caller, services)
 
 
 @router.post(LOGS, responses=_ANSWER | documented(400, 408, 413, 415), response_class=Response, openapi_extra=_BODY)
 async def take_logs(request: Request, caller: Connection, services: Services) -> Response:
     """Accept OpenTelemetry log records with a model's input and output. Other records are ignored."""
-    return await _take("logs", request, caller, services)
+    return await _accept("logs", request, caller, services)
 
 
 @router.post(METRICS, responses=_ANSWER | documented(400, 408, 413, 415), response_class=Response, openapi_extra=_BODY)
 async def refuse_metrics(request: Request, caller: Connection, services: Services) -> Response:
-    """Refuse OpenTelemetry metrics with the protocol's own rejection: SDKs send them by default, and would log every HTTP error."""
-    return await _take("metrics", request, caller, services)
+    """Reject OpenTelemetry metrics in the protocol's answer: SDKs send metrics by default, and would log an HTTP error each time."""
+    return await _accept("metrics", request, caller, services)
 
 
-async def _take(signal: str, request: Request, caller: Holder, services: ApiContext) -> Response:
+async def _accept(signal: str, request: Request, caller: Holder, services: ApiContext) -> Response:
     # Imported late: protobuf takes time and memory to load, and many installations do not need it.
     from service.http.routes.traces import Body, receive  # noqa: PLC0415
     from streams.sources.otlp.request import encode_json  # noqa: PLC0415

@@ -14,7 +14,7 @@ import pytest
 from support.api_server import BodyBuilder, LiveServer, Tokens
 from support.servers import until
 
-from service.server.server_lifecycle import MAX_HEAD
+from service.server.server_lifecycle import MAX_HEAD_BYTES
 from service.setup.access import AccessStore
 from service.web.bounds import ApiSettings
 
@@ -121,7 +121,7 @@ def test_line_breaks_between_requests_do_not_keep_a_connection_open(server: Live
 @pytest.mark.parametrize("parts", [1, 8])
 def test_an_endless_head_is_refused_however_it_is_split(server: LiveServer, parts: int) -> None:
     """Heads are buffered before authentication, so their size must be bounded."""
-    line = b"X: " + b"y" * (MAX_HEAD // 4) + b"\r\n"
+    line = b"X: " + b"y" * (MAX_HEAD_BYTES // 4) + b"\r\n"
     raw = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + line * 5
     size = -(-len(raw) // parts)
     with server.connect() as connection:

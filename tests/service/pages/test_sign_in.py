@@ -20,7 +20,7 @@ from support.watch_histories import put
 from analytics.store.store import Store
 from service.pages.viewing import local_path
 from service.server.server_lifecycle import api_settings
-from service.setup.access import SIGN_IN_LASTS, AccessStore, Holder, mark_of
+from service.setup.access import SIGN_IN_DURATION, AccessStore, Holder, mark_of
 from service.setup.settings import Settings
 from service.web.authentication import PAGE_MARK, cookie_name
 from service.web.bounds import ApiSettings
@@ -48,7 +48,7 @@ def test_the_cookie_is_restricted_to_the_browser(call: Call, tokens: Tokens) -> 
     assert crumb["httponly"] is True
     assert crumb["samesite"].lower() == "lax"
     assert crumb["path"] == "/"
-    assert crumb["max-age"] == str(int(SIGN_IN_LASTS.total_seconds()))
+    assert crumb["max-age"] == str(int(SIGN_IN_DURATION.total_seconds()))
     assert tokens.root not in answer.headers["set-cookie"]
     assert looks(call, crumb.value).status_code == 200
 
@@ -129,7 +129,7 @@ def test_a_sign_in_expires(tmp_path: Path) -> None:
         prefix = token.split("_")[1]
         first = access.sign_ins.begin(prefix).encode()
         assert access.signed_in(first) == (Holder("operator", "root", None), prefix)
-        now[0] += SIGN_IN_LASTS - timedelta(seconds=1)
+        now[0] += SIGN_IN_DURATION - timedelta(seconds=1)
         assert access.signed_in(first)
         now[0] += timedelta(seconds=1)
         assert access.signed_in(first) is None

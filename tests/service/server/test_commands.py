@@ -23,10 +23,10 @@ from schemas.errors import DriftlineError, QueryError, SettingsError, StoreError
 from service.cli.commands import importing
 from service.cli.main import application
 from service.server import commands
-from service.server.commands import READERS, taking_commands
+from service.server.commands import MAX_READERS, serve_commands
 from service.setup import server_link
 from service.setup.judge_setup import paid_note
-from service.setup.server_link import Rows, ServerLink, ServerStore, connect, folder_of, listening, pack
+from service.setup.server_link import Rows, ServerLink, ServerStore, command_socket, connect, folder_of, pack
 from service.write.importing import ImportSummary
 from streams.engine.engine import Engine
 from streams.watch.watching import Watch
@@ -47,7 +47,7 @@ def serving(engine: Engine, loop: asyncio.Runner) -> Iterator[Path]:
     opened, ended = threading.Event(), asyncio.Event()
 
     async def serve() -> None:
-        async with taking_commands(engine.store.path or Path(), engine, Watch(engine)):
+        async with serve_commands(engine.store.path or Path(), engine, Watch(engine)):
             opened.set()
             await ended.wait()
 
@@ -69,7 +69,7 @@ def path(engine: Engine, loop: asyncio.Runner) -> Iterator[Path]:
 @pytest.fixture
 def link(path: Path) -> ServerLink:
     """A command's connection."""
-    opened = ServerLink.to(path)
+    opened = ServerLink.find(path)
     assert opened is not None
     return opened
 
@@ -77,7 +77,7 @@ def link(path: Path) -> ServerLink:
 @contextlib.contextmanager
 def pretending(path: Path, act: Callable[[socket.socket], Any]) -> Iterator[None]:
     """Another program in the server's place, which does something with each connection until it is left."""
-    with listening(path) as listener:
+    with command_socket(path) as listener:
 
         def accept() -> None:
             while True:
@@ -109,7 +109,7 @@ def test_the_socket_belongs_to_its_owner_from_the_start(tmp_path: Path) -> None:
     database = tmp_path / "fleet.duckdb"
     before = os.umask(0)
     try:
-        with listening(database):
+        with command_socket(database):
             folder = folder_of(database)
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
             assert stat.S_IMODE((folder / "socket").stat().st_mode) == 0o600
@@ -121,7 +121,7 @@ def test_the_socket_belongs_to_its_owner_from_the_start(tmp_path: Path) -> None:
 def test_a_command_refuses_a_server_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user could place a socket there to impersonate the server."""
     database = tmp_path / "fleet.duckdb"
-    with listening(database):
+    with command_socket(database):
         monkeypatch.setattr(server_link.os, "geteuid", lambda: os.getuid() + 1)
         with pytest.raises(StoreError, match="belongs to the user"):
             connect(database)
@@ -135,7 +135,7 @@ def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match="is not a folder"):
         connect(database)
-    with pytest.raises(StoreError, match="is not a folder"), listening(database):
+    with pytest.raises(StoreError, match="is not a folder"), command_socket(database):
         pass
     assert elsewhere.is_dir()
 
@@ -144,7 +144,7 @@ def test_a_server_of_another_version_is_refused(path: Path, monkeypatch: pytest.
     """The tables of another version may lack columns that this one reads."""
     monkeypatch.setattr(commands, "version", lambda: "0.0.1")
     with pytest.raises(StoreError, match=r"its server is of version 0\.0\.1"):
-        ServerLink.to(path)
+        ServerLink.find(path)
 
 
 def test_a_server_with_another_protocol_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,9 +156,9 @@ def test_a_server_with_another_protocol_is_refused(tmp_path: Path, monkeypatch: 
             connection.send_bytes(b"0.2.0")
             connection.recv()
 
-    monkeypatch.setattr(server_link, "GREETING_SECONDS", 0.1)
+    monkeypatch.setattr(server_link, "GREETING_TIMEOUT", 0.1)
     with pretending(database, greet), pytest.raises(StoreError, match="an older version") as raised:
-        ServerLink.to(database)
+        ServerLink.find(database)
     assert "Restart the server" in raised.value.hint
 
 
@@ -188,7 +188,7 @@ def test_an_error_of_another_module_keeps_its_message(link: ServerLink, monkeypa
     def fail(*_: object) -> None:
         raise ElsewhereError("it went wrong")
 
-    monkeypatch.setattr(commands, "_read", fail)
+    monkeypatch.setattr(commands, "_read_rows", fail)
     with pytest.raises(DriftlineError, match="it went wrong") as raised:
         link.call("read", Rows, "SELECT 1", None)
     assert raised.value.hint == "Do this."
@@ -228,7 +228,7 @@ def test_statements_of_commands_cannot_write(statement: str, link: ServerLink) -
 
 def test_a_disconnected_caller_cancels_its_statement(path: Path, link: ServerLink) -> None:
     """If abandoned statements continued, the next command would never run."""
-    for _ in range(READERS + 1):
+    for _ in range(MAX_READERS + 1):
         begin_call(path, "read", ENDLESS, None).close()
     begun = time.monotonic()
     assert Rows([("1", "INTEGER")], [(1,)]) == link.call("read", Rows, "SELECT 1", None)
@@ -252,7 +252,7 @@ def test_arguments_of_commands_are_not_logged(
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(commands, "_read", fail)
+    monkeypatch.setattr(commands, "_read_rows", fail)
     with pytest.raises(StoreError, match="answered 500"):
         link.call("read", Rows, "sk-ant-secret", None)
     assert "ZeroDivisionError" in caplog.text
@@ -261,7 +261,7 @@ def test_arguments_of_commands_are_not_logged(
 
 def test_an_error_beside_an_open_socket_is_reported_as_it_is(tmp_path: Path) -> None:
     """A full disk of the server must not be reported as an error of its socket."""
-    with pytest.raises(OSError, match="a full disk"), listening(tmp_path / "fleet.duckdb"):
+    with pytest.raises(OSError, match="a full disk"), command_socket(tmp_path / "fleet.duckdb"):
         raise OSError(28, "a full disk")
     assert not folder_of(tmp_path / "fleet.duckdb").exists()
 
@@ -272,7 +272,7 @@ def test_another_users_folder_is_left_alone(tmp_path: Path, monkeypatch: pytest.
     folder_of(database).mkdir()
     (folder_of(database) / "theirs").touch()
     monkeypatch.setattr(server_link.os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(StoreError, match="belongs to the user"), listening(database):
+    with pytest.raises(StoreError, match="belongs to the user"), command_socket(database):
         pass
     assert (folder_of(database) / "theirs").exists()
 
@@ -298,7 +298,7 @@ def test_an_import_that_will_be_judged_for_money_asks_first(tmp_path: Path, monk
     arguments = ["import", "openclaw", str(transcript), "--db", str(tmp_path / "fleet.duckdb")]
     monkeypatch.setattr(importing, "paid_note", lambda _: "the server has a live judge")
     records_read: list[object] = []
-    monkeypatch.setattr(importing.Importer, "transcripts", lambda *_: records_read.append(1) or ImportSummary())
+    monkeypatch.setattr(importing.Importer, "import_transcripts", lambda *_: records_read.append(1) or ImportSummary())
     command_line = application(["import"])
     result = CliRunner().invoke(command_line, arguments)
     assert result.exit_code == 1

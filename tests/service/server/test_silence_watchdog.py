@@ -254,7 +254,7 @@ def test_intervals_that_no_session_can_miss_are_reported_at_startup(
     assert yard.engine is not None
     yard.engine.policy = Policy.model_validate(POLICY)
     SilenceWatchdog(yard.engine, yard.alerts)
-    assert "3 of heartbeatInterval: slow" in caplog.text
+    assert "3 intervals of heartbeatInterval: slow" in caplog.text
 
 
 def test_without_a_channel_the_silence_is_logged(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:

@@ -237,7 +237,7 @@ def test_an_expired_token_is_refused(call: Call, tokens: Tokens, access: AccessS
 def test_the_last_use_of_a_token_is_known_to_the_minute(call: Call, tokens: Tokens, access: AccessStore) -> None:
     """The last use shows which tokens are no longer needed."""
     call("GET", "/api/audit/ops/scores", tokens.ops_reader)
-    access.note_use()
+    access.record_use()
     states = {one.name: states[0].last_used_at for one, states in access.holders("operator")}
     assert states["root"] is None
     assert states["reader"] is not None

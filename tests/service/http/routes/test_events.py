@@ -134,7 +134,7 @@ def test_other_content_under_a_known_id_is_refused_and_kept(call: Call, tokens: 
 @pytest.mark.parametrize(
     ("event_id", "field", "difference"),
     [
-        (None, "events[1]: ", "place 6 of the session (first_seq 5)"),
+        (None, "events[1]: ", "position 6 of the session (first_seq 5)"),
         ("own", "events[1].event_id: ", "(it differs in n)"),
     ],
 )

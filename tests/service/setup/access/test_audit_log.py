@@ -9,7 +9,7 @@ import pytest
 from support.clocks import ManualClock
 
 from service.setup import access as access_module
-from service.setup.access import LINES_KEPT, AccessStore, Write
+from service.setup.access import LINE_RETENTION, AccessStore, Write
 
 RETRY = Write(
     kind="operator", name="root", token="0f3a77c1b2d4", method="POST", route="/api/audit/{project}/rejudge", project="ops"
@@ -39,16 +39,16 @@ def test_a_complete_line_cannot_be_changed(access: AccessStore) -> None:
 
 def test_old_lines_are_deleted(access: AccessStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Old lines must be deleted, so that the file does not grow without bound."""
-    monkeypatch.setattr(access_module, "PRUNED_EVERY", 2)
+    monkeypatch.setattr(access_module, "PRUNE_INTERVAL", 2)
     access.audit_log.begin(RETRY)
-    clock.now += LINES_KEPT + timedelta(seconds=1)
+    clock.now += LINE_RETENTION + timedelta(seconds=1)
     access.audit_log.begin(RETRY)
     assert [line.id for line in access.audit_log.lines(10)] == [2]
 
 
 def test_excess_lines_are_deleted(access: AccessStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A script that writes forever must not fill the disk, and numbers are not reused."""
-    monkeypatch.setattr(access_module, "PRUNED_EVERY", 2)
+    monkeypatch.setattr(access_module, "PRUNE_INTERVAL", 2)
     monkeypatch.setattr(access_module, "MAX_LINES", 3)
     for _ in range(8):
         access.audit_log.begin(RETRY)

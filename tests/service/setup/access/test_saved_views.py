@@ -23,19 +23,19 @@ def test_a_person_sees_own_views_first_and_then_shared_ones(access: AccessStore)
     """Personal views are visible to their owner only."""
     for owner, name, is_shared in (("bob", "b", True), ("ann", "z", False), ("bob", "own", False), ("ann", "A", True)):
         access.saved_views.save(View(name, owner, "severity=critical", is_shared))
-    assert [(one.owner, one.name) for one in access.saved_views.seen_by("ann")] == [("ann", "A"), ("ann", "z"), ("bob", "b")]
+    assert [(one.owner, one.name) for one in access.saved_views.visible_to("ann")] == [("ann", "A"), ("ann", "z"), ("bob", "b")]
 
 
 def test_a_name_identifies_one_view_of_a_person(access: AccessStore) -> None:
     """Saving again replaces it, and another person's view of this name stays."""
     for owner, query, is_shared in (("ann", "a", True), ("bob", "b", True), ("ann", "c", False)):
         access.saved_views.save(View("same", owner, query, is_shared))
-    assert [(one.owner, one.query, one.shared) for one in access.saved_views.seen_by("ann")] == [
+    assert [(one.owner, one.query, one.shared) for one in access.saved_views.visible_to("ann")] == [
         ("ann", "c", False),
         ("bob", "b", True),
     ]
     assert [access.saved_views.delete("ann", "same") for _ in range(2)] == [True, False]
-    assert [one.owner for one in access.saved_views.seen_by("ann")] == ["bob"]
+    assert [one.owner for one in access.saved_views.visible_to("ann")] == ["bob"]
 
 
 @pytest.mark.parametrize("name", ["", "  ", "x" * (MAX_VIEW_NAME + 1), "a/b", "a\nb", "a\u202eb", "a\0b"])
@@ -60,4 +60,4 @@ def test_views_survive_a_restart_and_an_upgrade(tmp_path: Path) -> None:
     with AccessStore(tmp_path / "b.access", lambda: NOW) as first:
         first.saved_views.save(View("mine", "ann", "assignee=me", shared=False))
     with AccessStore(tmp_path / "b.access", lambda: NOW) as reopened:
-        assert [one.name for one in reopened.saved_views.seen_by("ann")] == ["mine"]
+        assert [one.name for one in reopened.saved_views.visible_to("ann")] == ["mine"]
