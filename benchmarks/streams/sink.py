@@ -31,18 +31,18 @@ async def main(connection: KafkaConnection, file: Path, diagnoses: int, topics: 
             asyncio.Event(),
             Meter(diagnoses),
         )
-        sink.landed = moved.set
+        sink.on_progress = moved.set
         await sink.start()
         meter.begin()
         sys.stdout.write("ready\n")
         sys.stdout.flush()
-        while landed(store) < diagnoses:
+        while on_progress(store) < diagnoses:
             await moved.wait()
             moved.clear()
         meter.count(diagnoses)
 
 
-def landed(store: Store) -> int:
+def on_progress(store: Store) -> int:
     """Count the sessions that have a diagnosis."""
     with store.cursor() as cursor:
         (count,) = cursor.execute("SELECT count(*) FROM log.diagnoses").fetchone() or (0,)

@@ -21,7 +21,7 @@ from service.setup.workspace import Workspace, open_workspace, utc_now
 from service.text.formats import plain
 from streams.kafka.connection import KafkaConnection
 from streams.log.admission import encode_all
-from streams.log.dead_letters import Return, Stays, way_back
+from streams.log.dead_letters import Retry, RetryRefusal, plan_retry
 from streams.log.log import is_fed_by_kafka
 
 if TYPE_CHECKING:
@@ -69,21 +69,21 @@ class DeadLetterSource:
     framing: RegistryFraming | None = None
     """Reads values that are framed for a schema registry, if one is configured."""
 
-    def republish(self, returns: Sequence[Return]) -> None:
+    def republish(self, retries: Sequence[Retry]) -> None:
         """Publish the records again to their topics, and record the retries. Both are durable on return.
 
         Raises BrokerError if the broker rejects them.
         """
         now = utc_now()
         if self.connection is not None:
-            asyncio.run(_produce(self.connection, returns, now))
+            asyncio.run(_produce(self.connection, retries, now))
         elif self.workspace is not None:
-            accepted = encode_all([("reviews", letter.review(now)) for letter in returns])
-            for letter in returns:
-                accepted.add(letter.topic, letter.message)
+            accepted = encode_all([("reviews", retry.review(now)) for retry in retries])
+            for retry in retries:
+                accepted.add(retry.topic, retry.message)
             self.workspace.runner.publish(accepted)
 
-    def plan_retries(self, letters: Sequence[DeadLetter]) -> list[Return | Stays]:
+    def plan_retries(self, letters: Sequence[DeadLetter]) -> list[Retry | RetryRefusal]:
         """Return for each dead letter the record to publish again, or the obstacle.
 
         Raises RegistryUnavailableError if a schema cannot be read.
@@ -92,7 +92,7 @@ class DeadLetterSource:
         if self.framing is not None:
             values = asyncio.run(self.framing.reframe(values))
         now = utc_now()
-        return [way_back(letter, value, now=now) for letter, value in zip(letters, values, strict=True)]
+        return [plan_retry(letter, value, now=now) for letter, value in zip(letters, values, strict=True)]
 
     def run_stages(self) -> None:
         """Run the stages of a database over the retried records, without a judge. On a cluster, workers run the stages."""
@@ -104,11 +104,11 @@ class DeadLetterSource:
 def open_dead_letters(settings: Settings) -> Iterator[DeadLetterSource]:
     """Open the dead letters of the cluster if one is configured, otherwise those of the database."""
     if settings.kafka is not None:
-        from streams.kafka.dead_letters import keep_letters  # noqa: PLC0415 - Kafka's client is loaded only if it is used
+        from streams.kafka.dead_letters import copy_dead_letters  # noqa: PLC0415 - Kafka's client is loaded only if it is used
 
         connection = connection_of(settings)
         with Store(None) as store:
-            asyncio.run(keep_letters(connection, store))
+            asyncio.run(copy_dead_letters(connection, store))
             yield DeadLetterSource(store, connection=connection, framing=framing_of(settings))
         return
     with open_workspace(settings) as workspace:
@@ -149,8 +149,8 @@ def select_for_retry(store: Store, starts: Sequence[str], filters: Filters, limi
 class Outcome:
     """The outcome of a retry."""
 
-    returned: list[Return]
-    stays: list[Stays]
+    returned: list[Retry]
+    stays: list[RetryRefusal]
     rejected_again: int
     """Number of new dead letters after the retry."""
 
@@ -163,29 +163,29 @@ def retry(box: DeadLetterSource, ids: Sequence[str]) -> Outcome:
     if box.workspace is not None and is_fed_by_kafka(box.store):
         raise SettingsError(f"{box.store.path} is filled from Kafka", hint=USE_KAFKA_HINT)
     open_before = _open_ids(box.store)
-    returned: list[Return] = []
-    stays: list[Stays] = []
+    returned: list[Retry] = []
+    stays: list[RetryRefusal] = []
     for start in range(0, len(ids), READ_BATCH_SIZE):
         batch = _read_letters(box.store, ids[start : start + READ_BATCH_SIZE])
         plans = box.plan_retries([stored.letter for stored in batch])
-        returns = [plan for plan in plans if isinstance(plan, Return)]
+        returns = [plan for plan in plans if isinstance(plan, Retry)]
         if returns:
             box.republish(returns)
         returned += returns
-        stays += [plan for plan in plans if isinstance(plan, Stays)]
+        stays += [plan for plan in plans if isinstance(plan, RetryRefusal)]
     if returned:
         box.run_stages()
     return Outcome(returned, stays, len(_open_ids(box.store) - open_before))
 
 
-async def _produce(connection: KafkaConnection, returns: Sequence[Return], now: datetime) -> None:
-    from streams.kafka.dead_letters import put_back  # noqa: PLC0415 - as above
+async def _produce(connection: KafkaConnection, retries: Sequence[Retry], now: datetime) -> None:
+    from streams.kafka.dead_letters import produce_retries  # noqa: PLC0415 - as above
     from streams.kafka.producing import RecordProducer  # noqa: PLC0415 - as above
 
     producer = RecordProducer(connection)
     await producer.start()
     try:
-        await put_back(producer, returns, now)
+        await produce_retries(producer, retries, now)
     finally:
         await producer.stop()
 

@@ -40,9 +40,9 @@ from streams.judges.protocol import Judge
 from streams.judging.call_budget import ErasedError, StoppedError, settle_interrupted_calls
 from streams.judging.judged_stages import JUDGED, SCORING, STATE, JudgedStage, JudgedState, Subject, judgement_reader
 from streams.judging.judging_partition import JudgingContext, JudgingPartition, PendingTask
-from streams.log.admission import WRITTEN, CommitResult, ErasedNow, Submission
 from streams.log.local_log import local_log
-from streams.log.log import Commit, Log, move_forward
+from streams.log.log import WRITTEN, Commit, CommitResult, Log, Submission, move_forward
+from streams.log.new_records import ErasedSessions
 from streams.log.sink import database_errors, note_fatal
 from streams.stage_batches import RecordBatch, StageBatch, session_key, session_key_of
 from streams.stage_progress import StageSource, stage_progress
@@ -104,7 +104,7 @@ class Engine(RecordIntake):
         self._clock = clock
         self._runner = StageRunner(policy, judgement_reader(store), redactor, now)
         self._log: Log = log or local_log(store, self._limits.flush_seconds)
-        self._log.flushed = self._wake
+        self._log.on_flushed = self._wake
         self.broken = self._log.broken
         self._states = SessionStates(store, self._log, (INTAKE.name, SCORING.name))
         self._unjudged_stages = () if judge is not None else tuple(stage_named(stage.name) for stage in stages)
@@ -669,7 +669,7 @@ class EngineTaskLog:
         self._submit = submit
         self._flush = flush
         self._recorded = recorded
-        self._erasures = ErasedNow(store)
+        self._erasures = ErasedSessions(store)
         # Tasks before this offset may have been started by an earlier process.
         self._earlier_end = store.end_of(stage.source)
 

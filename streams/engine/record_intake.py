@@ -33,16 +33,8 @@ from schemas.records import Exchange, Record, Score
 from streams.judging.judged_stages import SCORING, STATE
 from streams.judging.judging_partition import JudgeCalls
 from streams.judging.rejudging import REQUEST_BATCH_SIZE, build_requests, list_unscored, unaudited_projects
-from streams.log.admission import (
-    CONFLICT,
-    KNOWN,
-    WRITTEN,
-    CommitResult,
-    EncodedRecords,
-    Submission,
-    encode_each,
-    encode_validated,
-)
+from streams.log.admission import EncodedRecords, encode_each, encode_validated
+from streams.log.log import CONFLICT, KNOWN, WRITTEN, CommitResult, Submission
 from streams.stage_batches import session_key_of
 from streams.upkeep.closing import SessionEnds, idle_closings
 

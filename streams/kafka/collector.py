@@ -28,16 +28,8 @@ from streams.kafka.partitions import KafkaStage
 from streams.kafka.producing import Message, Sender, key_of, keyed
 from streams.kafka.reading import Chunk, RawRecord
 from streams.kafka.topics import COLLECTOR, SPANS
-from streams.log.admission import (
-    DEAD_LETTERS,
-    Admission,
-    AdmittedSpan,
-    EncodedRecords,
-    RecordOrigin,
-    Refusal,
-    admitted,
-    labels_of,
-)
+from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
+from streams.log.span_admission import AdmittedSpan, admit_spans, labels_of
 from streams.sources.otlp.conventions import SERVICE
 from streams.sources.otlp.request import SIGNALS, ReceivedSpan, RejectedItem
 from streams.sources.otlp.stored_spans import SpanOwner
@@ -148,7 +140,7 @@ class CollectorProcessor:
             raise InputError("the message is no request of OTLP")
         now = self._now()
         observed_spans = self._read(body, now, is_json=is_json)
-        return admitted(
+        return admit_spans(
             observed_spans, lambda observed: self._owner(source, _service(observed)), self._labels, self._redactor, now
         )
 

@@ -1,6 +1,6 @@
-"""Dead letters on Kafka: read from their topic, and put back by producing the record and then a review of the dead letter.
+"""Dead letters on Kafka: reading them from their topic, and retrying them by producing the record and then a review.
 
-After a kill in between, the dead letter is still open and is put back again: the record is the same, so readers of its topic drop it.
+After a kill in between, the dead letter is still open and is retried again. The record is the same, so readers of its topic drop it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from streams.kafka.decoding import decodable
 from streams.kafka.producing import Message, RecordProducer, key_of
 from streams.kafka.reading import PartitionReader, RawRecord
 from streams.log.admission import DEAD_LETTERS
-from streams.log.dead_letters import Return
+from streams.log.dead_letters import Retry
 
 REVIEWS = "reviews"
 
 
-async def keep_letters(connection: KafkaConnection, store: Store) -> None:
+async def copy_dead_letters(connection: KafkaConnection, store: Store) -> None:
     """Append all dead letters and reviews of the topics to a store. Raises BrokerError if they cannot be read.
 
-    A value that is not a record is skipped: the reader of the topic writes a dead letter of its own for it. Dead letters that arrive
-    meanwhile may be left for the next call.
+    A value that is not a record is skipped, because the sink makes a dead letter of it. Dead letters that arrive during the call may be
+    missing.
     """
     partitions = await asyncio.to_thread(partitions_on, connection, (DEAD_LETTERS, REVIEWS))
     async with PartitionReader(connection) as reader:
@@ -41,12 +41,12 @@ def _append(store: Store, topic: str, records: Sequence[RawRecord]) -> None:
         transaction.append(topic, decodable(topic, records), skip_known=True)
 
 
-async def put_back(producer: RecordProducer, returns: Sequence[Return], now: datetime) -> None:
+async def produce_retries(producer: RecordProducer, retries: Sequence[Retry], now: datetime) -> None:
     """Produce the records, then the reviews of their dead letters. Raises BrokerError unless the broker acknowledges all of them."""
     messages: dict[str, list[Message]] = defaultdict(list)
-    for letter in returns:
-        messages[letter.topic].append((key_of(letter.record), letter.message))
-    for topic, part in messages.items():
-        await producer.send(topic, part)
-    reviews = [letter.review(now) for letter in returns]
+    for retry in retries:
+        messages[retry.topic].append((key_of(retry.record), retry.message))
+    for topic, topic_messages in messages.items():
+        await producer.send(topic, topic_messages)
+    reviews = [retry.review(now) for retry in retries]
     await producer.send(REVIEWS, [(key_of(review), encode(review)) for review in reviews])

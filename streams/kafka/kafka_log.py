@@ -1,11 +1,11 @@
 """The log over the topics of a cluster: records are produced to their topics, workers run the stages, a sink fills the tables.
 
-1. An append returns when the broker has its records.
-2. Records produced here count as known even before the tables have them (`streams.log.admission`).
+1. An append returns when the broker has acknowledged its records.
+2. Records that were produced here count as known even before the tables have them (`streams.log.new_records`).
 3. No record is accepted before the tables have everything that was on the topics at the start: until then the log cannot tell which
    records are new.
-4. A record whose acknowledgement was lost may be on its topic twice: sink and workers drop repetitions.
-5. States and positions of the stage of traces, which runs in this process, are written to the tables once its records are produced.
+4. A record whose acknowledgement was lost may be on its topic twice. The sink and the workers drop repetitions.
+5. The stage `traces` runs in this process. Its states and positions are written to the tables once its records are produced.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from schemas.records import Record
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.decoding import Reframe
 from streams.kafka.producing import RecordProducer, key_of
-from streams.kafka.sink import Sink, SinkLimits, finish
-from streams.log.admission import InFlight, NewRecords, names_of
+from streams.kafka.sink import Sink, SinkLimits, end_rebuild
 from streams.log.log import Commit, require_kafka
+from streams.log.new_records import InFlight, NewRecords, record_keys
 from streams.log.sink import write_states
 from streams.topology import ASSEMBLING
 
 PRODUCING_SECONDS = 10.0
 """Seconds that a broker has to acknowledge a record."""
-SETTLING_SECONDS = 10.0
-"""Seconds to wait for a session's last records to reach the tables."""
-MOST_PENDING = 200_000
-"""Records that may be in flight to the tables."""
-_ORDER = {topic: number for number, topic in enumerate(ASSEMBLING.sinks)}
+FLUSH_SECONDS = 10.0
+"""Seconds to wait for records to reach the tables."""
+MAX_IN_FLIGHT = 200_000
+"""Records in flight from which on no more are accepted."""
+_PRODUCE_ORDER = {topic: number for number, topic in enumerate(ASSEMBLING.sinks)}
 """The order in which records are produced, by topic."""
 
 
@@ -56,18 +56,18 @@ class KafkaLog:
         self._store = store
         self._producer = RecordProducer(connection, time_limit=PRODUCING_SECONDS)
         self._sink = Sink(store, connection, redactor, now, reframe=reframe, limits=sink_limits)
-        self._sink.landed = self._take_note
-        # The sink rebuilds them after a failed transaction.
-        self._new = NewRecords(store, lambda: self._sink.writer.seen)
-        self._pending = InFlight()
-        self._moved = asyncio.Event()
+        self._sink.on_progress = self._handle_progress
+        # Ask the writer for the hashes each time: it replaces them after a failed transaction.
+        self._new = NewRecords(store, lambda: self._sink.writer.identities)
+        self._in_flight = InFlight()
+        self._progressed = asyncio.Event()
         self.broken = self._sink.broken
-        self.flushed: Callable[[], None] = lambda: None
+        self.on_flushed: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Connect, and start filling the tables from the topics. BrokerError or SettingsError."""
+        """Connect, and start filling the tables from the topics. Raises BrokerError or SettingsError."""
         await asyncio.to_thread(require_kafka, self._store)
-        await asyncio.to_thread(finish, self._store)
+        await asyncio.to_thread(end_rebuild, self._store)
         await self._sink.start()
         await self._producer.start()
 
@@ -78,34 +78,38 @@ class KafkaLog:
 
     async def outcomes(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
         """See `Log`."""
-        outcomes = [self._pending.outcome(name, record) for name, record in zip(names_of(topic, records), records, strict=True)]
-        rest = [index for index, outcome in enumerate(outcomes) if outcome is None]
-        for index, outcome in zip(rest, self._new.outcomes(topic, [records[index] for index in rest]), strict=True):
+        keys = record_keys(topic, records)
+        outcomes = [self._in_flight.outcome(key, record) for key, record in zip(keys, records, strict=True)]
+        undecided = [index for index, outcome in enumerate(outcomes) if outcome is None]
+        decided = self._new.outcomes(topic, [records[index] for index in undecided])
+        for index, outcome in zip(undecided, decided, strict=True):
             outcomes[index] = outcome
         return await self._new.look_up(topic, outcomes, messages)
 
     async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
-        """See `Log`. BrokerError: the broker may have some of the records, and all of them may be sent again."""
-        for topic, of_topic in sorted(records.items(), key=lambda item: _ORDER.get(item[0], 0)):
-            keys = [key_of(record) for record in of_topic]
-            produced = await self._producer.send(topic, list(zip(keys, commit.records[topic], strict=True)))
-            for record, name, key, (number, offset) in zip(of_topic, names_of(topic, of_topic), keys, produced, strict=True):
+        """See `Log`. After BrokerError the broker may have some of the records, and all of them may be sent again."""
+        for topic in sorted(records, key=lambda topic: _PRODUCE_ORDER.get(topic, 0)):
+            sessions = [key_of(record) for record in records[topic]]
+            keys = record_keys(topic, records[topic])
+            produced = await self._producer.send(topic, list(zip(sessions, commit.records[topic], strict=True)))
+            for record, key, session, (number, offset) in zip(records[topic], keys, sessions, produced, strict=True):
                 partition = (topic, number)
-                # If the broker only reports a duplicate, the record is somewhere before the end.
-                at = offset if offset >= 0 else await self._sink.end_of(partition) - 1
-                self._pending.add(name, record, key, partition, at)
+                if offset < 0:
+                    # The broker only reported a duplicate, so the record is somewhere before the end.
+                    offset = await self._sink.end_of(partition) - 1  # noqa: PLW2901
+                self._in_flight.add(key, record, session, partition, offset)
         if commit.positions:
             await asyncio.to_thread(self._write_states, commit)
-        self._release()
+        self._release_flushed()
 
     async def flush(self, topic: str | None = None) -> None:
         """See `Log`."""
-        await self._until(lambda: not self.waiting(topic), "accepted records are not in the tables yet")
+        await self._wait_until(lambda: not self.waiting(topic), "accepted records are not in the tables yet")
 
     async def wait_for_tables(self, topic: str) -> None:
         """See `Log`."""
         ends = await self._sink.ends_of(topic)
-        await self._until(
+        await self._wait_until(
             lambda: not self._sink.progress.behind(ends), f"the last records of {topic} are not in the tables yet"
         )
 
@@ -114,10 +118,10 @@ class KafkaLog:
         key = session.encode()
 
         def is_settled() -> bool:
-            # Until the tables have caught up after a start, they may lack records of other processes.
-            return self._sink.progress.reached.is_set() and not self._pending.has_session(key)
+            # Until the sink has caught up after a start, the tables may lack records of other processes.
+            return self._sink.progress.reached.is_set() and not self._in_flight.has_session(key)
 
-        await self._until(is_settled, "the session's last records are not in the tables yet")
+        await self._wait_until(is_settled, "the session's last records are not in the tables yet")
 
     def is_current(self) -> bool:
         """See `Log`."""
@@ -133,7 +137,7 @@ class KafkaLog:
 
     def waiting(self, topic: str | None = None) -> int:
         """See `Log`."""
-        return len(self._pending) if topic is None else self._pending.on(topic)
+        return len(self._in_flight) if topic is None else self._in_flight.count(topic)
 
     def states(self, stage: str, keys: Sequence[str]) -> Mapping[str, bytes]:  # noqa: ARG002 - workers have them
         """See `Log`."""
@@ -141,21 +145,21 @@ class KafkaLog:
 
     def pending_events(self, session: str) -> Mapping[str, int]:
         """See `Log`."""
-        return self._pending.events_of(session.encode())
+        return self._in_flight.events_of(session.encode())
 
     def backpressure_reason(self) -> str:
         """See `Log`."""
         if not self._sink.progress.reached.is_set():
-            return f"records on the topics are flushed first: {self._sink.progress.lag} records are left"
-        return "too many records wait for the tables" if len(self._pending) >= MOST_PENDING else ""
+            return f"the tables are catching up with the topics: {self._sink.progress.lag} records are left"
+        return "too many records wait for the tables" if len(self._in_flight) >= MAX_IN_FLIGHT else ""
 
     def warning(self) -> str:
         """See `Log`."""
-        return "the sink has stopped writing records to the tables" if self.broken.is_set() else self._sink.trouble
+        return "the sink has stopped writing records to the tables" if self.broken.is_set() else self._sink.problem
 
     def queues(self, submissions: int) -> Mapping[str, int]:
         """See `Log`."""
-        return {"sink": self._sink.progress.lag, "unlanded": len(self._pending), "producing": submissions}
+        return {"sink": self._sink.progress.lag, "unlanded": len(self._in_flight), "producing": submissions}
 
     def failure(self) -> DriftlineError:
         """See `Log`."""
@@ -170,23 +174,24 @@ class KafkaLog:
         with self._store.transaction() as transaction:
             write_states(transaction, commit.states, commit.positions)
 
-    async def _until(self, is_done: Callable[[], bool], otherwise: str) -> None:
+    async def _wait_until(self, is_done: Callable[[], bool], timeout_message: str) -> None:
+        """Wait until a condition about the tables holds. Raises BusyError with the message if that takes too long."""
         try:
-            async with asyncio.timeout(SETTLING_SECONDS):
+            async with asyncio.timeout(FLUSH_SECONDS):
                 while not is_done():
-                    moved = self._moved
+                    progressed = self._progressed
                     self._sink.hurry()
-                    await moved.wait()
+                    await progressed.wait()
         except TimeoutError as error:
-            raise BusyError(otherwise) from error
+            raise BusyError(timeout_message) from error
 
-    def _take_note(self) -> None:
-        """Release the records that the sink has written to the tables."""
-        self._release()
-        self.flushed()
+    def _handle_progress(self) -> None:
+        """Handle progress of the sink: release the records that it has written, and wake waiting callers."""
+        self._release_flushed()
+        self.on_flushed()
 
-    def _release(self) -> None:
+    def _release_flushed(self) -> None:
         positions = self._sink.progress.positions
-        self._pending.release(lambda partition: positions.get(partition, 0))
-        self._moved.set()
-        self._moved = asyncio.Event()
+        self._in_flight.release(lambda partition: positions.get(partition, 0))
+        self._progressed.set()
+        self._progressed = asyncio.Event()

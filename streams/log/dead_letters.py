@@ -1,13 +1,12 @@
-"""Putting dead letters back: which ones can be put back, onto which topic and as which record, and how that is recorded.
+"""Retrying dead letters: which ones can be retried, on which topic and as which record, and how a retry is recorded.
 
-1. A dead letter is put back only if its bytes are complete and unchanged, as its digest shows. A redacted or truncated record must be
+1. A dead letter can be retried only if its bytes are complete and unchanged, as its digest shows. A redacted or truncated record must be
    sent again by its source.
-2. A record that no version could read so far is decoded again, and put back onto its original topic.
-3. A record that a stage failed on is still on its topic, which accepts it only once. An exchange is put back as a request to judge it,
-   with the next revision, and a request for an evaluation as another attempt. A stage that makes its results from whole sessions is
-   rerun by a rebuild.
-4. Putting a dead letter back is recorded, so that it is no longer open. The id of this record and the whole content of the one put back
-   are derived from the dead letter, so putting it back twice has the same effect as once.
+2. A record that no earlier version could read is decoded again, and appended to its original topic.
+3. A record on which a stage failed is still on its topic, which accepts it only once. So an exchange is retried as a request to judge it,
+   with the next revision, and a request for an evaluation as another attempt. A stage that works on whole sessions needs a rebuild.
+4. A review records the retry, so that the dead letter is no longer open. The review's id and the content of the retried record are
+   derived from the dead letter, so a second retry changes nothing.
 """
 
 from __future__ import annotations
@@ -32,42 +31,44 @@ from streams.topology import TOPOLOGY
 
 KIND = "dead_letter"
 RETRIED = "retried"
-SAMPLED = "retried"
-"""Sampling reason of an exchange that intake failed on and that a person put back, whatever sampling would have decided."""
-BROUGHT = {
-    "http": "its sender was told that it was refused",
-    "otlp": "its exporter was told that it was refused",
-    "import": "the line is no record",
-    "collector": "it is what an OpenTelemetry Collector sent",
+RETRY_SAMPLING_REASON = "retried"
+"""Sampling reason of a retried exchange on which intake had failed: it is judged regardless of sampling."""
+UNRETRYABLE_STAGES = {
+    "http": "the server refused it and told its sender",
+    "otlp": "the server refused it and told its exporter",
+    "import": "the line is not a record",
+    "collector": "it is a message of an OpenTelemetry Collector, not a record",
 }
-"""Stages whose dead letters were never records, and the reasons why they cannot be put back."""
-STATE, NO_STATE = "state", "no_state"
-"""Stage and reason of the dead letters of invalid values in a state topic."""
-NEVER = {
-    "conflicting_id": "the log holds its id with other content: give the record an id of its own and deliver it again",
-    NO_STATE: "it is no record but what a worker keeps of a session, which went on without it: there is nothing to put back",
-    "removed_by_retention": "the topic had removed the records before they were read: bring them again from where they came",
+"""Stages whose dead letters were never records, and the reasons why they cannot be retried."""
+STATE = "state"
+"""Stage of the dead letters of invalid values in a state topic."""
+NO_STATE = "no_state"
+"""Reason of these dead letters."""
+UNRETRYABLE_REASONS = {
+    "conflicting_id": "the log has its id with other content: give the record its own id and send it again",
+    NO_STATE: "it is not a record but a worker's state of a session, which continued without it: there is nothing to retry",
+    "removed_by_retention": "the records were removed from the topic before they were read: send them again from their source",
 }
-"""Reasons of dead letters that cannot be put back, and what to do instead."""
+"""Reasons of dead letters that cannot be retried, and what to do instead."""
 STAGES = frozenset(stage.name for stage in TOPOLOGY)
 
 
 @dataclass(frozen=True)
-class Return:
-    """A dead letter that can be put back: the record, its bytes, and its topic."""
+class Retry:
+    """The retry of a dead letter: the record to append, its bytes, and its topic."""
 
-    letter: DeadLetter
+    dead_letter: DeadLetter
     topic: str
     record: Record
     message: bytes
 
     def review(self, now: datetime) -> Review:
-        """Return the review that records that the dead letter was put back."""
+        """Return the review that records the retry."""
         return Review(
-            review_id=stable_id("retried-letter", self.letter.dead_letter_id),
+            review_id=stable_id("retried-letter", self.dead_letter.dead_letter_id),
             project=getattr(self.record, "project", ""),
             kind=KIND,
-            subject_id=self.letter.dead_letter_id,
+            subject_id=self.dead_letter.dead_letter_id,
             reviewer="dead-letters retry",
             status=RETRIED,
             comment=f"{type(self.record).__name__} onto {self.topic}",
@@ -77,94 +78,103 @@ class Return:
 
 
 @dataclass(frozen=True)
-class Stays:
-    """A dead letter that cannot be put back, with the reason and what to do instead."""
+class RetryRefusal:
+    """A dead letter that cannot be retried, with the reason and what to do instead."""
 
-    letter: DeadLetter
+    dead_letter: DeadLetter
     reason: str
 
 
-def is_whole(letter: DeadLetter) -> bool:
+def is_whole(dead_letter: DeadLetter) -> bool:
     """Return whether the dead letter has its original bytes, neither truncated nor redacted."""
-    return hashlib.sha256(letter.body).hexdigest() == letter.digest
+    return hashlib.sha256(dead_letter.body).hexdigest() == dead_letter.digest
 
 
-def way_back(letter: DeadLetter, value: bytes | None = None, *, now: datetime | None = None) -> Return | Stays:
-    """Return how a dead letter can be put back, or why it cannot.
+def plan_retry(dead_letter: DeadLetter, value: bytes | None = None, *, now: datetime | None = None) -> Retry | RetryRefusal:
+    """Return the retry of a dead letter, or the reason why there is none.
 
-    `value` is its body reframed with the help of a schema registry; `now` is the time when it would be on its topic again.
+    `value` is its body, converted with the help of a schema registry; `now` is the time of the retry.
     """
-    value = letter.body if value is None else value
-    if why := _is_no_record(letter):
-        return Stays(letter, why)
+    value = dead_letter.body if value is None else value
+    obstacle = _find_obstacle(dead_letter)
+    if obstacle:
+        return RetryRefusal(dead_letter, obstacle)
     try:
-        record = _record_of(value)
+        record = _decode_record(value)
         check_record(record, now)
-        if letter.stage in STAGES:
-            return _past_the_stage(letter, record)
+        if dead_letter.stage in STAGES:
+            return _plan_stage_retry(dead_letter, record)
         message = value if value.startswith(MARKER) else encode(record)
     except RecordError as error:
-        return Stays(letter, f"{error}. {error.hint}".strip())
+        return RetryRefusal(dead_letter, f"{error}. {error.hint}".strip())
     if len(message) > MAX_ADMITTED_BYTES:
-        return Stays(
-            letter, f"{len(message)} bytes encoded, {MAX_ADMITTED_BYTES} allowed: make the record smaller at its source"
+        return RetryRefusal(
+            dead_letter, f"{len(message)} bytes encoded, {MAX_ADMITTED_BYTES} allowed: make the record smaller at its source"
         )
-    travels = schema_of(type(record).__name__).topics
-    if letter.source in topics():
-        travels = tuple(topic for topic in travels if topic == letter.source)
-    if len(travels) != 1:
-        return Stays(
-            letter, f"no topic takes a record of the type {type(record).__name__} from {letter.source}: mend what put it there"
+    candidates = schema_of(type(record).__name__).topics
+    if dead_letter.source in topics():
+        candidates = tuple(topic for topic in candidates if topic == dead_letter.source)
+    if len(candidates) != 1:
+        return RetryRefusal(
+            dead_letter,
+            f"no topic accepts a record of the type {type(record).__name__} from {dead_letter.source}: "
+            "correct the program that put it there",
         )
-    return Return(letter, travels[0], record, message)
+    return Retry(dead_letter, candidates[0], record, message)
 
 
-def _is_no_record(letter: DeadLetter) -> str:
-    """Return the reason why there is no record to put back; empty if there may be one."""
-    if letter.reason in NEVER:
-        return NEVER[letter.reason]
-    if letter.stage in BROUGHT:
-        return f"{BROUGHT[letter.stage]}: mend it there and bring it again"
-    if is_whole(letter):
+def _find_obstacle(dead_letter: DeadLetter) -> str:
+    """Return the reason why the dead letter holds no record to retry; empty if it may hold one."""
+    if dead_letter.reason in UNRETRYABLE_REASONS:
+        return UNRETRYABLE_REASONS[dead_letter.reason]
+    if dead_letter.stage in UNRETRYABLE_STAGES:
+        return f"{UNRETRYABLE_STAGES[dead_letter.stage]}: correct it at its source and send it again"
+    if is_whole(dead_letter):
         return ""
-    cut = f"only {len(letter.body)} of {letter.size} bytes were kept" if len(letter.body) < letter.size else ""
-    return f"{cut or 'its bytes are not those that came, because secrets were taken out of them'}: {_elsewhere(letter)}"
+    if len(dead_letter.body) < dead_letter.size:
+        damage = f"only {len(dead_letter.body)} of {dead_letter.size} bytes were kept"
+    else:
+        damage = "secrets were removed from its bytes"
+    return f"{damage}: {_suggest_source(dead_letter)}"
 
 
-def _elsewhere(letter: DeadLetter) -> str:
-    """Return where else to get the record if the dead letter does not have it."""
-    if letter.stage in STAGES:
-        return f"the record is on the topic {letter.source}, and `driftline rebuild` takes it up again"
-    return f"bring it again from {letter.source}"
+def _suggest_source(dead_letter: DeadLetter) -> str:
+    """Return the advice where to get the record from if the dead letter does not have it."""
+    if dead_letter.stage in STAGES:
+        return f"the record is on the topic {dead_letter.source}, and `driftline rebuild` processes it again"
+    return f"send it again from {dead_letter.source}"
 
 
-def _record_of(body: bytes) -> Record:
-    """Return the record in a body: in single-object encoding, or as JSON with the fields of exactly one record type. Raises RecordError otherwise."""
+def _decode_record(body: bytes) -> Record:
+    """Decode a body: in single-object encoding, or as JSON with the fields of exactly one record type. Raises RecordError otherwise."""
     if body.startswith(MARKER) or registry_schema_id(body) is not None:
         return decode(body)
     try:
         fields = msgspec.json.decode(body, type=dict[str, object])
     except msgspec.MsgspecError as error:
         raise RecordError(
-            f"the bytes are no record: {decoding_words(error)}", hint="Mend them at the source and bring them again."
+            f"the bytes are not a record: {decoding_words(error)}", hint="Correct them at the source and send them again."
         ) from error
     types = [record_type for record_type in RECORD_TYPES.values() if set(fields) == set(record_type.__struct_fields__)]
     if len(types) != 1:
-        raise RecordError("the bytes are of no record type of this version", hint="Bring the record again from its source.")
+        raise RecordError(
+            "the fields are those of no record type of this version", hint="Send the record again from its source."
+        )
     return record_from(types[0], fields)
 
 
-def _past_the_stage(letter: DeadLetter, record: Record) -> Return | Stays:
-    """Return the request for the same work once more, on its topic; records of other types wait on theirs for a rebuild."""
-    ask = _REQUESTS.get(type(record))
-    if ask is None:
-        return Stays(letter, f"stage {letter.stage} makes its results of whole sessions: {_elsewhere(letter)}")
-    request = ask(record, letter.rejected_at)
+def _plan_stage_retry(dead_letter: DeadLetter, record: Record) -> Retry | RetryRefusal:
+    """Return the request to repeat a stage's work on a record. Records without such a request need a rebuild."""
+    build_request = _REQUESTS.get(type(record))
+    if build_request is None:
+        reason = f"stage {dead_letter.stage} works on whole sessions: {_suggest_source(dead_letter)}"
+        return RetryRefusal(dead_letter, reason)
+    request = build_request(record, dead_letter.rejected_at)
     (topic,) = schema_of(type(request).__name__).topics
-    return Return(letter, topic, request, encode(request))
+    return Retry(dead_letter, topic, request, encode(request))
 
 
-def _of_exchange(record: Exchange, at: datetime) -> JudgingRequest:
+def _judge_exchange(record: Exchange, at: datetime) -> JudgingRequest:
     return JudgingRequest(
         connection=record.connection,
         project=record.project,
@@ -173,13 +183,13 @@ def _of_exchange(record: Exchange, at: datetime) -> JudgingRequest:
         revision=1,
         exchange=encode(record),
         turn_number=record.turn_number or 0,
-        sampling_reason=SAMPLED,
+        sampling_reason=RETRY_SAMPLING_REASON,
         sampling_probability=1.0,
         ingested_at=at,
     )
 
 
-def _of_task(record: ScoringTask, at: datetime) -> JudgingRequest:
+def _repeat_task(record: ScoringTask, at: datetime) -> JudgingRequest:
     return JudgingRequest(
         connection=record.connection,
         project=record.project,
@@ -195,19 +205,19 @@ def _of_task(record: ScoringTask, at: datetime) -> JudgingRequest:
     )
 
 
-def _of_request(record: JudgingRequest, at: datetime) -> JudgingRequest:
+def _repeat_request(record: JudgingRequest, at: datetime) -> JudgingRequest:
     return msgspec.structs.replace(record, revision=record.revision + 1, ingested_at=at)
 
 
-def _of_evaluation(record: EvaluationRequest, at: datetime) -> EvaluationRequest:
-    again = next_attempt(record, record.attempt + 1, ())
-    return msgspec.structs.replace(again, requested_at=at, earlier_judgements=record.earlier_judgements)
+def _repeat_evaluation(record: EvaluationRequest, at: datetime) -> EvaluationRequest:
+    attempt = next_attempt(record, record.attempt + 1, ())
+    return msgspec.structs.replace(attempt, requested_at=at, earlier_judgements=record.earlier_judgements)
 
 
 _REQUESTS: dict[type[Record], Callable[..., Record]] = {
-    Exchange: _of_exchange,
-    ScoringTask: _of_task,
-    JudgingRequest: _of_request,
-    EvaluationRequest: _of_evaluation,
+    Exchange: _judge_exchange,
+    ScoringTask: _repeat_task,
+    JudgingRequest: _repeat_request,
+    EvaluationRequest: _repeat_evaluation,
 }
-"""The request that repeats the failed stage's work, by record type. It has the time of the dead letter, so that it is always the same."""
+"""Builds the request that repeats a failed stage's work, by record type. Its time is that of the dead letter, so that it never differs."""

@@ -1,7 +1,7 @@
-"""The local log: records, states and positions that are durable beside a DuckDB file before they are in its tables.
+"""The local log: it makes records, states and positions durable beside a DuckDB file before they are in its tables.
 
 README.md has the theory of operation. The log is a RocksDB folder with one entry per commit, numbered in ascending order. The database
-stores the number that it flushes next, so an entry is flushed once, even after a kill. A database in memory has its log in memory.
+stores the number of the next entry to flush, so an entry is flushed once, even after a kill. A database in memory has its log in memory.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from analytics.store.store import Store
 from analytics.store.tables import PARTITION
 from schemas.errors import StoreError, first_line
 from schemas.records import Record
-from streams.log.admission import NewRecords
 from streams.log.log import Commit, log_folder, move_forward
+from streams.log.new_records import NewRecords
 from streams.log.sink import database_errors, next_commit, note_fatal, write_commits
 from streams.stage_progress import SOURCES
 
 FLUSH_RECORDS = 5_000
 """Pending records from which on the log is flushed early."""
-MOST_PENDING = 50_000
-"""Most pending records; beyond that an append waits for a flush."""
+MAX_PENDING = 50_000
+"""Pending records from which on an append waits for a flush."""
 RETRY_SECONDS = 1.0
 """Seconds between a failed flush and the next try."""
 
-_DISK = "Free disk space beside the database. Nothing was written; records accepted earlier are safe."
-_DAMAGED = (
+_DISK_HINT = "Free disk space beside the database. Nothing was written; records accepted earlier are safe."
+_DAMAGE_HINT = (
     "The write-ahead log is damaged, and accepted records may exist only there. Restore it from a backup, or move it away to "
     "continue without them."
 )
-_KEPT_FILES = 2
-"""Number of RocksDB's own activity logs to keep; its default is a thousand."""
-_COMMIT = b"c"
+_KEPT_INFO_LOGS = 2
+"""RocksDB's own log files to keep; its default is a thousand."""
+_COMMIT_PREFIX = b"c"
 """Prefix of the keys of commits. The keys of version 0.2.0 have no prefix, and its entries another format."""
-_NUMBER = 8
+_NUMBER_BYTES = 8
 """Bytes of an entry's number in its key."""
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ class Pending(NamedTuple):
 
 
 class LocalLog:
-    """A `streams.log.log.Log` beside a DuckDB file; see the module. Appends are sequential; `states` may be called in any thread.
+    """The `streams.log.log.Log` beside a DuckDB file; see the module. Appends are sequential; `states` may be called in any thread.
 
-    Without a `folder` the log is in memory. `flush_seconds` is how long a record may be in the log alone if nobody asks for it.
+    Without a `folder` the log is in memory. `flush_seconds` is the longest time that a record is only in the log.
     """
 
     name = "the log"
@@ -69,8 +69,8 @@ class LocalLog:
         self._store = store
         self._folder = folder
         self._flush_seconds = flush_seconds
-        self._new = NewRecords(store)
-        self._next = 0
+        self._new_records = NewRecords(store)
+        self._next_number = 0
         self._has_recovered = False
         self._pending: deque[tuple[int, Commit]] = deque()
         self._ends: dict[str, int] = {}
@@ -82,11 +82,12 @@ class LocalLog:
         self._flusher: asyncio.Task[None] | None = None
         self._last_flush_error = ""
         self.broken = asyncio.Event()
-        self.flushed: Callable[[], None] = lambda: None
+        self.on_flushed: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Flush the commits of an earlier process. Raises StoreError if the database is an older copy, or the log is damaged."""
-        if count := await asyncio.to_thread(self.recover):
+        count = await asyncio.to_thread(self.recover)
+        if count:
             log.warning("flushed %d records that were not in the tables when the last process ended", count)
         self._flusher = asyncio.create_task(self._flush_when_due())
 
@@ -104,8 +105,9 @@ class LocalLog:
     def recover(self) -> int:
         """Flush the commits of an earlier process; returns the number of records. Raises StoreError as in `start`."""
         self.read()
-        pending, count = self.pending, self.waiting()
-        # The earlier process may have had other schemas.
+        pending = self.pending
+        count = self.waiting()
+        # The earlier process may have had other schemas, so its records are not trusted.
         write_commits(self._store, pending.commits, pending.end, are_own=False)
         self._trim(pending.end)
         return count
@@ -113,9 +115,9 @@ class LocalLog:
     def read(self) -> None:
         """Read the commits of an earlier process. Raises StoreError as in `start`."""
         with contextlib.closing(self._store.cursor()) as cursor:
-            self._next = next_commit(cursor)
+            self._next_number = next_commit(cursor)
         if self._folder is not None and self._folder.exists():
-            self._read_folder(self._folder, self._next)
+            self._read_folder(self._folder, self._next_number)
         self._has_recovered = True
 
     def close(self) -> None:
@@ -128,27 +130,27 @@ class LocalLog:
     @property
     def pending(self) -> Pending:
         """The commits that the tables do not have yet."""
-        return Pending([commit for _, commit in self._pending], self._next)
+        return Pending([commit for _, commit in self._pending], self._next_number)
 
     async def outcomes(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
         """See `Log`. Possible duplicates are compared with the tables after a full flush; nothing is appended meanwhile."""
-        if not self._new.has_read(topic):
-            await asyncio.to_thread(self._new.read, topic)
-        outcomes = self._new.outcomes(topic, records)
+        if not self._new_records.has_read(topic):
+            await asyncio.to_thread(self._new_records.read, topic)
+        outcomes = self._new_records.outcomes(topic, records)
         if None in outcomes:
             await self.flush()
-        return await self._new.look_up(topic, outcomes, messages)
+        return await self._new_records.look_up(topic, outcomes, messages)
 
     async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
         """See `Log`. If it raises StoreError, nothing was appended."""
-        if self.waiting() >= MOST_PENDING:
+        if self.waiting() >= MAX_PENDING:
             await self.flush()
         if self._folder is not None:
             self._write(self._folder, commit)
-        self._add_pending(self._next, commit)
-        self._next += 1
-        for topic, of_topic in records.items():
-            self._new.add(topic, of_topic, self.end_of(topic))
+        self._add_pending(self._next_number, commit)
+        self._next_number += 1
+        for topic, topic_records in records.items():
+            self._new_records.add(topic, topic_records, self.end_of(topic))
         self._has_pending.set()
         if self.waiting() >= FLUSH_RECORDS:
             self._flush_threshold_reached.set()
@@ -157,7 +159,7 @@ class LocalLog:
         """See `Log`."""
         if topic is not None and not self._pending_counts[topic]:
             return
-        end = self._next
+        end = self._next_number
         while self._pending and self._pending[0][0] < end:
             if self._flushing is None:
                 self._flushing = asyncio.create_task(self._flush_pending())
@@ -228,7 +230,7 @@ class LocalLog:
             self._flushing = None
         self._last_flush_error = ""
         self._trim(pending.end)
-        self.flushed()
+        self.on_flushed()
 
     async def _flush_when_due(self) -> None:
         """Flush when the oldest pending record has waited for `flush_seconds`, or when many records are pending."""
@@ -251,7 +253,7 @@ class LocalLog:
         """Delete the commits before the number `end`: the tables have them."""
         if self._pending and self._folder is not None:
             with contextlib.suppress(Exception):  # entries left behind are skipped by their number
-                self._folder.delete(_key(self._pending[0][0]), _key(end))
+                self._folder.delete(_encode_key(self._pending[0][0]), _encode_key(end))
         remaining = [(number, commit) for number, commit in self._pending if number >= end]
         # Build new objects, because a thread may be reading the old ones.
         self._pending = deque()
@@ -270,26 +272,26 @@ class LocalLog:
 
     def _write(self, folder: LogFolder, commit: Commit) -> None:
         try:
-            folder.write(_key(self._next), msgspec.msgpack.encode(commit))
+            folder.write(_encode_key(self._next_number), msgspec.msgpack.encode(commit))
         except StoreError:
             raise
         except Exception as error:  # RocksDB has no error type of its own
             # After a failed write RocksDB refuses all others until it is opened again.
             folder.close()
-            raise StoreError(f"{folder.path}: {error}", hint=_DISK) from error
+            raise StoreError(f"{folder.path}: {error}", hint=_DISK_HINT) from error
 
     def _read_folder(self, folder: LogFolder, flushed: int) -> None:
         for number, entry in sorted(map(_decode_entry, folder.entries()), key=itemgetter(0)):
-            self._next = max(self._next, number + 1)
+            self._next_number = max(self._next_number, number + 1)
             if number < flushed:
                 continue
             if not self._pending and number > flushed:
                 raise StoreError(
-                    f"{folder.path}: begins with entry {number}, and the database has flushed {flushed}",
+                    f"{folder.path}: begins with entry {number}, but the database needs entry {flushed} next",
                     hint=f"The database is an older copy than {folder.path.name}. Restore the matching database, or move "
                     f"{folder.path.name} away: its records are then lost to the tables.",
                 )
-            self._add_pending(number, entry.as_commit(self.end_of) if isinstance(entry, _Entry) else entry)
+            self._add_pending(number, entry.as_commit(self.end_of) if isinstance(entry, _CommitV020) else entry)
 
 
 class LogFolder:
@@ -317,7 +319,8 @@ class LogFolder:
 
     def close(self) -> None:
         """Close the folder; the next call opens it again."""
-        files, self._files = self._files, None
+        files = self._files
+        self._files = None
         if files is not None:
             with contextlib.suppress(Exception):
                 files.close()
@@ -331,7 +334,7 @@ class LogFolder:
         if self._files is None:
             options = Options(raw_mode=True)
             options.create_if_missing(True)
-            options.set_keep_log_file_num(_KEPT_FILES)
+            options.set_keep_log_file_num(_KEPT_INFO_LOGS)
             # A kill may truncate the last write; damage anywhere else is an error, not the end of the log.
             options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
             synced = WriteOptions()
@@ -339,7 +342,7 @@ class LogFolder:
             try:
                 self._files = Rdict(str(self.path), options)
             except Exception as error:
-                hint = _DAMAGED if "Corruption" in str(error) else _DISK
+                hint = _DAMAGE_HINT if "Corruption" in str(error) else _DISK_HINT
                 raise StoreError(f"{self.path}: cannot be opened: {error}", hint=hint) from error
             self._files.set_write_options(synced)
         return self._files
@@ -358,17 +361,17 @@ def recover_closed(store: Store) -> int:
 
 
 def waiting_in(store: Store) -> int:
-    """Return the number of records that a killed process left in the log, without flushing them. Raises StoreError as in `LocalLog.start`."""
+    """Return the number of records that a killed process left in the log; none is flushed. Raises StoreError as in `LocalLog.start`."""
     with contextlib.closing(local_log(store)) as killed_log:
         killed_log.read()
         return killed_log.waiting()
 
 
-def _key(number: int) -> bytes:
-    return _COMMIT + number.to_bytes(_NUMBER, "big")
+def _encode_key(number: int) -> bytes:
+    return _COMMIT_PREFIX + number.to_bytes(_NUMBER_BYTES, "big")
 
 
-class _Entry(msgspec.Struct, array_like=True, frozen=True):
+class _CommitV020(msgspec.Struct, array_like=True, frozen=True):
     """A commit in the format of version 0.2.0: a server that was killed before its upgrade may have left some."""
 
     position: int = 0
@@ -385,14 +388,14 @@ class _Entry(msgspec.Struct, array_like=True, frozen=True):
     def as_commit(self, end_of: Callable[[str], int]) -> Commit:
         """Return the same commit in the current format; `end_of` gives the ends of the topics before it."""
         records: dict[str, list[bytes]] = defaultdict(list)
-        for part in ({SOURCES["intake"]: self.exchanges}, self.decided, self.made, self.others):
-            for topic, messages in part.items():
+        for messages_by_topic in ({SOURCES["intake"]: self.exchanges}, self.decided, self.made, self.others):
+            for topic, messages in messages_by_topic.items():
                 if messages:
                     records[topic] += messages
         states: dict[str, dict[str, bytes]] = {}
-        for changed in (self.states, self.decided_states):
-            for stage, by_key in changed.items():
-                states[stage] = states.get(stage, {}) | by_key
+        for states_by_stage in (self.states, self.decided_states):
+            for stage, stage_states in states_by_stage.items():
+                states[stage] = states.get(stage, {}) | stage_states
         offsets = {topic: end_of(topic) for topic in records}
         positions: dict[str, dict[int, int]] = {}
         for marks in (self.marks, self.decided_marks):
@@ -400,10 +403,10 @@ class _Entry(msgspec.Struct, array_like=True, frozen=True):
         return Commit(dict(records), offsets, states, positions)
 
 
-def _decode_entry(item: tuple[bytes, bytes]) -> tuple[int, Commit | _Entry]:
+def _decode_entry(item: tuple[bytes, bytes]) -> tuple[int, Commit | _CommitV020]:
     """Return the number and the content of an entry of the folder."""
     key, value = item
-    number = int.from_bytes(key[-_NUMBER:], "big")
-    if len(key) == _NUMBER:
-        return number, msgspec.msgpack.decode(value, type=_Entry)
+    number = int.from_bytes(key[-_NUMBER_BYTES:], "big")
+    if len(key) == _NUMBER_BYTES:
+        return number, msgspec.msgpack.decode(value, type=_CommitV020)
     return number, msgspec.msgpack.decode(value, type=Commit)

@@ -1,15 +1,15 @@
-"""The log of one installation, as the engine sees it: `LocalLog` beside a DuckDB file, or `KafkaLog` over the topics of a cluster.
+"""The log of an installation, as the engine sees it: `LocalLog` beside a DuckDB file, or `KafkaLog` over the topics of a cluster.
 
-Laws of both:
+Both kinds keep these laws:
 
-1. When `append` returns, the whole commit is durable. When it raises, the caller may append the same again, and it counts once.
-2. Records of a topic (in Kafka: of a partition) keep their order, and no offset is assigned twice.
-3. `outcomes` knows everything that was appended here before, and everything that the tables have.
-4. `flush` returns when the tables have everything that was appended here before the call.
-5. After a kill no appended record is missing, and none is there twice.
+1. When `append` returns, the whole commit is durable. When it raises, the caller may append the same commit again, and it counts once.
+2. Records of a topic (on Kafka, of a partition) keep their order, and no offset is assigned twice.
+3. `outcomes` takes into account every record that this log has appended and every record in the tables.
+4. `flush` returns when the tables have every record that was appended before the call.
+5. After a kill, every appended record is there exactly once.
 
-`tests/log_laws.py` checks both against these laws. A database belongs to one of the two, never both: either the engine fills it through
-the local log, or a sink fills it from Kafka.
+`tests/support/log_laws.py` checks both kinds. A database belongs to one of them: the engine fills it through the local log, or a sink
+fills it from Kafka.
 """
 
 from __future__ import annotations
@@ -17,36 +17,69 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from analytics.store.positions import read_watermarks
 from analytics.store.store import Store
 from schemas.errors import DriftlineError, SettingsError
-from schemas.records import Record
+from schemas.records import Record, Score, ScoringTask
 from schemas.registry import topics
+
+if TYPE_CHECKING:
+    from streams.judging.judged_stages import Subject
 
 
 class Commit(msgspec.Struct, array_like=True, frozen=True):
-    """An atomic unit of the log: encoded records by topic, and the states and positions of the stages that made them."""
+    """An entry of the log: encoded records by topic, with the states and positions of the stages that made them."""
 
     records: dict[str, list[bytes]] = {}
     offsets: dict[str, int] = {}
     """The offset of the first record of each topic; the others follow without a gap. On Kafka the broker assigns offsets."""
     states: dict[str, dict[str, bytes]] = {}
-    """The states that changed, by stage and session key."""
+    """The changed states, by stage and session key."""
     positions: dict[str, dict[int, int]] = {}
     """The offset that each stage reads next, by partition of its source."""
 
 
-def move_forward(positions: dict[str, dict[int, int]], moved: Mapping[str, Mapping[int, int]]) -> None:
-    """Advance positions of stages to those in `moved` that are higher."""
-    for stage, by_partition in moved.items():
-        own = positions.setdefault(stage, {})
-        for partition, position in by_partition.items():
-            own[partition] = max(position, own.get(partition, 0))
+def move_forward(positions: dict[str, dict[int, int]], advanced: Mapping[str, Mapping[int, int]]) -> None:
+    """Raise the positions of stages, by partition, to those in `advanced`; no position goes back."""
+    for stage, advanced_partitions in advanced.items():
+        partitions = positions.setdefault(stage, {})
+        for partition, position in advanced_partitions.items():
+            partitions[partition] = max(position, partitions.get(partition, 0))
+
+
+WRITTEN = "written"
+KNOWN = "known"
+CONFLICT = "conflict"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Records to commit together: from a sender, or from a stage with its states and positions."""
+
+    records: Mapping[str, Sequence[Record]] = field(default_factory=dict)
+    """Records from outside, by topic. Known ones are skipped when the submission is committed."""
+    messages: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
+    """The encodings of `records`."""
+    commit: Commit = field(default_factory=Commit)
+    """A stage's records, states and positions. Offsets are assigned when the submission is committed."""
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """The result of a submission."""
+
+    outcomes: Mapping[str, Sequence[str]]
+    """The outcome of each record from outside, by topic: WRITTEN, KNOWN (the log has it) or CONFLICT (the log has other content)."""
+    decisions: Mapping[Subject, ScoringTask | Score]
+    """Intake's decisions on the exchanges of the whole group: a task if the exchange is judged, otherwise its score."""
+    spent: Mapping[str, int]
+    """Nano-USD that the tasks' sessions have spent, by session key; a session without calls is missing."""
 
 
 class Log(Protocol):
@@ -55,11 +88,11 @@ class Log(Protocol):
     name: str
     """The name of the log in messages."""
     runs_stages: bool
-    """Whether all stages run in this process; else workers run all but that of traces, and their records are not appended here."""
+    """Whether all stages run in this process. Otherwise workers run every stage but `traces` and produce their own records."""
     broken: asyncio.Event
     """Set when only a new process can continue."""
-    flushed: Callable[[], None]
-    """Called in the event loop whenever the tables have more."""
+    on_flushed: Callable[[], None]
+    """Called in the event loop whenever the tables have more records."""
 
     async def start(self) -> None:
         """Recover the commits of an earlier process, and start flushing."""
@@ -70,7 +103,7 @@ class Log(Protocol):
         ...
 
     async def outcomes(self, topic: str, records: Sequence[Record], messages: Sequence[bytes]) -> list[str]:
-        """Return the outcome of each record from outside: WRITTEN (it is new), KNOWN or CONFLICT. The messages are the encoded records."""
+        """Return the outcome of each record from outside: WRITTEN if it is new, KNOWN or CONFLICT. `messages` are the encoded records."""
         ...
 
     async def append(self, commit: Commit, records: Mapping[str, Sequence[Record]]) -> None:
@@ -78,23 +111,23 @@ class Log(Protocol):
         ...
 
     async def flush(self, topic: str | None = None) -> None:
-        """Return when the tables have what was appended here, if any of it is of the topic (None: any topic)."""
+        """Flush all pending commits to the tables. With a `topic`, do so only if one of its records is pending."""
         ...
 
     async def wait_for_tables(self, topic: str) -> None:
-        """Return when the tables have everything on the topic, whoever appended it. Raises BusyError if that takes too long."""
+        """Return when the tables have everything on the topic, from any writer. Raises BusyError if that takes too long."""
         ...
 
     async def flush_session(self, session: str) -> None:
-        """Return when the tables have all records of this session key that were appended here. Raises BusyError as above."""
+        """Return when the tables have all records of a session, given by its key, that this log appended. Raises BusyError as above."""
         ...
 
     def is_current(self) -> bool:
-        """Return whether the tables have everything that was acknowledged to senders, apart from the last moments."""
+        """Return whether the tables have everything that was acknowledged to senders. On Kafka the last moments may be missing."""
         ...
 
     def end_of(self, topic: str) -> int:
-        """Return the offset of the topic's next record; on Kafka the end of the topic in the tables."""
+        """Return the offset of the topic's next record; on Kafka, the end of the topic in the tables."""
         ...
 
     def ends_in_tables(self, topic: str) -> Mapping[int, int]:
@@ -102,7 +135,7 @@ class Log(Protocol):
         ...
 
     def waiting(self, topic: str | None = None) -> int:
-        """Return the number of records appended here that the tables do not have, of one topic or of all."""
+        """Return the number of pending records of a topic, or of all topics."""
         ...
 
     def states(self, stage: str, keys: Sequence[str]) -> Mapping[str, bytes]:
@@ -110,7 +143,7 @@ class Log(Protocol):
         ...
 
     def pending_events(self, session: str) -> Mapping[str, int]:
-        """Return the position of each event of this session key that was appended here and is not in the tables, by event id."""
+        """Return the position of each pending event of a session, given by its key, by event id."""
         ...
 
     def backpressure_reason(self) -> str:
@@ -118,7 +151,7 @@ class Log(Protocol):
         ...
 
     def warning(self) -> str:
-        """Return any other problem as text; empty if there is none."""
+        """Return a description of any other problem; empty if there is none."""
         ...
 
     def queues(self, submissions: int) -> Mapping[str, int]:
@@ -126,7 +159,7 @@ class Log(Protocol):
         ...
 
     def failure(self) -> DriftlineError | None:
-        """Return the error that broke the log, if the log has its own."""
+        """Return the error that broke the log, if the log has an error of its own."""
         ...
 
 
@@ -135,7 +168,7 @@ SINK = "sink"
 
 
 def log_folder(database: Path) -> Path:
-    """Return the folder of a database's write-ahead log; it exists while a server uses the database, and after a server was killed."""
+    """Return the folder of a database's write-ahead log. It exists while a server runs, and after a server was killed."""
     return database.with_name(f"{database.name}.ahead")
 
 
@@ -146,7 +179,7 @@ def is_fed_by_kafka(store: Store) -> bool:
 
 
 def require_embedded(store: Store) -> None:
-    """Raise SettingsError if records come from Kafka: no worker would see records that are written directly."""
+    """Raise SettingsError if a sink fills the database from Kafka: no worker would see records that are written directly."""
     if is_fed_by_kafka(store):
         raise SettingsError(
             f"{store.path} is filled from Kafka",
@@ -160,6 +193,6 @@ def require_kafka(store: Store) -> None:
     """Raise SettingsError if the database has records that did not come from Kafka."""
     if any(store.end_of(topic) for topic in topics()) and not is_fed_by_kafka(store):
         raise SettingsError(
-            f"{store.path} holds records that did not come from Kafka",
+            f"{store.path} has records that did not come from Kafka",
             hint="Name a new database with --db, or leave out --kafka and DRIFTLINE_KAFKA.",
         )

@@ -1,6 +1,6 @@
-"""The sink: writes commits as rows, with the states and positions of their stages, in one transaction.
+"""Writing commits to the tables: their rows, with the states and positions of the stages, in one transaction.
 
-`StorePublisher` writes without a log, for commands after which no stage runs: nothing is judged, and waiting work is not touched.
+`StorePublisher` writes records without a log, for commands that publish records which no stage reads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def database_errors() -> tuple[type[Exception], ...]:
 def note_fatal(error: Exception, broken: asyncio.Event) -> None:
     """Set `broken` after a fatal database error: only another process can open the database again."""
     if isinstance(error, duckdb.FatalException) and not broken.is_set():
-        log.critical("the database has given up and has to be opened again: %s", first_line(error))
+        log.critical("the database failed and must be reopened: %s", first_line(error))
         broken.set()
 
 
@@ -49,7 +49,8 @@ def write_commits(store: Store, commits: Sequence[Commit], end: int, *, are_own:
     """
     with store.transaction() as transaction:
         first = end - len(commits)
-        commits = commits[max(0, transaction.watermark(WRITE_AHEAD_LOG, "") - first) :]
+        next_number = transaction.watermark(WRITE_AHEAD_LOG, "")
+        commits = commits[max(0, next_number - first) :]
         if not commits:
             return
         records: dict[str, list[bytes]] = defaultdict(list)
@@ -73,13 +74,15 @@ def write_states(
     transaction: Transaction, states: Mapping[str, Mapping[str, bytes]], positions: Mapping[str, Mapping[int, int]]
 ) -> None:
     """Write states and positions of stages to the tables; no position goes back."""
-    transaction.set_states_of_stages(states, {stage: max(moved.values(), default=0) for stage, moved in positions.items()})
-    for stage, moved in positions.items():
-        stored, source = transaction.watermarks(stage), SOURCES[stage]
-        by_partition = {(source, partition): position for partition, position in moved.items()}
-        transaction.set_watermarks(
-            stage, {partition: max(position, stored.get(partition, 0)) for partition, position in by_partition.items()}
-        )
+    furthest = {stage: max(by_partition.values(), default=0) for stage, by_partition in positions.items()}
+    transaction.set_states_of_stages(states, furthest)
+    for stage, by_partition in positions.items():
+        stored = transaction.watermarks(stage)
+        watermarks: dict[tuple[str, int], int] = {}
+        for number, position in by_partition.items():
+            partition = (SOURCES[stage], number)
+            watermarks[partition] = max(position, stored.get(partition, 0))
+        transaction.set_watermarks(stage, watermarks)
 
 
 def next_commit(cursor: duckdb.DuckDBPyConnection) -> int:
@@ -110,7 +113,7 @@ class Publisher(Protocol):
 
 
 class StorePublisher:
-    """Publishes to topics that no stage reads; a `Publisher`."""
+    """A `Publisher` that writes to the store directly, for topics that no stage reads."""
 
     def __init__(self, store: Store, policy: Policy, now: Callable[[], datetime]) -> None:
         self.store = store
@@ -124,7 +127,7 @@ class StorePublisher:
     async def publish(self, topic: str, records: Sequence[Record]) -> PublishResult:
         """Append records, durable on return; known records are skipped. Raises ValueError for a topic that a stage reads."""
         if any(stage.source == topic for stage in TOPOLOGY):
-            raise ValueError(f"a stage reads {topic}, and would have to follow")
+            raise ValueError(f"a stage reads {topic}, and none runs after this command: publish through an engine")
         return await asyncio.to_thread(self._append, topic, [encode(record) for record in records])
 
     def _append(self, topic: str, messages: Sequence[bytes]) -> PublishResult:

@@ -46,8 +46,8 @@ from schemas.lazy import duckdb
 from schemas.records import AgentEvent, Exchange, JudgingRequest, Record, Review, Span
 from streams.engine.record_intake import RecordIntake
 from streams.judging.rejudging import revise
-from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal, Submission, encode_validated
-from streams.log.log import Commit
+from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal, encode_validated
+from streams.log.log import Commit, Submission
 from streams.sources.otlp.stored_spans import to_stored_span
 from streams.sources.otlp.trace import Links, RecentRequests, find_links
 from streams.sources.otlp.trace_records import Assembly, Decision, EarlierEvent, assemble

@@ -27,8 +27,8 @@ from streams.kafka import collector
 from streams.kafka.collector import CollectorProcessor
 from streams.kafka.producing import Message, key_of
 from streams.kafka.reading import Chunk
-from streams.log.admission import AdmittedSpan, admitted, labels_of
-from streams.log.dead_letters import Stays, way_back
+from streams.log.dead_letters import RetryRefusal, plan_retry
+from streams.log.span_admission import AdmittedSpan, admit_spans, labels_of
 from streams.sources.otlp.request import SIGNALS, ReceivedSpan
 from streams.sources.otlp.stored_spans import SpanDraft, SpanOwner, build_draft
 
@@ -109,7 +109,7 @@ def over_http(sent: Captured, owner: SpanOwner) -> list[bytes]:
     """Return the records that the HTTP endpoint creates from a request."""
     found = SIGNALS[sent.signal].read(sent.as_protobuf, LATER, is_json=False)
     policy = Policy()
-    all_of_it = admitted(found, lambda _: owner, labels_of(policy), Redactor(policy.redaction), LATER)
+    all_of_it = admit_spans(found, lambda _: owner, labels_of(policy), Redactor(policy.redaction), LATER)
     return [one.message for one in all_of_it if isinstance(one, AdmittedSpan)]
 
 
@@ -230,7 +230,7 @@ def test_what_nobody_foresaw_costs_one_span(monkeypatch: pytest.MonkeyPatch) -> 
             raise KeyError("unforeseen")
         return build_draft(observed, *given)
 
-    monkeypatch.setattr("streams.log.admission.build_draft", faulty)
+    monkeypatch.setattr("streams.log.span_admission.build_draft", faulty)
     broker = work(traces(*(turn(number, build.START) for number in (1, 2, 3))).as_protobuf)
 
     assert [one.session_id for one in broker.spans] == ["session-1", "session-3"]
@@ -320,8 +320,8 @@ def test_no_secret_is_produced() -> None:
 def test_a_letter_says_that_it_cannot_be_put_back() -> None:
     """The error says what to do instead."""
     (letter,) = work(b"garbage").letters
-    found = way_back(letter, now=NOW)
-    assert isinstance(found, Stays)
+    found = plan_retry(letter, now=NOW)
+    assert isinstance(found, RetryRefusal)
     assert "an OpenTelemetry Collector" in found.reason
 
 

@@ -21,7 +21,7 @@ from schemas.records import JudgingRequest, Record, Review
 from schemas.registry import topics
 from service.cli.main import run
 from streams.kafka.connection import KafkaConnection
-from streams.kafka.dead_letters import keep_letters
+from streams.kafka.dead_letters import copy_dead_letters
 from streams.kafka.producing import RecordProducer, key_of
 from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
 
@@ -166,7 +166,7 @@ def test_what_is_no_letter_and_what_came_twice_stops_no_reader(kafka: KafkaConne
     letters = letters_of(*((f"line {number}".encode(), "decoding", "framing") for number in range(700)))
     produce(kafka, DEAD_LETTERS, [*letters, letters[0], b"no letter", encode(build.exchange("s", 1))])
     with Store(None) as store:
-        asyncio.run(keep_letters(kafka, store))
+        asyncio.run(copy_dead_letters(kafka, store))
         assert store.count("dead_letters") == 700
         assert store.count("exchanges") == 0
 

@@ -485,7 +485,7 @@ def test_framed_values_land_and_what_cannot_be_read_is_set_aside(
             sink = sink_over(store, kafka, reframe=RegistryFraming(registry.url).reframe)
             await sink.start()
             try:
-                await until(lambda: "schema registry" in sink.trouble, "the sink to say what it waits for")
+                await until(lambda: "schema registry" in sink.problem, "the sink to say what it waits for")
                 assert store.count("exchanges") == 0
                 registry.register(1, SCHEMA.definition)
                 await sink.caught_up()

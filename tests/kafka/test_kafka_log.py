@@ -23,7 +23,8 @@ from streams.engine.record_intake import EngineLimits, IngestResult
 from streams.judging.judged_stages import judgement_reader
 from streams.judging.rejudging import revise
 from streams.kafka.connection import KafkaConnection
-from streams.log.admission import CONFLICT, KNOWN, WRITTEN, EncodedRecords
+from streams.log.admission import EncodedRecords
+from streams.log.log import CONFLICT, KNOWN, WRITTEN
 
 ASKED = exchange("s", 1)
 OTHERS = exchange("s", 1, "It is not done.", content_digest="f" * 16)
@@ -59,7 +60,7 @@ def test_a_repetition_is_known_after_the_sink_has_read_its_identities_again(
 
     async def run(store: Store) -> list[str]:
         async with gateway_over(store, kafka) as gateway:
-            await asyncio.to_thread(sink_of(gateway).writer.learn)
+            await asyncio.to_thread(sink_of(gateway).writer.read_identities)
             await gateway.ingest_exchange(ASKED)
             await gateway.wait_for_tables("exchanges")
             return [(await gateway.ingest_exchange(exchange)).outcome for exchange in (ASKED, OTHERS)]
@@ -167,7 +168,7 @@ def test_the_event_loop_does_not_wait_for_the_index(kafka: KafkaConnection, make
 
     async def run(store: Store) -> str:
         async with gateway_over(store, kafka) as gateway:
-            with sink_of(gateway).writer.seen._lock:
+            with sink_of(gateway).writer.identities._lock:
                 call = asyncio.create_task(gateway.ingest_exchange(ASKED))
                 await until(lambda: gateway.state().queues["producing"], "the call to wait")
                 assert not call.done()
@@ -347,7 +348,7 @@ def test_it_takes_no_more_than_it_can_keep_in_mind(
 ) -> None:
     """While the tables do not advance, memory is bounded and senders must retry."""
     make_topics(*topics())
-    monkeypatch.setattr("streams.kafka.kafka_log.MOST_PENDING", 2)
+    monkeypatch.setattr("streams.kafka.kafka_log.MAX_IN_FLIGHT", 2)
 
     async def run(store: Store) -> None:
         async with gateway_over(store, kafka) as gateway:

@@ -32,7 +32,16 @@ from schemas.records import Record
 from schemas.registry import schema_of, topics
 from streams.kafka.connection import KafkaConnection
 from streams.kafka.producing import RecordProducer, key_of
-from streams.kafka.sink import REBUILD, SinkLimits, SinkWriter, UnreportedError, _drop, _ranges, is_unfinished, rebuild
+from streams.kafka.sink import (
+    REBUILD,
+    SinkLimits,
+    SinkWriter,
+    UnreportedError,
+    _drop_rows,
+    _read_ranges,
+    is_interrupted,
+    rebuild,
+)
 
 REDACTOR = Redactor(Policy().redaction)
 KEPT_BY_THE_STORE = {"watermarks", "stage_state"}
@@ -92,8 +101,8 @@ def test_records_gather_until_a_caller_waits_for_them(kafka: KafkaConnection, ma
     make_topics(*topics())
 
     async def run(store: Store) -> None:
-        sink, moved = sink_over(store, kafka, limits=SinkLimits(gather=PATIENCE)), asyncio.Queue[int]()
-        sink.landed = lambda: moved.put_nowait(len(tables(store)["agent_events"]))
+        sink, moved = sink_over(store, kafka, limits=SinkLimits(gather_seconds=PATIENCE)), asyncio.Queue[int]()
+        sink.on_progress = lambda: moved.put_nowait(len(tables(store)["agent_events"]))
         await sink.start()
         async with producing(kafka) as producer:
             await produce(producer, "agent-events", [event("s", 1)])
@@ -163,7 +172,7 @@ def test_another_content_is_set_aside(kafka: KafkaConnection, make_topics: MakeT
     async def run(store: Store) -> None:
         async with producing(kafka) as producer:
             await produce(producer, "exchanges", records)
-        await land_all(store, kafka, limits=SinkLimits(at_once=at_once, check_every=0.1))
+        await land_all(store, kafka, limits=SinkLimits(batch_size=at_once, check_seconds=0.1))
 
     with Store(None) as store:
         asyncio.run(run(store))
@@ -206,12 +215,12 @@ def test_a_gap_is_told_before_it_is_passed_over_and_always_by_one_letter() -> No
         writer, told = SinkWriter(store, REDACTOR, lambda: NOW), list[str]()
         for _ in range(2):
             with pytest.raises(UnreportedError) as caught:
-                writer.pass_over(("exchanges", 0), 5, 9)
-            told += caught.value.letters
+                writer.skip_removed(("exchanges", 0), 5, 9)
+            told += caught.value.dead_letters
             assert writer.positions() == {}
         assert told[0] == told[1]
-        writer.reported.update(told)
-        writer.pass_over(("exchanges", 0), 5, 9)
+        writer.produced_letters.update(told)
+        writer.skip_removed(("exchanges", 0), 5, 9)
         assert writer.positions() == {("exchanges", 0): 9}
 
 
@@ -223,20 +232,20 @@ def test_dead_letters_of_the_sink_are_on_their_topic_and_land_once(
     The first sink dies after producing its dead letters, before the transaction.
     """
     make_topics(*topics(), partitions=1)
-    land, asked = SinkWriter.land, list[bool]()
+    write, asked = SinkWriter.write, list[bool]()
 
     def dies(self: SinkWriter, *arguments: Any) -> None:
         asked.append(True)
-        if self.reported:
+        if self.produced_letters:
             raise RuntimeError("killed")
-        land(self, *arguments)
+        write(self, *arguments)
 
     async def run(stores: Sequence[Store]) -> list[bytes]:
         async with producing(kafka) as producer:
             for topic in topics():
                 await producer.send(topic, [(b"k", b"hello")])
         with monkeypatch.context() as patch:
-            patch.setattr(SinkWriter, "land", dies)
+            patch.setattr(SinkWriter, "write", dies)
             with pytest.raises(RuntimeError, match="killed"):
                 await land_all(stores[0], kafka)
         assert len(asked) > 1
@@ -319,7 +328,7 @@ def test_what_retention_took_unread_is_told(kafka: KafkaConnection, make_topics:
         assert found(store, "SELECT seq FROM agent_events ORDER BY 1") == [(number,) for number in (*range(10), *range(25, 30))]
         assert found(store, LETTERS) == [("agent-events", 0, 10, "sink", "removed_by_retention")]
         ((detail,),) = found(store, "SELECT detail FROM dead_letters")
-    assert "positions 10 to 24 were removed" in detail
+    assert "offsets 10 to 24" in detail
 
 
 def test_a_position_that_goes_out_of_range_is_mended(
@@ -416,7 +425,7 @@ def test_a_rebuild_lands_the_same_again(kafka: KafkaConnection, make_topics: Mak
 
     with Store(None) as store:
         asyncio.run(run(store))
-        assert not is_unfinished(store)
+        assert not is_interrupted(store)
 
 
 def test_a_rebuild_keeps_what_retention_took(kafka: KafkaConnection, make_topics: MakeTopics, admin: KafkaAdminClient) -> None:
@@ -448,8 +457,8 @@ def test_a_rebuild_that_was_cut_short_goes_on(kafka: KafkaConnection, make_topic
             await fill(producer)
         await land_all(store, kafka)
         before = tables(store)
-        _drop(store, await _ranges(kafka))
-        assert is_unfinished(store)
+        _drop_rows(store, await _read_ranges(kafka))
+        assert is_interrupted(store)
         assert not tables(store)["exchanges"]
         await rebuild(store, kafka, REDACTOR, TickingClock(NOW))
         after = tables(store)

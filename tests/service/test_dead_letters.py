@@ -27,7 +27,7 @@ from schemas.registry import earlier_schemas
 from service.setup.settings import Settings
 from service.write.dead_letters import find_dead_letter, open_dead_letters
 from streams.log.admission import Admission, EncodedRecords, RecordOrigin, Refusal
-from streams.log.dead_letters import Return, Stays, way_back
+from streams.log.dead_letters import Retry, RetryRefusal, plan_retry
 from streams.steps.intake import IntakeStep
 
 Command = Callable[..., tuple[int, str, str]]
@@ -246,16 +246,16 @@ def test_a_task_that_scoring_failed_on_goes_back_with_what_it_carries(letters: L
         policy_digest="0" * 16,
         earlier_judgements=(encode(build.judgement("s", 4)),),
     )
-    way = way_back(letter(letters.path, letters.failed(task, "scoring", "scoring-tasks")))
+    plan = plan_retry(letter(letters.path, letters.failed(task, "scoring", "scoring-tasks")))
 
-    assert isinstance(way, Return)
-    assert way.topic == "exchanges"
-    assert way.record.revision == 3
-    assert way.record.exchange == task.exchange
-    assert way.record.sampling_reason == task.sampling_reason
-    assert way.record.earlier_judgements == task.earlier_judgements
-    again = way_back(letter(letters.path, letters.failed(way.record, at=1)))
-    assert isinstance(again, Return)
+    assert isinstance(plan, Retry)
+    assert plan.topic == "exchanges"
+    assert plan.record.revision == 3
+    assert plan.record.exchange == task.exchange
+    assert plan.record.sampling_reason == task.sampling_reason
+    assert plan.record.earlier_judgements == task.earlier_judgements
+    again = plan_retry(letter(letters.path, letters.failed(plan.record, at=1)))
+    assert isinstance(again, Retry)
     assert getattr(again.record, "revision", None) == 4
 
 
@@ -329,25 +329,37 @@ def bodies() -> Sequence[tuple[str, str, str, bytes, str]]:
     exchange = build.exchange("s", 1)
     secret = encode(build.exchange("s", 1, user_message="password=hunter2-hunter2"))
     return [
-        ("admission", "conflicting_id", "exchanges", msgspec.json.encode(exchange), "give the record an id of its own"),
-        ("sink", "removed_by_retention", "exchanges", b"", "bring them again from where they came"),
-        ("diagnosis", "state_too_large", "agent-events", encode(build.event("s", 0, event="x")), "makes its results of whole"),
-        ("http", "invalid", "http:shop", b"{}", "its sender was told that it was refused"),
+        ("admission", "conflicting_id", "exchanges", msgspec.json.encode(exchange), "give the record its own id"),
+        ("sink", "removed_by_retention", "exchanges", b"", "send them again from their source"),
+        ("diagnosis", "state_too_large", "agent-events", encode(build.event("s", 0, event="x")), "works on whole sessions"),
+        ("http", "invalid", "http:shop", b"{}", "told its sender"),
         ("diagnosis", "stage_failed", "agent-events", encode(build.event("s", 0, event="message")), "`driftline rebuild`"),
-        ("intake", "stage_failed", "exchanges", encode(build.closing("s", 1)), "makes its results of whole sessions"),
-        ("intake", "stage_failed", "exchanges", secret, "secrets were taken out of them: the record is on the topic exchanges"),
+        ("intake", "stage_failed", "exchanges", encode(build.closing("s", 1)), "works on whole sessions"),
+        (
+            "intake",
+            "stage_failed",
+            "exchanges",
+            secret,
+            "secrets were removed from its bytes: the record is on the topic exchanges",
+        ),
         ("decoding", "framing", "exchanges", b"x" * 70_000, "only 65536 of 70000 bytes were kept"),
-        ("decoding", "framing", "exchanges", b"neither", "the bytes are no record"),
-        ("decoding", "framing", "exchanges", b'{"a":1}', "the bytes are of no record type of this version"),
+        ("decoding", "framing", "exchanges", b"neither", "the bytes are not a record"),
+        ("decoding", "framing", "exchanges", b'{"a":1}', "those of no record type of this version"),
         ("decoding", "unknown_schema", "exchanges", b"\xc3\x01" + b"\x09" * 20, "no schema has the fingerprint"),
         ("decoding", "malformed_body", "exchanges", encode(exchange)[:-3], "Exchange.labels: "),
-        ("decoding", "unexpected_type", "scores", encode(exchange), "no topic takes a record of the type Exchange from scores"),
+        (
+            "decoding",
+            "unexpected_type",
+            "scores",
+            encode(exchange),
+            "no topic accepts a record of the type Exchange from scores",
+        ),
         (
             "admission",
             "bounds",
             "a.jsonl",
             msgspec.json.encode(build.closing("s", 1)),
-            "no topic takes a record of the type SessionClosed from a.jsonl",
+            "no topic accepts a record of the type SessionClosed from a.jsonl",
         ),
     ]
 
@@ -359,10 +371,10 @@ def test_what_cannot_go_back_stays_and_says_why(
     """A guess would put another record into the log than the one that came."""
     stage, reason, source, body, why = case
     name = letters.set_aside(body, stage, reason, source=source)
-    way = way_back(letter(letters.path, name))
+    plan = plan_retry(letter(letters.path, name))
     code, out, _ = driftline("dead-letters", "retry", name)
 
-    assert isinstance(way, Stays)
+    assert isinstance(plan, RetryRefusal)
     assert code == 1
     assert why in lines(out)[0]
     assert lines(out)[-1] == "0 dead letters retried, 1 not retried"

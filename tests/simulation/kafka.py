@@ -38,7 +38,7 @@ from streams.kafka.sink import Progress, SinkLimits
 WORKERS = ("worker 1", "worker 2")
 PATIENCE = 3600.0
 """Seconds until everything is read."""
-SINK = SinkLimits(at_once=20, gather=1.5, check_every=5.0)
+SINK = SinkLimits(batch_size=20, gather_seconds=1.5, check_seconds=5.0)
 MOST_ROUNDS = 200_000
 _TROUBLE = (BrokerError, BusyError, StoreError, duckdb.OperationalError, duckdb.FatalException)
 

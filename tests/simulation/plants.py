@@ -31,7 +31,7 @@ def answer_before_sync() -> Iterator[None]:
         if commit.records.keys().isdisjoint(SENT):
             write_at_once(log, folder, commit)
         else:
-            asyncio.get_running_loop().call_later(SYNCED_AFTER, write, log, folder, log._next, commit)
+            asyncio.get_running_loop().call_later(SYNCED_AFTER, write, log, folder, log._next_number, commit)
 
     def write(log: LocalLog, folder: LogFolder, number: int, commit: Commit) -> None:
         if any(pending == number for pending, _ in log._pending):

@@ -17,7 +17,7 @@ from schemas.errors import BrokerError, BusyError, StoreError
 from schemas.records import AgentEvent, Exchange
 from streams.engine.engine import Engine
 from streams.engine.record_intake import IngestResult
-from streams.log.admission import CONFLICT, KNOWN, WRITTEN
+from streams.log.log import CONFLICT, KNOWN, WRITTEN
 from streams.upkeep.deletion import erasure, request_erasure
 
 AGAIN = 1.0

@@ -28,7 +28,7 @@ from streams.kafka.sink import Sink, SinkLimits
 
 MakeTopics = Callable[..., None]
 """Makes topics of a test's own."""
-QUICK = SinkLimits(check_every=0.1)
+QUICK = SinkLimits(check_seconds=0.1)
 
 
 @asynccontextmanager
@@ -113,15 +113,15 @@ def sink_of(gateway: Engine) -> Sink:
 def held_back(gateway: Engine) -> Iterator[None]:
     """Hold back every flush while the context is open."""
     writer, gate = sink_of(gateway).writer, threading.Event()
-    land = writer.land
+    write = writer.write
 
-    def wait_and_land(*arguments: Any) -> None:
+    def wait_and_write(*arguments: Any) -> None:
         assert gate.wait(PATIENCE)
-        land(*arguments)
+        write(*arguments)
 
-    writer.land = wait_and_land  # type: ignore[method-assign]
+    writer.write = wait_and_write  # type: ignore[method-assign]
     try:
         yield
     finally:
         gate.set()
-        writer.land = land  # type: ignore[method-assign]
+        writer.write = write  # type: ignore[method-assign]

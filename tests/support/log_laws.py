@@ -10,8 +10,7 @@ from support import builders as build
 from analytics.store.store import Store
 from schemas.codec.single_object import encode
 from schemas.records import Exchange, Record
-from streams.log.admission import CONFLICT, KNOWN, WRITTEN
-from streams.log.log import Commit, Log
+from streams.log.log import CONFLICT, KNOWN, WRITTEN, Commit, Log
 
 Opened = Callable[..., AbstractAsyncContextManager[Log]]
 """Opens a log, started; leaves it as a kill would with `is_killed=True`, else stops it."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import service.http
 from reference.markdown import code, first_paragraph, page, sentence, table, words
 from schemas.errors import DriftlineError, RecordError
-from streams.log.dead_letters import NEVER
+from streams.log.dead_letters import UNRETRYABLE_REASONS
 
 _PACKAGES = ("schemas", "audit", "analytics", "streams", "service", "driftline_trial")
 _ALSO = {
@@ -35,7 +35,9 @@ def errors() -> str:
         for one in error_classes()
         if issubclass(one, RecordError) and one is not RecordError
     ]
-    letters += [(code(reason), words(said), sentence(words(NEVER.get(reason, _MEND)))) for reason, said in _ALSO.items()]
+    letters += [
+        (code(reason), words(said), sentence(words(UNRETRYABLE_REASONS.get(reason, _MEND)))) for reason, said in _ALSO.items()
+    ]
     return page(
         "Errors",
         "Each names the field, the file and line, or the topic, partition and offset, and a second line says what to do. A command that meets one ends "

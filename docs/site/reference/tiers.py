@@ -11,7 +11,7 @@ from audit.exchanges.outcomes import LOW_ALIGNMENT, LOW_DIMENSION, TierState
 from reference.markdown import code, page, table, words
 from schemas.errors import SchemaError
 from schemas.registry import current_schemas
-from streams.log.dead_letters import SAMPLED
+from streams.log.dead_letters import RETRY_SAMPLING_REASON
 
 _TIERS = {
     "1": "Structural checks on every exchange, without a judge: the three that hold for everybody and those of the [methodology](methodology.md). 1 - flags / checks.",
@@ -35,7 +35,7 @@ _SAMPLING = {
     sampling.LONG_RESPONSE: "A long response (`alwaysScoreLongResponses`, `longResponseThreshold`).",
     sampling.ROUTINE_SAMPLE: "Every n-th of the turns that nothing else selects (`routineInterval`), from a start that is drawn for each session; counts n times in every mean.",
     sampling.LAST_TURNS: "One of the last turns, known when the session closes (`alwaysScoreLast`). It replaces any other reason but `first_turns` and `sampling_disabled`, in a new revision of the score.",
-    SAMPLED: "Put back by `driftline dead-letters retry`, whatever sampling would have said.",
+    RETRY_SAMPLING_REASON: "Retried by `driftline dead-letters retry`, regardless of sampling.",
     sampling.SAMPLING_SKIP: "Nothing selects it: it is not judged.",
 }
 _GATES = {
@@ -85,7 +85,13 @@ def tiers() -> str:
         *_named(
             "sampling",
             _SAMPLING,
-            [*get_args(sampling.CertainReason), sampling.ROUTINE_SAMPLE, sampling.LAST_TURNS, SAMPLED, sampling.SAMPLING_SKIP],
+            [
+                *get_args(sampling.CertainReason),
+                sampling.ROUTINE_SAMPLE,
+                sampling.LAST_TURNS,
+                RETRY_SAMPLING_REASON,
+                sampling.SAMPLING_SKIP,
+            ],
         ),
         "## Gates of Tier 3",
         "In this order; the first that holds is the reason of the tier's state.",

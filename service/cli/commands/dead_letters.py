@@ -50,7 +50,7 @@ from service.write.dead_letters import (
     retry,
     select_for_retry,
 )
-from streams.log.dead_letters import Return, Stays, is_whole
+from streams.log.dead_letters import Retry, RetryRefusal, is_whole
 
 letters_app = typer.Typer(no_args_is_help=True, help="List, show and retry rejected records.")
 Stage = Annotated[
@@ -200,7 +200,7 @@ def describe_origin(letter: OpenLetter | DeadLetter) -> str:
     return f"{source}:{letter.position}" if letter.partition is None else f"{source}[{letter.partition}] at {letter.position}"
 
 
-def letter_view(stored: StoredDeadLetter, plan: Return | Stays) -> RenderableType:
+def letter_view(stored: StoredDeadLetter, plan: Retry | RetryRefusal) -> RenderableType:
     """Show one dead letter: its origin, the reason, the expected outcome of a retry, and its bytes."""
     letter = stored.letter
     fields = {
@@ -217,7 +217,7 @@ def letter_view(stored: StoredDeadLetter, plan: Return | Stays) -> RenderableTyp
     return Group(*lines, "", *(Text(line) for line in body_lines(letter.body)))
 
 
-def stored_letter(stored: StoredDeadLetter, plan: Return | Stays) -> StoredLetter:
+def stored_letter(stored: StoredDeadLetter, plan: Retry | RetryRefusal) -> StoredLetter:
     """Return a dead letter for scripts: its fields, and its bytes in hexadecimal and, if they are text, as text."""
     return StoredLetter.of(
         msgspec.structs.asdict(stored.letter),
@@ -239,11 +239,11 @@ def describe_storage(letter: DeadLetter) -> str:
     return "stored without secrets, or different from the digest"
 
 
-def describe_retry(stored: StoredDeadLetter, plan: Return | Stays) -> str:
+def describe_retry(stored: StoredDeadLetter, plan: Retry | RetryRefusal) -> str:
     """Describe the expected outcome of a retry, or the time of a past one."""
     if stored.retried_at is not None:
         return f"done at {stored.retried_at:%Y-%m-%d %H:%M:%S}"
-    if isinstance(plan, Stays):
+    if isinstance(plan, RetryRefusal):
         return f"not possible: {plan.reason}"
     return f"possible, as {_with_article(type(plan.record).__name__)} onto {plan.topic}"
 
@@ -251,7 +251,7 @@ def describe_retry(stored: StoredDeadLetter, plan: Return | Stays) -> str:
 def outcome_lines(outcome: Outcome, retried_before: Sequence[str]) -> Iterator[str]:
     """Describe the outcome of a retry: the first dead letters that were not retried, and a summary at the end."""
     for stay in outcome.stays[:_MAX_LISTED]:
-        yield f"{stay.letter.dead_letter_id[:8]} not retried: {plain(stay.reason, 400)}"
+        yield f"{stay.dead_letter.dead_letter_id[:8]} not retried: {plain(stay.reason, 400)}"
     if len(outcome.stays) > _MAX_LISTED:
         yield f"… and {len(outcome.stays) - _MAX_LISTED} more not retried"
     for letter_id in retried_before:
@@ -266,10 +266,10 @@ def retried_letters(outcome: Outcome, retried_before: Sequence[str]) -> RetriedL
     """Return the outcome of a retry for scripts."""
     return RetriedLetters(
         put_back=[
-            ReturnedLetter(id=plan.letter.dead_letter_id, topic=plan.topic, record=type(plan.record).__name__)
+            ReturnedLetter(id=plan.dead_letter.dead_letter_id, topic=plan.topic, record=type(plan.record).__name__)
             for plan in outcome.returned
         ],
-        stay=[KeptLetter(id=plan.letter.dead_letter_id, reason=plan.reason) for plan in outcome.stays],
+        stay=[KeptLetter(id=plan.dead_letter.dead_letter_id, reason=plan.reason) for plan in outcome.stays],
         put_back_before=list(retried_before),
         set_aside_again=outcome.rejected_again,
     )

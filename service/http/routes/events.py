@@ -37,7 +37,8 @@ from service.web.json_routes import BatchRoute
 from service.web.models import NO_MOMENT, BulkEvent, EventsBody, EventsInBulk
 from service.write.outcomes import BulkEventOutcomes, EventOutcomes, RefusedBulkEvent, RefusedEvent, TakenEvent
 from streams.engine.record_intake import PublishResult, RecordIntake
-from streams.log.admission import DEAD_LETTERS, KNOWN, Admission, EncodedRecords, RecordOrigin, Refusal, encode_validated
+from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal, encode_validated
+from streams.log.log import KNOWN
 from streams.sources.event_files import Owner, SessionEvents, find_event
 from streams.sources.lines import Problem
 from streams.sources.source import ReadingContext

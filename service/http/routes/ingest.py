@@ -43,7 +43,7 @@ from service.write.outcomes import (
     Tier1,
 )
 from streams.engine.record_intake import QUEUED, IngestResult, RecordIntake
-from streams.log.admission import WRITTEN
+from streams.log.log import WRITTEN
 from streams.sources.exchange_builder import ExchangeDraft, ExchangeSettings, RedactedTexts, build_exchange
 from streams.sources.openclaw.text import unwrap
 from streams.sources.openclaw.tree import outcome_of

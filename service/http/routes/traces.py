@@ -29,7 +29,8 @@ from service.web.bounds import MAX_SPANS, MAX_UNPACKED, OTLP_LETTERS
 from service.web.context import ApiContext, Services, durable_or_refused
 from service.web.errors import ApiError, documented
 from service.web.middleware import GZIP, JSON, PROTOBUF, body_kind, header_values
-from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal, admitted, labels_of
+from streams.log.admission import DEAD_LETTERS, Admission, EncodedRecords, RecordOrigin, Refusal
+from streams.log.span_admission import admit_spans, labels_of
 from streams.sources.otlp.request import SIGNALS, ReadItems, ReceivedSpan, RejectedItem, Rejection
 from streams.sources.otlp.stored_spans import SpanOwner
 
@@ -105,7 +106,7 @@ def map_spans(origin: Origin, body: Body, redactor: Redactor) -> MappedSpans:
     content = _decompress(body.content) if body.is_compressed else body.content
     try:
         items = _limit_items(SIGNALS[origin.signal].read(content, origin.now, is_json=body.is_json), spans)
-        for outcome in admitted(items, lambda _: origin.owner, lambda _: origin.labels, redactor, origin.now):
+        for outcome in admit_spans(items, lambda _: origin.owner, lambda _: origin.labels, redactor, origin.now):
             if isinstance(outcome, RejectedItem):
                 spans.refused.append(outcome)
             else:

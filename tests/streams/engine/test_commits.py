@@ -23,9 +23,8 @@ from streams.engine.engine import UNREADY_SECONDS, Engine
 from streams.engine.record_intake import EngineLimits
 from streams.judges.protocol import Judge
 from streams.judging.call_budget import StoppedError
-from streams.log.admission import Submission
 from streams.log.local_log import LocalLog
-from streams.log.log import Commit
+from streams.log.log import Commit, Submission
 
 T = TypeVar("T")
 FULL = duckdb.IOException("No space left on device")

@@ -29,8 +29,8 @@ from streams.engine.engine import Engine
 from streams.judges.protocol import CallBudget, Judge, Verdict
 from streams.judging.call_budget import StoppedError
 from streams.judging.judged_stages import EVALUATION, JUDGED, judgement_reader
-from streams.log.admission import CommitResult, Submission
-from streams.log.dead_letters import Return, way_back
+from streams.log.dead_letters import Retry, plan_retry
+from streams.log.log import CommitResult, Submission
 from streams.topology import TOPOLOGY
 from streams.upkeep.deletion import erasure, request_erasure
 
@@ -415,8 +415,8 @@ def test_an_unreadable_request_becomes_a_dead_letter_that_can_be_requeued(
     assert rows(store, "dead_letters", "source, stage, reason") == [("evaluation-requests", "evaluation", "stage_failed")]
     check_rebuild(store)
     [letter] = store.read("dead-letters", 0, 10)["DeadLetter"].to_dicts()
-    back = way_back(DeadLetter(**{name: letter[name] for name in DeadLetter.__struct_fields__}))
-    assert isinstance(back, Return)
+    back = plan_retry(DeadLetter(**{name: letter[name] for name in DeadLetter.__struct_fields__}))
+    assert isinstance(back, Retry)
     assert (back.topic, back.record.request_id) == (EVALUATION.source, next_attempt(broken, 1, ()).request_id)  # type: ignore[attr-defined]
     assert decode(back.message) == back.record
 

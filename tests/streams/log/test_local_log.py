@@ -516,7 +516,7 @@ def test_an_older_copy_of_the_database_is_refused(store: Store) -> None:
     killed(log)
     with store.transaction() as transaction:
         transaction.set_watermark(WRITE_AHEAD_LOG, "", 0)
-    with pytest.raises(StoreError, match=r"entry 7, .* flushed 0") as refused:
+    with pytest.raises(StoreError, match=r"entry 7, .* entry 0") as refused:
         recover_closed(store)
     assert "Restore the matching database" in refused.value.hint
 

@@ -32,9 +32,8 @@ from schemas.codec.single_object import encode
 from schemas.lazy import pl
 from schemas.records import Record, Span
 from streams.engine.engine import Engine
-from streams.log.admission import Submission
 from streams.log.local_log import LocalLog
-from streams.log.log import Commit
+from streams.log.log import Commit, Submission
 from streams.sources.otlp.request import SIGNALS, RejectedItem
 from streams.sources.otlp.stored_spans import build_span_record
 from streams.upkeep import assembling
